@@ -224,7 +224,8 @@ func sources(t *testing.T) []source {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata"):
+		case d.IsDir() && name != "." &&
+			(strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata"):
 			return filepath.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
@@ -236,7 +237,8 @@ func sources(t *testing.T) []source {
 		if err != nil {
 			return err
 		}
-		s := source{file: name, pkg: path.Dir(filepath.ToSlash(name)), test: strings.HasSuffix(name, "_test.go"), doc: packageComment(f)}
+		s := source{file: name, pkg: path.Dir(filepath.ToSlash(name)), test: strings.HasSuffix(name, "_test.go"),
+			doc: packageComment(f)}
 		for _, im := range f.Imports {
 			if p := strings.Trim(im.Path.Value, `"`); p == module || strings.HasPrefix(p, module+"/") {
 				s.imports = append(s.imports, strings.TrimPrefix(strings.TrimPrefix(p, module), "/"))
@@ -256,7 +258,8 @@ func sources(t *testing.T) []source {
 // packageComment returns the comment of f that says what its package is, or "".
 func packageComment(f *ast.File) string {
 	text := f.Doc.Text()
-	if strings.HasPrefix(text, "Package "+f.Name.Name+" ") || f.Name.Name == "main" && strings.HasPrefix(text, "Command ") {
+	if strings.HasPrefix(text, "Package "+f.Name.Name+" ") || f.Name.Name == "main" &&
+		strings.HasPrefix(text, "Command ") {
 		return text
 	}
 	return ""
@@ -278,7 +281,8 @@ func TestInitImportsFewModules(t *testing.T) {
 		}
 	}
 	reach("cmd/coppice-init")
-	for _, pkg := range []string{"internal/engine", "internal/gate", "internal/layer", "internal/meta", "internal/policy", "internal/box/gvisor"} {
+	for _, pkg := range []string{"internal/engine", "internal/gate", "internal/layer", "internal/meta", "internal/policy",
+		"internal/box/gvisor"} {
 		if reached[pkg] {
 			t.Errorf("cmd/coppice-init imports %s", pkg)
 		}
@@ -432,7 +436,8 @@ func TestArchitectureTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if now != want {
-		t.Errorf("the packages in %s are not those of arch_test.go and of the package comments: go test . -run TestArchitectureTable -update", page)
+		t.Errorf("the packages in %s are not those of arch_test.go and of the package comments: go test . -run "+
+			"TestArchitectureTable -update", page)
 	}
 }
 

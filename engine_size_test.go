@@ -72,7 +72,8 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 		}
 	}
 	if methods != engineMethods {
-		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move what was added to a part of its own", methods, engineMethods)
+		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move what was added to a part of its own",
+			methods, engineMethods)
 	}
 	engine, ok := typesOf(files)["Engine"].(*ast.StructType)
 	if !ok {

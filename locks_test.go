@@ -422,7 +422,8 @@ func TestLockOrderTable(t *testing.T) { // not beside TestArchitectureTable, whi
 	}
 	leaves := slices.Clone(leafLocks)
 	slices.SortFunc(leaves, cmp.Compare)
-	fmt.Fprintf(&b, "| `%s` | fields of their own structs; no other lock is taken while one is held |\n", strings.Join(leaves, "`, `"))
+	fmt.Fprintf(&b, "| `%s` | fields of their own structs; no other lock is taken while one is held |\n",
+		strings.Join(leaves, "`, `"))
 	const path = "docs/ARCHITECTURE.md"
 	page, err := os.ReadFile(path)
 	if err != nil {

@@ -95,8 +95,9 @@ type door struct {
 	name string
 	cmd  []string // what is run outside, for comparison
 	// open gives what runs it once, for a number of clients.
-	open func(b *bench, name string, clients int) (op func(ctx context.Context, client int) error, shut func() error, err error)
-	one  bool // for one client alone
+	open func(b *bench, name string, clients int) (op func(ctx context.Context, client int) error,
+		shut func() error, err error)
+	one bool // for one client alone
 }
 
 // login keeps login shells from reading somebody's profile: what that does is not
@@ -137,7 +138,8 @@ func (b *bench) doors(scale int) error {
 			if n == 1 && d.name == all[0].name {
 				budget = "2 ms"
 			}
-			b.add("exec true over "+d.name, fmt.Sprintf("clients at once: %d", n), ours, budget, "fork+exec "+strings.TrimPrefix(strings.Join(d.cmd, " "), "env "+login+" "), theirs[fmt.Sprint(n, d.cmd)])
+			b.add("exec true over "+d.name, fmt.Sprintf("clients at once: %d", n), ours, budget,
+				"fork+exec "+strings.TrimPrefix(strings.Join(d.cmd, " "), "env "+login+" "), theirs[fmt.Sprint(n, d.cmd)])
 		}
 	}
 	return nil
@@ -179,7 +181,9 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // asked is a client of which the daemon sees one address, and these tokens in turn.
 func asked(dial dialFunc, tokens ...string) *http.Client {
-	return &http.Client{Transport: &bearer{tokens: tokens, Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: len(crowds) * crowds[len(crowds)-1]}}}
+	return &http.Client{
+		Transport: &bearer{tokens: tokens,
+			Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: len(crowds) * crowds[len(crowds)-1]}}}
 }
 
 // bearer adds tokens to requests.
@@ -335,7 +339,8 @@ func (b *bench) overMCP(name string, clients int) (func(context.Context, int) er
 		return nil, nil, err
 	}
 	op, shut, err := b.models(name, clients, func(i int) mcp.Transport {
-		return &mcp.StreamableClientTransport{Endpoint: b.tcp + "/mcp", HTTPClient: asked((&net.Dialer{}).DialContext, tokens[i]), MaxRetries: -1}
+		return &mcp.StreamableClientTransport{Endpoint: b.tcp + "/mcp",
+			HTTPClient: asked((&net.Dialer{}).DialContext, tokens[i]), MaxRetries: -1}
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, forget())
@@ -352,7 +357,9 @@ func (b *bench) overStdio(name string, clients int) (func(context.Context, int) 
 }
 
 // models are clients of MCP.
-func (b *bench) models(name string, clients int, transport func(i int) mcp.Transport) (func(context.Context, int) error, func() error, error) {
+func (b *bench) models(
+	name string, clients int, transport func(i int) mcp.Transport,
+) (func(context.Context, int) error, func() error, error) {
 	c := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	var all []*mcp.ClientSession
 	shut := func() error {
@@ -370,7 +377,8 @@ func (b *bench) models(name string, clients int, transport func(i int) mcp.Trans
 		all = append(all, s)
 	}
 	return func(ctx context.Context, i int) error {
-		r, err := all[i].CallTool(ctx, &mcp.CallToolParams{Name: "exec", Arguments: map[string]any{"sandbox": name, "cmd": "true"}})
+		r, err := all[i].CallTool(ctx,
+			&mcp.CallToolParams{Name: "exec", Arguments: map[string]any{"sandbox": name, "cmd": "true"}})
 		if err != nil {
 			return err
 		}

@@ -219,7 +219,8 @@ func (b *bench) gates(scale int) error {
 	if err := g.ready(); err != nil {
 		return err
 	}
-	err = errors.Join(g.ways(self, web, into, scale), g.kernelWays(self, into, scale), g.gateMemory(), g.manyGates(max(2, crowdOfBoxes/scale)))
+	err = errors.Join(g.ways(self, web, into, scale), g.kernelWays(self, into, scale), g.gateMemory(),
+		g.manyGates(max(2, crowdOfBoxes/scale)))
 	b.rows, b.seq = g.rows, g.seq
 	return err
 }
@@ -296,7 +297,8 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 	}
 	all := []route{{"the gate", inside("reach")}, {"loopback", outside(into, "reach")}}
 	sites := []route{
-		{"the gate, inspected", func(args ...string) (string, error) { return inside("visit")(append(args, inspectedSite)...) }},
+		{"the gate, inspected",
+			func(args ...string) (string, error) { return inside("visit")(append(args, inspectedSite)...) }},
 		{"the gate, passed through", func(args ...string) (string, error) {
 			return inside("visit", "SSL_CERT_FILE="+insideStore)(append(args, passedSite)...)
 		}},
@@ -333,7 +335,8 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 func (b *bench) within(name, what string, env ...string) func(args ...string) (string, error) {
 	return func(args ...string) (string, error) {
 		var out, errs strings.Builder
-		x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, what}, args...), Env: env}, client.Streams{Stdout: &out, Stderr: &errs})
+		x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, what}, args...), Env: env},
+			client.Streams{Stdout: &out, Stderr: &errs})
 		if err == nil && x.Code != 0 {
 			err = fmt.Errorf("exit code %d: %s%s", x.Code, x.Message, errs.String())
 		}
@@ -442,7 +445,8 @@ func (b *bench) slirp(into []string) (behind []string, end func(), err error) {
 	}
 	defer r.Close()
 	pid := strconv.Itoa(inside.Process.Pid)
-	cmd := exec.CommandContext(b.ctx, into[0], append(into[1:len(into):len(into)], "slirp4netns", "--configure", "--mtu=65520", "--ready-fd=3", pid, "tap0")...)
+	cmd := exec.CommandContext(b.ctx, into[0],
+		append(into[1:len(into):len(into)], "slirp4netns", "--configure", "--mtu=65520", "--ready-fd=3", pid, "tap0")...)
 	cmd.ExtraFiles = []*os.File{w}
 	err = cmd.Start()
 	w.Close()
@@ -481,7 +485,8 @@ func (b *bench) gateMemory() error {
 			return err
 		}
 	}
-	b.add("memory of an idle live supervised sandbox", "PSS of keeper, init and gate", found[0], "", "tier process", found[1])
+	b.add("memory of an idle live supervised sandbox", "PSS of keeper, init and gate", found[0], "",
+		"tier process", found[1])
 	return nil
 }
 
@@ -506,7 +511,8 @@ func (b *bench) manyGates(n int) error {
 	if err != nil {
 		return err
 	}
-	connect := []string{"bash", "-c", "exec 3<>/dev/tcp/" + strings.Replace(sinkAddr, ":", "/", 1) + "; echo '<3' >&3; test $(head -c 3 <&3 | wc -c) = 3"}
+	connect := []string{"bash", "-c",
+		"exec 3<>/dev/tcp/" + strings.Replace(sinkAddr, ":", "/", 1) + "; echo '<3' >&3; test $(head -c 3 <&3 | wc -c) = 3"}
 	t := time.Now()
 	own, ctx := errgroup.WithContext(b.ctx)
 	own.SetLimit(16)
@@ -536,9 +542,12 @@ func (b *bench) manyGates(n int) error {
 	if live != n {
 		return fmt.Errorf("%d of %d sandboxes are live", live, n)
 	}
-	b.add(fmt.Sprintf("create a supervised sandbox and run true, up to %d live ones", n), "", statOf(began), "", "", stat{})
-	b.add(fmt.Sprintf("%d live supervised sandboxes connect", n), "16 at a time, by an exec each", statOf([]time.Duration{each}), "", "", stat{})
-	b.add(fmt.Sprintf("memory of each of %d live supervised sandboxes", n), "PSS of keepers, inits and gates", all/kibibytes(n), "", "", stat{})
+	b.add(fmt.Sprintf("create a supervised sandbox and run true, up to %d live ones", n), "", statOf(began), "",
+		"", stat{})
+	b.add(fmt.Sprintf("%d live supervised sandboxes connect", n), "16 at a time, by an exec each",
+		statOf([]time.Duration{each}), "", "", stat{})
+	b.add(fmt.Sprintf("memory of each of %d live supervised sandboxes", n), "PSS of keepers, inits and gates",
+		all/kibibytes(n), "", "", stat{})
 	for _, name := range names {
 		if err := b.c.Remove(b.ctx, name, true); err != nil {
 			return err

@@ -91,9 +91,11 @@ func (b *bench) gvisorStart(scale int) error {
 	if err != nil {
 		return err
 	}
-	b.add("gvisor: create a sandbox and run true, over the API", "", starts[plan.TierGvisor], "100 ms", "tier process", starts[plan.TierProcess])
+	b.add("gvisor: create a sandbox and run true, over the API", "", starts[plan.TierGvisor], "100 ms", "tier process",
+		starts[plan.TierProcess])
 	b.add("gvisor: the same", "", starts[plan.TierGvisor], "", "gVisor alone", statOf(alone.Starts))
-	b.add("gvisor: exec true in a live sandbox, over the API", "", execs[plan.TierGvisor], "5 ms", "tier process", execs[plan.TierProcess])
+	b.add("gvisor: exec true in a live sandbox, over the API", "", execs[plan.TierGvisor], "5 ms", "tier process",
+		execs[plan.TierProcess])
 	b.add("gvisor: the same", "", execs[plan.TierGvisor], "", "gVisor alone", statOf(alone.Execs))
 	b.add("gvisor: the same", "", execs[plan.TierGvisor], "", "fork+exec", plain)
 	return nil
@@ -164,7 +166,8 @@ func (b *bench) gvisorIdle(int) error {
 			return err
 		}
 	}
-	b.add("gvisor: memory of an idle live sandbox", "PSS of all its processes", found[plan.TierGvisor], "", "tier process", found[plan.TierProcess])
+	b.add("gvisor: memory of an idle live sandbox", "PSS of all its processes", found[plan.TierGvisor], "", "tier process",
+		found[plan.TierProcess])
 	return nil
 }
 
@@ -185,7 +188,8 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	code := fmt.Sprintf(state, mb)
-	s, err := x.Exec(b.ctx, wire.ExecRequest{ID: "program", Cmd: []string{"/usr/bin/python3", "-c", code}, Stdin: true, Keep: true})
+	s, err := x.Exec(b.ctx,
+		wire.ExecRequest{ID: "program", Cmd: []string{"/usr/bin/python3", "-c", code}, Stdin: true, Keep: true})
 	if err != nil {
 		return err
 	}
@@ -233,7 +237,8 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 	}
 	b.add(what+": pause of a checkpoint", "", statOf(pauses), budget("400 ms"), "", stat{})
 	b.add(what+": bytes of the first image", "", kibibytes(images[0].AddedBytes>>10), "", "", stat{})
-	b.add(what+": bytes that the second adds", "", kibibytes(images[1].AddedBytes>>10), budget("2 MB"), "the first", kibibytes(images[0].AddedBytes>>10))
+	b.add(what+": bytes that the second adds", "", kibibytes(images[1].AddedBytes>>10), budget("2 MB"), "the first",
+		kibibytes(images[0].AddedBytes>>10))
 
 	plain, err := times(n, func(int) error {
 		cmd := exec.CommandContext(b.ctx, "/usr/bin/python3", "-c", code)
@@ -329,8 +334,9 @@ func heard(s *box.Session, word string) error {
 // gvisorBox starts a box of tier gvisor on the host's system directories, without a daemon,
 // perhaps from an image.
 func (b *bench) gvisorBox(dir, image string) (*box.Box, func() error, error) {
-	c := plan.Config{ID: "bench", Name: "bench", Tier: plan.TierGvisor, RunDir: filepath.Join(dir, "run"), Journal: filepath.Join(dir, "journal"),
-		Caller: plan.Caller{Root: true}, User: plan.UserRoot, IdleAfter: -1, Image: image}
+	c := plan.Config{ID: "bench", Name: "bench", Tier: plan.TierGvisor, RunDir: filepath.Join(dir, "run"),
+		Journal: filepath.Join(dir, "journal"),
+		Caller:  plan.Caller{Root: true}, User: plan.UserRoot, IdleAfter: -1, Image: image}
 	d, err := policy.Parse("bench.yaml", []byte("version: 1\nnetwork:\n  allow: []\n"))
 	if err != nil {
 		return nil, nil, err

@@ -31,7 +31,8 @@ func (b *bench) writer(name string) *writer {
 	outR, outW := io.Pipe()
 	w := &writer{in: inW, out: bufio.NewReader(outR), done: make(chan error, 1)}
 	go func() {
-		_, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"bash"}, Stdin: true}, client.Streams{Stdin: inR, Stdout: outW})
+		_, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"bash"}, Stdin: true},
+			client.Streams{Stdin: inR, Stdout: outW})
 		outW.CloseWithError(io.EOF)
 		w.done <- err
 	}()
@@ -54,7 +55,8 @@ func (w *writer) close() error {
 
 // files is shell that writes n files of one line, at most 1,000 a directory.
 func files(dir string, n int, tag string) string {
-	return fmt.Sprintf(`for ((i=0;i<%d;i++)); do ((i%%1000)) || { d=%s/$((i/1000)); mkdir -p $d; }; echo %s$i >$d/$i; done`, n, dir, tag)
+	return fmt.Sprintf(
+		`for ((i=0;i<%d;i++)); do ((i%%1000)) || { d=%s/$((i/1000)); mkdir -p $d; }; echo %s$i >$d/$i; done`, n, dir, tag)
 }
 
 func (b *bench) snapshots(scale int) error {
@@ -164,7 +166,8 @@ func (b *bench) gitCommit(already, n, reps int) (stat, error) {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // scratch
 	git := func(args ...string) error {
-		return b.host(append([]string{"git", "-C", dir, "-c", "user.name=b", "-c", "user.email=b@b", "-c", "gc.auto=0"}, args...)...)
+		return b.host(
+			append([]string{"git", "-C", dir, "-c", "user.name=b", "-c", "user.email=b@b", "-c", "gc.auto=0"}, args...)...)
 	}
 	if err := git("init", "-q"); err != nil {
 		return stat{}, err
@@ -351,7 +354,8 @@ func (b *bench) imports(int) error {
 	if err != nil {
 		return err
 	}
-	b.add("import of the host's system directories", "host-copy, the first time", statOf([]time.Duration{time.Since(t)}), "", "", stat{})
+	b.add("import of the host's system directories", "host-copy, the first time", statOf([]time.Duration{time.Since(t)}),
+		"", "", stat{})
 	t = time.Now()
 	again, err := b.sandbox(wire.Source{Kind: wire.SourceHostCopy})
 	if err != nil {
@@ -378,10 +382,14 @@ func (b *bench) builds(int) error {
 		return err
 	}
 	prepare := func(dir string) string {
-		return fmt.Sprintf("mkdir -p %[1]s && cd %[1]s && printf 'module m\\ngo 1.24\\n' >go.mod && cat >main.go <<'X'\n%[2]sX\n", dir, goProgram)
+		return fmt.Sprintf(
+			"mkdir -p %[1]s && cd %[1]s && printf 'module m\\ngo 1.24\\n' >go.mod && cat >main.go <<'X'\n%[2]sX\n",
+			dir, goProgram)
 	}
 	build := func(dir string) string {
-		return fmt.Sprintf("cd %[1]s && rm -rf cache && PATH=$PATH:/usr/local/go/bin GOCACHE=%[1]s/cache GOFLAGS=-mod=mod GOTOOLCHAIN=local HOME=%[1]s go build -o m .", dir)
+		return fmt.Sprintf(
+			"cd %[1]s && rm -rf cache && PATH=$PATH:/usr/local/go/bin GOCACHE=%[1]s/cache GOFLAGS=-mod=mod GOTOOLCHAIN=local "+
+				"HOME=%[1]s go build -o m .", dir)
 	}
 	in, out := "/var/tmp/gobuild", filepath.Join(b.dir, "gobuild")
 	if err := b.exec(name, "bash", "-c", prepare(in)); err != nil {
@@ -428,7 +436,9 @@ func (b *bench) npm(scale int) error {
 	if err != nil {
 		return err
 	}
-	x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"sh", "-c", "mkdir -p " + in + " && tar -C " + in + " -xf -"}, Stdin: true}, client.Streams{Stdin: bytes.NewReader(pack)})
+	x, err := b.c.Exec(b.ctx, name,
+		wire.ExecRequest{Cmd: []string{"sh", "-c", "mkdir -p " + in + " && tar -C " + in + " -xf -"}, Stdin: true},
+		client.Streams{Stdin: bytes.NewReader(pack)})
 	if err != nil || x.Code != 0 {
 		return fmt.Errorf("hand npm's cache in: exit code %d, %w", x.Code, err)
 	}

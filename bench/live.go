@@ -35,7 +35,8 @@ func (b *bench) supervised(name string, capture wire.Capture) *writer {
 	outR, outW := io.Pipe()
 	w := &writer{in: inW, out: bufio.NewReader(outR), done: make(chan error, 1)}
 	go func() {
-		_, err := b.c.RunAttached(b.ctx, name, wire.RunRequest{Cmd: []string{"bash"}, Stdin: true, Capture: capture}, client.Streams{Stdin: inR, Stdout: outW})
+		_, err := b.c.RunAttached(b.ctx, name, wire.RunRequest{Cmd: []string{"bash"}, Stdin: true, Capture: capture},
+			client.Streams{Stdin: inR, Stdout: outW})
 		outW.CloseWithError(io.EOF)
 		w.done <- err
 	}()
@@ -159,7 +160,8 @@ func (b *bench) slowdowns(scale int) error {
 			}
 		}
 	}
-	b.add("go build with an empty cache, under automatic history", "", statOf(ours[0]), "1.03 x", "--capture off", statOf(ours[1]))
+	b.add("go build with an empty cache, under automatic history", "", statOf(ours[0]), "1.03 x", "--capture off",
+		statOf(ours[1]))
 	for i, w := range writers {
 		if err := errors.Join(w.close(), b.c.Remove(b.ctx, names[i], true)); err != nil {
 			return err
@@ -180,7 +182,9 @@ func (b *bench) pauses(scale int) error {
 		return err
 	}
 	const clock = "/var/tmp/clock"
-	x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: []string{"sh", "-c", "cat >" + clock + " && chmod 755 " + clock}, Stdin: true}, client.Streams{Stdin: exe})
+	x, err := b.c.Exec(b.ctx, name,
+		wire.ExecRequest{Cmd: []string{"sh", "-c", "cat >" + clock + " && chmod 755 " + clock}, Stdin: true},
+		client.Streams{Stdin: exe})
 	if err != nil || x.Code != 0 {
 		return fmt.Errorf("hand the clock in: exit code %d, %w", x.Code, err)
 	}
@@ -192,7 +196,8 @@ func (b *bench) pauses(scale int) error {
 	// snapshots were made.
 	begun := time.Now()
 	builds := strings.Repeat(buildAgain+"; ", max(1, 5/scale))
-	text, err := w.ask(fmt.Sprintf("%s gaps >gaps & { %s } >/dev/null; kill -INT $!; wait $!; wc -l <gaps; cat gaps", clock, builds))
+	text, err := w.ask(
+		fmt.Sprintf("%s gaps >gaps & { %s } >/dev/null; kill -INT $!; wait $!; wc -l <gaps; cat gaps", clock, builds))
 	if err != nil {
 		return err
 	}
@@ -325,7 +330,8 @@ func (b *bench) idles(int) error {
 		if err != nil {
 			return err
 		}
-		b.add("an idle supervised sandbox", fmt.Sprintf("keeper, init and daemon, %s after the last change", since), share(float64(after-before)/float64(over)), "0.1 %", "", stat{})
+		b.add("an idle supervised sandbox", fmt.Sprintf("keeper, init and daemon, %s after the last change", since),
+			share(float64(after-before)/float64(over)), "0.1 %", "", stat{})
 	}
 	return b.c.Remove(b.ctx, name, true)
 }

@@ -141,7 +141,10 @@ func statOf(ds []time.Duration) stat {
 func run() error {
 	bin := flag.String("coppice", "bin/coppice", "the binary to measure")
 	quick := flag.Bool("quick", false, "fewer repetitions, smaller trees")
-	only := flag.String("only", "", "a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, gate, programs, repo, gvisor, image")
+	only := flag.String("only", "",
+		"a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, "+
+			"go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, "+
+			"gate, programs, repo, gvisor, image")
 	load := flag.Duration("for", 10*time.Second, "how long to load the daemon")
 	flag.Parse()
 	want, err := regexp.Compile(*only)
@@ -164,7 +167,8 @@ func run() error {
 	if err := daemon.Start(); err != nil {
 		return err
 	}
-	b := &bench{helpers: program.New("", os.Getenv("COPPICE_EXEC_PATH")), ctx: ctx, bin: abs, dir: dir, load: *load, c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
+	b := &bench{helpers: program.New("", os.Getenv("COPPICE_EXEC_PATH")), ctx: ctx, bin: abs, dir: dir, load: *load,
+		c: client.New(client.Options{Socket: filepath.Join(home, "daemon.sock")})}
 	defer func() {
 		b.c.Close()
 		_ = daemon.Process.Signal(os.Interrupt)
@@ -180,9 +184,12 @@ func run() error {
 		run  func(scale int) error
 	}{
 		{"startup", b.startup}, {"exec", b.execs}, {"create", b.creates}, {"snapshot", b.snapshots}, {"rest", b.atRest},
-		{"rollback", b.moves}, {"inplace", b.inPlace}, {"fork", b.forks}, {"import", b.imports}, {"go", b.builds}, {"npm", b.npm},
-		{"delay", b.delays}, {"slowdown", b.slowdowns}, {"pause", b.pauses}, {"rewind", b.rewinds}, {"idle", b.idles}, {"tournament", b.tournaments}, {"memory", b.memory},
-		{"doors", b.doors}, {"head", b.heads}, {"output", b.outputs}, {"files", b.transfers}, {"streams", b.streams}, {"load", b.loads},
+		{"rollback", b.moves}, {"inplace", b.inPlace}, {"fork", b.forks}, {"import", b.imports}, {"go", b.builds},
+		{"npm", b.npm},
+		{"delay", b.delays}, {"slowdown", b.slowdowns}, {"pause", b.pauses}, {"rewind", b.rewinds}, {"idle", b.idles},
+		{"tournament", b.tournaments}, {"memory", b.memory},
+		{"doors", b.doors}, {"head", b.heads}, {"output", b.outputs}, {"files", b.transfers}, {"streams", b.streams},
+		{"load", b.loads},
 		{"gate", b.gates}, {"programs", b.programs}, {"repo", b.repos}, {"gvisor", b.gvisor}, {"image", b.images},
 	}
 	scale := 1
@@ -223,7 +230,8 @@ func (b *bench) add(what, how string, ours figure, budget, base string, theirs f
 
 func (b *bench) print(w io.Writer) error {
 	host, _ := exec.CommandContext(b.ctx, "uname", "-sr").Output()
-	fmt.Fprintf(w, "%s, %s, %d cores, uid %d, %s\n\n", time.Now().UTC().Format("2006-01-02"), strings.TrimSpace(string(host)), runtime.NumCPU(), os.Getuid(), runtime.Version())
+	fmt.Fprintf(w, "%s, %s, %d cores, uid %d, %s\n\n", time.Now().UTC().Format("2006-01-02"),
+		strings.TrimSpace(string(host)), runtime.NumCPU(), os.Getuid(), runtime.Version())
 	fmt.Fprintln(w, "| what | n | Coppice, median / p99 | budget | beside it | median / p99 | ratio |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, r := range b.rows {
@@ -235,7 +243,8 @@ func (b *bench) print(w io.Writer) error {
 		if r.how != "" {
 			what += " (" + r.how + ")"
 		}
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", what, r.ours.count(), r.ours, r.budget, r.base, r.theirs, ratio)
+		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", what, r.ours.count(), r.ours, r.budget, r.base,
+			r.theirs, ratio)
 	}
 	return nil
 }
@@ -325,7 +334,8 @@ func (b *bench) creates(scale int) error {
 		}
 	}
 	theirs, err := times(100/scale, func(int) error {
-		return b.host("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "true")
+		return b.host("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs",
+			"/tmp", "true")
 	})
 	if err != nil {
 		return err

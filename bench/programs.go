@@ -102,7 +102,8 @@ func (b *bench) inTurns(what string, boxes [2]*box.Box, script string, pairs int
 		}
 	}
 	b.add(what+", programs recorded", more(took), statOf(took[0]), "1.03 x", "not recorded", statOf(took[1]))
-	b.add(what+", programs recorded, processor time of all in the box", more(spent), statOf(spent[0]), "1.03 x", "not recorded", statOf(spent[1]))
+	b.add(what+", programs recorded, processor time of all in the box", more(spent), statOf(spent[0]), "1.03 x",
+		"not recorded", statOf(spent[1]))
 	return nil
 }
 
@@ -163,7 +164,8 @@ func (b *bench) spent(x *box.Box) (time.Duration, error) {
 // rawBox starts a box on the host's system directories, without a daemon.
 func (b *bench) rawBox(name string, trace bool) (*box.Box, func() error, error) {
 	dir := filepath.Join(b.dir, name)
-	c := plan.Config{ID: name, Name: name, Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"), Caller: plan.Caller{Root: true}, User: plan.UserRoot, Trace: trace, IdleAfter: -1}
+	c := plan.Config{ID: name, Name: name, Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"),
+		Caller: plan.Caller{Root: true}, User: plan.UserRoot, Trace: trace, IdleAfter: -1}
 	var made error
 	c.Spec, made = systemRoot(dir)
 	made = errors.Join(made, os.MkdirAll(c.RunDir, 0o700))

@@ -328,7 +328,8 @@ func (b *bench) transfers(scale int) error {
 	}
 	size := int64(1<<30) / int64(scale) &^ (1<<20 - 1)
 	src, dst, twin := filepath.Join(b.dir, "upload"), filepath.Join(b.dir, "download"), filepath.Join(b.dir, "twin")
-	if err := b.host("dd", "if=/dev/urandom", "of="+src, "bs=1M", fmt.Sprintf("count=%d", size>>20), "status=none"); err != nil {
+	if err := b.host("dd", "if=/dev/urandom", "of="+src, "bs=1M", fmt.Sprintf("count=%d", size>>20),
+		"status=none"); err != nil {
 		return err
 	}
 	settle := func() error { return errors.Join(os.RemoveAll(dst), os.RemoveAll(twin), b.sealed(name)) }
@@ -340,7 +341,8 @@ func (b *bench) transfers(scale int) error {
 	if err != nil {
 		return err
 	}
-	two, err := speeds(3, size, settle, func() error { return errors.Join(b.host("cp", src, dst), b.host("cp", dst, twin)) })
+	two, err := speeds(3, size, settle,
+		func() error { return errors.Join(b.host("cp", src, dst), b.host("cp", dst, twin)) })
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,8 @@ func (b *bench) certify() (dir string, err error) {
 		return "", err
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "bench"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "bench"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour),
 		DNSNames: []string{inspectedSite, passedSite}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
@@ -100,7 +101,8 @@ func visit(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tr := &http.Transport{DisableKeepAlives: true, Protocols: new(http.Protocols), DisableCompression: true, ReadBufferSize: 256 << 10, WriteBufferSize: 256 << 10}
+	tr := &http.Transport{DisableKeepAlives: true, Protocols: new(http.Protocols), DisableCompression: true,
+		ReadBufferSize: 256 << 10, WriteBufferSize: 256 << 10}
 	tr.Protocols.SetHTTP1(true)
 	site := passedSite
 	if len(args) == 3 {

@@ -137,7 +137,8 @@ func New(opt Options) *Client {
 
 // stays is a client that goes nowhere else: the token is for one daemon.
 func stays(tr *http.Transport) *http.Client {
-	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // Close lets go of what the client holds between calls. Calls under way go on.
@@ -165,7 +166,9 @@ func (c *Client) Probe(ctx context.Context) (wire.ProbeReport, error) {
 
 // Create makes a sandbox. req.Tar is sent with it when req.From is an archive.
 // progress may be nil; it is called from the calling goroutine.
-func (c *Client) Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error) {
+func (c *Client) Create(
+	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
+) (wire.Sandbox, error) {
 	var res wire.Sandbox
 	if req.From.Kind != wire.SourceTar {
 		return res, c.long(ctx, "/v1/sandboxes", req, progress, &res)
@@ -430,7 +433,9 @@ func (c *Client) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 // Tournament runs candidates in forks of a sandbox and finds the one that wins.
 // progress may be nil; it is called from the calling goroutine. When ctx ends
 // before, the candidates are killed and their forks removed.
-func (c *Client) Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error) {
+func (c *Client) Tournament(
+	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
+) (wire.TournamentResult, error) {
 	var res wire.TournamentResult
 	return res, c.long(ctx, at(name)+"/tournament", req, progress, &res)
 }
@@ -485,7 +490,9 @@ func encode(req any) (io.Reader, error) {
 	return bytes.NewReader(b), nil
 }
 
-func (c *Client) do(ctx context.Context, method, path, kind string, body io.Reader, accept string) (*http.Response, error) {
+func (c *Client) do(
+	ctx context.Context, method, path, kind string, body io.Reader, accept string,
+) (*http.Response, error) {
 	req, err := c.request(ctx, method, path, body)
 	if err != nil {
 		return nil, err
@@ -559,7 +566,8 @@ func problem(res *http.Response) error {
 	if err == nil && json.Unmarshal(b, &p) == nil && p.Kind != "" {
 		return fromWire(wire.Error{Kind: p.Kind, Message: p.Detail, Hint: p.Hint})
 	}
-	return &Error{Kind: KindInternal, Message: "the daemon answered " + strconv.Itoa(res.StatusCode) + " " + strings.TrimSpace(string(b))}
+	return &Error{Kind: KindInternal,
+		Message: "the daemon answered " + strconv.Itoa(res.StatusCode) + " " + strings.TrimSpace(string(b))}
 }
 
 func fromWire(e wire.Error) error { return &Error{Kind: e.Kind, Message: e.Message, Hint: e.Hint} }
@@ -573,7 +581,9 @@ func (c *Client) long(ctx context.Context, path string, req any, progress func(w
 	return c.longBody(ctx, path, "application/json", body, progress, res)
 }
 
-func (c *Client) longBody(ctx context.Context, path, kind string, body io.Reader, progress func(wire.Progress), res any) error {
+func (c *Client) longBody(
+	ctx context.Context, path, kind string, body io.Reader, progress func(wire.Progress), res any,
+) error {
 	accept := "application/x-ndjson"
 	if progress == nil {
 		accept = ""

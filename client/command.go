@@ -115,8 +115,10 @@ func (c *Cmd) Start() error {
 	begin := func(st wire.Started) { once.Do(func() { c.started = st; close(c.begun) }) }
 	go func() {
 		defer cancel()
-		req := wire.ExecRequest{Cmd: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin != nil, TimeoutMS: milliseconds(c.Timeout), Label: c.Label, TTY: c.TTY != nil, Size: c.TTY}
-		c.exit, c.err = c.sandbox.c.Exec(ctx, c.sandbox.name, req, Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Signals: c.signals, Started: begin})
+		req := wire.ExecRequest{Cmd: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin != nil,
+			TimeoutMS: milliseconds(c.Timeout), Label: c.Label, TTY: c.TTY != nil, Size: c.TTY}
+		c.exit, c.err = c.sandbox.c.Exec(ctx, c.sandbox.name, req,
+			Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Signals: c.signals, Started: begin})
 		c.closePipes()
 		close(c.ended)
 		begin(wire.Started{})

@@ -23,7 +23,8 @@ func TestOutputAndExitCode(t *testing.T) {
 	cmd := sb.Shell(t.Context(), "echo out; echo err >&2; exit 3")
 	out, err = cmd.Output()
 	var exit *client.ExitError
-	if !errors.As(err, &exit) || exit.Code != 3 || string(exit.Stderr) != "err\n" || err.Error() != "exit status 3" || string(out) != "out\n" {
+	if !errors.As(err, &exit) || exit.Code != 3 || string(exit.Stderr) != "err\n" || err.Error() != "exit status 3" ||
+		string(out) != "out\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 	if cmd.Exit == nil || cmd.Exit.Code != 3 || cmd.Exit.Head == "" {
@@ -137,7 +138,8 @@ func TestSignalsAndContextsEndACommand(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	for name, line := range map[string]string{"heeds TERM": "sleep 1000", "does not": "trap '' TERM; while :; do sleep 0.05; done"} {
+	for name, line := range map[string]string{"heeds TERM": "sleep 1000",
+		"does not": "trap '' TERM; while :; do sleep 0.05; done"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cmd := sb.Shell(ctx, line)
 		cmd.WaitDelay = 200 * time.Millisecond

@@ -34,7 +34,8 @@ func Home(getenv func(string) string) (string, error) {
 			h, _ = os.UserHomeDir()
 		}
 		if h == "" {
-			return "", &Error{Kind: KindInvalid, Message: "neither COPPICE_HOME nor HOME is set", Hint: "set COPPICE_HOME to the directory that holds everything"}
+			return "", &Error{Kind: KindInvalid, Message: "neither COPPICE_HOME nor HOME is set",
+				Hint: "set COPPICE_HOME to the directory that holds everything"}
 		}
 		dir = filepath.Join(h, ".local", "share", "coppice")
 	}
@@ -62,8 +63,10 @@ func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 		return opt, true, err
 	}
 	if to.tls == nil && opt.Token != "" && !loopback(to.addr) {
-		return opt, true, &Error{Kind: KindInvalid, Message: "COPPICE_HOST is " + opt.Host + ", over which everybody on the way could read the token",
-			Hint: "use https://, or a tunnel: ssh -N -L 7070:127.0.0.1:7070 HOST, and COPPICE_HOST=http://127.0.0.1:7070"}
+		return opt, true,
+			&Error{Kind: KindInvalid,
+				Message: "COPPICE_HOST is " + opt.Host + ", over which everybody on the way could read the token",
+				Hint:    "use https://, or a tunnel: ssh -N -L 7070:127.0.0.1:7070 HOST, and COPPICE_HOST=http://127.0.0.1:7070"}
 	}
 	if file := getenv("COPPICE_CA"); file != "" {
 		pem, err := os.ReadFile(file)
@@ -72,7 +75,9 @@ func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return opt, true, &Error{Kind: KindInvalid, Message: "COPPICE_CA: " + file + " holds no certificate", Hint: "give a file of certificates in PEM form"}
+			return opt, true,
+				&Error{Kind: KindInvalid, Message: "COPPICE_CA: " + file + " holds no certificate",
+					Hint: "give a file of certificates in PEM form"}
 		}
 		opt.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
@@ -123,7 +128,9 @@ func FromEnv(getenv func(string) string) (*Client, error) {
 func startDaemon(ctx context.Context, home string) error {
 	program, err := exec.LookPath("coppice")
 	if err != nil {
-		return &Error{Kind: KindUnavailable, Message: "no daemon serves " + home + ", and there is no coppice in PATH to start one", Hint: "install coppice, or set COPPICE_SOCKET", Err: err}
+		return &Error{Kind: KindUnavailable,
+			Message: "no daemon serves " + home + ", and there is no coppice in PATH to start one",
+			Hint:    "install coppice, or set COPPICE_SOCKET", Err: err}
 	}
 	cmd := exec.CommandContext(ctx, program, "--home", home, "status")
 	var why bytes.Buffer

@@ -56,7 +56,9 @@ type Attachment struct {
 // end, over all its starts. When ctx ends, Attach returns and the command runs on
 // as if nobody had been there.
 func (c *Client) Attach(ctx context.Context, name string, a Attachment, st Streams) (wire.Exit, error) {
-	return c.Exec(ctx, name, wire.ExecRequest{Attach: wire.AttachRun, Offset: a.Offset, ReadOnly: a.ReadOnly, Stdin: a.Stdin, TTY: a.TTY, Size: a.Size}, st)
+	return c.Exec(ctx, name,
+		wire.ExecRequest{Attach: wire.AttachRun, Offset: a.Offset, ReadOnly: a.ReadOnly, Stdin: a.Stdin, TTY: a.TTY,
+			Size: a.Size}, st)
 }
 
 // Exec runs a command and waits for its end. A command that could not be
@@ -231,7 +233,8 @@ func (s *session) upgrade(conn net.Conn, req wire.ExecRequest) (*bufio.Reader, e
 			extra = "Authorization: Bearer " + to.token + "\r\n" // newRemote has checked it
 		}
 	}
-	fmt.Fprintf(w, "POST %s%s/exec HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n", prefix, at(s.name), host, extra)
+	fmt.Fprintf(w, "POST %s%s/exec HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n",
+		prefix, at(s.name), host, extra)
 	if err := wire.WriteFrame(w, wire.FrameRequest, first); err != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "the command is too long: " + err.Error(), Err: err}
 	}

@@ -51,7 +51,9 @@ func (c *Client) ReadFile(ctx context.Context, name, path string, opt FileOption
 
 // WriteFile makes what is read from r the content of a file, whole or not at all.
 // Directories on the way are made.
-func (c *Client) WriteFile(ctx context.Context, name, path string, r io.Reader, opt wire.WriteOptions) (wire.FileInfo, error) {
+func (c *Client) WriteFile(
+	ctx context.Context, name, path string, r io.Reader, opt wire.WriteOptions,
+) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	q := url.Values{"path": {path}}
 	if opt.Mode != nil {
@@ -178,7 +180,9 @@ func (c *Client) TarFrom(ctx context.Context, name, path string, r io.Reader) (w
 // Watch calls fn with what happens to the files in a directory, with recursive also
 // below it, until ctx ends, fn gives an error, or what is watched is gone. ready, if
 // not nil, is called when nothing is missed any more.
-func (c *Client) Watch(ctx context.Context, name, path string, recursive bool, ready func(), fn func(wire.FileEvent) error) error {
+func (c *Client) Watch(
+	ctx context.Context, name, path string, recursive bool, ready func(), fn func(wire.FileEvent) error,
+) error {
 	q := url.Values{"path": {path}}
 	if recursive {
 		q.Set("recursive", "true")

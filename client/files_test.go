@@ -12,8 +12,10 @@ import (
 // error of ours, and what stops is not called again.
 func FuzzReadEvents(f *testing.F) {
 	for _, s := range []string{
-		"", "\n\n", ": here\n\n", "event: created\ndata: {\"kind\":\"created\",\"path\":\"/a\"}\n\n", "event: error\ndata: {\"kind\":\"not_found\",\"detail\":\"gone\",\"hint\":\"look\"}\n\n",
-		"event: error\ndata: nothing\n\n", "data: {}\n", "data: null\r\ndata: 7\n", "data:{}\nevent:x\n", "event: \xff\ndata: \"\x00\"\n", "data: {\"path\":" + strings.Repeat("[", 10_001) + "\n", "\r\r\n",
+		"", "\n\n", ": here\n\n", "event: created\ndata: {\"kind\":\"created\",\"path\":\"/a\"}\n\n",
+		"event: error\ndata: {\"kind\":\"not_found\",\"detail\":\"gone\",\"hint\":\"look\"}\n\n",
+		"event: error\ndata: nothing\n\n", "data: {}\n", "data: null\r\ndata: 7\n", "data:{}\nevent:x\n",
+		"event: \xff\ndata: \"\x00\"\n", "data: {\"path\":" + strings.Repeat("[", 10_001) + "\n", "\r\r\n",
 	} {
 		f.Add(s)
 	}

@@ -21,7 +21,9 @@ func (c *Client) Ledger(ctx context.Context, name string, req wire.LedgerRequest
 // LedgerEvents calls fn with what is recorded, and then with each record that is appended,
 // until ctx ends or fn gives an error, which is returned. It ends with KindUnavailable when
 // the sandbox is removed or the daemon stops.
-func (c *Client) LedgerEvents(ctx context.Context, name string, req wire.LedgerRequest, fn func(wire.LedgerRecord) error) error {
+func (c *Client) LedgerEvents(
+	ctx context.Context, name string, req wire.LedgerRequest, fn func(wire.LedgerRecord) error,
+) error {
 	return stream(ctx, c, at(name)+"/ledger/events?"+ledgerQuery(req), "the sandbox is gone, or the daemon has ended", fn)
 }
 
@@ -32,7 +34,8 @@ func (c *Client) InspectRecord(ctx context.Context, name string, seq int64) (wir
 
 // LedgerPrograms gives the programs that one record stands for, from one on, which counts from 0.
 func (c *Client) LedgerPrograms(ctx context.Context, name string, seq, from int64) (wire.LedgerPrograms, error) {
-	return get[wire.LedgerPrograms](ctx, c, at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10)+"/programs?from="+strconv.FormatInt(from, 10))
+	return get[wire.LedgerPrograms](ctx, c,
+		at(name)+"/ledger/records/"+strconv.FormatInt(seq, 10)+"/programs?from="+strconv.FormatInt(from, 10))
 }
 
 // LedgerBlob writes a capture that a record names, such as what was kept of the output of

@@ -49,7 +49,9 @@ func (c *Client) DialPort(ctx context.Context, name string, port int) (net.Conn,
 }
 
 func upgradePort(conn net.Conn, name string, port int) (net.Conn, error) {
-	_, werr := fmt.Fprintf(conn, "POST %s/connect HTTP/1.1\r\nHost: coppice\r\nConnection: Upgrade\r\nUpgrade: coppice-port\r\n\r\n", atPort(name, port))
+	_, werr := fmt.Fprintf(conn,
+		"POST %s/connect HTTP/1.1\r\nHost: coppice\r\nConnection: Upgrade\r\nUpgrade: coppice-port\r\n\r\n",
+		atPort(name, port))
 	br := bufio.NewReader(conn)
 	res, err := http.ReadResponse(br, nil)
 	if err != nil {

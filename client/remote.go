@@ -26,7 +26,8 @@ type remote struct {
 // newRemote checks Options.Host and Options.Token.
 func newRemote(opt Options) (*remote, error) {
 	bad := func(why string) error {
-		return &Error{Kind: KindInvalid, Message: "the daemon's address " + why, Hint: "give it as https://HOST:PORT or http://HOST:PORT"}
+		return &Error{Kind: KindInvalid, Message: "the daemon's address " + why,
+			Hint: "give it as https://HOST:PORT or http://HOST:PORT"}
 	}
 	u, err := url.Parse(opt.Host)
 	switch {
@@ -37,14 +38,16 @@ func newRemote(opt Options) (*remote, error) {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return nil, bad("holds more than a host, a port and a path")
 	case strings.ContainsFunc(opt.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, &Error{Kind: KindInvalid, Message: "the token holds what is in no token", Hint: "copy it again, without spaces and line ends"}
+		return nil, &Error{Kind: KindInvalid, Message: "the token holds what is in no token",
+			Hint: "copy it again, without spaces and line ends"}
 	}
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
 	path := strings.TrimRight(u.EscapedPath(), "/")
-	r := &remote{base: u.Scheme + "://" + u.Host + path, host: u.Host, path: path, addr: net.JoinHostPort(u.Hostname(), port), token: opt.Token}
+	r := &remote{base: u.Scheme + "://" + u.Host + path, host: u.Host, path: path,
+		addr: net.JoinHostPort(u.Hostname(), port), token: opt.Token}
 	if u.Scheme == "https" {
 		r.tls = &tls.Config{}
 		if opt.TLS != nil {

@@ -74,6 +74,8 @@ func (c *Client) PulledPatch(ctx context.Context, at wire.Travelled, req wire.Gi
 }
 
 // PulledApply is GitApply of a proposal that was taken in.
-func (c *Client) PulledApply(ctx context.Context, at wire.Travelled, req wire.GitApplyRequest) (wire.GitApplied, error) {
+func (c *Client) PulledApply(
+	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
+) (wire.GitApplied, error) {
 	return post[wire.GitApplied](ctx, c, proposals+"/apply", wire.TravelledApply{Travelled: at, GitApplyRequest: req})
 }

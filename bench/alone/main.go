@@ -76,7 +76,9 @@ func run(dir, startsText, execsText string, out io.Writer) error {
 	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
-	if err := flags.Parse([]string{"--root=" + dir, "--platform=systrap", "--ignore-cgroups", "--network=none", "--overlay2=none", "--file-access=shared", "--host-settings=ignore"}); err != nil {
+	if err := flags.Parse(
+		[]string{"--root=" + dir, "--platform=systrap", "--ignore-cgroups", "--network=none", "--overlay2=none",
+			"--file-access=shared", "--host-settings=ignore"}); err != nil {
 		return err
 	}
 	conf, err := config.NewFromFlags(flags)
@@ -166,7 +168,8 @@ func bundle(dir string, cmd ...string) (a container.Args, err error) {
 		},
 		Linux: &specs.Linux{
 			UIDMappings: []specs.LinuxIDMapping{{Size: 1}}, GIDMappings: []specs.LinuxIDMapping{{Size: 1}},
-			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.UserNamespace}},
+			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.UserNamespace}},
 		},
 	}
 	b, err := json.Marshal(a.Spec)

@@ -25,10 +25,12 @@ const (
 	EventRemoved    = "removed"    // the sandbox
 	EventTournament = "tournament" // it has ended; Message is the winner and Snapshot its own, if there is one
 	EventPort       = "port"       // Port was opened or closed, as Detail says; Message is the program
-	EventAsk        = "ask"        // Message is a place in the network that waits for a person; Detail says so, or what came of it
-	EventLimit      = "limit"      // a command came to a limit of the sandbox: Detail is which one
-	EventDecoy      = "decoy"      // Message is a decoy that was opened, or of which a token was to be sent, as Detail says
-	EventDropped    = "dropped"    // the listener was too slow, or came too late
+	// Message is a place in the network that waits for a person; Detail says so, or what came of it
+	EventAsk   = "ask"
+	EventLimit = "limit" // a command came to a limit of the sandbox: Detail is which one
+	// Message is a decoy that was opened, or of which a token was to be sent, as Detail says
+	EventDecoy   = "decoy"
+	EventDropped = "dropped" // the listener was too slow, or came too late
 )
 
 // What SandboxEvent.Detail says of a port.
@@ -61,16 +63,19 @@ type SandboxEvent struct {
 	ID       string `json:"id,omitempty"`       // id of the sandbox
 	Snapshot string `json:"snapshot,omitempty"` // the snapshot that it is about
 	Parent   string `json:"parent,omitempty"`   // of the snapshot; with "checkout", where HEAD was
-	Message  string `json:"message,omitempty"`  // of the snapshot, label of the command, tag or winner, place in the network, path of a decoy; the beginning of a long one
-	Cause    string `json:"cause,omitempty"`    // of the snapshot: as in Snapshot
-	Exit     *int   `json:"exit,omitempty"`     // exit code of the command
-	Paths    int    `json:"paths,omitempty"`    // how many paths changed
-	Bytes    int64  `json:"bytes,omitempty"`    // content bytes of what was added and changed
-	Exec     string `json:"exec,omitempty"`     // id of the command
+	// of the snapshot, label of the command, tag or winner, place in the network, path of a decoy; the
+	// beginning of a long one
+	Message string `json:"message,omitempty"`
+	Cause   string `json:"cause,omitempty"` // of the snapshot: as in Snapshot
+	Exit    *int   `json:"exit,omitempty"`  // exit code of the command
+	Paths   int    `json:"paths,omitempty"` // how many paths changed
+	Bytes   int64  `json:"bytes,omitempty"` // content bytes of what was added and changed
+	Exec    string `json:"exec,omitempty"`  // id of the command
 	// what a sandbox was made from, what moved HEAD, the phase of a mark, the names of forks, "opened" or
 	// "closed" of a port; of a place in the network "waits", "allowed", "denied" or "nobody
 	// decided"; "time", "output", "memory" or "pids" of a limit; what was done to a decoy, and what followed
-	Detail  string `json:"detail,omitempty"`
-	Port    int    `json:"port,omitempty"`    // with "port": its number
-	Dropped int64  `json:"dropped,omitempty"` // with "dropped": how many events of all sandboxes were not kept; 0 is unknown
+	Detail string `json:"detail,omitempty"`
+	Port   int    `json:"port,omitempty"` // with "port": its number
+	// with "dropped": how many events of all sandboxes were not kept; 0 is unknown
+	Dropped int64 `json:"dropped,omitempty"`
 }

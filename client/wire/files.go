@@ -18,16 +18,18 @@ const (
 
 // FileInfo is one file of a sandbox.
 type FileInfo struct {
-	Path   string    `json:"path"`             // without a leading slash; "" is the root directory
-	Raw    []byte    `json:"raw,omitempty"`    // the exact bytes of the path, when they are not valid UTF-8
-	Type   string    `json:"type"`             // "file", "dir", "symlink", "fifo", "socket", "char" or "block"
-	Size   int64     `json:"size"`             // bytes of a regular file
-	Mode   uint32    `json:"mode"`             // permission bits, with setuid, setgid and sticky, as a decimal number: 420 is 0644
+	Path string `json:"path"`          // without a leading slash; "" is the root directory
+	Raw  []byte `json:"raw,omitempty"` // the exact bytes of the path, when they are not valid UTF-8
+	Type string `json:"type"`          // "file", "dir", "symlink", "fifo", "socket", "char" or "block"
+	Size int64  `json:"size"`          // bytes of a regular file
+	// permission bits, with setuid, setgid and sticky, as a decimal number: 420 is 0644
+	Mode   uint32    `json:"mode"`
 	Mtime  time.Time `json:"mtime"`            // when its content last changed
 	UID    uint32    `json:"uid"`              // owner, as seen inside
 	GID    uint32    `json:"gid"`              // group, as seen inside
 	Target string    `json:"target,omitempty"` // where a symbolic link leads
-	ETag   string    `json:"etag,omitempty"`   // changes when the file does; what the header of that name holds, for If-Match
+	// changes when the file does; what the header of that name holds, for If-Match
+	ETag string `json:"etag,omitempty"`
 }
 
 // SetName sets the path as it is on disk: leading slashes are cut off, and Raw is
@@ -98,10 +100,11 @@ func (e FileEvent) Name() string { return exact(e.Path, e.Raw) }
 
 // MkdirRequest asks for a directory.
 type MkdirRequest struct {
-	Path    string `json:"path"`              // of the new directory
-	Raw     []byte `json:"raw,omitempty"`     // the exact bytes of the path, instead of it, when they are not valid UTF-8
-	Mode    uint32 `json:"mode,omitempty"`    // permission bits as a decimal number; 0 is 0755, which is 493
-	Parents bool   `json:"parents,omitempty"` // also make what is missing on the way, and be content with a directory that is there
+	Path string `json:"path"`           // of the new directory
+	Raw  []byte `json:"raw,omitempty"`  // the exact bytes of the path, instead of it, when they are not valid UTF-8
+	Mode uint32 `json:"mode,omitempty"` // permission bits as a decimal number; 0 is 0755, which is 493
+	// also make what is missing on the way, and be content with a directory that is there
+	Parents bool `json:"parents,omitempty"`
 }
 
 // Name gives the exact bytes of the path.

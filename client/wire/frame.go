@@ -49,26 +49,31 @@ const MaxFrame = 1 << 20
 
 // ExecRequest asks for a command to be run in a sandbox.
 type ExecRequest struct {
-	Cmd       []string `json:"cmd"`                  // the command and its arguments; at least one word, and no shell between
-	Env       []string `json:"env,omitempty"`        // KEY=VALUE each, added to the sandbox's own
-	Dir       string   `json:"dir,omitempty"`        // absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
-	TTY       bool     `json:"tty,omitempty"`        // give it a terminal; stderr then comes as stdout
-	Stdin     bool     `json:"stdin,omitempty"`      // input will be sent; else stdin is /dev/null
-	Size      *Size    `json:"size,omitempty"`       // of the terminal
-	TimeoutMS int64    `json:"timeout_ms,omitempty"` // after so long SIGTERM, then SIGKILL, and exit code 124; 0 is none
-	Label     string   `json:"label,omitempty"`      // message of the snapshot; "" is the command line
-	Attach    string   `json:"attach,omitempty"`     // id of a running command to continue with after a lost connection; over frames alone
+	// the command and its arguments; at least one word, and no shell between
+	Cmd []string `json:"cmd"`
+	Env []string `json:"env,omitempty"` // KEY=VALUE each, added to the sandbox's own
+	// absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
+	Dir       string `json:"dir,omitempty"`
+	TTY       bool   `json:"tty,omitempty"`        // give it a terminal; stderr then comes as stdout
+	Stdin     bool   `json:"stdin,omitempty"`      // input will be sent; else stdin is /dev/null
+	Size      *Size  `json:"size,omitempty"`       // of the terminal
+	TimeoutMS int64  `json:"timeout_ms,omitempty"` // after so long SIGTERM, then SIGKILL, and exit code 124; 0 is none
+	Label     string `json:"label,omitempty"`      // message of the snapshot; "" is the command line
+	// id of a running command to continue with after a lost connection; over frames alone
+	Attach string `json:"attach,omitempty"`
 	// with attach: how many bytes of output were received already; negative begins so
 	// many before the end, at the beginning of a line
 	Offset int64 `json:"offset,omitempty"`
 	// run it for nobody in particular: who goes away hangs nothing up, and several may
 	// attach; always so where output comes as events
-	Keep     bool `json:"keep,omitempty"`
-	ReadOnly bool `json:"read_only,omitempty"` // with attach: what is sent is ignored, and the command never waits for this reader
+	Keep bool `json:"keep,omitempty"`
+	// with attach: what is sent is ignored, and the command never waits for this reader
+	ReadOnly bool `json:"read_only,omitempty"`
 	// what a new command is called, "x" and ten hexadecimal digits: the daemon's to
 	// choose, a client's is ignored
-	ID  string      `json:"id,omitempty"`
-	Run *RunRequest `json:"run,omitempty"` // start the sandbox's supervised command instead of cmd, and attach to it; over frames alone
+	ID string `json:"id,omitempty"`
+	// start the sandbox's supervised command instead of cmd, and attach to it; over frames alone
+	Run *RunRequest `json:"run,omitempty"`
 }
 
 // Size is a terminal's size in character cells.
@@ -96,7 +101,8 @@ type Dropped struct {
 
 // Exit ends an exec. Snapshot and Head are filled in by the daemon.
 type Exit struct {
-	Code     int    `json:"code"`                // of the command; 124 timeout, 126 not executable, 127 not found, 128+n ended by signal n, 153 too much output
+	// of the command; 124 timeout, 126 not executable, 127 not found, 128+n ended by signal n, 153 too much output
+	Code     int    `json:"code"`
 	Signal   string `json:"signal,omitempty"`    // the signal that ended it, such as "KILL"
 	TimedOut bool   `json:"timed_out,omitempty"` // it took longer than timeout_ms, or than the sandbox's limit
 	Limit    string `json:"limit,omitempty"`     // the limit of the sandbox that ended it: "time", "output"

@@ -3,9 +3,10 @@ package wire
 // RepoRequest asks for a sandbox that sees a git repository of the daemon's host, at the
 // same path and at a frozen commit.
 type RepoRequest struct {
-	Dir    string `json:"dir"`              // absolute, in its work tree; commands begin there
-	At     string `json:"at,omitempty"`     // the revision that the sandbox begins at; "" is HEAD
-	Dirty  bool   `json:"dirty,omitempty"`  // with what is not committed: changed files, and those that git does not track and does not ignore
+	Dir string `json:"dir"`          // absolute, in its work tree; commands begin there
+	At  string `json:"at,omitempty"` // the revision that the sandbox begins at; "" is HEAD
+	// with what is not committed: changed files, and those that git does not track and does not ignore
+	Dirty  bool   `json:"dirty,omitempty"`
 	Branch string `json:"branch,omitempty"` // the branch that it begins on inside; "" is coppice/NAME
 	// where there is no repository, or one that a sandbox cannot have, make one
 	// without it, and warn
@@ -34,10 +35,11 @@ type GitDiffRequest struct {
 
 // GitDiff is how they differ. All that it names is in the repository by now.
 type GitDiff struct {
-	Repo     Repo         `json:"repo"`              // what the sandbox works on
-	Start    string       `json:"start"`             // the commit that it began with, and that is compared with
-	Tip      string       `json:"tip"`               // the commit that its HEAD is
-	Work     string       `json:"work"`              // a commit of all its files: tip, or one on it of what is not committed
+	Repo  Repo   `json:"repo"`  // what the sandbox works on
+	Start string `json:"start"` // the commit that it began with, and that is compared with
+	Tip   string `json:"tip"`   // the commit that its HEAD is
+	// a commit of all its files: tip, or one on it of what is not committed
+	Work     string       `json:"work"`
 	Snapshot string       `json:"snapshot"`          // of its history, that work is the files of
 	Commits  int          `json:"commits"`           // how many tip has and the base does not
 	Changes  []GitChange  `json:"changes"`           // by path
@@ -110,12 +112,14 @@ const (
 // GitApplyRequest asks for what a sandbox changed to be put onto a branch of its
 // repository.
 type GitApplyRequest struct {
-	Way       string   `json:"way,omitempty"`        // "squash", which is the default, "merge", "rebase" or "patch"
-	Paths     []string `json:"paths,omitempty"`      // with squash and patch: only these, below the top, and what is below them
-	PathsRaw  [][]byte `json:"paths_raw,omitempty"`  // more of them, whose bytes are not valid UTF-8
-	Onto      string   `json:"onto,omitempty"`       // a branch, by its short name; "" is the one that is checked out
-	Message   string   `json:"message,omitempty"`    // of squash and merge; "" is made of those of the sandbox's commits
-	Author    string   `json:"author,omitempty"`     // of squash and merge, as NAME <ADDRESS>; "" is the user, as git knows them
+	Way string `json:"way,omitempty"` // "squash", which is the default, "merge", "rebase" or "patch"
+	// with squash and patch: only these, below the top, and what is below them
+	Paths    []string `json:"paths,omitempty"`
+	PathsRaw [][]byte `json:"paths_raw,omitempty"` // more of them, whose bytes are not valid UTF-8
+	Onto     string   `json:"onto,omitempty"`      // a branch, by its short name; "" is the one that is checked out
+	Message  string   `json:"message,omitempty"`   // of squash and merge; "" is made of those of the sandbox's commits
+	// of squash and merge, as NAME <ADDRESS>; "" is the user, as git knows them
+	Author    string   `json:"author,omitempty"`
 	CoAuthors []string `json:"co_authors,omitempty"` // more of them, in the same form, for lines Co-authored-by
 	Trailers  []string `json:"trailers,omitempty"`   // more lines for the end of the message, as KEY: VALUE
 	Trust     []string `json:"trust,omitempty"`      // paths with marks that somebody has looked at

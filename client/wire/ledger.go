@@ -7,11 +7,12 @@ const LedgerHost = "host"
 
 // LedgerRecord is one record of the ledger: see docs/LEDGER.md.
 type LedgerRecord struct {
-	Seq      int64          `json:"seq"`              // its place among the records of the sandbox, from 1
-	Leaf     int64          `json:"leaf"`             // its place in the log of the host, from 0
-	Time     time.Time      `json:"time"`             // when it was written
-	Kind     string         `json:"kind"`             // such as "exec"
-	Observer string         `json:"observer"`         // whose word it is: kernel, keeper, gate, daemon, or sandbox, the inside's own
+	Seq  int64     `json:"seq"`  // its place among the records of the sandbox, from 1
+	Leaf int64     `json:"leaf"` // its place in the log of the host, from 0
+	Time time.Time `json:"time"` // when it was written
+	Kind string    `json:"kind"` // such as "exec"
+	// whose word it is: kernel, keeper, gate, daemon, or sandbox, the inside's own
+	Observer string         `json:"observer"`
 	Sandbox  string         `json:"sandbox"`          // id, or "host"
 	Name     string         `json:"name"`             // what the sandbox was called
 	Policy   string         `json:"policy,omitempty"` // digest of the policy in force
@@ -65,7 +66,8 @@ type LedgerPrograms struct {
 
 // LedgerVerify asks whether the records of a sandbox are those that were appended.
 type LedgerVerify struct {
-	Keys       []string `json:"keys,omitempty"`       // verifier keys that are trusted; none trusts those that the log names
+	// verifier keys that are trusted; none trusts those that the log names
+	Keys       []string `json:"keys,omitempty"`
 	Checkpoint string   `json:"checkpoint,omitempty"` // an older one, from which the log must have grown
 }
 
@@ -80,15 +82,18 @@ type LedgerVerified struct {
 
 // LedgerCheckpoint is the log as it is now.
 type LedgerCheckpoint struct {
-	Checkpoint string `json:"checkpoint"`       // signed note
-	Key        string `json:"key"`              // the verifier key that it is signed with
-	Growth     string `json:"growth,omitempty"` // where an older size was given: what a witness is asked with, as add-checkpoint of C2SP tlog-witness has it
+	Checkpoint string `json:"checkpoint"` // signed note
+	Key        string `json:"key"`        // the verifier key that it is signed with
+	// where an older size was given: what a witness is asked with, as add-checkpoint of C2SP tlog-witness has it
+	Growth string `json:"growth,omitempty"`
 }
 
 // LedgerGrowth asks a witness, or keeps what it gave.
 type LedgerGrowth struct {
-	Checkpoint string   `json:"checkpoint"` // of ledger/cosign: the text of LedgerCheckpoint.Growth; of ledger/witness: the note with the cosignatures
-	Keys       []string `json:"keys"`       // of ledger/cosign: verifier keys of the log; of ledger/witness: of the witnesses
+	// of ledger/cosign: the text of LedgerCheckpoint.Growth; of ledger/witness: the note with the cosignatures
+	Checkpoint string `json:"checkpoint"`
+	// of ledger/cosign: verifier keys of the log; of ledger/witness: of the witnesses
+	Keys []string `json:"keys"`
 }
 
 // LedgerCosigned is the checkpoint of another host's log that this one cosigned.

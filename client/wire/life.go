@@ -3,6 +3,7 @@ package wire
 // LifeRequest changes how long a sandbox lives and runs. What is left out stays; 0 is
 // for ever.
 type LifeRequest struct {
-	TTLMS      *int64 `json:"ttl_ms,omitempty"`       // so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
+	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
+	TTLMS      *int64 `json:"ttl_ms,omitempty"`
 	IdleStopMS *int64 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
 }

@@ -51,29 +51,35 @@ const NetRulesEnded = "rules that held for a time have ended"
 // NetEvent is something that happened between a sandbox and the network. Name is
 // what a process inside made of it.
 type NetEvent struct {
-	Time    time.Time `json:"time"`              // when it happened
-	Kind    string    `json:"kind"`              // "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; and "refused", if that is asked for; more may come
-	Proto   string    `json:"proto,omitempty"`   // "tcp", "udp", "icmp"; others may be denied
-	Name    string    `json:"name,omitempty"`    // the host name that it is about
-	Addr    string    `json:"addr,omitempty"`    // the address, where there is one
-	Port    int       `json:"port,omitempty"`    // the port, where there is one
-	Verdict string    `json:"verdict,omitempty"` // what was decided: "allow", "deny"; with "ask" also "ask": it begins to wait; with "decoy" also "stop": all processes were killed
-	Rule    string    `json:"rule,omitempty"`    // the rule that decided, if one did; with "policy", those that were added
-	Reason  string    `json:"reason,omitempty"`  // why
-	Hint    string    `json:"hint,omitempty"`    // what would change it
-	Decoy   string    `json:"decoy,omitempty"`   // with "decoy": its path inside; what else is told is where a token was to go
-	Method  string    `json:"method,omitempty"`  // of an HTTP request that was looked at
-	Path    string    `json:"path,omitempty"`    // of the same, as it was sent, without the query
-	Status  int       `json:"status,omitempty"`  // of the answer to it: the server's, or the gate's with "deny"
-	In      int64     `json:"in,omitempty"`      // with "end" and "answer": bytes that went into the sandbox
-	Out     int64     `json:"out,omitempty"`     // with "end" and "answer": bytes that went out of it
-	Count   int       `json:"count,omitempty"`   // how often it happened, where that is more than once
-	Policy  string    `json:"policy,omitempty"`  // digest of the policy that was in force
-	Syscall string    `json:"syscall,omitempty"` // with "refused": the system call, where it is known
-	Program string    `json:"program,omitempty"` // with "refused": what called it
-	PID     int       `json:"pid,omitempty"`     // with "refused": its process inside, or the first of them
-	Exec    string    `json:"exec,omitempty"`    // with "refused": the command that it belongs to
-	Until   time.Time `json:"until,omitzero"`    // with "ask" that begins to wait: when it is denied, unless somebody decides
+	Time time.Time `json:"time"` // when it happened
+	// "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; and "refused",
+	// if that is asked for; more may come
+	Kind  string `json:"kind"`
+	Proto string `json:"proto,omitempty"` // "tcp", "udp", "icmp"; others may be denied
+	Name  string `json:"name,omitempty"`  // the host name that it is about
+	Addr  string `json:"addr,omitempty"`  // the address, where there is one
+	Port  int    `json:"port,omitempty"`  // the port, where there is one
+	// what was decided: "allow", "deny"; with "ask" also "ask": it begins to wait; with "decoy" also
+	// "stop": all processes were killed
+	Verdict string `json:"verdict,omitempty"`
+	Rule    string `json:"rule,omitempty"`   // the rule that decided, if one did; with "policy", those that were added
+	Reason  string `json:"reason,omitempty"` // why
+	Hint    string `json:"hint,omitempty"`   // what would change it
+	// with "decoy": its path inside; what else is told is where a token was to go
+	Decoy   string `json:"decoy,omitempty"`
+	Method  string `json:"method,omitempty"`  // of an HTTP request that was looked at
+	Path    string `json:"path,omitempty"`    // of the same, as it was sent, without the query
+	Status  int    `json:"status,omitempty"`  // of the answer to it: the server's, or the gate's with "deny"
+	In      int64  `json:"in,omitempty"`      // with "end" and "answer": bytes that went into the sandbox
+	Out     int64  `json:"out,omitempty"`     // with "end" and "answer": bytes that went out of it
+	Count   int    `json:"count,omitempty"`   // how often it happened, where that is more than once
+	Policy  string `json:"policy,omitempty"`  // digest of the policy that was in force
+	Syscall string `json:"syscall,omitempty"` // with "refused": the system call, where it is known
+	Program string `json:"program,omitempty"` // with "refused": what called it
+	PID     int    `json:"pid,omitempty"`     // with "refused": its process inside, or the first of them
+	Exec    string `json:"exec,omitempty"`    // with "refused": the command that it belongs to
+	// with "ask" that begins to wait: when it is denied, unless somebody decides
+	Until time.Time `json:"until,omitzero"`
 }
 
 // Place is where ev leads, as a rule in its short form has it; "" for nowhere that is
@@ -107,7 +113,8 @@ type NetNow struct {
 // NetQuestion is a place in the network that waits for a person, as no rule names it.
 // There is one of each place, however many wait for it.
 type NetQuestion struct {
-	Place   string    `json:"place"`          // HOST, where a name is looked up and its port is not known yet; HOST:PORT; udp://HOST:PORT
+	// HOST, where a name is looked up and its port is not known yet; HOST:PORT; udp://HOST:PORT
+	Place   string    `json:"place"`
 	Proto   string    `json:"proto"`          // "dns", "tcp", "udp"
 	Name    string    `json:"name,omitempty"` // the host name; none is an address that no name was resolved to
 	Addr    string    `json:"addr,omitempty"` // that address
@@ -170,7 +177,8 @@ type AllowResult struct {
 
 // WhyRequest asks what would be decided.
 type WhyRequest struct {
-	Host   string `json:"host"`             // HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given
+	// HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given
+	Host   string `json:"host"`
 	Method string `json:"method,omitempty"` // of an HTTP request, such as GET
 	Path   string `json:"path,omitempty"`   // of an HTTP request
 }
@@ -178,8 +186,9 @@ type WhyRequest struct {
 // WhyResult is what is decided about a place in the network, and why. Nothing is
 // connected to.
 type WhyResult struct {
-	Place   string     `json:"place"`            // what was asked, in full
-	Verdict string     `json:"verdict"`          // "allow", "deny", "inspect" or "ask"; "inspect" lets HTTP pass, as each request is decided on
+	Place string `json:"place"` // what was asked, in full
+	// "allow", "deny", "inspect" or "ask"; "inspect" lets HTTP pass, as each request is decided on
+	Verdict string     `json:"verdict"`
 	Rule    string     `json:"rule,omitempty"`   // the rule that decides, if one does
 	At      string     `json:"at,omitempty"`     // where that rule was written
 	Reason  string     `json:"reason"`           // why

@@ -12,8 +12,9 @@ const (
 // PolicyFile is a file of a policy, as coppice.yaml has it.
 type PolicyFile struct {
 	Level string `json:"level"` // whose word it is: "user", "project", "flags"
-	Name  string `json:"name"`  // an absolute path, for errors, and for what ./x is relative to; with "flags" also the name of a flag: "--allow"
-	Text  string `json:"text"`  // YAML
+	// an absolute path, for errors, and for what ./x is relative to; with "flags" also the name of a flag: "--allow"
+	Name string `json:"name"`
+	Text string `json:"text"` // YAML
 }
 
 // PolicyLine is one thing that a policy says.
@@ -34,10 +35,11 @@ type TimedRule struct {
 
 // PolicyResult is the policy that a sandbox has now.
 type PolicyResult struct {
-	Digest string       `json:"digest"`          // of the text
-	Text   string       `json:"text"`            // canonical: one line of JSON, which is a file, too
-	Lines  []PolicyLine `json:"lines"`           // the same, for people
-	Base   string       `json:"base,omitempty"`  // digest of what it is when the timed rules have ended, where there are any
-	Timed  []TimedRule  `json:"timed,omitempty"` // rules of it that end, the first to end first
-	Until  *time.Time   `json:"until,omitempty"` // when the first of them ends: then the digest is another
+	Digest string       `json:"digest"` // of the text
+	Text   string       `json:"text"`   // canonical: one line of JSON, which is a file, too
+	Lines  []PolicyLine `json:"lines"`  // the same, for people
+	// digest of what it is when the timed rules have ended, where there are any
+	Base  string      `json:"base,omitempty"`
+	Timed []TimedRule `json:"timed,omitempty"` // rules of it that end, the first to end first
+	Until *time.Time  `json:"until,omitempty"` // when the first of them ends: then the digest is another
 }

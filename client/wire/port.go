@@ -18,7 +18,8 @@ type PortsResult struct {
 
 // PreviewRequest asks for a link to a port.
 type PreviewRequest struct {
-	TTLMS int64 `json:"ttl_ms,omitempty"` // for how long the link is good; 0 is an hour, the least is a second and the most a week
+	// for how long the link is good; 0 is an hour, the least is a second and the most a week
+	TTLMS int64 `json:"ttl_ms,omitempty"`
 }
 
 // PreviewResult is a link to a port for people: whoever has it may use the port

@@ -5,9 +5,10 @@ import "time"
 // Process is a process of a sandbox. Its name and arguments are what it made of
 // them, as all that comes from inside.
 type Process struct {
-	PID     int       `json:"pid"`           // inside the sandbox; in tier workspace, the host's
-	PPID    int       `json:"ppid"`          // its parent's; 1, or the keeper's child, takes orphans
-	Args    []string  `json:"args"`          // its command line, the first of it where cut is set; none of one that is dead, or that hides it
+	PID  int `json:"pid"`  // inside the sandbox; in tier workspace, the host's
+	PPID int `json:"ppid"` // its parent's; 1, or the keeper's child, takes orphans
+	// its command line, the first of it where cut is set; none of one that is dead, or that hides it
+	Args    []string  `json:"args"`
 	Raw     [][]byte  `json:"raw,omitempty"` // args as they are, base64, when some of them are no UTF-8
 	Cut     bool      `json:"cut,omitempty"` // args is not all of it
 	Name    string    `json:"name"`          // what it calls itself, at most 15 bytes

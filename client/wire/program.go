@@ -18,10 +18,10 @@ type Program struct {
 	Unlisted int `json:"unlisted,omitempty"`
 }
 
-// StartedProgram is a program that a process of a sandbox became. Without Asked it is
-// what the kernel had put into the process before its first instruction, told by init,
-// which held it, or in tier gvisor by the sandbox's own kernel. Paths are as init sees them; what of them and of Args is not UTF-8 is
-// replaced, and whole in the Raw fields.
+// StartedProgram is a program that a process of a sandbox became. Without Asked it is what the
+// kernel had put into the process before its first instruction, told by init, which held it, or in
+// tier gvisor by the sandbox's own kernel. Paths are as init sees them; what of them and of Args is
+// not UTF-8 is replaced, and whole in the Raw fields.
 type StartedProgram struct {
 	ID   uint64 `json:"id"` // counts from 1 in the life of a box
 	PID  int    `json:"pid"`

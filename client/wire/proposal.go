@@ -38,8 +38,9 @@ type Proposed struct {
 
 // TrialRequest asks for a command to be run in a fork of a sandbox, which is removed then.
 type TrialRequest struct {
-	Cmd       string `json:"cmd"`                  // a shell command
-	At        string `json:"at,omitempty"`         // a reference to the snapshot that the fork begins at; "" is the present
+	Cmd string `json:"cmd"` // a shell command
+	// a reference to the snapshot that the fork begins at; "" is the present
+	At        string `json:"at,omitempty"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty"` // 0: none
 }
 

@@ -35,7 +35,8 @@ func FuzzAddRecorded(f *testing.F) {
 			}
 		}
 		for i, r := range again {
-			if r.Stream != all[i].Stream || r.Total != all[i].Total || !bytes.Equal(r.Head, all[i].Head) || !bytes.Equal(r.Tail, all[i].Tail) || r.Whole() != all[i].Whole() {
+			if r.Stream != all[i].Stream || r.Total != all[i].Total || !bytes.Equal(r.Head, all[i].Head) ||
+				!bytes.Equal(r.Tail, all[i].Tail) || r.Whole() != all[i].Whole() {
 				t.Fatalf("%+v was %+v", r, all[i])
 			}
 		}

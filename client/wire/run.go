@@ -16,12 +16,13 @@ const (
 // RunRequest asks for a command under automatic history. It belongs to the
 // sandbox and not to who asked: it runs on when everybody has gone.
 type RunRequest struct {
-	Cmd   []string `json:"cmd"`             // the command and its arguments; at least one word, and no shell between
-	Env   []string `json:"env,omitempty"`   // KEY=VALUE each, added to the sandbox's own
-	Dir   string   `json:"dir,omitempty"`   // absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
-	TTY   bool     `json:"tty,omitempty"`   // give it a terminal
-	Stdin bool     `json:"stdin,omitempty"` // who attaches may send stdin; else it is /dev/null
-	Size  *Size    `json:"size,omitempty"`  // of the terminal
+	Cmd []string `json:"cmd"`           // the command and its arguments; at least one word, and no shell between
+	Env []string `json:"env,omitempty"` // KEY=VALUE each, added to the sandbox's own
+	// absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
+	Dir   string `json:"dir,omitempty"`
+	TTY   bool   `json:"tty,omitempty"`   // give it a terminal
+	Stdin bool   `json:"stdin,omitempty"` // who attaches may send stdin; else it is /dev/null
+	Size  *Size  `json:"size,omitempty"`  // of the terminal
 	// "no", "on-rewind" (after the sandbox was brought to another snapshot under it) or
 	// "always" (also when it ends by itself); "" is "on-rewind"
 	Restart string  `json:"restart,omitempty"`
@@ -38,7 +39,8 @@ type Capture struct {
 	// never, the least is 1000, the most is a day
 	MemoryEveryMS int64 `json:"memory_every_ms,omitempty"`
 	MemoryOnMark  bool  `json:"memory_on_mark,omitempty"` // so too with each mark
-	MaxMS         int64 `json:"max_ms,omitempty"`         // so long after the first change at the latest, not less than quiet_ms; 0 is 2000, the most is a day
+	// so long after the first change at the latest, not less than quiet_ms; 0 is 2000, the most is a day
+	MaxMS int64 `json:"max_ms,omitempty"`
 }
 
 // Run is the supervised command of a sandbox.

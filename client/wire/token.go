@@ -15,8 +15,9 @@ type Token struct {
 
 // TokenRequest asks for a new token.
 type TokenRequest struct {
-	Name      string   `json:"name"`                // what it is for
-	Scope     string   `json:"scope,omitempty"`     // "read", "operate" or "admin": each includes those before it; "" is "operate"
+	Name string `json:"name"` // what it is for
+	// "read", "operate" or "admin": each includes those before it; "" is "operate"
+	Scope     string   `json:"scope,omitempty"`
 	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of those that it is for; none is all
 	TTLMS     int64    `json:"ttl_ms,omitempty"`    // so long from now it ends by itself; 0 is never
 }

@@ -3,9 +3,10 @@ package wire
 // TournamentRequest asks for a contest of commands: each is run in a fork of its
 // own, and then the test.
 type TournamentRequest struct {
-	Base       string      `json:"base,omitempty"`       // a reference; "" is HEAD, after a capture of the present
-	Test       string      `json:"test"`                 // a shell command: exit code 0 passes
-	Score      string      `json:"score,omitempty"`      // a shell command that ends its stdout with a number, the higher the better
+	Base string `json:"base,omitempty"` // a reference; "" is HEAD, after a capture of the present
+	Test string `json:"test"`           // a shell command: exit code 0 passes
+	// a shell command that ends its stdout with a number, the higher the better
+	Score      string      `json:"score,omitempty"`
 	Candidates []Candidate `json:"candidates"`           // the commands, at least one
 	Jobs       int         `json:"jobs,omitempty"`       // how many run at once; 0 lets the daemon choose
 	TimeoutMS  int64       `json:"timeout_ms,omitempty"` // for each candidate with its test and score; 0: none
@@ -22,13 +23,15 @@ type Candidate struct {
 
 // TournamentBranch is what became of one candidate.
 type TournamentBranch struct {
-	Name     string   `json:"name"`            // of the candidate
-	Cmd      string   `json:"cmd"`             // its shell command
-	Sandbox  string   `json:"sandbox"`         // the name of its fork, which gc removes
-	ID       string   `json:"id,omitempty"`    // the id of its fork
-	Node     string   `json:"node"`            // the snapshot after the candidate and before the test; the base when nothing changed
-	Exit     int      `json:"exit"`            // exit code of the candidate; 124 timeout, 125 when it could not be run
-	TestExit int      `json:"test_exit"`       // exit code of the test, likewise; 124 when the candidate took all of the time
+	Name    string `json:"name"`         // of the candidate
+	Cmd     string `json:"cmd"`          // its shell command
+	Sandbox string `json:"sandbox"`      // the name of its fork, which gc removes
+	ID      string `json:"id,omitempty"` // the id of its fork
+	// the snapshot after the candidate and before the test; the base when nothing changed
+	Node string `json:"node"`
+	Exit int    `json:"exit"` // exit code of the candidate; 124 timeout, 125 when it could not be run
+	// exit code of the test, likewise; 124 when the candidate took all of the time
+	TestExit int      `json:"test_exit"`
 	Score    *float64 `json:"score,omitempty"` // what score printed
 	TimeMS   int64    `json:"time_ms"`         // candidate, test and score together
 	Paths    int      `json:"paths"`           // how many paths the candidate changed

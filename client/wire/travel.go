@@ -119,9 +119,10 @@ type Received struct {
 	Summary   string    `json:"summary"`              // the beginning of the report
 	Report    string    `json:"report"`               // for people, in Markdown; made here
 	HasLayers bool      `json:"has_layers,omitempty"` // layers came along
-	Artifact  *Artifact `json:"artifact,omitempty"`   // where they are, where they were asked for and are elsewhere: no sandbox is made yet
-	Made      *Sandbox  `json:"made,omitempty"`       // the sandbox that was made of them
-	Warnings  []string  `json:"warnings,omitempty"`   // what people should know besides
+	// where they are, where they were asked for and are elsewhere: no sandbox is made yet
+	Artifact *Artifact `json:"artifact,omitempty"`
+	Made     *Sandbox  `json:"made,omitempty"`     // the sandbox that was made of them
+	Warnings []string  `json:"warnings,omitempty"` // what people should know besides
 }
 
 // Signer is whose log the records of a proposal are of.

@@ -8,22 +8,33 @@ import (
 
 // CreateRequest asks for a new sandbox.
 type CreateRequest struct {
-	Name       string       `json:"name,omitempty"`        // 1 to 63 of a-z 0-9 _ . -, a letter or digit first; "" lets the daemon choose one
-	From       Source       `json:"from,omitzero"`         // what its first snapshot is made of; the host where it is left out
-	User       string       `json:"user,omitempty"`        // who commands run as: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
-	Driver     string       `json:"driver,omitempty"`      // how its files are kept apart: "auto" or "", "overlay", "copy", "btrfs"
-	Tier       string       `json:"tier,omitempty"`        // how its processes are confined: "auto" or "", "workspace", "process", "supervised", "gvisor"
-	Net        string       `json:"net,omitempty"`         // "off" or "" (nothing but its own loopback, if the policy does not say more), "rules" (what the policy allows), "host"
-	Env        []string     `json:"env,omitempty"`         // KEY=VALUE each, for every command
-	KeepRecent int          `json:"keep_recent,omitempty"` // so many of the newest snapshots stay when automatic ones thin out; 0 is 200
-	KeepForMS  int64        `json:"keep_for_ms,omitempty"` // snapshots that are younger stay when automatic ones thin out; 0 is an hour
-	Limits     string       `json:"limits,omitempty"`      // such as "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024"; "" is none
-	Policy     []PolicyFile `json:"policy,omitempty"`      // files that say more; none is what is built in
+	// 1 to 63 of a-z 0-9 _ . -, a letter or digit first; "" lets the daemon choose one
+	Name string `json:"name,omitempty"`
+	// what its first snapshot is made of; the host where it is left out
+	From Source `json:"from,omitzero"`
+	// who commands run as: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
+	User string `json:"user,omitempty"`
+	// how its files are kept apart: "auto" or "", "overlay", "copy", "btrfs"
+	Driver string `json:"driver,omitempty"`
+	// how its processes are confined: "auto" or "", "workspace", "process", "supervised", "gvisor"
+	Tier string `json:"tier,omitempty"`
+	// "off" or "" (nothing but its own loopback, if the policy does not say more), "rules" (what the
+	// policy allows), "host"
+	Net string   `json:"net,omitempty"`
+	Env []string `json:"env,omitempty"` // KEY=VALUE each, for every command
+	// so many of the newest snapshots stay when automatic ones thin out; 0 is 200
+	KeepRecent int `json:"keep_recent,omitempty"`
+	// snapshots that are younger stay when automatic ones thin out; 0 is an hour
+	KeepForMS int64 `json:"keep_for_ms,omitempty"`
+	// such as "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024"; "" is none
+	Limits string       `json:"limits,omitempty"`
+	Policy []PolicyFile `json:"policy,omitempty"` // files that say more; none is what is built in
 	// what the inside may do with its own history: "read" or "" (look, and mark),
 	// "rewind" (also commit, tag and go back), "off"
-	Self       string `json:"self,omitempty"`
-	TTLMS      int64  `json:"ttl_ms,omitempty"`       // so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
-	IdleStopMS int64  `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
+	Self string `json:"self,omitempty"`
+	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
+	TTLMS      int64 `json:"ttl_ms,omitempty"`
+	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
 
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository that it works on
 
@@ -64,7 +75,8 @@ type Source struct {
 	Kind    string `json:"kind,omitempty"`
 	Path    string `json:"path,omitempty"`    // with "dir": absolute; with "tar": what the archive is called, for people
 	Sandbox string `json:"sandbox,omitempty"` // with "sandbox": its name or id
-	Ref     string `json:"ref,omitempty"`     // with "sandbox": a reference to the snapshot; "" is HEAD, after a capture of the present
+	// with "sandbox": a reference to the snapshot; "" is HEAD, after a capture of the present
+	Ref string `json:"ref,omitempty"`
 }
 
 // IsZero makes an unset Source vanish from JSON.
@@ -78,28 +90,31 @@ const (
 
 // Sandbox is one isolated environment with history.
 type Sandbox struct {
-	ID       string    `json:"id"`                 // 12 hexadecimal digits
-	Name     string    `json:"name"`               // unique
-	Created  time.Time `json:"created"`            // when
-	Head     string    `json:"head"`               // the snapshot that the live state descends from
-	State    string    `json:"state"`              // "idle" (no process and no keeper: it costs no memory) or "live"
-	Procs    int       `json:"procs,omitempty"`    // processes of commands, when live
-	From     string    `json:"from"`               // what it was made from, for people
-	Driver   string    `json:"driver"`             // in force: "overlay", "copy", "btrfs"
-	Tier     string    `json:"tier"`               // in force: "workspace", "process", "supervised", "gvisor"
-	User     string    `json:"user"`               // who commands run as
-	Net      string    `json:"net"`                // "off", "rules" or "host"
-	Policy   string    `json:"policy,omitempty"`   // digest of what it may use; rules that hold for a time are not in it
-	Env      []string  `json:"env,omitempty"`      // KEY=VALUE each, for every command
-	Limits   Limits    `json:"limits,omitzero"`    // what it may use at most
-	Self     string    `json:"self,omitempty"`     // what the inside may do with its own history: "off", "read", "rewind"
-	Warnings []string  `json:"warnings,omitempty"` // only in the answer to create and fork: what was refused, unreadable or weaker than asked
-	Notes    []string  `json:"notes,omitempty"`    // only in the answer to create: what was done besides
+	ID      string    `json:"id"`               // 12 hexadecimal digits
+	Name    string    `json:"name"`             // unique
+	Created time.Time `json:"created"`          // when
+	Head    string    `json:"head"`             // the snapshot that the live state descends from
+	State   string    `json:"state"`            // "idle" (no process and no keeper: it costs no memory) or "live"
+	Procs   int       `json:"procs,omitempty"`  // processes of commands, when live
+	From    string    `json:"from"`             // what it was made from, for people
+	Driver  string    `json:"driver"`           // in force: "overlay", "copy", "btrfs"
+	Tier    string    `json:"tier"`             // in force: "workspace", "process", "supervised", "gvisor"
+	User    string    `json:"user"`             // who commands run as
+	Net     string    `json:"net"`              // "off", "rules" or "host"
+	Policy  string    `json:"policy,omitempty"` // digest of what it may use; rules that hold for a time are not in it
+	Env     []string  `json:"env,omitempty"`    // KEY=VALUE each, for every command
+	Limits  Limits    `json:"limits,omitzero"`  // what it may use at most
+	Self    string    `json:"self,omitempty"`   // what the inside may do with its own history: "off", "read", "rewind"
+	// only in the answer to create and fork: what was refused, unreadable or weaker than asked
+	Warnings []string `json:"warnings,omitempty"`
+	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done besides
 
-	Expires    *time.Time `json:"expires,omitempty"`      // when it is removed, or, when it has tags, cut back to what they name
+	// when it is removed, or, when it has tags, cut back to what they name
+	Expires    *time.Time `json:"expires,omitempty"`
 	IdleStopMS int64      `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped
 
-	Tournament string `json:"tournament,omitempty"` // set in the fork of a candidate, and says of which tournament: gc removes it
+	// set in the fork of a candidate, and says of which tournament: gc removes it
+	Tournament string `json:"tournament,omitempty"`
 
 	Repo *Repo `json:"repo,omitempty"` // the git repository that it works on
 
@@ -169,17 +184,20 @@ type Disk struct {
 
 // StatusResult is the state of one sandbox.
 type StatusResult struct {
-	Sandbox      Sandbox       `json:"sandbox"`                 // what it is
-	DriverReason string        `json:"driver_reason,omitempty"` // why this driver
-	TierReason   string        `json:"tier_reason,omitempty"`   // why this tier
-	Enforced     []Enforcement `json:"enforced"`                // the walls as of the last start; empty when it was never started
-	Snapshots    int           `json:"snapshots"`               // how many it made
-	Branches     int           `json:"branches"`                // how many leaves its history has
-	Disk         Disk          `json:"disk"`                    // what its history takes
-	Dirty        bool          `json:"dirty,omitempty"`         // the live state differs from HEAD, as far as is known
-	Run          *Run          `json:"run,omitempty"`           // the supervised command
-	Notices      []string      `json:"notices,omitempty"`       // what a person should know: the host changed below, a layer is damaged
-	LeftOut      []LeftOut     `json:"left_out,omitempty"`      // places of the host that it does not show, as of the last start
+	Sandbox      Sandbox `json:"sandbox"`                 // what it is
+	DriverReason string  `json:"driver_reason,omitempty"` // why this driver
+	TierReason   string  `json:"tier_reason,omitempty"`   // why this tier
+	// the walls as of the last start; empty when it was never started
+	Enforced  []Enforcement `json:"enforced"`
+	Snapshots int           `json:"snapshots"`       // how many it made
+	Branches  int           `json:"branches"`        // how many leaves its history has
+	Disk      Disk          `json:"disk"`            // what its history takes
+	Dirty     bool          `json:"dirty,omitempty"` // the live state differs from HEAD, as far as is known
+	Run       *Run          `json:"run,omitempty"`   // the supervised command
+	// what a person should know: the host changed below, a layer is damaged
+	Notices []string `json:"notices,omitempty"`
+	// places of the host that it does not show, as of the last start
+	LeftOut []LeftOut `json:"left_out,omitempty"`
 }
 
 // LeftOut is a place of the host that a sandbox from host does not show.
@@ -228,8 +246,9 @@ type Listener struct {
 
 // ProbeItem is one thing that this host can or cannot do.
 type ProbeItem struct {
-	Name  string `json:"name"`           // such as "process", "overlay-in-userns"
-	Group string `json:"group"`          // "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
+	Name string `json:"name"` // such as "process", "overlay-in-userns"
+	// "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
+	Group string `json:"group"`
 	OK    bool   `json:"ok"`             // it works
 	Weak  bool   `json:"weak,omitempty"` // it works with less than it should have
 	// Unknown says that the probe itself failed, for lack of descriptors, memory or time:
@@ -250,12 +269,13 @@ type ProbeReport struct {
 
 // Snapshot is a node of the history.
 type Snapshot struct {
-	ID      string    `json:"id"`                // 12 hexadecimal digits
-	Parent  string    `json:"parent,omitempty"`  // the snapshot that it came after
-	Message string    `json:"message"`           // the command line, label or message
-	Head    bool      `json:"head,omitempty"`    // HEAD is here
-	Leaf    bool      `json:"leaf,omitempty"`    // nothing came after it
-	Cause   string    `json:"cause"`             // "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may come
+	ID      string `json:"id"`               // 12 hexadecimal digits
+	Parent  string `json:"parent,omitempty"` // the snapshot that it came after
+	Message string `json:"message"`          // the command line, label or message
+	Head    bool   `json:"head,omitempty"`   // HEAD is here
+	Leaf    bool   `json:"leaf,omitempty"`   // nothing came after it
+	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may come
+	Cause   string    `json:"cause"`
 	Created time.Time `json:"created"`           // when
 	Exit    *int      `json:"exit,omitempty"`    // exit code of the command, with cause "exec"
 	Paths   int       `json:"paths"`             // how many paths it changed against its parent
@@ -268,10 +288,12 @@ type Snapshot struct {
 
 // Memory is what the processes of a snapshot had in memory, at the moment of its files.
 type Memory struct {
-	Image string            `json:"image"`           // names the stored image: the sha256 of its manifest
-	Size  int64             `json:"size"`            // bytes of memory, and of the state of its kernel
-	Added int64             `json:"added"`           // bytes that it took of the disk: what no image before had
-	Facts map[string]string `json:"facts,omitempty"` // what has to be the same where it is resumed; init: the sha256 of the program that is PID 1 in it, which is kept with it
+	Image string `json:"image"` // names the stored image: the sha256 of its manifest
+	Size  int64  `json:"size"`  // bytes of memory, and of the state of its kernel
+	Added int64  `json:"added"` // bytes that it took of the disk: what no image before had
+	// what has to be the same where it is resumed; init: the sha256 of the program that is PID 1 in
+	// it, which is kept with it
+	Facts map[string]string `json:"facts,omitempty"`
 }
 
 // LogRow is one line of the drawn history.
@@ -315,7 +337,8 @@ type Change struct {
 	Path string `json:"path"`          // without a leading slash; bytes that are not UTF-8 read as U+FFFD
 	Raw  []byte `json:"raw,omitempty"` // the exact bytes of the path, when they are not valid UTF-8
 
-	Type   string `json:"type,omitempty"`   // "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
+	// "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
+	Type   string `json:"type,omitempty"`
 	Size   int64  `json:"size,omitempty"`   // bytes, of what is there now
 	Lines  *Lines `json:"lines,omitempty"`  // set when they were asked for and the file is text
 	Binary bool   `json:"binary,omitempty"` // the file is no text; told where lines were asked for
@@ -351,8 +374,9 @@ func (c Change) Name() string {
 // ShowResult is one snapshot and what it changed against its parent.
 type ShowResult struct {
 	Snapshot
-	Changes   []Change `json:"changes"`             // by path
-	Truncated bool     `json:"truncated,omitempty"` // there are more changes than one answer holds; ask for the diff of a path
+	Changes []Change `json:"changes"` // by path
+	// there are more changes than one answer holds; ask for the diff of a path
+	Truncated bool `json:"truncated,omitempty"`
 }
 
 // DiffRequest asks how two states differ.
@@ -527,8 +551,10 @@ type ForkRequest struct {
 	N     int      `json:"n,omitempty"`     // how many in all; the daemon names those that names does not
 	At    string   `json:"at,omitempty"`    // a reference to the snapshot; "" is HEAD, after a capture of the present
 
-	Policy []PolicyFile `json:"policy,omitempty"` // files that say more than the policy of this one, which they all begin with
-	Tier   string       `json:"tier,omitempty"`   // how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
+	// files that say more than the policy of this one, which they all begin with
+	Policy []PolicyFile `json:"policy,omitempty"`
+	// how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
+	Tier string `json:"tier,omitempty"`
 
 	// processes go on in the forks, each of which is made a sandbox of its own before
 	// anything of it passes the gate; in tier gvisor. With at, that snapshot has to have

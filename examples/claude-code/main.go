@@ -30,7 +30,8 @@ func main() {
 // play runs the agent that is installed in the directory install.
 func play(ctx context.Context, install, sandbox string) error {
 	claude := filepath.Join(install, "node_modules/.bin/claude")
-	srv := model.New(model.Story(model.Stage{Coppice: coppice, Sandbox: sandbox, Claude: claude, Doomed: []string{install}}))
+	srv := model.New(
+		model.Story(model.Stage{Coppice: coppice, Sandbox: sandbox, Claude: claude, Doomed: []string{install}}))
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err

@@ -232,7 +232,8 @@ func (g *Gate) refuse(r Request, why string) error {
 	held, waiting := g.held, len(g.queue)
 	g.mu.Unlock()
 	if !quiet {
-		g.log.Warn("a request was refused for lack of memory", "request", r.What, "why", why, "held", held, "waiting", waiting, "refused", n)
+		g.log.Warn("a request was refused for lack of memory", "request", r.What, "why", why, "held", held, "waiting",
+			waiting, "refused", n)
 	}
 	return fault.New(fault.Unavailable, "%s: %s", r.What, why).
 		WithHint("try again in a few seconds, or give the daemon more memory: coppice serve --memory SIZE")

@@ -53,7 +53,8 @@ func Open(ctx context.Context, src io.Reader, limits Limits) (plain io.Reader, d
 		out.r, err = gzip.NewReader(br)
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		var d *zstd.Decoder
-		if d, err = zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30), zstd.WithDecoderMaxWindow(uint64(limits.Window))); err == nil {
+		if d, err = zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30),
+			zstd.WithDecoderMaxWindow(uint64(limits.Window))); err == nil {
 			out.r, done = d, d.Close
 		}
 	case bytes.HasPrefix(head, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
@@ -108,7 +109,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 		return 0, fault.New(fault.TooLarge, "the archive holds more than the limit allows")
 	}
 	if b.in != nil && b.n > ratioFrom && b.n/limit.ArchiveRatio > b.in.n.Load() {
-		return 0, fault.New(fault.TooLarge, "the archive unpacks to more than %d times its size: refused as a bomb", limit.ArchiveRatio).
+		return 0, fault.New(fault.TooLarge, "the archive unpacks to more than %d times its size: refused as a bomb",
+			limit.ArchiveRatio).
 			WithHint("unpack it yourself, and use the directory or an archive without compression")
 	}
 	return n, err
@@ -120,7 +122,8 @@ func Fits(name string) error {
 	if len(name) <= limit.ArchiveName {
 		return nil
 	}
-	return fault.New(fault.TooLarge, "the archive has a name of %d bytes, and %d is the most: %.60q...", len(name), limit.ArchiveName, name).
+	return fault.New(fault.TooLarge, "the archive has a name of %d bytes, and %d is the most: %.60q...", len(name),
+		limit.ArchiveName, name).
 		WithHint("list its names with: tar -tf ARCHIVE")
 }
 

@@ -25,7 +25,8 @@ func packed(t testing.TB, text []byte) map[string][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string][]byte{"none": text, "gzip": gzipped(t, text), "zstd": zstandard(t, text), "xz": written(t, &b, w, text)}
+	return map[string][]byte{"none": text, "gzip": gzipped(t, text), "zstd": zstandard(t, text),
+		"xz": written(t, &b, w, text)}
 }
 
 func gzipped(t testing.TB, text []byte) []byte {
@@ -93,7 +94,8 @@ func TestABombIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	zeros := make([]byte, 72<<20)
-	for name, src := range map[string][]byte{"none": zeros, "gzip": gzipped(t, zeros), "zstd": zstandard(t, zeros), "xz": xz} {
+	for name, src := range map[string][]byte{"none": zeros, "gzip": gzipped(t, zeros),
+		"zstd": zstandard(t, zeros), "xz": xz} {
 		_, err := read(t.Context(), src)
 		if bomb := fault.Is(err, fault.TooLarge) && strings.Contains(err.Error(), "bomb"); bomb != (name != "none") {
 			t.Errorf("%s of %d bytes: %v", name, len(src), err)
@@ -120,7 +122,8 @@ func TestNames(t *testing.T) {
 	for path, want := range map[string]string{
 		"a/b": "a|b", "./a//b/": "a|b", "/etc/passwd": "etc|passwd", "": "", ".": "", "/": "",
 		"..": "out", "a/../b": "out", "a/..": "out", "/../x": "out", "a\x00b": "out", "...": "...",
-		strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("n", 256): "out", strings.Repeat("a/", 40000): "out",
+		strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("n", 256): "out",
+		strings.Repeat("a/", 40000): "out",
 	} {
 		names, absolute, ok := archive.Name(path)
 		got := strings.Join(names, "|")

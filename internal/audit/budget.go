@@ -31,8 +31,10 @@ const (
 )
 
 func sizes() [classes]int64 {
-	return [classes]int64{ClassDecoys: limit.EvidenceDecoys, ClassRefusals: limit.EvidenceRefusals, ClassDenials: limit.EvidenceDenials,
-		ClassNetwork: limit.EvidenceNetwork, ClassPrograms: limit.EvidencePrograms, ClassLists: limit.EvidenceLists, ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots}
+	return [classes]int64{ClassDecoys: limit.EvidenceDecoys, ClassRefusals: limit.EvidenceRefusals,
+		ClassDenials: limit.EvidenceDenials,
+		ClassNetwork: limit.EvidenceNetwork, ClassPrograms: limit.EvidencePrograms, ClassLists: limit.EvidenceLists,
+		ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots}
 }
 
 // Budget is what a sandbox may still add to its ledger and its history without its owner, who is

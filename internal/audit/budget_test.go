@@ -27,7 +27,8 @@ func TestBudget_FillsEvenly(t *testing.T) {
 	if b.Take(began.Add(one-1), ClassInside, 1) || !b.Take(began.Add(one), ClassInside, 1) {
 		t.Error("it does not come then")
 	}
-	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, ClassInside, limit.InsideChanges/2+1) || !b.Take(half, ClassInside, limit.InsideChanges/2) {
+	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, ClassInside, limit.InsideChanges/2+1) ||
+		!b.Take(half, ClassInside, limit.InsideChanges/2) {
 		t.Error("it is not half full after half of the time")
 	}
 	// A clock that is set back does not delay a budget by more than a refill from empty.
@@ -120,7 +121,8 @@ func TestNewBudget_GivesNoMoreThanWasLeft(t *testing.T) {
 				again.Spent(s.at, ClassInside, s.n)
 			}
 		}
-		if n := rapid.Int64Range(1, limit.InsideChanges).Draw(t, "next"); again.Take(now, ClassInside, n) && !known.Take(now, ClassInside, n) {
+		if n := rapid.Int64Range(1, limit.InsideChanges).
+			Draw(t, "next"); again.Take(now, ClassInside, n) && !known.Take(now, ClassInside, n) {
 			t.Fatalf("a new budget gives %d more than was left", n)
 		}
 	})

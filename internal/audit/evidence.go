@@ -25,7 +25,8 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 	seen := map[wire.NetEvent]int{} // where in out
 	for _, ev := range evs {
 		alike := ev
-		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint, alike.PID = time.Time{}, 0, 0, 0, time.Time{}, "", 0
+		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint, alike.PID = time.Time{}, 0, 0, 0,
+			time.Time{}, "", 0
 		n := int64(max(1, ev.Count))
 		if i, ok := seen[alike]; ok {
 			switch b := out[i].Body.(type) {
@@ -52,7 +53,8 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 // LostEvidence returns the record of events for which the journal had no room; their number is
 // not known.
 func LostEvidence() format.Lost {
-	return format.Lost{Of: string(format.KindNetwork), Reason: "the journal was full before it was read; how many there were is not known"}
+	return format.Lost{Of: string(format.KindNetwork),
+		Reason: "the journal was full before it was read; how many there were is not known"}
 }
 
 // IsEvidence reports whether a record was made from a journal.
@@ -74,12 +76,14 @@ func IsEvidence(r *format.Record) bool {
 func evidence(ev wire.NetEvent, n int64, clean func(string) string) (t Evidence, ok bool) {
 	switch ev.Kind {
 	case wire.NetPolicy:
-		return Evidence{By: format.ByGate, Body: &format.Policy{After: ev.Policy, Reason: clean(words(ev.Reason, ev.Rule))}}, ev.Reason == wire.NetRulesEnded
+		return Evidence{By: format.ByGate, Body: &format.Policy{After: ev.Policy, Reason: clean(words(ev.Reason, ev.Rule))}},
+			ev.Reason == wire.NetRulesEnded
 	case wire.NetRefused:
 		return refused(ev, n, clean), true
 	case wire.NetDecoy:
 		if ev.Place() == "" {
-			return Evidence{By: format.ByKeeper, Body: &format.Denial{Path: clean(ev.Decoy), Reason: clean(DecoyPrefix + DecoyTouch(ev)), Count: n}}, true
+			return Evidence{By: format.ByKeeper,
+				Body: &format.Denial{Path: clean(ev.Decoy), Reason: clean(DecoyPrefix + DecoyTouch(ev)), Count: n}}, true
 		}
 	}
 	return Evidence{By: format.ByGate, Body: network(ev, n, clean)}, true
@@ -87,7 +91,8 @@ func evidence(ev wire.NetEvent, n int64, clean func(string) string) (t Evidence,
 
 // network returns the record of what the gate decided, or was told.
 func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Network {
-	b := &format.Network{Addr: clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: clean(ev.Name), Method: clean(ev.Method), Path: clean(ev.Path),
+	b := &format.Network{Addr: clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: clean(ev.Name),
+		Method: clean(ev.Method), Path: clean(ev.Path),
 		Port: ev.Port, Proto: clean(ev.Proto), Reason: clean(ev.Reason), Rule: clean(ev.Rule), Verdict: wire.VerdictAllow}
 	switch ev.Kind {
 	case wire.NetDeny:
@@ -117,8 +122,9 @@ func refused(ev wire.NetEvent, n int64, clean func(string) string) Evidence {
 	case why == wire.RefusedUntold:
 		return Evidence{By: format.ByKeeper, Body: &format.Lost{Of: string(format.KindDenial), Count: n, Reason: ev.Reason}}
 	}
-	return Evidence{By: format.ByKernel, Body: &format.Denial{Count: n, Exec: clean(ev.Exec), PID: int64(ev.PID), Program: clean(ev.Program),
-		Reason: clean(why), Syscall: clean(ev.Syscall)}}
+	return Evidence{By: format.ByKernel,
+		Body: &format.Denial{Count: n, Exec: clean(ev.Exec), PID: int64(ev.PID), Program: clean(ev.Program),
+			Reason: clean(why), Syscall: clean(ev.Syscall)}}
 }
 
 // DecoyTouch says what was done to a decoy, and what followed.

@@ -15,14 +15,16 @@ func same(s string) string { return s }
 
 func TestEvidenceOf_RefusedCallsAreDenials(t *testing.T) {
 	t.Parallel()
-	ev := wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/bin/\x1b[2Jx", PID: 7, Exec: "x1", Reason: "EPERM", Verdict: wire.VerdictDeny, Time: time.Unix(1, 0)}
+	ev := wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/bin/\x1b[2Jx", PID: 7, Exec: "x1",
+		Reason: "EPERM", Verdict: wire.VerdictDeny, Time: time.Unix(1, 0)}
 	again := ev
 	again.PID, again.Count, again.Time = 8, 41, time.Unix(2, 0)
 	other := ev
 	other.Syscall = "mount"
 	killed := wire.NetEvent{Kind: wire.NetRefused, PID: 9, Exec: "x2", Reason: wire.RefusedKilled}
 	untold := wire.NetEvent{Kind: wire.NetRefused, Reason: wire.RefusedUntold, Count: 5}
-	got := EvidenceOf([]wire.NetEvent{ev, again, other, killed, untold, untold}, func(s string) string { return strings.ReplaceAll(s, "\x1b", "") })
+	got := EvidenceOf([]wire.NetEvent{ev, again, other, killed, untold, untold},
+		func(s string) string { return strings.ReplaceAll(s, "\x1b", "") })
 	if len(got) != 4 {
 		t.Fatalf("%d records", len(got))
 	}
@@ -44,11 +46,14 @@ func TestEvidenceOf_RefusedCallsAreDenials(t *testing.T) {
 // known again as one that comes of a journal.
 func TestEvidenceOf_DropsNothing(t *testing.T) {
 	t.Parallel()
-	kinds := []string{wire.NetDNS, wire.NetConnect, wire.NetDeny, wire.NetEnd, wire.NetHTTP, wire.NetAnswer, wire.NetAsk, wire.NetDecoy, wire.NetRefused}
+	kinds := []string{wire.NetDNS, wire.NetConnect, wire.NetDeny, wire.NetEnd, wire.NetHTTP, wire.NetAnswer, wire.NetAsk,
+		wire.NetDecoy, wire.NetRefused}
 	text := rapid.SampledFrom([]string{"", "a", "b"})
 	event := rapid.Custom(func(t *rapid.T) wire.NetEvent {
-		return wire.NetEvent{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), Name: text.Draw(t, "name"), Decoy: text.Draw(t, "decoy"), Syscall: text.Draw(t, "syscall"),
-			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedKilled}).Draw(t, "reason"), Count: rapid.IntRange(0, 9).Draw(t, "count"), PID: rapid.IntRange(0, 3).Draw(t, "pid"),
+		return wire.NetEvent{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), Name: text.Draw(t, "name"),
+			Decoy: text.Draw(t, "decoy"), Syscall: text.Draw(t, "syscall"),
+			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedKilled}).Draw(t, "reason"),
+			Count:  rapid.IntRange(0, 9).Draw(t, "count"), PID: rapid.IntRange(0, 3).Draw(t, "pid"),
 			Time: time.Unix(int64(rapid.IntRange(0, 9).Draw(t, "time")), 0)}
 	})
 	rapid.Check(t, func(t *rapid.T) {

@@ -22,7 +22,8 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 		return res, err
 	}
 	if seq < 1 || seq > last {
-		return res, fault.New(fault.NotFound, "there is no record %d of %s", seq, name).WithHint("it has %d: coppice ledger %s", last, name)
+		return res, fault.New(fault.NotFound, "there is no record %d of %s", seq, name).
+			WithHint("it has %d: coppice ledger %s", last, name)
 	}
 	var one *format.Record
 	for r, err := range rd.ledger.Read(ctx, id, ledger.Filter{From: seq, Limit: 1}) {
@@ -32,7 +33,8 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 		one = r
 	}
 	if one == nil {
-		return res, fault.New(fault.Corrupt, "record %d of %s is missing", seq, name).WithHint("find what is wrong with: coppice verify %s", name)
+		return res, fault.New(fault.Corrupt, "record %d of %s is missing", seq, name).
+			WithHint("find what is wrong with: coppice verify %s", name)
 	}
 	if res.Record, err = recordOnWire(one); err != nil {
 		return res, err
@@ -150,7 +152,9 @@ const maxListedPrograms = 1000
 
 // LedgerPrograms gives the programs that a record stands for, from one on, which counts
 // from 0.
-func (rd *Reader) LedgerPrograms(ctx context.Context, name string, seq, from int64) (res wire.LedgerPrograms, err error) {
+func (rd *Reader) LedgerPrograms(
+	ctx context.Context, name string, seq, from int64,
+) (res wire.LedgerPrograms, err error) {
 	id, _, err := rd.Whose(ctx, name)
 	if err != nil {
 		return res, err
@@ -165,7 +169,8 @@ func (rd *Reader) LedgerPrograms(ctx context.Context, name string, seq, from int
 		}
 	}
 	if body == nil || from < 0 {
-		return res, fault.New(fault.NotFound, "record %d of %s tells of no programs", seq, name).WithHint("see which do: coppice ledger %s --kind program", name)
+		return res, fault.New(fault.NotFound, "record %d of %s tells of no programs", seq, name).
+			WithHint("see which do: coppice ledger %s --kind program", name)
 	}
 	list, err := json.Marshal(body)
 	if body.List != "" {

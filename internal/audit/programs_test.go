@@ -16,12 +16,14 @@ func TestProgramSum_GroupsCompilers(t *testing.T) {
 	s := NewProgramSum(100)
 	events := []wire.ProgramEvent{{Began: &wire.StartedProgram{ID: 1, Exe: "/usr/bin/make", Exec: "x1", Started: at(1)}}}
 	for i := uint64(2); i < 102; i++ {
-		events = append(events, wire.ProgramEvent{Began: &wire.StartedProgram{ID: i, Exe: "/usr/bin/gcc", Exec: "x1", Started: at(int(i))}},
+		events = append(events,
+			wire.ProgramEvent{Began: &wire.StartedProgram{ID: i, Exe: "/usr/bin/gcc", Exec: "x1", Started: at(int(i))}},
 			wire.ProgramEvent{Ended: &wire.EndedProgram{ID: i, At: at(int(i) + 1), Code: int(i % 2)}})
 	}
 	s.Add(events, 0)
 	groups := s.Groups()
-	if len(groups) != 2 || groups[1].Exe != "/usr/bin/gcc" || len(groups[1].Programs) != 100 || groups[0].Programs[0].Took() != 0 {
+	if len(groups) != 2 || groups[1].Exe != "/usr/bin/gcc" || len(groups[1].Programs) != 100 ||
+		groups[0].Programs[0].Took() != 0 {
 		t.Fatalf("%+v", groups)
 	}
 	if p := groups[1].Programs[1]; p.Took() != time.Second || !p.Failed() || groups[1].Programs[0].Failed() {
@@ -30,7 +32,8 @@ func TestProgramSum_GroupsCompilers(t *testing.T) {
 	s.Clear()
 	s.Add([]wire.ProgramEvent{{Ended: &wire.EndedProgram{ID: 1, At: at(9), Signal: "TERM", Code: 143}}}, 3)
 	groups = s.Groups()
-	if len(groups) != 1 || !groups[0].Earlier || groups[0].Exe != "/usr/bin/make" || groups[0].Programs[0].Took() != 8*time.Second || s.Lost() != 3 {
+	if len(groups) != 1 || !groups[0].Earlier || groups[0].Exe != "/usr/bin/make" ||
+		groups[0].Programs[0].Took() != 8*time.Second || s.Lost() != 3 {
 		t.Errorf("%+v", groups)
 	}
 }
@@ -82,7 +85,8 @@ func TestProgramSum_LosesNothing(t *testing.T) {
 				alive = append(alive[:i], alive[i+1:]...)
 				over++
 			default:
-				n := &wire.StartedProgram{ID: uint64(step) + 1, Exe: fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "exe")), Asked: rapid.Bool().Draw(t, "asked")}
+				n := &wire.StartedProgram{ID: uint64(step) + 1, Exe: fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "exe")),
+					Asked: rapid.Bool().Draw(t, "asked")}
 				if n.Lost = rapid.IntRange(0, 9).Draw(t, "lost") == 0; !n.Lost {
 					alive = append(alive, n.ID)
 				}

@@ -64,7 +64,9 @@ func (rd *Reader) Whose(ctx context.Context, name string) (id format.Sandbox, la
 }
 
 // LedgerRecords gives records of a sandbox.
-func (rd *Reader) LedgerRecords(ctx context.Context, name string, req wire.LedgerRequest) (res wire.LedgerResult, err error) {
+func (rd *Reader) LedgerRecords(
+	ctx context.Context, name string, req wire.LedgerRequest,
+) (res wire.LedgerResult, err error) {
 	f, err := ledgerFilter(req)
 	if err != nil {
 		return res, err
@@ -92,7 +94,9 @@ func (rd *Reader) LedgerRecords(ctx context.Context, name string, req wire.Ledge
 }
 
 // oldest gives the first so many records that a filter wants, and whether there are more.
-func (rd *Reader) oldest(ctx context.Context, id format.Sandbox, f ledger.Filter, most int) (found []*format.Record, more bool, err error) {
+func (rd *Reader) oldest(
+	ctx context.Context, id format.Sandbox, f ledger.Filter, most int,
+) (found []*format.Record, more bool, err error) {
 	for r, err := range rd.ledger.Read(ctx, id, f) {
 		if err != nil || ctx.Err() != nil {
 			return nil, false, cmp.Or(err, context.Cause(ctx))
@@ -108,7 +112,9 @@ func (rd *Reader) oldest(ctx context.Context, id format.Sandbox, f ledger.Filter
 // FollowLedger calls yield with records of a sandbox, and then with each that is appended,
 // until ctx ends or yield gives an error, which it returns, or the sandbox is removed. The
 // first call is with a record without a kind: there is such a ledger.
-func (rd *Reader) FollowLedger(ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error {
+func (rd *Reader) FollowLedger(
+	ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error,
+) error {
 	f, err := ledgerFilter(req)
 	if err != nil {
 		return err
@@ -151,7 +157,8 @@ func (rd *Reader) FollowLedger(ctx context.Context, name string, req wire.Ledger
 // ledgerFilter reads what is asked for.
 func ledgerFilter(req wire.LedgerRequest) (f ledger.Filter, err error) {
 	if req.From < 0 || req.Last < 0 || req.Last > maxLedger || req.Limit < 0 || req.Limit > maxLedger {
-		return f, fault.New(fault.Invalid, "records from %d on, the last %d, %d at most", req.From, req.Last, req.Limit).WithHint("last and limit are %d at most; go on with from", maxLedger)
+		return f, fault.New(fault.Invalid, "records from %d on, the last %d, %d at most", req.From, req.Last, req.Limit).
+			WithHint("last and limit are %d at most; go on with from", maxLedger)
 	}
 	f = ledger.Filter{From: req.From, Since: req.Since}
 	for _, k := range req.Kinds {
@@ -161,7 +168,8 @@ func ledgerFilter(req wire.LedgerRequest) (f ledger.Filter, err error) {
 			for _, k := range format.Kinds() {
 				all = append(all, string(k))
 			}
-			return f, fault.New(fault.Invalid, "there are no records of kind %.40q", k).WithHint("the kinds are: %s", strings.Join(all, ", "))
+			return f, fault.New(fault.Invalid, "there are no records of kind %.40q", k).
+				WithHint("the kinds are: %s", strings.Join(all, ", "))
 		}
 		f.Kinds = append(f.Kinds, kind)
 	}
@@ -214,7 +222,9 @@ func (rd *Reader) ExportLedger(ctx context.Context, name string, w io.Writer, ol
 
 // ArchiveLedger compresses the records of a sandbox that are older than a time, as far as
 // whole segments go.
-func (rd *Reader) ArchiveLedger(ctx context.Context, name string, before time.Time) (res wire.LedgerArchived, err error) {
+func (rd *Reader) ArchiveLedger(
+	ctx context.Context, name string, before time.Time,
+) (res wire.LedgerArchived, err error) {
 	id, last, err := rd.Whose(ctx, name)
 	if err != nil {
 		return res, err

@@ -15,8 +15,9 @@ import (
 
 // recordOnWire gives a record as it travels.
 func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
-	w = wire.LedgerRecord{Seq: r.Seq, Leaf: r.Leaf, Time: r.Time, Kind: string(r.Kind()), Observer: string(r.Observer), Sandbox: string(r.Sandbox),
-		Name: r.Name, Policy: r.Policy, Tier: r.Tier, Prev: r.Prev.String(), Text: sentence(r.Body)}
+	w = wire.LedgerRecord{Seq: r.Seq, Leaf: r.Leaf, Time: r.Time, Kind: string(r.Kind()), Observer: string(r.Observer),
+		Sandbox: string(r.Sandbox),
+		Name:    r.Name, Policy: r.Policy, Tier: r.Tier, Prev: r.Prev.String(), Text: sentence(r.Body)}
 	b, err := json.Marshal(r.Body)
 	if err == nil {
 		err = json.Unmarshal(b, &w.Body)
@@ -28,7 +29,8 @@ func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
 func sentence(body format.Body) string {
 	switch b := body.(type) {
 	case *format.Apply:
-		return joined(b.Way, prefixed("onto ", strings.TrimPrefix(b.Onto, "refs/heads/")), fmt.Sprintf("of %s", b.Repo), fmt.Sprintf("%d paths", b.Changes), prefixed("as ", b.New), prefixed("trusted ", strings.Join(b.Marks, ", ")))
+		return joined(b.Way, prefixed("onto ", strings.TrimPrefix(b.Onto, "refs/heads/")), fmt.Sprintf("of %s", b.Repo),
+			fmt.Sprintf("%d paths", b.Changes), prefixed("as ", b.New), prefixed("trusted ", strings.Join(b.Marks, ", ")))
 	case *format.Approval:
 		return joined(b.Answer, b.Question, prefixed("by ", b.By), prefixed("until ", b.Until))
 	case *format.Archive:
@@ -47,7 +49,8 @@ func sentence(body format.Body) string {
 	case *format.Exec:
 		return joined(b.Exec, visible.Command(b.Args))
 	case *format.Exit:
-		return joined(b.Exec, fmt.Sprintf("code %d", b.Code), prefixed("SIG", b.Signal), fmt.Sprint("after ", time.Duration(b.DurationNanos).Round(time.Millisecond)),
+		return joined(b.Exec, fmt.Sprintf("code %d", b.Code), prefixed("SIG", b.Signal),
+			fmt.Sprint("after ", time.Duration(b.DurationNanos).Round(time.Millisecond)),
 			b.Reason, prefixed("at ", b.Snapshot))
 	case *format.Fork:
 		return joined(b.Child, prefixed("at ", b.Snapshot))

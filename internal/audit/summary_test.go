@@ -17,7 +17,8 @@ import (
 func summed(bodies ...format.Body) wire.LedgerSummary {
 	var a audit.Summary
 	for i, b := range bodies {
-		a.Add(&format.Record{Sandbox: "0123456789ab", Name: "try", Seq: int64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Body: b})
+		a.Add(&format.Record{Sandbox: "0123456789ab", Name: "try", Seq: int64(i + 1), Time: time.Unix(int64(i), 0).
+			UTC(), Body: b})
 	}
 	return a.Result()
 }
@@ -34,7 +35,9 @@ func TestSummary(t *testing.T) {
 		&format.Denial{Count: 2, Reason: "policy"},
 		&format.Program{Path: "/bin/sh", Count: 7, Failed: 1},
 		&format.Snapshot{Snapshot: "a", Changes: 101},
-		&format.Exit{Exec: "1", DurationNanos: 5, Changes: []format.Change{{Change: "added", Path: "/w"}, {Change: "added", Path: "/a"}, {Change: "changed", Path: "/w"}}},
+		&format.Exit{Exec: "1", DurationNanos: 5,
+			Changes: []format.Change{{Change: "added", Path: "/w"}, {Change: "added", Path: "/a"},
+				{Change: "changed", Path: "/w"}}},
 		&format.Exec{Exec: "2"},
 		&format.Limit{Exec: "2", Limit: "time"},
 		&format.Exit{Exec: "2", DurationNanos: 7, Code: 124, Reason: "limit: time"},
@@ -42,11 +45,17 @@ func TestSummary(t *testing.T) {
 		&format.Delete{Sandbox: "0123456789ab"},
 	)
 	code := 124
-	want := wire.LedgerSummary{Sandbox: "0123456789ab", Name: "try", Removed: true, Records: 15, First: time.Unix(0, 0).UTC(), Last: time.Unix(14, 0).UTC(),
-		Commands: 2, Ended: 2, Failed: 1, Code: &code, Outcome: "limit: time", DurationNS: 12, Snapshots: 1, Rollbacks: 1, Changes: 101, PathNames: []string{"/a", "/w"},
-		Denied: 2, NetAllowed: 4, NetDenied: 4, Hosts: 2, HostNames: []string{"192.0.2.1", "b.example"}, BytesIn: 10, BytesOut: 3<<20 + 1, Limits: 1, Programs: 7, ProgramsFailed: 1,
-		Risk: 12 + 5 + 2 + 2 + 4 + 10, Risks: []wire.LedgerRisk{{What: "refused", Count: 6, Points: 12}, {What: "limits", Count: 1, Points: 5}, {What: "changes, in hundreds", Count: 2, Points: 2},
-			{What: "hosts reached", Count: 2, Points: 2}, {What: "sent, in MiB", Count: 4, Points: 4}, {What: "last command failed", Count: 1, Points: 10}}}
+	want := wire.LedgerSummary{Sandbox: "0123456789ab", Name: "try", Removed: true, Records: 15, First: time.Unix(0, 0).
+		UTC(), Last: time.Unix(14, 0).UTC(),
+		Commands: 2, Ended: 2, Failed: 1, Code: &code, Outcome: "limit: time", DurationNS: 12, Snapshots: 1, Rollbacks: 1,
+		Changes: 101, PathNames: []string{"/a", "/w"},
+		Denied: 2, NetAllowed: 4, NetDenied: 4, Hosts: 2, HostNames: []string{"192.0.2.1", "b.example"}, BytesIn: 10,
+		BytesOut: 3<<20 + 1, Limits: 1, Programs: 7, ProgramsFailed: 1,
+		Risk: 12 + 5 + 2 + 2 + 4 + 10,
+		Risks: []wire.LedgerRisk{{What: "refused", Count: 6, Points: 12}, {What: "limits", Count: 1, Points: 5},
+			{What: "changes, in hundreds", Count: 2, Points: 2},
+			{What: "hosts reached", Count: 2, Points: 2}, {What: "sent, in MiB", Count: 4, Points: 4},
+			{What: "last command failed", Count: 1, Points: 10}}}
 	if got, want := plain(s), plain(want); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -65,7 +74,8 @@ func plain(s wire.LedgerSummary) string {
 // What a record says to be undone does not count.
 func TestSummary_UndoneDoesNotCount(t *testing.T) {
 	t.Parallel()
-	s := summed(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3}, &format.Rollback{}, &format.Undone{Seq: 5},
+	s := summed(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3},
+		&format.Rollback{}, &format.Undone{Seq: 5},
 		&format.Undone{Seq: 5}, &format.Undone{Seq: 99}, &format.Exec{Exec: "2"}, &format.Snapshot{Changes: 3})
 	if s.Commands != 1 || s.Snapshots != 1 || s.Changes != 3 || s.Rollbacks != 0 || s.Risk != 1 {
 		t.Errorf("%+v", s)
@@ -88,7 +98,8 @@ func TestRisk_IsBoundedAndGrows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(0, 1<<60))
 		draw := func() wire.LedgerSummary {
-			s := wire.LedgerSummary{Denied: count.Draw(t, "denied"), NetDenied: count.Draw(t, "net"), Limits: count.Draw(t, "limits"), Changes: count.Draw(t, "changes"),
+			s := wire.LedgerSummary{Denied: count.Draw(t, "denied"), NetDenied: count.Draw(t, "net"),
+				Limits: count.Draw(t, "limits"), Changes: count.Draw(t, "changes"),
 				Hosts: count.Draw(t, "hosts"), BytesOut: count.Draw(t, "bytes"), Lost: rapid.Bool().Draw(t, "lost")}
 			if rapid.Bool().Draw(t, "ended") {
 				code := rapid.IntRange(0, 3).Draw(t, "code")
@@ -123,10 +134,12 @@ func TestSummary_NamesSomeHosts(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
 	for i := range 300 {
-		bodies = append(bodies, &format.Network{Verdict: "allow", Proto: "tcp", Host: fmt.Sprintf("h%03d.example", (i*7)%300), Count: 1})
+		bodies = append(bodies,
+			&format.Network{Verdict: "allow", Proto: "tcp", Host: fmt.Sprintf("h%03d.example", (i*7)%300), Count: 1})
 	}
 	s := summed(bodies...)
-	if s.Hosts != 300 || len(s.HostNames) != 20 || s.HostNames[0] != "h000.example" || s.HostNames[19] != "h019.example" || !slices.IsSorted(s.HostNames) {
+	if s.Hosts != 300 || len(s.HostNames) != 20 || s.HostNames[0] != "h000.example" || s.HostNames[19] != "h019.example" ||
+		!slices.IsSorted(s.HostNames) {
 		t.Errorf("%d: %q", s.Hosts, s.HostNames)
 	}
 }

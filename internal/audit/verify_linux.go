@@ -12,7 +12,9 @@ import (
 )
 
 // VerifyLedger checks the records of a sandbox; see ledger.Reader.Verify.
-func (rd *Reader) VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (res wire.LedgerVerified, err error) {
+func (rd *Reader) VerifyLedger(
+	ctx context.Context, name string, req wire.LedgerVerify,
+) (res wire.LedgerVerified, err error) {
 	id, _, err := rd.Whose(ctx, name)
 	if err != nil {
 		return res, err
@@ -21,11 +23,14 @@ func (rd *Reader) VerifyLedger(ctx context.Context, name string, req wire.Ledger
 	if err != nil {
 		return res, err
 	}
-	return wire.LedgerVerified{Records: p.Records, Origin: p.Log.Origin, Size: p.Log.Size, Root: p.Log.Root.String(), Grown: p.Grown}, nil
+	return wire.LedgerVerified{Records: p.Records, Origin: p.Log.Origin, Size: p.Log.Size, Root: p.Log.Root.String(),
+		Grown: p.Grown}, nil
 }
 
 // VerifyAll checks the records of a sandbox, or with name "" of all and of the host.
-func (rd *Reader) VerifyAll(ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult) error {
+func (rd *Reader) VerifyAll(
+	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
+) error {
 	ids, names := []format.Sandbox{format.Host}, map[format.Sandbox]string{format.Host: wire.LedgerHost}
 	if name == "" {
 		recs, err := rd.sandboxes.Sandboxes(ctx)

@@ -12,8 +12,11 @@ import (
 // them who has no token, and from where somebody comes is an address.
 func FuzzHeaders(f *testing.F) {
 	for _, s := range [][4]string{
-		{"localhost", "Bearer x", "", "1.2.3.4"}, {"127.0.0.1:80", "bearer cpc_00000000_" + strings.Repeat("A", 43), "http://127.0.0.1:80", "a, b,::1"},
-		{"[::1]:7", "Bearer", "null", "fe80::1%eth0"}, {"80--a.localhost", "Bearer cpc_", "", ","}, {"localhost.", "\x00", "http://localhost.", ""}, {"[::ffff:127.0.0.1]", "Basic cpc_", "https://[::ffff:127.0.0.1]", "[::1]:9"},
+		{"localhost", "Bearer x", "", "1.2.3.4"},
+		{"127.0.0.1:80", "bearer cpc_00000000_" + strings.Repeat("A", 43), "http://127.0.0.1:80", "a, b,::1"},
+		{"[::1]:7", "Bearer", "null", "fe80::1%eth0"}, {"80--a.localhost", "Bearer cpc_", "", ","},
+		{"localhost.", "\x00", "http://localhost.", ""},
+		{"[::ffff:127.0.0.1]", "Basic cpc_", "https://[::ffff:127.0.0.1]", "[::1]:9"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
@@ -26,12 +29,15 @@ func FuzzHeaders(f *testing.F) {
 			}
 		})
 	}
-	g := NewGuard(next("the API"), Options{Tokens: &Tokens{Store: &shelf{}, Find: find}, BehindProxy: true, Hosts: []string{"box.example"}, Preview: next("a preview"),
-		Limits: Limits{Failed: Rate{1e9, 1 << 30}}})
+	g := NewGuard(next("the API"),
+		Options{Tokens: &Tokens{Store: &shelf{}, Find: find}, BehindProxy: true, Hosts: []string{"box.example"},
+			Preview: next("a preview"),
+			Limits:  Limits{Failed: Rate{1e9, 1 << 30}}})
 	f.Fuzz(func(t *testing.T, host, authorization, origin, forwarded string) {
 		r := httptest.NewRequest("POST", "/v1/x", nil)
 		r.Host = host
-		for name, v := range map[string]string{"Authorization": authorization, "Origin": origin, "X-Forwarded-For": forwarded} {
+		for name, v := range map[string]string{"Authorization": authorization, "Origin": origin,
+			"X-Forwarded-For": forwarded} {
 			if v != "" {
 				r.Header.Set(name, v)
 			}
@@ -47,7 +53,8 @@ func FuzzHeaders(f *testing.F) {
 		g.ServeHTTP(w, r)
 		site := SiteOf(host, netip.Addr{}, g.opt.Hosts)
 		secret, shown := bearer(r)
-		if reached != "" && (reached != "a preview" || site != Preview) || shown && strings.ContainsAny(secret, "\r\n") && w.Code == 200 {
+		if reached != "" && (reached != "a preview" || site != Preview) || shown && strings.ContainsAny(secret, "\r\n") &&
+			w.Code == 200 {
 			t.Errorf("%q %q %q: reached %s, %d", host, authorization, origin, reached, w.Code)
 		}
 		if reached == "" && w.Code < 400 {

@@ -111,7 +111,8 @@ func NewGuard(next http.Handler, opt Options) *Guard {
 	}
 	opt.Limits = opt.Limits.withDefaults()
 	return &Guard{next: next, opt: opt, uses: map[string]map[*use]bool{}, recent: newRecent(maxKeys),
-		tokens: newBuckets(opt.Limits.Token, maxKeys), open: newBuckets(opt.Limits.Open, maxKeys), failed: newBuckets(opt.Limits.Failed, maxKeys)}
+		tokens: newBuckets(opt.Limits.Token, maxKeys), open: newBuckets(opt.Limits.Open, maxKeys),
+		failed: newBuckets(opt.Limits.Failed, maxKeys)}
 }
 
 type (
@@ -222,8 +223,9 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts) {
 	case Foreign:
-		g.refuse(w, r, http.StatusMisdirectedRequest, 0, fault.New(fault.Denied, "the name %.100q is not this daemon's", r.Host).
-			WithHint("if it is to be, start the daemon with: coppice serve --allow-host NAME"))
+		g.refuse(w, r, http.StatusMisdirectedRequest, 0,
+			fault.New(fault.Denied, "the name %.100q is not this daemon's", r.Host).
+				WithHint("if it is to be, start the daemon with: coppice serve --allow-host NAME"))
 		return
 	case Preview:
 		g.preview(w, r)
@@ -232,8 +234,9 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	open := isOpen(r.URL.Path)
 	if !g.ownPage(r) && (!open || r.Header.Get("Origin") != "") {
-		g.refuse(w, r, http.StatusForbidden, 0, fault.New(fault.Denied, "a page of another site (%.100q) may not call this daemon", r.Header.Get("Origin")).
-			WithHint("call it from a program, or from a page that it serves itself"))
+		g.refuse(w, r, http.StatusForbidden, 0,
+			fault.New(fault.Denied, "a page of another site (%.100q) may not call this daemon", r.Header.Get("Origin")).
+				WithHint("call it from a program, or from a page that it serves itself"))
 		return
 	}
 	switch {
@@ -253,7 +256,8 @@ func isOpen(p string) bool {
 	if p != path.Clean(p) && p != path.Clean(p)+"/" {
 		return false
 	}
-	return p == "/healthz" || p == "/openapi.json" || p == "/docs" || strings.HasPrefix(p, "/docs/") || strings.HasPrefix(p, "/v1/attach/")
+	return p == "/healthz" || p == "/openapi.json" || p == "/docs" || strings.HasPrefix(p, "/docs/") ||
+		strings.HasPrefix(p, "/v1/attach/")
 }
 
 func (g *Guard) ownPage(r *http.Request) bool {
@@ -281,7 +285,8 @@ func (g *Guard) preview(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(r.Header["Authorization"]) > 1 {
 		// Who reads the first, and who the last, would not be of one mind.
-		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "there is more than one header Authorization").WithHint("send one"))
+		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "there is more than one header Authorization").
+			WithHint("send one"))
 		return
 	}
 	if secret, shown := bearer(r); shown && strings.HasPrefix(secret, secretPrefix) {
@@ -302,14 +307,17 @@ func (g *Guard) show(w http.ResponseWriter, r *http.Request) {
 }
 
 // known lets pass who shows a token that is right.
-func (g *Guard) known(w http.ResponseWriter, r *http.Request, pass func(http.ResponseWriter, *http.Request, Principal)) {
+func (g *Guard) known(
+	w http.ResponseWriter, r *http.Request, pass func(http.ResponseWriter, *http.Request, Principal),
+) {
 	from, now := g.remote(r), g.opt.Now()
 	secret, shown := bearer(r)
 	// Whoever has guessed too often cannot go on guessing; who shows what was
 	// right of late need not guess, though it be from the same address.
 	if wait := g.failed.spent(from, now); wait > 0 && (!shown || !g.recent.has(HashOf(secret))) {
-		g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many wrong tokens came from this address").
-			WithHint("wait for as many seconds as the header Retry-After says"))
+		g.refuse(w, r, http.StatusTooManyRequests, wait,
+			fault.New(fault.Unavailable, "too many wrong tokens came from this address").
+				WithHint("wait for as many seconds as the header Retry-After says"))
 		return
 	}
 	seen := g.dropped()
@@ -323,7 +331,8 @@ func (g *Guard) known(w http.ResponseWriter, r *http.Request, pass func(http.Res
 		return
 	case err != nil:
 		g.opt.Log.Error("tokens cannot be checked", "err", err)
-		g.refuse(w, r, http.StatusServiceUnavailable, 0, fault.New(fault.Unavailable, "tokens cannot be checked now").WithHint("see the daemon's log"))
+		g.refuse(w, r, http.StatusServiceUnavailable, 0, fault.New(fault.Unavailable, "tokens cannot be checked now").
+			WithHint("see the daemon's log"))
 		return
 	}
 	g.recent.add(tok.Hash)
@@ -358,7 +367,8 @@ func (g *Guard) dropped() int {
 func (g *Guard) verify(ctx context.Context, secret string, shown bool) (Token, error) {
 	if !shown {
 		return Token{}, fault.New(fault.Denied, "this needs a token").
-			WithHint("make one with: coppice token create NAME; and set it as COPPICE_TOKEN, or send it as: Authorization: Bearer TOKEN")
+			WithHint("make one with: coppice token create NAME; and set it as COPPICE_TOKEN, or send it as: Authorization: " +
+				"Bearer TOKEN")
 	}
 	if g.opt.Tokens == nil {
 		return Token{}, errWrong()

@@ -102,13 +102,16 @@ func TestWhoIsLetThrough(t *testing.T) {
 		{"localhost", "GET", "/v1/x", []string{"Host: localhost", token}, 200, "read"},
 		{"a preview", "GET", "/v1/x", []string{"Host: 80--box.localhost", token}, 404, "no previews"},
 		{"another site's page", "GET", "/v1/x", []string{token, "Origin: http://evil.com"}, 403, "another site"},
-		{"another site's page at a terminal", "GET", "/v1/attach/x", []string{"Origin: http://evil.com"}, 403, "another site"},
+		{"another site's page at a terminal", "GET", "/v1/attach/x", []string{"Origin: http://evil.com"}, 403,
+			"another site"},
 		{"a preview's page", "GET", "/v1/x", []string{token, "Origin: http://80--box.localhost"}, 403, "another site"},
 		{"a page of nobody", "GET", "/v1/x", []string{token, "Origin: null"}, 403, "another site"},
-		{"two origins", "GET", "/v1/x", []string{token, "Origin: http://" + addr, "Origin: http://evil.com"}, 403, "another site"},
+		{"two origins", "GET", "/v1/x", []string{token, "Origin: http://" + addr, "Origin: http://evil.com"}, 403,
+			"another site"},
 		{"an image of another site", "GET", "/v1/x", []string{token, "Sec-Fetch-Site: cross-site"}, 403, "another site"},
 		{"a preflight", "OPTIONS", "/v1/x", []string{"Origin: http://evil.com"}, 403, "another site"},
-		{"our own page", "GET", "/v1/x", []string{token, "Origin: http://" + addr, "Sec-Fetch-Site: same-origin"}, 200, "read"},
+		{"our own page", "GET", "/v1/x", []string{token, "Origin: http://" + addr, "Sec-Fetch-Site: same-origin"},
+			200, "read"},
 		{"a link to the docs", "GET", "/docs", []string{"Sec-Fetch-Site: cross-site"}, 200, "none"},
 		{"a tunnel", "CONNECT", "evil.com:443", []string{token}, 405, "is not served"},
 		{"an echo", "TRACE", "/v1/x", []string{token}, 405, "is not served"},
@@ -132,7 +135,8 @@ func TestWithoutTokensHostAndOriginStillCount(t *testing.T) {
 	for want, headers := range map[int][]string{
 		200: {"X: y"}, 421: {"Host: evil.com"}, 403: {"Origin: http://evil.com"},
 	} {
-		if code, _, body := ask(t, addr, "POST", "/v1/x", headers...); code != want || code == 200 && !strings.HasPrefix(body, "admin") {
+		if code, _, body := ask(t, addr, "POST", "/v1/x", headers...); code != want || code == 200 &&
+			!strings.HasPrefix(body, "admin") {
 			t.Errorf("%q: %d %s", headers, code, body)
 		}
 	}
@@ -217,7 +221,8 @@ func TestAStoreThatFailsLetsNobodyIn(t *testing.T) {
 	store.mu.Lock()
 	store.err = errors.New("secret disk trouble")
 	store.mu.Unlock()
-	if code, _, body := ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret); code != 503 || strings.Contains(body, "disk") {
+	if code, _, body := ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret); code != 503 ||
+		strings.Contains(body, "disk") {
 		t.Errorf("%d %s", code, body)
 	}
 }
@@ -226,7 +231,8 @@ func TestTheLastUseIsNotedOncePerMinute(t *testing.T) {
 	t.Parallel()
 	store := &shelf{}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	_, addr, secret := guarded(t, nil, Options{Tokens: &Tokens{Store: store, Find: find, Now: func() time.Time { return now }}})
+	_, addr, secret := guarded(t, nil,
+		Options{Tokens: &Tokens{Store: store, Find: find, Now: func() time.Time { return now }}})
 	for range 3 {
 		ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret)
 	}
@@ -275,7 +281,8 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 		t.Error("a body that never ended was read")
 	}
 	// One that moves goes on for longer than the time between two parts.
-	c := dial("POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 12\r\nAuthorization: Bearer " + secret + "\r\n\r\n")
+	c := dial("POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 12\r\nAuthorization: Bearer " +
+		secret + "\r\n\r\n")
 	for range 12 {
 		io.WriteString(c, "x")
 		time.Sleep(100 * time.Millisecond)
@@ -318,7 +325,8 @@ func TestAnAnswerMayTakeLongAfterTheBody(t *testing.T) {
 func TestHeadersThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{})
-	if code, _, _ := ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret, "X: "+strings.Repeat("x", 64<<10)); code != 431 {
+	if code, _, _ := ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret,
+		"X: "+strings.Repeat("x", 64<<10)); code != 431 {
 		t.Error(code)
 	}
 }
@@ -387,7 +395,9 @@ func TestARevokedTokenEndsWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	fmt.Fprintf(c, "POST /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", secret)
+	fmt.Fprintf(c,
+		"POST /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
+		secret)
 	<-inside
 	if err := g.opt.Tokens.Revoke(t.Context(), secret[4:12]); err != nil {
 		t.Fatal(err)
@@ -407,7 +417,8 @@ func TestARevokedTokenEndsWhatIsUnderWay(t *testing.T) {
 func TestAnExpiringTokenEndsWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	tokens := &Tokens{Store: &shelf{}, Find: find}
-	_, addr, _ := guarded(t, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Options{Tokens: tokens})
+	_, addr, _ := guarded(t, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		Options{Tokens: tokens})
 	res, err := tokens.Create(t.Context(), wire.TokenRequest{Name: "t", TTLMS: 300})
 	if err != nil {
 		t.Fatal(err)

@@ -147,28 +147,32 @@ func TestWhatMustNotBeReadTwoWays(t *testing.T) {
 	_, addr, secret := guarded(t, nil, Options{})
 	token := "Authorization: Bearer " + secret + "\r\n"
 	for name, text := range map[string]string{
-		"two hosts":                 "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n" + token + "\r\n",
-		"no host":                   "GET /v1/x HTTP/1.1\r\n" + token + "\r\n",
-		"an empty host":             "GET /v1/x HTTP/1.1\r\nHost:\r\n" + token + "\r\n",
-		"no host in HTTP/1.0":       "GET /v1/x HTTP/1.0\r\n" + token + "\r\n",
-		"a trailing dot":            "GET /v1/x HTTP/1.1\r\nHost: localhost.\r\n" + token + "\r\n",
-		"a number for an address":   "GET /v1/x HTTP/1.1\r\nHost: 2130706433\r\n" + token + "\r\n",
-		"a short address":           "GET /v1/x HTTP/1.1\r\nHost: 127.1\r\n" + token + "\r\n",
-		"any address":               "GET /v1/x HTTP/1.1\r\nHost: 0.0.0.0\r\n" + token + "\r\n",
-		"any IPv6 address":          "GET /v1/x HTTP/1.1\r\nHost: [::]\r\n" + token + "\r\n",
-		"an address with a zone":    "GET /v1/x HTTP/1.1\r\nHost: [::1%25lo]\r\n" + token + "\r\n",
-		"a user":                    "GET /v1/x HTTP/1.1\r\nHost: localhost@evil.example\r\n" + token + "\r\n",
-		"two ports":                 "GET /v1/x HTTP/1.1\r\nHost: localhost:1:2\r\n" + token + "\r\n",
-		"a name with our name":      "GET /v1/x HTTP/1.1\r\nHost: localhost.evil.example\r\n" + token + "\r\n",
-		"a name that ends in ours":  "GET /v1/x HTTP/1.1\r\nHost: evillocalhost\r\n" + token + "\r\n",
-		"HTTP/2 without TLS":        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-		"a name of HTTP/2":          "GET /v1/x HTTP/2.0\r\nHost: localhost\r\n" + token + "\r\n",
-		"a space before the colon":  "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nAuthorization : Bearer " + secret + "\r\n\r\n",
-		"a folded header":           "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nX: y\r\n Authorization: Bearer " + secret + "\r\n\r\n",
-		"a bare CR":                 "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nX: y\rAuthorization: Bearer " + secret + "\r\n\r\n",
-		"lengths that differ":       "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n" + token + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-		"a length below zero":       "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n" + token + "Content-Length: -1\r\n\r\n",
-		"an unknown encoding":       "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n" + token + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+		"two hosts":                "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n" + token + "\r\n",
+		"no host":                  "GET /v1/x HTTP/1.1\r\n" + token + "\r\n",
+		"an empty host":            "GET /v1/x HTTP/1.1\r\nHost:\r\n" + token + "\r\n",
+		"no host in HTTP/1.0":      "GET /v1/x HTTP/1.0\r\n" + token + "\r\n",
+		"a trailing dot":           "GET /v1/x HTTP/1.1\r\nHost: localhost.\r\n" + token + "\r\n",
+		"a number for an address":  "GET /v1/x HTTP/1.1\r\nHost: 2130706433\r\n" + token + "\r\n",
+		"a short address":          "GET /v1/x HTTP/1.1\r\nHost: 127.1\r\n" + token + "\r\n",
+		"any address":              "GET /v1/x HTTP/1.1\r\nHost: 0.0.0.0\r\n" + token + "\r\n",
+		"any IPv6 address":         "GET /v1/x HTTP/1.1\r\nHost: [::]\r\n" + token + "\r\n",
+		"an address with a zone":   "GET /v1/x HTTP/1.1\r\nHost: [::1%25lo]\r\n" + token + "\r\n",
+		"a user":                   "GET /v1/x HTTP/1.1\r\nHost: localhost@evil.example\r\n" + token + "\r\n",
+		"two ports":                "GET /v1/x HTTP/1.1\r\nHost: localhost:1:2\r\n" + token + "\r\n",
+		"a name with our name":     "GET /v1/x HTTP/1.1\r\nHost: localhost.evil.example\r\n" + token + "\r\n",
+		"a name that ends in ours": "GET /v1/x HTTP/1.1\r\nHost: evillocalhost\r\n" + token + "\r\n",
+		"HTTP/2 without TLS":       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"a name of HTTP/2":         "GET /v1/x HTTP/2.0\r\nHost: localhost\r\n" + token + "\r\n",
+		"a space before the colon": "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nAuthorization : Bearer " + secret + "\r\n\r\n",
+		"a folded header": "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nX: y\r\n Authorization: Bearer " +
+			secret + "\r\n\r\n",
+		"a bare CR": "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nX: y\rAuthorization: Bearer " +
+			secret + "\r\n\r\n",
+		"lengths that differ": "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n" + token +
+			"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+		"a length below zero": "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n" + token + "Content-Length: -1\r\n\r\n",
+		"an unknown encoding": "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n" + token +
+			"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
 		"a token that goes no hop":  "GET /v1/x HTTP/1.1\r\nHost: localhost\r\nConnection: Authorization\r\n\r\n",
 		"everything, with no token": "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"everything, of another":    "OPTIONS * HTTP/1.1\r\nHost: evil.example\r\n\r\n",
@@ -181,13 +185,16 @@ func TestWhatMustNotBeReadTwoWays(t *testing.T) {
 		_, _ = io.WriteString(c, text)
 		line := make([]byte, len("HTTP/1.1 200"))
 		n, _ := io.ReadFull(c, line)
-		if got := string(line[:n]); n > 0 && !strings.HasPrefix(got, "HTTP/1.1 4") && !strings.HasPrefix(got, "HTTP/1.1 5") && !strings.HasPrefix(got, "HTTP/1.0 4") {
+		if got := string(line[:n]); n > 0 && !strings.HasPrefix(got, "HTTP/1.1 4") && !strings.HasPrefix(got, "HTTP/1.1 5") &&
+			!strings.HasPrefix(got, "HTTP/1.0 4") {
 			t.Errorf("%s: %s", name, got)
 		}
 		c.Close()
 	}
 	// An upgrade to HTTP/2 is not taken, and the request stays what it was.
-	if code, head, body := ask(t, addr, "GET", "/v1/x", "Host: localhost", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__", "Authorization: Bearer "+secret); code != 200 || head.Get("Upgrade") != "" || !strings.HasPrefix(body, "read") {
+	if code, head, body := ask(t, addr, "GET", "/v1/x", "Host: localhost", "Upgrade: h2c",
+		"HTTP2-Settings: AAMAAABkAAQAAP__",
+		"Authorization: Bearer "+secret); code != 200 || head.Get("Upgrade") != "" || !strings.HasPrefix(body, "read") {
 		t.Errorf("h2c: %d %v %s", code, head, body)
 	}
 }

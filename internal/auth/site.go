@@ -36,7 +36,8 @@ func SiteOf(host string, local netip.Addr, allowed []string) Site {
 		}
 	}
 	label, below, _ := strings.Cut(name, ".")
-	if number, box, found := strings.Cut(label, "--"); found && box != "" && number != "" && strings.Trim(number, "0123456789") == "" {
+	if number, box, found := strings.Cut(label, "--"); found && box != "" && number != "" &&
+		strings.Trim(number, "0123456789") == "" {
 		if below == "localhost" || contains(allowed, below) {
 			return Preview
 		}

@@ -14,15 +14,22 @@ func TestWhatAHostHeaderNames(t *testing.T) {
 	for host, want := range map[string]Site{
 		"localhost": Own, "LOCALHOST:80": Own, "box.localhost": Own, "a.b.localhost:1": Own,
 		"127.0.0.1": Own, "127.9.9.9:65535": Own, "[::1]": Own, "[::1]:8080": Own, "[::ffff:127.0.0.1]": Own,
-		"10.1.2.3:8080": Own, "[::ffff:10.1.2.3]:1": Own, "box.example.com": Own, "Box.Example.COM:443": Own, "192.0.2.9": Own,
+		"10.1.2.3:8080": Own, "[::ffff:10.1.2.3]:1": Own, "box.example.com": Own, "Box.Example.COM:443": Own,
+		"192.0.2.9": Own,
 
-		"3000--box.localhost": Preview, "3000--box.localhost:8080": Preview, "3000--BOX.localhost": Preview, "80--a.box.example.com": Preview,
+		"3000--box.localhost": Preview, "3000--box.localhost:8080": Preview, "3000--BOX.localhost": Preview,
+		"80--a.box.example.com": Preview,
 
-		"": Foreign, "evil.com": Foreign, "evil.com:80": Foreign, "localhost.evil.com": Foreign, "127.0.0.1.evil.com": Foreign,
-		"evillocalhost": Foreign, "localhost.": Foreign, ".localhost": Foreign, "a..localhost": Foreign, "10.1.2.4": Foreign,
-		"x.box.example.com": Foreign, "example.com": Foreign, "localhost:": Foreign, "localhost:x": Foreign, "localhost:1:2": Foreign,
-		"localhost:123456": Foreign, "a@localhost": Foreign, "local host": Foreign, "localhost/": Foreign, "localhost\x00": Foreign,
-		"[::1": Foreign, "::1": Foreign, "[127.0.0.1]": Foreign, "[::1]x": Foreign, "[::1%25lo]": Foreign, "[fe80::1]": Foreign,
+		"": Foreign, "evil.com": Foreign, "evil.com:80": Foreign, "localhost.evil.com": Foreign,
+		"127.0.0.1.evil.com": Foreign,
+		"evillocalhost":      Foreign, "localhost.": Foreign, ".localhost": Foreign, "a..localhost": Foreign,
+		"10.1.2.4":          Foreign,
+		"x.box.example.com": Foreign, "example.com": Foreign, "localhost:": Foreign, "localhost:x": Foreign,
+		"localhost:1:2":    Foreign,
+		"localhost:123456": Foreign, "a@localhost": Foreign, "local host": Foreign, "localhost/": Foreign,
+		"localhost\x00": Foreign,
+		"[::1":          Foreign, "::1": Foreign, "[127.0.0.1]": Foreign, "[::1]x": Foreign, "[::1%25lo]": Foreign,
+		"[fe80::1]":          Foreign,
 		"3000--box.evil.com": Foreign, "3000--box": Foreign, "0x7f.1": Foreign, "2130706433": Foreign, "localhoſt": Foreign,
 	} {
 		if got := SiteOf(host, local, allowed); got != want {
@@ -82,7 +89,8 @@ func FuzzSite(f *testing.F) {
 	f.Fuzz(func(t *testing.T, host, origin string) {
 		site := SiteOf(host, netip.MustParseAddr("10.1.2.3"), []string{"box.example.com"})
 		low := strings.ToLower(host)
-		if site != Foreign && !strings.Contains(low, "localhost") && !strings.HasPrefix(low, "127.") && !strings.HasPrefix(low, "10.1.2.3") &&
+		if site != Foreign && !strings.Contains(low, "localhost") && !strings.HasPrefix(low, "127.") &&
+			!strings.HasPrefix(low, "10.1.2.3") &&
 			!strings.HasPrefix(low, "[") && !strings.Contains(low, "box.example.com") {
 			t.Errorf("%q is ours", host)
 		}

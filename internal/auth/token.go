@@ -91,7 +91,8 @@ func newSecret() (secret, id string) {
 // ParseSecret checks that s has the form of a secret, in the one way that each is
 // written, and gives the id in it. The error is Invalid and repeats nothing of s.
 func ParseSecret(s string) (id string, err error) {
-	bad := fault.New(fault.Invalid, "this is no token").WithHint("a token has %d characters and begins with %s", secretLen, secretPrefix)
+	bad := fault.New(fault.Invalid, "this is no token").
+		WithHint("a token has %d characters and begins with %s", secretLen, secretPrefix)
 	if len(s) != secretLen || !strings.HasPrefix(s, secretPrefix) || s[len(secretPrefix)+idDigits] != '_' {
 		return "", bad
 	}
@@ -139,11 +140,14 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 	case req.Name == "":
 		return tok, fault.New(fault.Invalid, "a token without a name").WithHint("say what it is for, as \"name\"")
 	case len(req.Name) > maxTokenName:
-		return tok, fault.New(fault.Invalid, "the token's name has %d bytes, and may have %d", len(req.Name), maxTokenName).WithHint("choose a shorter one")
+		return tok, fault.New(fault.Invalid, "the token's name has %d bytes, and may have %d", len(req.Name), maxTokenName).
+			WithHint("choose a shorter one")
 	case strings.ContainsFunc(req.Name, func(r rune) bool { return !visible.Rune(r) }):
-		return tok, fault.New(fault.Invalid, "the token's name %q holds what cannot be shown", req.Name).WithHint("use letters, digits and spaces")
+		return tok, fault.New(fault.Invalid, "the token's name %q holds what cannot be shown", req.Name).
+			WithHint("use letters, digits and spaces")
 	case req.TTLMS < 0 || req.TTLMS > maxTTL.Milliseconds():
-		return tok, fault.New(fault.Invalid, "a token cannot live for %d ms", req.TTLMS).WithHint("give a time of up to 100 years, or none for one that never expires")
+		return tok, fault.New(fault.Invalid, "a token cannot live for %d ms", req.TTLMS).
+			WithHint("give a time of up to 100 years, or none for one that never expires")
 	}
 	scope := Operate
 	if req.Scope != "" {
@@ -152,7 +156,8 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 		}
 	}
 	if scope == Admin && len(req.Sandboxes) > 0 {
-		return tok, fault.New(fault.Invalid, "a token for some sandboxes cannot have the scope admin, which is about the whole daemon").
+		return tok, fault.New(fault.Invalid,
+			"a token for some sandboxes cannot have the scope admin, which is about the whole daemon").
 			WithHint("give it the scope operate")
 	}
 	now := t.now().UTC()
@@ -204,7 +209,8 @@ func (t *Tokens) Widen(ctx context.Context, id string, sandboxes []string) error
 
 // errWrong is the answer to every secret that is none, whatever is wrong.
 func errWrong() error {
-	return fault.New(fault.Denied, "the token is wrong or was revoked").WithHint("make another with: coppice token create NAME")
+	return fault.New(fault.Denied, "the token is wrong or was revoked").
+		WithHint("make another with: coppice token create NAME")
 }
 
 // Verify finds whose secret this is. The errors are Denied, also for a token that

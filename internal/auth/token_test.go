@@ -97,7 +97,8 @@ func TestTokensAreMadeAndVerified(t *testing.T) {
 		}
 	}
 	tok, err := tokens.Verify(ctx, res.Secret)
-	if p := tok.Principal(); err != nil || p.Scope != Read || !slices.Equal(p.Sandboxes, []string{"id-of-a"}) || p.TokenID != res.ID {
+	if p := tok.Principal(); err != nil || p.Scope != Read || !slices.Equal(p.Sandboxes, []string{"id-of-a"}) ||
+		p.TokenID != res.ID {
 		t.Errorf("%+v %v", p, err)
 	}
 	other, err := tokens.Create(ctx, wire.TokenRequest{Name: "other"})
@@ -106,14 +107,17 @@ func TestTokensAreMadeAndVerified(t *testing.T) {
 	}
 	flipped := []byte(res.Secret)
 	flipped[20] ^= 1
-	for _, wrong := range []string{"", "x", res.Secret + "x", res.Secret[:55], string(flipped), strings.ToUpper(res.Secret),
+	for _, wrong := range []string{"", "x", res.Secret + "x", res.Secret[:55], string(flipped),
+		strings.ToUpper(res.Secret),
 		res.Secret[:13] + other.Secret[13:], "cpc_00000000_" + res.Secret[13:], res.Secret + "\n"} {
-		if _, err := tokens.Verify(ctx, wrong); !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "wrong or was revoked") {
+		if _, err := tokens.Verify(ctx, wrong); !fault.Is(err, fault.Denied) ||
+			!strings.Contains(err.Error(), "wrong or was revoked") {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
 	now = now.Add(time.Minute)
-	if _, err := tokens.Verify(ctx, res.Secret); !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "expired") {
+	if _, err := tokens.Verify(ctx, res.Secret); !fault.Is(err, fault.Denied) ||
+		!strings.Contains(err.Error(), "expired") {
 		t.Errorf("expired: %v", err)
 	}
 	gone := ""

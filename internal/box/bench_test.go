@@ -165,7 +165,8 @@ func BenchmarkBuild(b *testing.B) {
 		{"cc", "cc -O1 -c -o /dev/null /tmp/a.c", 10},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			script := fmt.Sprintf("for j in 1 2; do (i=0; while [ $i -lt %d ]; do %s; i=$((i+1)); done) & done; wait", c.programs/2, c.cmd)
+			script := fmt.Sprintf("for j in 1 2; do (i=0; while [ $i -lt %d ]; do %s; i=$((i+1)); done) & done; wait",
+				c.programs/2, c.cmd)
 			var boxes [2]*boxtest.Box // without, with
 			for i := range boxes {
 				boxes[i] = tier.Start(b, func(c *plan.Config) { c.Trace = i == 1 })

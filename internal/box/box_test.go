@@ -67,9 +67,11 @@ func (s suite) Run() (code int) {
 
 func again(attr *syscall.SysProcAttr, env ...string) int {
 	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { // files of go test that the user may not write
-		return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") || strings.HasPrefix(a, "-test.gocoverdir")
+		return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") ||
+			strings.HasPrefix(a, "-test.gocoverdir")
 	})
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Dir: "/", Env: append(os.Environ(), env...), Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attr}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Dir: "/", Env: append(os.Environ(), env...), Stdout: os.Stdout,
+		Stderr: os.Stderr, SysProcAttr: attr}
 	if err := cmd.Run(); err != nil {
 		fmt.Println("run again:", err)
 		return 1
@@ -93,7 +95,8 @@ func config(t testing.TB) plan.Config {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	c := plan.Config{ID: "test", Name: "test", Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"), Caller: caller(), User: plan.UserRoot}
+	c := plan.Config{ID: "test", Name: "test", Tier: plan.TierProcess, RunDir: filepath.Join(dir, "run"), Caller: caller(),
+		User: plan.UserRoot}
 	if err := os.Mkdir(c.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +179,8 @@ func TestMountPoints(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	spec := rootspec.Spec{Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/tree"}, Upper: dir + "/up", Work: dir + "/work"}}}
+	spec := rootspec.Spec{
+		Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/tree"}, Upper: dir + "/up", Work: dir + "/work"}}}
 	for _, o := range c.Spec.Overlays {
 		if o.Target == "/usr" {
 			spec.Overlays = append(spec.Overlays, o)

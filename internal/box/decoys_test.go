@@ -61,7 +61,8 @@ func TestATokenAtTheGate(t *testing.T) {
 	)
 	for _, way := range []struct{ name, sh, sent, reason string }{
 		{"a plain connection", `exec 3<>/dev/tcp/%s/%d && printf '%%s\n' "PASS $1" >&3`, token, wire.DecoySent},
-		{"a plain connection, in base64", `exec 3<>/dev/tcp/%s/%d && printf '%%s\n' "AUTH $1" >&3`, base64.StdEncoding.EncodeToString([]byte("me:" + token)), wire.DecoySent},
+		{"a plain connection, in base64", `exec 3<>/dev/tcp/%s/%d && printf '%%s\n' "AUTH $1" >&3`,
+			base64.StdEncoding.EncodeToString([]byte("me:" + token)), wire.DecoySent},
 		{"a name", `: %s %d; getent hosts "$1.example"`, token, wire.DecoyAsked},
 	} {
 		for _, stops := range []bool{false, true} {
@@ -88,7 +89,8 @@ func TestATokenAtTheGate(t *testing.T) {
 				if stops {
 					verdict = wire.VerdictStop
 					for _, r := range []boxtest.Result{r, boxtest.Collect(other)} {
-						if r.Exit.Code != 137 || !strings.Contains(r.Exit.Message, "the sandbox was stopped: a token of a decoy was to be sent") {
+						if r.Exit.Code != 137 ||
+							!strings.Contains(r.Exit.Message, "the sandbox was stopped: a token of a decoy was to be sent") {
 							t.Errorf("%+v", r)
 						}
 					}
@@ -100,7 +102,8 @@ func TestATokenAtTheGate(t *testing.T) {
 					return ev.Kind == wire.NetDecoy && ev.Decoy == at && ev.Reason == way.reason && ev.Verdict == verdict
 				}
 				if stops { // it is told before
-					if evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{}); err != nil || !slices.ContainsFunc(evs, fits) {
+					if evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{}); err != nil ||
+						!slices.ContainsFunc(evs, fits) {
 						t.Errorf("%+v, %v", evs, err)
 					}
 					if _, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) {

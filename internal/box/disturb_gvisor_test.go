@@ -19,7 +19,8 @@ func TestDisturbed_Gvisor(t *testing.T) {
 		if !c.Caller.Root { // has no controllers, unless they are delegated
 			c.Limits.Memory, c.Limits.Pids = 0, 0
 		}
-		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, methods: [GET]}]")}
+		c.Phases = []plan.Phase{
+			phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, methods: [GET]}]")}
 		return c
 	})
 }

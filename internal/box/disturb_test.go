@@ -23,9 +23,10 @@ import (
 )
 
 var (
-	disturbTries = flag.Int("disturb.tries", 24, "how many steps each TestDisturbed makes fail; 0 is each step with each error")
-	disturbSeed  = flag.Uint64("disturb.seed", 0, "the order in which TestDisturbed tries steps; 0 is any, which it logs")
-	disturbStep  = flag.String("disturb.step", "", "the steps alone that TestDisturbed tries, by a part of their names")
+	disturbTries = flag.Int("disturb.tries", 24,
+		"how many steps each TestDisturbed makes fail; 0 is each step with each error")
+	disturbSeed = flag.Uint64("disturb.seed", 0, "the order in which TestDisturbed tries steps; 0 is any, which it logs")
+	disturbStep = flag.String("disturb.step", "", "the steps alone that TestDisturbed tries, by a part of their names")
 )
 
 // disturbs is the main function of a process of these tests; ok says that this is one.
@@ -37,7 +38,8 @@ func disturbs(args []string) (code int, ok bool) {
 }
 
 // errnos are what a system call of the set-up may fail with: refused, not there, used up.
-var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENOENT, unix.EMFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOSPC, unix.EIO}
+var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENOENT, unix.EMFILE,
+	unix.ENOMEM, unix.EAGAIN, unix.ENOSPC, unix.EIO}
 
 // seen is what a box shows of its protections, whatever Enforced says. Init's program is the
 // keeper's own file, read-only, or a sealed copy in memory, which has another owner.
@@ -64,7 +66,8 @@ func TestDisturbed_Supervised(t *testing.T) {
 	disturbAll(t, func(t testing.TB) plan.Config {
 		c := supervised(t)
 		c.Limits = disturbedLimits
-		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+		c.Phases = []plan.Phase{
+			phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
 		return c
 	})
 }
@@ -96,7 +99,8 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	if err := os.Mkdir(filepath.Join(c.RunDir, plan.SelfDir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	calm, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c}) // makes what the first start of a sandbox makes
+	// makes what the first start of a sandbox makes
+	calm, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c})
 	if err == nil {
 		calm, err = boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Script: seen})
 	}
@@ -123,13 +127,15 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 			continue
 		}
 		done++
-		r, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Script: seen, Step: d.step, Errno: d.errno, Always: d.always})
+		r, err := boxtest.Disturb(t.Context(),
+			boxtest.Disturbance{Config: c, Script: seen, Step: d.step, Errno: d.errno, Always: d.always})
 		if err == nil && r.Err == nil {
 			started++
 		}
 		judge(t, c, d, calm, r, err)
 	}
-	t.Logf("seed %d: %d of %d tries in %v, of which %d started", seed, done, len(tries), time.Since(begun).Round(time.Second), started)
+	t.Logf("seed %d: %d of %d tries in %v, of which %d started", seed, done, len(tries), time.Since(begun).
+		Round(time.Second), started)
 }
 
 // disturbances lists the tries. Each step comes once, with a random error, before any comes
@@ -160,7 +166,8 @@ func disturbances(steps []boxtest.Step, chance *rand.Rand) (all []disturbance) {
 // errorsOf lists the ways in which a step can fail.
 func errorsOf(s boxtest.Step) (all []disturbance) {
 	for _, e := range errnos {
-		if e == unix.EAGAIN && slices.Contains([]int{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_CONNECT}, s.Call) {
+		if e == unix.EAGAIN &&
+			slices.Contains([]int{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_CONNECT}, s.Call) {
 			continue // it says that one may wait, and be woken
 		}
 		all = append(all, disturbance{s, e, false})
@@ -223,7 +230,8 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 			return
 		}
 		c.Require = calm.Enforced.Protections()
-		again, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Step: d.step, Errno: d.errno, Always: d.always})
+		again, err := boxtest.Disturb(t.Context(),
+			boxtest.Disturbance{Config: c, Step: d.step, Errno: d.errno, Always: d.always})
 		if err != nil || again.Err == nil && len(again.Enforced.Lost(c.Require)) > 0 {
 			bad("started without %q, which it has had before: %+v, %v", lost, again, err)
 		}
@@ -261,7 +269,8 @@ func (d disturbance) inGvisor() bool { return strings.HasPrefix(d.step.Role, "ru
 func (d disturbance) ofAFile(call string) bool {
 	looks := []string{"statx", "newfstatat", "openat", "openat2", "readlinkat"}
 	ofRoot := d.inGvisor() || d.step.Role == "coppice-init" && strings.Contains(call, `"etc/`)
-	return ofRoot && slices.Contains(looks, d.step.Name()) && slices.Contains([]unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM}, d.errno)
+	return ofRoot && slices.Contains(looks, d.step.Name()) &&
+		slices.Contains([]unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM}, d.errno)
 }
 
 // documented names the fallback of a start whose call failed so, if it is one: the host
@@ -269,17 +278,23 @@ func (d disturbance) ofAFile(call string) bool {
 func (d disturbance) documented(call string) string {
 	lacks := func(errnos ...unix.Errno) bool { return slices.Contains(errnos, d.errno) }
 	switch {
-	case strings.Contains(call, "/sys/fs/cgroup") && lacks(unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP):
+	case strings.Contains(call, "/sys/fs/cgroup") &&
+		lacks(unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP):
 		return "limits of control groups"
 	case d.step.Call == unix.SYS_LANDLOCK_CREATE_RULESET && lacks(unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM):
 		return "Landlock"
-	case d.step.Call == unix.SYS_MOUNT_SETATTR && d.step.Role == "coppice-keeper" && lacks(unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS):
+	case d.step.Call == unix.SYS_MOUNT_SETATTR && d.step.Role == "coppice-keeper" &&
+		lacks(unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS):
 		return "shifted ids"
-	case strings.Contains(call, "sys/user/") && (lacks(unix.EROFS, unix.EACCES, unix.EPERM) || d.step.Call == unix.SYS_OPENAT2 && lacks(unix.ENOENT)):
+	case strings.Contains(call, "sys/user/") &&
+		(lacks(unix.EROFS, unix.EACCES, unix.EPERM) || d.step.Call == unix.SYS_OPENAT2 && lacks(unix.ENOENT)):
 		return "kernel counts"
-	case d.step.Role == "coppice-init" && slices.Contains([]int{unix.SYS_OPENAT2, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR}, d.step.Call) && lacks(unix.ENOENT):
+	case d.step.Role == "coppice-init" &&
+		slices.Contains([]int{unix.SYS_OPENAT2, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR}, d.step.Call) &&
+		lacks(unix.ENOENT):
 		return "what of /proc and /sys there is not"
-	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) && d.step.Role == "coppice-init" && lacks(unix.EPERM):
+	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) &&
+		d.step.Role == "coppice-init" && lacks(unix.EPERM):
 		return "a procfs of its own"
 	}
 	return ""
@@ -303,7 +318,8 @@ func difference(was, is string) string {
 
 func TestHeldOtherwise_TellsALostProtection(t *testing.T) {
 	t.Parallel()
-	const sentry, gofer, stub = "runsc-sandbox Seccomp_filters=3", "runsc-gofer Seccomp_filters=3", boxtest.Nameless + " Seccomp_filters=4"
+	const sentry, gofer, stub = "runsc-sandbox Seccomp_filters=3", "runsc-gofer Seccomp_filters=3",
+		boxtest.Nameless + " Seccomp_filters=4"
 	lines := func(all ...string) string { return strings.Join(all, "\n") }
 	was := lines(stub, gofer, sentry)
 	for _, same := range []string{was, lines(gofer, sentry)} {
@@ -311,7 +327,8 @@ func TestHeldOtherwise_TellsALostProtection(t *testing.T) {
 			t.Errorf("%q differs: %s", same, d)
 		}
 	}
-	for _, other := range []string{lines(stub, gofer, "runsc-sandbox Seccomp_filters=2"), lines(stub, gofer), lines(stub, gofer, sentry, boxtest.Nameless+" Seccomp_filters=2")} {
+	for _, other := range []string{lines(stub, gofer, "runsc-sandbox Seccomp_filters=2"), lines(stub, gofer),
+		lines(stub, gofer, sentry, boxtest.Nameless+" Seccomp_filters=2")} {
 		if heldOtherwise(was, other, "") == "" {
 			t.Errorf("a difference was taken for none: %q", other)
 		}

@@ -39,7 +39,8 @@ func TestFallback_IsDecidedOnceForAHome(t *testing.T) {
 		}
 		r, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Step: f.step, Errno: f.errno})
 		lacks, _ := about(r.Enforced.Found, f.protection)
-		if err != nil || r.Err != nil || r.Failed == "" || r.Enforced.State(f.protection) == plan.On || lacks.Lacks == "" || lacks.On != given.On {
+		if err != nil || r.Err != nil || r.Failed == "" || r.Enforced.State(f.protection) == plan.On || lacks.Lacks == "" ||
+			lacks.On != given.On {
 			t.Errorf("%s: a home that knows nothing: %+v, %v", f.protection, r, err)
 		}
 		knows := c

@@ -91,7 +91,8 @@ const connect = `exec 3<>/dev/tcp/%s/%d && cat <&3`
 // begun while an interface went away waits for minutes.
 func reach(t *testing.T, b *boxtest.Box, at netip.AddrPort) (string, bool) {
 	t.Helper()
-	r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", fmt.Sprintf(connect, at.Addr(), at.Port())}, TimeoutMS: 5000})
+	r := b.Do(t,
+		wire.ExecRequest{Cmd: []string{"bash", "-c", fmt.Sprintf(connect, at.Addr(), at.Port())}, TimeoutMS: 5000})
 	return r.Stdout, r.Exit.Code == 0
 }
 
@@ -105,7 +106,8 @@ func TestGate(t *testing.T) {
 		t.Errorf("%+v", b.Enforced)
 	}
 	denied := func(e wire.NetEvent) bool {
-		return e.Kind == wire.NetDeny && e.Addr == at.Addr().String() && e.Port == int(at.Port()) && e.Policy == b.Config.Phases[0].Digest
+		return e.Kind == wire.NetDeny && e.Addr == at.Addr().String() && e.Port == int(at.Port()) &&
+			e.Policy == b.Config.Phases[0].Digest
 	}
 	if got, ok := reach(t, b, at); ok {
 		t.Errorf("a policy that allows nothing: %q", got)
@@ -120,7 +122,8 @@ func TestGate(t *testing.T) {
 		t.Errorf("what the policy allows: %q", got)
 	}
 	told(t, b, func(e wire.NetEvent) bool {
-		return e.Kind == wire.NetEnd && e.In == 13 && e.Port == int(at.Port()) && e.Policy == wide.Digest && strings.Contains(e.Rule, at.String())
+		return e.Kind == wire.NetEnd && e.In == 13 && e.Port == int(at.Port()) && e.Policy == wide.Digest &&
+			strings.Contains(e.Rule, at.String())
 	})
 	if n, err := b.Net(t.Context()); err != nil || n.In < 13 || n.EventsLost != 0 {
 		t.Errorf("%+v, %v", n, err)
@@ -174,7 +177,8 @@ func TestGateNames(t *testing.T) {
 func TestGateDies(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
-	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phase(t, time.Time{}, at.String())} })
+	b := (boxtest.Tier{Config: supervised}).
+		Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phase(t, time.Time{}, at.String())} })
 	if got, ok := reach(t, b, at); !ok {
 		t.Fatalf("%q", got)
 	}
@@ -183,7 +187,8 @@ func TestGateDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
+	for _, line := range []string{"CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000",
+		"CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
 		if !strings.Contains(string(status), line) {
 			t.Errorf("the gate has not %q: %s", line, status)
 		}
@@ -272,7 +277,8 @@ func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
 func TestGateWithoutJournal(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
-	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phase(t, time.Time{}, at.String())} })
+	b := (boxtest.Tier{Config: supervised}).
+		Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phase(t, time.Time{}, at.String())} })
 	if got, ok := reach(t, b, at); !ok {
 		t.Fatalf("%q", got)
 	}
@@ -338,7 +344,8 @@ func website(t *testing.T, name string) (at netip.AddrPort) {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{name}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
@@ -379,7 +386,8 @@ func TestGateInspects(t *testing.T) {
 		t.Parallel()
 		cmd := &exec.Cmd{
 			Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestGateInspects$", "-test.v"}, Dir: "/",
-			Env: append(os.Environ(), inspectAlone+"=1", "COPPICE_TEST_ROOT_ONLY=1"), SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS},
+			Env:         append(os.Environ(), inspectAlone+"=1", "COPPICE_TEST_ROOT_ONLY=1"),
+			SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS},
 		}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -401,7 +409,8 @@ func TestGateInspects(t *testing.T) {
 	rules := fmt.Sprintf(`version: 1
 network:
   allow: ["%s:%s", {host: %s, ports: [%s], methods: [GET], paths: [/items/*]}]`, at.Addr(), port, name, port)
-	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)} })
+	b := (boxtest.Tier{Config: supervised}).
+		Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)} })
 	if b.Enforced.State("inspect") != plan.On {
 		t.Errorf("%+v", b.Enforced)
 	}
@@ -409,9 +418,12 @@ network:
 	for script, want := range map[string]string{
 		"curl -sS " + url + "/items/1":                                        "GET " + name + ":" + port + " /items/1\n",
 		"env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS " + url + "/items/2": " /items/2\n",
-		"curl -sS " + url + "/other":                                          "reason: a rule names the host, and not this request\n",
-		"curl -sS -X DELETE " + url + "/items/1":                              "reason: a rule names the host, and not this request\n",
-		`/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("` + url + `/items/3").read().decode())'`: " /items/3\n",
+		"curl -sS " + url +
+			"/other": "reason: a rule names the host, and not this request\n",
+		"curl -sS -X DELETE " + url +
+			"/items/1": "reason: a rule names the host, and not this request\n",
+		`/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("` + url +
+			`/items/3").read().decode())'`: " /items/3\n",
 	} {
 		if r := b.Sh(t, script); !strings.Contains(r.Stdout, want) {
 			t.Errorf("%s: %+v, want %q", script, r, want)
@@ -462,7 +474,8 @@ cd /tmp && java C.java `+url+`/items/4`)
 	if r := b.Sh(t, `echo $SSL_CERT_FILE; ls -d /run/coppice-ca`); r.Stdout != "\n" {
 		t.Errorf("%+v", r)
 	}
-	if err := b.SetPolicy(t.Context(), []plan.Phase{phaseOf(t, time.Time{}, rules)}); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "coppice stop") {
+	if err := b.SetPolicy(t.Context(), []plan.Phase{phaseOf(t, time.Time{}, rules)}); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(fault.HintOf(err), "coppice stop") {
 		t.Errorf("%v", err)
 	}
 }
@@ -474,7 +487,8 @@ func TestTrustStoresAreWhatTheyAre(t *testing.T) {
 	rules := "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}"
 	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
 		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)}
-		etc := c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays, func(o rootspec.Overlay) bool { return o.Target == "/etc" })].Upper
+		etc := c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays,
+			func(o rootspec.Overlay) bool { return o.Target == "/etc" })].Upper
 		for i, store := range slices.Concat(plan.TrustStores, plan.JavaStores[:2]) { // those in /etc
 			at := filepath.Join(etc, strings.TrimPrefix(store, "/etc"))
 			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
@@ -514,7 +528,8 @@ func TestStoresOfJDKs(t *testing.T) {
 	var upper string
 	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
 		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}")}
-		upper = c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays, func(o rootspec.Overlay) bool { return o.Target == "/usr" })].Upper
+		upper = c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays,
+			func(o rootspec.Overlay) bool { return o.Target == "/usr" })].Upper
 		for name, text := range stores {
 			dir := filepath.Join(upper, "local", name, "lib/security")
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -524,7 +539,8 @@ func TestStoresOfJDKs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(upper, "local/jks"), To: "/usr/local/mount"}} // as if of the host
+		// as if of the host
+		c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(upper, "local/jks"), To: "/usr/local/mount"}}
 		away := filepath.Join(upper, "local/away/lib")
 		if err := os.MkdirAll(away, 0o755); err != nil {
 			t.Fatal(err)
@@ -533,7 +549,8 @@ func TestStoresOfJDKs(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	r := b.Sh(t, `cd /usr/local; for s in jks pkcs12 od* mount; do grep -ac 'Coppice gate of this sandbox' "$s"/lib/security/cacerts; done`)
+	r := b.Sh(t,
+		`cd /usr/local; for s in jks pkcs12 od* mount; do grep -ac 'Coppice gate of this sandbox' "$s"/lib/security/cacerts; done`)
 	if r.Stdout != "1\n1\n0\n1\n" {
 		t.Errorf("%+v", r)
 	}
@@ -543,11 +560,13 @@ func TestStoresOfJDKs(t *testing.T) {
 			said = i.Detail
 		}
 	}
-	if b.Enforced.State("java") != plan.Off || strings.Count(said, "/lib/security/cacerts") != 1 || !strings.Contains(said, `"/usr/local/od\nd/lib/security/cacerts"`) {
+	if b.Enforced.State("java") != plan.Off || strings.Count(said, "/lib/security/cacerts") != 1 ||
+		!strings.Contains(said, `"/usr/local/od\nd/lib/security/cacerts"`) {
 		t.Errorf("%+v", b.Enforced)
 	}
 	for name, text := range stores {
-		if got, err := os.ReadFile(filepath.Join(upper, "local", name, "lib/security/cacerts")); err != nil || string(got) != text {
+		if got, err := os.ReadFile(filepath.Join(upper, "local", name, "lib/security/cacerts")); err != nil ||
+			string(got) != text {
 			t.Errorf("%q was changed: %q, %v", name, got, err)
 		}
 	}

@@ -128,7 +128,9 @@ func TestGvisorResumes(t *testing.T) {
 func TestGvisorResumesWithinLimits(t *testing.T) {
 	t.Parallel()
 	b := gvisorTier.Start(t)
-	s := b.Open(t, wire.ExecRequest{ID: "endless", Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"}, Keep: true})
+	s := b.Open(t,
+		wire.ExecRequest{ID: "endless", Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"},
+			Keep: true})
 	boxtest.WaitOutput(t, s, "ready\n")
 	c := copyOf(t, b, save(t, b), "fork", func(c *plan.Config) { c.Limits.TimeMS = 1000 })
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

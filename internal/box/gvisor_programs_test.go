@@ -40,7 +40,9 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	t.Parallel()
 	trace := func(c *plan.Config) { c.Trace = true }
 	b := gvisorTier.Start(t, trace)
-	s := b.Open(t, wire.ExecRequest{ID: "outer", Cmd: []string{"sh", "-c", "(while read n; do /bin/true $n; echo $n is done; done); :"}, Stdin: true, Keep: true})
+	s := b.Open(t,
+		wire.ExecRequest{ID: "outer", Cmd: []string{"sh", "-c", "(while read n; do /bin/true $n; echo $n is done; done); :"},
+			Stdin: true, Keep: true})
 	boxtest.WaitStarted(t, s)
 	boxtest.Send(t, s, wire.FrameStdin, []byte("one\n"))
 	boxtest.WaitOutput(t, s, "one is done\n")
@@ -75,7 +77,9 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	evs, err := c.ProgramsNow(ctx, 0, 0)
-	if err != nil || slices.ContainsFunc(evs.Events, func(e wire.ProgramEvent) bool { return e.Began != nil && slices.Contains(e.Began.Args, "four") }) {
+	if err != nil ||
+		slices.ContainsFunc(evs.Events,
+			func(e wire.ProgramEvent) bool { return e.Began != nil && slices.Contains(e.Began.Args, "four") }) {
 		t.Errorf("%+v, %v", evs, err)
 	}
 }
@@ -137,10 +141,12 @@ os.waitpid(p, 0)
 		}
 		line := strings.Join(e.Began.Args, " ")
 		code, known := want[line]
-		if end := ends[e.Began.ID]; known && (end == nil || end.Unknown || end.Code != code || e.Began.Exec != r.Started.Exec) {
+		if end := ends[e.Began.ID]; known &&
+			(end == nil || end.Unknown || end.Code != code || e.Began.Exec != r.Started.Exec) {
 			t.Errorf("%+v, end %+v", e.Began, end)
 		}
-		if line == "by-shared" && !strings.HasPrefix(e.Began.Exe, "/dev/fd/") { // another thread could have another file there by now
+		// another thread could have another file there by now
+		if line == "by-shared" && !strings.HasPrefix(e.Began.Exe, "/dev/fd/") {
 			t.Errorf("%+v", e.Began)
 		}
 		if line == "in-vain" {

@@ -73,7 +73,8 @@ func (c talk) say(line, want string) {
 // want runs a script that has to print something.
 func want(t *testing.T, b *boxtest.Box, script, out string) {
 	t.Helper()
-	if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}, Dir: "/srv"}); r.Exit.Code != 0 || !strings.Contains(r.Stdout, out) {
+	if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}, Dir: "/srv"}); r.Exit.Code != 0 ||
+		!strings.Contains(r.Stdout, out) {
 		t.Errorf("%s: %q, %q, %+v: want %q", script, r.Stdout, r.Stderr, r.Exit, out)
 	}
 }
@@ -164,7 +165,8 @@ var proofs = []proof{
 		},
 		damage: func(t *testing.T, b *boxtest.Box) { want(t, b, "tmux -L box kill-server; echo killed", "killed") },
 		goesOn: func(t *testing.T, b *boxtest.Box, n int) {
-			want(t, b, fmt.Sprintf(`tmux -L box send-keys -t s:0.0 'echo sum $((a+%d))' Enter && until tmux -L box capture-pane -p -t s:0.0 | grep '^sum '; do sleep 0.05; done; tmux -L box list-panes -t s | wc -l`, n),
+			want(t, b, fmt.Sprintf(
+				`tmux -L box send-keys -t s:0.0 'echo sum $((a+%d))' Enter && until tmux -L box capture-pane -p -t s:0.0 | grep '^sum '; do sleep 0.05; done; tmux -L box list-panes -t s | wc -l`, n),
 				fmt.Sprint("sum ", 40+n, "\n2\n"))
 		},
 	},
@@ -219,7 +221,8 @@ var proofs = []proof{
 func atWork(t testing.TB) plan.Config {
 	c := gvisorConfig(t)
 	dir := filepath.Dir(c.RunDir)
-	o := rootspec.Overlay{Target: "/srv", Lowers: []string{dir + "/srv/lower"}, Upper: dir + "/srv/upper", Work: dir + "/srv/work"}
+	o := rootspec.Overlay{Target: "/srv", Lowers: []string{dir + "/srv/lower"}, Upper: dir + "/srv/upper",
+		Work: dir + "/srv/work"}
 	for _, d := range []string{o.Lowers[0], o.Upper, o.Work} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)

@@ -24,10 +24,11 @@ import (
 func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]struct{ before, between string }{
-		"file":  {before: `mkdir -p /run/coppice-identity; echo mine > /run/coppice-identity/0; echo mine > /run/coppice-identity/2`},
-		"pipe":  {before: `mkdir -p /run/coppice-identity /run/coppice-ca; mkfifo /run/coppice-identity/0 /run/coppice-ca/zz.pem; rm -f /dev/urandom; mkfifo /dev/urandom`},
-		"gone":  {before: `mv /run/coppice-identity /run/else; ln -s /etc /run/coppice-identity`},
-		"moved": {before: `mv /etc/machine-id /var/tmp/id; ln -s /var/tmp/id /etc/machine-id`, between: `rm /etc/machine-id; echo mine > /etc/machine-id`},
+		"file": {before: `mkdir -p /run/coppice-identity; echo mine > /run/coppice-identity/0; echo mine > /run/coppice-identity/2`},
+		"pipe": {before: `mkdir -p /run/coppice-identity /run/coppice-ca; mkfifo /run/coppice-identity/0 /run/coppice-ca/zz.pem; rm -f /dev/urandom; mkfifo /dev/urandom`},
+		"gone": {before: `mv /run/coppice-identity /run/else; ln -s /etc /run/coppice-identity`},
+		"moved": {before: `mv /etc/machine-id /var/tmp/id; ln -s /var/tmp/id /etc/machine-id`,
+			between: `rm /etc/machine-id; echo mine > /etc/machine-id`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +60,8 @@ func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 // withAuthorities has rules about requests, and a base with a store of authorities.
 func withAuthorities(t *testing.T) func(*plan.Config) {
 	return func(c *plan.Config) {
-		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+		c.Phases = []plan.Phase{
+			phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
 		for _, o := range c.Spec.Overlays {
 			if o.Target != "/etc" {
 				continue
@@ -74,7 +76,8 @@ func withAuthorities(t *testing.T) func(*plan.Config) {
 				t.Fatal(err)
 			}
 			text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("an authority")})
-			if err := os.WriteFile(filepath.Join(at, "ca-certificates.crt"), append([]byte("# SECRET\n"), text...), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(at, "ca-certificates.crt"), append([]byte("# SECRET\n"), text...),
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -20,7 +20,9 @@ func TestShiftedIDs(t *testing.T) {
 		log, _ := os.ReadFile(b.Config.RunDir + "/keeper.log")
 		t.Fatalf("%+v\n%s", b.Enforced, log)
 	}
-	r := b.Sh(t, "echo root > /etc/new; chown 33:33 /etc/new; stat -c %u:%g /etc/new /etc/passwd /usr/bin/env; echo more >> /etc/passwd; cat /proc/self/uid_map; sleep 30 >/dev/null 2>&1 &")
+	r := b.Sh(t,
+		"echo root > /etc/new; chown 33:33 /etc/new; stat -c %u:%g /etc/new /etc/passwd /usr/bin/env; echo more >> "+
+			"/etc/passwd; cat /proc/self/uid_map; sleep 30 >/dev/null 2>&1 &")
 	if !strings.HasPrefix(r.Stdout, "33:33\n0:0\n0:0\n") || r.Stderr != "" {
 		t.Errorf("%+v", r)
 	}

@@ -24,7 +24,8 @@ func TestStart_SharesNoProgramInMemory(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: it looks at the program of init")
 	}
-	for tier, config := range map[string]func(testing.TB) plan.Config{plan.TierProcess: config, plan.TierSupervised: supervised} {
+	for tier, config := range map[string]func(testing.TB) plan.Config{plan.TierProcess: config,
+		plan.TierSupervised: supervised} {
 		t.Run(tier, func(t *testing.T) {
 			t.Parallel()
 			programs := programtest.InMemory(t)

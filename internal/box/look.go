@@ -61,7 +61,8 @@ func text(b []byte) string { return strings.ToValidUTF8(string(b), "\ufffd") }
 // SignalProcess sends a signal ("TERM") to one process of the box. NotFound says that
 // there is none, or that it is not the one that was started at s.Start.
 func (b *Box) SignalProcess(ctx context.Context, pid int, s wire.ProcessSignal) error {
-	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpSignalProcess, PID: pid, Start: s.Start, Signal: s.Name}, nil))
+	return anotherVersion(
+		b.call(ctx, protocol.Call{Op: protocol.OpSignalProcess, PID: pid, Start: s.Start, Signal: s.Name}, nil))
 }
 
 // Ports lists the ports that processes of the box listen on.
@@ -78,7 +79,8 @@ func (b *Box) Ports(ctx context.Context) (wire.PortsResult, error) {
 }
 
 func (b *Box) ports(ctx context.Context, port int) (s initlink.Seen, err error) {
-	return s, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPorts, Port: uint16(port)}, &s)) // checked by who dials, else 0
+	// checked by who dials, else 0
+	return s, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPorts, Port: uint16(port)}, &s))
 }
 
 // DialPort connects to a port that a process of the box listens on; NotFound says
@@ -87,7 +89,8 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
 		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
 	}
-	limit, cancel := context.WithTimeoutCause(ctx, connectTime+protocol.LookPatience, fault.New(fault.Timeout, "the sandbox does not answer"))
+	limit, cancel := context.WithTimeoutCause(ctx, connectTime+protocol.LookPatience,
+		fault.New(fault.Timeout, "the sandbox does not answer"))
 	defer cancel()
 	conn, err := b.open(limit, protocol.Call{Op: protocol.OpDial, Port: uint16(port)})
 	if err != nil {
@@ -111,7 +114,8 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	// Between init's look and the connection somebody else may have taken the port:
 	// then the box listens on it no more.
 	again, err := b.ports(limit, port)
-	if err == nil && !slices.ContainsFunc(again.Ports, func(p initlink.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
+	if err == nil &&
+		!slices.ContainsFunc(again.Ports, func(p initlink.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
 		err = fault.New(fault.NotFound, "nothing listens on port %d", port)
 	}
 	if err != nil {

@@ -96,7 +96,8 @@ func MemoryFacts(programs *program.Set) (map[string]string, error) {
 		return nil, err
 	}
 	return map[string]string{
-		"arch": runtime.GOARCH, "page": strconv.Itoa(os.Getpagesize()), "protocol": strconv.Itoa(plan.Protocol), "cpu": cpuFeatures(cpu),
+		"arch": runtime.GOARCH, "page": strconv.Itoa(os.Getpagesize()), "protocol": strconv.Itoa(plan.Protocol),
+		"cpu":    cpuFeatures(cpu),
 		"gvisor": cmp.Or(gvisor, "unknown"),
 	}, nil
 }
@@ -121,7 +122,8 @@ func buildID(path string) (string, error) {
 	defer f.Close() //nolint:errcheck // it was read
 	note := f.Section(".note.go.buildid")
 	if note == nil {
-		return "", fault.New(fault.Unsupported, "this program does not say what it was built from, which an image of memory has to match").
+		return "", fault.New(fault.Unsupported,
+			"this program does not say what it was built from, which an image of memory has to match").
 			WithHint("build it as the Makefile does: make build")
 	}
 	b, err := note.Data()

@@ -92,7 +92,8 @@ func TestPreview(t *testing.T) {
 	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
 		t.Skip("needs python3: it serves")
 	}
-	for name, change := range map[string]func(*plan.Config){"its own network": func(*plan.Config) {}, "host's network": func(c *plan.Config) { c.Net = plan.NetHost }} {
+	for name, change := range map[string]func(*plan.Config){"its own network": func(*plan.Config) {},
+		"host's network": func(c *plan.Config) { c.Net = plan.NetHost }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := (boxtest.Tier{Config: config}).Start(t, change)
@@ -128,7 +129,8 @@ func TestPreview(t *testing.T) {
 			body, _ := io.ReadAll(res.Body)
 			res.Body.Close()
 			u, _ := url.Parse(link.URL)
-			if !strings.HasPrefix(string(body), "/\n") || !strings.Contains(string(body), "Host: "+u.Host) || !strings.Contains(string(body), "X-Forwarded-Host: "+u.Host) ||
+			if !strings.HasPrefix(string(body), "/\n") || !strings.Contains(string(body), "Host: "+u.Host) ||
+				!strings.Contains(string(body), "X-Forwarded-Host: "+u.Host) ||
 				strings.Contains(string(body), "coppice_preview") || len(res.Cookies()) != 1 {
 				t.Errorf("%s %v", body, res.Header)
 			}
@@ -193,7 +195,8 @@ func webSocket(t *testing.T, at string, u url.URL, cookies []*http.Cookie) {
 	}
 	br := bufio.NewReader(conn)
 	res, err := http.ReadResponse(br, r)
-	if err != nil || res.StatusCode != 101 || res.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" { // RFC 6455, 1.3
+	// RFC 6455, 1.3
+	if err != nil || res.StatusCode != 101 || res.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	defer res.Body.Close()

@@ -21,7 +21,8 @@ func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
 	}
 	c := tier.Config(t)
 	c.NoIDMap, c.Require = true, []string{"user"}
-	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) ||
+		fault.HintOf(err) == "" {
 		t.Fatalf("%v: want a refusal with a hint", err)
 	}
 	c.NoIDMap = false

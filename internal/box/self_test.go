@@ -66,7 +66,8 @@ func TestSelf(t *testing.T) {
 			}
 			first := listenSelf(t, dir, "first")
 			x := (boxtest.Tier{Config: func(testing.TB) plan.Config { return c }}).Start(t)
-			const connect = `python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.connect("` + plan.SelfSocket + `"); print(s.recv(99).decode())'`
+			const connect = `python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.connect("` + plan.SelfSocket +
+				`"); print(s.recv(99).decode())'`
 			if r := x.Sh(t, connect); r.Stdout != "first\n" {
 				t.Fatalf("%+v", r)
 			}
@@ -78,7 +79,9 @@ func TestSelf(t *testing.T) {
 			if r := x.Sh(t, connect); r.Stdout != "second\n" {
 				t.Errorf("%+v", r)
 			}
-			if r := x.Sh(t, "ls -A "+plan.SelfAt+"; cd "+plan.SelfAt+" && { touch x || rm -f sock || mv sock s || chmod 0 sock; }"); r.Stdout != "sock\n" || r.Exit.Code == 0 {
+			if r := x.Sh(t,
+				"ls -A "+plan.SelfAt+"; cd "+plan.SelfAt+
+					" && { touch x || rm -f sock || mv sock s || chmod 0 sock; }"); r.Stdout != "sock\n" || r.Exit.Code == 0 {
 				t.Errorf("%+v", r)
 			}
 			if st, err := os.Lstat(filepath.Join(dir, plan.SelfName)); err != nil || st.Mode().Perm() != 0o666 {

@@ -61,7 +61,8 @@ func canaries(t *testing.T) string {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	place(t, filepath.Join(dir, "precious"), func(name string) error { return os.WriteFile(name, []byte("HOSTSECRET\n"), 0o666) })
+	place(t, filepath.Join(dir, "precious"),
+		func(name string) error { return os.WriteFile(name, []byte("HOSTSECRET\n"), 0o666) })
 	return dir
 }
 
@@ -107,10 +108,12 @@ func TestSetup_CopiesNoSecretIntoTheTrustStore(t *testing.T) {
 			t.Skip("needs xattr: " + err.Error())
 		}
 		place(t, filepath.Join(certs, "certs/ca-certificates.crt"), linkTo("/.."+dir+"/precious"))
-		place(t, filepath.Join(certs, "cert.pem"), func(name string) error { return os.WriteFile(name, []byte("NOCERTIFICATE\n"), 0o644) })
+		place(t, filepath.Join(certs, "cert.pem"),
+			func(name string) error { return os.WriteFile(name, []byte("NOCERTIFICATE\n"), 0o644) })
 	})
 	r := b.Sh(t, "cat /run/coppice-ca/*")
-	if strings.Contains(r.Stdout, "HOSTSECRET") || strings.Contains(r.Stdout, "NOCERTIFICATE") || !strings.Contains(r.Stdout, "BEGIN CERTIFICATE") {
+	if strings.Contains(r.Stdout, "HOSTSECRET") || strings.Contains(r.Stdout, "NOCERTIFICATE") ||
+		!strings.Contains(r.Stdout, "BEGIN CERTIFICATE") {
 		t.Errorf("%+v", r)
 	}
 	intact(t, dir)
@@ -142,7 +145,8 @@ func TestSetup_StartsWhateverTheResolverFileIs(t *testing.T) {
 
 func TestSetup_MakesTheResolverFileThatALinkIntoRunNames(t *testing.T) {
 	t.Parallel()
-	for _, target := range []string{"/run/systemd/resolve/stub-resolv.conf", "../run/systemd/resolve/stub-resolv.conf", "/var/run/resolv.conf"} {
+	for _, target := range []string{"/run/systemd/resolve/stub-resolv.conf", "../run/systemd/resolve/stub-resolv.conf",
+		"/var/run/resolv.conf"} {
 		b := (boxtest.Tier{Config: networked}).Start(t, func(c *plan.Config) {
 			c.Spec.Skeleton = append(c.Spec.Skeleton, rootspec.Entry{Path: "/var/run", Link: "/run"})
 			place(t, filepath.Join(upperOf(c, "/etc"), "resolv.conf"), linkTo(target))
@@ -186,7 +190,8 @@ func TestSetup_RefusesMountPointsThatAreLinks(t *testing.T) {
 // inspected is supervised with a gate whose certificate the sandbox is to trust.
 func inspected(t testing.TB) plan.Config {
 	c := supervised(t)
-	c.Phases = []plan.Phase{phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+	c.Phases = []plan.Phase{
+		phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
 	return c
 }
 
@@ -195,7 +200,8 @@ func inspected(t testing.TB) plan.Config {
 func TestSetup_OpensNoDecoy(t *testing.T) {
 	t.Parallel()
 	const at = "/home/decoy_key"
-	for _, name := range []string{"passwd", "group", "ssl/cert.pem", "pki/tls/certs/ca-bundle.crt", "ssl/certs/java/cacerts"} {
+	for _, name := range []string{"passwd", "group", "ssl/cert.pem", "pki/tls/certs/ca-bundle.crt",
+		"ssl/certs/java/cacerts"} {
 		t.Run(strings.ReplaceAll(name, "/", " "), func(t *testing.T) {
 			t.Parallel()
 			b := (boxtest.Tier{Config: inspected}).Start(t, func(c *plan.Config) {
@@ -206,7 +212,8 @@ func TestSetup_OpensNoDecoy(t *testing.T) {
 			if r := b.Sh(t, "echo started"); r.Stdout != "started\n" {
 				t.Errorf("%+v", r)
 			}
-			if r := b.Sh(t, "cat "+at+"; exec sleep 1000"); r.Exit.Code != 137 || !strings.Contains(r.Exit.Message, "the decoy "+at+" was opened") {
+			if r := b.Sh(t, "cat "+at+"; exec sleep 1000"); r.Exit.Code != 137 ||
+				!strings.Contains(r.Exit.Message, "the decoy "+at+" was opened") {
 				t.Errorf("the decoy is not watched: %+v", r)
 			}
 			<-b.Gone()
@@ -224,12 +231,14 @@ func TestSetup_LooksForJavaWithinBounds(t *testing.T) {
 	t.Parallel()
 	b := (boxtest.Tier{Config: inspected}).Start(t, func(c *plan.Config) {
 		dir := filepath.Dir(c.RunDir)
-		o := rootspec.Overlay{Target: "/opt", Lowers: []string{dir + "/opt/lower"}, Upper: dir + "/opt/upper", Work: dir + "/opt/work"}
+		o := rootspec.Overlay{Target: "/opt", Lowers: []string{dir + "/opt/lower"}, Upper: dir + "/opt/upper",
+			Work: dir + "/opt/work"}
 		for _, d := range append(o.Lowers, o.Upper, o.Work) {
 			place(t, d, func(name string) error { return os.Mkdir(name, 0o755) })
 		}
 		c.Spec.Overlays = append(c.Spec.Overlays, o)
-		place(t, o.Upper+"/one/lib/security/cacerts", func(name string) error { return os.WriteFile(name, []byte("no store"), 0o644) })
+		place(t, o.Upper+"/one/lib/security/cacerts",
+			func(name string) error { return os.WriteFile(name, []byte("no store"), 0o644) })
 		place(t, o.Upper+"/l/0", linkTo("/opt/one"))
 		for i := range 35 { // as many as are followed, each as long as it can be
 			place(t, fmt.Sprintf("%s/l/%d", o.Upper, i+1), linkTo(strings.Repeat("./", 2030)+strconv.Itoa(i)))

@@ -97,7 +97,8 @@ func TestPack_HoldsNoPathsOfTheDirectoriesAbove(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		seen := 0
-		must(t, w.walk(context.Background(), d, maxNames, func(*dir, string, *unix.Stat_t) (bool, error) { seen++; return true, nil }))
+		must(t, w.walk(context.Background(), d, maxNames,
+			func(*dir, string, *unix.Stat_t) (bool, error) { seen++; return true, nil }))
 		runtime.ReadMemStats(&after)
 		if seen != n {
 			t.Fatalf("a walk saw %d of %d entries", seen, n)

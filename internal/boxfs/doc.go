@@ -1,6 +1,6 @@
-// Package boxfs works on files beneath a root directory that a hostile process writes
-// to at the same time: read, write, list, make, remove, move, watch, pack and unpack. It is given a descriptor of the root and the user
-// to act as, and knows nothing of sandboxes.
+// Package boxfs works on files beneath a root directory that a hostile process writes to at the
+// same time: read, write, list, make, remove, move, watch, pack and unpack. It is given a
+// descriptor of the root and the user to act as, and knows nothing of sandboxes.
 //
 // Every path is resolved beneath the root by openat2(2) with RESOLVE_IN_ROOT and
 // RESOLVE_NO_MAGICLINKS, so that ".." and links, whatever they say, lead nowhere

@@ -97,8 +97,10 @@ func (r *Root) movable(dir int, name string) error {
 		break
 	}
 	at := inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}
-	if st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 || st.Mode&unix.S_IFMT == unix.S_IFDIR && r.held[at] {
-		return fault.New(fault.Denied, "%q cannot be renamed, replaced or removed: something is mounted there, or in it", name).
+	if st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 ||
+		st.Mode&unix.S_IFMT == unix.S_IFDIR && r.held[at] {
+		return fault.New(fault.Denied, "%q cannot be renamed, replaced or removed: something is mounted there, or in it",
+			name).
 			WithHint("see what the policy has read-only, writable or mounted: coppice policy show NAME")
 	}
 	return nil

@@ -76,9 +76,11 @@ func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 
 func notRegular(st *unix.Stat_t) error {
 	if dirfd.IsDir(st) {
-		return fault.New(fault.Invalid, "it is a directory").WithHint("list it (files/list), or get it as an archive (files/tar)")
+		return fault.New(fault.Invalid, "it is a directory").
+			WithHint("list it (files/list), or get it as an archive (files/tar)")
 	}
-	return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(st)).WithHint("only regular files are opened from outside")
+	return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(st)).
+		WithHint("only regular files are opened from outside")
 }
 
 // Stat tells of what is at p; with follow, of what a link there leads to.

@@ -84,7 +84,8 @@ func New(opt Options) (*Root, error) {
 	if opt.Watches == nil {
 		opt.Watches = new(Watches)
 	}
-	r := &Root{watches: opt.Watches, dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames, limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}, unseen: opt.Unseen, covers: map[uint64]bool{}}
+	r := &Root{watches: opt.Watches, dir: opt.Dir, fd: int(opt.Dir.Fd()), user: opt.User, actor: a, renames: opt.Renames,
+		limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}, unseen: opt.Unseen, covers: map[uint64]bool{}}
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
 		return nil, fault.Wrap(err, "look at the root")
@@ -138,7 +139,8 @@ func (r *Root) findMounted(devs map[uint64]bool, places []string) error {
 		name = strings.TrimLeft(name, "/")
 		var st unix.Stat_t
 		fd, err := dirfd.Open(r.fd, name, unix.O_PATH|unix.O_NOFOLLOW, dirfd.InRoot|dirfd.NoLinks)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) ||
+			errors.Is(err, unix.EACCES) {
 			continue
 		}
 		if err != nil {
@@ -280,7 +282,8 @@ func splitPath(p string) (dir, name string, err error) {
 func (r *Root) valid(p string) error {
 	switch {
 	case p == "":
-		return fault.New(fault.Invalid, "no path was given").WithHint("give one, such as /src/main.go; / is the root directory")
+		return fault.New(fault.Invalid, "no path was given").
+			WithHint("give one, such as /src/main.go; / is the root directory")
 	case strings.IndexByte(p, 0) >= 0:
 		return fault.New(fault.Invalid, "path %q holds a NUL byte", p).WithHint("no file can be called so")
 	case len(p) > 1<<20:
@@ -314,14 +317,16 @@ func errIs(err error, format string, args ...any) error {
 		kind, hint = fault.Conflict, "it is not empty; remove what is in it as well: recursive"
 	case errors.Is(err, unix.EXDEV):
 		kind, hint = fault.Unsupported, "it would have to be copied; do it with a command in the sandbox: mv FROM TO"
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ESTALE):
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETXTBSY),
+		errors.Is(err, unix.ESTALE):
 		kind, hint = fault.Conflict, "something in the sandbox holds or moves it; try again"
 	case errors.Is(err, unix.EINVAL):
 		kind, hint = fault.Invalid, "the file system does not take such a name or change"
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		kind, hint = fault.Unavailable, "too many files are open; try again later"
 	case errors.Is(err, unix.EROFS):
-		kind, hint = fault.Denied, "it is read-only inside, by the policy or because the host has it so; see: coppice policy show NAME"
+		kind, hint = fault.Denied,
+			"it is read-only inside, by the policy or because the host has it so; see: coppice policy show NAME"
 	case kind == fault.Exists:
 		hint = "remove it first, or choose another name"
 	case kind == fault.Denied:

@@ -34,9 +34,11 @@ func TestMain(m *testing.M) {
 	code := 0
 	if !fuzzing() {
 		args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool {
-			return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") || strings.HasPrefix(a, "-test.gocoverdir")
+			return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") ||
+				strings.HasPrefix(a, "-test.gocoverdir")
 		})
-		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Dir: "/", Env: append(os.Environ(), asUser+"=1", "TMPDIR=/var/tmp"), Stdout: os.Stdout, Stderr: os.Stderr,
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Dir: "/",
+			Env: append(os.Environ(), asUser+"=1", "TMPDIR=/var/tmp"), Stdout: os.Stdout, Stderr: os.Stderr,
 			SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}}}
 		if err := cmd.Run(); err != nil {
 			fmt.Println("as an ordinary user:", err)
@@ -236,12 +238,14 @@ func TestLinksLeadNowhereButInside(t *testing.T) {
 	w := newWorld(t)
 	must(t, os.Mkdir(w.dir+"/d", 0o755))
 	for name, to := range map[string]string{
-		"up": "../secret", "far": "../../../../../../var/tmp", "d/up": "../../secret", "abs": w.base + "/secret", "root": "/", "dirs": "..",
+		"up": "../secret", "far": "../../../../../../var/tmp", "d/up": "../../secret", "abs": w.base + "/secret",
+		"root": "/", "dirs": "..",
 		"self": "/proc/self/root" + w.base + "/secret", "loop": "loop", "fd": "/proc/self/fd/1",
 	} {
 		must(t, os.Symlink(to, w.dir+"/"+name))
 	}
-	for _, p := range []string{"up", "d/up", "abs", "self", "../secret", "/../../secret", "d/../../secret", "dirs/secret", "root/../secret", "loop", "fd", "far/passwd"} {
+	for _, p := range []string{"up", "d/up", "abs", "self", "../secret", "/../../secret", "d/../../secret", "dirs/secret",
+		"root/../secret", "loop", "fd", "far/passwd"} {
 		if got, err := w.read(p); err == nil {
 			t.Errorf("%s reads %q", p, got)
 		}
@@ -270,7 +274,8 @@ func TestNothingIsMadeAboveTheRoot(t *testing.T) {
 	ctx := t.Context()
 	must(t, os.Symlink("no/../../../leak/f", w.dir+"/link"))
 	must(t, os.Symlink("no/../../../leak", w.dir+"/dir"))
-	for _, p := range []string{"no/../../leak/f", "no/../../../../../leak/f", "a/b/../../../leak/f", "link", "dir/f", "no/../leak/f"} {
+	for _, p := range []string{"no/../../leak/f", "no/../../../../../leak/f", "a/b/../../../leak/f", "link", "dir/f",
+		"no/../leak/f"} {
 		_, err := w.WriteFile(ctx, p, strings.NewReader("x"), wire.WriteOptions{})
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			w.kind(err, fault.Invalid)
@@ -346,7 +351,8 @@ func TestFileSystemsOfTheKernelAreRefused(t *testing.T) {
 	r, err := New(Options{Dir: open(t, "/"), User: me()})
 	must(t, err)
 	defer r.Close()
-	for _, p := range []string{"/proc/version", "/proc/self/status", "/sys/kernel/notes", "/dev/null", "/dev/shm", "/proc", "/dev/fd/0", "/proc/self/root/etc/passwd", "/proc/1/root"} {
+	for _, p := range []string{"/proc/version", "/proc/self/status", "/sys/kernel/notes", "/dev/null", "/dev/shm", "/proc",
+		"/dev/fd/0", "/proc/self/root/etc/passwd", "/proc/1/root"} {
 		if _, err := r.Stat(p, true); err == nil {
 			t.Errorf("%s is let in", p)
 		}
@@ -576,7 +582,8 @@ func TestNothingIsDoneThatTheUserMayNot(t *testing.T) {
 	}
 	for _, err := range []error{
 		func() error { _, err := put("new"); return err }(), func() error { _, err := put("closed"); return err }(),
-		func() error { _, err := r.ReadFile("closed"); return err }(), r.Remove(ctx, "closed", false), r.Mkdir("d", 0, false), r.Move("closed", "mine/c"),
+		func() error { _, err := r.ReadFile("closed"); return err }(), r.Remove(ctx, "closed", false), r.Mkdir("d", 0,
+			false), r.Move("closed", "mine/c"),
 		func() error { _, err := r.TarFrom(ctx, "/", packed(t, entry{name: "new", body: "x"})); return err }(),
 	} {
 		if !fault.Is(err, fault.Denied) || fault.HintOf(err) == "" {

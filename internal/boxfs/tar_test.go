@@ -33,7 +33,8 @@ func packed(t testing.TB, list ...entry) io.Reader {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
 	for _, e := range list {
-		h := &tar.Header{Name: e.name, Typeflag: e.kind, Linkname: e.link, Mode: e.mode, Size: int64(len(e.body)), Format: tar.FormatPAX, Uid: 12345}
+		h := &tar.Header{Name: e.name, Typeflag: e.kind, Linkname: e.link, Mode: e.mode, Size: int64(len(e.body)),
+			Format: tar.FormatPAX, Uid: 12345}
 		if e.kind == 0 {
 			h.Typeflag = tar.TypeReg
 		}
@@ -65,15 +66,20 @@ func TestHostileArchives(t *testing.T) {
 	must(t, os.Symlink("/etc", w.dir+"/conf"))
 	res, err := w.TarFrom(t.Context(), "/in", packed(t,
 		entry{name: "../../secret", body: "x"}, entry{name: "/abs/f", body: "abs"}, entry{name: "a/../../secret", body: "x"},
-		entry{name: "l", kind: tar.TypeSymlink, link: "/etc"}, entry{name: "l/passwd", body: "stolen"}, entry{name: "l/sub/deep", kind: tar.TypeDir},
+		entry{name: "l", kind: tar.TypeSymlink, link: "/etc"}, entry{name: "l/passwd", body: "stolen"},
+		entry{name: "l/sub/deep", kind: tar.TypeDir},
 		entry{name: "up", kind: tar.TypeSymlink, link: "../.."}, entry{name: "up/secret", body: "x"},
 		entry{name: "h", kind: tar.TypeLink, link: "../etc/passwd"}, entry{name: "h2", kind: tar.TypeLink, link: "l/passwd"},
 		entry{name: "dev", kind: tar.TypeChar}, entry{name: "disk", kind: tar.TypeBlock}, entry{name: "q", kind: 'Q'},
 		entry{name: strings.Repeat("n", 300), body: "x"}, entry{name: "suid", body: "x", mode: 0o6755},
 		entry{name: "d", kind: tar.TypeDir, mode: 0o500}, entry{name: "d/f", body: "in a closed directory"},
-		entry{name: "again", body: "1"}, entry{name: "again", body: "2"}, entry{name: "same", kind: tar.TypeLink, link: "again"},
-		entry{name: "again/below", body: "x"}, entry{name: "d", body: "a file over a directory"}, entry{name: "pipe", kind: tar.TypeFifo},
-		entry{name: "x", body: "x", xattrs: map[string]string{"user.a": "b\x00", "trusted.overlay.opaque": "y", "user.overlay.opaque": "y", "user.coppice.owner": "0:0", "security.capability": "x"}},
+		entry{name: "again", body: "1"}, entry{name: "again", body: "2"},
+		entry{name: "same", kind: tar.TypeLink, link: "again"},
+		entry{name: "again/below", body: "x"}, entry{name: "d", body: "a file over a directory"},
+		entry{name: "pipe", kind: tar.TypeFifo},
+		entry{name: "x", body: "x",
+			xattrs: map[string]string{"user.a": "b\x00", "trusted.overlay.opaque": "y", "user.overlay.opaque": "y",
+				"user.coppice.owner": "0:0", "security.capability": "x"}},
 	))
 	must(t, err)
 	t.Log(strings.Join(res.LeftOut, "\n"))
@@ -103,7 +109,8 @@ func TestHostileArchives(t *testing.T) {
 		t.Errorf("attributes of %d bytes", n)
 	}
 	// Links that were there before are the user's own, and stay.
-	if _, err := w.TarFrom(t.Context(), "/", packed(t, entry{name: "conf", kind: tar.TypeDir}, entry{name: "conf/new", body: "n"})); err != nil {
+	if _, err := w.TarFrom(t.Context(), "/",
+		packed(t, entry{name: "conf", kind: tar.TypeDir}, entry{name: "conf/new", body: "n"})); err != nil {
 		t.Error(err)
 	}
 	w.is("etc/new", "n")
@@ -175,7 +182,8 @@ func summary(t *testing.T, b *bytes.Buffer) string {
 		if h.Name == "./" {
 			when = 0 // it was made, and filled
 		}
-		fmt.Fprintf(&s, "%s %c %o %d %q %q %d %x\n", h.Name, h.Typeflag, h.Mode, when, h.Linkname, h.PAXRecords[xattrRecord+"user.tag"], len(body), body[:min(len(body), 8)])
+		fmt.Fprintf(&s, "%s %c %o %d %q %q %d %x\n", h.Name, h.Typeflag, h.Mode, when, h.Linkname,
+			h.PAXRecords[xattrRecord+"user.tag"], len(body), body[:min(len(body), 8)])
 	}
 }
 
@@ -215,7 +223,9 @@ func TestBombsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, text := range []string{"", "no archive at all, but some text that is longer than a few bytes" + strings.Repeat(".", 600), "\x1f\x8bnot gzip", "\x28\xb5\x2f\xfdnot zstd"} {
+	for _, text := range []string{"",
+		"no archive at all, but some text that is longer than a few bytes" + strings.Repeat(".", 600), "\x1f\x8bnot gzip",
+		"\x28\xb5\x2f\xfdnot zstd"} {
 		_, err := w.TarFrom(t.Context(), "bad", strings.NewReader(text))
 		if !fault.Is(err, fault.Invalid) {
 			t.Errorf("%.20q: %v", text, err)
@@ -271,7 +281,9 @@ func TestTarFrom_BoundsItsReport(t *testing.T) {
 }
 
 func FuzzTarFrom(f *testing.F) {
-	seed, _ := io.ReadAll(packed(f, entry{name: "a/b", body: "x"}, entry{name: "l", kind: tar.TypeSymlink, link: "/"}, entry{name: "l/x", body: "y"}, entry{name: "h", kind: tar.TypeLink, link: "a/b"}))
+	seed, _ := io.ReadAll(
+		packed(f, entry{name: "a/b", body: "x"}, entry{name: "l", kind: tar.TypeSymlink, link: "/"},
+			entry{name: "l/x", body: "y"}, entry{name: "h", kind: tar.TypeLink, link: "a/b"}))
 	f.Add(seed)
 	f.Add([]byte{0x1f, 0x8b, 8})
 	deep, _ := io.ReadAll(packed(f, entry{name: strings.Repeat("d/", 30_000) + "x", body: "x"}))

@@ -86,13 +86,15 @@ func (u *unpack) all(tr *tar.Reader) error {
 			return u.r.actor.act(u.finish)
 		}
 		if errors.Is(err, io.EOF) {
-			return fault.New(fault.Invalid, "the archive is empty or no tar archive").WithHint("send tar, or tar compressed with gzip or zstd")
+			return fault.New(fault.Invalid, "the archive is empty or no tar archive").
+				WithHint("send tar, or tar compressed with gzip or zstd")
 		}
 		if err != nil {
 			return archive.Damaged(err)
 		}
 		if n++; n > u.r.limits.Entries {
-			return fault.New(fault.TooLarge, "the archive holds more than %d entries", u.r.limits.Entries).WithHint("send it in parts")
+			return fault.New(fault.TooLarge, "the archive holds more than %d entries", u.r.limits.Entries).
+				WithHint("send it in parts")
 		}
 		if err := u.entry(h, tr); err != nil {
 			return errIs(err, "entry %.300q", h.Name)
@@ -309,7 +311,8 @@ func (u *unpack) plainMode(h *tar.Header) uint32 {
 
 func (u *unpack) file(h *tar.Header, dir []string, name string, src io.Reader) error {
 	if h.Size < 0 || h.Size > u.r.limits.Bytes-u.res.Bytes {
-		return fault.New(fault.TooLarge, "the archive holds more than %d bytes", u.r.limits.Bytes).WithHint("send it in parts")
+		return fault.New(fault.TooLarge, "the archive holds more than %d bytes", u.r.limits.Bytes).
+			WithHint("send it in parts")
 	}
 	fd := -1
 	err := u.r.actor.act(func() error {
@@ -473,7 +476,8 @@ func (u *unpack) setXattrs(fd int, h *tar.Header) error {
 			continue
 		}
 		err := unix.Fsetxattr(fd, key, []byte(h.PAXRecords[k]), 0)
-		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EPERM) {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ERANGE) ||
+			errors.Is(err, unix.EPERM) {
 			u.note(h.Name, "attribute %.300q left out: %v", key, err)
 			continue
 		}

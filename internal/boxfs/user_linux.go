@@ -192,7 +192,8 @@ func setFSIDs(uid, gid int) error {
 		return fault.Wrap(err, "become the user")
 	}
 	if u != uid || g != gid {
-		return fault.New(fault.Internal, "become the user").Because(fmt.Errorf("file-system ids are %d:%d, not %d:%d", u, g, uid, gid))
+		return fault.New(fault.Internal, "become the user").
+			Because(fmt.Errorf("file-system ids are %d:%d, not %d:%d", u, g, uid, gid))
 	}
 	return nil
 }

@@ -157,7 +157,9 @@ func gone(err error) bool {
 
 // walk calls fn for each entry below d, parents before children, names in order;
 // fn says whether to go into it. What is removed meanwhile is left out.
-func (r *Root) walk(ctx context.Context, d *dir, most int, fn func(d *dir, name string, st *unix.Stat_t) (into bool, err error)) error {
+func (r *Root) walk(
+	ctx context.Context, d *dir, most int, fn func(d *dir, name string, st *unix.Stat_t) (into bool, err error),
+) error {
 	names, err := d.names(ctx, most)
 	if err != nil {
 		return err
@@ -250,7 +252,8 @@ func (l *Listing) Add(i wire.FileInfo) error {
 		return tooMany(l.most)
 	}
 	if l.size += len(i.Path) + len(i.Raw) + len(i.Target); l.size > limit.ListBytes {
-		return fault.New(fault.TooLarge, "the paths and link targets have more than %d bytes", limit.ListBytes).WithHint("look at a directory further down, or less deep")
+		return fault.New(fault.TooLarge, "the paths and link targets have more than %d bytes", limit.ListBytes).
+			WithHint("look at a directory further down, or less deep")
 	}
 	l.Files = append(l.Files, i)
 	return nil

@@ -16,7 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB |
+const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
+	unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
 // Watch calls yield with what happens to the files in the directory at p, or to the
@@ -231,7 +232,9 @@ func notices(b []byte) ([]notice, error) {
 			return nil, unix.EIO
 		}
 		name, _, _ := strings.Cut(string(b[unix.SizeofInotifyEvent:size]), "\x00")
-		out = append(out, notice{int(int32(binary.NativeEndian.Uint32(b))), binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint32(b[8:]), name})
+		out = append(out,
+			notice{int(int32(binary.NativeEndian.Uint32(b))), binary.NativeEndian.Uint32(b[4:]),
+				binary.NativeEndian.Uint32(b[8:]), name})
 		b = b[size:]
 	}
 	return out, nil

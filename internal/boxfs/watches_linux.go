@@ -37,7 +37,8 @@ type WatchersOfAll struct{ n atomic.Int64 }
 // join adds w; the caller must call leave in the end.
 func (s *Watches) join(w *watcher) error {
 	many := func(n int, of string) error {
-		return fault.New(fault.Unavailable, "%d watchers %s are open already", n, of).WithHint("end some, or watch a directory above with recursive=true")
+		return fault.New(fault.Unavailable, "%d watchers %s are open already", n, of).
+			WithHint("end some, or watch a directory above with recursive=true")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,8 @@ func (s *Watches) join(w *watcher) error {
 func (s *Watches) open() error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return fault.New(fault.Unavailable, "make an inotify instance").Because(err).WithHint("other programs have them all; end some, or raise fs.inotify.max_user_instances")
+		return fault.New(fault.Unavailable, "make an inotify instance").Because(err).
+			WithHint("other programs have them all; end some, or raise fs.inotify.max_user_instances")
 	}
 	s.in, s.fd = os.NewFile(uintptr(fd), "inotify"), fd
 	s.watchers, s.at, s.read = map[*watcher]bool{}, map[int]map[*watcher]bool{}, make(chan struct{})

@@ -162,7 +162,8 @@ func TestWatches_BoundsTheDirectories(t *testing.T) {
 	}
 	x, stop := w.watch("d", true)
 	x.mu.Lock()
-	if len(x.seen) != 1 || !strings.HasPrefix(x.seen[0], wire.FileOverflow) { // before the first event, which was waited for
+	// before the first event, which was waited for
+	if len(x.seen) != 1 || !strings.HasPrefix(x.seen[0], wire.FileOverflow) {
 		t.Errorf("%q", x.seen)
 	}
 	x.mu.Unlock()

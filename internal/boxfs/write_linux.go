@@ -86,7 +86,8 @@ func (r *Root) draft(p string, opt wire.WriteOptions) (*draft, error) {
 	d := &draft{place: at, fd: -1}
 	if err = meets(was, opt); err == nil {
 		d.fd, err = openFlags(at.dir, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) ||
+			errors.Is(err, unix.EINVAL) {
 			d.part = scratchName()
 			d.fd, err = openFlags(at.dir, d.part, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 		}
@@ -174,7 +175,8 @@ func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
 }
 
 func changed(how string) error {
-	return fault.New(fault.Conflict, "it was changed meanwhile: %s", how).WithHint("read it again, and write what follows from that")
+	return fault.New(fault.Conflict, "it was changed meanwhile: %s", how).
+		WithHint("read it again, and write what follows from that")
 }
 
 // publish gives a draft its name.

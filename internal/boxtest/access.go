@@ -138,24 +138,29 @@ var accesses = []check{
 	{"what is read-only cannot be changed", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) {
 			project(t, c)
-			c.Access.ReadOnly = append(places("/home/p/vendor", "/home/p/lone", "/home/p/a/b/deep"), rootspec.Place{Said: "~/x", At: []string{"/home/p/src/none", "/home/p/vendor/sub"}})
+			c.Access.ReadOnly = append(places("/home/p/vendor", "/home/p/lone", "/home/p/a/b/deep"),
+				rootspec.Place{Said: "~/x", At: []string{"/home/p/src/none", "/home/p/vendor/sub"}})
 		})
 		look := "cd /home && find p | sort | xargs stat -c '%n %a %s %Y' && cat p/vendor/f p/lone p/a/b/deep"
 		before := b.Sh(t, look).Stdout
 		for _, p := range []string{"/home/p/vendor", "/home/p/lone", "/home/p/a/b/deep"} {
-			if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", changes, "sh", p}}); len(tier.succeeded(r)) > 0 || r.Exit.Code != 0 {
+			if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", changes, "sh", p}}); len(tier.succeeded(r)) > 0 ||
+				r.Exit.Code != 0 {
 				t.Errorf("%s: %+v", p, r)
 			}
 		}
 		after := b.Sh(t, look).Stdout
 		// Directories around them have been written to.
 		for _, l := range strings.Split(before, "\n") {
-			if !strings.HasPrefix(l, "p ") && !strings.HasPrefix(l, "p/a/b ") && !strings.HasPrefix(l, "p/a ") && !strings.Contains(after, l) {
+			if !strings.HasPrefix(l, "p ") && !strings.HasPrefix(l, "p/a/b ") && !strings.HasPrefix(l, "p/a ") &&
+				!strings.Contains(after, l) {
 				t.Errorf("%q is gone: %s", l, after)
 			}
 		}
 		// All else is as it was: also the moves of directories that are around nothing.
-		if r := b.Sh(t, "cd /home/p && echo x >>src/main && mv src src2 && ln src2/main a/link && mv src2 a/b/src && mv a/b/src src && rm a/link && echo ok"); r.Stdout != "ok\n" {
+		if r := b.Sh(t,
+			"cd /home/p && echo x >>src/main && mv src src2 && ln src2/main a/link && mv src2 a/b/src && mv a/b/src src && "+
+				"rm a/link && echo ok"); r.Stdout != "ok\n" {
 			t.Errorf("%+v", r)
 		}
 		if s := b.Enforced.State("readonly"); s != plan.On {
@@ -199,7 +204,9 @@ var accesses = []check{
 				t.Errorf("%s: %v: %v", what, k, err)
 			}
 		}
-		if x := b.Sh(t, "cd /home/p && cat vendor/f vendor/sub/g lone a/b/deep && echo evil >>lone || echo evil >>vendor/f || echo evil >>a/b/deep"); x.Stdout != strings.Repeat("first\n", 4) {
+		if x := b.Sh(t,
+			"cd /home/p && cat vendor/f vendor/sub/g lone a/b/deep && echo evil >>lone || echo evil >>vendor/f || echo evil "+
+				">>a/b/deep"); x.Stdout != strings.Repeat("first\n", 4) {
 			t.Errorf("%+v", x)
 		}
 		if err := write("/home/p/src/main")(); err != nil {
@@ -228,7 +235,8 @@ var accesses = []check{
 	{"nothing can be changed where nothing is writable", walled, func(t *testing.T, tier Tier) {
 		for _, a := range []rootspec.Access{{Only: true}, {ReadOnly: places("/")}} {
 			b := tier.Start(t, func(c *plan.Config) { project(t, c); c.Access = a })
-			r := b.Sh(t, `for d in / /home /home/p /root /etc /usr; do touch $d/new 2>/dev/null && echo "new in $d"; done; echo x >/tmp/x && cat /tmp/x`)
+			r := b.Sh(t,
+				`for d in / /home /home/p /root /etc /usr; do touch $d/new 2>/dev/null && echo "new in $d"; done; echo x >/tmp/x && cat /tmp/x`)
 			if r.Stdout != "x\n" {
 				t.Errorf("%+v: %+v", a, r)
 			}
@@ -261,10 +269,13 @@ var accesses = []check{
 		if want := strings.Repeat("first\n", 5) + "new\n0:0\n"; r.Stdout != want {
 			t.Errorf("%+v", r)
 		}
-		if r := b.Sh(t, "mknod /srv/rw/null c 1 3 && echo x >/srv/rw/null; cp /bin/sh /srv/rw/sh && chmod 4755 /srv/rw/sh; ls -d /home/p/src/link"); r.Stdout != "/home/p/src/link\n" {
+		if r := b.Sh(t,
+			"mknod /srv/rw/null c 1 3 && echo x >/srv/rw/null; cp /bin/sh /srv/rw/sh && chmod 4755 /srv/rw/sh; ls -d "+
+				"/home/p/src/link"); r.Stdout != "/home/p/src/link\n" {
 			t.Errorf("%+v", r)
 		}
-		for p, want := range map[string]string{"data/dir/f": "new\n", "data/one": "first\n", "data/in/two": "first\n", "file": "first\n"} {
+		for p, want := range map[string]string{"data/dir/f": "new\n", "data/one": "first\n", "data/in/two": "first\n",
+			"file": "first\n"} {
 			if got, err := os.ReadFile(filepath.Join(host, p)); string(got) != want || err != nil {
 				t.Errorf("%s: %q, %v", p, got, err)
 			}
@@ -301,11 +312,17 @@ var accesses = []check{
 			kind   fault.Kind
 			says   string
 		}{
-			{"a missing path", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/none")} }, fault.NotFound, "not there"},
-			{"a link", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/link")} }, fault.Invalid, "link"},
-			{"behind a link", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/way/f")} }, fault.Invalid, "link"},
-			{"a writable link", func(string) rootspec.Access { return rootspec.Access{Only: true, Writable: places("/home/p/way")} }, fault.Invalid, "link"},
-			{"a place of the box", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/proc/sys")} }, fault.Invalid, "belongs"},
+			{"a missing path", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/none")} },
+				fault.NotFound, "not there"},
+			{"a link", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/link")} },
+				fault.Invalid, "link"},
+			{"behind a link", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/way/f")} },
+				fault.Invalid, "link"},
+			{"a writable link",
+				func(string) rootspec.Access { return rootspec.Access{Only: true, Writable: places("/home/p/way")} },
+				fault.Invalid, "link"},
+			{"a place of the box", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/proc/sys")} },
+				fault.Invalid, "belongs"},
 			{"a missing source", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/none", To: "/home/m"}}}
 			}, fault.NotFound, "not there"},
@@ -328,7 +345,8 @@ var accesses = []check{
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/file", To: "/home/p/src"}}}
 			}, fault.Invalid, "directory"},
 			{"two at one place", func(h string) rootspec.Access {
-				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/data", To: "/home/m"}, {From: h + "/file", To: "/home/m"}}}
+				return rootspec.Access{
+					Mounts: []rootspec.HostMount{{From: h + "/data", To: "/home/m"}, {From: h + "/file", To: "/home/m"}}}
 			}, fault.Invalid, "two mounts"},
 		} {
 			c := tier.Config(t)

@@ -48,7 +48,8 @@ var common = []check{
 		}
 		for _, name := range []string{"fifo", "script"} { // in gVisor the second waits for a writer
 			cmd := made.Stdout + "/" + name
-			if r := b.Do(t, wire.ExecRequest{Cmd: []string{cmd}}); r.Failed != nil || r.Exit.Code != 126 || r.Exit.Message == "" {
+			if r := b.Do(t, wire.ExecRequest{Cmd: []string{cmd}}); r.Failed != nil || r.Exit.Code != 126 ||
+				r.Exit.Message == "" {
 				t.Errorf("%s: %+v", cmd, r)
 			}
 			if r := b.Sh(t, "echo next"); r.Stdout != "next\n" {
@@ -184,7 +185,9 @@ var common = []check{
 		if n, err := b.Procs(t.Context()); err != nil || n != 0 {
 			t.Errorf("%d processes are left, %v", n, err)
 		}
-		s = b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'echo usr; exit 7' USR1; echo ready; while :; do sleep 0.01; done"}})
+		s = b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", "trap 'echo usr; exit 7' USR1; echo ready; while :; do sleep 0.01; done"}})
 		id := WaitStarted(t, s).Exec
 		WaitOutput(t, s, "ready")
 		if err := b.Signal(t.Context(), id, "USR1"); err != nil {
@@ -197,11 +200,14 @@ var common = []check{
 	{"a timeout asks and then kills", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		start := time.Now()
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 100}); r.Exit.Code != 124 || !r.Exit.TimedOut || time.Since(start) > patience {
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 100}); r.Exit.Code != 124 ||
+			!r.Exit.TimedOut || time.Since(start) > patience {
 			t.Errorf("%+v after %v", r, time.Since(start))
 		}
 		start = time.Now()
-		r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 1001) & sleep 1002; sleep 1003"}, TimeoutMS: 100})
+		r := b.Do(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 1001) & sleep 1002; sleep 1003"},
+				TimeoutMS: 100})
 		if r.Exit.Code != 124 || time.Since(start) > patience {
 			t.Errorf("%+v after %v", r, time.Since(start))
 		}
@@ -225,7 +231,8 @@ var common = []check{
 			delete(got, k)
 		}
 		delete(got, "APT_CONFIG")
-		if want := map[string]string{"A": "1", "B": "3", "C": "a=b", "COPPICE_SANDBOX": b.Config.Name}; fmt.Sprint(got) != fmt.Sprint(want) {
+		if want := map[string]string{"A": "1", "B": "3", "C": "a=b",
+			"COPPICE_SANDBOX": b.Config.Name}; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("environment %v: want %v", got, want)
 		}
 	}},
@@ -257,7 +264,8 @@ var common = []check{
 		done := make(chan string)
 		for i := range 50 {
 			go func() {
-				s, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("sleep 0.1; echo %d; exit %d", i, i)}})
+				s, err := b.Exec(t.Context(),
+					wire.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("sleep 0.1; echo %d; exit %d", i, i)}})
 				if err != nil {
 					done <- err.Error()
 					return
@@ -281,7 +289,8 @@ var common = []check{
 		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"pwd"}, Dir: "/usr/bin"}); r.Stdout != "/usr/bin\n" {
 			t.Errorf("%+v", r)
 		}
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "umask; exec pwd"}}); !strings.HasPrefix(r.Stdout, "0022\n/") {
+		if r := b.Do(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "umask; exec pwd"}}); !strings.HasPrefix(r.Stdout, "0022\n/") {
 			t.Errorf("%+v", r)
 		}
 	}},

@@ -20,7 +20,9 @@ var confined = []check{
 		b := tier.Start(t)
 		for range 5 {
 			b.Sh(t, "kill -9 -1; kill -9 1; kill -STOP 1")
-			if r := b.Sh(t, "for s in $(seq 1 64); do kill -$s 1 2>/dev/null; done; trap '' TERM HUP INT; for s in TERM HUP INT; do kill -$s -1; done; echo alive"); r.Stdout != "alive\n" {
+			if r := b.Sh(t,
+				"for s in $(seq 1 64); do kill -$s 1 2>/dev/null; done; trap '' TERM HUP INT; for s in TERM HUP INT; do kill "+
+					"-$s -1; done; echo alive"); r.Stdout != "alive\n" {
 				t.Fatalf("%+v", r)
 			}
 		}
@@ -126,15 +128,18 @@ while True:
 		if tier.Name == plan.TierGvisor { // its kernel refuses calls without
 			filter = "Seccomp:\t0"
 		}
-		for _, want := range []string{"NoNewPrivs:\t1", filter, "CapBnd:\t00000000a80405fb", "CapInh:\t0000000000000000", "CapAmb:\t0000000000000000"} {
+		for _, want := range []string{"NoNewPrivs:\t1", filter, "CapBnd:\t00000000a80405fb", "CapInh:\t0000000000000000",
+			"CapAmb:\t0000000000000000"} {
 			if !strings.Contains(r.Stdout, want) {
 				t.Errorf("%q is missing in %s", want, r.Stdout)
 			}
 		}
 		for _, s := range []string{
-			"mount -t tmpfs none /mnt", "umount /proc", "unshare -U true", "unshare -m true", "chroot / mount -t proc proc /proc",
+			"mount -t tmpfs none /mnt", "umount /proc", "unshare -U true", "unshare -m true",
+			"chroot / mount -t proc proc /proc",
 			"echo 1 > /proc/sys/kernel/pid_max", "echo x > /proc/sysrq-trigger", "hostname other", "echo x > /sys/x",
-			"head -c 1 /proc/kcore | grep -q .", "mknod /dev/sda b 8 0 && head -c 1 /dev/sda | grep -q .", "nsenter -t 1 -m true",
+			"head -c 1 /proc/kcore | grep -q .", "mknod /dev/sda b 8 0 && head -c 1 /dev/sda | grep -q .",
+			"nsenter -t 1 -m true",
 		} {
 			if r := b.Sh(t, s); r.Exit.Code == 0 {
 				t.Errorf("%q is allowed: %+v", s, r)
@@ -143,7 +148,8 @@ while True:
 	}},
 	{"network", []string{plan.TierProcess}, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		if r := b.Sh(t, "tail -n +3 /proc/net/dev | cut -d: -f1 | xargs echo; cat /proc/net/route | wc -l"); r.Stdout != "lo\n1\n" {
+		if r := b.Sh(t,
+			"tail -n +3 /proc/net/dev | cut -d: -f1 | xargs echo; cat /proc/net/route | wc -l"); r.Stdout != "lo\n1\n" {
 			t.Errorf("off: %q", r.Stdout)
 		}
 		if b.Enforced.State("net") != plan.On {
@@ -165,7 +171,8 @@ while True:
 		if b.Enforced.State("pids") == plan.Off {
 			t.Skip("needs pids-limit: nothing here enforces one")
 		}
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 30"}, TimeoutMS: 1500})
+		s := b.Open(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 30"}, TimeoutMS: 1500})
 		WaitStarted(t, s)
 		time.Sleep(500 * time.Millisecond)
 		if n, err := b.Procs(t.Context()); err != nil || n > 320 {

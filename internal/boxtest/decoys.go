@@ -53,15 +53,16 @@ func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.N
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	done := errors.New("done")
-	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}}, func(ev wire.NetEvent) error {
-		if ev.Kind == "" {
+	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}},
+		func(ev wire.NetEvent) error {
+			if ev.Kind == "" {
+				return nil
+			}
+			if all = append(all, ev); fits(ev) {
+				return done
+			}
 			return nil
-		}
-		if all = append(all, ev); fits(ev) {
-			return done
-		}
-		return nil
-	})
+		})
 	if !errors.Is(err, done) {
 		t.Fatalf("%v; told was %+v", err, all)
 	}
@@ -102,7 +103,8 @@ var decoys = []check{
 		look := "stat -c '%n %a %s %Y %h %F %U' " + strings.Join(paths, " ") + "; cat " + strings.Join(paths, " ")
 		r := b.Sh(t, look)
 		for _, p := range paths {
-			want := fmt.Sprintf("%s 600 %d %d 1 regular file root\n", p, len("token of \n")+len(p), time.Date(2025, 6, 7, 8, 9, 10, 0, time.UTC).Unix())
+			want := fmt.Sprintf("%s 600 %d %d 1 regular file root\n", p, len("token of \n")+len(p),
+				time.Date(2025, 6, 7, 8, 9, 10, 0, time.UTC).Unix())
 			if !strings.Contains(r.Stdout, want) || !strings.Contains(r.Stdout, "token of "+p+"\n") {
 				t.Errorf("want %q in %+v", want, r)
 			}
@@ -113,7 +115,8 @@ var decoys = []check{
 		if after := b.Sh(t, look); after.Stdout != r.Stdout {
 			t.Errorf("%q became %q", r.Stdout, after.Stdout)
 		}
-		if r := b.Sh(t, "cd /home/p && echo mine >>.config/mine && mv .config/mine .config/gh/ && cat .config/gh/mine"); r.Stdout != "mine\n" {
+		if r := b.Sh(t,
+			"cd /home/p && echo mine >>.config/mine && mv .config/mine .config/gh/ && cat .config/gh/mine"); r.Stdout != "mine\n" {
 			t.Errorf("beside them: %+v", r)
 		}
 	}},
@@ -137,7 +140,8 @@ var decoys = []check{
 			}
 		}
 		list, err := root.List(t.Context(), "/home/p", -1)
-		if err != nil || !slices.ContainsFunc(list.Files, func(f wire.FileInfo) bool { return strings.HasSuffix(f.Path, "lone") }) ||
+		if err != nil ||
+			!slices.ContainsFunc(list.Files, func(f wire.FileInfo) bool { return strings.HasSuffix(f.Path, "lone") }) ||
 			slices.ContainsFunc(list.Files, func(f wire.FileInfo) bool {
 				return strings.HasSuffix(f.Path, "hosts.yml") || strings.HasSuffix(f.Path, ".netrc")
 			}) {
@@ -172,7 +176,8 @@ var decoys = []check{
 				continue
 			}
 			evs := b.Touched(t, func(ev wire.NetEvent) bool { return ev.Decoy == paths[i] })
-			if last := evs[len(evs)-1]; last.Reason != wire.DecoyOpened || last.Time.IsZero() || last.Verdict != "" || last.Count > 1 {
+			if last := evs[len(evs)-1]; last.Reason != wire.DecoyOpened || last.Time.IsZero() || last.Verdict != "" ||
+				last.Count > 1 {
 				t.Errorf("%s: %+v", way.name, last)
 			}
 		}
@@ -183,7 +188,8 @@ var decoys = []check{
 	{"looking at a decoy is no opening", walled, func(t *testing.T, tier Tier) {
 		const quiet, other = "/home/p/.netrc", "/home/p/other"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, quiet, other) })
-		for _, sh := range []string{"stat " + quiet, "ls -la /home/p", "test -r " + quiet, "find /home/p -size +1", "ln " + quiet + " /home/p/hard 2>/dev/null || true", "readlink -f " + quiet} {
+		for _, sh := range []string{"stat " + quiet, "ls -la /home/p", "test -r " + quiet, "find /home/p -size +1",
+			"ln " + quiet + " /home/p/hard 2>/dev/null || true", "readlink -f " + quiet} {
 			if r := b.Sh(t, sh); r.Exit.Code != 0 {
 				t.Errorf("%s: %+v", sh, r)
 			}
@@ -226,9 +232,11 @@ var decoys = []check{
 			decoyed(t, c, at)
 			c.OnTouch = plan.TouchStop
 		})
-		other := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM HUP; echo up; while :; do sleep 100; done"}})
+		other := b.Open(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM HUP; echo up; while :; do sleep 100; done"}})
 		WaitOutput(t, other, "up\n")
-		r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo mine >/home/p/mine; : <" + at + "; while :; do sleep 100; done"}})
+		r := b.Do(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "echo mine >/home/p/mine; : <" + at + "; while :; do sleep 100; done"}})
 		for _, x := range []Result{r, Collect(other)} {
 			if !halted(x, "the decoy "+at+" was opened") {
 				t.Errorf("%+v", x)
@@ -258,7 +266,9 @@ var decoys = []check{
 	}},
 	{"a decoy leaves nothing in the file system", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, "/home/p/lone") })
-		if r := b.Sh(t, "cat /home/p/lone && df --output=target,fstype /home/p/lone; cat /proc/self/mountinfo"); !strings.Contains(r.Stdout, "token of") || strings.Contains(r.Stdout, "decoy") || strings.Contains(r.Stdout, b.Config.RunDir) {
+		if r := b.Sh(t,
+			"cat /home/p/lone && df --output=target,fstype /home/p/lone; cat /proc/self/mountinfo"); !strings.Contains(r.Stdout,
+			"token of") || strings.Contains(r.Stdout, "decoy") || strings.Contains(r.Stdout, b.Config.RunDir) {
 			t.Errorf("%+v", r)
 		}
 		for _, o := range b.Config.Spec.Overlays {

@@ -76,23 +76,39 @@ type Disturbed struct {
 // queries something, but not those whose failure makes the Go runtime end the process.
 var disturbed = map[int]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_PREAD64: "pread64",
-	unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2", sysFstatat: "newfstatat", unix.SYS_FSTAT: "fstat", unix.SYS_STATX: "statx",
-	unix.SYS_FSTATFS: "fstatfs", unix.SYS_STATFS: "statfs", unix.SYS_READLINKAT: "readlinkat", unix.SYS_GETDENTS64: "getdents64",
-	unix.SYS_MKDIRAT: "mkdirat", unix.SYS_SYMLINKAT: "symlinkat", unix.SYS_UNLINKAT: "unlinkat", unix.SYS_RENAMEAT: "renameat",
-	unix.SYS_FCHMODAT: "fchmodat", unix.SYS_FCHMOD: "fchmod", unix.SYS_FCHOWNAT: "fchownat", unix.SYS_FTRUNCATE: "ftruncate",
-	unix.SYS_CHDIR: "chdir", unix.SYS_FCHDIR: "fchdir", unix.SYS_FACCESSAT: "faccessat", unix.SYS_FACCESSAT2: "faccessat2",
-	unix.SYS_GETXATTR: "getxattr", unix.SYS_FSETXATTR: "fsetxattr", unix.SYS_FLOCK: "flock",
-	unix.SYS_MOUNT: "mount", unix.SYS_UMOUNT2: "umount2", unix.SYS_PIVOT_ROOT: "pivot_root", unix.SYS_OPEN_TREE: "open_tree",
-	unix.SYS_MOVE_MOUNT: "move_mount", unix.SYS_MOUNT_SETATTR: "mount_setattr", unix.SYS_FSOPEN: "fsopen", unix.SYS_FSCONFIG: "fsconfig", unix.SYS_FSMOUNT: "fsmount",
-	unix.SYS_CLONE: "clone", unix.SYS_CLONE3: "clone3", unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns", unix.SYS_EXECVE: "execve", unix.SYS_SETSID: "setsid",
+	unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2", sysFstatat: "newfstatat", unix.SYS_FSTAT: "fstat",
+	unix.SYS_STATX:   "statx",
+	unix.SYS_FSTATFS: "fstatfs", unix.SYS_STATFS: "statfs", unix.SYS_READLINKAT: "readlinkat",
+	unix.SYS_GETDENTS64: "getdents64",
+	unix.SYS_MKDIRAT:    "mkdirat", unix.SYS_SYMLINKAT: "symlinkat", unix.SYS_UNLINKAT: "unlinkat",
+	unix.SYS_RENAMEAT: "renameat",
+	unix.SYS_FCHMODAT: "fchmodat", unix.SYS_FCHMOD: "fchmod", unix.SYS_FCHOWNAT: "fchownat",
+	unix.SYS_FTRUNCATE: "ftruncate",
+	unix.SYS_CHDIR:     "chdir", unix.SYS_FCHDIR: "fchdir", unix.SYS_FACCESSAT: "faccessat",
+	unix.SYS_FACCESSAT2: "faccessat2",
+	unix.SYS_GETXATTR:   "getxattr", unix.SYS_FSETXATTR: "fsetxattr", unix.SYS_FLOCK: "flock",
+	unix.SYS_MOUNT: "mount", unix.SYS_UMOUNT2: "umount2", unix.SYS_PIVOT_ROOT: "pivot_root",
+	unix.SYS_OPEN_TREE:  "open_tree",
+	unix.SYS_MOVE_MOUNT: "move_mount", unix.SYS_MOUNT_SETATTR: "mount_setattr", unix.SYS_FSOPEN: "fsopen",
+	unix.SYS_FSCONFIG: "fsconfig", unix.SYS_FSMOUNT: "fsmount",
+	unix.SYS_CLONE: "clone", unix.SYS_CLONE3: "clone3", unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns",
+	unix.SYS_EXECVE: "execve", unix.SYS_SETSID: "setsid",
 	unix.SYS_PRCTL: "prctl", unix.SYS_SECCOMP: "seccomp", unix.SYS_CAPSET: "capset", unix.SYS_CAPGET: "capget",
-	unix.SYS_LANDLOCK_CREATE_RULESET: "landlock_create_ruleset", unix.SYS_LANDLOCK_ADD_RULE: "landlock_add_rule", unix.SYS_LANDLOCK_RESTRICT_SELF: "landlock_restrict_self",
-	unix.SYS_SETUID: "setuid", unix.SYS_SETGID: "setgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_SETRESUID: "setresuid", unix.SYS_SETRESGID: "setresgid",
-	unix.SYS_SETFSUID: "setfsuid", unix.SYS_SETFSGID: "setfsgid", unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_SETRLIMIT: "setrlimit", unix.SYS_SETPRIORITY: "setpriority",
-	unix.SYS_SETHOSTNAME: "sethostname", unix.SYS_UNAME: "uname", unix.SYS_PIDFD_OPEN: "pidfd_open", unix.SYS_PIDFD_GETFD: "pidfd_getfd", unix.SYS_PIDFD_SEND_SIGNAL: "pidfd_send_signal",
-	unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_BIND: "bind", unix.SYS_LISTEN: "listen", unix.SYS_CONNECT: "connect",
-	unix.SYS_SETSOCKOPT: "setsockopt", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_GETSOCKNAME: "getsockname", unix.SYS_SENDMSG: "sendmsg", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDTO: "sendto",
-	unix.SYS_PIPE2: "pipe2", unix.SYS_DUP3: "dup3", unix.SYS_FCNTL: "fcntl", unix.SYS_IOCTL: "ioctl", unix.SYS_MEMFD_CREATE: "memfd_create", unix.SYS_CLOSE_RANGE: "close_range",
+	unix.SYS_LANDLOCK_CREATE_RULESET: "landlock_create_ruleset", unix.SYS_LANDLOCK_ADD_RULE: "landlock_add_rule",
+	unix.SYS_LANDLOCK_RESTRICT_SELF: "landlock_restrict_self",
+	unix.SYS_SETUID:                 "setuid", unix.SYS_SETGID: "setgid", unix.SYS_SETGROUPS: "setgroups",
+	unix.SYS_SETRESUID: "setresuid",
+	unix.SYS_SETRESGID: "setresgid",
+	unix.SYS_SETFSUID:  "setfsuid", unix.SYS_SETFSGID: "setfsgid", unix.SYS_PRLIMIT64: "prlimit64",
+	unix.SYS_SETRLIMIT: "setrlimit", unix.SYS_SETPRIORITY: "setpriority",
+	unix.SYS_SETHOSTNAME: "sethostname", unix.SYS_UNAME: "uname", unix.SYS_PIDFD_OPEN: "pidfd_open",
+	unix.SYS_PIDFD_GETFD: "pidfd_getfd", unix.SYS_PIDFD_SEND_SIGNAL: "pidfd_send_signal",
+	unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_BIND: "bind", unix.SYS_LISTEN: "listen",
+	unix.SYS_CONNECT:    "connect",
+	unix.SYS_SETSOCKOPT: "setsockopt", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_GETSOCKNAME: "getsockname",
+	unix.SYS_SENDMSG: "sendmsg", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDTO: "sendto",
+	unix.SYS_PIPE2: "pipe2", unix.SYS_DUP3: "dup3", unix.SYS_FCNTL: "fcntl", unix.SYS_IOCTL: "ioctl",
+	unix.SYS_MEMFD_CREATE: "memfd_create", unix.SYS_CLOSE_RANGE: "close_range",
 	unix.SYS_INOTIFY_INIT1: "inotify_init1", unix.SYS_INOTIFY_ADD_WATCH: "inotify_add_watch",
 }
 
@@ -151,7 +167,8 @@ func startDisturbed(d Disturbance) error {
 	ctx := context.Background()
 	b, e, err := box.Start(ctx, programtest.Programs(), d.Config)
 	if err != nil {
-		return out.Encode(Disturbed{Err: &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}})
+		return out.Encode(
+			Disturbed{Err: &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}})
 	}
 	if err := out.Encode(Disturbed{Enforced: e}); err != nil {
 		return err
@@ -260,7 +277,8 @@ func stopAtCalls() error {
 	}
 	p = append(p, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
 	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
-	if _, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); e != 0 {
+	if _, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0,
+		uintptr(unsafe.Pointer(&prog))); e != 0 {
 		return fmt.Errorf("install the filter: %w", e)
 	}
 	return nil
@@ -292,7 +310,8 @@ func disturb(d Disturbance, text string) error {
 		return err
 	}
 	t.known[t.starter] = true
-	const follow = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC
+	const follow = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEFORK |
+		unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC
 	if err := unix.PtraceSetOptions(t.starter, follow); err != nil {
 		return fmt.Errorf("trace the starter: %w", err)
 	}

@@ -34,7 +34,8 @@ func failCall(tid int, errno syscall.Errno) error {
 	}
 	none := int32(-1)
 	iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(&none)), Len: 4}
-	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SETREGSET, uintptr(tid), ntSystemCall, uintptr(unsafe.Pointer(&iov)), 0, 0); e != 0 {
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SETREGSET, uintptr(tid), ntSystemCall,
+		uintptr(unsafe.Pointer(&iov)), 0, 0); e != 0 {
 		return e
 	}
 	return nil

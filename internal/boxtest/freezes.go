@@ -19,9 +19,10 @@ import (
 )
 
 var (
-	walled  = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
-	process = []string{plan.TierProcess, plan.TierSupervised} // walled, and the host's kernel answers what is called inside: filters and a listener see it
-	hosts   = []string{plan.TierProcess, plan.TierWorkspace}  // that can have the host's network
+	walled = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
+	// walled, and the host's kernel answers what is called inside: filters and a listener see it
+	process = []string{plan.TierProcess, plan.TierSupervised}
+	hosts   = []string{plan.TierProcess, plan.TierWorkspace} // that can have the host's network
 )
 
 var freezes = []check{
@@ -45,7 +46,8 @@ var freezes = []check{
 		if tier.Name == plan.TierGvisor { // where to begin a process takes ten times as long
 			many = 40
 		}
-		script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do (while :; do echo x >> %s; [ $((i%%10)) = 0 ] || sleep 1; done) & i=$((i+1)); done; wait`, many, f.inside)
+		script := fmt.Sprintf(
+			`i=0; while [ $i -lt %d ]; do (while :; do echo x >> %s; [ $((i%%10)) = 0 ] || sleep 1; done) & i=$((i+1)); done; wait`, many, f.inside)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
 		WaitStarted(t, s)
 		for start := time.Now(); time.Since(start) < patience; time.Sleep(10 * time.Millisecond) {
@@ -122,7 +124,10 @@ var freezes = []check{
 	}},
 	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		r := b.Sh(t, "setsid sleep 1000 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; while ! grep -q \") T \" /proc/$!/stat; do kill -STOP $!; done; echo $!") // gVisor drops one that comes while execve(2) loads
+		// gVisor drops one that comes while execve(2) loads
+		r := b.Sh(t,
+			"setsid sleep 1000 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; while ! grep -q "+
+				"\") T \" /proc/$!/stat; do kill -STOP $!; done; echo $!")
 		pid := strings.TrimSpace(r.Stdout)
 		f, err := b.Freeze(t.Context())
 		if err != nil {
@@ -206,8 +211,10 @@ print("removed", flush=True); sys.stdin.read()
 		if tier.Name == plan.TierGvisor { // its kernel does not say what of a mapping can be written: any file
 			want = nil
 		}
-		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) || got.Since.IsZero() != (want != nil) {
-			t.Errorf("%d paths and %d inodes are suspect, since %v; want these paths and no others: %q", len(got.Paths), len(got.Inodes), got.Since, want)
+		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) ||
+			got.Since.IsZero() != (want != nil) {
+			t.Errorf("%d paths and %d inodes are suspect, since %v; want these paths and no others: %q", len(got.Paths),
+				len(got.Inodes), got.Since, want)
 		}
 		Send(t, s, wire.FrameStdin, []byte("\n"))
 		WaitOutput(t, s, "removed")
@@ -221,7 +228,8 @@ print("removed", flush=True); sys.stdin.read()
 		Send(t, s, wire.FrameStdinEOF, []byte{})
 		some := func(s box.Suspects) bool { return len(s.Paths)+len(s.Inodes) > 0 || !s.Since.IsZero() }
 		left := suspects()
-		for deadline := time.Now().Add(patience); some(left) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); some(left) &&
+			time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			left = suspects()
 		}
 		if some(left) {

@@ -46,7 +46,8 @@ func (b *Box) inside(t testing.TB) *boxfs.Root {
 	for _, m := range in.User.GIDs {
 		u.GIDs = append(u.GIDs, boxfs.IDMap(m))
 	}
-	r, err := boxfs.New(boxfs.Options{Dir: dir, User: u, Fixed: b.Config.Access.Fixed(), Decoys: b.decoyPaths(), Unseen: in.Unseen})
+	r, err := boxfs.New(
+		boxfs.Options{Dir: dir, User: u, Fixed: b.Config.Access.Fixed(), Decoys: b.decoyPaths(), Unseen: in.Unseen})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,9 @@ var insides = []check{
 			if err != nil {
 				t.Fatal(err)
 			}
-			x := b.Sh(t, fmt.Sprintf("cat %[1]s/new/out; stat -c ' %%a %%u:%%g' %[1]s/new/out; stat -c '%%a' %[1]s/new; echo more >> %[1]s/in", at(d)))
+			x := b.Sh(t,
+				fmt.Sprintf(
+					"cat %[1]s/new/out; stat -c ' %%a %%u:%%g' %[1]s/new/out; stat -c '%%a' %[1]s/new; echo more >> %[1]s/in", at(d)))
 			want := fmt.Sprintf("from outside 4711 %d:%d\n755\n", mine.UID, mine.GID)
 			if x.Exit.Code != 0 || x.Stdout != want || info.UID != mine.UID || info.GID != mine.GID {
 				t.Errorf("%s: %q %q: want %q", d, x.Stdout, x.Stderr, want)
@@ -152,10 +155,13 @@ var insides = []check{
 	{"what is no file of the sandbox is refused from outside", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		r := b.inside(t)
-		b.Sh(t, "ln -s /proc/1/root /tmp/r; ln -s /proc/self/fd/0 /tmp/fd; mkfifo /tmp/fifo; ln -s ../../../../../../../../var/tmp /tmp/up")
+		b.Sh(t, "ln -s /proc/1/root /tmp/r; ln -s /proc/self/fd/0 /tmp/fd; mkfifo /tmp/fifo; ln -s "+
+			"../../../../../../../../var/tmp /tmp/up")
 		for _, p := range []string{
-			"/proc/version", "/proc/1/environ", "/proc/1/root/etc/passwd", "/proc/self/root/etc/passwd", "/sys/devices/system/cpu/online", "/dev/null", "/dev/shm/x",
-			"/tmp/r/etc/passwd", "/tmp/fd", "/tmp/fifo", "/tmp/up/" + filepath.Base(filepath.Dir(b.Config.RunDir)) + "/run/keeper.log",
+			"/proc/version", "/proc/1/environ", "/proc/1/root/etc/passwd", "/proc/self/root/etc/passwd",
+			"/sys/devices/system/cpu/online", "/dev/null", "/dev/shm/x",
+			"/tmp/r/etc/passwd", "/tmp/fd", "/tmp/fifo",
+			"/tmp/up/" + filepath.Base(filepath.Dir(b.Config.RunDir)) + "/run/keeper.log",
 		} {
 			if f, err := r.ReadFile(p); err == nil {
 				f.Close()

@@ -30,7 +30,8 @@ var kept = []check{
 			t.Errorf("after its end: %v", err)
 		}
 
-		s = b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"}, Keep: true})
+		s = b.Open(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"}, Keep: true})
 		id = WaitStarted(t, s).Exec
 		WaitOutput(t, s, "ready\n")
 		if err := b.Input(t.Context(), id, strings.NewReader(""), false); !fault.Is(err, fault.Conflict) {
@@ -65,7 +66,8 @@ var kept = []check{
 		Send(t, third, wire.FrameSignal, wire.Signal{Name: "KILL"})
 		Send(t, second, wire.FrameStdin, []byte("two\n"))
 		WaitOutput(t, first, "two\r\ntwo\r\n")
-		if got := WaitOutput(t, third, "two\r\ntwo\r\n"); strings.Contains(got, "not typed") || strings.Contains(got, "one\r\none") {
+		if got := WaitOutput(t, third, "two\r\ntwo\r\n"); strings.Contains(got, "not typed") ||
+			strings.Contains(got, "one\r\none") {
 			t.Errorf("who only looks on sees %q", got)
 		}
 		// Nobody's leaving, and nobody's end of input, is the command's end.
@@ -88,7 +90,9 @@ var kept = []check{
 	{"the end of a kept command is waited for, until it is forgotten", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		let := b.outside(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "until test -e " + let.inside + "; do sleep 0.02; done; exit 7"}, Keep: true})
+		s := b.Open(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "until test -e " + let.inside + "; do sleep 0.02; done; exit 7"},
+				Keep: true})
 		id := WaitStarted(t, s).Exec
 		s.Close()
 		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -141,7 +145,8 @@ var kept = []check{
 	}},
 	{"a reader that only looks on holds nobody up", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.2; head -c 30000000 /dev/zero; exit 3"}, Keep: true})
+		s := b.Open(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.2; head -c 30000000 /dev/zero; exit 3"}, Keep: true})
 		id := WaitStarted(t, s).Exec
 		stuck := b.Open(t, wire.ExecRequest{Attach: id, ReadOnly: true})
 		WaitStarted(t, stuck)
@@ -155,8 +160,10 @@ var kept = []check{
 	{"who attaches has the screen drawn again", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		size := &wire.Size{Cols: 80, Rows: 24}
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'echo drawn $(stty size)' WINCH; echo ready; while :; do sleep 0.01; done"},
-			TTY: true, Stdin: true, Keep: true, Size: size})
+		s := b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", "trap 'echo drawn $(stty size)' WINCH; echo ready; while :; do sleep 0.01; done"},
+				TTY: true, Stdin: true, Keep: true, Size: size})
 		id := WaitStarted(t, s).Exec
 		WaitOutput(t, s, "ready")
 		WaitOutput(t, b.Open(t, wire.ExecRequest{Attach: id, Size: size, Offset: -1}), "drawn 24 80")

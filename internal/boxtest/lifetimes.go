@@ -117,7 +117,8 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		s.Close()
 		b.waitExit(t)
 		r := b.Do(t, wire.ExecRequest{Attach: id})
-		if !strings.HasSuffix(r.Stdout, "end\n") || len(r.Stdout) < 900<<10 || len(r.Stdout) > 1<<20+128<<10 || int64(len(r.Stdout))+r.Dropped != size+4 {
+		if !strings.HasSuffix(r.Stdout, "end\n") || len(r.Stdout) < 900<<10 || len(r.Stdout) > 1<<20+128<<10 ||
+			int64(len(r.Stdout))+r.Dropped != size+4 {
 			t.Errorf("%d bytes kept, %d dropped", len(r.Stdout), r.Dropped)
 		}
 	}},
@@ -176,7 +177,10 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	{"stop asks first", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f := b.outside(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'echo heard > " + f.inside + "; exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
+		s := b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c",
+					"trap 'echo heard > " + f.inside + "; exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
 		WaitOutput(t, s, "ready")
 		if err := b.Stop(t.Context(), patience); err != nil {
 			t.Fatal(err)
@@ -209,7 +213,8 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	{"stop thaws", nil, func(t *testing.T, tier Tier) {
 		for _, grace := range []time.Duration{0, time.Second} {
 			b := tier.Start(t)
-			s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
+			s := b.Open(t,
+				wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
 			WaitOutput(t, s, "ready")
 			f, err := b.Freeze(t.Context())
 			if err != nil {
@@ -228,7 +233,10 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	{"nothing outlives the keeper", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f := b.outside(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo x > " + f.inside + "; echo ready; while :; do echo x >> " + f.inside + "; sleep 0.01; done"}})
+		s := b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c",
+					"echo x > " + f.inside + "; echo ready; while :; do echo x >> " + f.inside + "; sleep 0.01; done"}})
 		WaitOutput(t, s, "ready")
 		st, err := b.Status(t.Context())
 		if err != nil {
@@ -387,7 +395,8 @@ func marked(t *testing.T, mark string) (n int) {
 func groupsOf(t testing.TB, keeper int) []string {
 	t.Helper()
 	var all []string
-	for _, pattern := range []string{"/sys/fs/cgroup/coppice*-%d", "/sys/fs/cgroup/*/coppice*-%d", "/sys/fs/cgroup/*/*/coppice*-%d"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/coppice*-%d", "/sys/fs/cgroup/*/coppice*-%d",
+		"/sys/fs/cgroup/*/*/coppice*-%d"} {
 		found, err := filepath.Glob(fmt.Sprintf(pattern, keeper))
 		if err != nil {
 			t.Fatal(err)

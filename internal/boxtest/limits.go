@@ -62,20 +62,27 @@ var limited = []check{
 			t.Fatal(err)
 		}
 		b := tier.Start(t)
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "ulimit -Hn"}}); r.Stdout != fmt.Sprintln(limit.OpenFilesOfHost(host.Max)) {
+		if r := b.Do(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "ulimit -Hn"}}); r.Stdout != fmt.Sprintln(
+			limit.OpenFilesOfHost(host.Max)) {
 			t.Errorf("commands may open %q files, and their keeper %d", r.Stdout, host.Max)
 		}
 	}},
-	{"locked memory is half of the owner's", []string{plan.TierProcess, plan.TierSupervised}, func(t *testing.T, tier Tier) {
-		var host unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &host); err != nil {
-			t.Fatal(err)
-		}
-		b := tier.Start(t)
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", "import resource; print(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])"}}); r.Stdout != fmt.Sprintln(host.Max/2) {
-			t.Errorf("commands may lock %q bytes, and their owner %d: %s", r.Stdout, host.Max, r.Stderr)
-		}
-	}},
+	{"locked memory is half of the owner's", []string{plan.TierProcess, plan.TierSupervised},
+		func(t *testing.T, tier Tier) {
+			var host unix.Rlimit
+			if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &host); err != nil {
+				t.Fatal(err)
+			}
+			b := tier.Start(t)
+			if r := b.Do(t,
+				wire.ExecRequest{
+					Cmd: []string{"python3", "-c",
+						"import resource; print(resource.getrlimit(resource.RLIMIT_MEMLOCK)[1])"}}); r.Stdout != fmt.Sprintln(
+				host.Max/2) {
+				t.Errorf("commands may lock %q bytes, and their owner %d: %s", r.Stdout, host.Max, r.Stderr)
+			}
+		}},
 	{"a limit of time", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.TimeMS = 500 })
 		if b.Enforced.State("time") != plan.On {
@@ -86,16 +93,21 @@ var limited = []check{
 			code  int
 			limit string
 		}{
-			"its time is up":         {wire.ExecRequest{Cmd: []string{"sleep", "1000"}}, 124, wire.LimitTime},
-			"less was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 100}, 124, ""},
-			"more was asked for":     {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 1 << 62}, 124, wire.LimitTime},
-			"on a terminal":          {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TTY: true}, 124, wire.LimitTime},
-			"heeding no SIGTERM":     {wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 1001) & sleep 1002; sleep 1003"}}, 124, wire.LimitTime},
-			"stopped":                {wire.ExecRequest{Cmd: []string{"sh", "-c", "kill -STOP $$; sleep 1004"}}, 124, wire.LimitTime},
+			"its time is up":     {wire.ExecRequest{Cmd: []string{"sleep", "1000"}}, 124, wire.LimitTime},
+			"less was asked for": {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 100}, 124, ""},
+			"more was asked for": {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TimeoutMS: 1 << 62}, 124,
+				wire.LimitTime},
+			"on a terminal": {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, TTY: true}, 124, wire.LimitTime},
+			"heeding no SIGTERM": {
+				wire.ExecRequest{Cmd: []string{"sh", "-c", "trap '' TERM; (trap '' TERM; sleep 1001) & sleep 1002; sleep 1003"}},
+				124, wire.LimitTime},
+			"stopped": {wire.ExecRequest{Cmd: []string{"sh", "-c", "kill -STOP $$; sleep 1004"}}, 124,
+				wire.LimitTime},
 			"ended by SIGTERM, kept": {wire.ExecRequest{Cmd: []string{"sleep", "1000"}, Keep: true}, 124, wire.LimitTime},
 		} {
 			r := b.Do(t, c.req)
-			if r.Exit.Code != c.code || r.Exit.Limit != c.limit || r.Exit.TimedOut != (c.code == 124) || (c.limit != "") != (r.Exit.Message != "") {
+			if r.Exit.Code != c.code || r.Exit.Limit != c.limit || r.Exit.TimedOut != (c.code == 124) ||
+				(c.limit != "") != (r.Exit.Message != "") {
 				t.Errorf("%s: %+v", about, r.Exit)
 			}
 		}
@@ -131,11 +143,13 @@ var limited = []check{
 			switch {
 			case !over && (r.Exit.Code != 0 || r.Exit.Limit != "" || got != most):
 				t.Errorf("%s: %d bytes, %+v", script, got, r.Exit)
-			case over && (r.Exit.Code != 153 || r.Exit.Limit != wire.LimitOutput || r.Exit.TimedOut || r.Exit.Message == "" || got != most):
+			case over &&
+				(r.Exit.Code != 153 || r.Exit.Limit != wire.LimitOutput || r.Exit.TimedOut || r.Exit.Message == "" || got != most):
 				t.Errorf("%s: %d bytes, %+v", script, got, r.Exit)
 			}
 		}
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"yes"}, TTY: true}); r.Exit.Limit != wire.LimitOutput || len(r.Stdout) != most {
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"yes"}, TTY: true}); r.Exit.Limit != wire.LimitOutput ||
+			len(r.Stdout) != most {
 			t.Errorf("on a terminal: %d bytes, %+v", len(r.Stdout), r.Exit)
 		}
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"yes"}, Keep: true})
@@ -150,7 +164,8 @@ var limited = []check{
 	}},
 	{"a limit of open files", walled, func(t *testing.T, tier Tier) {
 		const most = 20
-		state := "grep -E '^(Sig[PBIC]|Shd|Cap|Seccomp|NoNew|Uid|Gid|Groups)' /proc/self/status; readlink /proc/self/fd/0; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print $1==$2, $1==$3}'"
+		state := "grep -E '^(Sig[PBIC]|Shd|Cap|Seccomp|NoNew|Uid|Gid|Groups)' /proc/self/status; readlink " +
+			"/proc/self/fd/0; ps -o pid= -o sid= -o pgid= -p $$ | awk '{print $1==$2, $1==$3}'"
 		free := tier.Start(t).Sh(t, state).Stdout
 		b := tier.Start(t, func(c *plan.Config) { c.Limits.Files = most })
 		if b.Enforced.State("files") != plan.On {
@@ -159,20 +174,26 @@ var limited = []check{
 		if got := b.Sh(t, state).Stdout; got != free || !strings.Contains(got, "NoNewPrivs:\t1") {
 			t.Errorf("commands are otherwise started differently: %s, and without the limit: %s", got, free)
 		}
-		if r := b.Sh(t, "ulimit -Sn; ulimit -Hn; ulimit -n 21 || echo no; sh -c 'ulimit -Hn 1000 || ulimit -Hn'"); r.Stdout != "20\n20\nno\n20\n" {
+		if r := b.Sh(t,
+			"ulimit -Sn; ulimit -Hn; ulimit -n 21 || echo no; sh -c 'ulimit -Hn 1000 || ulimit -Hn'"); r.Stdout != "20\n20\nno\n20\n" {
 			t.Errorf("%+v", r)
 		}
 		// The shell has three open, makes the rest in order, and uses one itself.
 		const all = "i=3; while [ $i -lt 30 ]; do eval \"exec $i</dev/null\" 2>/dev/null || break; i=$((i+1)); done; echo $i"
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", all}}); atoi(r.Stdout) > most || atoi(r.Stdout) < most-1 {
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", all}}); atoi(r.Stdout) > most ||
+			atoi(r.Stdout) < most-1 {
 			t.Errorf("%+v", r)
 		}
-		for cmd, code := range map[string]int{"true": 0, "false": 1, "no-such-command": 127, "/etc/passwd": 126, "/etc": 126} {
+		for cmd, code := range map[string]int{"true": 0, "false": 1, "no-such-command": 127,
+			"/etc/passwd": 126, "/etc": 126} {
 			if r := b.Do(t, wire.ExecRequest{Cmd: []string{cmd}}); r.Failed != nil || r.Exit.Code != code {
 				t.Errorf("%s: %+v", cmd, r)
 			}
 		}
-		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "test -t 0 && test -t 2 && echo yes; ulimit -n; exec 3</dev/tty && echo tty"}, TTY: true}); r.Stdout != "yes\r\n20\r\ntty\r\n" {
+		if r := b.Do(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", "test -t 0 && test -t 2 && echo yes; ulimit -n; exec 3</dev/tty && echo tty"},
+				TTY: true}); r.Stdout != "yes\r\n20\r\ntty\r\n" {
 			t.Errorf("on a terminal: %+v", r)
 		}
 		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"pwd"}, Dir: "/usr"}); r.Stdout != "/usr\n" {
@@ -202,7 +223,8 @@ var limited = []check{
 		if err := cgroup.CanLimitCPU(tier.Config(t).Caller.Root); err != nil {
 			c := tier.Config(t)
 			change(&c)
-			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) ||
+				fault.HintOf(err) == "" {
 				t.Errorf("it begins without: %v", err)
 			}
 			return
@@ -214,7 +236,11 @@ var limited = []check{
 		before := b.below(t)
 		// Two that never rest, for two seconds; what they had is at most a fifth of it.
 		// On a busy machine it is less.
-		r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", "TIMEFORMAT='%U %S %R'; time { timeout 2 sh -c 'while :; do :; done' & timeout 2 sh -c 'while :; do :; done' & wait; }"}})
+		r := b.Do(t,
+			wire.ExecRequest{
+				Cmd: []string{"bash", "-c",
+					"TIMEFORMAT='%U %S %R'; time { timeout 2 sh -c 'while :; do :; done' & timeout 2 sh -c 'while :; do :; done' & " +
+						"wait; }"}})
 		f := strings.Fields(r.Stderr)
 		if len(f) != 3 {
 			t.Fatalf("%+v", r)
@@ -271,8 +297,10 @@ var limited = []check{
 	}},
 	{"a strong box is whole, or does not begin", walled, func(t *testing.T, tier Tier) {
 		for about, change := range map[string]func(*plan.Config){
-			"plain":                   func(*plan.Config) {},
-			"limits":                  func(c *plan.Config) { c.Limits = plan.Limits{TimeMS: 1000, Output: 1 << 20, Files: 100} },
+			"plain": func(*plan.Config) {},
+			"limits": func(c *plan.Config) {
+				c.Limits = plan.Limits{TimeMS: 1000, Output: 1 << 20, Files: 100}
+			},
 			"memory, without a group": func(c *plan.Config) { c.NoCgroup, c.Limits.Memory = true, 1<<30 },
 			"ids that are the host's": func(c *plan.Config) { c.NoIDMap = true },
 			"pids, fewer than can be": func(c *plan.Config) { c.NoCgroup, c.Limits.Pids = true, 5 },
@@ -298,7 +326,8 @@ var limited = []check{
 			switch {
 			case len(lacks) == 0 && err != nil:
 				t.Errorf("%s: %v, and nothing is weak", about, err)
-			case len(lacks) > 0 && (!fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" || !strings.Contains(err.Error(), lacks[0].Name)):
+			case len(lacks) > 0 &&
+				(!fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" || !strings.Contains(err.Error(), lacks[0].Name)):
 				t.Errorf("%s: %v, and %+v", about, err, lacks)
 			}
 			if len(lacks) == 0 && strings.HasPrefix(about, "memory") {
@@ -310,7 +339,8 @@ var limited = []check{
 		for _, l := range []plan.Limits{{TimeMS: 1}, {Output: 1}, {Files: 1}, {MilliCPUs: 1}, {Memory: 1}} {
 			c := tier.Config(t)
 			c.Limits = l
-			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+			if _, _, err := box.Start(t.Context(), programtest.Programs(), c); !fault.Is(err, fault.Unsupported) ||
+				fault.HintOf(err) == "" {
 				t.Errorf("%+v: %v", l, err)
 			}
 		}

@@ -104,7 +104,9 @@ var looks = []check{
 			t.Errorf("an empty box: %+v, %v", r, err)
 		}
 		before := time.Now()
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", `sleep 1234 & exec sh -c "while :; do :; done" "$(printf 'a\377b\n\001')" ""`}})
+		s := b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", `sleep 1234 & exec sh -c "while :; do :; done" "$(printf 'a\377b\n\001')" ""`}})
 		st := WaitStarted(t, s)
 		var p wire.Process
 		for range 100 {
@@ -119,7 +121,8 @@ var looks = []check{
 		if d := p.Started.Sub(before); d < -2*time.Second || d > time.Minute {
 			t.Errorf("it was started %v after we did so", d)
 		}
-		if len(p.Args) != 5 || p.Args[3] != "a\ufffdb\n\x01" || len(p.Raw) != 5 || string(p.Raw[3]) != "a\xffb\n\x01" || p.Cut {
+		if len(p.Args) != 5 || p.Args[3] != "a\ufffdb\n\x01" || len(p.Raw) != 5 ||
+			string(p.Raw[3]) != "a\xffb\n\x01" || p.Cut {
 			t.Errorf("%+v", p)
 		}
 		kid, ok := b.seen(t, "1234")
@@ -133,7 +136,10 @@ var looks = []check{
 	{"a list of many processes with long arguments", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		b.shown(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", `i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; echo ready; wait`, strings.Repeat("\x01", 100_000)}})
+		s := b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", `i=0; while [ $i -lt 150 ]; do sleep 1000 & i=$((i+1)); done; echo ready; wait`,
+					strings.Repeat("\x01", 100_000)}})
 		WaitOutput(t, s, "ready")
 		r, err := b.Processes(t.Context())
 		if err != nil || len(r.Processes) < 151 {
@@ -151,7 +157,8 @@ var looks = []check{
 		if !ok {
 			t.Fatal("it does not run")
 		}
-		if err := b.SignalProcess(t.Context(), p.PID, wire.ProcessSignal{Name: "TERM", Start: p.Start + 1}); !fault.Is(err, fault.NotFound) {
+		if err := b.SignalProcess(t.Context(), p.PID,
+			wire.ProcessSignal{Name: "TERM", Start: p.Start + 1}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("one that was started later: %v", err)
 		}
 		if _, ok := b.seen(t, "4321"); !ok {
@@ -185,7 +192,8 @@ var looks = []check{
 			outside = append(outside, os.Getpid(), os.Getppid())
 		}
 		for _, pid := range append(outside, 1<<30) {
-			if err := b.SignalProcess(t.Context(), pid, wire.ProcessSignal{Name: "KILL"}); !fault.Is(err, fault.Denied) && !fault.Is(err, fault.NotFound) {
+			if err := b.SignalProcess(t.Context(), pid, wire.ProcessSignal{Name: "KILL"}); !fault.Is(err, fault.Denied) &&
+				!fault.Is(err, fault.NotFound) {
 				t.Errorf("process %d: %v", pid, err)
 			}
 		}

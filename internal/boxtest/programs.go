@@ -140,7 +140,9 @@ func elf(code []byte) []byte {
 // put writes an executable file inside.
 func (b *Box) put(t testing.TB, name string, content []byte) {
 	t.Helper()
-	if r := b.Sh(t, fmt.Sprintf("mkdir -p $(dirname %s); echo %s | base64 -d > %[1]s; chmod +x %[1]s", name, base64.StdEncoding.EncodeToString(content))); r.Exit.Code != 0 {
+	if r := b.Sh(t,
+		fmt.Sprintf("mkdir -p $(dirname %s); echo %s | base64 -d > %[1]s; chmod +x %[1]s", name,
+			base64.StdEncoding.EncodeToString(content))); r.Exit.Code != 0 {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -170,7 +172,9 @@ var programs = []check{
 		b := tier.Start(t, traced)
 		b.put(t, "/tmp/d/script", []byte("#!/bin/sh -u\ncd /usr; /bin/cat </dev/null; exit 3\n"))
 		_, from, _ := b.recorded(t, 0)
-		r := b.Do(t, wire.ExecRequest{Dir: "/etc", Cmd: []string{"sh", "-c", "/tmp/d/script 'a b' ''; /no/such/program; (sh -c 'kill -KILL $$'); exec /bin/false"}})
+		r := b.Do(t,
+			wire.ExecRequest{Dir: "/etc",
+				Cmd: []string{"sh", "-c", "/tmp/d/script 'a b' ''; /no/such/program; (sh -c 'kill -KILL $$'); exec /bin/false"}})
 		if r.Exit.Code != 1 {
 			t.Fatalf("%+v", r)
 		}
@@ -203,7 +207,8 @@ var programs = []check{
 			if exe == "dash" || exe == "bash" {
 				exe = "sh"
 			}
-			if c.Parent != c.parent || c.Before != c.before || c.Dir != c.dir || exe != c.exe && exe != "busybox" && exe != "coreutils" ||
+			if c.Parent != c.parent || c.Before != c.before || c.Dir != c.dir || exe != c.exe && exe != "busybox" &&
+				exe != "coreutils" ||
 				c.Exec != r.Started.Exec || c.Asked || c.Lost || c.Cut != 0 || c.PID <= 1 {
 				t.Errorf("%q: %+v", c.line(), c.StartedProgram)
 			}
@@ -283,7 +288,8 @@ child(orphan)
 		b.await(t, "by-orphan")
 		runs, _, _ := b.recorded(t, 0)
 		begun, asked := split(runs)
-		for _, name := range []string{"by-fd", "by-at x", "by-memory", "by-spawn", "by-thread", "by-one-of-many", "true tower", "by-orphan"} {
+		for _, name := range []string{"by-fd", "by-at x", "by-memory", "by-spawn", "by-thread", "by-one-of-many",
+			"true tower", "by-orphan"} {
 			if r := find(t, begun, name); name == "by-memory" && !strings.HasPrefix(r.Exe, "/memfd:hidden") {
 				t.Errorf("%+v", r)
 			}
@@ -292,7 +298,8 @@ child(orphan)
 			switch {
 			case p.line() == "in-vain" && (!p.Asked || p.Exe != "/etc/passwd"):
 				t.Errorf("a program is recorded that did not start: %+v", p)
-			case len(p.Args) == 2 && p.Args[0] == "long" && (p.Cut != int64(len("long\x00")+8001-4096) || len(p.Args[1]) != 4096-5):
+			case len(p.Args) == 2 && p.Args[0] == "long" &&
+				(p.Cut != int64(len("long\x00")+8001-4096) || len(p.Args[1]) != 4096-5):
 				t.Errorf("%d bytes are cut, %d left", p.Cut, len(p.Args[1]))
 			case p.ArgsRaw != nil && string(p.ArgsRaw[0]) != "\xff\xfe":
 				t.Errorf("arguments %q", p.ArgsRaw)
@@ -327,7 +334,9 @@ os.kill(p, 9)
 		b := tier.Start(t, traced)
 		loop := []byte("\xb8\x22\x00\x00\x00\x0f\x05\xeb\xf7") // pause(), again and again
 		if runtime.GOARCH == "arm64" {
-			loop = []byte("\x00\x00\x80\xd2\x01\x00\x80\xd2\x02\x00\x80\xd2\x03\x00\x80\xd2\xc8\x09\x80\xd2\x01\x00\x00\xd4\xfa\xff\xff\x17") // ppoll(0, 0, 0, 0)
+			// ppoll(0, 0, 0, 0)
+			loop = []byte(
+				"\x00\x00\x80\xd2\x01\x00\x80\xd2\x02\x00\x80\xd2\x03\x00\x80\xd2\xc8\x09\x80\xd2\x01\x00\x00\xd4\xfa\xff\xff\x17")
 		}
 		b.put(t, "/tmp/d/one", elf(loop))
 		b.put(t, "/tmp/d/two", elf(loop))
@@ -378,7 +387,9 @@ for _ in range(20):
 		b := tier.Start(t, traced)
 		const shells, each = 8, 150
 		_, from, _ := b.recorded(t, 0)
-		r := b.Sh(t, fmt.Sprintf("for s in $(seq %d); do (i=0; while [ $i -lt %d ]; do /bin/true $s $i; i=$((i+1)); done) & done; wait", shells, each))
+		r := b.Sh(t,
+			fmt.Sprintf("for s in $(seq %d); do (i=0; while [ $i -lt %d ]; do /bin/true $s $i; i=$((i+1)); done) & done; wait",
+				shells, each))
 		if r.Exit.Code != 0 {
 			t.Fatalf("%+v", r)
 		}
@@ -392,7 +403,8 @@ for _ in range(20):
 				continue
 			}
 			seen[p.line()]++
-			if p.Exec != r.Started.Exec || strings.HasPrefix(p.line(), "/bin/true") && (p.Parent != runs[0].ID || p.end == nil || p.end.Code != 0) {
+			if p.Exec != r.Started.Exec || strings.HasPrefix(p.line(), "/bin/true") &&
+				(p.Parent != runs[0].ID || p.end == nil || p.end.Code != 0) {
 				t.Errorf("%+v, end %+v", p.StartedProgram, p.end)
 			}
 		}

@@ -63,15 +63,16 @@ func (b *Box) refusedUntil(t testing.TB, n int) []wire.NetEvent {
 	defer cancel()
 	enough := errors.New("enough")
 	var all []wire.NetEvent
-	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetRefused}}, func(ev wire.NetEvent) error {
-		if ev.Kind != "" {
-			all = append(all, ev)
-		}
-		if sum(all) >= n {
-			return enough
-		}
-		return nil
-	})
+	err := journal.Follow(ctx, journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetRefused}},
+		func(ev wire.NetEvent) error {
+			if ev.Kind != "" {
+				all = append(all, ev)
+			}
+			if sum(all) >= n {
+				return enough
+			}
+			return nil
+		})
 	if !errors.Is(err, enough) {
 		t.Fatalf("%d refusals are told, %v; want %d", sum(all), err, n)
 	}
@@ -99,7 +100,8 @@ var refusals = []check{
 			if pid == 0 {
 				pid = ev.PID
 			}
-			if got[ev.Syscall]++; ev.Exec != "x-all" || ev.Program != callerAt || ev.PID != pid || pid <= 1 || ev.Count > 1 || ev.Verdict != wire.VerdictDeny {
+			if got[ev.Syscall]++; ev.Exec != "x-all" || ev.Program != callerAt || ev.PID != pid || pid <= 1 || ev.Count > 1 ||
+				ev.Verdict != wire.VerdictDeny {
 				t.Errorf("%+v", ev)
 			}
 		}
@@ -126,7 +128,10 @@ var refusals = []check{
 	{"of many programs no refusal is left out", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		const n = 80 // more than are told one by one, unless it takes long
-		r := b.Sh(t, fmt.Sprintf("export GORACE=atexit_sleep_ms=0; cd /tmp && cp %s p && i=0; while [ $i -lt %d ]; do ln p %s-$i; ./%[3]s-$i many 2 >/dev/null || exit; i=$((i+1)); done", callerAt, n, CallerArgv0))
+		r := b.Sh(t,
+			fmt.Sprintf(
+				"export GORACE=atexit_sleep_ms=0; cd /tmp && cp %s p && i=0; while [ $i -lt %d ]; do ln p %s-$i; ./%[3]s-$i "+
+					"many 2 >/dev/null || exit; i=$((i+1)); done", callerAt, n, CallerArgv0))
 		if evs := b.refusals(t); r.Exit.Code != 0 || sum(evs) != 2*n {
 			t.Errorf("%d refusals in %d events: %+v", sum(evs), len(evs), r)
 		}
@@ -155,11 +160,17 @@ var refusals = []check{
 	{"refusals belong to the command that they descend from", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, calling(t))
 		// A session of its own, of which the command is a parent.
-		if r := b.Do(t, wire.ExecRequest{ID: "x-own", Cmd: []string{"sh", "-c", "setsid --wait " + callerAt + " many 2"}}); r.Exit.Code != 0 || r.Exit.Denials != 2 {
+		if r := b.Do(t,
+			wire.ExecRequest{ID: "x-own",
+				Cmd: []string{"sh", "-c", "setsid --wait " + callerAt + " many 2"}}); r.Exit.Code != 0 || r.Exit.Denials != 2 {
 			t.Errorf("%+v", r)
 		}
 		// The command has ended, and its session has not.
-		if r := b.Do(t, wire.ExecRequest{ID: "x-gone", Cmd: []string{"sh", "-c", "mkfifo /tmp/f; (read x </tmp/f; exec " + callerAt + " many 3) >/dev/null 2>&1 &"}}); r.Exit.Code != 0 || r.Exit.Denials != 0 {
+		if r := b.Do(t,
+			wire.ExecRequest{ID: "x-gone",
+				Cmd: []string{"sh", "-c",
+					"mkfifo /tmp/f; (read x </tmp/f; exec " + callerAt + " many 3) >/dev/null 2>&1 &"}}); r.Exit.Code != 0 ||
+			r.Exit.Denials != 0 {
 			t.Errorf("%+v", r)
 		}
 		b.Sh(t, "echo go >/tmp/f")
@@ -175,7 +186,8 @@ var refusals = []check{
 		b := tier.Start(t, func(c *plan.Config) { told(t, c) })
 		r := b.Do(t, wire.ExecRequest{ID: "x-killed", Cmd: []string{"sh", "-c", "kill -SYS $$"}})
 		evs := b.refusals(t)
-		if r.Exit.Signal != "SYS" || r.Exit.Denials != 1 || len(evs) != 1 || evs[0].Exec != "x-killed" || evs[0].Reason != wire.RefusedKilled || evs[0].Syscall != "" {
+		if r.Exit.Signal != "SYS" || r.Exit.Denials != 1 || len(evs) != 1 || evs[0].Exec != "x-killed" ||
+			evs[0].Reason != wire.RefusedKilled || evs[0].Syscall != "" {
 			t.Errorf("%+v, %+v", r, evs)
 		}
 	}},
@@ -183,9 +195,12 @@ var refusals = []check{
 		b := tier.Start(t, func(c *plan.Config) { told(t, c) })
 		for _, script := range []string{
 			"ls -l /etc >/dev/null; id; ps ax >/dev/null; df / >/dev/null; ulimit -n 64; date",
-			"command -v git >/dev/null && cd /tmp && git init -q r && cd r && git -c user.name=n -c user.email=e commit -q --allow-empty -m m",
-			"command -v python3 >/dev/null && python3 -c 'import subprocess, socket, multiprocessing, threading; subprocess.run([\"true\"]); multiprocessing.Pool(2).map(abs, [1]); socket.getaddrinfo(\"localhost\", 80)'",
-			"command -v node >/dev/null && node -e 'require(\"os\").networkInterfaces(); require(\"fs\").readFile(\"/etc/passwd\", () => {})'",
+			"command -v git >/dev/null && cd /tmp && git init -q r && cd r && git -c user.name=n -c user.email=e commit -q " +
+				"--allow-empty -m m",
+			"command -v python3 >/dev/null && python3 -c 'import subprocess, socket, multiprocessing, threading; " +
+				"subprocess.run([\"true\"]); multiprocessing.Pool(2).map(abs, [1]); socket.getaddrinfo(\"localhost\", 80)'",
+			"command -v node >/dev/null && node -e 'require(\"os\").networkInterfaces(); " +
+				"require(\"fs\").readFile(\"/etc/passwd\", () => {})'",
 			"command -v curl >/dev/null && curl -sS --max-time 2 http://localhost:1",
 			"command -v gcc >/dev/null && cd /tmp && echo 'int main(){return 0;}' >a.c && gcc a.c && ./a.out",
 			"command -v go >/dev/null && go version",

@@ -13,8 +13,10 @@ import (
 var terminals = []check{
 	{"a terminal has its size and is resized", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'stty size; exit' WINCH; stty size; echo ready; while :; do sleep 0.01; done"},
-			TTY: true, Stdin: true, Size: &wire.Size{Cols: 101, Rows: 33}})
+		s := b.Open(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", "trap 'stty size; exit' WINCH; stty size; echo ready; while :; do sleep 0.01; done"},
+				TTY: true, Stdin: true, Size: &wire.Size{Cols: 101, Rows: 33}})
 		if got := WaitOutput(t, s, "ready"); !strings.Contains(got, "33 101") {
 			t.Errorf("%q", got)
 		}
@@ -25,7 +27,9 @@ var terminals = []check{
 	}},
 	{"a terminal is the controlling one, of the sandbox's own", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "tty; echo to-tty > /dev/tty; test -w $(tty) && echo writable; echo $TERM"}, TTY: true})
+		r := b.Do(t,
+			wire.ExecRequest{
+				Cmd: []string{"sh", "-c", "tty; echo to-tty > /dev/tty; test -w $(tty) && echo writable; echo $TERM"}, TTY: true})
 		for _, want := range []string{"/dev/pts/", "to-tty", "writable", "xterm-256color"} {
 			if !strings.Contains(r.Stdout, want) {
 				t.Errorf("%q is not in %q", want, r.Stdout)
@@ -69,7 +73,9 @@ var terminals = []check{
 	}},
 	{"a hang-up reaches a terminal's session", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 9' HUP; echo ready; while :; do sleep 0.01; done"}, TTY: true})
+		s := b.Open(t,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "trap 'exit 9' HUP; echo ready; while :; do sleep 0.01; done"},
+				TTY: true})
 		WaitOutput(t, s, "ready")
 		Send(t, s, wire.FrameHangup, []byte{})
 		if r := Collect(s); r.Exit.Code != 9 {
@@ -104,7 +110,8 @@ var terminals = []check{
 	}},
 	{"a shell and its job are frozen unseen", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"bash", "--norc", "-i"}, TTY: true, Stdin: true, Env: []string{"PS1=> "}})
+		s := b.Open(t,
+			wire.ExecRequest{Cmd: []string{"bash", "--norc", "-i"}, TTY: true, Stdin: true, Env: []string{"PS1=> "}})
 		WaitOutput(t, s, "> ")
 		Send(t, s, wire.FrameStdin, []byte("echo be''gun; sleep 1; echo slept-$?\n"))
 		WaitOutput(t, s, "begun")

@@ -77,7 +77,8 @@ var traces = []check{
 			if p.Started.Before(start) || p.PID <= 1 || p.Parent == 0 && p.Dir != "/usr" {
 				t.Errorf("%+v", p)
 			}
-			if p.Args[0] == "ls" && !slices.ContainsFunc(list, func(up wire.Program) bool { return up.PID == p.Parent && up.Args[0] == "/bin/sh" }) {
+			if p.Args[0] == "ls" &&
+				!slices.ContainsFunc(list, func(up wire.Program) bool { return up.PID == p.Parent && up.Args[0] == "/bin/sh" }) {
 				t.Errorf("%+v: its parent is not the shell", p)
 			}
 		}
@@ -137,7 +138,8 @@ X`)
 		if tier.Name == plan.TierGvisor {
 			script = "/tmp/d/script a"
 		}
-		for _, want := range []string{script, "/usr/bin/python3 /tmp/d/p.py", "by-fd", "by-at x", "by-path", "by-spawn", "by-thread"} {
+		for _, want := range []string{script, "/usr/bin/python3 /tmp/d/p.py", "by-fd", "by-at x", "by-path",
+			"by-spawn", "by-thread"} {
 			if n := len(slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s != want })); n != 1 {
 				t.Errorf("%q was seen %d times in %q", want, n, all)
 			}
@@ -188,7 +190,9 @@ X`)
 			t.Errorf("%d listed, %d in all, the last %q", len(list), count(list), list[len(list)-1].Args)
 		}
 		// Details give way.
-		do(fmt.Sprintf("sh -c 'i=0; while [ $i -lt %d ]; do /bin/true detail; i=$((i+1)); done'; i=0; while [ $i -lt 200 ]; do /bin/true root; i=$((i+1)); done", n))
+		do(fmt.Sprintf(
+			"sh -c 'i=0; while [ $i -lt %d ]; do /bin/true detail; i=$((i+1)); done'; i=0; while [ $i -lt 200 ]; do "+
+				"/bin/true root; i=$((i+1)); done", n))
 		list := b.programs(t)
 		if got := lines(list, true); len(got) != 201 || !strings.HasPrefix(got[0], "sh -c ") || count(list) != n+201 {
 			t.Errorf("%d roots, %d in all, the first %.40q", len(got), count(list), got)
@@ -202,7 +206,9 @@ X`)
 	{"freezes and starts and promotions do not wait for each other", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		// Directories of a lower layer, whose renames freeze everything.
-		b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", `cd /etc; while :; do for d in */; do mv "$d" "x-${d%/}" 2>/dev/null && mv "x-${d%/}" "$d"; done; done`}})
+		b.Open(t, wire.ExecRequest{
+			Cmd: []string{"sh", "-c",
+				`cd /etc; while :; do for d in */; do mv "$d" "x-${d%/}" 2>/dev/null && mv "x-${d%/}" "$d"; done; done`}})
 		b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "while :; do /bin/true; (/bin/true &); done"}})
 		done := make(chan struct{})
 		go func() {

@@ -30,7 +30,8 @@ func (a *acknowledged) add(kind, what string) {
 
 // subject gives what a record is about, for the kinds that clients are told of.
 func subject(r wire.LedgerRecord) (what string) {
-	field := map[string]string{"exec": "exec", "exit": "exec", "snapshot": "snapshot", "fork": "child", "rollback": "to"}[r.Kind]
+	field := map[string]string{"exec": "exec", "exit": "exec", "snapshot": "snapshot", "fork": "child",
+		"rollback": "to"}[r.Kind]
 	what, _ = r.Body[field].(string)
 	return what
 }

@@ -67,7 +67,8 @@ func (a *app) apply() *cobra.Command {
 	f := cmd.Flags()
 	for _, w := range []struct{ way, text string }{
 		{wire.GitSquash, "make one commit of all that changed (default)"}, {wire.GitMerge, "merge the sandbox's commits"},
-		{wire.GitRebase, "make each of the sandbox's commits anew"}, {wire.GitPatch, "change files and index, and commit nothing"},
+		{wire.GitRebase, "make each of the sandbox's commits anew"},
+		{wire.GitPatch, "change files and index, and commit nothing"},
 	} {
 		ways[w.way] = f.Bool(w.way, false, w.text)
 	}
@@ -75,7 +76,8 @@ func (a *app) apply() *cobra.Command {
 	f.StringVarP(&req.Message, "message", "m", "", "the `TEXT` of the commit")
 	f.StringVar(&req.Onto, "onto", "", "apply to `BRANCH`, and not to the one that is checked out")
 	f.StringVar(&req.Author, "author", "", "the author, as `\"NAME <ADDRESS>\"`")
-	f.StringArrayVar(&req.CoAuthors, "co-author", nil, "add a line Co-authored-by for `\"NAME <ADDRESS>\"`; may be given again")
+	f.StringArrayVar(&req.CoAuthors, "co-author", nil,
+		"add a line Co-authored-by for `\"NAME <ADDRESS>\"`; may be given again")
 	f.StringArrayVar(&req.Trailers, "trailer", nil, "add `\"KEY: VALUE\"` at the end of the message; may be given again")
 	f.StringArrayVar(&req.Trust, "trust", nil, "you have looked at `PATH`, which is marked; may be given again")
 	f.BoolVar(&req.TrustAll, "trust-all", false, "you have looked at all that is marked")
@@ -146,7 +148,8 @@ func untrusted(marks []wire.GitMark) error {
 		}
 		last = m.Name()
 	}
-	return fault.New(fault.Denied, "%s", strings.TrimSuffix(b.String(), ";")).WithHint("look at them with coppice diff, then add:%s", hint.String())
+	return fault.New(fault.Denied, "%s", strings.TrimSuffix(b.String(), ";")).
+		WithHint("look at them with coppice diff, then add:%s", hint.String())
 }
 
 // askTrust asks for each path with marks. What is not answered with yes ends it.
@@ -189,7 +192,8 @@ func (a *app) applied(w io.Writer, name string, res wire.GitApplied) error {
 		if err := gitNames(w, p, res.Changes, res.Marks, true); err != nil {
 			return err
 		}
-		a.note("%s of %s would be applied to %s as %s; nothing was done", what, tty.Clean(name), onto(res), tty.Clean(res.Way))
+		a.note("%s of %s would be applied to %s as %s; nothing was done", what, tty.Clean(name), onto(res),
+			tty.Clean(res.Way))
 		return nil
 	case res.Way == wire.GitPatch:
 		a.note("%s of %s changed in the work tree and the index; commit them with: git commit", what, tty.Clean(name))

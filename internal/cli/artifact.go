@@ -26,7 +26,8 @@ type registryFlags struct {
 
 func (r *registryFlags) add(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&r.name, "registry", "", what)
-	cmd.Flags().BoolVar(&r.plain, "plain-http", false, "talk to that registry without encryption, as is done with one of this machine")
+	cmd.Flags().BoolVar(&r.plain, "plain-http", false,
+		"talk to that registry without encryption, as is done with one of this machine")
 }
 
 // named is a repository of a registry that who sits here has named, by whom it may be
@@ -42,7 +43,8 @@ func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
 		return nil, nil
 	}
 	if r.name == "" || !layers {
-		return nil, fault.New(fault.Invalid, "a registry is for layers").WithHint("say both: --with-layers --registry REGISTRY/REPOSITORY")
+		return nil, fault.New(fault.Invalid, "a registry is for layers").
+			WithHint("say both: --with-layers --registry REGISTRY/REPOSITORY")
 	}
 	ref, err := registry.Parse(r.name)
 	if err != nil {
@@ -53,7 +55,8 @@ func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
 
 // open makes ready for it, with the credentials of who sits here.
 func (a *app) open(n *named) (*registry.Repository, error) {
-	return registry.Open(n.Reference, registry.Options{PlainHTTP: n.plain, Credentials: registry.UserCredentials(a.getenv)})
+	return registry.Open(n.Reference,
+		registry.Options{PlainHTTP: n.plain, Credentials: registry.UserCredentials(a.getenv)})
 }
 
 // artifactPush puts the layers of a sandbox into a registry. References in git are set by
@@ -177,7 +180,8 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 		}
 		from = &named{Reference: ref}
 		if ref.Local() {
-			return nil, fault.New(fault.Denied, "the proposal has its layers in %s, which is a registry of the proposer's own machine", tty.Clean(ref.Name())).
+			return nil, fault.New(fault.Denied,
+				"the proposal has its layers in %s, which is a registry of the proposer's own machine", tty.Clean(ref.Name())).
 				WithHint("if it is yours as well, say so: --registry %s", tty.Clean(ref.Name()))
 		}
 	}

@@ -49,7 +49,10 @@ allowed.
 }
 
 // answering completes a command that answers what waits for a person.
-func (a *app) answering(cmd *cobra.Command, answer func(*client.Client, context.Context, string, wire.AnswerRequest) (wire.AnswerResult, error)) *cobra.Command {
+func (a *app) answering(
+	cmd *cobra.Command,
+	answer func(*client.Client, context.Context, string, wire.AnswerRequest) (wire.AnswerResult, error),
+) *cobra.Command {
 	var lasts time.Duration
 	cmd.Args, cmd.ValidArgsFunction = between(2, -1, "the name of a sandbox and hosts"), a.answerable
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

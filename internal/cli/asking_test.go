@@ -38,7 +38,8 @@ func TestAskingClients(t *testing.T) {
 			if q.Proto != "dns" || q.Name != host || strings.Contains(l.hits(), host) {
 				t.Errorf("%+v, and the hosts were asked for %s", q, l.hits())
 			}
-			if said := l.run("approve", sandbox, fmt.Sprintf("%s:%d", host, port), "--json"); !strings.Contains(said, `"settled":[{"place":"`+host+`"`) {
+			if said := l.run("approve", sandbox, fmt.Sprintf("%s:%d", host, port),
+				"--json"); !strings.Contains(said, `"settled":[{"place":"`+host+`"`) {
 				t.Errorf("it settled %s", said)
 			}
 			<-done
@@ -54,7 +55,8 @@ func TestAskingClients(t *testing.T) {
 				l.denied("dns", "_https._tcp."+host, "nobody is asked about names of services")
 			}
 			l.told("the answer", func(ev wire.NetEvent) bool {
-				return ev.Kind == wire.NetAsk && ev.Name == host && ev.Verdict == wire.VerdictAllow && strings.HasPrefix(ev.Rule, host)
+				return ev.Kind == wire.NetAsk && ev.Name == host && ev.Verdict == wire.VerdictAllow &&
+					strings.HasPrefix(ev.Rule, host)
 			})
 		})
 	}
@@ -72,7 +74,8 @@ func TestAskingClients(t *testing.T) {
 		}()
 		l.asked("twoports.lab.test", done)
 		l.run("approve", sandbox, "twoports.lab.test")
-		if q := l.asked("twoports.lab.test:80", done); q.Proto != "tcp" || q.Port != 80 || q.Waiting == 0 || strings.Contains(l.hits(), "http twoports.lab.test") {
+		if q := l.asked("twoports.lab.test:80", done); q.Proto != "tcp" || q.Port != 80 || q.Waiting == 0 ||
+			strings.Contains(l.hits(), "http twoports.lab.test") {
 			t.Errorf("%+v", q)
 		}
 		l.run("approve", sandbox, "twoports.lab.test:80")

@@ -66,11 +66,13 @@ func (a *app) verifyBundle(cmd *cobra.Command, ask demands) error {
 	if err != nil {
 		return err
 	}
-	res := bundleResult{Sandbox: string(v.Sandbox), Records: v.Records, Origin: v.Log.Origin, Size: v.Log.Size, Key: v.Key, Trusted: v.Trusted, Grown: v.Grown,
+	res := bundleResult{Sandbox: string(v.Sandbox), Records: v.Records, Origin: v.Log.Origin, Size: v.Log.Size, Key: v.Key,
+		Trusted: v.Trusted, Grown: v.Grown,
 		Witnessed: v.Witnessed, Seen: v.Seen, Captures: v.Blobs, Absent: v.Absent, First: v.First, Last: v.Last}
 	err = a.print(res, func(w io.Writer) error { return a.bundleText(w, &res) })
 	if !res.Trusted {
-		a.note("no key was given: that proves that whoever has %s made it; compare that with what the host's owner says, or give --key", tty.Clean(res.Key))
+		a.note("no key was given: that proves that whoever has %s made it; compare that with what the host's owner says, "+
+			"or give --key", tty.Clean(res.Key))
 	}
 	return err
 }

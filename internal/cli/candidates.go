@@ -72,7 +72,8 @@ func parseCandidates(name string, text []byte) (f candidatesFile, err error) {
 }
 
 // candidatesForm is the hint on how a file looks.
-const candidatesForm = "a file looks like this: {test: make test, candidates: [{name: a, cmd: agent --plan a}, {name: b, cmd: agent --plan b}]}"
+const candidatesForm = "a file looks like this: {test: make test, candidates: [{name: a, cmd: agent --plan a}, " +
+	"{name: b, cmd: agent --plan b}]}"
 
 // candidatesParser reads one file.
 type candidatesParser struct{ name string }

@@ -26,7 +26,8 @@ candidates:
     cmd: echo "a b" # c
   - cmd: 'exit 1'
 `))
-	want := candidatesFile{Base: "123456789012", Test: "make test\necho done\n", Score: "echo 1", Jobs: 4, Timeout: 90 * time.Second,
+	want := candidatesFile{Base: "123456789012", Test: "make test\necho done\n", Score: "echo 1", Jobs: 4,
+		Timeout:    90 * time.Second,
 		Candidates: []wire.Candidate{{Name: "7", Cmd: "true"}, {Name: "é \x1b[31m", Cmd: `echo "a b"`}, {Cmd: "exit 1"}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -36,10 +37,11 @@ candidates:
 func TestParseCandidates_RefusesWithThePlace(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct{ msg, hint string }{
-		"":                                  {"f is empty", "looks like"},
-		"# nothing\n":                       {"f is empty", ""},
-		"- a\n":                             {"f:1:1: a list, where keys", ""},
-		"tests: x\n":                        {`f:1:1: there is no key "tests"`, "did you mean test? the keys here are base, candidates, jobs, score, test, timeout"},
+		"":            {"f is empty", "looks like"},
+		"# nothing\n": {"f is empty", ""},
+		"- a\n":       {"f:1:1: a list, where keys", ""},
+		"tests: x\n": {`f:1:1: there is no key "tests"`,
+			"did you mean test? the keys here are base, candidates, jobs, score, test, timeout"},
 		"test: a\nzzz: b\n":                 {`f:2:1: there is no key "zzz"`, "the keys here are"},
 		"test: a\ntest: b\n":                {"f:2:1: test is given twice", ""},
 		"test: true\n":                      {"f:1:7: a truth value, where a command is wanted", `in quotes: "true"`},
@@ -68,7 +70,8 @@ func TestParseCandidates_RefusesWithThePlace(t *testing.T) {
 		strings.Repeat("[", 20000):                           {"f: ", ""},
 	} {
 		_, err := parseCandidates("f", []byte(text))
-		if !fault.Is(err, fault.Invalid) || !strings.HasPrefix(err.Error(), want.msg) || !strings.Contains(fault.HintOf(err), want.hint) {
+		if !fault.Is(err, fault.Invalid) || !strings.HasPrefix(err.Error(), want.msg) ||
+			!strings.Contains(fault.HintOf(err), want.hint) {
 			t.Errorf("%.60q: %v, hint %q", text, err, fault.HintOf(err))
 		}
 	}

@@ -52,7 +52,9 @@ func TestLongChain(t *testing.T) {
 	show := func(box string, at int) {
 		t.Helper()
 		var out strings.Builder
-		x, err := d.client.Exec(ctx, box, wire.ExecRequest{Cmd: []string{"sh", "-c", "cd /var/tmp/chain; cat count; ls | grep -c tenth-"}}, client.Streams{Stdout: &out})
+		x, err := d.client.Exec(ctx, box,
+			wire.ExecRequest{Cmd: []string{"sh", "-c", "cd /var/tmp/chain; cat count; ls | grep -c tenth-"}},
+			client.Streams{Stdout: &out})
 		want := fmt.Sprintf("%d\n%d\n", at, min(at/10, 10))
 		if err != nil || out.String() != want {
 			t.Errorf("snapshot %d shows %q, not %q (exit code %d, %v)", at, out.String(), want, x.Code, err)

@@ -41,7 +41,9 @@ func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 	a.home = strings.TrimSpace(a.run("exec", sandbox, "--", "sh", "-c", "echo $HOME"))
 	work, config := filepath.Join(a.home, "work"), filepath.Join(a.home, "config")
 	a.run("exec", sandbox, "--", "mkdir", work, config)
-	a.run("exec", sandbox, "--", "sh", "-c", fmt.Sprintf(`echo '{"hasCompletedOnboarding":true,"theme":"dark","projects":{%q:{"hasTrustDialogAccepted":true}}}' >%s/.claude.json`, work, config))
+	a.run("exec", sandbox, "--", "sh", "-c",
+		fmt.Sprintf(
+			`echo '{"hasCompletedOnboarding":true,"theme":"dark","projects":{%q:{"hasTrustDialogAccepted":true}}}' >%s/.claude.json`, work, config))
 
 	story := script.Story(script.Stage{
 		Sandbox: sandbox,
@@ -99,7 +101,8 @@ func (a *agent) played() {
 	}
 	ids := a.history()
 	plan := filepath.Join(a.home, "work/plan.md")
-	if out := a.run("diff", sandbox, ids[len(ids)-1], a.good, "--patch", plan); !strings.Contains(out, "+"+prompted+"\n+Done.\n") {
+	if out := a.run("diff", sandbox, ids[len(ids)-1], a.good, "--patch",
+		plan); !strings.Contains(out, "+"+prompted+"\n+Done.\n") {
 		a.t.Errorf("the plan is not in the history: %s", out)
 	}
 	deleted := false

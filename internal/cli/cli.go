@@ -221,12 +221,14 @@ func (a *app) starter() (daemon.Starter, error) {
 	if err != nil {
 		return daemon.Starter{}, err
 	}
-	s := daemon.Starter{Home: home, Socket: a.getenv("COPPICE_SOCKET"), Args: []string{"serve"}, Name: a.name, Idle: a.getenv("COPPICE_IDLE")}
+	s := daemon.Starter{Home: home, Socket: a.getenv("COPPICE_SOCKET"), Args: []string{"serve"}, Name: a.name,
+		Idle: a.getenv("COPPICE_IDLE")}
 	if s.Idle == "" {
 		s.Idle = daemon.DefaultIdle.String()
 	}
 	// The daemon outlives this shell: it gets what it may need and no more.
-	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "GOMEMLIMIT", "COPPICE_EXEC_PATH",
+	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "GOMEMLIMIT",
+		"COPPICE_EXEC_PATH",
 		"GORACE", "GOCOVERDIR", "GOTRACEBACK", "GOMAXPROCS", "GODEBUG"} {
 		if v := a.getenv(k); v != "" {
 			s.Env = append(s.Env, k+"="+v)

@@ -34,7 +34,8 @@ type labClient struct {
 
 // noConfig keeps the configuration of whoever runs the tests out.
 var noConfig = []string{
-	"PIP_CONFIG_FILE=/dev/null", "NPM_CONFIG_USERCONFIG=/dev/null", "NPM_CONFIG_GLOBALCONFIG=/nonexistent", "GIT_CONFIG_GLOBAL=/dev/null",
+	"PIP_CONFIG_FILE=/dev/null", "NPM_CONFIG_USERCONFIG=/dev/null", "NPM_CONFIG_GLOBALCONFIG=/nonexistent",
+	"GIT_CONFIG_GLOBAL=/dev/null",
 	"GIT_CONFIG_SYSTEM=/dev/null", "GOENV=off", "GOFLAGS=", "PYTHONUNBUFFERED=1",
 }
 
@@ -42,10 +43,13 @@ var noConfig = []string{
 const systemCAs = "/etc/ssl/certs/ca-certificates.crt"
 
 var labClients = []labClient{
-	{name: "curl", needs: "curl", script: `curl -qsS https://$H/hello`, want: []string{"hello from curl.lab.test over HTTP/2.0"}},
+	{name: "curl", needs: "curl", script: `curl -qsS https://$H/hello`,
+		want: []string{"hello from curl.lab.test over HTTP/2.0"}},
 	{name: "curl-http1", needs: "curl", script: `curl -qsS --http1.1 https://$H/hello`, want: []string{"over HTTP/1.1"}},
-	{name: "curl-plain", needs: "curl", port: 80, script: `curl -qsS http://$H/hello`, want: []string{"hello from curl-plain.lab.test"}},
-	{name: "wget", needs: "wget", script: `wget --no-config -qO- https://$H/hello`, want: []string{"hello from wget.lab.test"}},
+	{name: "curl-plain", needs: "curl", port: 80, script: `curl -qsS http://$H/hello`,
+		want: []string{"hello from curl-plain.lab.test"}},
+	{name: "wget", needs: "wget", script: `wget --no-config -qO- https://$H/hello`,
+		want: []string{"hello from wget.lab.test"}},
 	{name: "git", needs: "git", script: `git clone -q https://$H/git/repo.git clone; cat clone/greeting; cd clone; git ls-remote origin; echo more >>greeting
 		git -c user.name=l -c user.email=l@lab.test commit -qam more; git push -q origin HEAD:more; git ls-remote origin more`,
 		want: []string{"hello by git", "refs/heads/main", "refs/heads/more"}},
@@ -59,9 +63,12 @@ var labClients = []labClient{
 		PYTHONPATH=pip /usr/bin/python3 -c 'import lab_greeting; print(lab_greeting.text)'`, want: []string{"hello by pip"}},
 	{name: "go", needs: "go", script: `mkdir -p gomod; cd gomod; GOPROXY=https://$H/go GOSUMDB=off GOTOOLCHAIN=local GOMODCACHE=$PWD/mod GOCACHE=$PWD/cache go mod download -json lab.test/greeting@v1.0.0
 		cat mod/lab.test/greeting@v1.0.0/greeting.go`, want: []string{`"Version": "v1.0.0"`, "hello by go"}},
-	{name: "requests", needs: "python3: requests", script: `/usr/bin/python3 -c 'import requests, sys; r = requests.get("https://" + sys.argv[1] + "/hello"); print(r.status_code, r.text)' $H`,
-		want: []string{"200 hello from requests.lab.test"}},
-	{name: "node", needs: "node", script: `NODE_EXTRA_CA_CERTS=` + systemCAs + ` node -e 'fetch("https://" + process.argv[1] + "/hello").then(r => r.text()).then(console.log)' $H`,
+	{name: "requests", needs: "python3: requests",
+		script: `/usr/bin/python3 -c 'import requests, sys; r = requests.get("https://" + sys.argv[1] + "/hello"); print(r.status_code, r.text)' $H`,
+		want:   []string{"200 hello from requests.lab.test"}},
+	{name: "node", needs: "node",
+		script: `NODE_EXTRA_CA_CERTS=` + systemCAs +
+			` node -e 'fetch("https://" + process.argv[1] + "/hello").then(r => r.text()).then(console.log)' $H`,
 		want: []string{"hello from node.lab.test"}},
 	{name: "java", needs: "javac", script: `cat >Get.java <<'X'
 import java.net.URI; import java.net.http.*;
@@ -156,7 +163,8 @@ func TestClients(t *testing.T) {
 		}
 		l.denied("dns", "evil.lab.test", "")
 		for _, addr := range []string{labEvil4, labEvil6} {
-			l.told(addr+" as denied", func(ev wire.NetEvent) bool { return ev.Kind == wire.NetDeny && ev.Addr == addr && ev.Port == 443 })
+			l.told(addr+" as denied",
+				func(ev wire.NetEvent) bool { return ev.Kind == wire.NetDeny && ev.Addr == addr && ev.Port == 443 })
 		}
 		l.spared("evil.lab.test")
 		if !strings.Contains(l.hits(), "http redirect.lab.test GET /away") {
@@ -181,7 +189,8 @@ func TestClients(t *testing.T) {
 
 	t.Run("names that lead inside", func(t *testing.T) {
 		l := l.with(t)
-		out, err := l.sh(`no curl -qsS https://inside.lab.test/; no curl -qsS --connect-timeout 20 https://own.lab.test/; curl -qsS https://mixed.lab.test/hello`)
+		out, err := l.sh(
+			`no curl -qsS https://inside.lab.test/; no curl -qsS --connect-timeout 20 https://own.lab.test/; curl -qsS https://mixed.lab.test/hello`)
 		if err != nil || !strings.Contains(out, "hello from mixed.lab.test") {
 			t.Errorf("%v: %s", err, out)
 		}
@@ -311,7 +320,8 @@ func (l *lab) packages() {
 	do(`cd "$1"; mkdir -p www git; git init -q -b main git/work; cd git/work; echo hello by git >greeting; git add .
 		git -c user.name=l -c user.email=l@lab.test commit -qm first; git clone -q --bare . ../repo.git; git -C ../repo.git config http.receivepack true`)
 	if _, err := exec.LookPath("dpkg-deb"); err == nil {
-		l.write("deb/DEBIAN/control", "Package: lab-greeting\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@lab.test>\nDescription: says hello\n")
+		l.write("deb/DEBIAN/control",
+			"Package: lab-greeting\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@lab.test>\nDescription: says hello\n")
 		l.write("deb/usr/share/lab-greeting", "hello by apt\n")
 		do(`cd "$1"; mkdir -p www/apt; dpkg-deb --root-owner-group --build deb www/apt/g.deb >/dev/null; cd www/apt
 			{ cat ../../deb/DEBIAN/control; echo "Filename: ./g.deb"; echo "Size: $(stat -c %s g.deb)"; echo "SHA256: $(sha256sum <g.deb | cut -d' ' -f1)"; } >Packages
@@ -321,7 +331,8 @@ func (l *lab) packages() {
 	var tgz bytes.Buffer
 	gz := gzip.NewWriter(&tgz)
 	tw := tar.NewWriter(gz)
-	for name, text := range map[string]string{"package.json": `{"name":"lab-greeting","version":"1.0.0"}`, "index.js": `module.exports = "hello by npm"`} {
+	for name, text := range map[string]string{"package.json": `{"name":"lab-greeting","version":"1.0.0"}`,
+		"index.js": `module.exports = "hello by npm"`} {
 		if err := tw.WriteHeader(&tar.Header{Name: "package/" + name, Mode: 0o644, Size: int64(len(text))}); err != nil {
 			l.t.Fatal(err)
 		}
@@ -343,9 +354,10 @@ func (l *lab) packages() {
 	l.write("www/simple/lab-greeting/index.html", `<a href="/wheels/`+wheel+`">`+wheel+`</a>`)
 	const info = "lab_greeting-1.0.dist-info/"
 	l.zip("www/wheels/"+wheel, map[string]string{
-		"lab_greeting.py": `text = "hello by pip"`, info + "METADATA": "Metadata-Version: 2.1\nName: lab-greeting\nVersion: 1.0\n",
-		info + "WHEEL":  "Wheel-Version: 1.0\nGenerator: lab\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-		info + "RECORD": "lab_greeting.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n",
+		"lab_greeting.py": `text = "hello by pip"`,
+		info + "METADATA": "Metadata-Version: 2.1\nName: lab-greeting\nVersion: 1.0\n",
+		info + "WHEEL":    "Wheel-Version: 1.0\nGenerator: lab\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		info + "RECORD":   "lab_greeting.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n",
 	})
 
 	const module = "www/go/lab.test/greeting/@v/"

@@ -119,7 +119,8 @@ as a new one; whoever still stands in the old one stays there.`,
 	}
 	inPlace(cmd, &req.InPlace)
 	cmd.Flags().BoolVar(&req.FilesOnly, "files-only", false, "go to the files alone, though there is memory")
-	cmd.Flags().DurationVar(&grace, "grace", 2*time.Second, "`TIME` between SIGTERM and SIGKILL for the command of run; 0 is none")
+	cmd.Flags().DurationVar(&grace, "grace", 2*time.Second,
+		"`TIME` between SIGTERM and SIGKILL for the command of run; 0 is none")
 	return cmd
 }
 
@@ -132,7 +133,8 @@ func (a *app) undo() *cobra.Command {
 	var req wire.UndoRequest
 	cmd := &cobra.Command{
 		Use: "undo NAME [N] [flags]", Short: "Go N snapshots back", GroupID: groupHistory,
-		Long:              "Go N snapshots back (default: 1), and print where HEAD is then. What you leave is\nkept; redo goes there again.",
+		Long: "Go N snapshots back (default: 1), and print where HEAD is then. What you leave is\nkept; redo " +
+			"goes there again.",
 		Example:           "  coppice undo box 2",
 		Args:              between(1, 2, "a sandbox and a number"),
 		ValidArgsFunction: a.names(1),

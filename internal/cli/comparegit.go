@@ -80,7 +80,8 @@ func attempts(ctx context.Context, c *client.Client, names []string) ([]attempt,
 
 // did sums up a difference.
 func did(d wire.GitDiff) *attemptGit {
-	g := &attemptGit{Base: d.Repo.Base, Work: d.Work, Commits: d.Commits, Files: len(d.Changes), touched: map[string]bool{}}
+	g := &attemptGit{Base: d.Repo.Base, Work: d.Work, Commits: d.Commits, Files: len(d.Changes),
+		touched: map[string]bool{}}
 	for _, c := range d.Changes {
 		g.Added, g.Deleted = g.Added+c.Added, g.Deleted+c.Deleted
 		g.touched[c.Name()] = true
@@ -194,7 +195,8 @@ func shared(w io.Writer, all []attempt) error {
 			if n := s.Files - len(s.Paths); n > 0 {
 				more = fmt.Sprintf(" and %d more", n)
 			}
-			if _, err := fmt.Fprintf(w, "%s and %s both changed %s%s\n", tty.Clean(nameOf(&all[i].LedgerSummary)), tty.Clean(s.With), strings.Join(s.Paths, ", "), more); err != nil {
+			if _, err := fmt.Fprintf(w, "%s and %s both changed %s%s\n", tty.Clean(nameOf(&all[i].LedgerSummary)),
+				tty.Clean(s.With), strings.Join(s.Paths, ", "), more); err != nil {
 				return err
 			}
 		}

@@ -63,7 +63,8 @@ C2SP tlog-witness. coppice ledger cosign takes it on another host.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			proven := cmd.Flags().Changed("from")
 			if since != "" && proven || from < 0 {
-				return &usageError{msg: "one of --since FILE and --from SIZE is wanted", hint: "0 is the size of a log of which nothing is known"}
+				return &usageError{msg: "one of --since FILE and --from SIZE is wanted",
+					hint: "0 is the size of a log of which nothing is known"}
 			}
 			if since != "" {
 				text, err := a.noteFile(since)
@@ -103,7 +104,8 @@ func sizeOf(name, text string) (int64, error) {
 	head, _, _ := strings.Cut(text, "\n\n")
 	c, err := format.ParseCheckpoint(head + "\n")
 	if err != nil {
-		return 0, &usageError{msg: fmt.Sprintf("%s is no checkpoint", tty.Quote(name)), hint: "print one with: coppice ledger checkpoint"}
+		return 0, &usageError{msg: fmt.Sprintf("%s is no checkpoint", tty.Quote(name)),
+			hint: "print one with: coppice ledger checkpoint"}
 	}
 	return c.Size, nil
 }
@@ -125,7 +127,8 @@ printed is the checkpoint with the cosignature; coppice ledger witness keeps it 
 		Args: between(1, 1, "a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(keys) == 0 {
-				return &usageError{msg: "--log-key KEY is wanted: whose log it is", hint: "the other host prints it with: coppice ledger keys"}
+				return &usageError{msg: "--log-key KEY is wanted: whose log it is",
+					hint: "the other host prints it with: coppice ledger keys"}
 			}
 			request, err := a.noteFile(args[0])
 			if err != nil {
@@ -160,7 +163,8 @@ one is in every bundle that is exported from then on, with the proof that the lo
 		Args:    between(1, 1, "a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(keys) == 0 {
-				return &usageError{msg: "--key KEY is wanted: the verifier key of the witness", hint: "coppice ledger cosign says it, and so does coppice ledger keys on the witness' host"}
+				return &usageError{msg: "--key KEY is wanted: the verifier key of the witness",
+					hint: "coppice ledger cosign says it, and so does coppice ledger keys on the witness' host"}
 			}
 			cosigned, err := a.noteFile(args[0])
 			if err != nil {

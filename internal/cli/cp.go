@@ -97,7 +97,8 @@ type side struct {
 // or is a drive.
 func parseSide(arg string) side {
 	name, p, ok := strings.Cut(arg, ":")
-	if !ok || name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) || runtime.GOOS == "windows" && len(name) == 1 {
+	if !ok || name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) || runtime.GOOS == "windows" &&
+		len(name) == 1 {
 		return side{path: arg}
 	}
 	if p == "" {
@@ -183,7 +184,8 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 	}
 	switch {
 	case st.IsDir() && there && dst.Type != wire.FileDir:
-		return fault.New(fault.Conflict, "%q in %s is not a directory", to.path, to.box).WithHint("choose another destination, or remove it first")
+		return fault.New(fault.Conflict, "%q in %s is not a directory", to.path, to.box).
+			WithHint("choose another destination, or remove it first")
 	case st.IsDir():
 		target := to.path
 		if there && !src.content {
@@ -191,7 +193,8 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 		}
 		return t.send(ctx, abs, to.box, target, "")
 	case src.content || !there && strings.HasSuffix(to.path, "/"):
-		return fault.New(fault.Invalid, "%q is not a directory", from).WithHint("leave the slash out, or make the directory first")
+		return fault.New(fault.Invalid, "%q is not a directory", from).
+			WithHint("leave the slash out, or make the directory first")
 	case there && dst.Type == wire.FileDir:
 		return t.sendFile(ctx, abs, st, to.box, path.Join("/", to.path), baseOf(abs))
 	}
@@ -410,7 +413,8 @@ func reprefix(w io.Writer, r io.Reader, prefix string) error {
 // out copies from a sandbox to a path here.
 func (t *transfer) out(ctx context.Context, from side, to string) error {
 	src := parseSource(from.path)
-	info, err := t.c.Stat(ctx, from.box, from.path, client.FileOptions{At: t.opt.at, Follow: t.opt.follow || src.content || strings.HasSuffix(from.path, "/")})
+	info, err := t.c.Stat(ctx, from.box, from.path,
+		client.FileOptions{At: t.opt.at, Follow: t.opt.follow || src.content || strings.HasSuffix(from.path, "/")})
 	if err != nil {
 		return err
 	}
@@ -422,14 +426,16 @@ func (t *transfer) out(ctx context.Context, from side, to string) error {
 	isDir := there && st.IsDir()
 	switch {
 	case info.Type == wire.FileDir && there && !isDir:
-		return fault.New(fault.Conflict, "%q is not a directory", to).WithHint("choose another destination, or remove it first")
+		return fault.New(fault.Conflict, "%q is not a directory", to).
+			WithHint("choose another destination, or remove it first")
 	case info.Type == wire.FileDir:
 		return t.outDir(ctx, from, to, there && !src.content)
 	case info.Type != wire.FileRegular && info.Type != wire.FileLink:
 		return fault.New(fault.Invalid, "%q in %s is no file, directory or link, but a %s", from.path, from.box, info.Type).
 			WithHint("copy what it is for instead")
 	case src.content || !isDir && os.IsPathSeparator(to[len(to)-1]):
-		return fault.New(fault.Invalid, "%q is not a directory", to).WithHint("leave the slash out, or make the directory first")
+		return fault.New(fault.Invalid, "%q is not a directory", to).
+			WithHint("leave the slash out, or make the directory first")
 	}
 	dir, name := to, baseOf(from.path)
 	if !isDir {
@@ -444,7 +450,8 @@ func (t *transfer) outDir(ctx context.Context, from side, to string, below bool)
 	err := os.Mkdir(to, 0o755)
 	fresh := err == nil
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fault.New(fault.KindOf(err), "make %q", to).Because(err).WithHint("make the directory that it is to be in first: mkdir -p")
+		return fault.New(fault.KindOf(err), "make %q", to).Because(err).
+			WithHint("make the directory that it is to be in first: mkdir -p")
 	}
 	root, err := os.OpenRoot(to)
 	if err != nil {
@@ -470,7 +477,8 @@ func shut(root *os.Root) { _ = root.Close() } // it was only looked through
 // subRoot makes a directory in root, unless it is there, and opens it.
 func subRoot(root *os.Root, name string) (sub *os.Root, fresh bool, err error) {
 	if _, ok := local(name); !ok {
-		return nil, false, fault.New(fault.Invalid, "a directory here cannot be called %q", name).WithHint("choose a name: copy to DST/NAME")
+		return nil, false, fault.New(fault.Invalid, "a directory here cannot be called %q", name).
+			WithHint("choose a name: copy to DST/NAME")
 	}
 	err = root.Mkdir(name, 0o755)
 	if err != nil && !errors.Is(err, fs.ErrExist) {

@@ -42,7 +42,8 @@ func TestKilledDaemon(t *testing.T) {
 	var done atomic.Bool
 	ledgers := make([]*ledger, 3)
 	for i := range ledgers {
-		ledgers[i] = &ledger{name: "w" + strconv.Itoa(i), rnd: rand.New(rand.NewPCG(uint64(i), 7)), shows: map[string]string{}}
+		ledgers[i] = &ledger{name: "w" + strconv.Itoa(i), rnd: rand.New(rand.NewPCG(uint64(i), 7)),
+			shows: map[string]string{}}
 	}
 	// How long a command takes here says when it is worth while to kill.
 	var step time.Duration
@@ -115,7 +116,8 @@ func (l *ledger) begin(ctx context.Context, t *testing.T, c *client.Client) time
 	}
 	l.id = sb.ID
 	start := time.Now()
-	if x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"true"}}, client.Streams{}); err != nil || x.Code != 0 {
+	if x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"true"}}, client.Streams{}); err != nil ||
+		x.Code != 0 {
 		t.Fatalf("the first command: %+v, %v", x, err)
 	}
 	return time.Since(start)
@@ -209,7 +211,8 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
 			continue
 		}
 		var out strings.Builder
-		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "cat " + file}}, client.Streams{Stdout: &out})
+		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "cat " + file}},
+			client.Streams{Stdout: &out})
 		if err != nil || x.Code != 0 || strings.TrimSpace(out.String()) != text {
 			t.Errorf("%s: snapshot %s shows %q, not %q (%v)", l.name, id, out.String(), text, err)
 		}

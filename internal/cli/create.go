@@ -115,23 +115,35 @@ type making struct {
 func (mk *making) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&mk.from, "from", "host", "`SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
-	f.StringVar(&mk.req.User, "user", "", "`USER` of its commands: root, me (who you are here) or a name it knows (default: me from host, else root)")
+	f.StringVar(&mk.req.User, "user", "",
+		"`USER` of its commands: root, me (who you are here) or a name it knows (default: me from host, else root)")
 	f.StringVar(&mk.req.Driver, "driver", "", "how its files are versioned: auto (default), overlay, copy, btrfs")
-	f.StringVar(&mk.req.Tier, "tier", "", "how its processes are confined: auto (default), workspace, process, supervised, gvisor")
+	f.StringVar(&mk.req.Tier, "tier", "",
+		"how its processes are confined: auto (default), workspace, process, supervised, gvisor")
 	f.StringVar(&mk.req.Net, "net", "", "its network: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
-	f.StringVar(&mk.req.Self, "self", "", "what may be done from inside, at "+wire.SelfSocket+": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
+	f.StringVar(&mk.req.Self, "self", "",
+		"what may be done from inside, at "+wire.SelfSocket+
+			": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
 	mk.repo.flags(cmd)
 	mk.policy.flags(cmd)
 	mk.policy.automatic(cmd)
 	mk.keep.flags(cmd)
 	mk.live.flags(cmd)
-	f.StringArrayVar(&mk.limits, "limit", nil, "`LIMITS`: memory=4GiB,cpus=1.5,pids=512,disk=10GiB; time=30m,output=100MiB of one command, files=1024 of one process; see above for what cpus and disk need")
-	must(cmd.RegisterFlagCompletionFunc("self", cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"auto", "workspace", "process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"off", "rules", "host"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
+	f.StringArrayVar(&mk.limits, "limit", nil,
+		"`LIMITS`: memory=4GiB,cpus=1.5,pids=512,disk=10GiB; time=30m,output=100MiB of one command, files=1024 of one "+
+			"process; see above for what cpus and disk need")
+	must(cmd.RegisterFlagCompletionFunc("self",
+		cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("driver",
+		cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("tier",
+		cobra.FixedCompletions([]string{"auto", "workspace", "process", "supervised", "gvisor"},
+			cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("net",
+		cobra.FixedCompletions([]string{"off", "rules", "host"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("user",
+		cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // make makes a sandbox as the flags say, showing how far it is.
@@ -181,7 +193,8 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 // policies fills in the files of the policy.
 func (a *app) policies(mk *making) (err error) {
 	if net := mk.req.Net; mk.policy.rules() && net != "" && net != string(policy.NetRules) {
-		return &usageError{msg: "--net " + net + " does not go with --allow, --preset or --ask", hint: "leave --net out: they make it rules"}
+		return &usageError{msg: "--net " + net + " does not go with --allow, --preset or --ask",
+			hint: "leave --net out: they make it rules"}
 	}
 	if mk.req.From.Kind != wire.SourceSandbox && !mk.policy.noFiles {
 		if mk.req.Policy, err = a.found(); err != nil {
@@ -232,7 +245,8 @@ func (a *app) source(ctx context.Context, from string, req *wire.CreateRequest) 
 		return nil, &usageError{msg: "--from is empty", hint: "give host, host-copy, a path, an address or a sandbox"}
 	case from == "-":
 		if tty.IsTerminal(a.stdin) {
-			return nil, &usageError{msg: "an archive is wanted on stdin, and that is a terminal", hint: "pipe one in: tar -c . | coppice create --from -"}
+			return nil, &usageError{msg: "an archive is wanted on stdin, and that is a terminal",
+				hint: "pipe one in: tar -c . | coppice create --from -"}
 		}
 		req.From = wire.Source{Kind: wire.SourceTar, Path: "stdin"}
 		req.Tar = a.stdin
@@ -276,7 +290,8 @@ func (a *app) path(from string, req *wire.CreateRequest) (io.Closer, error) {
 		return nil, fault.New(fault.KindOf(err), "use %s as a source", from).Because(err)
 	}
 	if st.IsDir() && a.getenv("COPPICE_HOST") != "" {
-		return nil, &usageError{msg: "--from " + from + " is a directory of this machine, and COPPICE_HOST names another", hint: "send it: tar -C " + from + " -c . | coppice create --from -"}
+		return nil, &usageError{msg: "--from " + from + " is a directory of this machine, and COPPICE_HOST names another",
+			hint: "send it: tar -C " + from + " -c . | coppice create --from -"}
 	}
 	if st.IsDir() {
 		req.From = wire.Source{Kind: wire.SourceDir, Path: abs}

@@ -18,7 +18,8 @@ func detachKeys(s string) ([]byte, error) {
 	for word := range strings.SplitSeq(s, ",") {
 		ctrl, isCtrl := strings.CutPrefix(strings.ToLower(word), "ctrl-")
 		switch {
-		case isCtrl && len(ctrl) == 1 && ctrl[0] >= '@' && ctrl[0] <= '_' || isCtrl && len(ctrl) == 1 && ctrl[0] >= 'a' && ctrl[0] <= 'z':
+		case isCtrl && len(ctrl) == 1 && ctrl[0] >= '@' && ctrl[0] <= '_' || isCtrl && len(ctrl) == 1 && ctrl[0] >= 'a' &&
+			ctrl[0] <= 'z':
 			keys = append(keys, ctrl[0]&0x1f)
 		case len(word) == 1 && word[0] > ' ' && word[0] < 0x7f:
 			keys = append(keys, word[0])

@@ -11,7 +11,8 @@ import (
 func TestDetachKeysLoseNothing(t *testing.T) {
 	t.Parallel()
 	left := make(chan struct{})
-	d := &detachable{in: strings.NewReader("rm \x10x\r\x10\x11not this"), keys: []byte{0x10, 0x11}, leave: func() { close(left) }}
+	d := &detachable{in: strings.NewReader("rm \x10x\r\x10\x11not this"), keys: []byte{0x10, 0x11},
+		leave: func() { close(left) }}
 	got := make([]byte, 6)
 	if _, err := io.ReadFull(d, got); err != nil || string(got) != "rm \x10x\r" {
 		t.Errorf("%q, %v", got, err)

@@ -59,7 +59,9 @@ REMOTE/NAME is a proposal that was pulled.`,
 				}
 			}
 			if form != (gitForm{stat: stats}) {
-				return &usageError{msg: "--name-only, --name-status, --color and --no-pager are for what a sandbox changed in a git repository", hint: "leave them out"}
+				return &usageError{
+					msg:  "--name-only, --name-status, --color and --no-pager are for what a sandbox changed in a git repository",
+					hint: "leave them out"}
 			}
 			if patch {
 				// A pipe gets the bytes as they are, for git apply; a terminal

@@ -185,7 +185,8 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 	rank := map[string]int{"": 0, "read": 1, "operate": 2, "admin": 3}
 	// What a token for other sandboxes may ask for beside what is about one; what writes to a
 	// repository of the host is for nobody's who may see some sandboxes only.
-	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204, "POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
+	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204,
+		"POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
 		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403}
 	for _, op := range operations(t) {
 		name := op.method + " " + op.path
@@ -221,7 +222,8 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 			continue
 		}
 		is("an image of another site", 403, with(all, "Sec-Fetch-Site", "cross-site"))
-		for who, token := range map[string]string{"nobody": "", "somebody with a wrong token": all[:len(all)-4] + "AAAA", "somebody with a revoked token": revoked} {
+		for who, token := range map[string]string{"nobody": "", "somebody with a wrong token": all[:len(all)-4] + "AAAA",
+			"somebody with a revoked token": revoked} {
 			q := with(token)
 			q.stranger = true
 			is(who, 401, q)
@@ -264,10 +266,13 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 	if got := d.status(request{method: "GET", path: "/v2/none", stranger: true}); got != 401 {
 		t.Errorf("an unknown path: %d", got)
 	}
-	if got := d.status(request{method: "GET", path: "/healthz", header: []string{"X", strings.Repeat("x", 64<<10)}}); got != 431 {
+	if got := d.status(
+		request{method: "GET", path: "/healthz", header: []string{"X", strings.Repeat("x", 64<<10)}}); got != 431 {
 		t.Errorf("a header of 64 KiB: %d", got)
 	}
-	if got := d.status(request{method: "POST", path: "/v1/sandboxes/a/commit", body: `{"message":"` + strings.Repeat("x", 5<<20) + `"}`, token: all}); got != 413 && got != 400 {
+	if got := d.status(
+		request{method: "POST", path: "/v1/sandboxes/a/commit", body: `{"message":"` + strings.Repeat("x", 5<<20) + `"}`,
+			token: all}); got != 413 && got != 400 {
 		t.Errorf("a body of 5 MiB: %d", got)
 	}
 }
@@ -283,18 +288,25 @@ func (d *door) maze(out string) {
 ln -s OUT/secret abs; ln -s OUT dir; ln -s ../../../../../../../../OUT/secret up; ln -s in/../../../../../OUT updir
 ln -s /proc/self/rootOUT/secret self; ln -s /proc/1/rootOUT/secret one; ln -s /proc/self/cwd cwd; ln -s /proc/self/fd fd; ln -s /proc/1/root root
 ln -s dir chain; ln -s chain chain2; ln -s loop loop; ln -s dir/secret in/deep/through; ln -s / slash`
-	if x, err := d.client.Exec(d.t.Context(), "a", wire.ExecRequest{Cmd: []string{"sh", "-c", strings.ReplaceAll(script, "OUT", out)}}, client.Streams{Stderr: os.Stderr}); err != nil || x.Code != 0 {
+	if x, err := d.client.Exec(d.t.Context(), "a",
+		wire.ExecRequest{Cmd: []string{"sh", "-c", strings.ReplaceAll(script, "OUT", out)}},
+		client.Streams{Stderr: os.Stderr}); err != nil || x.Code != 0 {
 		d.t.Fatalf("%+v, %v", x, err)
 	}
 }
 
 // ways are paths that would be out's, if a link or ".." were taken by its word.
 func ways(out, name string) []string {
-	list := []string{"/var/tmp/w/dir/" + name, "/var/tmp/w/updir/" + name, "/var/tmp/w/chain2/" + name, "/var/tmp/w/in/../dir/" + name, "/var/tmp/w/in/deep/../../dir/" + name, "/var/tmp/w/slash" + out + "/" + name,
-		"/var/tmp/w/root" + out + "/" + name, "/var/tmp/w/cwd/../" + out + "/" + name, "/proc/self/root" + out + "/" + name, "/proc/1/root" + out + "/" + name, "/var/tmp/w/fd/0/../" + name,
-		"../../../../../.." + out + "/" + name, "/var/tmp/w/../../../.." + out + "/" + name, "var/tmp/w/dir//./" + name, out + "/" + name}
+	list := []string{"/var/tmp/w/dir/" + name, "/var/tmp/w/updir/" + name, "/var/tmp/w/chain2/" + name,
+		"/var/tmp/w/in/../dir/" + name, "/var/tmp/w/in/deep/../../dir/" + name, "/var/tmp/w/slash" + out + "/" + name,
+		"/var/tmp/w/root" + out + "/" + name, "/var/tmp/w/cwd/../" + out + "/" + name, "/proc/self/root" + out + "/" + name,
+		"/proc/1/root" + out + "/" + name, "/var/tmp/w/fd/0/../" + name,
+		"../../../../../.." + out + "/" + name, "/var/tmp/w/../../../.." + out + "/" + name, "var/tmp/w/dir//./" + name,
+		out + "/" + name}
 	if name == "secret" {
-		list = append(list, "/var/tmp/w/abs", "/var/tmp/w/up", "/var/tmp/w/self", "/var/tmp/w/one", "/var/tmp/w/in/deep/through", "/var/tmp/w/loop", "/var/tmp/w/fd/0", "/var/tmp/w/fd/3", "/var/tmp/w/abs/.", "/var/tmp/w/dir/../"+filepath.Base(out)+"/secret")
+		list = append(list, "/var/tmp/w/abs", "/var/tmp/w/up", "/var/tmp/w/self", "/var/tmp/w/one",
+			"/var/tmp/w/in/deep/through", "/var/tmp/w/loop", "/var/tmp/w/fd/0", "/var/tmp/w/fd/3", "/var/tmp/w/abs/.",
+			"/var/tmp/w/dir/../"+filepath.Base(out)+"/secret")
 	}
 	return list
 }
@@ -336,10 +348,12 @@ func TestNoFileRouteLeadsOut(t *testing.T) {
 	send := func(method, route string, query url.Values, body string) (int, string) {
 		t.Helper()
 		delete(routes, method+route)
-		return d.text(request{method: method, path: "/v1/sandboxes/a/files" + route + "?" + query.Encode(), body: body, token: token})
+		return d.text(
+			request{method: method, path: "/v1/sandboxes/a/files" + route + "?" + query.Encode(), body: body, token: token})
 	}
 	for _, at := range []string{"", "HEAD"} { // what is inside is found
-		if code, text := send("GET", "", url.Values{"path": {"/var/tmp/w/slash/var/tmp/w/in/deep/../f"}, "at": {at}}, ""); code != 200 || text != "in\n" {
+		if code, text := send("GET", "", url.Values{"path": {"/var/tmp/w/slash/var/tmp/w/in/deep/../f"}, "at": {at}},
+			""); code != 200 || text != "in\n" {
 			t.Errorf("inside at %q: %d %s", at, code, text)
 		}
 	}
@@ -356,12 +370,14 @@ func TestNoFileRouteLeadsOut(t *testing.T) {
 				t.Errorf("tar %s at %q: %d %q", p, at, code, text)
 			}
 			q.Set("follow", "true")
-			if code, text := send("GET", "/stat", q, ""); code == 200 && strings.Contains(text, fmt.Sprintf(`"size":%d,`, len(secret))) || code == 500 {
+			if code, text := send("GET", "/stat", q, ""); code == 200 &&
+				strings.Contains(text, fmt.Sprintf(`"size":%d,`, len(secret))) || code == 500 {
 				t.Errorf("stat %s at %q: %d %s", p, at, code, text)
 			}
 			q.Set("path", filepath.Dir(p))
 			q.Set("depth", "2")
-			if code, text := send("GET", "/list", q, ""); strings.Contains(text, `secret"`) && !strings.Contains(text, `"target"`) || code == 500 {
+			if code, text := send("GET", "/list", q, ""); strings.Contains(text, `secret"`) &&
+				!strings.Contains(text, `"target"`) || code == 500 {
 				t.Errorf("list %s at %q: %d %s", p, at, code, text)
 			}
 		}
@@ -436,17 +452,23 @@ func TestNoRaceLeadsOut(t *testing.T) {
 	}
 	ctx := t.Context()
 	const swap = `mkdir -p /var/tmp/w/d/e; cd /var/tmp/w; ln -s OUT l; while :; do mv -T d x; mv -T l d; mv -T d l; mv -T x d; mkdir -p d/e; done 2>/dev/null`
-	if _, err := d.client.Run(ctx, "a", wire.RunRequest{Cmd: []string{"sh", "-c", strings.ReplaceAll(swap, "OUT", out)}, Capture: wire.Capture{Off: true}}); err != nil {
+	if _, err := d.client.Run(ctx, "a",
+		wire.RunRequest{Cmd: []string{"sh", "-c", strings.ReplaceAll(swap, "OUT", out)},
+			Capture: wire.Capture{Off: true}}); err != nil {
 		t.Fatal(err)
 	}
 	token, _ := d.token("operate", "a")
 	done := 0
 	for range 60 {
 		for _, c := range []struct{ method, route, path, body string }{
-			{"GET", "", "/var/tmp/w/d/secret", ""}, {"GET", "/stat", "/var/tmp/w/d/secret", ""}, {"GET", "/list", "/var/tmp/w/d", ""}, {"GET", "/tar", "/var/tmp/w/d", ""},
-			{"PUT", "", "/var/tmp/w/d/secret", "mine"}, {"PUT", "", "/var/tmp/w/d/planted", "x"}, {"PUT", "", "/var/tmp/w/d/e/../planted", "x"}, {"DELETE", "", "/var/tmp/w/d/secret", ""},
+			{"GET", "", "/var/tmp/w/d/secret", ""}, {"GET", "/stat", "/var/tmp/w/d/secret", ""},
+			{"GET", "/list", "/var/tmp/w/d", ""}, {"GET", "/tar", "/var/tmp/w/d", ""},
+			{"PUT", "", "/var/tmp/w/d/secret", "mine"}, {"PUT", "", "/var/tmp/w/d/planted", "x"},
+			{"PUT", "", "/var/tmp/w/d/e/../planted", "x"}, {"DELETE", "", "/var/tmp/w/d/secret", ""},
 		} {
-			code, text := d.text(request{method: c.method, path: "/v1/sandboxes/a/files" + c.route + "?path=" + url.QueryEscape(c.path), body: c.body, token: token})
+			code, text := d.text(
+				request{method: c.method, path: "/v1/sandboxes/a/files" + c.route + "?path=" + url.QueryEscape(c.path),
+					body: c.body, token: token})
 			if strings.Contains(text, secret) || c.route == "/list" && strings.Contains(text, `"/var/tmp/w/l/`) {
 				t.Fatalf("%s %s %s: %d %s", c.method, c.route, c.path, code, text)
 			}
@@ -468,7 +490,9 @@ func TestATokenTakesWithItWhatItLetIn(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	token, id := d.token("operate", "a")
-	code, text := d.text(request{method: "POST", path: "/v1/sandboxes/a/exec?pty=true", body: `{"cmd":["sh","-c","echo ready; cat"]}`, token: token})
+	code, text := d.text(
+		request{method: "POST", path: "/v1/sandboxes/a/exec?pty=true",
+			body: `{"cmd":["sh","-c","echo ready; cat"]}`, token: token})
 	var s wire.Session
 	if err := json.Unmarshal([]byte(text), &s); err != nil || code != 201 {
 		t.Fatalf("%d %s", code, text)
@@ -534,7 +558,10 @@ func TestATokenTakesWithItWhatItLetIn(t *testing.T) {
 	if _, res, err := websocket.Dial(t.Context(), late, nil); err == nil || res == nil || res.StatusCode != 403 { //nolint:bodyclose // there is none
 		t.Errorf("a ticket of a token that was revoked: %v", err)
 	}
-	if code, text := d.text(request{method: "POST", path: "/mcp", body: `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`, token: token, header: []string{"Mcp-Session-Id", m.session, "Content-Type", "application/json", "Accept", "application/json, text/event-stream"}}); code != 401 {
+	if code, text := d.text(
+		request{method: "POST", path: "/mcp", body: `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`, token: token,
+			header: []string{"Mcp-Session-Id", m.session, "Content-Type", "application/json", "Accept",
+				"application/json, text/event-stream"}}); code != 401 {
 		t.Errorf("%d %s", code, text)
 	}
 }
@@ -557,7 +584,10 @@ func (m *mcpClient) call(method, params string) string {
 	if m.session != "" {
 		header = append(header, "Mcp-Session-Id", m.session)
 	}
-	res := m.send(request{method: "POST", path: "/mcp", body: `{"jsonrpc":"2.0",` + id + `"method":"` + method + `","params":` + params + `}`, token: m.token, header: header})
+	res := m.send(
+		request{method: "POST", path: "/mcp",
+			body: `{"jsonrpc":"2.0",` + id + `"method":"` + method + `","params":` + params + `}`, token: m.token,
+			header: header})
 	defer res.Body.Close()
 	b, _ := io.ReadAll(res.Body)
 	if res.StatusCode/100 != 2 {
@@ -600,7 +630,8 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 	read, _ := d.token("read")
 	other, _ := d.token("operate", "b")
 	at := []string{"Host", "38127--a.localhost"}
-	if code, text := d.text(request{method: "GET", path: "/", token: operate, header: at}); code != 200 || strings.Contains(text, "Authorization") || strings.Contains(text, operate) {
+	if code, text := d.text(request{method: "GET", path: "/", token: operate, header: at}); code != 200 ||
+		strings.Contains(text, "Authorization") || strings.Contains(text, operate) {
 		t.Errorf("%d %s", code, text)
 	}
 	for who, token := range map[string]string{"nobody": "", "a reader": read, "another sandbox's": other} {
@@ -608,7 +639,9 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 			t.Errorf("%s: %d %s", who, code, text)
 		}
 	}
-	if code, _ := d.text(request{method: "GET", path: "/", token: operate[:len(operate)-4] + "AAAA", header: at, stranger: true}); code != 401 {
+	if code, _ := d.text(
+		request{method: "GET", path: "/", token: operate[:len(operate)-4] + "AAAA", header: at,
+			stranger: true}); code != 401 {
 		t.Errorf("a wrong token: %d", code)
 	}
 	// With a link the application's own Authorization goes in.
@@ -626,7 +659,8 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
 	cookie := append([]string{"Cookie", res.Cookies()[0].String(), "Authorization", "Bearer of-the-app"}, at...)
-	if code, text := d.text(request{method: "GET", path: "/", header: cookie}); code != 200 || !strings.Contains(text, "Authorization: Bearer of-the-app") || strings.Contains(text, "coppice_preview") {
+	if code, text := d.text(request{method: "GET", path: "/", header: cookie}); code != 200 ||
+		!strings.Contains(text, "Authorization: Bearer of-the-app") || strings.Contains(text, "coppice_preview") {
 		t.Errorf("%d %s", code, text)
 	}
 	for _, host := range []string{"38128--a.localhost", "38127--b.localhost"} {

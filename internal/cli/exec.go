@@ -87,7 +87,8 @@ With --json the result is one line of JSON on stderr.`,
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on")
 	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal")
 	f.StringArrayVarP(&req.Env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
-	f.StringVarP(&req.Dir, "workdir", "w", "", "run in `DIR` (default: where the work on its repository began, or the user's home)")
+	f.StringVarP(&req.Dir, "workdir", "w", "",
+		"run in `DIR` (default: where the work on its repository began, or the user's home)")
 	f.DurationVar(&timeout, "timeout", 0, "end it after `TIME`, as in 90s or 5m")
 	f.StringVarP(&req.Label, "message", "m", "", "`LABEL` of the snapshot (default: the command line)")
 	return cmd
@@ -108,7 +109,8 @@ func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 	case f.Changed("help"):
 		return nil, pflag.ErrHelp
 	case len(rest) == 0:
-		return nil, &usageError{msg: "exec needs a command", hint: "as in: coppice exec " + args[0] + " -- ls -l; for a terminal: coppice shell " + args[0]}
+		return nil, &usageError{msg: "exec needs a command",
+			hint: "as in: coppice exec " + args[0] + " -- ls -l; for a terminal: coppice shell " + args[0]}
 	default:
 		return rest, nil
 	}
@@ -139,13 +141,15 @@ there is a snapshot.`,
 			if terminal {
 				env = a.termEnv(env)
 			}
-			return a.foreground(cmd.Context(), args[0], wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: label, Dir: dir, Env: env,
-				Stdin: true, TTY: terminal})
+			return a.foreground(cmd.Context(), args[0],
+				wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: label, Dir: dir, Env: env,
+					Stdin: true, TTY: terminal})
 		},
 	}
 	f := cmd.Flags()
 	f.StringArrayVarP(&env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
-	f.StringVarP(&dir, "workdir", "w", "", "begin in `DIR` (default: where the work on its repository began, or the user's home)")
+	f.StringVarP(&dir, "workdir", "w", "",
+		"begin in `DIR` (default: where the work on its repository began, or the user's home)")
 	f.StringVarP(&label, "message", "m", "shell", "`LABEL` of the snapshot")
 	return cmd
 }
@@ -211,10 +215,11 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 		if err != nil {
 			a.note("%scoppice: the daemon went away: attaching again%s", eol, eol)
 		}
-	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them%s", tty.Bytes(n), eol) }, Restarted: func() {
-		a.screenReset(req.TTY)
-		a.note("%scoppice: the sandbox was rewound, or the command ended: it is started again%s", eol, eol)
-	}}
+	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them%s", tty.Bytes(n), eol) },
+		Restarted: func() {
+			a.screenReset(req.TTY)
+			a.note("%scoppice: the sandbox was rewound, or the command ended: it is started again%s", eol, eol)
+		}}
 	switch {
 	case req.Stdin && kept:
 		st.Stdin = &detachable{in: a.stdin, keys: keys, terminal: raw, leave: func() { leave(errDetached) }}

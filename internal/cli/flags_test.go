@@ -9,7 +9,9 @@ import (
 // FuzzTimes: flags that hold times are refused as misuse, with how they are
 // written, or stand for what the daemon takes.
 func FuzzTimes(f *testing.F) {
-	for _, s := range []string{"", "off", "quiet=200ms,max=2s", "quiet=,", "max=-1s", "quiet=1ns", "quiet=9223372036854775807ns", "max=2562047h48m", "30d", "1.5d", "-1d", "99999999999999d", "NaNd", "1e9d", "+Infd", "0s", "\x00d"} {
+	for _, s := range []string{"", "off", "quiet=200ms,max=2s", "quiet=,", "max=-1s", "quiet=1ns",
+		"quiet=9223372036854775807ns", "max=2562047h48m", "30d", "1.5d", "-1d", "99999999999999d", "NaNd", "1e9d", "+Infd",
+		"0s", "\x00d"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

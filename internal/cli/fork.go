@@ -77,8 +77,10 @@ as Python's random, is the same in each; the policy's memory.fork can deny such 
 	f.IntVarP(&req.N, "count", "n", 0, "make `N` in all; those without a name get one")
 	f.BoolVar(&req.Memory, "memory", false, "let processes go on in the forks")
 	f.StringVar(&req.At, "at", "", "begin as snapshot `REF`")
-	f.StringVar(&req.Tier, "tier", "", "how their processes are confined: process, supervised, gvisor (default: as this one's)")
-	must(cmd.RegisterFlagCompletionFunc("tier", cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
+	f.StringVar(&req.Tier, "tier", "",
+		"how their processes are confined: process, supervised, gvisor (default: as this one's)")
+	must(cmd.RegisterFlagCompletionFunc("tier",
+		cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
 	more.flags(cmd)
 	return cmd
 }

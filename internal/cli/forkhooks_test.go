@@ -53,7 +53,8 @@ func newHooked(t *testing.T, flags ...string) *hooked {
 	h.out = listenOutside(t)
 	policy := filepath.Join(dir, "policy.yaml")
 	addr := h.out.Addr().(*net.TCPAddr)
-	text := fmt.Sprintf("version: 1\nnetwork:\n  allow:\n    - {cidr: %s, protocol: tcp, ports: [%d]}\n", addr.IP, addr.Port)
+	text := fmt.Sprintf("version: 1\nnetwork:\n  allow:\n    - {cidr: %s, protocol: tcp, ports: [%d]}\n",
+		addr.IP, addr.Port)
 	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func newHooked(t *testing.T, flags ...string) *hooked {
 	if err := syscall.Mkfifo(root+hooksDir+"/00-pipe-below", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h.run(append([]string{"create", sandbox, "--from", root, "--no-repo", "--tier", "gvisor", "--policy", policy}, flags...)...)
+	h.run(append([]string{"create", sandbox, "--from", root, "--no-repo", "--tier", "gvisor", "--policy", policy},
+		flags...)...)
 	// A command that has ended leaves it running: no limit of time is about it.
 	h.run("exec", sandbox, "--", "sh", "-c", "(while :; do sleep 1; done) >/dev/null 2>&1 &")
 	return h
@@ -198,7 +200,8 @@ func (h *hooked) silent(name string) {
 // heard demands that a sandbox gets out.
 func (h *hooked) heard(name string) {
 	h.t.Helper()
-	if out, code := h.told("exec", name, "--timeout", "50s", "--", "sh", "-c", h.calls(name+"-open")); code != 0 || !h.out.hears(name+"-open") {
+	if out, code := h.told("exec", name, "--timeout", "50s", "--", "sh", "-c", h.calls(name+"-open")); code != 0 ||
+		!h.out.hears(name+"-open") {
 		h.t.Errorf("%s is not heard: exit code %d, %q", name, code, out)
 	}
 }
@@ -220,23 +223,30 @@ func TestHooksThatFail(t *testing.T) {
 	h := newHooked(t)
 	h.heard(sandbox)
 	for i, c := range []struct{ name, plant, step, reason string }{
-		{"fails", "hook 05-first <<'!'\necho first >>/work/ran\n!\nhook 10-hook <<'!'\necho it failed >&2; exit 3\n!\nhook 20-last <<'!'\necho last >>/work/ran\n!", "hook",
+		{"fails", "hook 05-first <<'!'\necho first >>/work/ran\n!\nhook 10-hook <<'!'\necho it failed >&2; exit " +
+			"3\n!\nhook 20-last <<'!'\necho last >>/work/ran\n!", "hook",
 			hooksDir + "/10-hook ended with exit code 3: it failed"},
-		{"calls out", "hook 10 <<'!'\necho calls; (" + h.calls("hook") + ") & sleep 0.3; kill -9 $!; exit 1\n!", "hook", "10 ended with exit code 1: calls"},
+		{"calls out", "hook 10 <<'!'\necho calls; (" + h.calls("hook") + ") & sleep 0.3; kill -9 $!; exit 1\n!", "hook",
+			"10 ended with exit code 1: calls"},
 		{"has no interpreter", "printf '#!/no/such\\n' >10; chmod 755 10", "hook", "10 ended with exit code 127: "},
 		{"is no program", "printf 'MZ\\0\\1' >10; chmod 755 10", "hook", "10 ended with exit code 126: "},
-		{"leaves a child that holds its output", "hook 10 <<'!'\necho parent; (while :; do sleep 1; done) & exit 4\n!", "hook", "10 ended with exit code 4: parent"},
-		{"writes to the terminal", "hook 10 <<'!'\nprintf '\\033]0;owned\\007\\033[2J\\302\\2332J\\377'; exit 1\n!", "hook", "\x1b]0;owned\a\x1b[2J"},
-		{"is called so that it would", "hook \"$(printf '10\\033[2J\\nx')\" <<'!'\nexit 1\n!", "hook", "10\x1b[2J\nx ended with exit code 1: it has printed nothing"},
+		{"leaves a child that holds its output", "hook 10 <<'!'\necho parent; (while :; do sleep 1; done) & exit 4\n!",
+			"hook", "10 ended with exit code 4: parent"},
+		{"writes to the terminal", "hook 10 <<'!'\nprintf '\\033]0;owned\\007\\033[2J\\302\\2332J\\377'; exit 1\n!", "hook",
+			"\x1b]0;owned\a\x1b[2J"},
+		{"is called so that it would", "hook \"$(printf '10\\033[2J\\nx')\" <<'!'\nexit 1\n!", "hook",
+			"10\x1b[2J\nx ended with exit code 1: it has printed nothing"},
 		{"is called like a flag", "hook ./--help <<'!'\nexit 7\n!", "hook", "--help ended with exit code 7"},
-		{"there are more than 64", "for n in $(seq 100 164); do hook $n <<'!'\necho ran >>/work/ran\n!\ndone", "hooks", hooksDir + " has 65 programs, more than 64"},
+		{"there are more than 64", "for n in $(seq 100 164); do hook $n <<'!'\necho ran >>/work/ran\n!\ndone", "hooks",
+			hooksDir + " has 65 programs, more than 64"},
 		{"there is no directory of them", "cd /; rm -r " + hooksDir + "; echo no >" + hooksDir, "hooks", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := &hooked{desk: &desk{t: t, env: h.env, dir: h.dir}, out: h.out}
 			h.plant(c.plant)
 			name := fmt.Sprint("copy", i)
-			if out := h.fork(name); !strings.Contains(out, name+" is quarantined: ") || !strings.Contains(out, tty.Clean(c.reason)) {
+			if out := h.fork(name); !strings.Contains(out, name+" is quarantined: ") ||
+				!strings.Contains(out, tty.Clean(c.reason)) {
 				t.Errorf("fork: %q", out)
 			}
 			h.apart(name, c.step, c.reason)

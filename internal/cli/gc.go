@@ -82,7 +82,8 @@ func (a *app) removed(w io.Writer, res wire.GCResult) error {
 	if len(res.Dropped) > 0 {
 		a.note("%s %s from the history", dropped, tty.Count(len(res.Dropped), "snapshot"))
 	}
-	a.note("%s %s: %s, %s%s", verb, tty.Bytes(res.Bytes), tty.Count(len(res.Removed)-len(res.Dropped), "snapshot"), tty.Count(res.Layers, "layer"), images(res.Images))
+	a.note("%s %s: %s, %s%s", verb, tty.Bytes(res.Bytes), tty.Count(len(res.Removed)-len(res.Dropped), "snapshot"),
+		tty.Count(res.Layers, "layer"), images(res.Images))
 	nodes := map[string]wire.Snapshot{}
 	for _, n := range res.Dropped {
 		nodes[n.ID] = n

@@ -94,7 +94,8 @@ func inRepo(top string, paths []string) ([]string, error) {
 		case rel == ".":
 			return nil, nil
 		case !filepath.IsLocal(rel):
-			return nil, &usageError{msg: fmt.Sprintf("%q is not in the repository %s", p, top), hint: "for files outside of it: coppice diff --files"}
+			return nil, &usageError{msg: fmt.Sprintf("%q is not in the repository %s", p, top),
+				hint: "for files outside of it: coppice diff --files"}
 		}
 		out = append(out, filepath.ToSlash(rel))
 	}
@@ -167,7 +168,8 @@ func gitStat(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.Git
 	if err := t.Write(w); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s changed; %s added, %s deleted\n", tty.Count(len(list), "file"), tty.Count(add, "line"), tty.Count(del, "line"))
+	_, err := fmt.Fprintf(w, "%s changed; %s added, %s deleted\n", tty.Count(len(list), "file"), tty.Count(add, "line"),
+		tty.Count(del, "line"))
 	return err
 }
 
@@ -192,7 +194,8 @@ func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
 		return err
 	}
 	for _, m := range marks {
-		if _, err := fmt.Fprintf(w, "  %s: %s: %s\n", tty.Quote(m.Name()), p.Yellow(tty.Clean(m.Kind)), tty.Clean(m.Why)); err != nil {
+		if _, err := fmt.Fprintf(w, "  %s: %s: %s\n", tty.Quote(m.Name()), p.Yellow(tty.Clean(m.Kind)),
+			tty.Clean(m.Why)); err != nil {
 			return err
 		}
 	}

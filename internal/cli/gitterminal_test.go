@@ -29,13 +29,16 @@ func gitDesk(t *testing.T) (d *desk, top string) {
 	if err := os.WriteFile(filepath.Join(top, "a.txt"), []byte("one\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"config", "user.name", "User"}, {"config", "user.email", "user@example.org"}, {"add", "-A"}, {"commit", "-qm", "first"}} {
+	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"config", "user.name", "User"},
+		{"config", "user.email", "user@example.org"}, {"add", "-A"}, {"commit", "-qm", "first"}} {
 		if out, err := exec.Command("git", append([]string{"-C", top}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("git %q: %v: %s", args, err, out)
 		}
 	}
 	d = newDesk(t, "--repo", top)
-	d.run("exec", sandbox, "--", "sh", "-c", `cd "$1" && echo all: >Makefile && printf '\033]0;title\007\n' >a.txt && printf '#!/bin/sh\n' >run && chmod +x run`, "sh", top)
+	d.run("exec", sandbox, "--", "sh", "-c",
+		`cd "$1" && echo all: >Makefile && printf '\033]0;title\007\n' >a.txt && printf '#!/bin/sh\n' >run && chmod +x run`,
+		"sh", top)
 	return d, top
 }
 
@@ -49,7 +52,8 @@ func TestDiffHasAPager(t *testing.T) {
 	term := d.open("diff", sandbox)
 	got := term.see("run: \x1b[33mexecutable")
 	term.end(0)
-	for _, want := range []string{"paged:\x1b[1m\x1b[33m! build: runs when", `+\033]0;title\007`, "paged:\x1b[1m\x1b[33mThe host would later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
+	for _, want := range []string{"paged:\x1b[1m\x1b[33m! build: runs when", `+\033]0;title\007`,
+		"paged:\x1b[1m\x1b[33mThe host would later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in %q", want, got)
 		}

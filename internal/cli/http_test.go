@@ -148,7 +148,8 @@ func TestExecAsEvents(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
-	e := w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["sh","-c","printf 'caf\\303'; sleep 0.1; printf '\\251\\n'; sleep 0.1; printf '\\377x' >&2; echo there > ~/f; exit 3"]}`)
+	e := w.events("POST", "/v1/sandboxes/a/exec",
+		`{"cmd":["sh","-c","printf 'caf\\303'; sleep 0.1; printf '\\251\\n'; sleep 0.1; printf '\\377x' >&2; echo there > ~/f; exit 3"]}`)
 	x := e.until(&out, "")
 	if out.String() != "café\n\xffx" || x.Code != 3 || !x.Changed || x.Snapshot == "" {
 		t.Errorf("%q, %+v", out.String(), x)
@@ -175,7 +176,8 @@ func TestAnExecGoesOnWithoutItsClientAndItsDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
-	e := w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["sh","-c","echo one; read x; echo got $x; read x; echo got $x > ~/f; echo end"],"stdin":true}`)
+	e := w.events("POST", "/v1/sandboxes/a/exec",
+		`{"cmd":["sh","-c","echo one; read x; echo got $x; read x; echo got $x > ~/f; echo end"],"stdin":true}`)
 	e.until(&out, "one\n")
 	seen := e.last
 	e.res.Body.Close()
@@ -221,7 +223,8 @@ func TestAnExecThatEndsUnseenIsCaptured(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
-	w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["sh","-c","echo up; sleep 1; echo late > ~/late; exit 5"]}`).until(&out, "up\n")
+	w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["sh","-c","echo up; sleep 1; echo late > ~/late; exit 5"]}`).
+		until(&out, "up\n")
 	w.kill()
 	time.Sleep(1200 * time.Millisecond)
 	w.start()
@@ -249,7 +252,8 @@ func TestASlowReaderLosesNothing(t *testing.T) {
 	slow.until(&out, "1\n")
 	time.Sleep(200 * time.Millisecond)
 	var other bytes.Buffer
-	if x := w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["seq","3"]}`).until(&other, ""); x.Code != 0 || other.String() != "1\n2\n3\n" {
+	if x := w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["seq","3"]}`).
+		until(&other, ""); x.Code != 0 || other.String() != "1\n2\n3\n" {
 		t.Errorf("beside it: %q, %+v", other.String(), x)
 	}
 	if x := slow.until(&out, ""); x.Code != 0 {
@@ -311,7 +315,8 @@ func TestTerminalsOverWebSocket(t *testing.T) {
 	w := newWeb(t)
 	ctx := t.Context()
 	var s wire.Session
-	w.json("POST", "/v1/sandboxes/a/exec?pty=true", `{"cmd":["sh","-c","stty size; while read x; do stty size; echo \"<$x>\"; done; exit 4"],"size":{"cols":70,"rows":20}}`, http.StatusCreated, &s)
+	w.json("POST", "/v1/sandboxes/a/exec?pty=true",
+		`{"cmd":["sh","-c","stty size; while read x; do stty size; echo \"<$x>\"; done; exit 4"],"size":{"cols":70,"rows":20}}`, http.StatusCreated, &s)
 	if s.ID == "" || s.Exec == "" || len(s.Sandbox) != 12 {
 		t.Fatalf("%+v", s)
 	}
@@ -417,7 +422,8 @@ func TestEventsAsServerSentEvents(t *testing.T) {
 	if !ok || first.name != wire.EventCreated {
 		t.Fatalf("%+v", first)
 	}
-	if _, err := w.client.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"sh", "-c", "echo x > ~/x"}}, client.Streams{}); err != nil {
+	if _, err := w.client.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"sh", "-c", "echo x > ~/x"}},
+		client.Streams{}); err != nil {
 		t.Fatal(err)
 	}
 	var kinds []string
@@ -455,7 +461,8 @@ func TestACreateThatIsSentAgainIsCarriedOutOnce(t *testing.T) {
 	if code, again := send("/v1/sandboxes", "k1", `{"name":"b"}`); code != http.StatusCreated || again != first {
 		t.Errorf("again: %d %s", code, again)
 	}
-	if code, other := send("/v1/sandboxes", "k1", `{"name":"c"}`); code != http.StatusUnprocessableEntity || !strings.Contains(other, `"kind":"invalid"`) {
+	if code, other := send("/v1/sandboxes", "k1", `{"name":"c"}`); code != http.StatusUnprocessableEntity ||
+		!strings.Contains(other, `"kind":"invalid"`) {
 		t.Errorf("another body: %d %s", code, other)
 	}
 	if code, other := send("/v1/sandboxes", "k2", `{"name":"b"}`); code != http.StatusConflict {
@@ -505,7 +512,8 @@ func TestACreateThatADaemonDiedOverIsNotDoneTwice(t *testing.T) {
 	if _, err := archive.Write(make([]byte, 8<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if code, text := send(strings.NewReader("{}"), "application/json"); code != http.StatusConflict || !strings.Contains(text, "is under way") {
+	if code, text := send(strings.NewReader("{}"), "application/json"); code != http.StatusConflict ||
+		!strings.Contains(text, "is under way") {
 		t.Errorf("%d %s", code, text)
 	}
 	w.kill()
@@ -516,7 +524,8 @@ func TestACreateThatADaemonDiedOverIsNotDoneTwice(t *testing.T) {
 	w.start()
 	w.ready(t.Context())
 	for range 2 {
-		if code, text := send(strings.NewReader("{}"), "application/json"); code != http.StatusConflict || !strings.Contains(text, "its answer is not known") || !strings.Contains(text, "coppice ls") {
+		if code, text := send(strings.NewReader("{}"), "application/json"); code != http.StatusConflict ||
+			!strings.Contains(text, "its answer is not known") || !strings.Contains(text, "coppice ls") {
 			t.Errorf("%d %s", code, text)
 		}
 	}

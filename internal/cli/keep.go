@@ -16,8 +16,10 @@ type keeping struct {
 
 func (k *keeping) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&k.recent, "keep-recent", wire.DefaultKeepRecent, "the newest `N` snapshots stay when automatic ones thin out")
-	f.DurationVar(&k.all, "keep-for", wire.DefaultKeepForMS*time.Millisecond, "automatic snapshots younger than `TIME` stay, as in 12h")
+	f.IntVar(&k.recent, "keep-recent", wire.DefaultKeepRecent,
+		"the newest `N` snapshots stay when automatic ones thin out")
+	f.DurationVar(&k.all, "keep-for", wire.DefaultKeepForMS*time.Millisecond,
+		"automatic snapshots younger than `TIME` stay, as in 12h")
 }
 
 // fill puts them into a request, which does not speak of what is as usual.

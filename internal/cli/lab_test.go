@@ -55,7 +55,8 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{desk: &desk{t: t, dir: filepath.Join(root, "store")}, root: root}
-	l.env = append(os.Environ(), "COPPICE_HOME="+l.dir, "COPPICE_IDLE=60s", "LANG=C.UTF-8", "GORACE=atexit_sleep_ms=0", "XDG_CONFIG_HOME="+root)
+	l.env = append(os.Environ(), "COPPICE_HOME="+l.dir, "COPPICE_IDLE=60s", "LANG=C.UTF-8", "GORACE=atexit_sleep_ms=0",
+		"XDG_CONFIG_HOME="+root)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(root); err != nil {
 			t.Error(err)
@@ -87,7 +88,8 @@ exec cat`
 		root, strconv.Itoa(hosts), labDaemon4, labDaemon6, labHosts4, labHosts6, labEvil4, labEvil6, labPlain6)
 	l.into = []string{"nsenter", "--target", strconv.Itoa(daemon), "--net", "--mount", "--"}
 	// Before anything is sent anywhere: there is no way out of here.
-	ways, err := exec.Command(l.into[0], append(l.into[1:len(l.into):len(l.into)], "sh", "-ec", "ip route show default; ip -6 route show default")...).Output()
+	ways, err := exec.Command(l.into[0],
+		append(l.into[1:len(l.into):len(l.into)], "sh", "-ec", "ip route show default; ip -6 route show default")...).Output()
 	if err != nil || len(ways) > 0 {
 		t.Fatalf("the lab's host has a way out: %v: %s", err, ways)
 	}
@@ -153,13 +155,15 @@ func (l *lab) run(args ...string) string {
 // sh runs a script in the sandbox, and gives what it wrote. In it, "no" is before what
 // has to fail.
 func (l *lab) sh(script string) (string, error) {
-	return l.try("exec", sandbox, "--timeout", "3m", "--", "bash", "-c", `exec 2>&1; set -e; cd ~; no() { if "$@"; then echo "it worked: $*"; exit 99; fi; }; `+script)
+	return l.try("exec", sandbox, "--timeout", "3m", "--", "bash", "-c",
+		`exec 2>&1; set -e; cd ~; no() { if "$@"; then echo "it worked: $*"; exit 99; fi; }; `+script)
 }
 
 // file makes a file in the sandbox.
 func (l *lab) file(path, text string) {
 	l.t.Helper()
-	out, err := l.feed(strings.NewReader(text), "exec", "-i", sandbox, "--", "sh", "-c", `mkdir -p "$(dirname "$0")" && cat >"$0"`, path)
+	out, err := l.feed(strings.NewReader(text), "exec", "-i", sandbox, "--", "sh", "-c",
+		`mkdir -p "$(dirname "$0")" && cat >"$0"`, path)
 	if err != nil {
 		l.t.Fatalf("make %s: %v: %s", path, err, out)
 	}
@@ -246,7 +250,8 @@ func (l *lab) certify() {
 	authority = made(authority, authority, root, root, "ca.pem")
 	made(&x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "lab.test"}, NotBefore: from, NotAfter: until,
-		DNSNames: []string{"*.lab.test"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{"*.lab.test"}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, authority, host, root, "cert.pem")
 	der, err := x509.MarshalECPrivateKey(host)
 	if err != nil {

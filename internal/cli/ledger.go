@@ -76,8 +76,10 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 	f.BoolVar(&follows, "follow", false, "go on with what is recorded from now on")
 	f.StringVar(&since, "since", "", "none that is older than `TIME`: 10m, or 2026-01-02T15:04:05Z")
 	f.StringSliceVar(&kinds, "kind", nil, "of these `KINDS` alone, with commas between: exec, snapshot, network, ...")
-	f.IntVarP(&most, "max-count", "n", 100, "the newest `N`, with --follow 10 and with --since all unless it is given; -1 is all")
-	cmd.AddCommand(a.ledgerExport(), a.ledgerArchive(), a.ledgerCheckpoint(), a.ledgerCosign(), a.ledgerWitness(), a.ledgerKeys(), a.ledgerRotateKey())
+	f.IntVarP(&most, "max-count", "n", 100,
+		"the newest `N`, with --follow 10 and with --since all unless it is given; -1 is all")
+	cmd.AddCommand(a.ledgerExport(), a.ledgerArchive(), a.ledgerCheckpoint(), a.ledgerCosign(), a.ledgerWitness(),
+		a.ledgerKeys(), a.ledgerRotateKey())
 	for _, c := range cmd.Commands() {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
@@ -93,7 +95,8 @@ func (a *app) moment(flag, text string) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return at, &usageError{msg: fmt.Sprintf("%s %q is no time", flag, text), hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
+		return at, &usageError{msg: fmt.Sprintf("%s %q is no time", flag, text),
+			hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
 	}
 	return at, nil
 }
@@ -161,8 +164,10 @@ func (a *app) recordLine(r wire.LedgerRecord) string {
 	if r.Observer == "sandbox" {
 		by = p.Yellow("  (the sandbox's own word)")
 	}
-	return strings.TrimRight(fmt.Sprintf("%s  %s  %s  %s%s", p.Dim(fmt.Sprintf("%5d", r.Seq)), p.Dim(r.Time.Local().Format("2006-01-02 15:04:05.000")),
-		colour(fmt.Sprintf("%-10s", tty.Clean(r.Kind))), tty.Clean(r.Text), by), " ")
+	return strings.TrimRight(
+		fmt.Sprintf("%s  %s  %s  %s%s", p.Dim(fmt.Sprintf("%5d", r.Seq)),
+			p.Dim(r.Time.Local().Format("2006-01-02 15:04:05.000")),
+			colour(fmt.Sprintf("%-10s", tty.Clean(r.Kind))), tty.Clean(r.Text), by), " ")
 }
 
 func (a *app) followLedger(ctx context.Context, name string, req wire.LedgerRequest, most int) error {
@@ -253,7 +258,8 @@ Who holds a checkpoint of before wants the proof that the log grew from it: give
 			return f.Close()
 		},
 	}
-	cmd.Flags().StringArrayVar(&since, "since", nil, "prove that the log grew from the checkpoint in `FILE`; may be given again")
+	cmd.Flags().StringArrayVar(&since, "since", nil,
+		"prove that the log grew from the checkpoint in `FILE`; may be given again")
 	cmd.Flags().StringVarP(&to, "output", "o", "", "write to `FILE`, and not to standard output")
 	return cmd
 }
@@ -272,7 +278,8 @@ numbers.`,
 		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if seq < 1 {
-				return &usageError{msg: "--record N is wanted: the number of a record", hint: "see: coppice ledger " + tty.Clean(args[0])}
+				return &usageError{msg: "--record N is wanted: the number of a record",
+					hint: "see: coppice ledger " + tty.Clean(args[0])}
 			}
 			c, err := a.client()
 			if err != nil {
@@ -294,7 +301,8 @@ numbers.`,
 
 // inspectPrograms shows a record of programs, and each that it stands for.
 func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string, res wire.LedgerInspection) error {
-	if err := a.print(res, func(w io.Writer) error { return a.inspection(w, wire.LedgerInspection{Record: res.Record}) }); err != nil {
+	if err := a.print(res,
+		func(w io.Writer) error { return a.inspection(w, wire.LedgerInspection{Record: res.Record}) }); err != nil {
 		return err
 	}
 	for from := int64(0); ; {
@@ -329,7 +337,8 @@ func programLine(one map[string]any) string {
 	if one["duration_ns"] != nil {
 		none = "0"
 	}
-	return fmt.Sprintf("%s  %6s  %3s  %s  %s", field("started", "-"), field("pid", "-"), field("code", none), field("dir", "-"), field("args", field("path", "-")))
+	return fmt.Sprintf("%s  %6s  %3s  %s  %s", field("started", "-"), field("pid", "-"), field("code", none),
+		field("dir", "-"), field("args", field("path", "-")))
 }
 
 // inspection writes a record, and then those that belong to it.

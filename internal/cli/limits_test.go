@@ -157,8 +157,12 @@ func (w *web) tryOperation(doc *published, base, method, path string, op operati
 	res := w.do(method, where, string(b), append(header, "Content-Type", "application/json")...) //nolint:bodyclose // do sees to it
 	got, err := io.ReadAll(res.Body)
 	// Nothing to redo, no TCP, a checkpoint of another log, and no repository.
-	expected := map[string]int{"sending": http.StatusNotFound, "packLayer": http.StatusNotFound, "sent": http.StatusNotFound, "receive": http.StatusNotFound, "showProposal": http.StatusNotFound, "diffProposal": http.StatusNotFound,
-		"patchProposal": http.StatusNotFound, "applyProposal": http.StatusNotFound, "propose": http.StatusBadRequest, "rebase": http.StatusBadRequest, "redo": http.StatusNotFound, "previewPort": http.StatusNotImplemented, "witnessLedger": http.StatusBadRequest, "gitApply": http.StatusBadRequest}[op.OperationID]
+	expected := map[string]int{"sending": http.StatusNotFound, "packLayer": http.StatusNotFound,
+		"sent": http.StatusNotFound, "receive": http.StatusNotFound, "showProposal": http.StatusNotFound,
+		"diffProposal":  http.StatusNotFound,
+		"patchProposal": http.StatusNotFound, "applyProposal": http.StatusNotFound, "propose": http.StatusBadRequest,
+		"rebase": http.StatusBadRequest, "redo": http.StatusNotFound, "previewPort": http.StatusNotImplemented,
+		"witnessLedger": http.StatusBadRequest, "gitApply": http.StatusBadRequest}[op.OperationID]
 	if err != nil || res.StatusCode >= 300 && res.StatusCode != expected {
 		w.t.Errorf("the example of %s: %d %s, %v", op.OperationID, res.StatusCode, got, err)
 	}
@@ -179,14 +183,17 @@ func (w *web) scene(base, name string) map[string]string {
 		w.t.Fatal(err)
 	}
 	var session wire.Session
-	w.json(http.MethodPost, "/v1/sandboxes/"+name+"/exec?pty=true", `{"cmd":["sleep","1000"]}`, http.StatusCreated, &session)
-	w.json(http.MethodPut, "/v1/sandboxes/"+name+"/files?path=/root/changed", "so there is a snapshot to undo", http.StatusOK, nil)
+	w.json(http.MethodPost, "/v1/sandboxes/"+name+"/exec?pty=true", `{"cmd":["sleep","1000"]}`,
+		http.StatusCreated, &session)
+	w.json(http.MethodPut, "/v1/sandboxes/"+name+"/files?path=/root/changed", "so there is a snapshot to undo",
+		http.StatusOK, nil)
 	var all wire.ExecsResult
 	w.json(http.MethodGet, "/v1/sandboxes/"+name+"/execs", "", http.StatusOK, &all)
 	if len(all.Execs) != 1 {
 		w.t.Fatal(all)
 	}
-	return map[string]string{"name": name, "exec": session.Exec, "id": session.ID, "pid": fmt.Sprint(all.Execs[0].PID), "port": "3000", "ref": "HEAD", "tag": "good", "path": "/tmp/x"}
+	return map[string]string{"name": name, "exec": session.Exec, "id": session.ID, "pid": fmt.Sprint(all.Execs[0].PID),
+		"port": "3000", "ref": "HEAD", "tag": "good", "path": "/tmp/x"}
 }
 
 // place gives the address of an operation, with parameters as they are known or
@@ -258,7 +265,8 @@ func (w *web) refused(method, where string, body map[string]any, what string, he
 	}
 	res := w.do(method, where, string(b), append(header, "Content-Type", "application/json")...) //nolint:bodyclose // do sees to it
 	var p wire.Problem
-	if err := json.NewDecoder(res.Body).Decode(&p); err != nil || p.Status != http.StatusBadRequest || p.Kind != "invalid" || p.Detail == "" || p.Hint == "" {
+	if err := json.NewDecoder(res.Body).
+		Decode(&p); err != nil || p.Status != http.StatusBadRequest || p.Kind != "invalid" || p.Detail == "" || p.Hint == "" {
 		w.t.Errorf("%s %s with %s: %d %+v, %v", method, where, what, res.StatusCode, p, err)
 	}
 }

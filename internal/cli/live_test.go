@@ -141,7 +141,8 @@ time.sleep(1000)
 		d.supervised(`for i in $(seq 300); do echo line$i >>~/f; : >~/done.$i; done; sleep 1000`)
 		d.recorded("", "+line300\n")
 		for _, id := range d.history() {
-			out := d.run("exec", d.fork(id), "--", "sh", "-c", `n=$(cat ~/f 2>/dev/null | wc -l); m=$(ls ~ | grep -c ^done.); echo $((n-m))`)
+			out := d.run("exec", d.fork(id), "--", "sh", "-c",
+				`n=$(cat ~/f 2>/dev/null | wc -l); m=$(ls ~ | grep -c ^done.); echo $((n-m))`)
 			if got := strings.TrimSpace(out); got != "0" && got != "1" {
 				t.Errorf("snapshot %s is torn: %s", id, got)
 			}
@@ -297,7 +298,8 @@ func TestCapturesGoOnUnderAnotherDaemon(t *testing.T) {
 func TestDaemonKilledDuringARewind(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.supervised(`trap "" TERM; mkdir ~/.torn; cd ~/.torn; n=0; while :; do n=$((n+1)); echo $n >t; mv t a; echo $n >t; mv t b; done`)
+	d.supervised(
+		`trap "" TERM; mkdir ~/.torn; cd ~/.torn; n=0; while :; do n=$((n+1)); echo $n >t; mv t a; echo $n >t; mv t b; done`)
 	d.recorded("", "+")
 	first := d.history()
 	rewound := make(chan struct{})
@@ -311,7 +313,8 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 	<-rewound
 	d.run("commit", sandbox, "-m", "after it")
 	for _, id := range d.history() {
-		out := d.run("exec", d.fork(id), "--", "sh", "-c", `cd ~/.torn 2>/dev/null; echo $(($(cat a 2>/dev/null || echo 0) - $(cat b 2>/dev/null || echo 0)))`)
+		out := d.run("exec", d.fork(id), "--", "sh", "-c",
+			`cd ~/.torn 2>/dev/null; echo $(($(cat a 2>/dev/null || echo 0) - $(cat b 2>/dev/null || echo 0)))`)
 		if got := strings.TrimSpace(out); got != "0" && got != "1" {
 			t.Errorf("snapshot %s is torn: %s", id, got)
 		}

@@ -12,7 +12,8 @@ import (
 
 // Snapshots below the end of the drawing are listed after it.
 func TestLog_ListsWhatIsNotDrawn(t *testing.T) {
-	res := wire.LogResult{Nodes: []wire.Snapshot{{ID: "aaaa"}, {ID: "bbbb"}, {ID: "cccc"}}, Rows: []wire.LogRow{{Graph: "| *", Node: "aaaa"}, {Graph: "|/"}}, Truncated: true}
+	res := wire.LogResult{Nodes: []wire.Snapshot{{ID: "aaaa"}, {ID: "bbbb"}, {ID: "cccc"}},
+		Rows: []wire.LogRow{{Graph: "| *", Node: "aaaa"}, {Graph: "|/"}}, Truncated: true}
 	var b strings.Builder
 	a := &app{getenv: func(string) string { return "" }, stdout: os.Stdout, now: time.Now}
 	if err := a.tree(&b, res); err != nil {

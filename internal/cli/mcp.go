@@ -60,7 +60,8 @@ The same is served over HTTP, as /mcp at the daemon's socket.`,
 				}
 			}
 			log := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			return mcpapi.Serve(ctx, mcpapi.Options{Client: c, Sandbox: sandbox, Version: a.version, Log: log}, a.stdin, a.stdout)
+			return mcpapi.Serve(ctx, mcpapi.Options{Client: c, Sandbox: sandbox, Version: a.version, Log: log},
+				a.stdin, a.stdout)
 		},
 	}
 	f := cmd.Flags()
@@ -77,7 +78,8 @@ func (a *app) ensure(ctx context.Context, c *client.Client, name string, create 
 	case !client.IsKind(err, client.KindNotFound):
 		return err
 	case !create:
-		return fault.New(fault.NotFound, "there is no sandbox %q", name).WithHint("make it with: coppice create %s; or give --create", name)
+		return fault.New(fault.NotFound, "there is no sandbox %q", name).
+			WithHint("make it with: coppice create %s; or give --create", name)
 	}
 	sb, err := c.Create(ctx, wire.CreateRequest{Name: name}, nil)
 	if client.IsKind(err, client.KindExists) { // another client was faster

@@ -75,7 +75,8 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 
 	// The parent is brought back: its terminal is given back, with a word on what became of it.
 	told := d.run("checkout", sandbox, warm)
-	was.see("the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach box " + ids[0] + "\r\n")
+	was.see("the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach box " +
+		ids[0] + "\r\n")
 	was.end(137)
 	if got := d.terminals(sandbox); len(got) != 1 || got[0] != ids[0] {
 		t.Fatalf("checkout says %q, and the terminals are %q, were %q", told, got, ids)
@@ -110,7 +111,8 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	again.end(7)
 	copied.enter("exit 8\r")
 	copied.end(8)
-	for _, args := range [][]string{{"attach", sandbox, ids[0]}, {"attach", sandbox, "x0123456789"}, {"attach", "nobody", ids[0]}} {
+	for _, args := range [][]string{{"attach", sandbox, ids[0]}, {"attach", sandbox, "x0123456789"},
+		{"attach", "nobody", ids[0]}} {
 		if _, err := d.try(args...); err == nil {
 			t.Errorf("coppice %q", args)
 		}

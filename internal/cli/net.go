@@ -46,7 +46,8 @@ nothing to know where the network is off without rules. With --follow it goes on
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed("max-count")
 			if most < -1 || most == 0 && !follows {
-				return &usageError{msg: fmt.Sprintf("--max-count %d: a number of events is wanted", most), hint: "-1 is all that are kept"}
+				return &usageError{msg: fmt.Sprintf("--max-count %d: a number of events is wanted", most),
+					hint: "-1 is all that are kept"}
 			}
 			if asking {
 				if follows || denied || given {
@@ -71,7 +72,8 @@ nothing to know where the network is off without rules. With --follow it goes on
 	f.BoolVar(&follows, "follow", false, "go on with what happens from now on")
 	f.BoolVar(&denied, "denied", false, "only what was refused")
 	f.BoolVar(&asking, "asking", false, "what waits for a person now")
-	f.IntVarP(&most, "max-count", "n", 100, "the newest `N`, and with --follow 10 unless it is given; -1 is all that are kept")
+	f.IntVarP(&most, "max-count", "n", 100,
+		"the newest `N`, and with --follow 10 unless it is given; -1 is all that are kept")
 	return cmd
 }
 
@@ -170,7 +172,8 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	if ev.Kind == wire.NetAsk {
 		add(answered(ev))
 	}
-	if ev.Kind == wire.NetDeny || ev.Kind == wire.NetPolicy || ev.Kind == wire.NetEnd || ev.Kind == wire.NetAnswer || ev.Kind == wire.NetDecoy {
+	if ev.Kind == wire.NetDeny || ev.Kind == wire.NetPolicy || ev.Kind == wire.NetEnd || ev.Kind == wire.NetAnswer ||
+		ev.Kind == wire.NetDecoy {
 		add(oneLine(ev.Reason, 200))
 	}
 	if ev.Verdict == wire.VerdictStop {
@@ -208,7 +211,8 @@ func place(ev wire.NetEvent) string {
 
 // netNow is the line of what is open.
 func (a *app) netNow(n wire.NetNow) string {
-	s := fmt.Sprintf("now: %s open; since the start %s in, %s out", tty.Count(n.Conns, "connection"), tty.Bytes(n.In), tty.Bytes(n.Out))
+	s := fmt.Sprintf("now: %s open; since the start %s in, %s out", tty.Count(n.Conns, "connection"), tty.Bytes(n.In),
+		tty.Bytes(n.Out))
 	if n.Flows > 0 {
 		s = strings.Replace(s, " open;", ", "+tty.Count(n.Flows, "flow")+" open;", 1)
 	}
@@ -223,7 +227,8 @@ func (a *app) netNow(n wire.NetNow) string {
 
 func (a *app) why() *cobra.Command {
 	return &cobra.Command{
-		Use: "why NAME HOST[:PORT] [METHOD PATH]", Short: "Say what a sandbox may reach, and which rule says so", GroupID: groupRun,
+		Use: "why NAME HOST[:PORT] [METHOD PATH]", Short: "Say what a sandbox may reach, and which rule says so",
+		GroupID: groupRun,
 		Long: `Say what would be decided about a place in the network by the policy that is in force
 in a sandbox, by which rule, and what to add where it is denied. The port is 443 where
 none is given; udp:// before the host asks about UDP. METHOD and PATH are those of an

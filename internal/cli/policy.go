@@ -68,7 +68,8 @@ func levelOf(as string) (policy.Level, error) {
 			return policy.Level(i), nil
 		}
 	}
-	return 0, &usageError{msg: fmt.Sprintf("there is no level %q", as), hint: "it is one of " + strings.Join(levelNames, ", ")}
+	return 0, &usageError{msg: fmt.Sprintf("there is no level %q", as),
+		hint: "it is one of " + strings.Join(levelNames, ", ")}
 }
 
 // readPolicy reads one file, whose warnings are shown.
@@ -245,20 +246,22 @@ is denied even so, unless a rule names it.
 			if err != nil {
 				return fault.Wrap(err, "name the policy")
 			}
-			return a.print(map[string]any{"digest": digest, "lines": policy.Explain(p), "warnings": remarks}, func(w io.Writer) error {
-				var t tty.Table
-				t.Row("WHAT", "BY", "VALUE")
-				for _, l := range policy.Explain(p) {
-					t.Row(l.Key, tty.Clean(l.From), tty.Clean(l.Value))
-				}
-				t.Row("digest", "", digest)
-				return t.Write(w)
-			})
+			return a.print(map[string]any{"digest": digest, "lines": policy.Explain(p), "warnings": remarks},
+				func(w io.Writer) error {
+					var t tty.Table
+					t.Row("WHAT", "BY", "VALUE")
+					for _, l := range policy.Explain(p) {
+						t.Row(l.Key, tty.Clean(l.From), tty.Clean(l.Value))
+					}
+					t.Row("digest", "", digest)
+					return t.Write(w)
+				})
 		},
 	}
 	asFlag(cmd, &as)
 	f := cmd.Flags()
-	f.StringVar(&user, "user", "", "your own file is `FILE`; \"\" is none (default: ~/.config/coppice/coppice.yaml, if there is one)")
+	f.StringVar(&user, "user", "",
+		"your own file is `FILE`; \"\" is none (default: ~/.config/coppice/coppice.yaml, if there is one)")
 	f.StringVar(&host, "host", "", "say what would be decided about `HOST[:PORT]`; with udp:// before it, for UDP")
 	f.StringVar(&q.Method, "method", "", "of an HTTP request with the method `M` to it")
 	f.StringVar(&q.Path, "path", "", "of an HTTP request with the path and query `P` to it")
@@ -267,7 +270,9 @@ is denied even so, unless a rule names it.
 
 // policyLayers reads the user's own file and the one of args, as far as they are there
 // or asked for.
-func (a *app) policyLayers(args []string, as, user string, asked bool) (layers []policy.Layer, warnings policy.Problems, err error) {
+func (a *app) policyLayers(
+	args []string, as, user string, asked bool,
+) (layers []policy.Layer, warnings policy.Problems, err error) {
 	level, err := levelOf(as)
 	if err != nil {
 		return nil, nil, err
@@ -338,7 +343,8 @@ func (a *app) decide(p policy.Policy, host string, q policy.HTTPRequest) error {
 		req.HTTP = &q
 	}
 	d := p.Network.Decide(req)
-	out := decisionJSON{Request: req.String(), Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint, MaxRequest: d.MaxRequest, MaxBytes: d.MaxBytes, Rate: d.Rate.String()}
+	out := decisionJSON{Request: req.String(), Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint,
+		MaxRequest: d.MaxRequest, MaxBytes: d.MaxBytes, Rate: d.Rate.String()}
 	if d.Rule != nil {
 		out.From = d.Rule.At.String()
 	}
@@ -349,7 +355,8 @@ func (a *app) decide(p policy.Policy, host string, q policy.HTTPRequest) error {
 			t.Row("rule", tty.Clean(d.Rule.String()))
 			t.Row("by", tty.Clean(out.From))
 		}
-		for _, limit := range []struct{ name, value string }{{"max_request", sizeOrNone(d.MaxRequest)}, {"max_bytes", sizeOrNone(d.MaxBytes)}, {"rate", out.Rate}} {
+		for _, limit := range []struct{ name, value string }{{"max_request", sizeOrNone(d.MaxRequest)},
+			{"max_bytes", sizeOrNone(d.MaxBytes)}, {"rate", out.Rate}} {
 			if limit.value != "" {
 				t.Row(limit.name, limit.value)
 			}

@@ -28,7 +28,8 @@ type wanting struct {
 func (p *wanting) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&p.files, "policy", nil, "take the policy of `FILE`, as you say it; may be given again")
-	f.StringArrayVar(&p.allow, "allow", nil, "let it reach `RULE`, as in example.com or \"*.example.com:443\"; may be given again")
+	f.StringArrayVar(&p.allow, "allow", nil,
+		"let it reach `RULE`, as in example.com or \"*.example.com:443\"; may be given again")
 	f.StringSliceVar(&p.presets, "preset", nil, "let it reach the hosts of `PRESET`, as in pypi; may be given again")
 	f.BoolVar(&p.ask, "ask", false, "have what no rule names wait for you: see coppice approve")
 	p.asks = f.Lookup("ask")
@@ -102,7 +103,8 @@ func (a *app) found() (out []wire.PolicyFile, err error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "find ./%s", policyFile)
 	}
-	for _, one := range []struct{ name, level, whose string }{{mine, wire.PolicyUser, "yours"}, {project, wire.PolicyProject, "the project's"}} {
+	for _, one := range []struct{ name, level, whose string }{{mine, wire.PolicyUser, "yours"},
+		{project, wire.PolicyProject, "the project's"}} {
 		if one.name == "" || one.level == wire.PolicyProject && one.name == mine {
 			continue
 		}
@@ -136,7 +138,8 @@ func readPolicyFile(name string) (string, []byte, error) {
 	}
 	f, err := os.Open(abs)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, fault.New(fault.NotFound, "there is no file %s", name).WithHint("make one: coppice policy init %s", name)
+		return "", nil, fault.New(fault.NotFound, "there is no file %s", name).
+			WithHint("make one: coppice policy init %s", name)
 	}
 	if err != nil {
 		return "", nil, fault.Wrap(err, "open the policy")

@@ -66,7 +66,8 @@ to be started again, and give that ten seconds to listen.`,
 			port, err := strconv.Atoi(args[1])
 			switch {
 			case err != nil || port < 1 || port > 0xffff:
-				return &usageError{msg: fmt.Sprintf("%q is no port", args[1]), hint: "ports are 1 to 65535; list those in use: coppice port " + args[0]}
+				return &usageError{msg: fmt.Sprintf("%q is no port", args[1]),
+					hint: "ports are 1 to 65535; list those in use: coppice port " + args[0]}
 			case forwards && (cmd.Flags().Changed("expires") || cmd.Flags().Changed("open")):
 				return usagef("--forward makes no link: leave --expires and --open out")
 			case expires < 0 || expires == 0 && cmd.Flags().Changed("expires"):
@@ -143,7 +144,8 @@ func (a *app) preview(ctx context.Context, name string, port int, expires time.D
 		return err
 	}
 	err = a.print(p, func(w io.Writer) error {
-		a.note("whoever has this link may use port %d of %s until %s", port, tty.Clean(name), p.Expires.Local().Format("2006-01-02 15:04:05"))
+		a.note("whoever has this link may use port %d of %s until %s", port, tty.Clean(name),
+			p.Expires.Local().Format("2006-01-02 15:04:05"))
 		_, err := fmt.Fprintln(w, tty.Clean(p.URL))
 		return err
 	})
@@ -165,8 +167,10 @@ func (a *app) browse(ctx context.Context, link string) error {
 	case "windows":
 		words = []string{"rundll32", "url.dll,FileProtocolHandler", link}
 	}
-	if err := exec.CommandContext(ctx, words[0], words[1:]...).Run(); err != nil { // a fixed program, and a link of the daemon
-		return fault.New(fault.Unsupported, "open the link with %s", words[0]).Because(err).WithHint("open it by hand: it is printed above")
+	// a fixed program, and a link of the daemon
+	if err := exec.CommandContext(ctx, words[0], words[1:]...).Run(); err != nil {
+		return fault.New(fault.Unsupported, "open the link with %s", words[0]).Because(err).
+			WithHint("open it by hand: it is printed above")
 	}
 	return nil
 }
@@ -180,11 +184,13 @@ func forwardAddr(s string, port int) (string, error) {
 	if strings.Contains(s, ":") {
 		var err error
 		if host, number, err = net.SplitHostPort(s); err != nil {
-			return "", &usageError{msg: fmt.Sprintf("--forward %q: %v", s, err), hint: "give a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
+			return "", &usageError{msg: fmt.Sprintf("--forward %q: %v", s, err),
+				hint: "give a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
 		}
 	}
 	if n, err := strconv.Atoi(number); err != nil || n < 0 || n > 0xffff {
-		return "", &usageError{msg: fmt.Sprintf("--forward %q: %q is no port", s, number), hint: "give a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
+		return "", &usageError{msg: fmt.Sprintf("--forward %q: %q is no port", s, number),
+			hint: "give a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
 	}
 	if host == "" {
 		host = "127.0.0.1" // to be reached from everywhere is said in full
@@ -222,7 +228,8 @@ func (a *app) forward(ctx context.Context, name string, port int, addr string) e
 		return err
 	}
 	a.note("connections go to port %d of %s; Ctrl-C ends it", port, tty.Clean(name))
-	f := &forwarder{c: c, name: name, port: port, report: func(err error) { a.say("%s", tty.Clean(wireError(err).Message)) }}
+	f := &forwarder{c: c, name: name, port: port,
+		report: func(err error) { a.say("%s", tty.Clean(wireError(err).Message)) }}
 	return f.serve(ctx, ln)
 }
 

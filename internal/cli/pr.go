@@ -67,10 +67,13 @@ with --force, and if it is what was last seen there.`,
 }
 
 // request proposes, pushes, and says where the request is made.
-func (a *app) request(ctx context.Context, name string, req wire.ProposeRequest, remote string, force, open bool) error {
+func (a *app) request(
+	ctx context.Context, name string, req wire.ProposeRequest, remote string, force, open bool,
+) error {
 	if _, far, err := client.Remote(a.getenv); err != nil || far {
 		if err == nil {
-			err = fault.New(fault.Unsupported, "the repository lies on the daemon's machine, which is another one").WithHint("push it there: git push REMOTE coppice/%s", tty.Clean(name))
+			err = fault.New(fault.Unsupported, "the repository lies on the daemon's machine, which is another one").
+				WithHint("push it there: git push REMOTE coppice/%s", tty.Clean(name))
 		}
 		return err
 	}
@@ -120,7 +123,9 @@ func (a *app) request(ctx context.Context, name string, req wire.ProposeRequest,
 }
 
 // guarded proposes, and asks for what is not trusted where somebody can be asked.
-func (a *app) guarded(ctx context.Context, c *client.Client, name string, req wire.ProposeRequest) (wire.Proposed, error) {
+func (a *app) guarded(
+	ctx context.Context, c *client.Client, name string, req wire.ProposeRequest,
+) (wire.Proposed, error) {
 	res, err := c.Propose(ctx, name, req)
 	if err == nil || wireError(err).Kind != string(fault.Denied) {
 		return res, err
@@ -165,8 +170,10 @@ func push(ctx context.Context, git *userGit, to requested, secret string, force 
 		if secret != "" {
 			ge.said = strings.ReplaceAll(ge.said, secret, "***")
 		}
-		return fault.New(fault.Conflict, "git does not push %s to %s", tty.Clean(to.Branch), tty.Clean(to.Remote)).Because(ge).
-			WithHint("it is proposed here; mend what git says, then push it: git push %s %s", tty.Clean(to.Remote), tty.Clean(to.Branch))
+		return fault.New(fault.Conflict, "git does not push %s to %s", tty.Clean(to.Branch), tty.Clean(to.Remote)).
+			Because(ge).
+			WithHint("it is proposed here; mend what git says, then push it: git push %s %s", tty.Clean(to.Remote),
+				tty.Clean(to.Branch))
 	}
 	return err
 }

@@ -30,7 +30,8 @@ type proposing struct {
 func (p *proposing) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&p.req.Title, "title", "m", "", "say in a `LINE` what it is for")
-	f.StringArrayVar(&p.req.Tests, "test", nil, "run `CMD` in a fork, and put into the report how it ended; may be given again")
+	f.StringArrayVar(&p.req.Tests, "test", nil,
+		"run `CMD` in a fork, and put into the report how it ended; may be given again")
 	f.DurationVar(&p.timeout, "timeout", 0, "`TIME` for each test, as in 90s or 5m")
 }
 
@@ -98,7 +99,8 @@ is removed then; how they end decides nothing.`,
 			}); err != nil {
 				return err
 			}
-			a.note("look at it: git diff %s %s; the report: git show %s:%s", short(res.Start), tty.Clean(res.Branch), tty.Clean(res.Ref), proposal.FileReport)
+			a.note("look at it: git diff %s %s; the report: git show %s:%s", short(res.Start), tty.Clean(res.Branch),
+				tty.Clean(res.Ref), proposal.FileReport)
 			if out != "" {
 				a.note("written to %s", tty.Quote(out))
 			}
@@ -215,7 +217,8 @@ again. One that was made with --dirty cannot be rebased.`,
 			}
 			switch {
 			case len(res.Conflicts) > 0:
-				a.note("to be resolved there: coppice shell %s; as it was before: coppice checkout %[1]s %s", tty.Clean(args[0]), tty.Clean(res.Before))
+				a.note("to be resolved there: coppice shell %s; as it was before: coppice checkout %[1]s %s", tty.Clean(args[0]),
+					tty.Clean(res.Before))
 				return &exitCode{code: exitError}
 			case !res.Moved:
 				a.note("it stands on %s already", short(res.Repo.Base))

@@ -47,7 +47,8 @@ that is stopped has no processes, and is not started by this.`,
 				var t tty.Table
 				t.Row("PID", "PPID", "STATE", "STARTED", "CPU", "RSS", "COMMAND")
 				for _, p := range res.Processes {
-					t.Row(strconv.Itoa(p.PID), strconv.Itoa(p.PPID), tty.Clean(p.State), tty.Ago(p.Started, a.now()), (time.Duration(p.CPUMS) * time.Millisecond).String(),
+					t.Row(strconv.Itoa(p.PID), strconv.Itoa(p.PPID), tty.Clean(p.State), tty.Ago(p.Started, a.now()),
+						(time.Duration(p.CPUMS) * time.Millisecond).String(),
 						tty.Bytes(p.RSS), commandOf(p))
 				}
 				return t.Write(w)

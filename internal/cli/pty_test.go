@@ -38,7 +38,8 @@ func newDesk(t *testing.T, flags ...string) *desk {
 		t.Fatal(err)
 	}
 	d := &desk{t: t, dir: filepath.Join(dir, "store")}
-	d.env = append(os.Environ(), "COPPICE_HOME="+d.dir, "COPPICE_IDLE=30s", "TERM=xterm-256color", "LANG=C.UTF-8", "GORACE=atexit_sleep_ms=0")
+	d.env = append(os.Environ(), "COPPICE_HOME="+d.dir, "COPPICE_IDLE=30s", "TERM=xterm-256color", "LANG=C.UTF-8",
+		"GORACE=atexit_sleep_ms=0")
 	t.Cleanup(func() {
 		d.try("rm", "--force", sandbox)
 		d.try("serve", "--stop")
@@ -230,7 +231,8 @@ func (term *terminal) enter(keys string) {
 // resize is what dragging the window's corner does.
 func (term *terminal) resize(rows, cols uint16) {
 	term.t.Helper()
-	if err := unix.IoctlSetWinsize(int(term.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
+	if err := unix.IoctlSetWinsize(int(term.slave.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: rows, Col: cols}); err != nil {
 		term.t.Fatal(err)
 	}
 }

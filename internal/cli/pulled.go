@@ -99,7 +99,8 @@ func (a *app) pulledDiff(ctx context.Context, name string, paths []string, form 
 	}
 	top, err := g.quiet().run(ctx, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return fault.New(fault.NotFound, "you stand in no git repository").Because(err).WithHint("go to the clone into which it was pulled")
+		return fault.New(fault.NotFound, "you stand in no git repository").Because(err).
+			WithHint("go to the clone into which it was pulled")
 	}
 	return a.gitDiff(ctx, of, &wire.Repo{Top: strings.TrimSuffix(top, "\n")}, paths, form)
 }
@@ -129,14 +130,16 @@ func (a *app) showPulled(cmd *cobra.Command, name string) error {
 // verifyPulled verifies the records and the objects of a proposal that was pulled.
 func (a *app) verifyPulled(cmd *cobra.Command, name string, ask demands) error {
 	if ask.checkpoint != "" || len(ask.witnesses) > 0 {
-		return &usageError{msg: "--checkpoint and --witness-key are for a bundle", hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice verify --bundle FILE"}
+		return &usageError{msg: "--checkpoint and --witness-key are for a bundle",
+			hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice verify --bundle FILE"}
 	}
 	res, err := a.received(cmd.Context(), name)
 	if err != nil {
 		return err
 	}
 	if len(ask.keys) > 0 && !slices.Contains(ask.keys, res.Signer.Key) {
-		return fault.New(fault.Denied, "it is signed by %s, which is none of the keys that were given", tty.Clean(res.Signer.Key))
+		return fault.New(fault.Denied, "it is signed by %s, which is none of the keys that were given",
+			tty.Clean(res.Signer.Key))
 	}
 	return a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, "") })
 }
@@ -179,7 +182,9 @@ func known(p tty.Palette, s *wire.Signer) string {
 	case s.Changed != "":
 		return p.Red("ANOTHER ONE THAN BEFORE, which you said is right; it was " + tty.Clean(s.Changed))
 	case s.First:
-		return p.Yellow("SEEN FOR THE FIRST TIME, and trusted from now on: ask who proposed it for theirs (coppice ledger keys), by another way")
+		return p.Yellow(
+			"SEEN FOR THE FIRST TIME, and trusted from now on: ask who proposed it for theirs (coppice ledger keys), by " +
+				"another way")
 	case s.Since.IsZero():
 		return "this host's own"
 	}

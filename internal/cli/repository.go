@@ -22,7 +22,8 @@ func (r *repository) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.dir, "repo", "", "work on the git repository that `DIR` lies in (default: where you are, from host)")
 	f.StringVar(&r.at, "at", "", "begin at the `REV` of the repository (default: HEAD)")
-	f.BoolVar(&r.dirty, "dirty", false, "begin with what is not committed, too: changed files, and new ones that are not ignored")
+	f.BoolVar(&r.dirty, "dirty", false,
+		"begin with what is not committed, too: changed files, and new ones that are not ignored")
 	f.BoolVar(&r.none, "no-repo", false, "work on no git repository")
 }
 
@@ -36,7 +37,9 @@ func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) 
 	case r.none, !asked && (from != "host" || a.getenv("COPPICE_HOST") != ""):
 		return nil, nil
 	case a.getenv("COPPICE_HOST") != "" && r.dir == "":
-		return nil, &usageError{msg: "--at and --dirty are about a repository of this machine, and COPPICE_HOST names another", hint: "name one there: --repo DIR"}
+		return nil, &usageError{
+			msg:  "--at and --dirty are about a repository of this machine, and COPPICE_HOST names another",
+			hint: "name one there: --repo DIR"}
 	}
 	dir, err := filepath.Abs(r.dir)
 	if err != nil {

@@ -114,7 +114,9 @@ everything is done.`,
 
 // printEach calls fn for every name, and prints those for which it went well: their
 // results, as JSON.
-func printEach[T any](ctx context.Context, a *app, names []string, fn func(*client.Client, context.Context, string) (T, error)) error {
+func printEach[T any](
+	ctx context.Context, a *app, names []string, fn func(*client.Client, context.Context, string) (T, error),
+) error {
 	res := map[string]T{}
 	err := a.each(ctx, names, func(ctx context.Context, c *client.Client, name string) error {
 		r, err := fn(c, ctx, name)

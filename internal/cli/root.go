@@ -140,8 +140,11 @@ func (a *app) root() *cobra.Command {
 	cmd.SetHelpCommand(help)
 	cmd.AddCommand(
 		a.create(), a.fork(), a.ls(), a.status(), a.update(), a.cp(), a.start(), a.stop(), a.pause(), a.resume(), a.rm(),
-		a.run(), a.attach(), a.exec(), a.shell(), a.tournament(), a.ps(), a.kill(), a.port(), a.net(), a.why(), a.allow(), a.approve(), a.deny(), a.socket(), a.mcp(),
-		a.log(), a.ledger(), a.inspect(), a.compare(), a.propose(), a.rebase(), a.pr(), a.watch(), a.head(), a.branches(), a.show(), a.diff(), a.apply(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(), a.push(), a.pull(),
+		a.run(), a.attach(), a.exec(), a.shell(), a.tournament(), a.ps(), a.kill(), a.port(), a.net(), a.why(), a.allow(),
+		a.approve(), a.deny(), a.socket(), a.mcp(),
+		a.log(), a.ledger(), a.inspect(), a.compare(), a.propose(), a.rebase(), a.pr(), a.watch(), a.head(), a.branches(),
+		a.show(), a.diff(), a.apply(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(),
+		a.push(), a.pull(),
 		a.gc(), a.verify(), a.events(), a.probe(), a.policy(), a.serve(), a.token(), a.versionCmd(), a.completion(), a.man(),
 	)
 	for _, c := range cmd.Commands() {
@@ -192,7 +195,9 @@ func (a *app) peek() (*client.Client, error) {
 
 // complete gives what list finds by a client that starts no daemon, in a second at the
 // most; a shell is told nothing of what goes wrong.
-func (a *app) complete(cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (a *app) complete(
+	cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error),
+) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
 	c, err := a.peek()
 	if err != nil {

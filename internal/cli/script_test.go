@@ -194,7 +194,8 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	lock := filepath.Join(ts.Getenv("COPPICE_HOME"), "lock")
 	b, err := os.ReadFile(lock)
-	for end := time.Now().Add(patience); args[0] == "comes" && len(b) == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); args[0] == "comes" && len(b) == 0 &&
+		time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		b, err = os.ReadFile(lock)
 	}
 	ts.Check(err)
@@ -247,7 +248,8 @@ func cmdBtrfs(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	dir := ts.MkAbs(args[0])
 	ts.Check(os.MkdirAll(dir, 0o700))
-	for _, c := range [][]string{{"truncate", "-s", "512M", dir + ".img"}, {"mkfs.btrfs", "-q", dir + ".img"}, {"mount", "-o", "loop", dir + ".img", dir}} {
+	for _, c := range [][]string{{"truncate", "-s", "512M", dir + ".img"}, {"mkfs.btrfs", "-q", dir + ".img"},
+		{"mount", "-o", "loop", dir + ".img", dir}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			ts.Fatalf("%s: %v: %s", c[0], err, out)
 		}
@@ -285,7 +287,8 @@ func cmdOutside(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { _ = os.RemoveAll(dir) })
 	ts.Setenv(args[0], dir)
 	ts.Check(os.WriteFile(filepath.Join(ts.Getenv("HOME"), ".gitconfig"),
-		[]byte("[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n"), 0o600))
+		[]byte("[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n[protocol "+
+			"\"file\"]\n\tallow = always\n"), 0o600))
 }
 
 // cmdLines: "lines N" demands that the last stdout has so many lines.
@@ -308,7 +311,8 @@ func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	cmdOutside(ts, false, []string{"REPO"})
 	dir := ts.Getenv("REPO")
-	for name, text := range map[string]string{"a.txt": "one\ntwo\nthree\n", "dir/b.txt": "b\n", "dir/c.txt": "c\n", ".gitignore": "*.o\n"} {
+	for name, text := range map[string]string{"a.txt": "one\ntwo\nthree\n", "dir/b.txt": "b\n", "dir/c.txt": "c\n",
+		".gitignore": "*.o\n"} {
 		ts.Check(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		ts.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
@@ -318,7 +322,8 @@ func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // programs are what the root file system of "rootfs" has.
-var programs = []string{"sh", "bash", "cat", "ls", "rm", "mkdir", "mv", "ln", "touch", "sleep", "head", "wc", "id", "env", "pwd", "chmod",
+var programs = []string{"sh", "bash", "cat", "ls", "rm", "mkdir", "mv", "ln", "touch", "sleep", "head", "wc", "id",
+	"env", "pwd", "chmod",
 	"seq", "dd", "true", "false", "stat", "kill", "stty", "tty", "test", "yes", "cp", "tr", "sync", "mkfifo", "echo"}
 
 // cmdRootfs: "rootfs [PROGRAM...]" makes $ROOTFS, a small root file system that has these

@@ -60,7 +60,8 @@ func (l *lab) trusted() {
 		l.t.Fatal(err)
 	}
 	bundle := l.write("bundle.pem", string(all)+string(ca))
-	if out, err := exec.Command(l.into[0], append(slices.Clone(l.into[1:]), "mount", "--bind", bundle, systemCAs)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(l.into[0], append(slices.Clone(l.into[1:]), "mount", "--bind", bundle, systemCAs)...).
+		CombinedOutput(); err != nil {
 		l.t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -127,7 +128,8 @@ func (h *hoard) make() {
 	file := filepath.Join(h.t.TempDir(), "policy.yaml")
 	text := "version: 1\nenv:\n  SERVICE_PASSWORD: " + h.secrets["policy"] + "\n"
 	if h.tier == "supervised" {
-		text += "network:\n  allow:\n    - {host: plain.lab.test, ports: [80], methods: [GET, POST]}\n    - {host: git.lab.test, methods: [GET]}\n    - www.lab.test\n"
+		text += "network:\n  allow:\n    - {host: plain.lab.test, ports: [80], methods: [GET, POST]}\n    - {host: " +
+			"git.lab.test, methods: [GET]}\n    - www.lab.test\n"
 	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
@@ -136,7 +138,8 @@ func (h *hoard) make() {
 	if h.driver == "copy" {
 		from = h.base()
 	}
-	h.run("create", hoarder, "--from", from, "--no-repo", "--tier", h.tier, "--driver", h.driver, "--policy", file, "--env", "API_TOKEN="+h.secrets["sandbox"], "--env", "PATH")
+	h.run("create", hoarder, "--from", from, "--no-repo", "--tier", h.tier, "--driver", h.driver, "--policy", file,
+		"--env", "API_TOKEN="+h.secrets["sandbox"], "--env", "PATH")
 }
 
 // base makes a directory with the programs that are used.
@@ -154,7 +157,8 @@ func (h *hoard) base() string {
 			h.t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"sh", "bash", "env", "mkdir", "ln", "chmod", "base64", "od", "tr", "sleep", "date", "cat", "test", "true", "false", "curl"} {
+	for _, name := range []string{"sh", "bash", "env", "mkdir", "ln", "chmod", "base64", "od", "tr", "sleep", "date",
+		"cat", "test", "true", "false", "curl"} {
 		f, err := exec.LookPath(name)
 		if err != nil {
 			h.t.Skipf("needs %s: to be in a base", name)
@@ -191,7 +195,8 @@ func (h *hoard) commands() {
 	for _, script := range []string{
 		`echo "$API_TOKEN $SERVICE_PASSWORD $SESSION_KEY"; env; env >&2`,
 		pieces,
-		fmt.Sprintf("mkdir -p ~/%s/%s; echo %s >~/%s/%s/f; ln -s %s ~/link-%s", h.secrets["token"], h.secrets["exec"], h.secrets["sandbox"], h.secrets["token"], h.secrets["exec"], h.secrets["policy"], h.secrets["sandbox"]),
+		fmt.Sprintf("mkdir -p ~/%s/%s; echo %s >~/%s/%s/f; ln -s %s ~/link-%s", h.secrets["token"], h.secrets["exec"],
+			h.secrets["sandbox"], h.secrets["token"], h.secrets["exec"], h.secrets["policy"], h.secrets["sandbox"]),
 		fmt.Sprintf("true %s --password %s %s", h.secrets["exec"], h.secrets["policy"], h.secrets["token"]),
 		fmt.Sprintf("echo '#!/bin/sh' >~/p%s; chmod +x ~/p%[1]s; ~/p%[1]s %s", h.secrets["sandbox"], h.secrets["token"]),
 		fmt.Sprintf("echo %s | base64; echo %s | od -An -tx1 | tr -d ' \\n'", h.secrets["sandbox"], h.secrets["policy"]),
@@ -200,17 +205,21 @@ func (h *hoard) commands() {
 	}
 	h.try("exec", hoarder, "--workdir", "/"+h.secrets["sandbox"], "--", "true")
 	h.try("exec", hoarder, "--", "no-"+h.secrets["sandbox"], h.secrets["token"])
-	h.run("tournament", hoarder, "--test", "test -e ~/a"+h.secrets["sandbox"], "--", "echo "+h.secrets["token"]+" >~/a"+h.secrets["sandbox"], "false "+h.secrets["policy"])
+	h.run("tournament", hoarder, "--test", "test -e ~/a"+h.secrets["sandbox"], "--",
+		"echo "+h.secrets["token"]+" >~/a"+h.secrets["sandbox"], "false "+h.secrets["policy"])
 }
 
 // answers asks over HTTP, with a key by which the answer is kept.
 func (h *hoard) answers() {
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return client.DialSocket(ctx, daemon.SocketPath(h.d.dir))
-	}}}
+	c := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return client.DialSocket(ctx, daemon.SocketPath(h.d.dir))
+			}}}
 	post := func(path, body string) {
 		h.t.Helper()
-		req, err := http.NewRequestWithContext(h.t.Context(), http.MethodPost, "http://coppice/v1/sandboxes"+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(h.t.Context(), http.MethodPost, "http://coppice/v1/sandboxes"+path,
+			strings.NewReader(body))
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -225,7 +234,8 @@ func (h *hoard) answers() {
 			h.t.Fatalf("%s: %s %s, %v", path, res.Status, b, err)
 		}
 	}
-	post("/"+hoarder+"/exec", fmt.Sprintf(`{"cmd":["sh","-c","echo $X_SECRET %s"],"env":["X_SECRET=%s"]}`, h.secrets["sandbox"], h.secrets["body"]))
+	post("/"+hoarder+"/exec",
+		fmt.Sprintf(`{"cmd":["sh","-c","echo $X_SECRET %s"],"env":["X_SECRET=%s"]}`, h.secrets["sandbox"], h.secrets["body"]))
 	post("", fmt.Sprintf(`{"name":"other","env":["X_SECRET=%s"]}`, h.secrets["body"]))
 	h.run("rm", "--force", "other")
 }
@@ -240,7 +250,8 @@ func (h *hoard) supervised() {
 		h.t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "{\"op\":\"spawn\",\"cmd\":\"echo %s %s; sleep 1000\"}\n", h.secrets["sandbox"], h.secrets["token"]); err != nil {
+	if _, err := fmt.Fprintf(conn, "{\"op\":\"spawn\",\"cmd\":\"echo %s %s; sleep 1000\"}\n", h.secrets["sandbox"],
+		h.secrets["token"]); err != nil {
 		h.t.Fatal(err)
 	}
 	if line, err := readLine(conn); err != nil || !strings.Contains(line, `"ok":true`) {
@@ -284,7 +295,8 @@ func (h *hoard) network() {
 	s := h.secrets
 	out := h.run("exec", hoarder, "--env", "SESSION_KEY="+s["exec"], "--", "bash", "-c", strings.Join([]string{
 		"exec 2>&1",
-		"curl -sSk 'http://plain.lab.test/hello?token=" + s["exec"] + "&x=" + s["token"] + "' -H 'Authorization: Bearer " + s["sandbox"] + "' -H 'X-Any: " + s["policy"] + "'",
+		"curl -sSk 'http://plain.lab.test/hello?token=" + s["exec"] + "&x=" + s["token"] + "' -H 'Authorization: Bearer " +
+			s["sandbox"] + "' -H 'X-Any: " + s["policy"] + "'",
 		"curl -sSk 'https://git.lab.test/hello/" + s["sandbox"] + "' -H 'Cookie: " + s["exec"] + "'",
 		"curl -sSk -X DELETE 'https://git.lab.test/" + s["token"] + "'",
 		"curl -sSk 'https://user:" + s["exec"] + "@www.lab.test/'",
@@ -294,7 +306,8 @@ func (h *hoard) network() {
 	}, "; "))
 	var told string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if told = h.run("ledger", hoarder, "--kind", "network", "--json"); strings.Contains(told, "evil.test") && strings.Contains(told, "/hello") {
+		if told = h.run("ledger", hoarder, "--kind", "network", "--json"); strings.Contains(told, "evil.test") &&
+			strings.Contains(told, "/hello") {
 			return
 		}
 	}
@@ -303,7 +316,8 @@ func (h *hoard) network() {
 
 // shown demands what must come back as it was.
 func (h *hoard) shown() {
-	out := h.run("exec", hoarder, "--", "sh", "-c", `echo "$API_TOKEN $SERVICE_PASSWORD"; cat ~/`+h.secrets["token"]+"/*/f")
+	out := h.run("exec", hoarder, "--", "sh", "-c",
+		`echo "$API_TOKEN $SERVICE_PASSWORD"; cat ~/`+h.secrets["token"]+"/*/f")
 	if out != h.secrets["sandbox"]+" "+h.secrets["policy"]+"\n"+h.secrets["sandbox"]+"\n" {
 		h.t.Errorf("the sandbox has %q", out)
 	}
@@ -370,7 +384,8 @@ func (h *hoard) look(when string) {
 		for of, list := range forms {
 			for _, f := range list {
 				if i := bytes.Index(lower, []byte(strings.ToLower(f))); i >= 0 {
-					h.t.Errorf("%s: the secret of the %s is in %s: %q", when, of, name, text[max(0, i-100):min(len(text), i+len(f)+20)])
+					h.t.Errorf("%s: the secret of the %s is in %s: %q", when, of, name,
+						text[max(0, i-100):min(len(text), i+len(f)+20)])
 				}
 			}
 		}

@@ -60,7 +60,9 @@ token never takes more than half of what they share.`,
 			if err != nil {
 				return err
 			}
-			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Memory: most, UserHome: a.getenv("HOME"), UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), ExecPath: a.getenv("COPPICE_EXEC_PATH"), Stderr: a.stderr, HTTP: tcp}
+			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Memory: most, UserHome: a.getenv("HOME"),
+				UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), ExecPath: a.getenv("COPPICE_EXEC_PATH"),
+				Stderr: a.stderr, HTTP: tcp}
 			opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
 			if readyFD > 0 {
 				opt.Ready = os.NewFile(uintptr(readyFD), "ready")
@@ -123,7 +125,9 @@ func (a *app) stopDaemon(ctx context.Context) error {
 		return err
 	}
 	if listens && st.PID != peer {
-		return fault.New(fault.Unsupported, "the daemon of %s calls itself process %d, which it is not here: it runs on another machine, or in another container", s.Home, st.PID).
+		return fault.New(fault.Unsupported,
+			"the daemon of %s calls itself process %d, which it is not here: it runs on another machine, or in another "+
+				"container", s.Home, st.PID).
 			WithHint("end it there: coppice serve --stop")
 	}
 	p, err := os.FindProcess(st.PID)
@@ -143,5 +147,6 @@ func (a *app) stopDaemon(ctx context.Context) error {
 			})
 		}
 	}
-	return fault.New(fault.Timeout, "the daemon (pid %d) was told to stop, and has not", st.PID).WithHint("see %s", daemon.LogPath(s.Home))
+	return fault.New(fault.Timeout, "the daemon (pid %d) was told to stop, and has not", st.PID).
+		WithHint("see %s", daemon.LogPath(s.Home))
 }

@@ -14,7 +14,8 @@ import (
 func (a *app) show() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME [REF]", Short: "Show one snapshot and what it changed", GroupID: groupHistory,
-		Long:              "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - removed, M modified. REMOTE/NAME is a proposal that was pulled: its report is shown.",
+		Long: "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - " +
+			"removed, M modified. REMOTE/NAME is a proposal that was pulled: its report is shown.",
 		Example:           "  coppice show box HEAD~1",
 		Args:              between(1, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
@@ -52,7 +53,8 @@ func (a *app) show() *cobra.Command {
 				}
 				lines = append(lines, "sealed   "+seal)
 				if m := res.Memory; m != nil {
-					lines = append(lines, fmt.Sprintf("memory   %s, %s of it new: image %.12s", tty.Bytes(m.Size), tty.Bytes(m.Added), tty.Clean(m.Image)))
+					lines = append(lines,
+						fmt.Sprintf("memory   %s, %s of it new: image %.12s", tty.Bytes(m.Size), tty.Bytes(m.Added), tty.Clean(m.Image)))
 				}
 				lines = append(lines, "")
 				for _, l := range strings.Split(strings.TrimRight(res.Message, "\n"), "\n") {

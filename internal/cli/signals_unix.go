@@ -19,7 +19,8 @@ var passed = map[os.Signal]string{
 }
 
 // ends are those of passed that end us while no command has begun.
-var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGHUP: true, syscall.SIGQUIT: true}
+var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGHUP: true,
+	syscall.SIGQUIT: true}
 
 // impatient is how many times SIGINT or SIGTERM must come, each within a second
 // of the one before, to end us and not the command.
@@ -30,7 +31,9 @@ const impatient = 3
 // that a closed stdout is an error of Write and not our end. leave is called
 // when the user insists (impatient), and early, with the number of the signal, while began
 // reports that the command has not begun.
-func watchSignals(leave func(), early func(signal int), began func() bool, stays bool) (names <-chan string, stop func()) {
+func watchSignals(
+	leave func(), early func(signal int), began func() bool, stays bool,
+) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 16)
 	for s := range passed {
 		signal.Notify(sigs, s)

@@ -61,7 +61,8 @@ func newModel(can powers) *model { return &model{nodes: map[string]*inode{}, can
 
 // moods are what a writer does for a while: the operations to choose from.
 var moods = []string{
-	"create create mkdir append append write map truncate punch rename replace remove chmod attr noattr link symlink fifo touch",
+	"create create mkdir append append write map truncate punch rename replace remove chmod attr noattr link symlink " +
+		"fifo touch",
 	"create append create append create append",           // many small files
 	"write big big append truncate map punch",             // few big ones
 	"mkdir deeper deeper deeper create append rename",     // deep directories

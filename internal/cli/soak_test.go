@@ -173,7 +173,8 @@ func (s *soaking) alive() {
 		s.start()
 	case st.Run.Exit != nil:
 		var why strings.Builder
-		_, err := s.d.client.Exec(s.ctx, soaked, wire.ExecRequest{Cmd: []string{"/bin/cat", soakError}}, client.Streams{Stdout: &why, Stderr: &why})
+		_, err := s.d.client.Exec(s.ctx, soaked, wire.ExecRequest{Cmd: []string{"/bin/cat", soakError}},
+			client.Streams{Stdout: &why, Stderr: &why})
 		s.t.Errorf("the writer has ended: %+v: %s, %v", st.Run.Exit, why.String(), err)
 		s.look("HEAD", "")
 	}
@@ -238,7 +239,8 @@ func (s *soaking) trouble(ids []string) {
 		if !client.IsKind(err, client.KindInvalid) && !client.IsKind(err, client.KindNotFound) {
 			s.moved("undo", r, err)
 		}
-		if r, err = c.Redo(s.ctx, soaked, wire.RedoRequest{}); !client.IsKind(err, client.KindInvalid) && !client.IsKind(err, client.KindNotFound) {
+		if r, err = c.Redo(s.ctx, soaked, wire.RedoRequest{}); !client.IsKind(err, client.KindInvalid) &&
+			!client.IsKind(err, client.KindNotFound) {
 			s.moved("redo", r, err)
 		}
 	case 6, 7, 8:
@@ -247,7 +249,8 @@ func (s *soaking) trouble(ids []string) {
 		s.look("", "")
 	case 11, 12, 13, 14:
 		text := fmt.Sprint("text", s.rnd.Uint64())
-		x, err := c.Exec(s.ctx, soaked, wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", "echo " + text + " >" + besideFile}}, client.Streams{})
+		x, err := c.Exec(s.ctx, soaked, wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", "echo " + text + " >" + besideFile}},
+			client.Streams{})
 		switch {
 		case !s.fine("exec", err):
 		case x.Code == 128+9: // brought back while it ran
@@ -314,14 +317,16 @@ func (s *soaking) look(ref, text string) {
 // compare runs the check in a fork, and removes it.
 func (s *soaking) compare(f wire.Sandbox, text string) {
 	var out strings.Builder
-	x, err := s.d.client.Exec(s.ctx, f.Name, wire.ExecRequest{Cmd: append([]string{"/bin/soak", "check"}, s.can...)}, client.Streams{Stdout: &out, Stderr: &out})
+	x, err := s.d.client.Exec(s.ctx, f.Name, wire.ExecRequest{Cmd: append([]string{"/bin/soak", "check"}, s.can...)},
+		client.Streams{Stdout: &out, Stderr: &out})
 	if s.fine("check "+f.Name, err) && x.Code != 0 {
 		made, _ := s.d.client.Show(s.ctx, f.Name, "HEAD~1")
 		s.t.Errorf("%+v: exit code %d: %s%s", made.Snapshot, x.Code, x.Message, out.String())
 	}
 	if text != "" && text != unknown {
 		out.Reset()
-		x, err := s.d.client.Exec(s.ctx, f.Name, wire.ExecRequest{Cmd: []string{"/bin/cat", besideFile}}, client.Streams{Stdout: &out, Stderr: &out})
+		x, err := s.d.client.Exec(s.ctx, f.Name, wire.ExecRequest{Cmd: []string{"/bin/cat", besideFile}},
+			client.Streams{Stdout: &out, Stderr: &out})
 		if s.fine("cat in "+f.Name, err) && (x.Code != 0 || strings.TrimSpace(out.String()) != text) {
 			s.t.Errorf("snapshot %s has %q beside the tree, not %q", f.Head, out.String(), text)
 		}

@@ -175,7 +175,8 @@ func (n *inode) differs(p string, partly *step, can powers) (why string, ino uin
 	if err := unix.Lstat(p, &st); err != nil {
 		return "", 0, err
 	}
-	kind := map[uint32]byte{unix.S_IFDIR: 'd', unix.S_IFREG: 'f', unix.S_IFLNK: 'l', unix.S_IFIFO: 'p'}[st.Mode&unix.S_IFMT]
+	kind := map[uint32]byte{unix.S_IFDIR: 'd', unix.S_IFREG: 'f', unix.S_IFLNK: 'l',
+		unix.S_IFIFO: 'p'}[st.Mode&unix.S_IFMT]
 	if kind != n.kind {
 		return fmt.Sprintf("it is %q, not %q", kind, n.kind), 0, nil
 	}
@@ -236,7 +237,8 @@ func unequal(got, want []byte) string {
 	for i < len(got) && i < len(want) && got[i] == want[i] {
 		i++
 	}
-	return fmt.Sprintf("%d bytes, not %d, and others from %d on: %.8q, not %.8q", len(got), len(want), i, got[i:], want[i:])
+	return fmt.Sprintf("%d bytes, not %d, and others from %d on: %.8q, not %.8q", len(got), len(want), i,
+		got[i:], want[i:])
 }
 
 func attrsOf(p string) (map[string]string, error) {

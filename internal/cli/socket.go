@@ -72,8 +72,10 @@ func (a *app) shortened(path string) (string, error) {
 	dir := a.getenv("XDG_RUNTIME_DIR")
 	link := filepath.Join(dir, "coppice-"+filepath.Base(filepath.Dir(path))+".sock")
 	if !filepath.IsAbs(dir) || len(link) > maxSocketPath {
-		return "", fault.New(fault.Unsupported, "the socket's path has %d bytes, and programs can connect to %d: %s", len(path), maxSocketPath, path).
-			WithHint("set XDG_RUNTIME_DIR to a directory of your own with a short path, as in: mkdir -m 700 /tmp/me; XDG_RUNTIME_DIR=/tmp/me coppice socket NAME")
+		return "", fault.New(fault.Unsupported, "the socket's path has %d bytes, and programs can connect to %d: %s",
+			len(path), maxSocketPath, path).
+			WithHint("set XDG_RUNTIME_DIR to a directory of your own with a short path, as in: mkdir -m 700 /tmp/me; " +
+				"XDG_RUNTIME_DIR=/tmp/me coppice socket NAME")
 	}
 	if to, err := os.Readlink(link); err == nil && to == path {
 		return link, nil

@@ -96,7 +96,8 @@ func (a *app) standings(w io.Writer, res wire.TournamentResult, scored bool) err
 		if b.Name == res.Winner {
 			mark = p.Bold(p.Green("*"))
 		}
-		row([]string{mark, tty.Cut(tty.Quote(b.Name), 30), fmt.Sprint(b.Exit), test, score, seconds(b.TimeMS), fmt.Sprint(b.Paths), tty.Bytes(b.Bytes),
+		row([]string{mark, tty.Cut(tty.Quote(b.Name), 30), fmt.Sprint(b.Exit), test, score, seconds(b.TimeMS),
+			fmt.Sprint(b.Paths), tty.Bytes(b.Bytes),
 			tty.Clean(b.Sandbox), oneLine(b.Cmd, 40)})
 	}
 	if err := t.Write(w); err != nil {

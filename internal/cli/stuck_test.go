@@ -38,7 +38,8 @@ func stuck() {
 	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
 	err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	if err == nil {
-		fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+		fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+			uintptr(unsafe.Pointer(&prog)))
 		if err = e; e == 0 {
 			_, err = unix.FcntlInt(fd, unix.F_SETFD, 0) // it stays open as long as the program runs
 		}

@@ -75,7 +75,8 @@ func TestAFloodOfOneSandboxLeavesTheDaemonToOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.Memory == nil || st.Memory.Limit != soft || st.Memory.Refused == 0 || st.Memory.Held != 0 || st.Memory.Waiting != 0 {
+	if st.Memory == nil || st.Memory.Limit != soft || st.Memory.Refused == 0 || st.Memory.Held != 0 ||
+		st.Memory.Waiting != 0 {
 		t.Errorf("the daemon's memory: %+v", st.Memory)
 	}
 	const program = 128 << 20 // the pages of the program and of the database, which are not the heap's

@@ -42,7 +42,8 @@ func TestShellHasATerminal(t *testing.T) {
 	t.Parallel()
 	term := newDesk(t).shell()
 
-	if got := term.command("tty; echo $TERM"); !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "xterm-256color") {
+	if got := term.command("tty; echo $TERM"); !strings.Contains(got, "/dev/pts/") ||
+		!strings.Contains(got, "xterm-256color") {
 		t.Errorf("%q", got)
 	}
 	if got := term.command("stty size"); !strings.Contains(got, "\r30 100\r") {
@@ -92,7 +93,8 @@ func TestShellHasATerminal(t *testing.T) {
 func TestATerminalPassesEverythingThrough(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	term := d.open("exec", "-it", sandbox, "--", "sh", "-c", `stty raw -echo; printf '\033[31mred\033[0m\r\nready\r\n'; head -c 4 | od -An -tx1`)
+	term := d.open("exec", "-it", sandbox, "--", "sh", "-c",
+		`stty raw -echo; printf '\033[31mred\033[0m\r\nready\r\n'; head -c 4 | od -An -tx1`)
 	if got := term.see("ready"); !strings.Contains(got, "\x1b[31mred\x1b[0m\r\n") {
 		t.Errorf("%q", got)
 	}
@@ -100,7 +102,8 @@ func TestATerminalPassesEverythingThrough(t *testing.T) {
 	term.see("03 1a 04 ff")
 	term.end(0)
 
-	term = d.open("exec", "-it", sandbox, "--", "sh", "-c", "trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.01; done")
+	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
+		"trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.01; done")
 	term.see("ready")
 	term.resize(22, 77)
 	term.see("22 77")
@@ -200,7 +203,8 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	term.end(129)
 
 	// Who insists leaves a command that heeds nothing; it loses its terminal.
-	term = d.open("exec", "-it", sandbox, "--", "sh", "-c", `trap "echo he''eds not" TERM; echo ready; while :; do sleep 0.01; done`)
+	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
+		`trap "echo he''eds not" TERM; echo ready; while :; do sleep 0.01; done`)
 	term.see("ready")
 	for insisting := true; insisting; {
 		term.signal(syscall.SIGTERM)

@@ -109,7 +109,8 @@ func stat(w io.Writer, p tty.Palette, list []wire.Change) error {
 	if err := t.Write(w); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s changed: %d added, %d removed, %d modified; %s added, %s removed\n", tty.Count(len(list), "path"),
+	_, err := fmt.Fprintf(w, "%s changed: %d added, %d removed, %d modified; %s added, %s removed\n",
+		tty.Count(len(list), "path"),
 		kinds[wire.Added], kinds[wire.Removed], kinds[wire.Modified], tty.Count(add, "line"), tty.Count(del, "line"))
 	return err
 }
@@ -127,7 +128,9 @@ func (a *app) moved(m wire.MoveResult) error {
 			a.note("%s changed under running commands", tty.Count(m.Rewritten, "path"))
 		}
 		if len(m.Resumed) > 0 {
-			a.note("%s on from memory: %s", map[bool]string{true: "this command goes", false: "these commands go"}[len(m.Resumed) == 1], tty.Clean(strings.Join(m.Resumed, " ")))
+			a.note("%s on from memory: %s",
+				map[bool]string{true: "this command goes", false: "these commands go"}[len(m.Resumed) == 1],
+				tty.Clean(strings.Join(m.Resumed, " ")))
 		}
 		a.note("HEAD is now at %s  %s", tty.Clean(m.Head), oneLine(m.Message, 0))
 		_, err := fmt.Fprintln(w, tty.Clean(m.Head))

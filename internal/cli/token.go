@@ -83,7 +83,8 @@ let in as this user.`,
 			if res.Expires != nil {
 				until = "expires " + res.Expires.Local().Format(time.DateTime)
 			}
-			a.note("token %s, scope %s, %s; this is its secret, which is not shown again:", tty.Clean(res.ID), tty.Clean(res.Scope), until)
+			a.note("token %s, scope %s, %s; this is its secret, which is not shown again:", tty.Clean(res.ID),
+				tty.Clean(res.Scope), until)
 			return a.print(res, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, tty.Clean(res.Secret))
 				return err
@@ -94,7 +95,8 @@ let in as this user.`,
 	f.StringVar(&req.Scope, "scope", "operate", "what it may do: read, operate or admin, as `SCOPE`")
 	f.StringArrayVar(&req.Sandboxes, "sandbox", nil, "it is for the sandbox `NAME` alone; may be given again")
 	f.StringVar(&expires, "expires", "", "it is good for `TIME`, as in 12h or 30d (default: for ever)")
-	must(cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"read", "operate", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("scope",
+		cobra.FixedCompletions([]string{"read", "operate", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
 	return cmd
 }
@@ -114,7 +116,8 @@ func lifetime(s string) (time.Duration, error) {
 		d, err = time.ParseDuration(s)
 	}
 	if err != nil || d < time.Second {
-		return 0, &usageError{msg: fmt.Sprintf("--expires %q is no time of a second or more", s), hint: "give it as in 90m, 12h or 30d"}
+		return 0, &usageError{msg: fmt.Sprintf("--expires %q is no time of a second or more", s),
+			hint: "give it as in 90m, 12h or 30d"}
 	}
 	return d, nil
 }
@@ -190,7 +193,8 @@ func (a *app) tokenTable(w io.Writer, list []wire.Token, names map[string]string
 func (a *app) tokenRm() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm ID...", Aliases: []string{"remove", "revoke"}, Short: "Revoke tokens",
-		Long:    "Revoke tokens, and print their ids. What is under way with them ends at once;\ncommands that were started with them run on.",
+		Long: "Revoke tokens, and print their ids. What is under way with them ends at once;\ncommands that were " +
+			"started with them run on.",
 		Example: "  coppice token rm 1f0c9a3e",
 		Args:    between(1, -1, "the id of a token"),
 		RunE: func(cmd *cobra.Command, args []string) error {

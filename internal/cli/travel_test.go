@@ -95,11 +95,13 @@ func (w *travellers) traveller(t *testing.T, root, name string) *traveller {
 			t.Fatal(err)
 		}
 	}
-	config := "[user]\n\tname = " + name + "\n\temail = " + name + "@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n"
+	config := "[user]\n\tname = " + name + "\n\temail = " + name +
+		"@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n"
 	if err := os.WriteFile(filepath.Join(p.home, "me/.gitconfig"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(p.home, "store"), "COPPICE_IDLE=60s", "HOME="+filepath.Join(p.home, "me"), "XDG_CONFIG_HOME="+filepath.Join(p.home, "me/.config"),
+	p.env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(p.home, "store"), "COPPICE_IDLE=60s",
+		"HOME="+filepath.Join(p.home, "me"), "XDG_CONFIG_HOME="+filepath.Join(p.home, "me/.config"),
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "LANG=C.UTF-8", "GORACE=atexit_sleep_ms=0")
 	return p
 }
@@ -178,7 +180,10 @@ func (p *traveller) read(name string) string {
 func (w *travellers) work() {
 	w.alice.t.Helper()
 	w.alice.run("create", "fix-auth", "--repo", ".", "-q")
-	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; echo two >>a.txt; git add a.txt; git -c user.name=Agent -c user.email=a@example.org commit -qm 'second'; echo new >src/new.txt; echo all: >Makefile")
+	w.alice.run("exec", "fix-auth", "--", "sh", "-ec",
+		"cd "+w.alice.top+
+			"; echo two >>a.txt; git add a.txt; git -c user.name=Agent -c user.email=a@example.org commit -qm 'second'; echo "+
+			"new >src/new.txt; echo all: >Makefile")
 }
 
 // review is what a colleague does with a proposal.
@@ -195,16 +200,19 @@ func (w *travellers) review() {
 	if err := json.Unmarshal([]byte(bob.run("pull", "fix-auth", "--json")), &got); err != nil {
 		t.Fatal(err)
 	}
-	if !got.Bound || !got.Signer.First || len(got.Differs) > 0 || got.Files != 3 || len(got.Marks) != 1 || got.Marks[0].Path != "Makefile" || got.Title != "Refuse empty tokens" || got.Records < 5 {
+	if !got.Bound || !got.Signer.First || len(got.Differs) > 0 || got.Files != 3 || len(got.Marks) != 1 ||
+		got.Marks[0].Path != "Makefile" || got.Title != "Refuse empty tokens" || got.Records < 5 {
 		t.Errorf("%+v", got)
 	}
 	if out := bob.run("diff", "origin/fix-auth", "--name-status"); out != "A\tMakefile\nM\ta.txt\nA\tsrc/new.txt\n" {
 		t.Errorf("the diff is %q", out)
 	}
-	if out := bob.run("diff", "origin/fix-auth", "--", "a.txt"); !strings.Contains(out, "+two\n") || strings.Contains(out, "new.txt") {
+	if out := bob.run("diff", "origin/fix-auth", "--", "a.txt"); !strings.Contains(out, "+two\n") ||
+		strings.Contains(out, "new.txt") {
 		t.Errorf("the diff is %q", out)
 	}
-	if out := bob.run("verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") || !strings.Contains(out, "the same as since") {
+	if out := bob.run("verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") ||
+		!strings.Contains(out, "the same as since") {
 		t.Errorf("verified: %q", out)
 	}
 	if out := bob.run("show", "origin/fix-auth"); !strings.Contains(out, "## What was run") {
@@ -212,7 +220,9 @@ func (w *travellers) review() {
 	}
 	bob.refused("--trust Makefile", "apply", "origin/fix-auth")
 	bob.run("apply", "origin/fix-auth", "--trust", "Makefile", "-m", "Apply it")
-	if bob.read("a.txt") != "one\ntwo\n" || bob.read("src/new.txt") != "new\n" || bob.git(bob.top, "log", "-1", "--format=%s %an") != "Apply it bob" || bob.git(bob.top, "status", "--porcelain") != "" {
+	if bob.read("a.txt") != "one\ntwo\n" || bob.read("src/new.txt") != "new\n" ||
+		bob.git(bob.top, "log", "-1", "--format=%s %an") != "Apply it bob" ||
+		bob.git(bob.top, "status", "--porcelain") != "" {
 		t.Errorf("it was not applied: %s", bob.git(bob.top, "log", "-2", "--stat"))
 	}
 	if out := bob.run("ledger", "host"); !strings.Contains(out, "apply") {
@@ -244,7 +254,10 @@ func httpBackend(t *testing.T, dir, password string) (url string) {
 	if _, serr := os.Stat(backend); err != nil || serr != nil {
 		t.Skip("needs git-http-backend: to serve repositories")
 	}
-	h := http.Handler(&cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}, Stderr: &bytes.Buffer{}})
+	h := http.Handler(
+		&cgi.Handler{Path: backend,
+			Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
+				"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}, Stderr: &bytes.Buffer{}})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, given, _ := r.BasicAuth()
 		if password != "" && subtle.ConstantTimeCompare([]byte(given), []byte(password)) == 0 {
@@ -303,20 +316,27 @@ func TestAProposalTravelsBySSH(t *testing.T) {
 	}
 	w := newTravellers(t, func(bare string) string { return bare })
 	dir := filepath.Dir(w.bare)
-	if _, said, err := w.alice.in(dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, "host")); err != nil {
+	if _, said, err := w.alice.in(dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+		filepath.Join(dir, "host")); err != nil {
 		t.Fatal(said)
 	}
-	if _, said, err := w.alice.in(dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, "user")); err != nil {
+	if _, said, err := w.alice.in(dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+		filepath.Join(dir, "user")); err != nil {
 		t.Fatal(said)
 	}
 	// sshd -i serves one connection on its standard input: no port, no daemon.
-	config := fmt.Sprintf("HostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n", dir, dir)
+	config := fmt.Sprintf(
+		"HostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication "+
+			"no\nPermitRootLogin yes\nPidFile none\n", dir, dir)
 	if err := os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "remote", "set-url", "origin", "ssh://there"+w.bare)
-		p.git(p.top, "config", "core.sshCommand", fmt.Sprintf("ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o 'ProxyCommand=%s -i -f %s/sshd_config -E %s/sshd.log'", dir, sshd, dir, dir))
+		p.git(p.top, "config", "core.sshCommand",
+			fmt.Sprintf(
+				"ssh -F /dev/null -i %s/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "+
+					"-o LogLevel=ERROR -o 'ProxyCommand=%s -i -f %s/sshd_config -E %s/sshd.log'", dir, sshd, dir, dir))
 	}
 	w.review()
 }
@@ -339,7 +359,8 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	if out := inside("ls -d " + w.alice.top + " 2>&1; true"); !strings.Contains(out, "proj") {
 		t.Logf("the other's place: %q", out)
 	}
-	if out := w.bob.run("diff", "fixed", "--name-status"); out != "A\tMakefile\nM\ta.txt\nA\tlate.txt\nD\tsrc/b.txt\nA\tsrc/new.txt\n" {
+	if out := w.bob.run("diff", "fixed",
+		"--name-status"); out != "A\tMakefile\nM\ta.txt\nA\tlate.txt\nD\tsrc/b.txt\nA\tsrc/new.txt\n" {
 		t.Errorf("its diff is %q", out)
 	}
 	if out := inside("git log --format=%s | head -1"); out != "second\n" {
@@ -368,7 +389,8 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if out, _, err := w.alice.in(w.bare, "git", "rev-parse", "--verify", "-q", branchRef); err == nil {
 		t.Errorf("references were pushed before the layers: %s", out)
 	}
-	login := `{"auths": {"` + host + `": {"auth": "` + base64.StdEncoding.EncodeToString([]byte(registrytest.User+":"+registrytest.Password)) + `"}}}`
+	login := `{"auths": {"` + host + `": {"auth": "` +
+		base64.StdEncoding.EncodeToString([]byte(registrytest.User+":"+registrytest.Password)) + `"}}}`
 	for _, p := range []*traveller{w.alice, w.bob} {
 		if err := os.MkdirAll(filepath.Join(p.home, "me/.docker"), 0o700); err != nil {
 			t.Fatal(err)
@@ -401,7 +423,8 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	pull := []string{"pull", "fix-auth", "--with-layers", "--as", "fixed"}
 	refused := func(why string, args ...string) {
 		t.Helper()
-		if out, said, err := w.bob.try(args...); err == nil || !strings.Contains(said, why) || strings.ContainsAny(said, "\x1b\x07") {
+		if out, said, err := w.bob.try(args...); err == nil || !strings.Contains(said, why) ||
+			strings.ContainsAny(said, "\x1b\x07") {
 			t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
 		}
 	}
@@ -414,7 +437,8 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for why, bad := range map[string][]byte{"something else as blob": []byte(flipped(string(good))), "blob": good[:len(good)/2]} {
+	for why, bad := range map[string][]byte{"something else as blob": []byte(flipped(string(good))),
+		"blob": good[:len(good)/2]} {
 		if err := os.WriteFile(stored, bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -435,7 +459,8 @@ func TestLayersTravelByARegistry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.bob.git(w.bare, "update-ref", layersRef, w.bob.git(w.bare, "commit-tree", "-m", "forged", w.write(map[string]string{proposal.FileLayers: string(said)}, nil)))
+		w.bob.git(w.bare, "update-ref", layersRef,
+			w.bob.git(w.bare, "commit-tree", "-m", "forged", w.write(map[string]string{proposal.FileLayers: string(said)}, nil)))
 	}
 	forge(func(l *proposal.Layers) {
 		b := l.Artifact.Blobs
@@ -486,7 +511,8 @@ func TestAKilledPushLeavesNothingHalf(t *testing.T) {
 	t.Cleanup(srv.Close)
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
-	push := []string{"push", "fix-auth", "--trust-all", "--with-layers", "--registry", strings.TrimPrefix(srv.URL, "http://") + "/team/layers"}
+	push := []string{"push", "fix-auth", "--trust-all", "--with-layers", "--registry",
+		strings.TrimPrefix(srv.URL, "http://") + "/team/layers"}
 	cmd := exec.Command("coppice", push...)
 	cmd.Dir, cmd.Env = w.alice.top, w.alice.env
 	if err := cmd.Start(); err != nil {
@@ -510,22 +536,24 @@ func TestAKilledPushLeavesNothingHalf(t *testing.T) {
 			t.Errorf("%s was sent again", name)
 		}
 	}
-	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry", strings.TrimPrefix(srv.URL, "http://")+"/team/layers")
+	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry",
+		strings.TrimPrefix(srv.URL, "http://")+"/team/layers")
 }
 
 // blobs lists the contents of a registry, with the time at which each was written.
 func blobs(t *testing.T, data string) map[string]time.Time {
 	t.Helper()
 	all := map[string]time.Time{}
-	err := filepath.WalkDir(filepath.Join(data, "docker/registry/v2/blobs"), func(name string, d fs.DirEntry, err error) error {
-		if err == nil && d.Name() == "data" {
-			info, ierr := d.Info()
-			if err = ierr; err == nil {
-				all[name] = info.ModTime()
+	err := filepath.WalkDir(filepath.Join(data, "docker/registry/v2/blobs"),
+		func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Name() == "data" {
+				info, ierr := d.Info()
+				if err = ierr; err == nil {
+					all[name] = info.ModTime()
+				}
 			}
-		}
-		return err
-	})
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,20 +135,30 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 	}{
 		{"another tip", "its branch is at", func() { w.bob.git(w.bare, "update-ref", branchRef, main) }},
 		{"what it says, a byte", "is no proposal", change(proposal.FileProposal, unkeyed)},
-		{"what it says, more", "is no proposal", change(proposal.FileProposal, func(s string) string { return strings.Replace(s, "{", `{"evil":1,`, 1) })},
+		{"what it says, more", "is no proposal",
+			change(proposal.FileProposal, func(s string) string { return strings.Replace(s, "{", `{"evil":1,`, 1) })},
 		{"records, a byte", "verify the ledger", change(proposal.FileLedger, flipped)},
 		{"no records", "verify the ledger", change(proposal.FileLedger, to(""))},
-		{"records of another sandbox", "the ledger of the proposal is of sandbox", change(proposal.FileLedger, to(string(otherLedger)))},
-		{"another sandbox", "the ledger of the proposal is of sandbox", func() { w.says(func(p *proposal.Proposal) { p.Sandbox = "0123456789ab" }) }},
+		{"records of another sandbox", "the ledger of the proposal is of sandbox",
+			change(proposal.FileLedger, to(string(otherLedger)))},
+		{"another sandbox", "the ledger of the proposal is of sandbox",
+			func() { w.says(func(p *proposal.Proposal) { p.Sandbox = "0123456789ab" }) }},
 		{"more records", "records, and it says", func() { w.says(func(p *proposal.Proposal) { p.Ledger.Records += 1000 }) }},
-		{"another snapshot", "no record tells of the snapshot", func() { w.says(func(p *proposal.Proposal) { p.Snapshot = "0123456789ab" }) }},
-		{"another policy", "no record names the policy", func() { w.says(func(p *proposal.Proposal) { p.Policy = "sha256:" + strings.Repeat("0", 64) }) }},
-		{"another name", "is one of sandbox", func() { w.says(func(p *proposal.Proposal) { p.Name, p.Branch = "other", "coppice/other" }) }},
-		{"a name that is none", "is no proposal", func() { w.says(func(p *proposal.Proposal) { p.Name = "\x1b[31mevil\x07" }) }},
+		{"another snapshot", "no record tells of the snapshot",
+			func() { w.says(func(p *proposal.Proposal) { p.Snapshot = "0123456789ab" }) }},
+		{"another policy", "no record names the policy",
+			func() { w.says(func(p *proposal.Proposal) { p.Policy = "sha256:" + strings.Repeat("0", 64) }) }},
+		{"another name", "is one of sandbox",
+			func() { w.says(func(p *proposal.Proposal) { p.Name, p.Branch = "other", "coppice/other" }) }},
+		{"a name that is none", "is no proposal",
+			func() { w.says(func(p *proposal.Proposal) { p.Name = "\x1b[31mevil\x07" }) }},
 		{"another branch", "is no proposal", func() { w.says(func(p *proposal.Proposal) { p.Branch = "main" }) }},
-		{"a base that is nowhere", "which no branch of", func() { w.says(func(p *proposal.Proposal) { p.Base = strings.Repeat("1", 40) }) }},
-		{"a base of its own", "which no branch of", func() { w.says(func(p *proposal.Proposal) { p.Base, p.Start = good[branchRef], good[branchRef] }) }},
-		{"a start elsewhere", "does not stand on its base", func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
+		{"a base that is nowhere", "which no branch of",
+			func() { w.says(func(p *proposal.Proposal) { p.Base = strings.Repeat("1", 40) }) }},
+		{"a base of its own", "which no branch of",
+			func() { w.says(func(p *proposal.Proposal) { p.Base, p.Start = good[branchRef], good[branchRef] }) }},
+		{"a start elsewhere", "does not stand on its base",
+			func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
 		{"no files", "has no ", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
 		{"one file more", "none of a proposal's", change("evil\x1b[31m", to("x"))},
 		{"a link", "no record", func() {
@@ -240,7 +250,8 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
-	if len(got.Marks) != 1 || got.Marks[0].Path != "Makefile" || strings.Contains(got.Report, "EVIL") || !strings.Contains(got.Report, "Makefile") || !strings.Contains(got.Report, "echo two") {
+	if len(got.Marks) != 1 || got.Marks[0].Path != "Makefile" || strings.Contains(got.Report, "EVIL") ||
+		!strings.Contains(got.Report, "Makefile") || !strings.Contains(got.Report, "echo two") {
 		t.Errorf("%+v", got)
 	}
 	for _, what := range []string{"marks", "failed commands"} {
@@ -248,7 +259,8 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 			t.Errorf("that its %s differ is not said: %q", what, got.Differs)
 		}
 	}
-	for _, args := range [][]string{{"pull", "fix-auth"}, {"show", "origin/fix-auth"}, {"diff", "origin/fix-auth"}, {"verify", "origin/fix-auth"}} {
+	for _, args := range [][]string{{"pull", "fix-auth"}, {"show", "origin/fix-auth"}, {"diff", "origin/fix-auth"},
+		{"verify", "origin/fix-auth"}} {
 		if out, said, _ := w.bob.try(args...); strings.ContainsAny(out+said, "\x1b\x07") || strings.Contains(out, "EVIL") {
 			t.Errorf("%q shows %q %q", args, out, said)
 		}
@@ -321,7 +333,8 @@ func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
 		if err := os.Rename(p, moved); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("sh", "-c", `git -C "$1" unpack-objects -q <"$2"`, "sh", w.bare, moved).CombinedOutput(); err != nil {
+		if out, err := exec.Command("sh", "-c", `git -C "$1" unpack-objects -q <"$2"`, "sh", w.bare, moved).
+			CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

@@ -133,7 +133,8 @@ func (u *unpacker) clear(name string) error {
 		return err
 	}
 	if st.IsDir() {
-		return fault.New(fault.Conflict, "there is a directory of that name here").WithHint("remove it, or choose another destination")
+		return fault.New(fault.Conflict, "there is a directory of that name here").
+			WithHint("remove it, or choose another destination")
 	}
 	delete(u.links, name)
 	return u.root.Remove(name)
@@ -165,7 +166,8 @@ func (u *unpacker) file(h *tar.Header, name string, r io.Reader) error {
 	if err := u.clear(name); err != nil {
 		return err
 	}
-	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fs.FileMode(h.Mode)&0o777) // less what the umask takes
+	// less what the umask takes
+	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fs.FileMode(h.Mode)&0o777)
 	if err != nil {
 		return err
 	}

@@ -31,16 +31,21 @@ type userGit struct {
 // asked for; nothing is run by it, and nothing is started in the background.
 var userSettings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.alternateRefsCommand=false",
-	"protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always", "protocol.ssh.allow=always", "protocol.git.allow=always", "protocol.file.allow=always",
-	"transfer.fsckObjects=true", "fetch.fsckObjects=true", "fetch.unpackLimit=1", "fetch.recurseSubmodules=false", "submodule.recurse=false", "push.recurseSubmodules=no",
-	"push.followTags=false", "fetch.prune=false", "fetch.pruneTags=false", "fetch.writeCommitGraph=false", "fetch.bundleURI=", "transfer.bundleURI=false",
+	"protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always", "protocol.ssh.allow=always",
+	"protocol.git.allow=always", "protocol.file.allow=always",
+	"transfer.fsckObjects=true", "fetch.fsckObjects=true", "fetch.unpackLimit=1", "fetch.recurseSubmodules=false",
+	"submodule.recurse=false", "push.recurseSubmodules=no",
+	"push.followTags=false", "fetch.prune=false", "fetch.pruneTags=false", "fetch.writeCommitGraph=false",
+	"fetch.bundleURI=", "transfer.bundleURI=false",
 	"gc.auto=0", "maintenance.auto=false", "core.fsync=all", "core.fsyncMethod=fsync",
 }
 
 // notOurs are the variables by which git would work on something else than the directory
 // that it was started for.
-var notOurs = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-	"GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER", "LC_ALL", "LANGUAGE"}
+var notOurs = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+	"GIT_ALTERNATE_OBJECT_DIRECTORIES",
+	"GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE",
+	"GIT_GRAFT_FILE", "GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER", "LC_ALL", "LANGUAGE"}
 
 // gitOf finds git for the repository of a sandbox, and the sandbox.
 func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGit, wire.Sandbox, error) {
@@ -50,7 +55,8 @@ func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGi
 	}
 	sb := st.Sandbox
 	if sb.Repo == nil {
-		return nil, sb, fault.New(fault.Invalid, "sandbox %s works on no git repository", tty.Clean(name)).WithHint("make one in the repository's directory: coppice create")
+		return nil, sb, fault.New(fault.Invalid, "sandbox %s works on no git repository", tty.Clean(name)).
+			WithHint("make one in the repository's directory: coppice create")
 	}
 	g, err := a.userGit(sb.Repo.Top)
 	return g, sb, err
@@ -60,7 +66,8 @@ func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGi
 func (a *app) userGit(dir string) (*userGit, error) {
 	program, err := exec.LookPath("git")
 	if err != nil {
-		return nil, fault.New(fault.Unsupported, "git is not installed").Because(err).WithHint("install git 2.38 or newer: sudo apt-get install git")
+		return nil, fault.New(fault.Unsupported, "git is not installed").Because(err).
+			WithHint("install git 2.38 or newer: sudo apt-get install git")
 	}
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -115,7 +122,8 @@ func (g *userGit) run(ctx context.Context, args ...string) (string, error) {
 	case context.Cause(ctx) != nil:
 		return "", context.Cause(ctx)
 	case errors.As(err, &exit):
-		return out.String(), &gitError{code: exit.ExitCode(), said: tty.Clean(strings.TrimSpace(strings.ToValidUTF8(said.String(), "?")))}
+		return out.String(),
+			&gitError{code: exit.ExitCode(), said: tty.Clean(strings.TrimSpace(strings.ToValidUTF8(said.String(), "?")))}
 	case err != nil:
 		return "", fault.Wrap(err, "run git %s", args[0])
 	}
@@ -160,7 +168,8 @@ func (g *userGit) remotes(ctx context.Context) ([]string, error) {
 	out, err := g.quiet().run(ctx, "remote")
 	var ge *gitError
 	if errors.As(err, &ge) {
-		return nil, fault.New(fault.NotFound, "%s is in no git repository", tty.Clean(g.dir)).Because(err).WithHint("go to the clone that it is for")
+		return nil, fault.New(fault.NotFound, "%s is in no git repository", tty.Clean(g.dir)).Because(err).
+			WithHint("go to the clone that it is for")
 	}
 	return strings.Fields(out), err
 }

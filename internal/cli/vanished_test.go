@@ -23,7 +23,8 @@ func TestAVanishedClient(t *testing.T) {
 	term.gone()
 	d.quiet()
 
-	term = d.open("exec", "-t", sandbox, "--", "sh", "-c", "trap 'echo hung up >~/told; exit' HUP; echo ready; while :; do sleep 0.01; done")
+	term = d.open("exec", "-t", sandbox, "--", "sh", "-c",
+		"trap 'echo hung up >~/told; exit' HUP; echo ready; while :; do sleep 0.01; done")
 	term.see("ready")
 	term.signal(syscall.SIGKILL)
 	d.eventually("hung up", "exec", sandbox, "--", "sh", "-c", "cat ~/told")
@@ -73,7 +74,8 @@ func TestAVanishedDaemon(t *testing.T) {
 	term.see("attaching again\r\n")
 	term.enter("\x03")
 	term.see(prompt)
-	if got := term.command("echo code-$?; stty size"); !strings.Contains(got, "code-130") || !strings.Contains(got, "30 100") {
+	if got := term.command("echo code-$?; stty size"); !strings.Contains(got, "code-130") ||
+		!strings.Contains(got, "30 100") {
 		t.Errorf("%q", got)
 	}
 	term.enter("exit 6\r")

@@ -57,7 +57,8 @@ func (a *app) watch() *cobra.Command {
 		Long: `Show snapshots, commands and moves of a sandbox as they happen, one a line, until
 the sandbox is removed.
 ` + watchLong,
-		Example:           "  coppice watch box\n  coppice watch box --json --from-start | jq -r 'select(.kind == \"snapshot\").message'",
+		Example: "  coppice watch box\n  coppice watch box --json --from-start | jq -r 'select(.kind == " +
+			"\"snapshot\").message'",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -162,7 +163,8 @@ func (a *app) event(ev wire.SandboxEvent, all bool) string {
 
 func kindColour(p tty.Palette, ev wire.SandboxEvent) func(string) string {
 	switch {
-	case ev.Exit != nil && *ev.Exit != 0 && ev.Kind == wire.EventExited, ev.Kind == wire.EventDropped, ev.Kind == wire.EventLimit, ev.Kind == wire.EventDecoy, ev.Kind == wire.EventRemoved:
+	case ev.Exit != nil && *ev.Exit != 0 && ev.Kind == wire.EventExited, ev.Kind == wire.EventDropped,
+		ev.Kind == wire.EventLimit, ev.Kind == wire.EventDecoy, ev.Kind == wire.EventRemoved:
 		return p.Red
 	case ev.Kind == wire.EventSnapshot:
 		return p.Green

@@ -50,7 +50,8 @@ func witnessed(what, dir string) error {
 }
 
 func makeOdd(dir string) error {
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "odd"), 0o755), os.MkdirAll(filepath.Join(dir, "cwd/sub"), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "odd"), 0o755),
+		os.MkdirAll(filepath.Join(dir, "cwd/sub"), 0o755)); err != nil {
 		return err
 	}
 	for seed := range uint64(4) {
@@ -83,7 +84,8 @@ func makeOdd(dir string) error {
 // acl is an access control list with one more user, root.
 func acl() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, e := range [][3]uint32{{0x01, 6, ^uint32(0)}, {0x02, 5, 0}, {0x04, 4, ^uint32(0)}, {0x10, 7, ^uint32(0)}, {0x20, 0, ^uint32(0)}} {
+	for _, e := range [][3]uint32{{0x01, 6, ^uint32(0)}, {0x02, 5, 0}, {0x04, 4, ^uint32(0)}, {0x10, 7, ^uint32(0)},
+		{0x20, 0, ^uint32(0)}} {
 		b = binary.LittleEndian.AppendUint16(b, uint16(e[0]))
 		b = binary.LittleEndian.AppendUint16(b, uint16(e[1]))
 		b = binary.LittleEndian.AppendUint32(b, e[2])
@@ -159,7 +161,8 @@ func messOne(p string, d fs.DirEntry, r *rand.Rand) error {
 	if !d.Type().IsRegular() && !d.IsDir() {
 		return os.Chmod(p, 0o640)
 	}
-	return errors.Join(unix.Setxattr(p, "user.mess", []byte{byte(r.IntN(256))}, 0), os.Chmod(p, os.FileMode(0o700|r.IntN(64))))
+	return errors.Join(unix.Setxattr(p, "user.mess", []byte{byte(r.IntN(256))}, 0),
+		os.Chmod(p, os.FileMode(0o700|r.IntN(64))))
 }
 
 func dumpOdd(dir string, out io.Writer) error {

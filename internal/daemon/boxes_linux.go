@@ -43,8 +43,11 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	}
 	started, e, err := box.Start(ctx, b.programs, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
-		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden, Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong, Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
-		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks, Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
+		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden,
+		Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong,
+		Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
+		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks,
+		Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
 		if self != nil {
@@ -59,7 +62,8 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	for i, it := range e.Items {
 		items[i] = wire.Enforcement(it)
 	}
-	return liveBox{started, b.programs}, engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections(), Found: found(e.Found)}, nil
+	return liveBox{started, b.programs},
+		engine.Enforced{Tier: e.Tier, Items: items, Protections: e.Protections(), Found: found(e.Found)}, nil
 }
 
 func known(list []meta.Finding) (out []plan.Finding) {
@@ -224,7 +228,8 @@ func (b liveBox) OpenRoot(ctx context.Context) (*engine.InsideRoot, error) {
 		return nil, err
 	}
 	u := in.User
-	out := &engine.InsideRoot{Dir: in.Dir, Unseen: in.Unseen, Close: in.Close, User: boxfs.User{UID: u.UID, GID: u.GID, Groups: u.Groups}}
+	out := &engine.InsideRoot{Dir: in.Dir, Unseen: in.Unseen, Close: in.Close,
+		User: boxfs.User{UID: u.UID, GID: u.GID, Groups: u.Groups}}
 	for _, m := range u.UIDs {
 		out.User.UIDs = append(out.User.UIDs, boxfs.IDMap(m))
 	}

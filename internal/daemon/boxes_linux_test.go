@@ -22,7 +22,8 @@ func TestRemoveLeft_RemovesGroupsOfTheHomeThatHaveNoKeeper(t *testing.T) {
 			run = filepath.Join(t.TempDir(), "sandboxes", id, "run")
 		}
 		group := filepath.Join(groups, "coppice-"+id+"-1")
-		if err := errors.Join(os.MkdirAll(run, 0o700), os.Mkdir(group, 0o700), os.WriteFile(filepath.Join(run, "cgroups"), []byte(group+"\n"), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(run, 0o700), os.Mkdir(group, 0o700),
+			os.WriteFile(filepath.Join(run, "cgroups"), []byte(group+"\n"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		lock, err := os.Create(filepath.Join(run, protocol.LockName))

@@ -81,15 +81,19 @@ func (opt Options) listeners(d *tcpDoor) []wire.Listener {
 
 // serve begins to serve, behind a guard, which hears of tokens that are revoked. Its
 // end goes to failed.
-func (d *tcpDoor) serve(api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger, failed chan<- error) {
+func (d *tcpDoor) serve(
+	api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger, failed chan<- error,
+) {
 	if d == nil {
 		return
 	}
 	if at, err := netip.ParseAddrPort(d.ln.Addr().String()); err == nil {
 		previews.ServedAt(ports.Listener{Addr: at, Secure: d.cert != nil || d.opt.BehindProxy})
 	}
-	g := auth.NewGuard(api, auth.Options{Tokens: tokens, NoAuth: d.opt.NoAuth, TLS: d.cert != nil, BehindProxy: d.opt.BehindProxy, Preview: previews,
-		Hosts: d.opt.AllowHosts, Log: log, Limits: auth.Limits{Conns: maxConns()}})
+	g := auth.NewGuard(api,
+		auth.Options{Tokens: tokens, NoAuth: d.opt.NoAuth, TLS: d.cert != nil, BehindProxy: d.opt.BehindProxy,
+			Preview: previews,
+			Hosts:   d.opt.AllowHosts, Log: log, Limits: auth.Limits{Conns: maxConns()}})
 	tokens.Revoked = append(tokens.Revoked, g.Drop)
 	d.srv = g.Server()
 	ln := g.Limit(d.ln)
@@ -98,7 +102,8 @@ func (d *tcpDoor) serve(api http.Handler, previews *ports.Proxy, tokens *auth.To
 		return
 	}
 	d.cert.log = log
-	d.srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.cert.get, NextProtos: []string{"http/1.1"}}
+	d.srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.cert.get,
+		NextProtos: []string{"http/1.1"}}
 	go func() { failed <- d.srv.ServeTLS(ln, "", "") }()
 }
 

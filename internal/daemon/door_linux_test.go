@@ -27,7 +27,8 @@ func writeCert(t *testing.T, certFile, keyFile string, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
@@ -37,7 +38,8 @@ func writeCert(t *testing.T, certFile, keyFile string, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "EC PRIVATE KEY", Bytes: b}} {
+	for name, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der},
+		keyFile: {Type: "EC PRIVATE KEY", Bytes: b}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +50,8 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "c"), filepath.Join(dir, "k")
-	if _, err := openDoor(t.Context(), HTTP{Addr: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}); !fault.Is(err, fault.Invalid) {
+	if _, err := openDoor(t.Context(),
+		HTTP{Addr: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("no files: %v", err)
 	}
 	writeCert(t, certFile, keyFile, 1)
@@ -61,7 +64,8 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	defer d.shutdown(t.Context())
 	serial := func(least uint16) int64 {
 		// The test looks at which certificate it is, and not whether to trust it.
-		c, err := tls.Dial("tcp", d.ln.Addr().String(), &tls.Config{InsecureSkipVerify: true, MinVersion: least, MaxVersion: least})
+		c, err := tls.Dial("tcp", d.ln.Addr().String(),
+			&tls.Config{InsecureSkipVerify: true, MinVersion: least, MaxVersion: least})
 		if err != nil {
 			return -1
 		}

@@ -124,7 +124,10 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	e, err := engine.Open(ctx, engine.Config{
-		Home: c.Home, DB: db, Layers: layers, Memory: images, MemoryFacts: func() (map[string]string, error) { return box.MemoryFacts(c.Programs) }, BuildFacts: box.BuildFacts, Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf, Drivers: drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
+		Home: c.Home, DB: db, Layers: layers, Memory: images,
+		MemoryFacts: func() (map[string]string, error) { return box.MemoryFacts(c.Programs) }, BuildFacts: box.BuildFacts,
+		Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf,
+		Drivers: drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 		Homes: host.homes(c.UserHome), Repos: repos, UID: host.caller.UID, GID: host.caller.GID,
 	})
@@ -141,9 +144,10 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 // newDrivers makes the drivers that the home's file system has; the probe tells
 // people about the others.
 func newDrivers(home string, root bool, layers *layer.Store) (map[string]rootfs.Driver, error) {
-	deps := rootfs.Deps{Home: home, Root: root, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
-		return layers.Materialise(ctx, layers.View(st), dst)
-	}}
+	deps := rootfs.Deps{Home: home, Root: root,
+		Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
+			return layers.Materialise(ctx, layers.View(st), dst)
+		}}
 	out := map[string]rootfs.Driver{}
 	for _, name := range []string{"overlay", "copy", "btrfs"} {
 		d, err := rootfs.New(name, deps)

@@ -51,8 +51,9 @@ func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
 		return fault.Wrap(err, "make a policy to try")
 	}
 	b, _, err := box.Start(ctx, h.programs, plan.Config{
-		ID: "probe", Name: "probe", RunDir: run, Journal: journal, Tier: plan.TierGvisor, User: plan.UserRoot, Caller: h.caller,
-		Spec: rootspec.Spec{Bind: root}, Phases: []plan.Phase{{Policy: string(text), Digest: policy.DigestOf(text)}},
+		ID: "probe", Name: "probe", RunDir: run, Journal: journal, Tier: plan.TierGvisor, User: plan.UserRoot,
+		Caller: h.caller,
+		Spec:   rootspec.Spec{Bind: root}, Phases: []plan.Phase{{Policy: string(text), Digest: policy.DigestOf(text)}},
 	})
 	if err != nil {
 		return err
@@ -70,7 +71,8 @@ func isStatic(binary string) error {
 	}
 	defer func() { _ = f.Close() }()
 	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return fault.New(fault.Unsupported, "this binary was linked with the system's libraries").WithHint("build it without: CGO_ENABLED=0 go build ./cmd/coppice, or make build")
+		return fault.New(fault.Unsupported, "this binary was linked with the system's libraries").
+			WithHint("build it without: CGO_ENABLED=0 go build ./cmd/coppice, or make build")
 	}
 	return nil
 }

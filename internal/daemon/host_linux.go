@@ -37,7 +37,8 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 	if err != nil {
 		return hostFacts{}, fault.Wrap(err, "read the boot id")
 	}
-	h := hostFacts{programs: c.Programs, home: c.Home, root: c.RealUID < 0 && os.Getuid() == 0, bootID: strings.TrimSpace(string(boot))}
+	h := hostFacts{programs: c.Programs, home: c.Home, root: c.RealUID < 0 && os.Getuid() == 0,
+		bootID: strings.TrimSpace(string(boot))}
 	h.caller = plan.Caller{Root: h.root}
 	if !h.root {
 		uid, gid := c.RealUID, c.RealGID
@@ -99,8 +100,10 @@ func (h hostFacts) probe(ctx context.Context, q engine.HostQuestion) (wire.Probe
 // printed are the places whose change says that the system was changed: package
 // managers and installers rename files into them.
 var printed = []string{
-	"/", "/bin", "/etc", "/etc/passwd", "/lib", "/lib64", "/opt", "/sbin", "/usr", "/usr/bin", "/usr/include", "/usr/lib", "/usr/lib64",
-	"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/libexec", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/sbin",
+	"/", "/bin", "/etc", "/etc/passwd", "/lib", "/lib64", "/opt", "/sbin", "/usr", "/usr/bin", "/usr/include",
+	"/usr/lib", "/usr/lib64",
+	"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/libexec", "/usr/local", "/usr/local/bin",
+	"/usr/local/lib", "/usr/sbin",
 	"/usr/share", "/var/lib/dpkg/status", "/var/lib/rpm", "/var/lib/apk", "/var/lib/pacman/local",
 }
 
@@ -122,7 +125,8 @@ func (h hostFacts) print() string {
 // importOptions says what host-copy imports: the system, not the homes of people,
 // nor what is mounted, nor what is made anew at every start.
 func (h hostFacts) importOptions() (layer.ImportOptions, error) {
-	empty := []string{"/dev", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sys", "/tmp", "/var/tmp", "/var/cache/apt/archives", "/lost+found"}
+	empty := []string{"/dev", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sys", "/tmp", "/var/tmp",
+		"/var/cache/apt/archives", "/lost+found"}
 	store, err := filepath.EvalSymlinks(h.home)
 	if err != nil {
 		return layer.ImportOptions{}, fault.Wrap(err, "find the home")

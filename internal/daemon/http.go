@@ -24,7 +24,8 @@ type HTTP struct {
 func (h HTTP) check(byItself bool) error {
 	if h.Addr == "" {
 		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 {
-			return fault.New(fault.Invalid, "there is no address to serve on by TCP").WithHint("give it with: coppice serve --http 127.0.0.1:8080")
+			return fault.New(fault.Invalid, "there is no address to serve on by TCP").
+				WithHint("give it with: coppice serve --http 127.0.0.1:8080")
 		}
 		return nil
 	}
@@ -39,17 +40,23 @@ func (h HTTP) check(byItself bool) error {
 	loopback := addr.Addr().IsLoopback()
 	switch {
 	case (h.TLSCert == "") != (h.TLSKey == ""):
-		return fault.New(fault.Invalid, "TLS needs a certificate and its key").WithHint("give both: --tls-cert FILE --tls-key FILE")
+		return fault.New(fault.Invalid, "TLS needs a certificate and its key").
+			WithHint("give both: --tls-cert FILE --tls-key FILE")
 	case h.NoAuth && (!loopback || h.BehindProxy):
-		return fault.New(fault.Denied, "without tokens the API is served on loopback alone, and to no proxy: whoever reaches it owns this machine's sandboxes").
+		return fault.New(fault.Denied,
+			"without tokens the API is served on loopback alone, and to no proxy: whoever reaches it owns this machine's "+
+				"sandboxes").
 			WithHint("leave --no-auth out, and make a token: coppice token create NAME")
 	case !loopback && h.TLSCert == "" && !h.BehindProxy:
-		return fault.New(fault.Denied, "%s is not loopback, and without TLS everybody on the way can read the tokens", h.Addr).
-			WithHint("give a certificate: coppice serve --http %s --tls-cert FILE --tls-key FILE; or, where a proxy that speaks TLS is in front: --behind-proxy; or serve on 127.0.0.1", h.Addr)
+		return fault.New(fault.Denied, "%s is not loopback, and without TLS everybody on the way can read the tokens",
+			h.Addr).
+			WithHint("give a certificate: coppice serve --http %s --tls-cert FILE --tls-key FILE; or, where a proxy that "+
+				"speaks TLS is in front: --behind-proxy; or serve on 127.0.0.1", h.Addr)
 	}
 	for _, name := range h.AllowHosts {
 		if !auth.ValidHost(name) {
-			return fault.New(fault.Invalid, "--allow-host %q is no host's name", name).WithHint("give the name alone, in lower case and without a port, as in box.example.com")
+			return fault.New(fault.Invalid, "--allow-host %q is no host's name", name).
+				WithHint("give the name alone, in lower case and without a port, as in box.example.com")
 		}
 	}
 	return nil

@@ -47,7 +47,8 @@ func TestNoDoorIsLeftOpen(t *testing.T) {
 			t.Errorf("%+v: %v (%s)", c.h, err, fault.HintOf(err))
 		}
 	}
-	if err := (HTTP{Addr: "127.0.0.1:0"}).check(true); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "started by itself") {
+	if err := (HTTP{Addr: "127.0.0.1:0"}).
+		check(true); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "started by itself") {
 		t.Errorf("by itself: %v", err)
 	}
 }

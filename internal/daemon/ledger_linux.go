@@ -22,7 +22,8 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 		log.Warn("a torn end of the ledger, which was never acknowledged, was set aside", "dir", dir, "file", name)
 	}
 	if found.Torn {
-		log.Error("the end of the ledger's intake is torn, and there is no room to set that aside: nothing is recorded, and so nothing done, until there is", "dir", dir)
+		log.Error("the end of the ledger's intake is torn, and there is no room to set that aside: nothing is recorded, "+
+			"and so nothing done, until there is", "dir", dir)
 	}
 	return l, nil
 }

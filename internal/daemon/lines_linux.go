@@ -161,7 +161,8 @@ func (l *lines) openOutside(id string) error {
 		return fault.Wrap(err, "make the socket %s/%s", dir, lineSocket)
 	}
 	own := &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}
-	l.outside[id] = l.open(newDoor(dir, lineSocket, own), lineapi.Options{Sandbox: id, Level: lineapi.Owner, Spawned: filepath.Join(dir, lineSpawned)})
+	l.outside[id] = l.open(newDoor(dir, lineSocket, own),
+		lineapi.Options{Sandbox: id, Level: lineapi.Owner, Spawned: filepath.Join(dir, lineSpawned)})
 	return nil
 }
 
@@ -288,7 +289,8 @@ func (l *lines) restore() {
 			l.log.Error("a socket is not open again", "sandbox", id, "err", err)
 		}
 	}
-	selves, _ := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", "run", plan.SelfDir)) // the pattern is right: see above
+	// the pattern is right: see above
+	selves, _ := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", "run", plan.SelfDir))
 	for _, dir := range selves {
 		if l.base.Err() != nil {
 			return

@@ -41,7 +41,8 @@ func TestLocker(t *testing.T) {
 }
 
 func TestHasLocked(t *testing.T) {
-	const locks = "1: FLOCK  ADVISORY  WRITE 435 00:27:277 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 436 00:27:277 0 EOF\n2: POSIX  ADVISORY  WRITE 437 00:27:265 128 128\n3: FLOCK"
+	const locks = "1: FLOCK  ADVISORY  WRITE 435 00:27:277 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 436 00:27:277 0 EOF\n2: " +
+		"POSIX  ADVISORY  WRITE 437 00:27:265 128 128\n3: FLOCK"
 	for _, c := range []struct {
 		pid   int
 		inode uint64

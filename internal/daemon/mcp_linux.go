@@ -13,15 +13,16 @@ import (
 // mcpHandler serves models, each as who its requests are from. Base ends all
 // sessions.
 func mcpHandler(base context.Context, in *inside, version string, log *slog.Logger) http.Handler {
-	return mcpapi.Handler(mcpapi.HandlerOptions{Base: base, Log: log, Caller: func(r *http.Request) (mcpapi.Caller, error) {
-		who := auth.From(r.Context())
-		if err := who.Allows(auth.Read); err != nil {
-			return mcpapi.Caller{}, fault.Wrap(err, "speak the Model Context Protocol")
-		}
-		id := who.TokenID
-		if id == "" {
-			id = "owner"
-		}
-		return mcpapi.Caller{ID: id, Options: mcpapi.Options{Client: in.client(who), Version: version, Log: log}}, nil
-	}})
+	return mcpapi.Handler(
+		mcpapi.HandlerOptions{Base: base, Log: log, Caller: func(r *http.Request) (mcpapi.Caller, error) {
+			who := auth.From(r.Context())
+			if err := who.Allows(auth.Read); err != nil {
+				return mcpapi.Caller{}, fault.Wrap(err, "speak the Model Context Protocol")
+			}
+			id := who.TokenID
+			if id == "" {
+				id = "owner"
+			}
+			return mcpapi.Caller{ID: id, Options: mcpapi.Options{Client: in.client(who), Version: version, Log: log}}, nil
+		}})
 }

@@ -38,14 +38,17 @@ func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err e
 	// The soft limit may exceed what is available.
 	m.within = min(m.soft, available)
 	before := debug.SetMemoryLimit(m.soft)
-	m.gate = admission.New(admission.Options{Memory: admission.ForRequests(m.within), Heap: admission.NewHeap(admission.ForHeap(m.within)), Log: log})
+	m.gate = admission.New(
+		admission.Options{Memory: admission.ForRequests(m.within),
+			Heap: admission.NewHeap(admission.ForHeap(m.within)), Log: log})
 	return m, func() { debug.SetMemoryLimit(before) }, nil
 }
 
 // status returns the state for the daemon's status.
 func (m ownMemory) status() *wire.DaemonMemory {
 	s := m.gate.Stats()
-	return &wire.DaemonMemory{Limit: m.soft, Live: admission.Live(), Requests: s.Memory, Held: s.Held, Waiting: s.Waiting, Refused: s.Refused}
+	return &wire.DaemonMemory{Limit: m.soft, Live: admission.Live(), Requests: s.Memory, Held: s.Held, Waiting: s.Waiting,
+		Refused: s.Refused}
 }
 
 // availableMemory returns how many bytes this process may use, together with everything else

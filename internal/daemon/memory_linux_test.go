@@ -15,11 +15,15 @@ func TestAvailableMemory_IsTheLeastLimitOnTheWayToTheRoot(t *testing.T) {
 	}{
 		"no control groups": {map[string]string{}, 8 << 30},
 		"version 1 alone":   {map[string]string{"proc/self/cgroup": "4:memory:/a\n"}, 8 << 30},
-		"no limit":          {map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, 8 << 30},
-		"its own":           {map[string]string{"proc/self/cgroup": "4:memory:/x\n0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "1073741824\n"}, 1 << 30},
+		"no limit": {map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"},
+			8 << 30},
+		"its own": {
+			map[string]string{"proc/self/cgroup": "4:memory:/x\n0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "1073741824\n"},
+			1 << 30},
 		"a parent's": {map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "1073741824\n",
 			"sys/fs/cgroup/a/memory.high": "536870912\n"}, 512 << 20},
-		"outside of its namespace": {map[string]string{"proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30},
+		"outside of its namespace": {
+			map[string]string{"proc/self/cgroup": "0::/../../x\n", "sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30},
 	} {
 		root := t.TempDir()
 		tc.files["proc/meminfo"] = meminfo

@@ -11,8 +11,10 @@ import (
 )
 
 func needsLinux() error {
-	return fault.New(fault.Unsupported, "sandboxes need Linux, and this is %s: here coppice is a client only", runtime.GOOS).
-		WithHint("run coppice on a Linux machine or virtual machine, forward its socket, and set COPPICE_SOCKET: ssh -N -L /tmp/coppice.sock:.local/share/coppice/daemon.sock HOST")
+	return fault.New(fault.Unsupported, "sandboxes need Linux, and this is %s: here coppice is a client only",
+		runtime.GOOS).
+		WithHint("run coppice on a Linux machine or virtual machine, forward its socket, and set COPPICE_SOCKET: ssh -N " +
+			"-L /tmp/coppice.sock:.local/share/coppice/daemon.sock HOST")
 }
 
 func (s Starter) start(context.Context) error { return needsLinux() }

@@ -21,7 +21,8 @@ type repos struct {
 
 // newRepos sweeps away what a killed daemon left of its work.
 func newRepos(c engineConfig) (*repos, error) {
-	r := &repos{user: repo.Env{Home: c.UserHome, Config: c.UserConfig, Path: c.UserPath}, scratch: filepath.Join(c.Home, "git")}
+	r := &repos{user: repo.Env{Home: c.UserHome, Config: c.UserConfig, Path: c.UserPath},
+		scratch: filepath.Join(c.Home, "git")}
 	if err := os.RemoveAll(r.scratch); err != nil {
 		return nil, fault.Wrap(err, "clear away what is left of work on repositories")
 	}

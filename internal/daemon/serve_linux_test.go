@@ -31,13 +31,16 @@ func TestOpenBy_EndsThoughRecoveryHangs(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	hang, failed := make(chan struct{}), errors.New("failed")
 	t.Cleanup(func() { close(hang) })
-	if _, inTime, err := openBy(ctx, 0, func() (backend, error) { return nil, failed }); !inTime || !errors.Is(err, failed) {
+	if _, inTime, err := openBy(ctx, 0, func() (backend, error) { return nil, failed }); !inTime ||
+		!errors.Is(err, failed) {
 		t.Errorf("in time: %v, %v", inTime, err)
 	}
-	if _, inTime, err := openBy(ctx, 0, func() (backend, error) { stop(); <-hang; return nil, nil }); inTime || err != nil {
+	if _, inTime, err := openBy(ctx, 0, func() (backend, error) { stop(); <-hang; return nil, nil }); inTime ||
+		err != nil {
 		t.Errorf("in time: %v, %v", inTime, err)
 	}
-	if _, inTime, err := openBy(ctx, time.Hour, func() (backend, error) { return nil, ctx.Err() }); !inTime || !errors.Is(err, context.Canceled) {
+	if _, inTime, err := openBy(ctx, time.Hour, func() (backend, error) { return nil, ctx.Err() }); !inTime ||
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("in time: %v, %v", inTime, err)
 	}
 }

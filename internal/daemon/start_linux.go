@@ -40,7 +40,8 @@ func (s Starter) start(ctx context.Context) error {
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Env: s.Env, Dir: "/", ExtraFiles: []*os.File{w}}
 	err = startInNamespace(cmd, &syscall.SysProcAttr{Setsid: true})
 	if errors.Is(err, errNoNamespace) {
-		cmd = &exec.Cmd{Path: cmd.Path, Args: args, Env: s.Env, Dir: "/", ExtraFiles: []*os.File{w}, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+		cmd = &exec.Cmd{Path: cmd.Path, Args: args, Env: s.Env, Dir: "/", ExtraFiles: []*os.File{w},
+			SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
 		err = cmd.Start()
 	}
 	w.Close()
@@ -68,7 +69,8 @@ func (s Starter) start(ctx context.Context) error {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "wait for the daemon to be ready").Because(ctx.Err()).WithHint("see %s", LogPath(s.Home))
+		return fault.New(fault.Timeout, "wait for the daemon to be ready").Because(ctx.Err()).
+			WithHint("see %s", LogPath(s.Home))
 	}
 }
 
@@ -101,7 +103,8 @@ func startInNamespace(cmd *exec.Cmd, attr *syscall.SysProcAttr) error {
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
 	cmd.Env = append(cmd.Env[:len(cmd.Env):len(cmd.Env)], fmt.Sprintf("%s=%d:%d", realIDs, uid, gid))
 	err := cmd.Start()
-	for _, none := range []syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.ENOSPC, syscall.EUSERS, syscall.EINVAL, syscall.ENOSYS} {
+	for _, none := range []syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.ENOSPC, syscall.EUSERS, syscall.EINVAL,
+		syscall.ENOSYS} {
 		if errors.Is(err, none) {
 			return errNoNamespace
 		}

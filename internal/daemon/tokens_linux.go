@@ -61,7 +61,8 @@ func (s tokenStore) WidenToken(ctx context.Context, id string, sandboxes []strin
 
 // tokenOf reads a record. One that makes no sense is no token.
 func tokenOf(rec meta.Token) (auth.Token, error) {
-	t := auth.Token{ID: rec.ID, Name: rec.Name, Sandboxes: rec.Sandboxes, Created: rec.Created, Expires: rec.Expires, Used: rec.Used}
+	t := auth.Token{ID: rec.ID, Name: rec.Name, Sandboxes: rec.Sandboxes, Created: rec.Created, Expires: rec.Expires,
+		Used: rec.Used}
 	scope, err := auth.ParseScope(rec.Scope)
 	if err != nil || len(rec.Hash) != len(t.Hash) {
 		return auth.Token{}, fault.New(fault.Corrupt, "the record of token %s makes no sense", rec.ID).

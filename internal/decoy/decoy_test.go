@@ -135,7 +135,8 @@ func TestNoRandomnessMakesNoDecoy(t *testing.T) {
 
 // noise draws bytes that have no token in them.
 func noise() *rapid.Generator[[]byte] {
-	return rapid.OneOf(rapid.SliceOfN(rapid.Byte(), 0, 40), rapid.Map(rapid.StringMatching(`[A-Za-z0-9+/=%.]{0,60}`), func(s string) []byte { return []byte(s) }))
+	return rapid.OneOf(rapid.SliceOfN(rapid.Byte(), 0, 40),
+		rapid.Map(rapid.StringMatching(`[A-Za-z0-9+/=%.]{0,60}`), func(s string) []byte { return []byte(s) }))
 }
 
 // parts draws a way to cut b.

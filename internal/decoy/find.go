@@ -80,7 +80,8 @@ func hash(w uint64) uint64 { return w * 0x9e3779b97f4a7c15 >> (64 - filterBits) 
 
 // forms are those in which a token is sent.
 func forms(t string) []string {
-	all := []string{t, url.QueryEscape(t), url.PathEscape(t), lowerEscapes(url.QueryEscape(t)), hex.EncodeToString([]byte(t)), strings.ToUpper(hex.EncodeToString([]byte(t)))}
+	all := []string{t, url.QueryEscape(t), url.PathEscape(t), lowerEscapes(url.QueryEscape(t)),
+		hex.EncodeToString([]byte(t)), strings.ToUpper(hex.EncodeToString([]byte(t)))}
 	for skip := range 3 {
 		s := within(b64.StdEncoding.EncodeToString, t, skip, 3, 4)
 		all = append(all, s, strings.NewReplacer("+", "-", "/", "_").Replace(s), url.QueryEscape(s))
@@ -93,7 +94,8 @@ func forms(t string) []string {
 func nameForms(t string) []string {
 	all := forms(t)
 	for skip := range 5 {
-		all = append(all, within(b32.StdEncoding.EncodeToString, t, skip, 5, 8), within(b32.HexEncoding.EncodeToString, t, skip, 5, 8))
+		all = append(all, within(b32.StdEncoding.EncodeToString, t, skip, 5, 8),
+			within(b32.HexEncoding.EncodeToString, t, skip, 5, 8))
 	}
 	for i := range all {
 		all[i] = strings.ReplaceAll(strings.ToLower(all[i]), ".", "")

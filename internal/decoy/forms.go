@@ -56,8 +56,10 @@ func kube(m *maker) {
 	cluster := m.pick("prod", "production", "main", "platform")
 	server := fmt.Sprintf("https://%s.gr7.eu-west-1.eks.amazonaws.com", m.some(32, "0123456789ABCDEF"))
 	header := b64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"` + m.some(43, url64) + `"}`))
-	claims := b64.RawURLEncoding.EncodeToString([]byte(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"kube-system","kubernetes.io/serviceaccount/service-account.name":"deployer","kubernetes.io/serviceaccount/service-account.uid":"` +
-		m.some(8, hexes) + "-" + m.some(4, hexes) + "-4" + m.some(3, hexes) + "-9" + m.some(3, hexes) + "-" + m.some(12, hexes) + `","sub":"system:serviceaccount:kube-system:deployer"}`))
+	claims := b64.RawURLEncoding.EncodeToString(
+		[]byte(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"kube-system","kubernetes.io/serviceaccount/service-account.name":"deployer","kubernetes.io/serviceaccount/service-account.uid":"` +
+			m.some(8, hexes) + "-" + m.some(4, hexes) + "-4" + m.some(3, hexes) + "-9" + m.some(3, hexes) + "-" +
+			m.some(12, hexes) + `","sub":"system:serviceaccount:kube-system:deployer"}`))
 	m.line("apiVersion: v1")
 	m.line("clusters:")
 	m.line("- cluster:")
@@ -123,7 +125,8 @@ func pemKey(m *maker) {
 }
 
 func pgpass(m *maker) {
-	m.line("db-%s.internal:5432:*:%s:%s", m.pick("prod", "main", "primary"), m.pick("app", "deploy", m.of.Name), m.secret(28, alnum))
+	m.line("db-%s.internal:5432:*:%s:%s", m.pick("prod", "main", "primary"), m.pick("app", "deploy", m.of.Name),
+		m.secret(28, alnum))
 	m.line("localhost:5432:*:postgres:%s", m.secret(24, alnum))
 }
 
@@ -171,7 +174,8 @@ func pypi(m *maker) {
 // variables is for what has no form that is known.
 func variables(m *maker) {
 	m.line("APP_ENV=production")
-	m.line("DATABASE_URL=postgres://app:%s@%s:5432/app", m.secret(28, alnum), m.pick("db.internal", "db-prod.internal", "10.20.3.11"))
+	m.line("DATABASE_URL=postgres://app:%s@%s:5432/app", m.secret(28, alnum),
+		m.pick("db.internal", "db-prod.internal", "10.20.3.11"))
 	m.line("REDIS_URL=redis://:%s@cache.internal:6379/0", m.secret(32, hexes))
 	m.line("SECRET_KEY_BASE=%s", m.secret(64, hexes))
 	m.line("STRIPE_SECRET_KEY=sk_live_51%s", m.secret(97, alnum))

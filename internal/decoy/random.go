@@ -81,6 +81,7 @@ func (m *maker) checked(prefix string) string {
 
 // uuid gives a random one, as of RFC 9562.
 func (m *maker) uuid() string {
-	s := []byte(m.some(8, hexes) + "-" + m.some(4, hexes) + "-4" + m.some(3, hexes) + "-" + m.pick("8", "9", "a", "b") + m.some(3, hexes) + "-" + m.some(12, hexes))
+	s := []byte(m.some(8, hexes) + "-" + m.some(4, hexes) + "-4" + m.some(3, hexes) + "-" + m.pick("8", "9", "a", "b") +
+		m.some(3, hexes) + "-" + m.some(12, hexes))
 	return m.keep(string(s))
 }

@@ -19,7 +19,8 @@ func tree(t *testing.T) (fd int, dir string) {
 	outside := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o600), os.Mkdir(filepath.Join(dir, "d"), 0o700),
 		os.WriteFile(filepath.Join(dir, "d/f"), []byte("x"), 0o600), os.Symlink(outside, filepath.Join(dir, "out")),
-		os.Symlink("/d", filepath.Join(dir, "in")), os.Symlink("/proc/self/root", filepath.Join(dir, "magic")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
+		os.Symlink("/d", filepath.Join(dir, "in")), os.Symlink("/proc/self/root", filepath.Join(dir, "magic")),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return int(top.Fd()), dir
@@ -157,7 +158,8 @@ func TestOpenRegular_OpensFilesAlone(t *testing.T) {
 	if err := os.Symlink("d/f", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]error{"d/f": nil, "d": unix.EINVAL, "fifo": unix.EINVAL, "link": unix.ELOOP, "no": unix.ENOENT} {
+	for name, want := range map[string]error{"d/f": nil, "d": unix.EINVAL, "fifo": unix.EINVAL, "link": unix.ELOOP,
+		"no": unix.ENOENT} {
 		got, st, err := OpenRegular(fd, name)
 		if !errors.Is(err, want) || err == nil && st.Size != 1 {
 			t.Errorf("%q: %d bytes, %v, want %v", name, st.Size, err, want)
@@ -182,7 +184,8 @@ func TestOpenAbove_NoticesThatADirectoryWasMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(up)
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "other"), 0o700), os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "other/d"))); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "other"), 0o700),
+		os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "other/d"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenAbove(child, st.Dev, st.Ino); !errors.Is(err, unix.ESTALE) {
@@ -246,7 +249,8 @@ func TestReader_GivesEachEntryOnce(t *testing.T) {
 	for range want {
 		name, typ, ok, err := r.Next()
 		var st unix.Stat_t
-		if err := errors.Join(err, r.Lstat(name, &st)); err != nil || !ok || typ != unix.DT_REG && typ != unix.DT_UNKNOWN || !IsRegular(&st) {
+		if err := errors.Join(err, r.Lstat(name, &st)); err != nil || !ok || typ != unix.DT_REG && typ != unix.DT_UNKNOWN ||
+			!IsRegular(&st) {
 			t.Fatalf("%q: type %d, %v", name, typ, err)
 		}
 	}

@@ -25,12 +25,15 @@ func TestOpenFile_FollowsNoLinkAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	top, dir := openTemp(t)
 	outside := t.TempDir()
-	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o600), os.Mkdir(filepath.Join(dir, "d"), 0o700), os.WriteFile(filepath.Join(dir, "d/f"), nil, 0o600),
-		os.Symlink(outside, filepath.Join(dir, "out")), os.Symlink("d", filepath.Join(dir, "in")), os.Symlink("/proc/self/root", filepath.Join(dir, "magic")),
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "f"), nil, 0o600), os.Mkdir(filepath.Join(dir, "d"), 0o700),
+		os.WriteFile(filepath.Join(dir, "d/f"), nil, 0o600),
+		os.Symlink(outside, filepath.Join(dir, "out")), os.Symlink("d", filepath.Join(dir, "in")),
+		os.Symlink("/proc/self/root", filepath.Join(dir, "magic")),
 		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for p, want := range map[string]error{"d/f": nil, "": nil, "d": nil, "fifo": nil, "out/f": unix.ELOOP, "in/f": unix.ELOOP, "in": unix.ELOOP, "magic/etc": unix.ELOOP,
+	for p, want := range map[string]error{"d/f": nil, "": nil, "d": nil, "fifo": nil, "out/f": unix.ELOOP,
+		"in/f": unix.ELOOP, "in": unix.ELOOP, "magic/etc": unix.ELOOP,
 		"../x": unix.EXDEV, outside: unix.EXDEV, "d/f/x": unix.ENOTDIR, "no": unix.ENOENT} {
 		f, err := OpenFile(top, p, os.O_RDONLY, 0)
 		if !errors.Is(err, want) {

@@ -55,7 +55,9 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 				return err
 			}
 			if end && !in || in && slices.Contains(held, p) {
-				return fault.New(fault.Conflict, "%s differs there, and is read-only or has a mount in sandbox %s: it cannot be changed under running processes", p, rec.Name).
+				return fault.New(fault.Conflict,
+					"%s differs there, and is read-only or has a mount in sandbox %s: it cannot be changed under running processes",
+					p, rec.Name).
 					WithHint("without --in-place it can: the processes are stopped")
 			}
 		}

@@ -122,7 +122,8 @@ func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 			if ctx.Err() != nil || a.Sandbox == "" {
 				return err
 			}
-			e.Logger.Error("cannot move a sandbox's changes back from a layer", "sandbox", a.Sandbox, "layer", a.Layer, "err", err)
+			e.Logger.Error("cannot move a sandbox's changes back from a layer", "sandbox", a.Sandbox,
+				"layer", a.Layer, "err", err)
 		}
 	}
 	return nil
@@ -156,6 +157,8 @@ func (e *Engine) whole(id timeline.SandboxID, name string) error {
 	if err == nil {
 		return nil
 	}
-	return fault.New(fault.Unavailable, "sandbox %s cannot be used: a capture failed, and its changes could not be moved back", name).Because(err).
-		WithHint("fix the cause, then restart the daemon, which tries again: coppice serve --stop; its snapshots can be used meanwhile: coppice fork %s NEW --at HEAD", name)
+	return fault.New(fault.Unavailable,
+		"sandbox %s cannot be used: a capture failed, and its changes could not be moved back", name).Because(err).
+		WithHint("fix the cause, then restart the daemon, which tries again: coppice serve --stop; its snapshots can be "+
+			"used meanwhile: coppice fork %s NEW --at HEAD", name)
 }

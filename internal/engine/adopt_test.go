@@ -93,7 +93,8 @@ func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
 	}
 	a := h.halfAdopted("a")
 	root := a.Parts[0].Dir
-	if err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(filepath.Join(h.Layers.Dir(a.Layer), "f"), nil, 0o600), os.WriteFile(filepath.Join(root, "g"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(filepath.Join(h.Layers.Dir(a.Layer), "f"), nil, 0o600),
+		os.WriteFile(filepath.Join(root, "g"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	h.close()

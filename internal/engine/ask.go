@@ -134,7 +134,9 @@ func (e *Engine) followQuestions(ctx context.Context, id timeline.SandboxID, b B
 }
 
 // tellQuestion tells of an event of a question; open has those that wait.
-func (e *Engine) tellQuestion(ctx context.Context, id timeline.SandboxID, open map[string]wire.NetEvent, ev wire.NetEvent) {
+func (e *Engine) tellQuestion(
+	ctx context.Context, id timeline.SandboxID, open map[string]wire.NetEvent, ev wire.NetEvent,
+) {
 	rec, err := e.DB.Sandbox(ctx, string(id))
 	if err != nil {
 		return // it was removed

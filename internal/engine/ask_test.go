@@ -17,8 +17,10 @@ import (
 // asking makes a live sandbox that has people asked, and gives its box.
 func (h *home) asking(name string) *fakeBox {
 	h.t.Helper()
-	_, err := h.Create(h.t.Context(), wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: h.t.TempDir()},
-		Policy: []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "/p.yaml", Text: "version: 1\nnetwork: {ask: true}\n"}}}, func(wire.Progress) {})
+	_, err := h.Create(h.t.Context(),
+		wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: h.t.TempDir()},
+			Policy: []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "/p.yaml", Text: "version: 1\nnetwork: {ask: true}\n"}}},
+		func(wire.Progress) {})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -43,7 +45,8 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 	if q, err := h.Asking(ctx, "a"); err != nil || q.Asking == nil || len(q.Asking) != 0 {
 		t.Fatalf("%+v, %v", q, err)
 	}
-	one := wire.NetQuestion{Place: "one.example", Proto: "dns", Name: "one.example", Since: time.Now(), Until: time.Now().Add(time.Minute)}
+	one := wire.NetQuestion{Place: "one.example", Proto: "dns", Name: "one.example", Since: time.Now(),
+		Until: time.Now().Add(time.Minute)}
 	two := one
 	two.Place, two.Name = "two.example", "two.example"
 	b.ask([]wire.NetQuestion{one, two}, []wire.NetQuestion{two})
@@ -62,7 +65,8 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 	if err != nil || len(res.Settled) != 1 || res.Settled[0].Place != "two.example" || len(res.Warnings) != 0 {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if one, two := h.verdict("a", "one.example").Verdict, h.verdict("a", "two.example").Verdict; one != "allow" || two != "deny" {
+	if one, two := h.verdict("a", "one.example").Verdict, h.verdict("a", "two.example").
+		Verdict; one != "allow" || two != "deny" {
 		t.Errorf("%s, %s", one, two)
 	}
 	// What is denied stays so, and that is said.
@@ -75,7 +79,8 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 	for _, ev := range net.Events {
 		said = append(said, ev.Rule+" by "+strings.Split(ev.Reason, ",")[0])
 	}
-	if got := strings.Join(said, "; "); err != nil || got != "one.example:443 by coppice approve; two.example by coppice deny; two.example:443 by coppice approve" {
+	if got := strings.Join(said, "; "); err != nil ||
+		got != "one.example:443 by coppice approve; two.example by coppice deny; two.example:443 by coppice approve" {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, rules := range [][]string{nil, {"a b"}, {"127.1:80"}} {
@@ -94,11 +99,13 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 	if q, err := h.Asking(ctx, "a"); err != nil || len(q.Asking) != 0 {
 		t.Errorf("%+v, %v", q, err)
 	}
-	if res, err := h.Approve(ctx, "a", wire.AnswerRequest{Rules: []string{"three.example"}}); err != nil || res.Live || res.Settled == nil {
+	if res, err := h.Approve(ctx, "a", wire.AnswerRequest{Rules: []string{"three.example"}}); err != nil || res.Live ||
+		res.Settled == nil {
 		t.Errorf("%+v, %v", res, err)
 	}
 	h.onDir("plain")
-	if _, err := h.Approve(ctx, "plain", wire.AnswerRequest{Rules: []string{"a.example"}}); !fault.Is(err, fault.Unsupported) {
+	if _, err := h.Approve(ctx, "plain",
+		wire.AnswerRequest{Rules: []string{"a.example"}}); !fault.Is(err, fault.Unsupported) {
 		t.Error(err)
 	}
 }
@@ -119,7 +126,9 @@ func TestQuestionsAreEvents(t *testing.T) {
 	defer j.Close()
 	tell := func(name string, port int, verdict, rule string) {
 		t.Helper()
-		if err := j.Append(wire.NetEvent{Time: time.Now(), Kind: wire.NetAsk, Proto: "tcp", Name: name, Port: port, Verdict: verdict, Rule: rule}); err != nil {
+		if err := j.Append(
+			wire.NetEvent{Time: time.Now(), Kind: wire.NetAsk, Proto: "tcp", Name: name, Port: port, Verdict: verdict,
+				Rule: rule}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +160,8 @@ func TestQuestionsAreEvents(t *testing.T) {
 	tell("late.example", 80, wire.VerdictDeny, "")
 	since := time.Now()
 	tell("open.example", 443, wire.VerdictAsk, "")
-	want := "one.example:443 waits, one.example:443 allowed, two.example:80 waits, two.example:80 denied, late.example:80 waits, late.example:80 nobody decided, open.example:443 waits"
+	want := "one.example:443 waits, one.example:443 allowed, two.example:80 waits, two.example:80 denied, " +
+		"late.example:80 waits, late.example:80 nobody decided, open.example:443 waits"
 	if got := strings.Join(heard(0, 7), ", "); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

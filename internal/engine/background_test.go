@@ -42,7 +42,8 @@ func TestSealAll_GoesOnPastALayerThatCannotBeSealed(t *testing.T) {
 	good := h.layerOf(h.run("innocent", "write", "precious", "work").Head)
 	h.sealing.Unlock()
 
-	if err := h.sealAll(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) || strings.Contains(err.Error(), string(good)) {
+	if err := h.sealAll(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) ||
+		strings.Contains(err.Error(), string(good)) {
 		t.Errorf("the error is %v, want that of layer %s alone", err, bad)
 	}
 	left, err := h.DB.LayersUnsealed(ctx)

@@ -24,7 +24,9 @@ type base struct {
 
 // base finds or makes what a request's sandbox stands on. What is imported once
 // is shared by all sandboxes that are made from the same thing.
-func (e *Engine) base(ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox, progress func(wire.Progress)) (base, error) {
+func (e *Engine) base(
+	ctx context.Context, req wire.CreateRequest, rec *meta.Sandbox, progress func(wire.Progress),
+) (base, error) {
 	switch req.From.Kind {
 	case "", wire.SourceHost:
 		if req.Repo != nil && rec.Tier == tierWorkspace {
@@ -56,7 +58,9 @@ func relay(progress func(wire.Progress)) func(layer.Progress) {
 }
 
 // importBase makes a layer by run and records it as a base.
-func (e *Engine) importBase(ctx context.Context, b meta.Base, run func(timeline.LayerID) (layer.Report, error)) (base, error) {
+func (e *Engine) importBase(
+	ctx context.Context, b meta.Base, run func(timeline.LayerID) (layer.Report, error),
+) (base, error) {
 	id, made, err := e.newLayer()
 	if err != nil {
 		return base{}, err

@@ -28,7 +28,9 @@ func (e *Engine) mayChange(ctx context.Context, rec *meta.Sandbox) (changed func
 	}
 	if wait := b.Wait(e.Now(), audit.ClassInside); wait > 0 {
 		wait = (wait + time.Second - 1).Truncate(time.Second)
-		return nil, fault.New(fault.Unavailable, "sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name, limit.InsideChanges, wait).
+		return nil, fault.New(fault.Unavailable,
+			"sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name,
+			limit.InsideChanges, wait).
 			WithHint("from outside the sandbox, the number of commits is not limited: coppice commit %s", rec.Name)
 	}
 	return func() { b.Spent(e.Now(), audit.ClassInside, 1) }, nil

@@ -86,7 +86,8 @@ func (h *home) verified(id timeline.SandboxID) {
 
 // allowed is a request that the gate let pass, with as long a path as an event has.
 func allowed(n int) wire.NetEvent {
-	return wire.NetEvent{Kind: wire.NetHTTP, Name: "one.example", Method: "GET", Verdict: wire.VerdictAllow, Path: fmt.Sprintf("/%d/%s", n, strings.Repeat("x", 900)), Reason: strings.Repeat("y", 900)}
+	return wire.NetEvent{Kind: wire.NetHTTP, Name: "one.example", Method: "GET", Verdict: wire.VerdictAllow,
+		Path: fmt.Sprintf("/%d/%s", n, strings.Repeat("x", 900)), Reason: strings.Repeat("y", 900)}
 }
 
 // A sandbox that floods the gate with requests that are allowed fills its budget for these,
@@ -110,7 +111,8 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 		h.gateTells(id, evs...)
 		tell(id)
 	}
-	h.gateTells(id, to("denied.example"), wire.NetEvent{Kind: wire.NetDecoy, Decoy: "/home/me/.aws/credentials", Reason: "opened"}, allowed(events))
+	h.gateTells(id, to("denied.example"),
+		wire.NetEvent{Kind: wire.NetDecoy, Decoy: "/home/me/.aws/credentials", Reason: "opened"}, allowed(events))
 	h.gateTells(other, allowed(1))
 	tell(id)
 	tell(other)
@@ -119,7 +121,8 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
 	}
 	if hosts := h.hosts(id); !slices.Contains(hosts, "denied.example") || len(hosts) < 100 || len(h.hosts(other)) != 1 {
-		t.Errorf("of the flood %d are recorded, or what was denied in it is not, or what another sandbox did: %q", len(hosts), h.hosts(other))
+		t.Errorf("of the flood %d are recorded, or what was denied in it is not, or what another sandbox did: %q", len(hosts),
+			h.hosts(other))
 	}
 	if d := last[*format.Denial](h, id); d == nil || d.Path != "/home/me/.aws/credentials" {
 		t.Errorf("the touch of a decoy in the flood is not recorded: %+v", d)
@@ -189,7 +192,9 @@ func (h *home) starts(id timeline.SandboxID, p *boxPrograms, n int, exe func(i i
 	for i := range n {
 		rand.Read(text)
 		evs.Next++
-		evs.Events = append(evs.Events, wire.ProgramEvent{Seq: evs.Next, Began: &wire.StartedProgram{ID: evs.Next, Exe: exe(i), Args: []string{fmt.Sprintf("%x", text)}, Started: h.Now()}})
+		evs.Events = append(evs.Events,
+			wire.ProgramEvent{Seq: evs.Next,
+				Began: &wire.StartedProgram{ID: evs.Next, Exe: exe(i), Args: []string{fmt.Sprintf("%x", text)}, Started: h.Now()}})
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,7 +242,8 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
 	}
 	started, listed := h.listed(id)
-	if count, _ := h.lost(id, format.KindProgram); started != parts*part || listed+count != parts*part || listed == 0 || count == 0 {
+	if count, _ := h.lost(id, format.KindProgram); started != parts*part || listed+count != parts*part ||
+		listed == 0 || count == 0 {
 		t.Errorf("%d programs are counted, %d listed and %d lost of %d", started, listed, count, parts*part)
 	}
 	if !p.short {
@@ -247,7 +253,8 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	// Nor do names of its own choice fill more than that.
 	before = h.recorded(id)
 	for i := range 6 {
-		h.starts(id, p, limit.ProgramGroups+1, func(n int) string { return fmt.Sprintf("/%d/%d/%s", i, n, strings.Repeat("x", limit.RecordText)) })
+		h.starts(id, p, limit.ProgramGroups+1,
+			func(n int) string { return fmt.Sprintf("/%d/%d/%s", i, n, strings.Repeat("x", limit.RecordText)) })
 	}
 	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
@@ -310,7 +317,8 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.spends("a", audit.ClassInside, limit.InsideChanges-2)
 	refused := func(what string, err error) {
 		t.Helper()
-		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") || !strings.HasSuffix(fault.HintOf(err), "coppice commit a") {
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") ||
+			!strings.HasSuffix(fault.HintOf(err), "coppice commit a") {
 			t.Errorf("%s: %v (%s)", what, err, fault.HintOf(err))
 		}
 	}
@@ -375,7 +383,8 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	now = time.Now().Add(time.Millisecond)
 	h.open()
 	left := h.spends("a", audit.ClassInside, 0)
-	if left.Take(now, audit.ClassInside, limit.InsideChanges-1) || !left.Take(now, audit.ClassInside, limit.InsideChanges-2) {
+	if left.Take(now, audit.ClassInside, limit.InsideChanges-1) ||
+		!left.Take(now, audit.ClassInside, limit.InsideChanges-2) {
 		t.Error("it does not know that two were spent")
 	}
 }
@@ -436,7 +445,8 @@ func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
 	}
 	h.unread(id, func() {
 		if err := vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalTold), fmt.Appendf(nil,
-			`{"done":{"inode":%d,"at":%d,"sum":%q},"next":{"inode":0,"at":0,"sum":""},"seq":1000}`, place.Inode, place.At, place.Sum)); err != nil {
+			`{"done":{"inode":%d,"at":%d,"sum":%q},"next":{"inode":0,"at":0,"sum":""},"seq":1000}`, place.Inode, place.At,
+			place.Sum)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := h.readNetTold(ctx, id)
@@ -472,14 +482,16 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	if size(got) > limit.RecordNames+100 || !strings.HasSuffix(got[len(got)-1], " more") {
 		t.Errorf("names have %d bytes, and end with %q", size(got), got[len(got)-1])
 	}
-	if got := changesOf(c, taken{paths: many, before: func() *layer.View { return nil }}); len(got) != limit.RecordChanges {
+	if got := changesOf(c,
+		taken{paths: many, before: func() *layer.View { return nil }}); len(got) != limit.RecordChanges {
 		t.Errorf("%d changes", len(got))
 	}
 	wide := make([]string, 100)
 	for i := range wide {
 		wide[i] = fmt.Sprintf("/%d/%s", i, long)
 	}
-	if got := len(changesOf(c, taken{paths: wide, before: func() *layer.View { return nil }})); got < 1 || got > limit.RecordPaths/limit.RecordText {
+	if got := len(changesOf(c, taken{paths: wide, before: func() *layer.View { return nil }})); got < 1 ||
+		got > limit.RecordPaths/limit.RecordText {
 		t.Errorf("%d changes with long paths", got)
 	}
 	if got := dropRecords("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
@@ -495,7 +507,8 @@ func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
 		e.keepUnsaid(make([]ledger.Draft, limit.RecordsUnsaid))
 	}
 	got := e.takeUnsaid()
-	if l, ok := got[len(got)-1].Body.(*format.Lost); len(got) != limit.RecordsUnsaid || !ok || l.Count != 2*limit.RecordsUnsaid+1 {
+	if l, ok := got[len(got)-1].Body.(*format.Lost); len(got) != limit.RecordsUnsaid || !ok ||
+		l.Count != 2*limit.RecordsUnsaid+1 {
 		t.Errorf("%d wait, the last is %+v", len(got), got[len(got)-1])
 	}
 }
@@ -520,7 +533,10 @@ func TestFetchPrograms_HoldsNoMoreThanTheLimit(t *testing.T) {
 	var evs wire.ProgramEvents
 	for i := range limit.ProgramsHeld/each + 1 {
 		evs.Next++
-		evs.Events = append(evs.Events, wire.ProgramEvent{Seq: evs.Next, Began: &wire.StartedProgram{ID: evs.Next, Exe: fmt.Sprintf("/bin/%d", i), Args: []string{strings.Repeat("x", each)}, Started: time.Now()}})
+		evs.Events = append(evs.Events,
+			wire.ProgramEvent{Seq: evs.Next,
+				Began: &wire.StartedProgram{ID: evs.Next, Exe: fmt.Sprintf("/bin/%d", i), Args: []string{strings.Repeat("x", each)},
+					Started: time.Now()}})
 	}
 	p := newBoxPrograms(tellingBox{evs: evs}, true)
 	if err := h.fetchPrograms(ctx, h.id("a"), p); err != nil {

@@ -330,7 +330,9 @@ func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
 }
 
 // undertakeSnapshot is undertake for a snapshot, and for what is recorded with it.
-func (e *Engine) undertakeSnapshot(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken) (done func(error), err error) {
+func (e *Engine) undertakeSnapshot(
+	ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken,
+) (done func(error), err error) {
 	tell := []testimony{e.snapshotRecord(ctx, rec, snap)}
 	if n.with != nil {
 		tell = append(tell, n.with(t)...)

@@ -30,7 +30,8 @@ func (h *home) exits(t *testing.T, name string) map[string]*format.Exit {
 // ends waits until the end of a command is recorded.
 func (h *home) ends(name, exec string) {
 	h.t.Helper()
-	for r, err := range h.Ledger.Follow(ctx, format.Sandbox(h.id(name)), ledger.Filter{Kinds: []format.Kind{format.KindExit}}) {
+	for r, err := range h.Ledger.Follow(ctx, format.Sandbox(h.id(name)),
+		ledger.Filter{Kinds: []format.Kind{format.KindExit}}) {
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -168,8 +169,9 @@ func TestDenialsOfACommandAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drafts := h.drafts(ctx, &rec, byDaemon(&format.Denial{Count: 3, Reason: "x"}, &format.Network{Verdict: wire.VerdictDeny, Count: 2, Proto: "tcp"},
-		&format.Network{Verdict: wire.VerdictAllow, Count: 9, Proto: "tcp"})...)
+	drafts := h.drafts(ctx, &rec,
+		byDaemon(&format.Denial{Count: 3, Reason: "x"}, &format.Network{Verdict: wire.VerdictDeny, Count: 2, Proto: "tcp"},
+			&format.Network{Verdict: wire.VerdictAllow, Count: 9, Proto: "tcp"})...)
 	if _, err := h.write(ctx, drafts); err != nil {
 		t.Fatal(err)
 	}

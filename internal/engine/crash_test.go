@@ -35,11 +35,13 @@ type acked struct {
 }
 
 func newAcked() acked {
-	return acked{boxes: map[string]bool{}, all: map[string]string{}, sealed: map[string]string{}, live: map[string]string{}, tried: map[string]bool{"": true}}
+	return acked{boxes: map[string]bool{}, all: map[string]string{}, sealed: map[string]string{},
+		live: map[string]string{}, tried: map[string]bool{"": true}}
 }
 
 func (k acked) clone() acked {
-	return acked{maps.Clone(k.boxes), maps.Clone(k.all), maps.Clone(k.sealed), maps.Clone(k.live), maps.Clone(k.tried), slices.Clone(k.told)}
+	return acked{maps.Clone(k.boxes), maps.Clone(k.all), maps.Clone(k.sealed), maps.Clone(k.live), maps.Clone(k.tried),
+		slices.Clone(k.told)}
 }
 
 // log gives all records of the ledger in the order of its log, in a form that can be compared.
@@ -193,7 +195,8 @@ func TestCrash_KeepsWhatWasAcknowledged(t *testing.T) {
 		then := now.clone()
 		mu.Unlock()
 		for i, how := range []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(calls))} {
-			c := crashed{fmt.Sprintf("a crash before call %d, %s, which leaves %+v", calls, op, how), filepath.Join(clones, fmt.Sprint(calls, "-", i)), i > 0, then}
+			c := crashed{fmt.Sprintf("a crash before call %d, %s, which leaves %+v", calls, op, how),
+				filepath.Join(clones, fmt.Sprint(calls, "-", i)), i > 0, then}
 			if err := disk.CrashClone(c.dir, how); err != nil {
 				t.Errorf("%s: %v", c.what, err)
 				continue
@@ -229,7 +232,8 @@ func emptyHome(t *testing.T) *home {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(), fs: unflushed{vfs.OS()}, book: unflushed{vfs.OS()}}
+	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(),
+		fs: unflushed{vfs.OS()}, book: unflushed{vfs.OS()}}
 	t.Cleanup(h.close)
 	return h
 }

@@ -21,7 +21,9 @@ import (
 
 // Create makes a sandbox. Nothing of it is started: that is what the first
 // command does.
-func (e *Engine) Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error) {
+func (e *Engine) Create(
+	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
+) (wire.Sandbox, error) {
 	if req.From.Kind == wire.SourceSandbox {
 		return e.createFork(ctx, req)
 	}
@@ -118,7 +120,8 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	}
 	policies.Configure(&rec, p, req.Env)
 	if req.KeepRecent < 0 || req.KeepForMS < 0 {
-		return rec, nil, fault.New(fault.Invalid, "what to keep of automatic snapshots is negative").WithHint("see: coppice create --help")
+		return rec, nil, fault.New(fault.Invalid, "what to keep of automatic snapshots is negative").
+			WithHint("see: coppice create --help")
 	}
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
 	if err := e.setLife(&rec.Config, wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}); err != nil {
@@ -264,7 +267,8 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, pol policy.
 	host := fromHost(req.From) && (rec.Tier != tierWorkspace || req.Repo == nil)
 	switch {
 	case rec.Limits.Disk > 0 && rec.Tier == tierWorkspace:
-		return fault.New(fault.Unsupported, "tier workspace has no limits").WithHint("use --tier process, or leave --limit out")
+		return fault.New(fault.Unsupported, "tier workspace has no limits").
+			WithHint("use --tier process, or leave --limit out")
 	case rec.Limits.Disk > 0:
 		plain := func(name string) bool { return e.Drivers[name] == nil || e.Drivers[name].Plain() }
 		rec.Driver, rec.DriverReason, err = drivers.pickLimited(p, req.Driver, e.diskAble(p), host, plain)
@@ -289,7 +293,8 @@ func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, pol policy.
 		if it, ok := drivers.item(p, "overlay"); ok && !it.OK && it.Remedy != "" {
 			hint = it.Remedy + "; or " + hint
 		}
-		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it", rec.Driver).
+		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it",
+			rec.Driver).
 			WithHint("%s", hint)
 	}
 	return nil
@@ -343,7 +348,8 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 		names = append(names[:maxListed], "...")
 	}
 	return fault.New(fault.Invalid, "%s has no user %q in its /etc/passwd", b.Label, rec.User).
-		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s", strings.Join(names, ", "), rec.User)
+		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s",
+			strings.Join(names, ", "), rec.User)
 }
 
 // choice is something of which the host gives one or the other.
@@ -377,7 +383,8 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
 				hint = it.Remedy + "; " + hint
 			}
-			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).WithHint("%s", hint+c.otherwise)
+			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).
+				WithHint("%s", hint+c.otherwise)
 		}
 		why = "the strongest " + c.what + " that this host can give"
 		if lacks := c.lacks(p, best); lacks != "" {
@@ -401,7 +408,8 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 
 // unknown returns the error of an item that the probe could not determine.
 func (c choice) unknown(it wire.ProbeItem) error {
-	return fault.New(fault.Unavailable, "cannot find out whether this host can give %s %s: %s", c.what, it.Name, it.Detail).
+	return fault.New(fault.Unavailable, "cannot find out whether this host can give %s %s: %s", c.what,
+		it.Name, it.Detail).
 		WithHint("%s", it.Remedy)
 }
 
@@ -429,7 +437,9 @@ func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
 }
 
 // first makes the snapshot that a sandbox begins with: it changes nothing.
-func (e *Engine) first(ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string) (timeline.Snapshot, error) {
+func (e *Engine) first(
+	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
+) (timeline.Snapshot, error) {
 	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{
@@ -474,16 +484,22 @@ func sayable(id timeline.SandboxID, digits int) string {
 
 // createFork is create --from SANDBOX[@REF]: a fork under the request's name.
 func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.Sandbox, error) {
-	for flag, v := range map[string]string{"--driver": req.Driver, "--user": req.User, "--net": req.Net, "--limit": req.Limits, "--self": req.Self} {
+	for flag, v := range map[string]string{"--driver": req.Driver, "--user": req.User, "--net": req.Net,
+		"--limit": req.Limits, "--self": req.Self} {
 		if v != "" && v != "auto" {
-			return wire.Sandbox{}, fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
+			return wire.Sandbox{},
+				fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
 		}
 	}
 	if req.Repo != nil && !req.Repo.Maybe {
-		return wire.Sandbox{}, fault.New(fault.Invalid, "--repo, --at and --dirty cannot be given with --from SANDBOX: a fork is in its parent's repository")
+		return wire.Sandbox{},
+			fault.New(fault.Invalid,
+				"--repo, --at and --dirty cannot be given with --from SANDBOX: a fork is in its parent's repository")
 	}
 	if req.KeepRecent != 0 || req.KeepForMS != 0 {
-		return wire.Sandbox{}, fault.New(fault.Invalid, "--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")
+		return wire.Sandbox{},
+			fault.New(fault.Invalid,
+				"--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")
 	}
 	if err := e.setLife(new(meta.Config), wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}); err != nil {
 		return wire.Sandbox{}, err

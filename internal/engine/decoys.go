@@ -55,7 +55,9 @@ func (e *Engine) hasDecoys(id timeline.SandboxID) bool {
 
 // decoys gives the decoys of a sandbox, which are made if there are none yet: at says
 // where each path that is meant has come to lie. The caller holds the sandbox's lock.
-func (e *Engine) decoys(rec *meta.Sandbox, at map[string]string) (out []rootspec.Decoy, tokens []DecoyToken, err error) {
+func (e *Engine) decoys(
+	rec *meta.Sandbox, at map[string]string,
+) (out []rootspec.Decoy, tokens []DecoyToken, err error) {
 	if len(at) == 0 {
 		return nil, nil, nil
 	}
@@ -118,7 +120,8 @@ func (e *Engine) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 			WithHint("remove %s: others are made", e.decoysPath(rec.ID))
 	}
 	if all.Version != decoysVersion {
-		return all, fault.New(fault.Version, "the decoys of sandbox %s are of version %d", rec.Name, all.Version).WithHint("use the coppice that made them")
+		return all, fault.New(fault.Version, "the decoys of sandbox %s are of version %d", rec.Name, all.Version).
+			WithHint("use the coppice that made them")
 	}
 	return all, nil
 }

@@ -72,7 +72,8 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 	for _, tc := range []struct{ limit, bytes int }{{0, limit.DiffBytes}, {limit.LineChanges, limit.LineChangeBytes}} {
 		d, err := h.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "HEAD", Limit: tc.limit})
 		if size := sizeOf(d.Changes); err != nil || !d.Truncated || size > tc.bytes || size < tc.bytes/2 {
-			t.Errorf("diff of at most %d: %d changes, %d bytes, truncated %v, %v", tc.limit, len(d.Changes), size, d.Truncated, err)
+			t.Errorf("diff of at most %d: %d changes, %d bytes, truncated %v, %v", tc.limit, len(d.Changes), size,
+				d.Truncated, err)
 		}
 		s, err := h.ShowSome(ctx, "a", snap.Node, tc.limit)
 		if size := sizeOf(s.Changes); err != nil || !s.Truncated || size > tc.bytes || s.Paths != n {
@@ -86,19 +87,22 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 	if l, err := past.List(ctx, "/", -1); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("a list of all: %d files, %v, want too_large", len(l.Files), err)
 	}
-	if l, err := past.List(ctx, "/", 50); err != nil || !slices.ContainsFunc(l.Files, func(f wire.FileInfo) bool { return strings.Count(f.Path, "/") == 49 }) {
+	if l, err := past.List(ctx, "/", 50); err != nil ||
+		!slices.ContainsFunc(l.Files, func(f wire.FileInfo) bool { return strings.Count(f.Path, "/") == 49 }) {
 		t.Errorf("a list of 50 levels: %d files, %v", len(l.Files), err)
 	}
 	if err := past.TarTo(ctx, "/", io.Discard); !fault.Is(err, fault.TooLarge) { // as of the files of a running sandbox
 		t.Errorf("an archive of names that no program can open: %v, want too_large", err)
 	}
-	if _, err := past.Stat(strings.Repeat("n/", maxPastSteps+1), true); !fault.Is(err, fault.TooLarge) && !fault.Is(err, fault.NotFound) {
+	if _, err := past.Stat(strings.Repeat("n/", maxPastSteps+1), true); !fault.Is(err, fault.TooLarge) &&
+		!fault.Is(err, fault.NotFound) {
 		t.Errorf("a name of too many parts: %v", err)
 	}
 	if err := h.Patch(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "HEAD"}, io.Discard); err != nil {
 		t.Errorf("a patch, which has no directories: %v", err)
 	}
-	if _, err := h.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", Limit: limit.DiffEntries + 1}); !fault.Is(err, fault.Invalid) {
+	if _, err := h.Diff(ctx, "a",
+		wire.DiffRequest{A: "HEAD~1", Limit: limit.DiffEntries + 1}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a limit above the most: %v", err)
 	}
 	if _, err := h.Undo(ctx, "a", wire.UndoRequest{}); err != nil {
@@ -163,7 +167,8 @@ func TestSealing_GoesOnPastALayerThatHasNoManifest(t *testing.T) {
 	if left, err := h.DB.LayersUnsealed(ctx); err != nil || len(left) > 0 {
 		t.Errorf("%d layers would be set aside after a power loss, %v", len(left), err)
 	}
-	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unsealed != 1 || res.Unverifiable != 1 || len(res.Damage) > 0 {
+	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unsealed != 1 || res.Unverifiable != 1 ||
+		len(res.Damage) > 0 {
 		t.Errorf("verify: %+v, %v; want one layer without a digest", res, err)
 	}
 	h.behind("a", "g", "1")

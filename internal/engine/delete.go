@@ -74,7 +74,9 @@ func (e *Engine) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 }
 
 // spliceTelling is splice, which is recorded before it returns.
-func (e *Engine) spliceTelling(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper) error {
+func (e *Engine) spliceTelling(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper,
+) error {
 	d := e.debtOf(ctx, rec)
 	d.Snapshots, d.Reason = []timeline.SnapshotID{id}, why
 	pay, err := e.owe(ctx, d)
@@ -138,7 +140,8 @@ func (e *Engine) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 
 // dropper takes a snapshot out of the database, led being what its routes become;
 // it gives the layers that are of no use any more.
-type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...meta.Layer) (unused []timeline.LayerID, err error)
+type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route,
+	sealed ...meta.Layer) (unused []timeline.LayerID, err error)
 
 // removeLayers deletes layers that have no record any more; what is mounted, and
 // what fails, is left for gc. That they are not needed has to survive a power loss

@@ -35,7 +35,9 @@ func (e *Engine) diskAble(p wire.ProbeReport) map[string]error {
 // pickLimited is pick for a sandbox with a disk limit: of the drivers that the
 // host can give, the strongest that can enforce it. able is of diskAble; plain
 // says which drivers are out of the question, since host is the base.
-func (c choice) pickLimited(p wire.ProbeReport, asked string, able map[string]error, host bool, plain func(string) bool) (got, why string, err error) {
+func (c choice) pickLimited(
+	p wire.ProbeReport, asked string, able map[string]error, host bool, plain func(string) bool,
+) (got, why string, err error) {
 	if asked != "" && asked != "auto" {
 		if got, why, err = c.pick(p, asked, ""); err == nil {
 			err = able[got]
@@ -134,7 +136,8 @@ func (e *Engine) blameLimit(ctx context.Context, rec *meta.Sandbox, err error) e
 		return err
 	}
 	return fault.New(fault.NoSpace, "the disk limit is used up").Because(err).
-		WithHint("begin a new live root: coppice checkout %s HEAD; if snapshots are what takes it, drop some: coppice gc --keep-last N %s", rec.Name, rec.Name)
+		WithHint("begin a new live root: coppice checkout %s HEAD; if snapshots are what takes it, drop some: coppice gc "+
+			"--keep-last N %s", rec.Name, rec.Name)
 }
 
 // unlimit gives back what is kept about the limit of a sandbox that is being

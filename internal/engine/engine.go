@@ -406,9 +406,13 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		c.HostRoot = "/"
 	}
 	e := &Engine{
-		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{}, shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
-		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{}, trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)), thick: map[timeline.SandboxID]bool{},
-		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{}, work: make(chan struct{}, 1),
+		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
+		shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
+		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
+		trials:  make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
+		thick:   map[timeline.SandboxID]bool{},
+		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{},
+		work:  make(chan struct{}, 1),
 		lives: make(chan struct{}, 1),
 		idles: make(chan struct{}, 1),
 		uses:  map[timeline.SandboxID]usage{},

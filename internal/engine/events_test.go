@@ -79,7 +79,8 @@ func TestEveryDeedIsTold(t *testing.T) {
 		}
 		switch {
 		case ev.Kind == wire.EventSnapshot && ev.Snapshot == x.Snapshot:
-			if ev.Message != "write f 1" || ev.Cause != "exec" || ev.Paths == 0 || ev.Bytes != 1 || ev.Exit == nil || ev.Parent == "" {
+			if ev.Message != "write f 1" || ev.Cause != "exec" || ev.Paths == 0 || ev.Bytes != 1 || ev.Exit == nil ||
+				ev.Parent == "" {
 				t.Errorf("%+v", ev)
 			}
 		case ev.Kind == wire.EventCheckout:
@@ -90,7 +91,9 @@ func TestEveryDeedIsTold(t *testing.T) {
 			t.Errorf("%+v", ev)
 		}
 	}
-	want := strings.Fields("created started exec snapshot exited exec exited exec snapshot exited tag tag stopped checkout deleted fork started exec exited stopped")
+	want := strings.Fields(
+		"created started exec snapshot exited exec exited exec snapshot exited tag tag stopped checkout deleted fork " +
+			"started exec exited stopped")
 	if !slices.Equal(kinds, want) {
 		t.Errorf("told:\n%v, not\n%v", kinds, want)
 	}

@@ -48,7 +48,8 @@ func (e *Engine) drafts(ctx context.Context, rec *meta.Sandbox, tell ...testimon
 	}
 	out := make([]ledger.Draft, len(tell))
 	for i, s := range tell {
-		out[i] = ledger.Draft{Sandbox: format.Sandbox(rec.ID), Name: rec.Name, Observer: s.by, Policy: digest, Tier: rec.Tier, Body: s.body}
+		out[i] = ledger.Draft{Sandbox: format.Sandbox(rec.ID), Name: rec.Name, Observer: s.by, Policy: digest,
+			Tier: rec.Tier, Body: s.body}
 	}
 	return out
 }
@@ -122,8 +123,9 @@ func (e *Engine) keepUnsaid(drafts []ledger.Draft) {
 		lost.Count += int64(over)
 		return
 	}
-	e.unsaid[limit.RecordsUnsaid-1] = ledger.Draft{Sandbox: format.Host, Name: string(format.Host), Observer: format.ByDaemon,
-		Body: &format.Lost{Count: int64(over) + 1, Reason: "the ledger could not be written"}}
+	e.unsaid[limit.RecordsUnsaid-1] = ledger.Draft{Sandbox: format.Host, Name: string(format.Host),
+		Observer: format.ByDaemon,
+		Body:     &format.Lost{Count: int64(over) + 1, Reason: "the ledger could not be written"}}
 }
 
 // undertake records what is about to be done. The caller says with done how it ended: with
@@ -204,9 +206,11 @@ func (e *Engine) exitRecords(
 	if err != nil {
 		c = audit.Cleaner{} // nor is any text let through
 	}
-	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head, ChangesTotal: int64(x.Paths),
-		Output: e.cleaners.KeepOutput(rec, c, end.Output, end.TTY, kept.Output.Value), Denials: e.denialsOf(ctx, of),
-		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros, UserMicros: end.Resources.UserMicros}}
+	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head,
+		ChangesTotal: int64(x.Paths),
+		Output:       e.cleaners.KeepOutput(rec, c, end.Output, end.TTY, kept.Output.Value), Denials: e.denialsOf(ctx, of),
+		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros,
+			UserMicros: end.Resources.UserMicros}}
 	if t.changed {
 		exit.Changes = changesOf(c, t)
 	}
@@ -240,8 +244,9 @@ func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap tim
 	if snap.Memory != nil {
 		image = snap.Memory.Image
 	}
-	return testimony{by, &format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
-		Label: e.cleaners.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths)}}
+	return testimony{by,
+		&format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
+			Label: e.cleaners.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths)}}
 }
 
 // startRecord tells what of a box is enforced, and what is not.
@@ -279,10 +284,13 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) test
 }
 
 // forkDrafts are the records of forks: of their parent, and of themselves.
-func (e *Engine) forkDrafts(ctx context.Context, parent *meta.Sandbox, at timeline.SnapshotID, image string, forks []meta.Sandbox) []ledger.Draft {
+func (e *Engine) forkDrafts(
+	ctx context.Context, parent *meta.Sandbox, at timeline.SnapshotID, image string, forks []meta.Sandbox,
+) []ledger.Draft {
 	out := make([]ledger.Draft, 0, 2*len(forks))
 	for i := range forks {
-		out = append(out, e.drafts(ctx, parent, byDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image})...)...)
+		out = append(out,
+			e.drafts(ctx, parent, byDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image})...)...)
 	}
 	for i := range forks {
 		out = append(out, e.drafts(ctx, &forks[i], e.createRecord(&forks[i], parent.ID))...)
@@ -309,7 +317,8 @@ func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
 			c.Score = strconv.FormatFloat(*b.Score, 'g', -1, 64)
 		}
 		if room -= audit.EncodedLen(c.Name); room < 0 {
-			out.Candidates = append(out.Candidates, format.Candidate{Name: "... and " + itoa(len(res.Branches)-i) + " more", Outcome: "not listed"})
+			out.Candidates = append(out.Candidates,
+				format.Candidate{Name: "... and " + itoa(len(res.Branches)-i) + " more", Outcome: "not listed"})
 			break
 		}
 		out.Candidates = append(out.Candidates, c)

@@ -141,11 +141,13 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 	if !slices.Equal(exec.Args, []string{"write", "f", "one"}) || exec.Exec == "" || exec.Exec != exit.Exec {
 		t.Errorf("%+v, %+v", exec, exit)
 	}
-	if snap.Snapshot != x.Head || snap.Parent != sb.Head || snap.Cause != "exec" || snap.Changes == 0 || exit.Before != sb.Head || exit.Snapshot != x.Head {
+	if snap.Snapshot != x.Head || snap.Parent != sb.Head || snap.Cause != "exec" || snap.Changes == 0 ||
+		exit.Before != sb.Head || exit.Snapshot != x.Head {
 		t.Errorf("%+v, %+v", snap, exit)
 	}
 	for _, r := range h.told(id) {
-		if by := r.Observer; (r.Kind() == format.KindExit || r.Kind() == format.KindStart) != (by == format.ByKeeper) || r.Policy == "" || r.Tier != "process" || r.Name != "a" {
+		if by := r.Observer; (r.Kind() == format.KindExit || r.Kind() == format.KindStart) != (by == format.ByKeeper) ||
+			r.Policy == "" || r.Tier != "process" || r.Name != "a" {
 			t.Errorf("%s by %s, policy %q, tier %q, of %q", r.Kind(), by, r.Policy, r.Tier, r.Name)
 		}
 	}
@@ -265,7 +267,8 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 	head := h.run("a", "write", "f", "one").Head
 	before := h.kinds(id)
 	disk.FailAt(1, syscall.ENOSPC, true)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "c", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, func(wire.Progress) {}); !fault.Is(err, fault.NoSpace) {
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "c", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
+		func(wire.Progress) {}); !fault.Is(err, fault.NoSpace) {
 		t.Errorf("a sandbox was made: %v", err)
 	}
 	if _, err := h.DB.Sandbox(ctx, "c"); !fault.Is(err, fault.NotFound) {
@@ -275,7 +278,8 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 		t.Errorf("a fork was made: %v", err)
 	}
 	var out bytes.Buffer
-	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"write", "f", "two"}}, stream{strings.NewReader(""), &out}); !fault.Is(err, fault.NoSpace) || out.Len() > 0 {
+	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"write", "f", "two"}},
+		stream{strings.NewReader(""), &out}); !fault.Is(err, fault.NoSpace) || out.Len() > 0 {
 		t.Errorf("a command was acknowledged: %v, %q", err, out.Bytes())
 	}
 	if _, err := h.Commit(ctx, "a", "now"); !fault.Is(err, fault.NoSpace) {
@@ -341,7 +345,8 @@ func TestACommandBeginsAgainWhereItsRewindIsNotRecorded(t *testing.T) {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			rec, err := h.DB.Sandbox(ctx, string(h.id("a")))
 			if err != nil || rec.Run.Exit != nil || time.Now().After(deadline) {
-				t.Fatalf("write %d: it does not run again: %+v, ended with %+v; the rewind: %v; %v", n, rec.Run, rec.Run.Exit, cerr, err)
+				t.Fatalf("write %d: it does not run again: %+v, ended with %+v; the rewind: %v; %v", n, rec.Run, rec.Run.Exit,
+					cerr, err)
 			}
 			if rec.Run.Starts > starts && !rec.Starting {
 				break
@@ -470,7 +475,9 @@ func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := h.undertake(ctx, h.drafts(ctx, &rec, byDaemon(&format.Snapshot{Snapshot: "x", Cause: "auto"}, &format.Rollback{From: "x", To: "y"})...))
+	done, err := h.undertake(ctx,
+		h.drafts(ctx, &rec,
+			byDaemon(&format.Snapshot{Snapshot: "x", Cause: "auto"}, &format.Rollback{From: "x", To: "y"})...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +500,8 @@ func TestACommandThatIsRefusedIsUndone(t *testing.T) {
 	h.box("a").refusing.Store(true)
 	before := h.kinds(id)
 	for range 2 {
-		if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}, stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.Invalid) {
+		if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}},
+			stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.Invalid) {
 			t.Error(err)
 		}
 		if _, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Invalid) {
@@ -508,7 +516,8 @@ func TestACommandThatIsRefusedIsUndone(t *testing.T) {
 	}
 	all := h.told(id, format.KindUndone)
 	newest, err := h.LedgerRecords(ctx, "a", wire.LedgerRequest{Last: 2, Kinds: []string{"undone"}})
-	if err != nil || newest.More || len(newest.Records) != 2 || newest.Records[0].Seq != all[4].Seq || newest.Records[1].Seq != all[5].Seq {
+	if err != nil || newest.More || len(newest.Records) != 2 || newest.Records[0].Seq != all[4].Seq ||
+		newest.Records[1].Seq != all[5].Seq {
 		t.Errorf("the newest two: %+v, %v", newest, err)
 	}
 	page, err := h.LedgerRecords(ctx, "a", wire.LedgerRequest{Limit: 5, Kinds: []string{"undone"}})
@@ -529,7 +538,8 @@ func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	huge := strings.Repeat("\x01", 200<<10)
-	req := wire.ExecRequest{Cmd: []string{"true", "--password", "hunter2", huge, "\xff\xfe"}, Env: []string{"TOKEN=hunter2", "B=1"}, Dir: "/hunter2", Label: "hunter2"}
+	req := wire.ExecRequest{Cmd: []string{"true", "--password", "hunter2", huge, "\xff\xfe"},
+		Env: []string{"TOKEN=hunter2", "B=1"}, Dir: "/hunter2", Label: "hunter2"}
 	for range 3000 {
 		req.Cmd = append(req.Cmd, "word with some length to it")
 	}
@@ -537,7 +547,8 @@ func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec := last[*format.Exec](h, h.id("a"))
-	if !strings.HasPrefix(exec.Args[2], "[redacted:TOKEN:") || !strings.HasPrefix(exec.Dir, "/[redacted:TOKEN:") || !slices.Contains(exec.Env, "TOKEN") || !strings.HasSuffix(exec.Args[len(exec.Args)-1], "more") {
+	if !strings.HasPrefix(exec.Args[2], "[redacted:TOKEN:") || !strings.HasPrefix(exec.Dir, "/[redacted:TOKEN:") ||
+		!slices.Contains(exec.Env, "TOKEN") || !strings.HasSuffix(exec.Args[len(exec.Args)-1], "more") {
 		t.Errorf("%.200q... %q %q", exec.Args, exec.Dir, exec.Env)
 	}
 	files, err := os.ReadDir(h.dir + "/ledger/sandbox/" + string(h.id("a")))
@@ -618,12 +629,14 @@ func TestAttemptsAndSessionsAreRecorded(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.id("a")
-	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Candidates: candidates("write won yes", "say no"), Test: "has won"}, func(wire.Progress) {})
+	res, err := h.Tournament(ctx, "a",
+		wire.TournamentRequest{Candidates: candidates("write won yes", "say no"), Test: "has won"}, func(wire.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := last[*format.Tournament](h, id)
-	if b == nil || b.Winner != res.Winner || b.Snapshot != res.Base || len(b.Candidates) != 2 || b.Candidates[0].Sandbox != res.Branches[0].ID || b.Candidates[0].Outcome != "passed" {
+	if b == nil || b.Winner != res.Winner || b.Snapshot != res.Base || len(b.Candidates) != 2 ||
+		b.Candidates[0].Sandbox != res.Branches[0].ID || b.Candidates[0].Outcome != "passed" {
 		t.Errorf("%+v of %+v", b, res)
 	}
 	h.box("a")
@@ -631,7 +644,8 @@ func TestAttemptsAndSessionsAreRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Attach: info.ID, Keep: true}, stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.Cancelled) {
+	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Attach: info.ID, Keep: true},
+		stream{strings.NewReader(""), io.Discard}); !fault.Is(err, fault.Cancelled) {
 		t.Fatal(err)
 	}
 	var events []string

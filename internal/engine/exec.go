@@ -244,7 +244,10 @@ func (e *Engine) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (b
 // that just ends, as with this process, hangs nothing up: the client attaches
 // again. gone is called when the client went away, and started when the command runs, before
 // the client is told; with its error it ends.
-func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, gone func(), started func(wire.Started) error) (ending, error) {
+func (e *Engine) relay(
+	ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, gone func(),
+	started func(wire.Started) error,
+) (ending, error) {
 	var input sync.WaitGroup
 	defer input.Wait()
 	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -280,7 +283,8 @@ func (e *Engine) relay(ctx context.Context, name string, session io.ReadWriteClo
 		whole, err := wire.ReadWhole(session, buf)
 		if err != nil {
 			if ctx.Err() != nil {
-				return ending{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
+				return ending{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").
+					Because(context.Cause(ctx))
 			}
 			return ending{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
 				WithHint("what was written is still there; see it with: coppice log %s", name).Because(err)
@@ -325,7 +329,9 @@ func decode(p []byte, v any) error {
 // settle captures what a command changed and completes its exit. begun is how many
 // commands had begun with this one; -1: not known. Its end is recorded, with the snapshot if
 // there is one.
-func (e *Engine) settle(ctx context.Context, sbx *entry, c *command, end ending, begun int) (exit wire.Exit, err error) {
+func (e *Engine) settle(
+	ctx context.Context, sbx *entry, c *command, end ending, begun int,
+) (exit wire.Exit, err error) {
 	exit = end.Exit
 	ctx = context.WithoutCancel(ctx)
 	s, err := e.lock(ctx, sbx, "capturing after a command")
@@ -360,7 +366,8 @@ func (e *Engine) settle(ctx context.Context, sbx *entry, c *command, end ending,
 		programs.written(err)
 		e.note(ctx, &rec, e.exitRecords(ctx, &rec, c, end, exit, t)...)
 		e.commands.settle(c)
-		return exit, fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
+		return exit,
+			fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
 	if !t.told {

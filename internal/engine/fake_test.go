@@ -111,7 +111,8 @@ func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
-	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1), starving: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr, user: f.user, boxes: f}
+	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1),
+		starving: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr, user: f.user, boxes: f}
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
@@ -321,7 +322,9 @@ func (b *fakeBox) OpenRoot(context.Context) (*InsideRoot, error) {
 	if u == 0 {
 		u = b.user
 	}
-	return &InsideRoot{User: boxfs.User{UID: u, GID: g, UIDs: []boxfs.IDMap{{Inside: u, Outside: u, Size: 1}}, GIDs: []boxfs.IDMap{{Inside: g, Outside: g, Size: 1}}},
+	return &InsideRoot{
+		User: boxfs.User{UID: u, GID: g, UIDs: []boxfs.IDMap{{Inside: u, Outside: u, Size: 1}},
+			GIDs: []boxfs.IDMap{{Inside: g, Outside: g, Size: 1}}},
 		Close: func() error { return nil }}, nil
 }
 func (b *fakeBox) Stop(context.Context, time.Duration) error {
@@ -360,7 +363,8 @@ func (fakeFrozen) Drop()                      {}
 func (f fakeFrozen) Save(_ context.Context, dir string) (*os.File, error) {
 	pages := make([]byte, 2*4096)
 	copy(pages, fmt.Sprintf("freeze %d", f.b.freezes))
-	for name, data := range map[string][]byte{"checkpoint.img": []byte("kernel"), "pages_meta.img": []byte("meta"), "pages.img": pages} {
+	for name, data := range map[string][]byte{"checkpoint.img": []byte("kernel"), "pages_meta.img": []byte("meta"),
+		"pages.img": pages} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return nil, err
 		}
@@ -387,7 +391,8 @@ func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
 func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	if b.refusing.Load() {
 		var out bytes.Buffer
-		return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameFailed, wire.Error{Kind: string(fault.Invalid), Message: "no such user"})
+		return stream{&out, io.Discard},
+			wire.WriteJSON(&out, wire.FrameFailed, wire.Error{Kind: string(fault.Invalid), Message: "no such user"})
 	}
 	if len(req.Cmd) == len(inShell("")) && slices.Equal(req.Cmd[:3], inShell("")[:3]) {
 		return b.shell(req)
@@ -446,7 +451,8 @@ func (f *fakeBoxes) hook(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 func (b *fakeBox) print(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	var out bytes.Buffer
 	text := []byte(req.Cmd[1])
-	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}), wire.WriteFrame(&out, wire.FrameStdout, text))
+	err := errors.Join(wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: req.ID, PID: 2}),
+		wire.WriteFrame(&out, wire.FrameStdout, text))
 	if len(text) > 0 {
 		for _, p := range (wire.Recorded{Stream: wire.FrameStdout, Total: int64(len(text)), Head: text}).Payloads() {
 			err = errors.Join(err, wire.WriteFrame(&out, wire.FrameRecorded, p))
@@ -495,7 +501,8 @@ func newHomeOn(t testing.TB, files vfs.FS) *home {
 		filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error { return os.Chmod(p, 0o700) })
 		os.RemoveAll(dir)
 	})
-	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(), fs: files, book: unflushed{vfs.OS()}}
+	h := &home{t: t, dir: dir, boxes: &fakeBoxes{boxes: map[string]*fakeBox{}}, boot: "boot-1", now: time.Now(), fs: files,
+		book: unflushed{vfs.OS()}}
 	h.open()
 	t.Cleanup(h.close)
 	return h
@@ -527,9 +534,10 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Push(layers.Close)
-	drv, err := rootfs.New("copy", rootfs.Deps{Home: h.dir, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
-		return layers.Materialise(ctx, layers.View(st), dst)
-	}})
+	drv, err := rootfs.New("copy",
+		rootfs.Deps{Home: h.dir, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
+			return layers.Materialise(ctx, layers.View(st), dst)
+		}})
 	if err != nil {
 		return err
 	}
@@ -544,7 +552,8 @@ func (h *home) tryOpen() (err error) {
 	}
 	undone.Push(book.Close)
 	e, err := Open(ctx, Config{
-		Home: h.dir, FS: disk, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock), Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+		Home: h.dir, FS: disk, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock),
+		Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
 		Memory: images, MemoryFacts: func() (map[string]string, error) {
 			return map[string]string{"gvisor": "v" + h.kernel, "protocol": strconv.Itoa(h.speaks)}, nil
 		},
@@ -553,7 +562,8 @@ func (h *home) tryOpen() (err error) {
 		Drivers:     map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
-				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"}, {Group: "tiers", Name: "process", OK: true}}}, nil
+				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"},
+				{Group: "tiers", Name: "process", OK: true}}}, nil
 		},
 	})
 	if err != nil {

@@ -35,7 +35,8 @@ var failings = map[string]failing{
 	"open": {boot: "boot-1", prepare: func(h *home, k *acked) {}},
 	"commit": {boot: "boot-1", prepare: func(h *home, k *acked) {}, step: func(h *home, k *acked) error {
 		k.tried["new"] = true
-		x, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"write", "f", "new"}}, stream{strings.NewReader(""), io.Discard})
+		x, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"write", "f", "new"}},
+			stream{strings.NewReader(""), io.Discard})
 		if err == nil {
 			k.all[x.Head] = "new"
 		}
@@ -49,7 +50,8 @@ var failings = map[string]failing{
 		head := h.head("a").ID
 		maps.DeleteFunc(k.all, func(id, _ string) bool { return id != head })
 		left := filepath.Join(h.dir, "sandboxes", "0123456789ab.removed", liveDir, "1")
-		if err := errors.Join(os.MkdirAll(left, 0o700), os.Mkdir(filepath.Join(h.dir, "layers", "0123456789abcdef"), 0o700)); err != nil {
+		if err := errors.Join(os.MkdirAll(left, 0o700),
+			os.Mkdir(filepath.Join(h.dir, "layers", "0123456789abcdef"), 0o700)); err != nil {
 			h.t.Fatal(err)
 		}
 	}, step: func(h *home, k *acked) error {

@@ -69,11 +69,14 @@ func (e *Engine) OpenFiles(ctx context.Context, name string) (*Files, error) {
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Close())
 	}
-	root, err := boxfs.New(boxfs.Options{Dir: in.Dir, User: in.User, Renames: &s.renames, Watches: &s.watches, Fixed: fixed, Decoys: decoys, Unseen: in.Unseen})
+	root, err := boxfs.New(
+		boxfs.Options{Dir: in.Dir, User: in.User, Renames: &s.renames, Watches: &s.watches, Fixed: fixed, Decoys: decoys,
+			Unseen: in.Unseen})
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Dir.Close(), in.Close())
 	}
-	f := &Files{Root: root, e: e, s: s.entry, in: in, box: s.box, what: "its files are read or written", closed: make(chan struct{})}
+	f := &Files{Root: root, e: e, s: s.entry, in: in, box: s.box, what: "its files are read or written",
+		closed: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -165,7 +168,8 @@ func (f *Files) Move(from, to string) error {
 	if xerr != nil {
 		return xerr
 	}
-	session, xerr := f.box.Exec(f.ctx, wire.ExecRequest{Cmd: []string{"mv", "-T", "--", "/" + strings.TrimLeft(from, "/"), "/" + strings.TrimLeft(to, "/")}})
+	session, xerr := f.box.Exec(f.ctx,
+		wire.ExecRequest{Cmd: []string{"mv", "-T", "--", "/" + strings.TrimLeft(from, "/"), "/" + strings.TrimLeft(to, "/")}})
 	s.begun++ // a capture must know that something runs
 	s.unlock(f.e)
 	if xerr != nil {
@@ -316,7 +320,8 @@ func (e *Engine) acquireAlone(ctx context.Context, name, what string) (*held, me
 }
 
 func busyFiles(s *entry, doing string) *fault.Error {
-	return fault.New(fault.Conflict, "sandbox %s is busy: %s", s.ID, doing).WithHint("wait until it has ended, then try again")
+	return fault.New(fault.Conflict, "sandbox %s is busy: %s", s.ID, doing).
+		WithHint("wait until it has ended, then try again")
 }
 
 // cutFiles ends what is done with the live root, which is about to go.
@@ -326,7 +331,8 @@ func (e *Engine) cutFiles(ctx context.Context, s *held) error {
 	doing := ""
 	for f := range s.files {
 		doing = f.what
-		f.cancel(fault.New(fault.Unavailable, "the sandbox was stopped meanwhile").WithHint("try again: it is started when it is needed"))
+		f.cancel(fault.New(fault.Unavailable, "the sandbox was stopped meanwhile").
+			WithHint("try again: it is started when it is needed"))
 		open = append(open, f)
 	}
 	e.mu.Unlock()

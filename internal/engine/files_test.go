@@ -93,7 +93,8 @@ func TestThePastIsReadWithoutStartingAnything(t *testing.T) {
 	h.put("a", "d/sub/x", "old")
 	old := h.head("a").ID
 	root := h.box("a").root
-	if err := errors.Join(os.Symlink("/d/sub", root+"/abs"), os.Symlink("../../../../d/./sub/x", root+"/d/up"), os.Symlink("loop", root+"/loop")); err != nil {
+	if err := errors.Join(os.Symlink("/d/sub", root+"/abs"), os.Symlink("../../../../d/./sub/x", root+"/d/up"),
+		os.Symlink("loop", root+"/loop")); err != nil {
 		t.Fatal(err)
 	}
 	h.put("a", "d/sub/x", "new")
@@ -115,8 +116,10 @@ func TestThePastIsReadWithoutStartingAnything(t *testing.T) {
 		return string(b)
 	}
 	for _, c := range [][3]string{
-		{old, "d/sub/x", "old"}, {linked, "/d/sub/x", "new"}, {linked, "abs/x", "new"}, {linked, "d/up", "new"}, {linked, "abs/../sub/../../d/up", "new"},
-		{linked, "loop", "invalid"}, {linked, "d", "invalid"}, {linked, "no", "not_found"}, {old, "abs/x", "not_found"}, {linked, "d/sub/x/y", "not_found"},
+		{old, "d/sub/x", "old"}, {linked, "/d/sub/x", "new"}, {linked, "abs/x", "new"}, {linked, "d/up", "new"},
+		{linked, "abs/../sub/../../d/up", "new"},
+		{linked, "loop", "invalid"}, {linked, "d", "invalid"}, {linked, "no", "not_found"}, {old, "abs/x", "not_found"},
+		{linked, "d/sub/x/y", "not_found"},
 	} {
 		if got := read(c[0], c[1]); got != c[2] {
 			t.Errorf("%s: %q, want %q", c[1], got, c[2])
@@ -156,7 +159,8 @@ func TestAMoveWaitsForFilesThatAreBeingWritten(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	_, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: first})
 	cancel()
-	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "write big") || strings.Contains(err.Error(), "\x1b") {
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "write big") ||
+		strings.Contains(err.Error(), "\x1b") {
 		t.Fatalf("%v: want a conflict that names the holder", err)
 	}
 	h.run("a", "write", "beside", "it") // commands and other writers are not held up

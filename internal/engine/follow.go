@@ -40,11 +40,14 @@ func newPace(c wire.Capture) (pace, error) {
 		p.max = max(defaultMax, p.quiet)
 	}
 	if p.quiet < leastQuiet || p.max < p.quiet || p.max > 24*time.Hour {
-		return p, fault.New(fault.Invalid, "automatic snapshots after %s of quiet, and after %s at the latest", p.quiet, p.max).
+		return p, fault.New(fault.Invalid, "automatic snapshots after %s of quiet, and after %s at the latest",
+			p.quiet, p.max).
 			WithHint("quiet is at least %s and at most max, and max at most a day: --capture quiet=200ms,max=2s", leastQuiet)
 	}
-	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 && (every < leastMemory || every > 24*time.Hour) {
-		return p, fault.New(fault.Invalid, "memory kept every %s", every).WithHint("between %s and a day: --capture-memory every=5m", leastMemory)
+	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 &&
+		(every < leastMemory || every > 24*time.Hour) {
+		return p, fault.New(fault.Invalid, "memory kept every %s", every).
+			WithHint("between %s and a day: --capture-memory every=5m", leastMemory)
 	}
 	return p, nil
 }
@@ -118,7 +121,9 @@ func (e *Engine) catchUp(ctx context.Context, s *entry, b Box, p pace) bool {
 // lookOver looks once, and captures if that is due. wait is how long to wait for
 // the next look, negative when nothing is left to do; rest is the least to wait,
 // so that looking takes no more than its share.
-func (e *Engine) lookOver(ctx context.Context, sbx *entry, b Box, p pace) (wait time.Duration, there bool, rest time.Duration) {
+func (e *Engine) lookOver(
+	ctx context.Context, sbx *entry, b Box, p pace,
+) (wait time.Duration, there bool, rest time.Duration) {
 	s, err := e.lock(ctx, sbx, "looking for changes")
 	if err != nil {
 		return 0, false, 0

@@ -26,16 +26,21 @@ func TestWhenACaptureIsDue(t *testing.T) {
 		want   time.Duration
 		none   bool
 	}{
-		"nothing":               {none: true},
-		"just now":              {g: layer.Glance{Changed: true, Newest: now}, since: now, want: 200 * time.Millisecond},
-		"a moment ago":          {g: layer.Glance{Changed: true, Newest: at(-150)}, since: at(-150), want: 50 * time.Millisecond},
-		"quiet":                 {g: layer.Glance{Changed: true, Newest: at(-250)}, since: at(-250), want: -50 * time.Millisecond},
-		"never quiet":           {g: layer.Glance{Changed: true, Newest: now}, since: at(-1990), want: 10 * time.Millisecond},
-		"for too long":          {g: layer.Glance{Changed: true, Newest: now}, since: at(-2500), want: -500 * time.Millisecond},
-		"from the future":       {g: layer.Glance{Changed: true, Newest: at(1e6)}, since: at(1e6), want: 200 * time.Millisecond},
-		"perhaps":               {g: layer.Glance{Unsure: true}, last: at(-100), want: 100 * time.Millisecond},
-		"mapped":                {mapped: true, last: at(-500), want: 1500 * time.Millisecond},
-		"mapped, and a trace":   {g: layer.Glance{Changed: true, Newest: at(-300)}, since: at(-300), mapped: true, last: now, want: -100 * time.Millisecond},
+		"nothing":  {none: true},
+		"just now": {g: layer.Glance{Changed: true, Newest: now}, since: now, want: 200 * time.Millisecond},
+		"a moment ago": {g: layer.Glance{Changed: true, Newest: at(-150)}, since: at(-150),
+			want: 50 * time.Millisecond},
+		"quiet": {g: layer.Glance{Changed: true, Newest: at(-250)}, since: at(-250),
+			want: -50 * time.Millisecond},
+		"never quiet": {g: layer.Glance{Changed: true, Newest: now}, since: at(-1990), want: 10 * time.Millisecond},
+		"for too long": {g: layer.Glance{Changed: true, Newest: now}, since: at(-2500),
+			want: -500 * time.Millisecond},
+		"from the future": {g: layer.Glance{Changed: true, Newest: at(1e6)}, since: at(1e6),
+			want: 200 * time.Millisecond},
+		"perhaps": {g: layer.Glance{Unsure: true}, last: at(-100), want: 100 * time.Millisecond},
+		"mapped":  {mapped: true, last: at(-500), want: 1500 * time.Millisecond},
+		"mapped, and a trace": {g: layer.Glance{Changed: true, Newest: at(-300)}, since: at(-300), mapped: true, last: now,
+			want: -100 * time.Millisecond},
 		"before the first look": {mapped: true, want: time.Time{}.Add(p.max).Sub(now)},
 	} {
 		got, some := p.due(tc.g, tc.since, tc.mapped, tc.last, now)

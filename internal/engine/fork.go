@@ -26,13 +26,16 @@ func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 
 // fork is Fork for the candidates of a tournament, or for "" none. It gives the
 // snapshot that the forks begin at.
-func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, tournament string) (res wire.ForkResult, at timeline.SnapshotID, err error) {
+func (e *Engine) fork(
+	ctx context.Context, name string, req wire.ForkRequest, tournament string,
+) (res wire.ForkResult, at timeline.SnapshotID, err error) {
 	n := max(req.N, len(req.Names))
 	if n == 0 {
 		n = 1
 	}
 	if n > maxForks {
-		return res, at, fault.New(fault.Invalid, "%d forks at once: the limit is %d", n, maxForks).WithHint("make them in parts")
+		return res, at, fault.New(fault.Invalid, "%d forks at once: the limit is %d", n, maxForks).
+			WithHint("make them in parts")
 	}
 	for _, nn := range req.Names {
 		if err := timeline.ValidName(nn); err != nil {
@@ -89,7 +92,8 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 		rec.From = parent.Name + "@" + string(at)
 		rec.Halted = nil
 		rec.Expires = nil // it was the parent that was given so long
-		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false, false, tournament
+		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false,
+			false, tournament
 		if firsts[i], err = e.first(ctx, &rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
 			return res, at, err
 		}
@@ -124,7 +128,9 @@ func (e *Engine) fork(ctx context.Context, name string, req wire.ForkRequest, to
 
 // forkPoint finds the snapshot that forks begin at, and with req.Memory what its processes
 // had in memory.
-func (e *Engine) forkPoint(ctx context.Context, name string, req wire.ForkRequest) (rec meta.Sandbox, at timeline.SnapshotID, m *timeline.Memory, err error) {
+func (e *Engine) forkPoint(
+	ctx context.Context, name string, req wire.ForkRequest,
+) (rec meta.Sandbox, at timeline.SnapshotID, m *timeline.Memory, err error) {
 	if req.At != "" {
 		rec, h, err := e.find(ctx, name)
 		if err != nil {

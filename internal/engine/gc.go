@@ -34,7 +34,9 @@ func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.
 }
 
 // collectGarbage is GC for all but memory images.
-func (e *Engine) collectGarbage(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
+func (e *Engine) collectGarbage(
+	ctx context.Context, req wire.GCRequest, progress func(wire.Progress),
+) (wire.GCResult, error) {
 	res := wire.GCResult{DryRun: req.DryRun, Removed: []string{}}
 	if err := checkRules(req); err != nil {
 		return res, err
@@ -81,7 +83,9 @@ func (e *Engine) collectGarbage(ctx context.Context, req wire.GCRequest, progres
 	if req.DryRun {
 		return res, nil
 	}
-	pay, err := e.owe(ctx, debt{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host), Snapshots: dead.Snapshots, Reason: "unreferenced"})
+	pay, err := e.owe(ctx,
+		debt{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host), Snapshots: dead.Snapshots,
+			Reason: "unreferenced"})
 	if err != nil {
 		return res, err
 	}
@@ -222,7 +226,9 @@ func checkRules(req wire.GCRequest) error {
 
 // retain drops the snapshots that the request's rules do not keep, and adds them
 // to res. Without a rule it drops nothing.
-func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress)) error {
+func (e *Engine) retain(
+	ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress),
+) error {
 	k := req.Keep
 	if k == (wire.Keep{}) {
 		return nil
@@ -253,7 +259,9 @@ func (e *Engine) retain(ctx context.Context, req wire.GCRequest, res *wire.GCRes
 }
 
 // retainIn drops what the rules do not keep in one sandbox.
-func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry bool, res *wire.GCResult, progress func(wire.Progress)) error {
+func (e *Engine) retainIn(
+	ctx context.Context, name string, k wire.Keep, dry bool, res *wire.GCResult, progress func(wire.Progress),
+) error {
 	rec, h, err := e.find(ctx, name)
 	if err != nil {
 		return err
@@ -306,7 +314,9 @@ func (e *Engine) retainIn(ctx context.Context, name string, k wire.Keep, dry boo
 }
 
 // surplus is what the rules do not keep, in the order in which it is dropped.
-func (e *Engine) surplus(ctx context.Context, rec *meta.Sandbox, h *timeline.History, k wire.Keep) ([]timeline.SnapshotID, error) {
+func (e *Engine) surplus(
+	ctx context.Context, rec *meta.Sandbox, h *timeline.History, k wire.Keep,
+) ([]timeline.SnapshotID, error) {
 	held, err := e.DB.Held(ctx, rec.ID)
 	if err != nil {
 		return nil, err

@@ -137,7 +137,8 @@ func TestRetentionIsAskedFor(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := h.GC(ctx, wire.GCRequest{Sandboxes: []string{"nobody"}, Keep: wire.Keep{Last: 1}}, ignore); !fault.Is(err, fault.NotFound) {
+	if _, err := h.GC(ctx, wire.GCRequest{Sandboxes: []string{"nobody"}, Keep: wire.Keep{Last: 1}},
+		ignore); !fault.Is(err, fault.NotFound) {
 		t.Errorf("an unknown sandbox: %v", err)
 	}
 	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 {

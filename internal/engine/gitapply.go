@@ -37,7 +37,9 @@ func (e *Engine) GitApply(ctx context.Context, name string, req wire.GitApplyReq
 }
 
 // apply is GitApply of what was collected.
-func (e *Engine) apply(ctx context.Context, c *collected, a repo.Apply, message string) (out wire.GitApplied, err error) {
+func (e *Engine) apply(
+	ctx context.Context, c *collected, a repo.Apply, message string,
+) (out wire.GitApplied, err error) {
 	if err := c.fits(a.Way); err != nil {
 		return out, err
 	}
@@ -59,13 +61,16 @@ func (e *Engine) apply(ctx context.Context, c *collected, a repo.Apply, message 
 		return out, c.goOn(err)
 	}
 	trusted := trusts(a.TrustAll, a.Trust)
-	return wire.GitApplied{Way: string(a.Way), Onto: got.Ref.Short(), Old: string(got.Old), New: string(got.New), Work: string(c.work), Commits: c.commits, Message: a.Message,
-		Changes: wireChanges(got.Changes), Marks: wireMarks(got.Marks, trusted), Skipped: wireSkipped(c.skipped), Saved: got.Saved, DryRun: a.DryRun}, nil
+	return wire.GitApplied{Way: string(a.Way), Onto: got.Ref.Short(), Old: string(got.Old), New: string(got.New),
+		Work: string(c.work), Commits: c.commits, Message: a.Message,
+		Changes: wireChanges(got.Changes), Marks: wireMarks(got.Marks, trusted), Skipped: wireSkipped(c.skipped),
+		Saved: got.Saved, DryRun: a.DryRun}, nil
 }
 
 // wanted reads a request. What it means for a sandbox is not known yet.
 func wanted(req wire.GitApplyRequest) (a repo.Apply, err error) {
-	a = repo.Apply{Way: repo.Way(req.Way), Paths: slices.Clone(req.Paths), Trust: slices.Clone(req.Trust), TrustAll: req.TrustAll, DryRun: req.DryRun}
+	a = repo.Apply{Way: repo.Way(req.Way), Paths: slices.Clone(req.Paths), Trust: slices.Clone(req.Trust),
+		TrustAll: req.TrustAll, DryRun: req.DryRun}
 	if a.Way == "" {
 		a.Way = repo.Squash
 	}
@@ -82,7 +87,8 @@ func wanted(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	}
 	commits := a.Way == repo.Squash || a.Way == repo.Merge
 	if !commits && (req.Message != "" || req.Author != "" || len(req.CoAuthors)+len(req.Trailers) > 0) {
-		return a, fault.New(fault.Invalid, "%s makes no commit of its own, which could have a message, an author or trailers", a.Way).
+		return a, fault.New(fault.Invalid, "%s makes no commit of its own, which could have a message, an author or trailers",
+			a.Way).
 			WithHint("leave them away, or use squash or merge")
 	}
 	if req.Author != "" {
@@ -109,10 +115,13 @@ func (c *collected) fits(way repo.Way) error {
 	whole := way == repo.Merge || way == repo.Rebase
 	switch {
 	case whole && c.rec.Repo.Start != c.rec.Repo.Base:
-		return fault.New(fault.Unsupported, "sandbox %s began with changes that were not committed, which its commits have in them: %s would take them along", c.rec.Name, way).
+		return fault.New(fault.Unsupported,
+			"sandbox %s began with changes that were not committed, which its commits have in them: %s would take them along",
+			c.rec.Name, way).
 			WithHint("use --squash or --patch, which leave them out")
 	case whole && c.work != c.tip:
-		return fault.New(fault.Conflict, "sandbox %s has changes that are not committed, and %s takes commits", c.rec.Name, way).
+		return fault.New(fault.Conflict, "sandbox %s has changes that are not committed, and %s takes commits",
+			c.rec.Name, way).
 			WithHint("commit them there: coppice exec %s -- git commit -am MESSAGE; or use --squash", c.rec.Name)
 	}
 	return nil
@@ -156,8 +165,10 @@ func (c *collected) message(ctx context.Context, said string) (string, error) {
 func (c *collected) goOn(err error) error {
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
-		return fault.New(fault.KindOf(err), "sandbox %s and the branch changed the same, and nothing was touched", c.rec.Name).Because(conflicts).
-			WithHint("bring the sandbox to where the branch is now: coppice rebase %s; or resolve it yourself: git merge %.12s", c.rec.Name, c.work)
+		return fault.New(fault.KindOf(err), "sandbox %s and the branch changed the same, and nothing was touched",
+			c.rec.Name).Because(conflicts).
+			WithHint("bring the sandbox to where the branch is now: coppice rebase %s; or resolve it yourself: git merge %.12s",
+				c.rec.Name, c.work)
 	}
 	return err
 }

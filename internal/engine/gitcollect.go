@@ -68,7 +68,8 @@ func (e *Engine) collect(ctx context.Context, name string) (*collected, error) {
 		s.collected = c
 		return c.clone(), nil
 	}
-	return nil, fault.New(fault.Conflict, "sandbox %s is committing right now", rec.Name).WithHint("wait until it has, then try again")
+	return nil, fault.New(fault.Conflict, "sandbox %s is committing right now", rec.Name).
+		WithHint("wait until it has, then try again")
 }
 
 // collects takes the right to take out what was done. The caller calls done.
@@ -106,7 +107,8 @@ func (e *Engine) collectedAs(ctx context.Context, name, work string) (*collected
 		c.repo, err = e.repoOf(ctx, &c.rec)
 	}
 	if err == nil && string(c.work) != work {
-		err = fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", rec.Name).WithHint("look again: coppice diff %s", rec.Name)
+		err = fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", rec.Name).
+			WithHint("look again: coppice diff %s", rec.Name)
 	}
 	return c, err
 }
@@ -174,7 +176,8 @@ func (e *Engine) stillThere(ctx context.Context, c *collected) error {
 		return err
 	}
 	if derr := c.repo.DropRefs(context.WithoutCancel(ctx), boxRef(c.rec.ID)); derr != nil {
-		e.Logger.Warn("references of a sandbox that was removed are left in its repository", "repository", c.repo.Top, "below", boxRef(c.rec.ID), "err", derr)
+		e.Logger.Warn("references of a sandbox that was removed are left in its repository", "repository", c.repo.Top,
+			"below", boxRef(c.rec.ID), "err", derr)
 	}
 	return err
 }

@@ -37,8 +37,10 @@ func (c *collected) diff(ctx context.Context, req wire.GitDiffRequest) (out wire
 	if err != nil {
 		return out, err
 	}
-	return wire.GitDiff{Repo: *wireRepo(c.rec.Repo), Start: string(c.start), Tip: string(c.tip), Work: string(c.work), Snapshot: string(c.snapshot), Commits: c.commits,
-		Changes: wireChanges(changes), Marks: wireMarks(marks, func(repo.Mark) bool { return false }), Skipped: wireSkipped(c.skipped)}, nil
+	return wire.GitDiff{Repo: *wireRepo(c.rec.Repo), Start: string(c.start), Tip: string(c.tip), Work: string(c.work),
+		Snapshot: string(c.snapshot), Commits: c.commits,
+		Changes: wireChanges(changes), Marks: wireMarks(marks, func(repo.Mark) bool { return false }),
+		Skipped: wireSkipped(c.skipped)}, nil
 }
 
 // GitPatch writes the same as a patch that git applies. Names in it have no control bytes;
@@ -76,7 +78,8 @@ func (c *collected) compared(req wire.GitDiffRequest) (repo.DiffOptions, error) 
 func wireChanges(changes []repo.Change) []wire.GitChange {
 	out := make([]wire.GitChange, len(changes))
 	for i, c := range changes {
-		w := wire.GitChange{Status: string(c.Status), Mode: modeOrNone(c.Mode), OldMode: modeOrNone(c.OldMode), Binary: c.Binary, Added: c.Added, Deleted: c.Deleted}
+		w := wire.GitChange{Status: string(c.Status), Mode: modeOrNone(c.Mode), OldMode: modeOrNone(c.OldMode),
+			Binary: c.Binary, Added: c.Added, Deleted: c.Deleted}
 		w.SetName(c.Path)
 		w.SetOld(c.OldPath)
 		out[i] = w

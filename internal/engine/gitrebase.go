@@ -95,11 +95,13 @@ type rebasing struct {
 func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 	have := b.rec.Repo
 	if have.Start != have.Base {
-		return fault.New(fault.Unsupported, "sandbox %s began with changes that were not committed, which would be taken for its own", b.rec.Name).
+		return fault.New(fault.Unsupported,
+			"sandbox %s began with changes that were not committed, which would be taken for its own", b.rec.Name).
 			WithHint("commit them, make another sandbox, and take over what this one did: coppice diff %s", b.rec.Name)
 	}
 	if onto == "" && have.From == "" {
-		return fault.New(fault.Invalid, "sandbox %s did not begin at the tip of a branch", b.rec.Name).WithHint("say where it is to go: coppice rebase %s --onto REV", b.rec.Name)
+		return fault.New(fault.Invalid, "sandbox %s did not begin at the tip of a branch", b.rec.Name).
+			WithHint("say where it is to go: coppice rebase %s --onto REV", b.rec.Name)
 	}
 	rev := onto
 	if rev == "" {
@@ -155,7 +157,8 @@ func (b *rebasing) run(ctx context.Context) error {
 	who := b.e.person(ctx, b.repo)
 	out := &listener{}
 	x, err := b.e.Exec(ctx, string(b.rec.ID), wire.ExecRequest{
-		Cmd: []string{"/bin/sh", "-c", insideRebase, "coppice", b.rec.Repo.Top, string(b.onto), b.rec.Repo.Base, who.Name, who.Email},
+		Cmd: []string{"/bin/sh", "-c", insideRebase, "coppice", b.rec.Repo.Top, string(b.onto), b.rec.Repo.Base,
+			who.Name, who.Email},
 		Dir: "/", TimeoutMS: collectTime.Milliseconds(), Label: "coppice: rebase",
 	}, out)
 	switch {
@@ -164,7 +167,8 @@ func (b *rebasing) run(ctx context.Context) error {
 	case err != nil:
 		return err
 	case x.Code == exitNoBase:
-		return fault.New(fault.Conflict, "sandbox %s does not see commit %s", b.rec.Name, b.onto).WithHint("make another one there: coppice create --at %s", b.onto[:12])
+		return fault.New(fault.Conflict, "sandbox %s does not see commit %s", b.rec.Name, b.onto).
+			WithHint("make another one there: coppice create --at %s", b.onto[:12])
 	}
 	list, said := out.heard()
 	for p := range strings.SplitSeq(list, "\x00") {
@@ -198,7 +202,8 @@ func (b *rebasing) conflict() error {
 func (b *rebasing) goBack(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := b.e.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
-	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before), b.letGo(ctx, string(b.onto)))
+	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before),
+		b.letGo(ctx, string(b.onto)))
 }
 
 // settle records the new base.
@@ -215,7 +220,10 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 			}
 		}
 	}
-	done, err := b.e.undertake(ctx, b.e.drafts(ctx, &b.rec, byDaemon(&format.Rebase{From: old, To: string(b.onto), Snapshot: string(b.before), Conflicts: int64(len(b.paths))})...))
+	done, err := b.e.undertake(ctx,
+		b.e.drafts(ctx, &b.rec,
+			byDaemon(&format.Rebase{From: old, To: string(b.onto), Snapshot: string(b.before),
+				Conflicts: int64(len(b.paths))})...))
 	if err != nil {
 		return res, err
 	}
@@ -231,7 +239,8 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 	if b.rec, err = b.e.DB.Sandbox(ctx, string(b.rec.ID)); err != nil {
 		return res, err
 	}
-	res = wire.Rebased{Repo: *wireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head), Moved: moved, Conflicts: b.paths}
+	res = wire.Rebased{Repo: *wireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head),
+		Moved: moved, Conflicts: b.paths}
 	return res, b.letGo(ctx, old)
 }
 

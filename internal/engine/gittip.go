@@ -53,7 +53,9 @@ func (e *Engine) takeTip(ctx context.Context, c *collected, old repo.OID) (tip r
 			known = []repo.OID{old}
 		}
 		if _, err := bundle.Peek(1); err == nil {
-			got, err := c.repo.Accept(ctx, repo.Accept{Bundle: bundle, Base: base, Have: known, To: boxRef(c.rec.ID, refTip), Old: old, Message: "coppice: taken out of " + c.rec.Name})
+			got, err := c.repo.Accept(ctx,
+				repo.Accept{Bundle: bundle, Base: base, Have: known, To: boxRef(c.rec.ID, refTip), Old: old,
+					Message: "coppice: taken out of " + c.rec.Name})
 			tip = got.Tip
 			return err
 		}
@@ -80,7 +82,9 @@ func (e *Engine) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID,
 
 // gitInside runs insideGit, as a command like any other, and has take read what it prints.
 // What take fails with ends it.
-func (e *Engine) gitInside(ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error) error {
+func (e *Engine) gitInside(
+	ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error,
+) error {
 	pr, pw := io.Pipe()
 	top, dir := rec.Repo.Top, "/"
 	if rec.Tier == tierWorkspace {
@@ -143,10 +147,12 @@ func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 		return fault.New(fault.Conflict, "%s is no repository with a commit any more in sandbox %s", rec.Repo.Top, rec.Name).
 			WithHint("go back to where it was one: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
 	case exit.Code == exitNoBase:
-		return fault.New(fault.Conflict, "%s is not the repository any more that sandbox %s began with", rec.Repo.Top, rec.Name).
+		return fault.New(fault.Conflict, "%s is not the repository any more that sandbox %s began with",
+			rec.Repo.Top, rec.Name).
 			WithHint("go back to where it was: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
 	case exit.Limit != "":
-		return fault.New(fault.Conflict, "git in sandbox %s came to the limit %s", rec.Name, exit.Limit).WithHint("make it larger, or make smaller commits")
+		return fault.New(fault.Conflict, "git in sandbox %s came to the limit %s", rec.Name, exit.Limit).
+			WithHint("make it larger, or make smaller commits")
 	case exit.TimedOut:
 		return fault.New(fault.Conflict, "git in sandbox %s took longer than %s", rec.Name, collectTime)
 	}

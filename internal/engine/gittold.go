@@ -41,7 +41,8 @@ func (t *retelling) hear(r *format.Record) {
 		}
 	case *format.Exit:
 		if c := t.byExec[b.Exec]; c != nil {
-			c.Ended, c.Code, c.Reason, c.MS = true, b.Code, proposal.Text(b.Reason), time.Duration(b.DurationNanos).Milliseconds()
+			c.Ended, c.Code, c.Reason, c.MS = true, b.Code, proposal.Text(b.Reason),
+				time.Duration(b.DurationNanos).Milliseconds()
 			if c.Reason == "" && b.Signal != "" {
 				c.Reason = proposal.Text("SIG" + b.Signal)
 			}
@@ -115,7 +116,8 @@ func (t *retelling) refuse(kind, what, why string, count int64) {
 func (t *retelling) into(p *proposal.Proposal) {
 	s := t.sum.Result()
 	p.Ledger.Records, p.Ledger.Commands, p.Ledger.Failed, p.Ledger.Programs = s.Records, s.Commands, s.Failed, s.Programs
-	p.Ledger.NetAllowed, p.Ledger.NetRefused, p.Ledger.FileRefused, p.Ledger.BytesOut = s.NetAllowed, s.NetDenied, s.Denied, s.BytesOut
+	p.Ledger.NetAllowed, p.Ledger.NetRefused, p.Ledger.FileRefused, p.Ledger.BytesOut = s.NetAllowed, s.NetDenied,
+		s.Denied, s.BytesOut
 	p.Ledger.Lost, p.Ledger.Risk = s.Lost, s.Risk
 	for _, c := range t.commands[max(0, len(t.commands)-proposal.MaxCommands):] {
 		p.Commands = append(p.Commands, c.Command)
@@ -124,7 +126,8 @@ func (t *retelling) into(p *proposal.Proposal) {
 		p.Refused = append(p.Refused, proposal.Refused{Kind: k[0], What: k[1], Why: k[2], Count: n})
 	}
 	slices.SortFunc(p.Refused, func(a, b proposal.Refused) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Kind, b.Kind), strings.Compare(a.What, b.What), strings.Compare(a.Why, b.Why))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Kind, b.Kind), strings.Compare(a.What, b.What),
+			strings.Compare(a.Why, b.Why))
 	})
 	p.Refused = p.Refused[:min(len(p.Refused), proposal.MaxRefused)]
 }

@@ -42,14 +42,17 @@ func TestAProposalTellsWhatTheLedgerTells(t *testing.T) {
 	)
 	want := []proposal.Command{
 		{Record: 1, Args: []string{"make"}, Dir: "/src", Ended: true, Code: 2, MS: 5, Programs: 3},
-		{Record: 6, Args: []string{"coppice:", "take", "out", "what", "was", "done"}, Ended: true, Code: 137, Reason: "SIGKILL"},
+		{Record: 6, Args: []string{"coppice:", "take", "out", "what", "was", "done"}, Ended: true, Code: 137,
+			Reason: "SIGKILL"},
 		{Record: 8, Args: []string{"sleep", "\ufffd"}},
 	}
 	if len(p.Commands) != len(want) {
 		t.Fatalf("%+v", p.Commands)
 	}
 	for i, c := range p.Commands {
-		if w := want[i]; c.Record != w.Record || strings.Join(c.Args, "|") != strings.Join(w.Args, "|") || c.Ended != w.Ended || c.Code != w.Code || c.Reason != w.Reason || c.MS != w.MS || c.Programs != w.Programs || c.Dir != w.Dir {
+		if w := want[i]; c.Record != w.Record || strings.Join(c.Args, "|") != strings.Join(w.Args, "|") ||
+			c.Ended != w.Ended || c.Code != w.Code || c.Reason != w.Reason || c.MS != w.MS || c.Programs != w.Programs ||
+			c.Dir != w.Dir {
 			t.Errorf("%+v, not %+v", c, w)
 		}
 	}
@@ -67,7 +70,8 @@ func TestAProposalTellsWhatTheLedgerTells(t *testing.T) {
 			t.Errorf("%+v, not %+v", r, refused[i])
 		}
 	}
-	if l := p.Ledger; l.Records != 14 || l.Commands != 3 || l.Programs != 3 || l.NetAllowed != 9 || l.NetRefused != 5 || l.FileRefused != 3 {
+	if l := p.Ledger; l.Records != 14 || l.Commands != 3 || l.Programs != 3 || l.NetAllowed != 9 || l.NetRefused != 5 ||
+		l.FileRefused != 3 {
 		t.Errorf("%+v", l)
 	}
 }
@@ -86,7 +90,8 @@ func TestAProposalTellsSoMuchAtMost(t *testing.T) {
 	if n := len(p.Commands); n != proposal.MaxCommands || p.Commands[n-1].Args[0] != itoa(5*proposal.MaxCommands+6) {
 		t.Errorf("%d commands", n)
 	}
-	if len(p.Refused) != proposal.MaxRefused || p.Refused[0].Count < 50 || !strings.HasPrefix(p.Refused[0].What, "others") {
+	if len(p.Refused) != proposal.MaxRefused || p.Refused[0].Count < 50 ||
+		!strings.HasPrefix(p.Refused[0].What, "others") {
 		t.Errorf("%d refusals, %+v", len(p.Refused), p.Refused[0])
 	}
 }

@@ -62,7 +62,9 @@ func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err 
 }
 
 // layOut copies what can differ into a tree of ours, and gives the paths.
-func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Change, tree *os.Root) (_ []string, err error) {
+func (e *Engine) layOut(
+	ctx context.Context, c *collected, committed []repo.Change, tree *os.Root,
+) (_ []string, err error) {
 	e.shape.RLock() // the layers stay
 	defer e.shape.RUnlock()
 	top := c.rec.Repo.Top
@@ -112,7 +114,9 @@ func (e *Engine) layOut(ctx context.Context, c *collected, committed []repo.Chan
 
 // changedBelow returns the files of a snapshot, and calls fn for the paths at or below top
 // that differ from what the sandbox began with. The caller holds shape.
-func (e *Engine) changedBelow(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error) (*layer.View, error) {
+func (e *Engine) changedBelow(
+	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error,
+) (*layer.View, error) {
 	h, err := e.history(ctx, rec)
 	if err != nil {
 		return nil, err

@@ -116,8 +116,10 @@ func lost(rec *meta.Sandbox) error {
 	if !rec.Lost {
 		return nil
 	}
-	return fault.New(fault.Corrupt, "sandbox %s has no snapshot: the power failed before its first one was on the disk", rec.Name).
-		WithHint("remove it, and create it again: coppice rm %s; what was found of its files is under lost/ in COPPICE_HOME", rec.Name)
+	return fault.New(fault.Corrupt, "sandbox %s has no snapshot: the power failed before its first one was on the disk",
+		rec.Name).
+		WithHint("remove it, and create it again: coppice rm %s; what was found of its files is under lost/ in COPPICE_HOME",
+			rec.Name)
 }
 
 // acquireAny is acquire for a sandbox that is going to be removed, whole or not.

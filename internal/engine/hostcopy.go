@@ -76,7 +76,9 @@ func (e *Engine) refreshable(ctx context.Context, have meta.Base) (*layer.Index,
 }
 
 // refresh brings a copy of the host up to date. The caller holds importing.
-func (e *Engine) refresh(ctx context.Context, have, fresh meta.Base, since *layer.Index, opts layer.ImportOptions) (base, error) {
+func (e *Engine) refresh(
+	ctx context.Context, have, fresh meta.Base, since *layer.Index, opts layer.ImportOptions,
+) (base, error) {
 	below, err := e.layersBelow(ctx, have.Top)
 	if err != nil {
 		return base{}, err

@@ -64,7 +64,8 @@ func (f *fakeHost) touch() { f.print += "+" }
 // box makes a sandbox on the copy of the host, and gives the notes.
 func (f *fakeHost) box(name string) string {
 	f.t.Helper()
-	sb, err := f.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}}, func(wire.Progress) {})
+	sb, err := f.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}},
+		func(wire.Progress) {})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -129,7 +130,8 @@ func TestHostCopyIsRefreshedByDifference(t *testing.T) {
 	if notes := f.box("b"); notes != "refreshed the copy of the host: 3 paths changed" {
 		t.Errorf("the refresh says %q", notes)
 	}
-	if in := f.held(f.fresh(before)); !slices.Equal(in, []string{"", "/etc", "/etc/conf", "/usr", "/usr/lib", "/usr/lib/3", "/usr/lib/new"}) {
+	if in := f.held(f.fresh(before)); !slices.Equal(in,
+		[]string{"", "/etc", "/etc/conf", "/usr", "/usr/lib", "/usr/lib/3", "/usr/lib/new"}) {
 		t.Errorf("the layer holds %q", in)
 	}
 	a, b, host := f.tree("a"), f.tree("b"), readTree(t, f.root)

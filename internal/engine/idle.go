@@ -134,7 +134,10 @@ func (e *Engine) idleLimit(ctx context.Context, s *entry) (time.Duration, error)
 
 // tendIdle looks at one sandbox, and stops it when it is idle. A look that leaves it
 // running is in next.
-func (e *Engine) tendIdle(ctx context.Context, s *entry, limit time.Duration, before idleLook, next map[timeline.SandboxID]idleLook, seed maphash.Seed) error {
+func (e *Engine) tendIdle(
+	ctx context.Context, s *entry, limit time.Duration, before idleLook, next map[timeline.SandboxID]idleLook,
+	seed maphash.Seed,
+) error {
 	h := e.tryLock(s, "looking whether it is idle")
 	if h == nil {
 		return nil // it is not
@@ -157,7 +160,9 @@ func (e *Engine) tendIdle(ctx context.Context, s *entry, limit time.Duration, be
 
 // lookIdle looks whether a sandbox has been busy since the look before: used by
 // somebody, with other processes, or with processes that take time.
-func (e *Engine) lookIdle(ctx context.Context, id timeline.SandboxID, b Box, before idleLook, seed maphash.Seed) (idleLook, error) {
+func (e *Engine) lookIdle(
+	ctx context.Context, id timeline.SandboxID, b Box, before idleLook, seed maphash.Seed,
+) (idleLook, error) {
 	res, err := b.Processes(ctx)
 	if err != nil {
 		return before, err

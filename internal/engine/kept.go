@@ -49,7 +49,9 @@ func (e *Engine) StartExec(ctx context.Context, name string, req wire.ExecReques
 
 // execKept runs a command that a client is attached to from its first byte, and
 // that does not mind when the client goes away.
-func (e *Engine) execKept(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) execKept(
+	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
 	waited, unwatch := sandbox.WithWaiter(ctx, stream)
 	sbx, c, info, session, err := e.newKept(waited, name, req)
 	unwatch()

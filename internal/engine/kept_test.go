@@ -42,7 +42,8 @@ func (s silent) SetReadDeadline(time.Time) error { return s.Close() }
 func newKeptHome(t *testing.T) *home {
 	t.Helper()
 	h := newHome(t)
-	if _, err := h.Create(t.Context(), wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+	if _, err := h.Create(t.Context(),
+		wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
 		t.Fatal(err)
 	}
 	return h

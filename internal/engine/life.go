@@ -39,9 +39,11 @@ func (e *Engine) SetLife(ctx context.Context, name string, req wire.LifeRequest)
 
 // setLife puts what is asked for into a record.
 func (e *Engine) setLife(c *meta.Config, req wire.LifeRequest) error {
-	for what, ms := range map[string]*int64{"time to live": req.TTLMS, "time until an idle sandbox is stopped": req.IdleStopMS} {
+	for what, ms := range map[string]*int64{"time to live": req.TTLMS,
+		"time until an idle sandbox is stopped": req.IdleStopMS} {
 		if ms != nil && (*ms < 0 || *ms > maxLife.Milliseconds()) {
-			return fault.New(fault.Invalid, "a %s of %d ms", what, *ms).WithHint("give a time between 1 ms and 100 years, or 0 for ever")
+			return fault.New(fault.Invalid, "a %s of %d ms", what, *ms).
+				WithHint("give a time between 1 ms and 100 years, or 0 for ever")
 		}
 	}
 	if req.IdleStopMS != nil {
@@ -125,7 +127,8 @@ func (e *Engine) expire(ctx context.Context, id timeline.SandboxID) error {
 		return err
 	}
 	return e.DB.UpdateSandbox(ctx, id, func(r *meta.Sandbox) error {
-		r.Notices = append(r.Notices, fmt.Sprintf("it expired at %s: what its tags name was kept", r.Expires.Format(time.RFC3339)))
+		r.Notices = append(r.Notices,
+			fmt.Sprintf("it expired at %s: what its tags name was kept", r.Expires.Format(time.RFC3339)))
 		r.Expires, r.Redo = nil, nil
 		return nil
 	})

@@ -68,7 +68,8 @@ func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
 func TestTagsOutliveTheirSandbox(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
+		ignore); err != nil {
 		t.Fatal(err)
 	}
 	tag := func(name string) string {
@@ -129,7 +130,8 @@ func TestTagsOutliveTheirSandbox(t *testing.T) {
 func TestAConflictNamesItsHolder(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
+		ignore); err != nil {
 		t.Fatal(err)
 	}
 	s, _, err := h.acquire(ctx, "a", "checking out 0123")

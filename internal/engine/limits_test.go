@@ -88,7 +88,8 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(res.Lines, func(l wire.PolicyLine) bool { return l.Key == key && strings.Contains(l.Value, value) })
+		i := slices.IndexFunc(res.Lines,
+			func(l wire.PolicyLine) bool { return l.Key == key && strings.Contains(l.Value, value) })
 		if i < 0 {
 			t.Fatalf("there is no %s %s", key, value)
 		}
@@ -137,7 +138,10 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 
 	// Another that comes to the same policy was told so by somebody else.
 	two, err := h.makes("two", func(r *wire.CreateRequest) {
-		r.Policy = []wire.PolicyFile{said(wire.PolicyUser, "env: {A: '1'}\nlimits: {pids: 5}\nnetwork: {presets: [pypi], deny: [evil.example], allow: [good.example, more.example]}")}
+		r.Policy = []wire.PolicyFile{
+			said(wire.PolicyUser,
+				"env: {A: '1'}\nlimits: {pids: 5}\nnetwork: {presets: [pypi], deny: [evil.example], allow: [good.example, "+
+					"more.example]}")}
 	})
 	if err != nil || two.Policy != one.Policy {
 		t.Fatalf("%+v, %v", two, err)
@@ -145,7 +149,8 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	is("two", "network.allow", "more.example", "/p/user.yaml:4")
 
 	// A fork was told by whom its parent was.
-	for name, files := range map[string][]wire.PolicyFile{"same": nil, "more": {said(wire.PolicyFlags, "network: {allow: [fork.example]}")}} {
+	for name, files := range map[string][]wire.PolicyFile{"same": nil,
+		"more": {said(wire.PolicyFlags, "network: {allow: [fork.example]}")}} {
 		if _, err := h.Fork(ctx, "one", wire.ForkRequest{Names: []string{name}, Policy: files}); err != nil {
 			t.Fatal(err)
 		}
@@ -189,45 +194,58 @@ func TestRulesAreTakenBack(t *testing.T) {
 	ctx := t.Context()
 	h.gated("a", "one.example", "two.example", "*.wide.example")
 	first := h.verdict("a", "one.example").Policy
-	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"three.example", "x.wide.example"}, Deny: []string{"bad.example"}}); err != nil {
+	if _, err := h.Allow(ctx, "a",
+		wire.AllowRequest{Allow: []string{"three.example", "x.wide.example"}, Deny: []string{"bad.example"}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"brief.example", "two.example"}, Deny: []string{"worse.example"}, ForMS: 3_600_000}); err != nil {
+	if _, err := h.Allow(ctx, "a",
+		wire.AllowRequest{Allow: []string{"brief.example", "two.example"}, Deny: []string{"worse.example"},
+			ForMS: 3_600_000}); err != nil {
 		t.Fatal(err)
 	}
 	b := h.box("a")
-	res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"one.example", "brief.example", "two.example"}, RemoveDeny: []string{"worse.example"}})
-	if err != nil || !res.Live || res.Until != nil || len(res.Warnings) != 1 || len(b.set) != 1 || len(b.set[0]) != 1 || b.set[0][0].Digest != res.Policy {
+	res, err := h.Allow(ctx, "a",
+		wire.AllowRequest{RemoveAllow: []string{"one.example", "brief.example", "two.example"},
+			RemoveDeny: []string{"worse.example"}})
+	if err != nil || !res.Live || res.Until != nil || len(res.Warnings) != 1 || len(b.set) != 1 || len(b.set[0]) != 1 ||
+		b.set[0][0].Digest != res.Policy {
 		t.Fatalf("%+v, %v; the keeper got %+v", res, err, b.set)
 	}
-	for place, want := range map[string]string{"one.example": "deny", "two.example": "deny", "brief.example": "deny", "three.example": "allow", "bad.example": "deny"} {
+	for place, want := range map[string]string{"one.example": "deny", "two.example": "deny", "brief.example": "deny",
+		"three.example": "allow", "bad.example": "deny"} {
 		if got := h.verdict("a", place); got.Verdict != want || got.Policy != res.Policy {
 			t.Errorf("%s: %+v", place, got)
 		}
 	}
 	net, err := h.Net(ctx, "a", wire.NetRequest{Last: 1})
-	if err != nil || len(net.Events) != 1 || net.Events[0].Kind != wire.NetPolicy || net.Events[0].Policy != res.Policy || !strings.Contains(net.Events[0].Reason, "--remove") ||
+	if err != nil || len(net.Events) != 1 || net.Events[0].Kind != wire.NetPolicy || net.Events[0].Policy != res.Policy ||
+		!strings.Contains(net.Events[0].Reason, "--remove") ||
 		net.Events[0].Rule != "brief.example:443 two.example:443 worse.example one.example:443" {
 		t.Errorf("%+v, %v", net, err)
 	}
 	// Another rule may say the same.
-	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"x.wide.example"}}); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays allowed: by *.wide.example") {
+	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"x.wide.example"}}); err != nil ||
+		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays allowed: by *.wide.example") {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveDeny: []string{"bad.example"}}); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "bad.example:443 stays denied: no rule") {
+	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveDeny: []string{"bad.example"}}); err != nil ||
+		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "bad.example:443 stays denied: no rule") {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res := h.verdict("a", "bad.example"); res.Verdict != "deny" || res.Denies || !res.Allow {
 		t.Errorf("%+v", res)
 	}
 	// All of them: then nothing passes, and it comes to what nothing was said of.
-	if _, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"*.wide.example", "three.example"}}); err != nil {
+	if _, err := h.Allow(ctx, "a",
+		wire.AllowRequest{RemoveAllow: []string{"*.wide.example", "three.example"}}); err != nil {
 		t.Fatal(err)
 	}
 	if res := h.verdict("a", "y.wide.example"); res.Verdict != "deny" || res.Reason != "no rule names it" {
 		t.Errorf("%+v", res)
 	}
-	if res, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"one.example", "two.example", "*.wide.example"}}); err != nil || res.Policy != first {
+	if res, err := h.Allow(ctx, "a",
+		wire.AllowRequest{Allow: []string{"one.example", "two.example", "*.wide.example"}}); err != nil ||
+		res.Policy != first {
 		t.Errorf("%+v, %v; want %s", res, err, first)
 	}
 
@@ -252,7 +270,8 @@ func TestRulesAreTakenBack(t *testing.T) {
 	}
 	// What is not taken is taken back.
 	b.setErr = func() error { return fault.New(fault.Timeout, "no answer") }
-	if _, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"one.example"}}); !fault.Is(err, fault.Timeout) {
+	if _, err := h.Allow(ctx, "a",
+		wire.AllowRequest{RemoveAllow: []string{"one.example"}}); !fault.Is(err, fault.Timeout) {
 		t.Error(err)
 	}
 	if now := h.verdict("a", "one.example"); now.Policy != before || now.At == "the sandbox's policy" {

@@ -124,7 +124,8 @@ func (e *Engine) rerouted() {
 func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, rootfs.Live, error) {
 	drv, ok := e.Drivers[rec.Driver]
 	if !ok {
-		return nil, rootfs.Live{}, fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
+		return nil, rootfs.Live{},
+			fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
 	}
 	st, _, err := e.stack(ctx, rec, rec.MountTop)
 	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
@@ -161,7 +162,9 @@ func (e *Engine) start(ctx context.Context, s *held, rec *meta.Sandbox) (Box, er
 // startTelling makes sure that the sandbox has a box and that its start is recorded: if it
 // cannot be, the box is stopped before anything runs in it. When it returns, everything else
 // is being recorded.
-func (e *Engine) startTelling(ctx context.Context, s *held, rec *meta.Sandbox, more ...testimony) (_ Box, told *telling, err error) {
+func (e *Engine) startTelling(
+	ctx context.Context, s *held, rec *meta.Sandbox, more ...testimony,
+) (_ Box, told *telling, err error) {
 	if b := e.liveBox(s); b != nil {
 		return b, e.tell(ctx, rec, more...), nil
 	}
@@ -179,13 +182,18 @@ func (e *Engine) startTelling(ctx context.Context, s *held, rec *meta.Sandbox, m
 
 // startBox starts the box of a sandbox that has none; its processes go on from a memory
 // image, unless from is nil.
-func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from *image) (_ Box, enforced Enforced, err error) {
+func (e *Engine) startBox(
+	ctx context.Context, s *held, rec *meta.Sandbox, from *image,
+) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	}()
 	if rec.Quarantine != nil && from == nil {
-		return nil, enforced, fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have ended: %s", rec.Name, rec.Quarantine.Reason).
-			WithHint("let them go on from memory: coppice resume %s; or leave them: coppice checkout --files-only %s HEAD", rec.Name, rec.Name)
+		return nil, enforced,
+			fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have ended: %s", rec.Name,
+				rec.Quarantine.Reason).
+				WithHint("let them go on from memory: coppice resume %s; or leave them: coppice checkout --files-only %s HEAD",
+					rec.Name, rec.Name)
 	}
 	// The root of a box that has ended may still be open, and is not to be mounted
 	// twice.
@@ -239,7 +247,9 @@ func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from 
 	config := BoxConfig{
 		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
-		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
+		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
+		Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases,
+		JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init = from.dir, from.init
@@ -276,7 +286,9 @@ func (e *Engine) startBox(ctx context.Context, s *held, rec *meta.Sandbox, from 
 // present makes the live root ready to be mounted. Meanwhile no layer goes, and
 // afterwards none of those that it stands on. mask is what hides places of what it
 // stands on.
-func (e *Engine) present(ctx context.Context, s *held, rec *meta.Sandbox) (spec rootspec.Spec, mask rootfs.Made, err error) {
+func (e *Engine) present(
+	ctx context.Context, s *held, rec *meta.Sandbox,
+) (spec rootspec.Spec, mask rootfs.Made, err error) {
 	if err := e.flatten(ctx, rec.MountTop); err != nil {
 		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -321,14 +333,17 @@ func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) 
 	for _, l := range layers {
 		if !e.Layers.Has(l) {
 			return fault.New(fault.Corrupt, "layer %s is gone", l).Because(err).
-				WithHint("see which snapshots need it: coppice verify %s; go to one that does not: coppice checkout %s REF", rec.Name, rec.Name)
+				WithHint("see which snapshots need it: coppice verify %s; go to one that does not: coppice checkout %s REF",
+					rec.Name, rec.Name)
 		}
 	}
 	return err
 }
 
 // freshIndex sets the index of a generation that nothing has changed yet.
-func (e *Engine) freshIndex(ctx context.Context, s *held, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live) error {
+func (e *Engine) freshIndex(
+	ctx context.Context, s *held, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live,
+) error {
 	parts, err := drv.Parts(live)
 	if err != nil {
 		return err

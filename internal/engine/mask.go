@@ -22,8 +22,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// What a policy hides is hidden by a layer, the mask, right above what a sandbox began
-// on, the files of its repository among it: see rootfs.Mask. No stack that has the host at its bottom is given without one.
+// What a policy hides is hidden by a layer, the mask, right above what a sandbox began on, the
+// files of its repository among it: see rootfs.Mask. No stack that has the host at its bottom is
+// given without one.
 //
 // Masks lie in Home/masks. They are never changed, and taken away by nobody but a
 // daemon that begins: until then somebody may read by one, or have it mounted, and
@@ -88,7 +89,8 @@ func (e *Engine) maskOf(ctx context.Context, rec *meta.Sandbox) (string, error) 
 	if dir != "" {
 		return dir, nil
 	}
-	if text, err := os.ReadFile(e.maskNote(rec.ID)); err == nil && len(text) > 0 && filepath.Base(string(text)) == string(text) {
+	if text, err := os.ReadFile(e.maskNote(rec.ID)); err == nil && len(text) > 0 &&
+		filepath.Base(string(text)) == string(text) {
 		dir = filepath.Join(e.masksDir(), string(text))
 		if _, err := os.Lstat(dir); err != nil {
 			dir = ""
@@ -118,7 +120,9 @@ func (e *Engine) forgetMask(id timeline.SandboxID) {
 
 // stack finds the directories that make up the root of a snapshot, as the sandbox may
 // see it, and the layers among them.
-func (e *Engine) stack(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (rootspec.Stack, []timeline.LayerID, error) {
+func (e *Engine) stack(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID,
+) (rootspec.Stack, []timeline.LayerID, error) {
 	mask, err := e.maskOf(ctx, rec)
 	if err != nil {
 		return rootspec.Stack{}, nil, err
@@ -147,7 +151,9 @@ func (e *Engine) stack(ctx context.Context, rec *meta.Sandbox, id timeline.Snaps
 // overBase gives the layers that make up a snapshot, and how many of them lie on its
 // sandbox's base. ids is what layersBelow gives, of which one may have been merged of
 // both.
-func (e *Engine) overBase(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, ids []timeline.LayerID) ([]timeline.LayerID, int, error) {
+func (e *Engine) overBase(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, ids []timeline.LayerID,
+) ([]timeline.LayerID, int, error) {
 	base := timeline.SnapshotID(rec.Base)
 	below, err := e.layersBelow(ctx, base)
 	if err != nil {

@@ -25,7 +25,8 @@ import (
 // needsMarks skips where whiteouts cannot be made.
 func needsMarks(t *testing.T, h *home) {
 	t.Helper()
-	if _, err := h.newMask(t.Context(), &meta.Sandbox{Name: "trial", Config: meta.Config{Host: true, Tier: tierProcess, Net: "off"}}); err != nil {
+	if _, err := h.newMask(t.Context(),
+		&meta.Sandbox{Name: "trial", Config: meta.Config{Host: true, Tier: tierProcess, Net: "off"}}); err != nil {
 		if strings.Contains(err.Error(), "operation not permitted") {
 			t.Skip("needs overlayfs-marks: " + err.Error())
 		}
@@ -67,7 +68,9 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	f.write("home/me/.config/other", "open")
 	make := func(name string, files ...wire.PolicyFile) {
 		t.Helper()
-		if _, err := f.Create(t.Context(), wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}, Policy: files}, func(wire.Progress) {}); err != nil {
+		if _, err := f.Create(t.Context(),
+			wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}, Policy: files},
+			func(wire.Progress) {}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +127,8 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 		t.Error("no layer was merged of both, so that nothing is tried")
 	}
 	below, err := f.layersBelow(t.Context(), timeline.SnapshotID(rec.Base))
-	if err != nil || !slices.Equal(st.Layers[len(st.Layers)-len(below):], f.layerDirs(below)) || st.Layers[len(st.Layers)-len(below)-1] != st.Mask || st.Mask == "" {
+	if err != nil || !slices.Equal(st.Layers[len(st.Layers)-len(below):], f.layerDirs(below)) ||
+		st.Layers[len(st.Layers)-len(below)-1] != st.Mask || st.Mask == "" {
 		t.Errorf("%+v does not have the mask on its base, %v", st, err)
 	}
 	check("b5", "HEAD")
@@ -143,7 +147,8 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	check("b5", "HEAD~30")
 	check("a", "HEAD")
 	// So is one that was made before there were masks, and what is forked from it.
-	if err := f.DB.UpdateSandbox(t.Context(), rec.ID, func(r *meta.Sandbox) error { r.Root = ""; return nil }); err != nil {
+	if err := f.DB.UpdateSandbox(t.Context(), rec.ID,
+		func(r *meta.Sandbox) error { r.Root = ""; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(f.maskNote(rec.ID)); err != nil {
@@ -157,7 +162,8 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	check("d", "HEAD")
 	// Who shows one sees it, and nothing else.
 	make("shown", said(wire.PolicyUser, "files: {show: [~/.ssh], hide: [/etc/conf]}"))
-	if f.reads("shown", "HEAD", "/home/me/.ssh/id") != "secret" || f.reads("shown", "HEAD", "/etc/shadow") != "" || f.reads("shown", "HEAD", "/etc/conf") != "" {
+	if f.reads("shown", "HEAD", "/home/me/.ssh/id") != "secret" || f.reads("shown", "HEAD", "/etc/shadow") != "" ||
+		f.reads("shown", "HEAD", "/etc/conf") != "" {
 		t.Error("what is shown is not what was said")
 	}
 }
@@ -179,7 +185,9 @@ func TestAnotherBaseHidesWhatSomebodyNamed(t *testing.T) {
 	}
 	_, err := h.makes("box", func(r *wire.CreateRequest) {
 		r.From.Path = dir
-		r.Policy = []wire.PolicyFile{{Level: wire.PolicyProject, Name: dir + "/coppice.yaml", Text: "version: 1\nfiles: {hide: [./secret, ./keys/*, /inside]}"}}
+		r.Policy = []wire.PolicyFile{
+			{Level: wire.PolicyProject, Name: dir + "/coppice.yaml",
+				Text: "version: 1\nfiles: {hide: [./secret, ./keys/*, /inside]}"}}
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,9 @@ type match struct {
 
 // hold runs the candidate, then the test, and then the score when the test passed.
 // Only the end of ctx is an error: whatever else goes wrong is the candidate's.
-func (m *match) hold(ctx context.Context, req wire.TournamentRequest, c wire.Candidate) (b wire.TournamentBranch, err error) {
+func (m *match) hold(
+	ctx context.Context, req wire.TournamentRequest, c wire.Candidate,
+) (b wire.TournamentBranch, err error) {
 	b = wire.TournamentBranch{Name: c.Name, Cmd: c.Cmd, Sandbox: m.fork.Name, ID: m.fork.ID, Node: string(m.base)}
 	defer m.halt(ctx)
 	x, _, err := m.run(ctx, c.Cmd, c.Cmd)
@@ -156,5 +158,6 @@ func (m *match) weigh(ctx context.Context, node timeline.SnapshotID) (paths int,
 // inShell is the command line that has a shell run a command: bash, or sh where
 // there is no bash.
 func inShell(cmd string) []string {
-	return []string{"/bin/sh", "-c", `command -v bash >/dev/null 2>&1 && exec bash -lc -- "$1"; exec sh -lc -- "$1"`, "sh", cmd}
+	return []string{"/bin/sh", "-c", `command -v bash >/dev/null 2>&1 && exec bash -lc -- "$1"; exec sh -lc -- "$1"`,
+		"sh", cmd}
 }

@@ -149,9 +149,11 @@ func (e *Engine) factsFor(rec *meta.Sandbox, m *timeline.Memory) (map[string]str
 
 // factNames are what facts are called for people.
 var factNames = map[string]string{
-	"gvisor": "the version of gVisor", "cpu": "what the processor can do", "arch": "the kind of processor", "page": "the size of a page",
+	"gvisor": "the version of gVisor", "cpu": "what the processor can do", "arch": "the kind of processor",
+	"page":       "the size of a page",
 	factProtocol: "the protocol between Coppice and the init in an image",
-	"build":      "the build of Coppice, whose init is in the image and was not kept with it,", "plan": "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
+	"build":      "the build of Coppice, whose init is in the image and was not kept with it,",
+	"plan":       "the version of Coppice's plan of a sandbox", factHost: "the host's own files, which the sandbox shows",
 }
 
 // differs tells the first fact that is another one now; "" when none is.
@@ -175,7 +177,8 @@ func (e *Engine) resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 			WithHint("see those that have: coppice log %s; take one: coppice commit --memory -m MSG %s", rec.Name, rec.Name)
 	}
 	if rec.Tier != tierGVisor || e.Memory == nil {
-		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s", snap.ID, rec.Tier).
+		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s",
+			snap.ID, rec.Tier).
 			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
 	}
 	now, err := e.factsFor(rec, snap.Memory)
@@ -183,7 +186,9 @@ func (e *Engine) resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 		return nil, err
 	}
 	if what, was, is := differs(snap.Memory.Facts, now); what != "" {
-		return nil, fault.New(fault.Conflict, "the processes of snapshot %s cannot go on here: %s was %q when their memory was kept, and is %q", snap.ID, what, was, is).
+		return nil, fault.New(fault.Conflict,
+			"the processes of snapshot %s cannot go on here: %s was %q when their memory was kept, and is %q", snap.ID,
+			what, was, is).
 			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
 	}
 	return snap.Memory, nil
@@ -209,8 +214,11 @@ func (e *Engine) intact(ctx context.Context, rec *meta.Sandbox, id timeline.Snap
 			err = e.Layers.VerifyDigest(ctx, l, known.Digest)
 		}
 		if err != nil {
-			return fault.New(fault.Corrupt, "the processes of snapshot %s cannot go on: its files are not those that their memory was kept with", id).Because(err).
-				WithHint("see what is damaged: coppice verify %s; go to what is left: coppice checkout --files-only %s %s", rec.Name, rec.Name, id)
+			return fault.New(fault.Corrupt,
+				"the processes of snapshot %s cannot go on: its files are not those that their memory was kept with",
+				id).Because(err).
+				WithHint("see what is damaged: coppice verify %s; go to what is left: coppice checkout --files-only %s %s",
+					rec.Name, rec.Name, id)
 		}
 	}
 	return nil
@@ -225,7 +233,9 @@ type image struct {
 }
 
 // ready makes the image of a snapshot ready. The caller calls release, or untilGone.
-func (e *Engine) ready(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, m *timeline.Memory) (*image, error) {
+func (e *Engine) ready(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, m *timeline.Memory,
+) (*image, error) {
 	if err := e.intact(ctx, rec, id); err != nil {
 		return nil, err
 	}
@@ -327,7 +337,9 @@ func (e *Engine) sweepImages(ctx context.Context, res *wire.GCResult) error {
 }
 
 // verifyImages hashes the memory images of a sandbox's history again, or all.
-func (e *Engine) verifyImages(ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult) error {
+func (e *Engine) verifyImages(
+	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
+) error {
 	if e.Memory == nil {
 		return nil
 	}
@@ -359,7 +371,8 @@ func (e *Engine) verifyImages(ctx context.Context, name string, progress func(wi
 				res.Bytes += at.Size
 			}
 		case fault.Is(err, fault.Corrupt), fault.Is(err, fault.NotFound):
-			res.Damage = append(res.Damage, wire.Damage{Sandbox: name, Snapshot: string(of[id].ID), Image: id, Message: err.Error()})
+			res.Damage = append(res.Damage,
+				wire.Damage{Sandbox: name, Snapshot: string(of[id].ID), Image: id, Message: err.Error()})
 		default:
 			return fault.Wrap(err, "verify memory image %s", id)
 		}

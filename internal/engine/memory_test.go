@@ -26,7 +26,8 @@ func (h *home) inGvisor(t *testing.T, name string) (exec string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Tier = tierGVisor; return nil }); err != nil {
+	if err := h.DB.UpdateSandbox(ctx, rec.ID,
+		func(r *meta.Sandbox) error { r.Tier = tierGVisor; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	exec = h.keptIn(t, name)
@@ -122,11 +123,13 @@ func TestACheckoutWithMemoryGoesOn(t *testing.T) {
 	if x := h.exits(t, "a")[exec]; x == nil || x.Code != 137 {
 		t.Errorf("the command that was left has %+v", x)
 	}
-	if m, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node, FilesOnly: true}); err != nil || m.Resumed != nil {
+	if m, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node, FilesOnly: true}); err != nil ||
+		m.Resumed != nil {
 		t.Errorf("%+v %v", m, err)
 	}
 	h.kernel = "2"
-	if _, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); !fault.Is(err, fault.Conflict) || !strings.Contains(fault.HintOf(err), "--files-only") {
+	if _, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); !fault.Is(err, fault.Conflict) ||
+		!strings.Contains(fault.HintOf(err), "--files-only") {
 		t.Errorf("with another gVisor: %v", err)
 	}
 }
@@ -156,7 +159,8 @@ func (h *home) resealed(t *testing.T, name string) (steps []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindReseal}}) {
+	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(rec.ID),
+		ledger.Filter{Kinds: []format.Kind{format.KindReseal}}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +184,8 @@ func TestAForkThatCannotBeSealedIsQuarantined(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := h.live(t, "b")
-	if q := res.Sandboxes[0].Quarantine; q == nil || q.Step != "machine-id" || !strings.Contains(q.Reason, "no room") || b.released.Load() != 0 {
+	if q := res.Sandboxes[0].Quarantine; q == nil || q.Step != "machine-id" || !strings.Contains(q.Reason, "no room") ||
+		b.released.Load() != 0 {
 		t.Fatalf("%+v", res.Sandboxes[0])
 	}
 	if got := h.resealed(t, "b"); !slices.Equal(got, []string{"hostname", "machine-id failed"}) {
@@ -253,7 +258,8 @@ func TestTheNextDaemonOpensTheGate(t *testing.T) {
 func TestAForkWithMemoryInAnotherTier(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
-	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"c"}, Memory: true, Tier: "process"}); !fault.Is(err, fault.Unsupported) {
+	if _, err := h.Fork(ctx, "a",
+		wire.ForkRequest{Names: []string{"c"}, Memory: true, Tier: "process"}); !fault.Is(err, fault.Unsupported) {
 		t.Errorf("a fork in tier process: %v", err)
 	}
 	if _, err := h.Sandbox(ctx, "c"); !fault.Is(err, fault.NotFound) {
@@ -314,7 +320,8 @@ func TestMemoryOfAnotherProtocol(t *testing.T) {
 		}
 		h.speaks = c.now
 		_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node})
-		if c.goesOn != (err == nil) || err != nil && (!fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "protocol")) {
+		if c.goesOn != (err == nil) || err != nil &&
+			(!fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "protocol")) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -334,14 +341,16 @@ func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := h.last().Init
-	if b, err := os.ReadFile(at); err != nil || string(b) != fakeInit || filepath.Base(filepath.Dir(at)) != warm.Memory.Facts["init"] {
+	if b, err := os.ReadFile(at); err != nil || string(b) != fakeInit ||
+		filepath.Base(filepath.Dir(at)) != warm.Memory.Facts["init"] {
 		t.Errorf("its init is %s, %q: %v", at, b, err)
 	}
 	if err := os.RemoveAll(filepath.Dir(at)); err != nil {
 		t.Fatal(err)
 	}
 	box, head := h.live(t, "a"), h.head("a").ID
-	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), at) || !strings.Contains(fault.HintOf(err), "--files-only") {
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node}); !fault.Is(err, fault.Corrupt) ||
+		!strings.Contains(err.Error(), at) || !strings.Contains(fault.HintOf(err), "--files-only") {
 		t.Errorf("without its init: %v, hint %q", err, fault.HintOf(err))
 	}
 	if h.live(t, "a") != box || h.head("a").ID != head {
@@ -373,7 +382,8 @@ func TestMemoryWithoutItsInit(t *testing.T) {
 		t.Errorf("under the same build: %v", err)
 	}
 	h.build = "2"
-	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), `init is in the image and was not kept with it, was "b" when`) {
+	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) ||
+		!strings.Contains(err.Error(), `init is in the image and was not kept with it, was "b" when`) {
 		t.Errorf("under another: %v", err)
 	}
 }

@@ -79,7 +79,8 @@ type modelBox struct {
 var ctx = context.Background()
 
 func newModel(t *testing.T, rt *rapid.T) *model {
-	m := &model{h: newHome(t), trees: map[string]tree{}, live: map[string]*modelBox{}, told: map[timeline.SandboxID][]*format.Record{}}
+	m := &model{h: newHome(t), trees: map[string]tree{}, live: map[string]*modelBox{},
+		told: map[timeline.SandboxID][]*format.Record{}}
 	src, err := os.MkdirTemp("", "src")
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,9 @@ func newModel(t *testing.T, rt *rapid.T) *model {
 	if err := os.WriteFile(filepath.Join(src, "base"), []byte("base"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	sb, err := m.h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: src}, Driver: "auto"}, func(wire.Progress) {})
+	sb, err := m.h.Create(ctx,
+		wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: src}, Driver: "auto"},
+		func(wire.Progress) {})
 	if err != nil {
 		rt.Fatal(err)
 	}
@@ -155,7 +158,8 @@ func (m *model) remove(t *rapid.T) {
 }
 
 func (m *model) rename(t *rapid.T) {
-	from, to := rapid.SampledFrom([]string{"d", "e", "f"}).Draw(t, "from"), rapid.SampledFrom([]string{"x", "d/x", "f"}).Draw(t, "to")
+	from, to := rapid.SampledFrom([]string{"d", "e", "f"}).Draw(t, "from"),
+		rapid.SampledFrom([]string{"x", "d/x", "f"}).Draw(t, "to")
 	m.exec(t, func(tr tree) {
 		moved := tree{}
 		for p, c := range tr {

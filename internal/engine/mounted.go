@@ -82,7 +82,8 @@ func (e *Engine) findMounted(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			e.Logger.Warn("cannot tell which layers are mounted; none is removed until the sandbox is stopped", "sandbox", id, "err", err)
+			e.Logger.Warn("cannot tell which layers are mounted; none is removed until the sandbox is stopped",
+				"sandbox", id, "err", err)
 			if layers, err = e.Layers.List(ctx); err != nil {
 				return err
 			}

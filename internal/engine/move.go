@@ -51,15 +51,16 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 
 // Checkout brings a sandbox to a snapshot, after a capture of the present.
 func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
-	m, err := e.move(ctx, name, "checking out "+req.Node, req, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
-		id, err := h.Resolve(req.Node, e.Now())
-		if snap := h.Snapshots[id]; err == nil && snap.Memory != nil && !req.FilesOnly && !req.InPlace {
-			to.memory, err = e.resumable(rec, snap)
-			to.foreign = snap.Sandbox != rec.ID || snap.Cause == timeline.CauseFork
-		}
-		to.clean, to.dirty = id, id
-		return to, err
-	})
+	m, err := e.move(ctx, name, "checking out "+req.Node, req,
+		func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
+			id, err := h.Resolve(req.Node, e.Now())
+			if snap := h.Snapshots[id]; err == nil && snap.Memory != nil && !req.FilesOnly && !req.InPlace {
+				to.memory, err = e.resumable(rec, snap)
+				to.foreign = snap.Sandbox != rec.ID || snap.Cause == timeline.CauseFork
+			}
+			to.clean, to.dirty = id, id
+			return to, err
+		})
 	if err == nil && m.Resumed != nil {
 		err = e.released(ctx, name)
 	}
@@ -82,25 +83,27 @@ func (e *Engine) released(ctx context.Context, name string) error {
 // Undo goes req.N snapshots back. What was changed since HEAD counts as the first.
 func (e *Engine) Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
 	n := max(1, req.N)
-	return e.move(ctx, name, "undoing", wire.CheckoutRequest{InPlace: req.InPlace}, func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
-		if to.clean, _, err = h.Undo(n, rec.Redo); err != nil {
+	return e.move(ctx, name, "undoing", wire.CheckoutRequest{InPlace: req.InPlace},
+		func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
+			if to.clean, _, err = h.Undo(n, rec.Redo); err != nil {
+				return to, err
+			}
+			to.dirty = h.Head
+			if n > 1 {
+				to.dirty, _, err = h.Undo(n-1, rec.Redo)
+			}
+			to.redo = func(from timeline.SnapshotID) []timeline.SnapshotID { return append(rec.Redo, from) }
 			return to, err
-		}
-		to.dirty = h.Head
-		if n > 1 {
-			to.dirty, _, err = h.Undo(n-1, rec.Redo)
-		}
-		to.redo = func(from timeline.SnapshotID) []timeline.SnapshotID { return append(rec.Redo, from) }
-		return to, err
-	})
+		})
 }
 
 // Redo takes the last undo back.
 func (e *Engine) Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error) {
-	return e.move(ctx, name, "redoing", wire.CheckoutRequest{InPlace: req.InPlace}, func(h *timeline.History, rec *meta.Sandbox) (target, error) {
-		id, left, err := h.Redo(rec.Redo)
-		return target{clean: id, dirty: id, redo: func(timeline.SnapshotID) []timeline.SnapshotID { return left }}, err
-	})
+	return e.move(ctx, name, "redoing", wire.CheckoutRequest{InPlace: req.InPlace},
+		func(h *timeline.History, rec *meta.Sandbox) (target, error) {
+			id, left, err := h.Redo(rec.Redo)
+			return target{clean: id, dirty: id, redo: func(timeline.SnapshotID) []timeline.SnapshotID { return left }}, err
+		})
 }
 
 // target is where a move goes: clean when the present equals HEAD, dirty when it
@@ -334,7 +337,9 @@ func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
 
 // interrupt asks the processes to end, and ends them after the grace. What they still write
 // is captured, on top of t.
-func (e *Engine) interrupt(ctx context.Context, s *held, rec *meta.Sandbox, t taken, grace time.Duration) (taken, error) {
+func (e *Engine) interrupt(
+	ctx context.Context, s *held, rec *meta.Sandbox, t taken, grace time.Duration,
+) (taken, error) {
 	if err := e.stopBox(ctx, s, grace); err != nil {
 		return t, err
 	}
@@ -345,7 +350,9 @@ func (e *Engine) interrupt(ctx context.Context, s *held, rec *meta.Sandbox, t ta
 
 // reset gives a sandbox a new generation that stands on a snapshot. Its box is
 // stopped. The old generation is deleted later: all that it holds is captured.
-func (e *Engine) reset(ctx context.Context, s *held, rec *meta.Sandbox, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
+func (e *Engine) reset(
+	ctx context.Context, s *held, rec *meta.Sandbox, to timeline.SnapshotID, redo []timeline.SnapshotID,
+) error {
 	old, head := e.genDir(rec), rec.Head
 	err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 		r.Head, r.MountTop, r.Gen, r.Redo = to, to, r.Gen+1, redo

@@ -74,7 +74,8 @@ func netQuery(req wire.NetRequest) (journal.Query, error) {
 	}
 	switch {
 	case req.Last < -1 || req.Last > maxNetEvents:
-		return q, fault.New(fault.Invalid, "the last %d events", req.Last).WithHint("give a number from 1 to %d, or -1 for all that are kept", maxNetEvents)
+		return q, fault.New(fault.Invalid, "the last %d events", req.Last).
+			WithHint("give a number from 1 to %d, or -1 for all that are kept", maxNetEvents)
 	case req.Last == -1:
 		q.Last = 0
 	}
@@ -88,7 +89,9 @@ var errGone = errors.New("the sandbox was removed")
 // ends or yield gives an error, which it returns, or the sandbox is removed: then nil.
 // The first call is with an event without a kind: nothing is missed any more. Then
 // come those of before that are asked for, by Last or Since.
-func (e *Engine) FollowNet(ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error) error {
+func (e *Engine) FollowNet(
+	ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error,
+) error {
 	q, err := netQuery(req)
 	if err != nil {
 		return err
@@ -133,7 +136,8 @@ func (e *Engine) Why(ctx context.Context, name string, req wire.WhyRequest) (res
 		return res, err
 	}
 	d := p.Network.Decide(q)
-	res = wire.WhyResult{Place: q.String(), Verdict: string(d.Verdict), Reason: d.Reason, Hint: d.Hint, Policy: phases[0].Digest}
+	res = wire.WhyResult{Place: q.String(), Verdict: string(d.Verdict), Reason: d.Reason, Hint: d.Hint,
+		Policy: phases[0].Digest}
 	if d.Rule != nil {
 		res.Rule, res.At, res.Denies = d.Rule.String(), d.Rule.At.String(), d.Rule.Denies
 		if res.Denies {
@@ -193,7 +197,9 @@ func (e *Engine) Allow(ctx context.Context, name string, req wire.AllowRequest) 
 
 // addRules is Allow, by a command that is named. It also tells what waited for a person
 // and waits no longer.
-func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowRequest, by string) (res wire.AnswerResult, err error) {
+func (e *Engine) addRules(
+	ctx context.Context, name string, req wire.AllowRequest, by string,
+) (res wire.AnswerResult, err error) {
 	rules, err := e.rulesOf(req)
 	if err != nil {
 		return res, err
@@ -246,7 +252,8 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 	waited := e.questions(ctx, s)
 	res.Live, err = e.putInForce(ctx, s, &rec, &next, before, after)
 	if done(err); err != nil {
-		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "taken back: it could not be put in force", Policy: before[0].Digest}
+		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "taken back: it could not be put in force",
+			Policy: before[0].Digest}
 		return res, errors.Join(err, e.noteNet(s.ID, back))
 	}
 	res.Policy, res.Warnings, res.Settled = after[0].Digest, warnings, settled(waited, e.questions(ctx, s))
@@ -258,7 +265,9 @@ func (e *Engine) addRules(ctx context.Context, name string, req wire.AllowReques
 
 // policyRecords tell of a change of the rules, which ev tells the journal, and of the
 // answers that it is, where a person was asked.
-func (e *Engine) policyRecords(ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string) (out []testimony) {
+func (e *Engine) policyRecords(
+	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string,
+) (out []testimony) {
 	until := ""
 	if req.ForMS > 0 {
 		until = e.Now().UTC().Add(time.Duration(req.ForMS) * time.Millisecond).Format(time.RFC3339)
@@ -283,7 +292,9 @@ func (e *Engine) policyRecords(ctx context.Context, req wire.AllowRequest, ev wi
 
 // followBox calls fn with the events that a box has in its journal, those that q asks for,
 // until ctx or the box ends; what the box told last is among them.
-func (e *Engine) followBox(ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent)) error {
+func (e *Engine) followBox(
+	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
+) error {
 	alive, cancel := context.WithCancel(ctx)
 	var gone sync.WaitGroup
 	defer gone.Wait()
@@ -322,7 +333,8 @@ func (e *Engine) rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error)
 		return nil, fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", maxTimed)
 	}
 	if req.ForMS < 0 || req.ForMS > maxLife.Milliseconds() {
-		return nil, fault.New(fault.Invalid, "rules for %d ms", req.ForMS).WithHint("give a time between 1 ms and 100 years, or 0 for good")
+		return nil, fault.New(fault.Invalid, "rules for %d ms", req.ForMS).
+			WithHint("give a time between 1 ms and 100 years, or 0 for good")
 	}
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, text := range list {
@@ -338,9 +350,12 @@ func (e *Engine) rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error)
 }
 
 // withRules gives the record as it is with more rules.
-func (e *Engine) withRules(ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule) (meta.Sandbox, error) {
+func (e *Engine) withRules(
+	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule,
+) (meta.Sandbox, error) {
 	if !policies.Gated(rec.Tier) {
-		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s, and its network %s", rec.Name, rec.Tier, rec.Net).
+		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s, and its network %s", rec.Name,
+			rec.Tier, rec.Net).
 			WithHint("make one that keeps to rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
 	}
 	base, err := e.Policies.Placed(ctx, &rec)
@@ -378,7 +393,9 @@ func (e *Engine) withRules(ctx context.Context, rec meta.Sandbox, req wire.Allow
 
 // putInForce records what a sandbox may reach, and has its keeper, if it has one, do so;
 // live says that one does. The record is rec again when it fails.
-func (e *Engine) putInForce(ctx context.Context, s *held, rec, next *meta.Sandbox, before, after []Phase) (live bool, err error) {
+func (e *Engine) putInForce(
+	ctx context.Context, s *held, rec, next *meta.Sandbox, before, after []Phase,
+) (live bool, err error) {
 	record := func(from *meta.Sandbox) error {
 		return e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error {
 			r.Policy, r.PolicyText, r.Net, r.Timed = from.Policy, from.PolicyText, from.Net, from.Timed

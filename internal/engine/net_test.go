@@ -21,8 +21,9 @@ func (h *home) gated(name string, allow ...string) {
 	h.t.Helper()
 	text := "version: 1\ntier: supervised\nnetwork: {allow: ['" + strings.Join(allow, "','") + "']}\n"
 	dir := h.t.TempDir()
-	_, err := h.Create(context.Background(), wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: dir},
-		Policy: []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "/p.yaml", Text: text}}}, func(wire.Progress) {})
+	_, err := h.Create(context.Background(),
+		wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: dir},
+			Policy: []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "/p.yaml", Text: text}}}, func(wire.Progress) {})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -50,7 +51,8 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 	if first.Verdict != "allow" || first.Rule != "one.example:443" || first.At == "" || first.Until != nil {
 		t.Errorf("%+v", first)
 	}
-	if res := h.verdict("a", "two.example"); res.Verdict != "deny" || res.Place != "two.example:443" || !res.Allow || !strings.Contains(res.Hint, `"two.example:443"`) {
+	if res := h.verdict("a", "two.example"); res.Verdict != "deny" || res.Place != "two.example:443" || !res.Allow ||
+		!strings.Contains(res.Hint, `"two.example:443"`) {
 		t.Errorf("%+v", res)
 	}
 
@@ -66,7 +68,8 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 
 	// For a time, with a keeper.
 	b := h.box("a")
-	res, err = h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"three.example:80"}, Deny: []string{"one.example"}, ForMS: 60_000})
+	res, err = h.Allow(ctx, "a",
+		wire.AllowRequest{Allow: []string{"three.example:80"}, Deny: []string{"one.example"}, ForMS: 60_000})
 	if until := now.Add(time.Minute); err != nil || !res.Live || res.Until == nil || !res.Until.Equal(until) {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -74,13 +77,15 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 		b.set[0][1].Digest != second.Policy || !b.set[0][1].Until.IsZero() {
 		t.Errorf("the keeper got %+v", b.set)
 	}
-	if res := h.verdict("a", "three.example:80"); res.Verdict != "allow" || !strings.Contains(res.At, "until") || res.Until == nil {
+	if res := h.verdict("a", "three.example:80"); res.Verdict != "allow" || !strings.Contains(res.At, "until") ||
+		res.Until == nil {
 		t.Errorf("%+v", res)
 	}
 	if res := h.verdict("a", "one.example"); res.Verdict != "deny" || res.Allow {
 		t.Errorf("%+v", res)
 	}
-	if res, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"one.example"}, ForMS: 1}); err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays denied") {
+	if res, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"one.example"}, ForMS: 1}); err != nil ||
+		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays denied") {
 		t.Errorf("%+v, %v", res, err)
 	}
 	now = now.Add(time.Minute)
@@ -94,7 +99,8 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 		t.Fatalf("%+v, %v", net, err)
 	}
 	for i, want := range []string{"two.example:443", "three.example:80 one.example", "one.example:443"} {
-		if ev := net.Events[i]; ev.Kind != wire.NetPolicy || ev.Rule != want || ev.Policy == "" || !strings.Contains(ev.Reason, "coppice allow") {
+		if ev := net.Events[i]; ev.Kind != wire.NetPolicy || ev.Rule != want || ev.Policy == "" ||
+			!strings.Contains(ev.Reason, "coppice allow") {
 			t.Errorf("%+v, want %s", ev, want)
 		}
 	}
@@ -112,7 +118,8 @@ func TestWhatTheKeeperDoesNotTakeIsTakenBack(t *testing.T) {
 	h.gated("a", "one.example")
 	b := h.box("a")
 	before := h.verdict("a", "two.example")
-	for _, req := range []wire.AllowRequest{{Allow: []string{"two.example"}}, {Allow: []string{"two.example"}, ForMS: 60_000}} {
+	for _, req := range []wire.AllowRequest{{Allow: []string{"two.example"}},
+		{Allow: []string{"two.example"}, ForMS: 60_000}} {
 		b.set, b.setErr = nil, func() error { return fault.New(fault.Timeout, "no answer") }
 		if _, err := h.Allow(ctx, "a", req); !fault.Is(err, fault.Timeout) {
 			t.Errorf("%+v: %v", req, err)
@@ -124,7 +131,8 @@ func TestWhatTheKeeperDoesNotTakeIsTakenBack(t *testing.T) {
 			t.Errorf("%+v: %+v", req, now)
 		}
 		net, err := h.Net(ctx, "a", wire.NetRequest{})
-		if n := len(net.Events); err != nil || n < 2 || !strings.Contains(net.Events[n-1].Reason, "taken back") || net.Events[n-1].Policy != before.Policy {
+		if n := len(net.Events); err != nil || n < 2 || !strings.Contains(net.Events[n-1].Reason, "taken back") ||
+			net.Events[n-1].Policy != before.Policy {
 			t.Errorf("%+v: %+v, %v", req, net, err)
 		}
 	}
@@ -185,13 +193,15 @@ func TestWhoHasNoGateHasNoRules(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	h.onDir("a")
-	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"example.com"}}); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--from a --net rules --allow example.com:443") {
+	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"example.com"}}); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(fault.HintOf(err), "--from a --net rules --allow example.com:443") {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))
 	}
 	if res := h.verdict("a", "example.com"); res.Allow || res.Policy == "" {
 		t.Errorf("%+v", res)
 	}
-	for _, req := range []wire.AllowRequest{{}, {Allow: []string{"example.com"}, ForMS: -1}, {Allow: []string{"127.1"}}, {Deny: []string{""}},
+	for _, req := range []wire.AllowRequest{{}, {Allow: []string{"example.com"}, ForMS: -1}, {Allow: []string{"127.1"}},
+		{Deny: []string{""}},
 		{Allow: make([]string, maxTimed+1)}, {Allow: []string{"example.com"}, ForMS: 1 << 62}} {
 		if _, err := h.Allow(ctx, "a", req); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", req, err)
@@ -223,7 +233,8 @@ func TestTimedRulesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"more.example"}, ForMS: 60_000}); !fault.Is(err, fault.Invalid) {
+	if _, err := h.Allow(ctx, "a",
+		wire.AllowRequest{Allow: []string{"more.example"}, ForMS: 60_000}); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
 	if res := h.verdict("a", rules[7]); res.Verdict != string(policy.Allow) {

@@ -245,7 +245,8 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 	if err != nil {
 		return err
 	}
-	return fault.Wrap(vfs.WriteFile(e.FS, filepath.Join(e.sandboxDir(id), journalTold), text), "note how much of the network is recorded")
+	return fault.Wrap(vfs.WriteFile(e.FS, filepath.Join(e.sandboxDir(id), journalTold), text),
+		"note how much of the network is recorded")
 }
 
 // netDrafts makes records of events.

@@ -54,7 +54,8 @@ func (h *home) hosts(id timeline.SandboxID) (out []string) {
 }
 
 func to(host string) wire.NetEvent {
-	return wire.NetEvent{Kind: wire.NetDeny, Proto: "tcp", Name: host, Port: 443, Verdict: wire.VerdictDeny, Reason: "no rule names it", Policy: "sha256:1"}
+	return wire.NetEvent{Kind: wire.NetDeny, Proto: "tcp", Name: host, Port: 443, Verdict: wire.VerdictDeny,
+		Reason: "no rule names it", Policy: "sha256:1"}
 }
 
 func TestTheJournalBecomesRecordsOnce(t *testing.T) {
@@ -64,9 +65,12 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	id := h.id("a")
 	again := func() { h.tellNet(ctx, h.entry(id)) }
 	again()
-	h.gateTells(id, to("one.example"), to("one.example"), wire.NetEvent{Kind: wire.NetEnd, Proto: "tcp", Name: "two.example", In: 5, Out: 7},
-		wire.NetEvent{Kind: wire.NetPolicy, Reason: "coppice allow", Policy: "sha256:2"}, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: "sha256:3"},
-		wire.NetEvent{Kind: wire.NetDecoy, Decoy: "/home/me/.aws/credentials", Reason: "opened"}, wire.NetEvent{Kind: wire.NetAnswer, Name: "three.example", Method: "GET", Path: "/x", Status: 404})
+	h.gateTells(id, to("one.example"), to("one.example"),
+		wire.NetEvent{Kind: wire.NetEnd, Proto: "tcp", Name: "two.example", In: 5, Out: 7},
+		wire.NetEvent{Kind: wire.NetPolicy, Reason: "coppice allow", Policy: "sha256:2"},
+		wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: "sha256:3"},
+		wire.NetEvent{Kind: wire.NetDecoy, Decoy: "/home/me/.aws/credentials", Reason: "opened"},
+		wire.NetEvent{Kind: wire.NetAnswer, Name: "three.example", Method: "GET", Path: "/x", Status: 404})
 	again()
 	again()
 	want := []string{"one.example", "two.example", "three.example"}
@@ -75,10 +79,12 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	}
 	all := h.told(id, format.KindNetwork)
 	one, two := all[0].Body.(*format.Network), all[1].Body.(*format.Network)
-	if one.Count != 2 || one.Verdict != "deny" || one.Port != 443 || all[0].Policy != "sha256:1" || all[0].Observer != format.ByGate || two.BytesIn != 5 || two.BytesOut != 7 {
+	if one.Count != 2 || one.Verdict != "deny" || one.Port != 443 || all[0].Policy != "sha256:1" ||
+		all[0].Observer != format.ByGate || two.BytesIn != 5 || two.BytesOut != 7 {
 		t.Errorf("%+v, %+v", one, two)
 	}
-	if p := h.told(id, format.KindPolicy); len(p) != 1 || p[0].Observer != format.ByGate || p[0].Body.(*format.Policy).After != "sha256:3" {
+	if p := h.told(id, format.KindPolicy); len(p) != 1 || p[0].Observer != format.ByGate || p[0].Body.(*format.Policy).
+		After != "sha256:3" {
 		t.Errorf("%d changes of the policy", len(p))
 	}
 	if d := last[*format.Denial](h, id); d == nil || d.Path != "/home/me/.aws/credentials" {

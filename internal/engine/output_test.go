@@ -85,7 +85,8 @@ func TestOutputIsKeptWithoutSecrets(t *testing.T) {
 		t.Error(err)
 	}
 	seq := int64(0)
-	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(h.id("a")), ledger.Filter{Kinds: []format.Kind{format.KindExit}, Limit: 1}) {
+	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(h.id("a")),
+		ledger.Filter{Kinds: []format.Kind{format.KindExit}, Limit: 1}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +115,8 @@ func TestChangedPathsAreNamed(t *testing.T) {
 		t.Errorf("%+v", exit.Changes)
 	}
 	h.run("a", "rm", "new")
-	if exit = last[*format.Exit](h, h.id("a")); len(exit.Changes) != 1 || exit.Changes[0].Change != "removed" || exit.Before == "" {
+	if exit = last[*format.Exit](h, h.id("a")); len(exit.Changes) != 1 || exit.Changes[0].Change != "removed" ||
+		exit.Before == "" {
 		t.Errorf("%+v", exit.Changes)
 	}
 	if h.run("a", "true"); len(last[*format.Exit](h, h.id("a")).Changes) != 0 {

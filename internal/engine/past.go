@@ -93,8 +93,9 @@ func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	at, links, steps := "/", 0, 0
 	for i := 0; i < len(left); i++ {
 		if steps++; steps > maxPastSteps {
-			return layer.Entry{}, fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, maxPastSteps).
-				WithHint("name a file with fewer directories and links on its path")
+			return layer.Entry{},
+				fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, maxPastSteps).
+					WithHint("name a file with fewer directories and links on its path")
 		}
 		switch left[i] {
 		case "", ".":

@@ -52,14 +52,16 @@ func TestASandboxWithoutAWordOfAPolicyIsAsItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, err := built.Digest()
-	if err != nil || sb.Policy != want || sb.Tier != "process" || sb.Net != "off" || len(sb.Env) > 0 || sb.Limits != (wire.Limits{}) || len(sb.Warnings) > 0 {
+	if err != nil || sb.Policy != want || sb.Tier != "process" || sb.Net != "off" || len(sb.Env) > 0 ||
+		sb.Limits != (wire.Limits{}) || len(sb.Warnings) > 0 {
 		t.Errorf("%+v; %v", sb, err)
 	}
 	h.run("box", "true")
 	if c := h.last(); c.Phases != nil || c.JournalDir != h.journalDir(h.id("box")) || c.Trace {
 		t.Errorf("started with %+v", c)
 	}
-	if sb, err := h.makes("host", func(r *wire.CreateRequest) { r.Net = "host" }); err != nil || sb.Net != "host" || sb.Tier != "process" || sb.Policy == want {
+	if sb, err := h.makes("host", func(r *wire.CreateRequest) { r.Net = "host" }); err != nil || sb.Net != "host" ||
+		sb.Tier != "process" || sb.Policy == want {
 		t.Errorf("%+v, %v", sb, err)
 	}
 }
@@ -80,19 +82,22 @@ func TestAPolicyIsMadeOfFilesAndFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sb.Tier != "supervised" || sb.Net != "rules" || sb.Limits != (wire.Limits{Memory: 2 << 30, Pids: 100}) || !slices.Equal(sb.Env, []string{"A=user", "B=flag"}) {
+	if sb.Tier != "supervised" || sb.Net != "rules" || sb.Limits != (wire.Limits{Memory: 2 << 30, Pids: 100}) ||
+		!slices.Equal(sb.Env, []string{"A=user", "B=flag"}) {
 		t.Errorf("%+v", sb)
 	}
 	h.run("box", "true")
 	c := h.last()
-	if len(c.Phases) != 1 || c.Phases[0].Digest != sb.Policy || !c.Phases[0].Until.IsZero() || !filepath.IsAbs(c.JournalDir) || c.Tier != "supervised" || c.Net != "rules" || !c.Trace {
+	if len(c.Phases) != 1 || c.Phases[0].Digest != sb.Policy || !c.Phases[0].Until.IsZero() ||
+		!filepath.IsAbs(c.JournalDir) || c.Tier != "supervised" || c.Net != "rules" || !c.Trace {
 		t.Errorf("started with %+v", c)
 	}
 	p, err := policy.ParseCanonical([]byte(c.Phases[0].Policy))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for host, want := range map[string]policy.Verdict{"good.example": policy.Allow, "more.example": policy.Allow, "evil.example": policy.Deny, "other.example": policy.Deny} {
+	for host, want := range map[string]policy.Verdict{"good.example": policy.Allow, "more.example": policy.Allow,
+		"evil.example": policy.Deny, "other.example": policy.Deny} {
 		q, err := policy.ParseRequest(host)
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +107,8 @@ func TestAPolicyIsMadeOfFilesAndFlags(t *testing.T) {
 		}
 	}
 	res, err := h.Policy(t.Context(), "box")
-	if err != nil || res.Digest != sb.Policy || res.Text != c.Phases[0].Policy || res.Until != nil || !slices.Contains(res.Lines, wire.PolicyLine{Key: "network.deny", Value: "evil.example", From: "/p/user.yaml:3"}) {
+	if err != nil || res.Digest != sb.Policy || res.Text != c.Phases[0].Policy || res.Until != nil ||
+		!slices.Contains(res.Lines, wire.PolicyLine{Key: "network.deny", Value: "evil.example", From: "/p/user.yaml:3"}) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if st, err := h.Status(t.Context(), "box"); err != nil || st.TierReason != "asked for by --allow" {
@@ -122,33 +128,54 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		kind   fault.Kind
 		says   string
 	}{
-		{"a decoy of many files", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [./x/*]}") }, fault.Unsupported, "/p/user.yaml:2: files.decoys"},
-		{"a decoy in a place of the sandbox's own", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/run/x]}") }, fault.Invalid, "belongs to the sandbox"},
-		{"a decoy in another one", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/x, /x/y]}") }, fault.Invalid, "where something is mounted already"},
-		{"a path of its own that is to be read-only", func(r *wire.CreateRequest) { r.Policy = user("files: {readonly: [/proc/sys]}") }, fault.Invalid, "/proc/sys cannot be read-only"},
-		{"a mount of what has sockets of others", func(r *wire.CreateRequest) { r.Policy = user("files: {mounts: [{from: /run, to: /mnt}]}") }, fault.Denied, "hidden"},
-		{"a mount of the store", func(r *wire.CreateRequest) { r.Policy = user("files: {mounts: [{from: " + h.dir + ", to: /mnt}]}") }, fault.Denied, "hidden"},
+		{"a decoy of many files", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [./x/*]}") },
+			fault.Unsupported, "/p/user.yaml:2: files.decoys"},
+		{"a decoy in a place of the sandbox's own",
+			func(r *wire.CreateRequest) {
+				r.Policy = user("files: {decoys: [/run/x]}")
+			}, fault.Invalid, "belongs to the sandbox"},
+		{"a decoy in another one", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/x, /x/y]}") },
+			fault.Invalid, "where something is mounted already"},
+		{"a path of its own that is to be read-only",
+			func(r *wire.CreateRequest) {
+				r.Policy = user("files: {readonly: [/proc/sys]}")
+			}, fault.Invalid, "/proc/sys cannot be read-only"},
+		{"a mount of what has sockets of others",
+			func(r *wire.CreateRequest) {
+				r.Policy = user("files: {mounts: [{from: /run, to: /mnt}]}")
+			}, fault.Denied, "hidden"},
+		{"a mount of the store",
+			func(r *wire.CreateRequest) {
+				r.Policy = user("files: {mounts: [{from: " + h.dir + ", to: /mnt}]}")
+			}, fault.Denied, "hidden"},
 		{"a mount in the store", func(r *wire.CreateRequest) {
 			r.Policy = user("files: {mounts: [{from: " + h.dir + "/layers, to: /mnt}]}")
 		}, fault.Denied, "hidden"},
 		{"a mount around the store", func(r *wire.CreateRequest) {
 			r.Policy = user("files: {mounts: [{from: " + filepath.Dir(h.dir) + ", to: /mnt}]}")
 		}, fault.Denied, "hidden"},
-		{"a mount of /etc", func(r *wire.CreateRequest) { r.Policy = user("files: {mounts: [{from: /etc, to: /mnt}]}") }, fault.Denied, "hidden"},
+		{"a mount of /etc", func(r *wire.CreateRequest) { r.Policy = user("files: {mounts: [{from: /etc, to: /mnt}]}") },
+			fault.Denied, "hidden"},
 		{"paths without their directory", func(r *wire.CreateRequest) {
-			r.Policy = []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"readonly":["./x"]}}`}}
+			r.Policy = []wire.PolicyFile{
+				{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"readonly":["./x"]}}`}}
 		}, fault.Invalid, "not known which directory"},
-		{"a path that cannot be hidden", func(r *wire.CreateRequest) { r.Policy = user("files: {hide: [/proc/x]}") }, fault.Unsupported, "/p/user.yaml:2: files.hide"},
+		{"a path that cannot be hidden", func(r *wire.CreateRequest) { r.Policy = user("files: {hide: [/proc/x]}") },
+			fault.Unsupported, "/p/user.yaml:2: files.hide"},
 		{"a path without its directory", func(r *wire.CreateRequest) {
-			r.Policy = []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"hide":["./x"]}}`}}
+			r.Policy = []wire.PolicyFile{
+				{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"hide":["./x"]}}`}}
 		}, fault.Invalid, "not known which directory"},
 		{"a project that has people asked", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: {ask: true}")}
 		}, fault.Invalid, "cannot have you asked"},
-		{"asking in tier process", func(r *wire.CreateRequest) { r.Tier, r.Policy = "process", user("network: {ask: true}") }, fault.Invalid, "tier process"},
-		{"a stronger tier", func(r *wire.CreateRequest) { r.Tier = "microvm" }, fault.Unsupported, "tier is not enforced yet"},
+		{"asking in tier process", func(r *wire.CreateRequest) { r.Tier, r.Policy = "process", user("network: {ask: true}") },
+			fault.Invalid, "tier process"},
+		{"a stronger tier", func(r *wire.CreateRequest) { r.Tier = "microvm" }, fault.Unsupported,
+			"tier is not enforced yet"},
 		{"a mistake", func(r *wire.CreateRequest) { r.Policy = user("teir: process") }, fault.Invalid, "/p/user.yaml:2"},
-		{"a level", func(r *wire.CreateRequest) { r.Policy = []wire.PolicyFile{said("root", "")} }, fault.Invalid, "no level"},
+		{"a level", func(r *wire.CreateRequest) { r.Policy = []wire.PolicyFile{said("root", "")} },
+			fault.Invalid, "no level"},
 		{"a name", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{{Level: wire.PolicyUser, Name: "coppice.yaml", Text: "version: 1"}}
 		}, fault.Invalid, "no absolute path"},
@@ -159,15 +186,22 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"a project that widens", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: host")}
 		}, fault.Invalid, "host's network"},
-		{"rules in tier workspace", func(r *wire.CreateRequest) { r.Tier, r.Net = "workspace", "rules" }, fault.Invalid, "tier workspace"},
-		{"rules in tier process", func(r *wire.CreateRequest) { r.Tier, r.Net = "process", "rules" }, fault.Invalid, "tier process"},
-		{"supervised with the host's network", func(r *wire.CreateRequest) { r.Tier, r.Net = "supervised", "host" }, fault.Invalid, "keeps the host's network away"},
+		{"rules in tier workspace", func(r *wire.CreateRequest) { r.Tier, r.Net = "workspace", "rules" }, fault.Invalid,
+			"tier workspace"},
+		{"rules in tier process", func(r *wire.CreateRequest) { r.Tier, r.Net = "process", "rules" }, fault.Invalid,
+			"tier process"},
+		{"supervised with the host's network", func(r *wire.CreateRequest) { r.Tier, r.Net = "supervised", "host" },
+			fault.Invalid, "keeps the host's network away"},
 		{"two networks", func(r *wire.CreateRequest) {
 			r.Net, r.Policy = "host", []wire.PolicyFile{said(wire.PolicyFlags, "network: {allow: [a.example]}")}
 		}, fault.Invalid, "--net host was asked for"},
-		{"a variable that cannot be kept", func(r *wire.CreateRequest) { r.Env = []string{"A=" + strings.Repeat("x", policy.MaxSize)} }, fault.Invalid, "cannot be kept"},
+		{"a variable that cannot be kept",
+			func(r *wire.CreateRequest) {
+				r.Env = []string{"A=" + strings.Repeat("x", policy.MaxSize)}
+			}, fault.Invalid, "cannot be kept"},
 	} {
-		if _, err := h.makes("box", c.change); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || fault.HintOf(err) == "" {
+		if _, err := h.makes("box", c.change); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) ||
+			fault.HintOf(err) == "" {
 			t.Errorf("%s: %v, hint %q", c.about, err, fault.HintOf(err))
 		}
 	}
@@ -225,11 +259,13 @@ func TestRulesThatHoldForATimeArePhases(t *testing.T) {
 		}
 		got = append(got, line)
 	}
-	if want := []string{"late.example:443 soon.example:443 also.example 1h0m0s", "late.example:443 2h0m0s", ""}; !slices.Equal(got, want) {
+	if want := []string{"late.example:443 soon.example:443 also.example 1h0m0s", "late.example:443 2h0m0s",
+		""}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	res, err := h.Policy(t.Context(), "box")
-	if err != nil || res.Digest == sb.Policy || res.Base != sb.Policy || len(res.Timed) != 3 || !res.Until.Equal(at(time.Hour)) {
+	if err != nil || res.Digest == sb.Policy || res.Base != sb.Policy || len(res.Timed) != 3 ||
+		!res.Until.Equal(at(time.Hour)) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	f, err := h.Fork(t.Context(), "box", wire.ForkRequest{Names: []string{"fork"}})
@@ -246,7 +282,8 @@ func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	parent, err := h.makes("box", func(r *wire.CreateRequest) {
-		r.Env, r.Policy = []string{"A=1"}, []wire.PolicyFile{said(wire.PolicyUser, "network: {deny: [evil.example]}\nlimits: {pids: 50}")}
+		r.Env, r.Policy = []string{"A=1"},
+			[]wire.PolicyFile{said(wire.PolicyUser, "network: {deny: [evil.example]}\nlimits: {pids: 50}")}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -262,21 +299,27 @@ func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
 		t.Errorf("%+v, %v", same, err)
 	}
 	more, err := fork("more", said(wire.PolicyFlags, "network: {allow: [evil.example, good.example]}\nenv: {B: \"2\"}"))
-	if err != nil || more.Policy == parent.Policy || more.Limits.Pids != 50 || !slices.Equal(more.Env, []string{"A=1", "B=2"}) {
+	if err != nil || more.Policy == parent.Policy || more.Limits.Pids != 50 ||
+		!slices.Equal(more.Env, []string{"A=1", "B=2"}) {
 		t.Fatalf("%+v, %v", more, err)
 	}
 	res, err := h.Policy(t.Context(), "more")
-	if err != nil || !slices.Contains(res.Lines, wire.PolicyLine{Key: "network.deny", Value: "evil.example", From: "/p/user.yaml:2"}) || !slices.Contains(res.Lines, wire.PolicyLine{Key: "network.allow", Value: "good.example:443", From: "/p/flags.yaml:2"}) {
+	if err != nil ||
+		!slices.Contains(res.Lines, wire.PolicyLine{Key: "network.deny", Value: "evil.example", From: "/p/user.yaml:2"}) ||
+		!slices.Contains(res.Lines,
+			wire.PolicyLine{Key: "network.allow", Value: "good.example:443", From: "/p/flags.yaml:2"}) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if _, err := h.makes("plain", nil); err != nil {
 		t.Fatal(err)
 	}
-	up, err := h.Fork(t.Context(), "plain", wire.ForkRequest{Policy: []wire.PolicyFile{said(wire.PolicyFlags, "network: {allow: [good.example]}")}})
+	up, err := h.Fork(t.Context(), "plain",
+		wire.ForkRequest{Policy: []wire.PolicyFile{said(wire.PolicyFlags, "network: {allow: [good.example]}")}})
 	if err != nil || up.Sandboxes[0].Tier != "supervised" || up.Sandboxes[0].Net != "rules" {
 		t.Errorf("%+v, %v", up, err)
 	}
-	for text, says := range map[string]string{"files: {decoys: [/x/*]}": "files.decoys", "limits: {disk: 1GiB}": "disk limit", "network: host": "host's network", "teir: x": "teir"} {
+	for text, says := range map[string]string{"files: {decoys: [/x/*]}": "files.decoys",
+		"limits: {disk: 1GiB}": "disk limit", "network: host": "host's network", "teir: x": "teir"} {
 		if _, err := fork("none", said(wire.PolicyFlags, text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -288,7 +331,8 @@ func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
 func TestADamagedPolicyStartsNothing(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"another one": `UPDATE policies SET text='{"version":1,"network":{"mode":"host"}}'`, "altered": `UPDATE policies SET text=text||'A'`, "gone": "DELETE FROM policies",
+		"another one": `UPDATE policies SET text='{"version":1,"network":{"mode":"host"}}'`,
+		"altered":     `UPDATE policies SET text=text||'A'`, "gone": "DELETE FROM policies",
 	} {
 		for _, tier := range []string{"process", "supervised"} {
 			h := newHome(t)
@@ -338,7 +382,8 @@ func TestARecordOfBeforeThereWerePolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.DB.UpdateSandbox(t.Context(), rec.ID, func(r *meta.Sandbox) error { r.Policy = ""; return nil }); err != nil {
+	if err := h.DB.UpdateSandbox(t.Context(), rec.ID,
+		func(r *meta.Sandbox) error { r.Policy = ""; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	h.run("box", "true")

@@ -78,7 +78,8 @@ func (e *Engine) dialPort(ctx context.Context, name string, port int) (net.Conn,
 		}
 		if !startsUp(&rec, e.Now()) {
 			return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox %s", port, rec.Name).
-				WithHint("see what does: coppice port %s; start something that does: coppice run --in %s --detach -- CMD", rec.Name, rec.Name)
+				WithHint("see what does: coppice port %s; start something that does: coppice run --in %s --detach -- CMD",
+					rec.Name, rec.Name)
 		}
 		select {
 		case <-ctx.Done():

@@ -22,7 +22,8 @@ func TestAStoppedSandboxIsStartedForItsPort(t *testing.T) {
 		h.boxes.deaf = 2 // it takes a while to listen
 		h.onDir("a")
 		ctx := t.Context()
-		if _, err := h.DialPort(ctx, "a", 80); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), "coppice run --in a --detach -- CMD") {
+		if _, err := h.DialPort(ctx, "a", 80); !fault.Is(err, fault.NotFound) ||
+			!strings.Contains(fault.HintOf(err), "coppice run --in a --detach -- CMD") {
 			t.Errorf("a sandbox that never ran: %v (%s)", err, fault.HintOf(err))
 		}
 		if _, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"serve", "it"}, Restart: restart}); err != nil {
@@ -56,7 +57,8 @@ func TestAStoppedSandboxIsStartedForItsPort(t *testing.T) {
 			if err := h.SignalProcess(ctx, "a", 2, wire.ProcessSignal{}); err != nil {
 				t.Error(err)
 			}
-		case !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), "coppice run --in a --detach -- serve it"):
+		case !fault.Is(err, fault.NotFound) ||
+			!strings.Contains(fault.HintOf(err), "coppice run --in a --detach -- serve it"):
 			t.Errorf("%s: %v (%s)", restart, err, fault.HintOf(err))
 		}
 		for _, port := range []int{0, -1, 65536} {
@@ -129,7 +131,8 @@ func TestPortsAreEvents(t *testing.T) {
 		}
 		return nil
 	})
-	if want := []string{"80openedserver", "443openedserver", "80closed", "443closed"}; !errors.Is(err, errEnough) || !slices.Equal(got, want) {
+	if want := []string{"80openedserver", "443openedserver", "80closed", "443closed"}; !errors.Is(err, errEnough) ||
+		!slices.Equal(got, want) {
 		t.Errorf("%q, %v: want %q", got, err, want)
 	}
 }

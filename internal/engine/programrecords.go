@@ -68,7 +68,9 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 		}
 	}
 	if lost > 0 {
-		tell = append(tell, byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram), Reason: "there were more at a time than are kept"}))
+		tell = append(tell,
+			byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram),
+				Reason: "there were more at a time than are kept"}))
 	}
 	if p.short = lost+over > 0; over > 0 {
 		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: audit.BeyondBudget}))

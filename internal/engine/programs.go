@@ -40,7 +40,8 @@ type boxPrograms struct {
 	kept  uint64            // guarded by mu; the last that is in records
 	sum   *audit.ProgramSum // guarded by mu
 	since time.Time         // guarded by mu; when the first in sum came; zero: there is none
-	short bool              // guarded by mu; the last records had losses: the next ones with losses wait for their interval
+	// guarded by mu; the last records had losses: the next ones with losses wait for their interval
+	short bool
 }
 
 func newBoxPrograms(b Box, known bool) *boxPrograms {
@@ -50,15 +51,18 @@ func newBoxPrograms(b Box, known bool) *boxPrograms {
 // seesPrograms reports whether a box is to tell which programs are started in it.
 func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || supervises(rec) }
 
-// tracesPrograms is seesPrograms for a box that is started. In tier gvisor nothing is seen where nothing is to be recorded.
+// tracesPrograms is seesPrograms for a box that is started. In tier gvisor nothing is seen where
+// nothing is to be recorded.
 func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
 	return seesPrograms(rec) && (rec.Tier != tierGVisor || kept.Programs.Value != policy.ProgramsNone)
 }
 
-// watchPrograms records the programs of a box while it lives, unless its policy wants none. started is the record of its start,
-// or nil for one that an earlier daemon started. The caller holds the sandbox's lock.
+// watchPrograms records the programs of a box while it lives, unless its policy wants none. started
+// is the record of its start, or nil for one that an earlier daemon started. The caller holds the
+// sandbox's lock.
 func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, b Box, started *telling) {
-	if kept, err := e.Policies.Evidence(ctx, rec); !seesPrograms(rec) || err == nil && kept.Programs.Value == policy.ProgramsNone {
+	if kept, err := e.Policies.Evidence(ctx, rec); !seesPrograms(rec) || err == nil &&
+		kept.Programs.Value == policy.ProgramsNone {
 		return
 	}
 	p := newBoxPrograms(b, started != nil)
@@ -84,7 +88,8 @@ func (s *held) awaitPrograms(ctx context.Context) error {
 		s.programs = nil
 		return nil
 	case <-ctx.Done():
-		return fault.New(fault.Cancelled, "the programs of sandbox %s are not all recorded yet", s.ID).Because(context.Cause(ctx))
+		return fault.New(fault.Cancelled, "the programs of sandbox %s are not all recorded yet", s.ID).
+			Because(context.Cause(ctx))
 	}
 }
 
@@ -134,7 +139,8 @@ func (e *Engine) fetchPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 	if err == nil {
 		p.take(evs)
 	}
-	if due || p.sum.Bytes() >= limit.ProgramsHeld || p.sum.Lost() > 0 && !p.short || time.Since(p.since) >= limit.ProgramsInterval && !p.since.IsZero() {
+	if due || p.sum.Bytes() >= limit.ProgramsHeld || p.sum.Lost() > 0 && !p.short ||
+		time.Since(p.since) >= limit.ProgramsInterval && !p.since.IsZero() {
 		return e.writePrograms(ctx, id, p)
 	}
 	return nil
@@ -165,7 +171,8 @@ func (e *Engine) learnPrograms(ctx context.Context, id timeline.SandboxID, p *bo
 		return err
 	}
 	through := int64(0)
-	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{Kinds: []format.Kind{format.KindStart, format.KindProgram, format.KindLost}}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id),
+		ledger.Filter{Kinds: []format.Kind{format.KindStart, format.KindProgram, format.KindLost}}) {
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,8 @@ func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeReque
 		return res, err
 	}
 	if req.Work != "" && req.Work != string(c.work) {
-		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.rec.Name).WithHint("look again: coppice diff %s", c.rec.Name)
+		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.rec.Name).
+			WithHint("look again: coppice diff %s", c.rec.Name)
 	}
 	trust := slices.Clone(req.Trust)
 	for _, b := range req.TrustRaw {
@@ -65,9 +66,11 @@ func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeReque
 func proposable(req wire.ProposeRequest) error {
 	switch {
 	case len(req.Title) > maxTitle || strings.ContainsFunc(req.Title, func(r rune) bool { return !visible.Rune(r) }):
-		return fault.New(fault.Invalid, "the title is longer than %d bytes, or more than a line of text", maxTitle).WithHint("say in a few words what it is for: -m TITLE")
+		return fault.New(fault.Invalid, "the title is longer than %d bytes, or more than a line of text", maxTitle).
+			WithHint("say in a few words what it is for: -m TITLE")
 	case len(req.Tests) > proposal.MaxTests:
-		return fault.New(fault.Invalid, "%d tests: the limit is %d", len(req.Tests), proposal.MaxTests).WithHint("put some into one command")
+		return fault.New(fault.Invalid, "%d tests: the limit is %d", len(req.Tests), proposal.MaxTests).
+			WithHint("put some into one command")
 	case req.TimeoutMS < 0:
 		return fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
 	}
@@ -100,7 +103,8 @@ type proposing struct {
 // look finds out what is proposed, and whether it may be.
 func (p *proposing) look(ctx context.Context) (err error) {
 	if p.work == p.start {
-		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.rec.Name).WithHint("look for yourself: coppice diff %s", p.rec.Name)
+		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.rec.Name).
+			WithHint("look for yourself: coppice diff %s", p.rec.Name)
 	}
 	if p.branch, err = branchOf(p.rec.Name); err != nil {
 		return err
@@ -108,7 +112,8 @@ func (p *proposing) look(ctx context.Context) (err error) {
 	if err := p.free(ctx); err != nil {
 		return err
 	}
-	if p.changes, err = p.repo.Diff(ctx, repo.DiffOptions{From: p.start, To: p.work, Renames: true, Stat: true}); err != nil {
+	if p.changes, err = p.repo.Diff(ctx,
+		repo.DiffOptions{From: p.start, To: p.work, Renames: true, Stat: true}); err != nil {
 		return err
 	}
 	if p.marks, err = p.repo.Marks(ctx, p.changes); err != nil {
@@ -116,7 +121,8 @@ func (p *proposing) look(ctx context.Context) (err error) {
 	}
 	if i := slices.IndexFunc(p.marks, func(m repo.Mark) bool { return !p.trusted(m) }); p.req.Guard && i >= 0 {
 		left := slices.DeleteFunc(slices.Clone(p.marks), p.trusted)
-		return fault.New(fault.Denied, "the forge, or who fetches it, would run or trust what is pushed").Because(&repo.Untrusted{Marks: left}).
+		return fault.New(fault.Denied, "the forge, or who fetches it, would run or trust what is pushed").
+			Because(&repo.Untrusted{Marks: left}).
 			WithHint("look at each of them, then trust it: --trust %s", proposal.Path(left[0].Path))
 	}
 	return nil
@@ -139,7 +145,8 @@ func (p *proposing) free(ctx context.Context) error {
 	}
 	ours, err := p.proposedBefore(ctx)
 	if err == nil && !ours {
-		err = fault.New(fault.Conflict, "branch %s is not what sandbox %s proposed last: somebody has worked on it", p.branch.Short(), p.rec.Name).
+		err = fault.New(fault.Conflict, "branch %s is not what sandbox %s proposed last: somebody has worked on it",
+			p.branch.Short(), p.rec.Name).
 			WithHint("keep it under another name, then propose again: git branch -m %s NAME", p.branch.Short())
 	}
 	return err
@@ -197,8 +204,11 @@ func (p *proposing) test(ctx context.Context) error {
 // record says that the sandbox was not proposed.
 func (p *proposing) hand(ctx context.Context) (err error) {
 	keep := context.WithoutCancel(ctx)
-	done, err := p.e.undertake(keep, p.e.drafts(keep, &p.rec, byDaemon(&format.Propose{Base: p.rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)), Marks: int64(len(p.marks)),
-		Snapshot: string(p.snapshot), Start: string(p.start), Tip: string(p.tip), Work: string(p.work)})...))
+	done, err := p.e.undertake(keep,
+		p.e.drafts(keep, &p.rec,
+			byDaemon(&format.Propose{Base: p.rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)),
+				Marks:    int64(len(p.marks)),
+				Snapshot: string(p.snapshot), Start: string(p.start), Tip: string(p.tip), Work: string(p.work)})...))
 	if err != nil {
 		return err
 	}
@@ -216,7 +226,8 @@ func (p *proposing) hand(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	rec := repo.Record{Files: files.all, Message: fmt.Sprintf("Propose %s\n\n%s", p.rec.Name, p.req.Title), Author: p.e.person(ctx, p.repo), To: proposalRef(p.rec.Name), Old: p.before}
+	rec := repo.Record{Files: files.all, Message: fmt.Sprintf("Propose %s\n\n%s", p.rec.Name, p.req.Title),
+		Author: p.e.person(ctx, p.repo), To: proposalRef(p.rec.Name), Old: p.before}
 	if p.before != "" {
 		rec.Parents = []repo.OID{p.before}
 	}
@@ -256,14 +267,16 @@ func (p *proposing) files(ctx context.Context, policy string) (*proposalFiles, e
 	if err != nil {
 		return f, err
 	}
-	for name, text := range map[string][]byte{proposal.FileProposal: said, proposal.FileReport: proposal.Report(p.made, policy), proposal.FilePolicy: []byte(policy)} {
+	for name, text := range map[string][]byte{proposal.FileProposal: said,
+		proposal.FileReport: proposal.Report(p.made, policy), proposal.FilePolicy: []byte(policy)} {
 		f.all = append(f.all, repo.File{Name: name, Content: strings.NewReader(string(text))})
 	}
 	err = f.spool(p.e.Repos.Scratch(), proposal.FilePatch, func(w io.Writer) error {
 		return p.repo.Patch(ctx, repo.DiffOptions{From: p.start, To: p.work, Renames: true}, w)
 	})
 	if err == nil {
-		err = f.spool(p.e.Repos.Scratch(), proposal.FileLedger, func(w io.Writer) error { return p.e.Ledger.Export(ctx, format.Sandbox(p.rec.ID), w) })
+		err = f.spool(p.e.Repos.Scratch(), proposal.FileLedger,
+			func(w io.Writer) error { return p.e.Ledger.Export(ctx, format.Sandbox(p.rec.ID), w) })
 	}
 	return f, err
 }
@@ -283,7 +296,8 @@ func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error)
 	}
 	n, err := s.Seek(0, io.SeekCurrent)
 	if err == nil && n > proposal.Limit(name) {
-		return fault.New(fault.Invalid, "%s has %d bytes, and a proposal may have %d", name, n, proposal.Limit(name)).WithHint("propose it in parts")
+		return fault.New(fault.Invalid, "%s has %d bytes, and a proposal may have %d", name, n, proposal.Limit(name)).
+			WithHint("propose it in parts")
 	}
 	if err == nil {
 		_, err = s.Seek(0, io.SeekStart)
@@ -296,8 +310,11 @@ func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error)
 func (p *proposing) result() wire.Proposed {
 	s := p.made.Stat
 	return wire.Proposed{
-		Sandbox: p.rec.Name, Title: p.req.Title, Repo: *wireRepo(p.rec.Repo), Branch: p.branch.Short(), Ref: string(proposalRef(p.rec.Name)), Proposal: string(p.proposal),
-		Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Snapshot: string(p.snapshot), Commits: p.made.Commits,
-		Files: s.Files, Added: s.Added, Deleted: s.Deleted, Marks: wireMarks(p.marks, p.trusted), Tests: p.tests, Summary: proposal.Summary(p.made),
+		Sandbox: p.rec.Name, Title: p.req.Title, Repo: *wireRepo(p.rec.Repo), Branch: p.branch.Short(),
+		Ref: string(proposalRef(p.rec.Name)), Proposal: string(p.proposal),
+		Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Snapshot: string(p.snapshot),
+		Commits: p.made.Commits,
+		Files:   s.Files, Added: s.Added, Deleted: s.Deleted, Marks: wireMarks(p.marks, p.trusted), Tests: p.tests,
+		Summary: proposal.Summary(p.made),
 	}
 }

@@ -24,7 +24,8 @@ func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 200 {
-		if _, err := h.write(t.Context(), h.drafts(t.Context(), &rec, byDaemon(&format.Limit{Limit: "time"})...)); err != nil {
+		if _, err := h.write(t.Context(),
+			h.drafts(t.Context(), &rec, byDaemon(&format.Limit{Limit: "time"})...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,7 +57,8 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 	}
 	for n := 1; ; n = 2 * n {
 		ctx := looptest.EndsAfter(t, int64(n))
-		c := &collected{rec: rec, repo: r, start: repo.OID(start), tip: repo.OID(work), work: repo.OID(work), commits: 1, snapshot: rec.Head}
+		c := &collected{rec: rec, repo: r, start: repo.OID(start), tip: repo.OID(work), work: repo.OID(work), commits: 1,
+			snapshot: rec.Head}
 		m := &proposing{e: p.Engine, collected: c, trusted: trusts(false, nil)}
 		if err := m.look(t.Context()); err != nil {
 			t.Fatal(err)
@@ -75,7 +77,8 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 			t.Errorf("after %d steps: %v, %v, want no branch", n, refs, err)
 		}
 		var last format.Body
-		for r, err := range p.Ledger.Read(t.Context(), format.Sandbox(rec.ID), ledger.Filter{Kinds: []format.Kind{format.KindPropose, format.KindUndone}}) {
+		for r, err := range p.Ledger.Read(t.Context(), format.Sandbox(rec.ID),
+			ledger.Filter{Kinds: []format.Kind{format.KindPropose, format.KindUndone}}) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,8 +22,10 @@ import (
 func (p *proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
 	rec := &p.rec
 	out := &proposal.Proposal{
-		Schema: proposal.Schema, Name: rec.Name, Title: p.req.Title, Sandbox: string(rec.ID), Created: rec.Created.UTC(), Time: p.e.Now().UTC(),
-		Base: rec.Repo.Base, Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Branch: p.branch.Short(), From: proposal.Text(rec.Repo.From),
+		Schema: proposal.Schema, Name: rec.Name, Title: p.req.Title, Sandbox: string(rec.ID), Created: rec.Created.UTC(),
+		Time: p.e.Now().UTC(),
+		Base: rec.Repo.Base, Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Branch: p.branch.Short(),
+		From: proposal.Text(rec.Repo.From),
 		Tier: rec.Tier, Policy: policy, Snapshot: string(p.snapshot),
 	}
 	n, err := p.repo.Count(ctx, p.start, p.work)
@@ -41,7 +43,9 @@ func (p *proposing) describe(ctx context.Context, policy string) (*proposal.Prop
 	}
 	p.changed(out)
 	for _, t := range p.tests {
-		out.Tests = append(out.Tests, proposal.Test{Cmd: proposal.Text(t.Cmd), Code: t.Exit, MS: t.TimeMS, TimedOut: t.TimedOut, Output: proposal.Text(t.Tail)})
+		out.Tests = append(out.Tests,
+			proposal.Test{Cmd: proposal.Text(t.Cmd), Code: t.Exit, MS: t.TimeMS, TimedOut: t.TimedOut,
+				Output: proposal.Text(t.Tail)})
 	}
 	if err := p.recorded(ctx, out); err != nil {
 		return nil, err
@@ -65,7 +69,8 @@ func (p *proposing) changed(out *proposal.Proposal) {
 		if len(out.Changes) == proposal.MaxChanges {
 			continue
 		}
-		ch := proposal.Change{Status: string(c.Status), Path: proposal.Path(c.Path), Binary: c.Binary, Added: c.Added, Deleted: c.Deleted}
+		ch := proposal.Change{Status: string(c.Status), Path: proposal.Path(c.Path), Binary: c.Binary, Added: c.Added,
+			Deleted: c.Deleted}
 		if c.OldPath != "" {
 			ch.OldPath = proposal.Path(c.OldPath)
 		}
@@ -73,7 +78,8 @@ func (p *proposing) changed(out *proposal.Proposal) {
 	}
 	s.Marks, s.Skipped = len(p.marks), len(p.skipped)
 	for _, m := range p.marks[:min(len(p.marks), proposal.MaxMarks)] {
-		out.Marks = append(out.Marks, proposal.Mark{Path: proposal.Path(m.Path), Kind: string(m.Kind), Why: proposal.Text(m.Why)})
+		out.Marks = append(out.Marks,
+			proposal.Mark{Path: proposal.Path(m.Path), Kind: string(m.Kind), Why: proposal.Text(m.Why)})
 	}
 	for _, k := range p.skipped[:min(len(p.skipped), proposal.MaxSkipped)] {
 		out.Skipped = append(out.Skipped, proposal.Skipped{Path: proposal.Path(k.Path), Why: proposal.Text(k.Why)})
@@ -155,7 +161,8 @@ func (e *Engine) ExportProposal(ctx context.Context, name string, w io.Writer) e
 	}
 	commit := refs[proposalRef(rec.Name)]
 	if commit == "" {
-		return fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).WithHint("do that first: coppice propose %s", rec.Name)
+		return fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
+			WithHint("do that first: coppice propose %s", rec.Name)
 	}
 	said, err := e.readProposal(ctx, r, commit)
 	if err != nil {
@@ -176,7 +183,8 @@ func writeProposal(ctx context.Context, r *repo.Repo, commit repo.OID, said *pro
 		if !there || size > proposal.Limit(name) {
 			return fault.New(fault.Invalid, "%s is no proposal: %s is missing, or too long", commit, name)
 		}
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: said.Time, Format: tar.FormatPAX}); err != nil {
+		if err := tw.WriteHeader(
+			&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: said.Time, Format: tar.FormatPAX}); err != nil {
 			return fault.Wrap(err, "write %s", name)
 		}
 		if err := r.ReadFile(ctx, commit, name, size, tw); err != nil {

@@ -21,7 +21,9 @@ func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforce
 	}
 	// The keeper has compared only with what was known when the start began.
 	if missed := missedMeanwhile(known, enforced.Found); len(missed) > 0 {
-		return fault.New(fault.Unsupported, "start sandbox %s: it lacks protections that another sandbox of this home has: %s", rec.Name, strings.Join(missed, ", ")).
+		return fault.New(fault.Unsupported,
+			"start sandbox %s: it lacks protections that another sandbox of this home has: %s", rec.Name,
+			strings.Join(missed, ", ")).
 			WithHint("try again: coppice start %s", rec.Name)
 	}
 	required := union(rec.Required, enforced.Protections)
@@ -38,7 +40,9 @@ func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforce
 // missedMeanwhile returns the protections that found lacks although known has them.
 func missedMeanwhile(known, found []meta.Finding) (missed []string) {
 	for _, f := range found {
-		if f.Lacks != "" && slices.ContainsFunc(known, func(k meta.Finding) bool { return k.Protection == f.Protection && k.On == f.On && k.Lacks == "" }) {
+		if f.Lacks != "" &&
+			slices.ContainsFunc(known,
+				func(k meta.Finding) bool { return k.Protection == f.Protection && k.On == f.On && k.Lacks == "" }) {
 			missed = append(missed, findingName(f))
 		}
 	}
@@ -56,7 +60,8 @@ func findingName(f meta.Finding) string {
 // have, and those that they run without.
 func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	for _, f := range known {
-		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "", Detail: "sandboxes have had it, and none starts without it"}
+		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "",
+			Detail: "sandboxes have had it, and none starts without it"}
 		if !item.OK {
 			item.Detail = "sandboxes start without it: " + f.Lacks + " (found with Linux " + f.Kernel + ")"
 			item.Remedy = "give the daemon " + e.Boxes.Needs(f.Protection)

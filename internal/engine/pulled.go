@@ -22,8 +22,10 @@ func (in *incoming) collected() *collected {
 	p := in.says
 	return &collected{
 		rec: meta.Sandbox{ID: timeline.SandboxID(format.Host), Name: in.Remote + "/" + in.Name, Config: meta.Config{
-			Repo: &meta.Repo{Top: in.repo.Top, Common: in.repo.Common, Dir: in.Dir, Branch: p.Branch, Base: p.Base, Start: p.Start, From: p.From}}},
-		repo: in.repo, start: in.start, tip: in.work, work: in.work, commits: in.commits, snapshot: timeline.SnapshotID(p.Snapshot),
+			Repo: &meta.Repo{Top: in.repo.Top, Common: in.repo.Common, Dir: in.Dir, Branch: p.Branch, Base: p.Base,
+				Start: p.Start, From: p.From}}},
+		repo: in.repo, start: in.start, tip: in.work, work: in.work, commits: in.commits,
+		snapshot: timeline.SnapshotID(p.Snapshot),
 	}
 }
 
@@ -37,13 +39,16 @@ func (e *Engine) pulledAs(ctx context.Context, at wire.Travelled, work string) (
 		return nil, err
 	}
 	if work != "" && work != string(in.work) {
-		return nil, fault.New(fault.Conflict, "%s/%s was pulled anew since it was looked at", at.Remote, at.Name).WithHint("look again: coppice diff %s/%s", at.Remote, at.Name)
+		return nil, fault.New(fault.Conflict, "%s/%s was pulled anew since it was looked at", at.Remote, at.Name).
+			WithHint("look again: coppice diff %s/%s", at.Remote, at.Name)
 	}
 	return in.collected(), nil
 }
 
 // PulledDiff is GitDiff of a proposal that was pulled.
-func (e *Engine) PulledDiff(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
+func (e *Engine) PulledDiff(
+	ctx context.Context, at wire.Travelled, req wire.GitDiffRequest,
+) (out wire.GitDiff, err error) {
 	c, err := e.pulledAs(ctx, at, req.Work)
 	if err != nil {
 		return out, err
@@ -61,7 +66,9 @@ func (e *Engine) PulledPatch(ctx context.Context, at wire.Travelled, req wire.Gi
 }
 
 // PulledApply is GitApply of a proposal that was pulled.
-func (e *Engine) PulledApply(ctx context.Context, at wire.Travelled, req wire.GitApplyRequest) (out wire.GitApplied, err error) {
+func (e *Engine) PulledApply(
+	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
+) (out wire.GitApplied, err error) {
 	a, err := wanted(req)
 	if err != nil {
 		return out, err
@@ -73,8 +80,10 @@ func (e *Engine) PulledApply(ctx context.Context, at wire.Travelled, req wire.Gi
 	out, err = e.apply(ctx, c, a, req.Message)
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
-		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.rec.Name).Because(conflicts).
-			WithHint("ask who proposed it to bring it to where the branch is now (coppice rebase, coppice push); or resolve it yourself: git merge %.12s", c.work)
+		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.rec.Name).
+			Because(conflicts).
+			WithHint("ask who proposed it to bring it to where the branch is now (coppice rebase, coppice push); or resolve "+
+				"it yourself: git merge %.12s", c.work)
 	}
 	return out, err
 }

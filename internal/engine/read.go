@@ -189,7 +189,9 @@ func (e *Engine) Patch(ctx context.Context, name string, req wire.DiffRequest, w
 
 // compare resolves the two sides. With the live state as B the sandbox is locked
 // meanwhile, so that no generation changes underneath.
-func (e *Engine) compare(ctx context.Context, name string, req wire.DiffRequest, fn func(*meta.Sandbox, timeline.SnapshotID, side) error) error {
+func (e *Engine) compare(
+	ctx context.Context, name string, req wire.DiffRequest, fn func(*meta.Sandbox, timeline.SnapshotID, side) error,
+) error {
 	if err := chosen(req.Paths); err != nil {
 		return err
 	}
@@ -232,16 +234,21 @@ func chosen(paths []string) error {
 
 // changes lists how two states differ, as far as one answer may hold it; more reports
 // that the list is cut off.
-func (e *Engine) changes(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest) (list []wire.Change, more bool, err error) {
+func (e *Engine) changes(
+	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest,
+) (list []wire.Change, more bool, err error) {
 	if req.Limit < 0 || req.Limit > limit.DiffEntries {
-		return nil, false, fault.New(fault.Invalid, "invalid limit %d for a list of changes: must be between 1 and %d", req.Limit, limit.DiffEntries).
-			WithHint("leave it out to list as many changes as one answer holds: coppice diff NAME")
+		return nil, false,
+			fault.New(fault.Invalid, "invalid limit %d for a list of changes: must be between 1 and %d", req.Limit,
+				limit.DiffEntries).
+				WithHint("leave it out to list as many changes as one answer holds: coppice diff NAME")
 	}
 	va, vb, touched, err := e.views(ctx, rec, a, b)
 	if err != nil {
 		return nil, false, err
 	}
-	found, more, err := layer.Some(ctx, va, vb, touched, layer.DiffOptions{Paths: req.Paths, Stat: req.Stat, Most: req.Limit, Bytes: diffBytes(req.Limit)})
+	found, more, err := layer.Some(ctx, va, vb, touched,
+		layer.DiffOptions{Paths: req.Paths, Stat: req.Stat, Most: req.Limit, Bytes: diffBytes(req.Limit)})
 	if err != nil {
 		return nil, false, err
 	}
@@ -296,7 +303,9 @@ func (e *Engine) partRoots(ctx context.Context, rec *meta.Sandbox) (map[string]b
 
 // views opens two states for reading, and names the trees in which they can
 // differ: the layers above what both have in common, and the live parts.
-func (e *Engine) views(ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side) (va, vb *layer.View, touched []rootspec.Part, err error) {
+func (e *Engine) views(
+	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side,
+) (va, vb *layer.View, touched []rootspec.Part, err error) {
 	sa, _, err := e.stack(ctx, rec, a)
 	if err != nil {
 		return nil, nil, nil, err
@@ -333,7 +342,9 @@ func (e *Engine) views(ctx context.Context, rec *meta.Sandbox, a timeline.Snapsh
 }
 
 // viewOf opens a snapshot for reading as the parts of a live root would show it.
-func (e *Engine) viewOf(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, parts []rootspec.Part) (*layer.View, error) {
+func (e *Engine) viewOf(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, parts []rootspec.Part,
+) (*layer.View, error) {
 	st, _, err := e.stack(ctx, rec, id)
 	if err != nil {
 		return nil, err

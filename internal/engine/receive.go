@@ -131,7 +131,8 @@ type incoming struct {
 // look checks a proposal and the branch that came with it.
 func (e *Engine) look(ctx context.Context, t *travel, head, commit repo.OID) (in *incoming, err error) {
 	in = &incoming{travel: t, commit: commit, work: head}
-	for _, step := range []func(context.Context) error{in.read, in.fits, in.compare, func(ctx context.Context) error { return e.verifyIncoming(ctx, in) }} {
+	for _, step := range []func(context.Context) error{in.read, in.fits, in.compare,
+		func(ctx context.Context) error { return e.verifyIncoming(ctx, in) }} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -187,21 +188,24 @@ func (in *incoming) fits(ctx context.Context) error {
 	case p.Branch != "coppice/"+in.Name:
 		return fault.New(fault.Invalid, "the proposal %s is of the branch %.80q", in.Name, p.Branch)
 	case p.Work != string(in.work):
-		return fault.New(fault.Invalid, "the proposal %s is of commit %.64s, and its branch is at %s", in.Name, p.Work, in.work).
+		return fault.New(fault.Invalid, "the proposal %s is of commit %.64s, and its branch is at %s", in.Name,
+			p.Work, in.work).
 			WithHint("one of the two was pushed without the other; ask who made it to push again")
 	}
 	base, start := repo.OID(p.Base), repo.OID(p.Start)
 	own, err := in.repo.Own(ctx, base)
 	if fault.Is(err, fault.NotFound) || err == nil && !own {
 		return fault.New(fault.Conflict, "the proposal stands on commit %.64s, which no branch of %s has", base, in.repo.Top).
-			WithHint("fetch what it stands on: git fetch %s; where that does not have it, ask who proposed it to push %s first", in.Remote, orBranch(p.From))
+			WithHint("fetch what it stands on: git fetch %s; where that does not have it, ask who proposed it to push %s first",
+				in.Remote, orBranch(p.From))
 	}
 	if err != nil {
 		return err
 	}
 	if start != base {
 		if parents, err := in.repo.Parents(ctx, start); err != nil || len(parents) != 1 || parents[0] != base {
-			return fault.New(fault.Invalid, "the proposal begins at commit %.64s, which does not stand on its base alone", start).Because(err)
+			return fault.New(fault.Invalid, "the proposal begins at commit %.64s, which does not stand on its base alone",
+				start).Because(err)
 		}
 		if _, err := in.repo.Examine(ctx, base, start); err != nil {
 			return err
@@ -223,7 +227,8 @@ func orBranch(name string) string {
 // compare computes what changed, and what of it is marked. The patch that came along is not
 // looked at by anybody.
 func (in *incoming) compare(ctx context.Context) (err error) {
-	if in.changes, err = in.repo.Diff(ctx, repo.DiffOptions{From: in.start, To: in.work, Renames: true, Stat: true}); err != nil {
+	if in.changes, err = in.repo.Diff(ctx,
+		repo.DiffOptions{From: in.start, To: in.work, Renames: true, Stat: true}); err != nil {
 		return err
 	}
 	in.marks, err = in.repo.Marks(ctx, in.changes)
@@ -263,16 +268,20 @@ func (e *Engine) verifyIncoming(ctx context.Context, in *incoming) (err error) {
 	case err != nil:
 		return fault.Wrap(err, "verify the ledger of the proposal")
 	case in.log.Sandbox != sandbox:
-		return fault.New(fault.Corrupt, "the ledger of the proposal is of sandbox %s, and it of %.80q", in.log.Sandbox, in.says.Sandbox)
+		return fault.New(fault.Corrupt, "the ledger of the proposal is of sandbox %s, and it of %.80q", in.log.Sandbox,
+			in.says.Sandbox)
 	case in.log.Records < in.says.Ledger.Records:
-		return fault.New(fault.Corrupt, "the ledger of the proposal has %d records, and it says %d", in.log.Records, in.says.Ledger.Records)
+		return fault.New(fault.Corrupt, "the ledger of the proposal has %d records, and it says %d", in.log.Records,
+			in.says.Ledger.Records)
 	case !snapshots[in.says.Snapshot]:
 		return fault.New(fault.Corrupt, "no record tells of the snapshot %.40q that was proposed", in.says.Snapshot)
 	case !rules[in.says.Policy]:
 		return fault.New(fault.Corrupt, "no record names the policy of the proposal")
 	}
 	if policy.DigestOf([]byte(in.policy)) != in.says.Policy {
-		in.differs = append(in.differs, "the text of the policy is not that of the digest which the records name: secrets were taken out of it, or more was changed")
+		in.differs = append(in.differs,
+			"the text of the policy is not that of the digest which the records name: secrets were taken out of it, or more "+
+				"was changed")
 	}
 	return nil
 }
@@ -305,7 +314,8 @@ func (in *incoming) contradict() {
 	changes := make([]proposal.Change, 0, len(in.changes))
 	for _, c := range in.changes {
 		added, deleted = added+c.Added, deleted+c.Deleted
-		one := proposal.Change{Status: string(c.Status), Path: proposal.Path(c.Path), Binary: c.Binary, Added: c.Added, Deleted: c.Deleted}
+		one := proposal.Change{Status: string(c.Status), Path: proposal.Path(c.Path), Binary: c.Binary, Added: c.Added,
+			Deleted: c.Deleted}
 		if c.OldPath != "" {
 			one.OldPath = proposal.Path(c.OldPath)
 		}
@@ -320,7 +330,8 @@ func (in *incoming) contradict() {
 	note("lines deleted", p.Stat.Deleted, deleted)
 	note("marks", p.Stat.Marks, len(marks))
 	note("commits", p.Commits, in.commits)
-	p.Stat.Files, p.Stat.Added, p.Stat.Deleted, p.Stat.Marks, p.Commits = len(changes), added, deleted, len(marks), in.commits
+	p.Stat.Files, p.Stat.Added, p.Stat.Deleted, p.Stat.Marks, p.Commits = len(changes), added, deleted,
+		len(marks), in.commits
 	p.Changes, p.Marks = changes[:min(len(changes), proposal.MaxChanges)], marks[:min(len(marks), proposal.MaxMarks)]
 	said := p.Ledger
 	p.Commands, p.Refused = nil, nil
@@ -332,19 +343,24 @@ func (in *incoming) contradict() {
 	note("refused files and system calls", said.FileRefused, p.Ledger.FileRefused)
 	note("bytes sent", said.BytesOut, p.Ledger.BytesOut)
 	if !in.bound {
-		in.differs = append(in.differs, "no record of the log says that this commit was proposed: the records are real, and may be of other work")
+		in.differs = append(in.differs,
+			"no record of the log says that this commit was proposed: the records are real, and may be of other work")
 	}
 }
 
 // received tells what was found.
 func (in *incoming) received() wire.Received {
 	p := in.says
-	res := wire.Received{Travelled: in.Travelled, Proposal: string(in.commit), Sandbox: string(in.log.Sandbox), Title: p.Title, Time: p.Time.UTC().Truncate(time.Second),
-		Base: p.Base, Start: p.Start, Work: p.Work, From: p.From, Commits: in.commits, Files: p.Stat.Files, Added: p.Stat.Added, Deleted: p.Stat.Deleted,
-		Records: in.log.Records, Bound: in.bound, Differs: in.differs, Summary: proposal.Summary(p), Report: string(proposal.Report(p, in.policy))}
+	res := wire.Received{Travelled: in.Travelled, Proposal: string(in.commit), Sandbox: string(in.log.Sandbox),
+		Title: p.Title, Time: p.Time.UTC().Truncate(time.Second),
+		Base: p.Base, Start: p.Start, Work: p.Work, From: p.From, Commits: in.commits, Files: p.Stat.Files,
+		Added: p.Stat.Added, Deleted: p.Stat.Deleted,
+		Records: in.log.Records, Bound: in.bound, Differs: in.differs, Summary: proposal.Summary(p),
+		Report: string(proposal.Report(p, in.policy))}
 	res.Marks = wireMarks(in.marks, func(repo.Mark) bool { return false })
 	if p.Start != p.Base {
-		res.Warnings = append(res.Warnings, "it began with what was not committed by who proposed it, which is not part of the change")
+		res.Warnings = append(res.Warnings,
+			"it began with what was not committed by who proposed it, which is not part of the change")
 	}
 	if p.Ledger.Lost {
 		res.Warnings = append(res.Warnings, "records were lost where it was made: its ledger does not tell all")

@@ -155,7 +155,8 @@ func (t *tale) hear(r *format.Record) {
 		t.applied = append(t.applied, r)
 	case *format.Undone:
 		is := func(o *format.Record) bool { return o.Seq == b.Seq }
-		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is), slices.DeleteFunc(t.applied, is)
+		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is),
+			slices.DeleteFunc(t.applied, is)
 		for _, one := range []**format.Record{&t.created, &t.moved, &t.policy} {
 			if *one != nil && is(*one) {
 				*one = nil
@@ -170,7 +171,9 @@ func (e *Engine) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err e
 		return nil, nil
 	}
 	tell := func(b format.Body) {
-		out = append(out, ledger.Draft{Sandbox: t.last.Sandbox, Name: t.last.Name, Observer: format.ByDaemon, Policy: t.last.Policy, Tier: t.last.Tier, Body: b})
+		out = append(out,
+			ledger.Draft{Sandbox: t.last.Sandbox, Name: t.last.Name, Observer: format.ByDaemon, Policy: t.last.Policy,
+				Tier: t.last.Tier, Body: b})
 	}
 	no := func(r *format.Record, why string) { tell(&format.Undone{Seq: r.Seq, Reason: why}) }
 	rec, err := e.DB.Sandbox(ctx, string(t.last.Sandbox))
@@ -235,7 +238,8 @@ func (e *Engine) wasMade(ctx context.Context, id string) (bool, error) {
 	if !fault.Is(err, fault.NotFound) {
 		return err == nil, err
 	}
-	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{Kinds: []format.Kind{format.KindDelete}, Limit: 1}) {
+	for r, err := range e.Ledger.Read(ctx, format.Sandbox(id),
+		ledger.Filter{Kinds: []format.Kind{format.KindDelete}, Limit: 1}) {
 		return r != nil, err
 	}
 	return false, nil
@@ -270,7 +274,9 @@ func (d debt) drafts() (out []ledger.Draft) {
 		tell = append(tell, byDaemon(&format.Delete{Sandbox: string(d.Sandbox)})...)
 	}
 	for _, s := range tell {
-		out = append(out, ledger.Draft{Sandbox: format.Sandbox(d.Sandbox), Name: d.Name, Observer: s.by, Policy: d.Policy, Tier: d.Tier, Body: s.body})
+		out = append(out,
+			ledger.Draft{Sandbox: format.Sandbox(d.Sandbox), Name: d.Name, Observer: s.by, Policy: d.Policy,
+				Tier: d.Tier, Body: s.body})
 	}
 	return out
 }

@@ -103,7 +103,8 @@ func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
 		return err
 	}
 	for i, h := range before {
-		own := slices.DeleteFunc(slices.Sorted(maps.Keys(h.Snapshots)), func(id timeline.SnapshotID) bool { return h.Snapshots[id].Sandbox != recs[i].ID })
+		own := slices.DeleteFunc(slices.Sorted(maps.Keys(h.Snapshots)),
+			func(id timeline.SnapshotID) bool { return h.Snapshots[id].Sandbox != recs[i].ID })
 		gone, err := e.done(ctx, debt{Snapshots: own})
 		if err != nil {
 			return err
@@ -147,7 +148,8 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 	}
 	if e.DB.Made() && len(onDisk) > 0 {
 		return fault.New(fault.Corrupt, "the database is missing, but %d layers are there", len(onDisk)).
-			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away", filepath.Join(e.Home, "layers"))
+			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away",
+				filepath.Join(e.Home, "layers"))
 	}
 	dead, err := e.garbage(ctx, nil)
 	if err != nil {

@@ -27,7 +27,8 @@ func (h *home) onDir(name string) wire.Sandbox {
 	if err := os.WriteFile(filepath.Join(src, "base"), []byte("base"), 0o644); err != nil {
 		h.t.Fatal(err)
 	}
-	sb, err := h.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: src}}, func(wire.Progress) {})
+	sb, err := h.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: src}},
+		func(wire.Progress) {})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -99,7 +100,8 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.ExecContext(ctx, "UPDATE layers SET sealed=0 WHERE id IN (SELECT layer FROM routes WHERE top=?)", torn); err != nil {
+	if _, err := db.ExecContext(ctx, "UPDATE layers SET sealed=0 WHERE id IN (SELECT layer FROM routes WHERE top=?)",
+		torn); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -315,7 +317,8 @@ func TestLostDatabaseKeepsTheLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer layers.Close()
-	if _, err := Open(ctx, Config{Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot}); !fault.Is(err, fault.Corrupt) {
+	if _, err := Open(ctx,
+		Config{Home: h.dir, DB: db, Layers: layers, Boxes: h.boxes, BootID: h.boot}); !fault.Is(err, fault.Corrupt) {
 		t.Fatalf("opened without its database: %v", err)
 	}
 	if left, err := layers.List(ctx); err != nil || len(left) == 0 {

@@ -19,7 +19,9 @@ func TestWhatIsRefusedIsRecordedAndIsNotOfTheNetwork(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.id("a")
-	h.gateTells(id, wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/p --token=ghp_abcdefghijklmnopqrstuvwxyz0123456789", PID: 7, Exec: "x1", Reason: "EPERM", Count: 3},
+	h.gateTells(id,
+		wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/p --token=ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+			PID: 7, Exec: "x1", Reason: "EPERM", Count: 3},
 		to("one.example"), wire.NetEvent{Kind: wire.NetRefused, Reason: wire.RefusedUntold, Count: 9})
 	for range 2 {
 		h.tellNet(ctx, h.entry(id))

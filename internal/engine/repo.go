@@ -82,7 +82,8 @@ func (e *Engine) repoOf(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, err
 	case err != nil:
 		return nil, fault.Wrap(err, "open the repository of sandbox %s", rec.Name)
 	case r.Common != rec.Repo.Common:
-		return nil, fault.New(fault.Conflict, "%s is another repository than the one that sandbox %s was made for", rec.Repo.Top, rec.Name).
+		return nil, fault.New(fault.Conflict, "%s is another repository than the one that sandbox %s was made for",
+			rec.Repo.Top, rec.Name).
 			WithHint("its git directory was %s", rec.Repo.Common)
 	}
 	return r, nil

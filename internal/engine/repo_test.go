@@ -74,7 +74,8 @@ func newProjectOn(t *testing.T, layers vfs.FS) *project {
 // git runs git in the repository as its user does.
 func (p *project) git(args ...string) string {
 	p.t.Helper()
-	cmd := exec.Command("git", append([]string{"-C", p.top, "-c", "user.name=U", "-c", "user.email=u@example.com"}, args...)...)
+	cmd := exec.Command("git",
+		append([]string{"-C", p.top, "-c", "user.name=U", "-c", "user.email=u@example.com"}, args...)...)
 	cmd.Env = []string{"HOME=" + p.user, "PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -110,7 +111,9 @@ func (p *project) make(name string, req wire.RepoRequest) (wire.Sandbox, error) 
 	if req.Dir == "" {
 		req.Dir = p.top
 	}
-	return p.Create(p.t.Context(), wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: p.base}, Repo: &req}, func(wire.Progress) {})
+	return p.Create(p.t.Context(),
+		wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: p.base}, Repo: &req},
+		func(wire.Progress) {})
 }
 
 func (p *project) mustMake(name string, req wire.RepoRequest) wire.Sandbox {
@@ -129,8 +132,10 @@ func (p *project) refs() []string {
 // inside runs git in a sandbox's live root, which has the objects elsewhere.
 func (p *project) inside(name string, args ...string) string {
 	p.t.Helper()
-	cmd := exec.Command("git", append([]string{"-C", filepath.Join(p.box(name).root, p.top), "-c", "safe.directory=*"}, args...)...)
-	cmd.Env = []string{"HOME=" + p.user, "PATH=" + os.Getenv("PATH"), "LC_ALL=C", "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + p.top + "/.git/objects"}
+	cmd := exec.Command("git",
+		append([]string{"-C", filepath.Join(p.box(name).root, p.top), "-c", "safe.directory=*"}, args...)...)
+	cmd.Env = []string{"HOME=" + p.user, "PATH=" + os.Getenv("PATH"), "LC_ALL=C",
+		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + p.top + "/.git/objects"}
 	out, err := cmd.Output()
 	if err != nil {
 		p.t.Fatalf("git %q in %s: %v", args, name, err)
@@ -441,14 +446,16 @@ func TestRepositoriesThatCannotBeHad(t *testing.T) {
 		{"/home/me/x", "/home/me/c", ""},
 		{"/tmpx", "/home/me/c", ""},
 	} {
-		if err := canLie(c.top, c.home); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		if err := canLie(c.top, c.home); (err == nil) != (c.want == "") || err != nil &&
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s with the home %s: %v", c.top, c.home, err)
 		}
 	}
 	for _, c := range []struct {
 		hidden string
 		ok     bool
-	}{{"/home/me", false}, {"/home/me/*", false}, {"/home/me/x", false}, {"/home/me/x/.env", true}, {"/objects", false}, {"/home/you", true}} {
+	}{{"/home/me", false}, {"/home/me/*", false}, {"/home/me/x", false}, {"/home/me/x/.env", true}, {"/objects", false},
+		{"/home/you", true}} {
 		if err := shows("/home/me/x", []string{"/objects/1"}, []string{c.hidden}); (err == nil) != c.ok {
 			t.Errorf("with %s hidden: %v", c.hidden, err)
 		}
@@ -461,7 +468,8 @@ func TestRepositoriesThatCannotBeHad(t *testing.T) {
 			t.Errorf("%+v: %v", req, err)
 		}
 		req.Maybe = true
-		if sb, err := p.make(name, req); err != nil || sb.Repo != nil || !slices.ContainsFunc(sb.Warnings, func(w string) bool { return strings.Contains(w, "works on no repository") }) {
+		if sb, err := p.make(name, req); err != nil || sb.Repo != nil ||
+			!slices.ContainsFunc(sb.Warnings, func(w string) bool { return strings.Contains(w, "works on no repository") }) {
 			t.Errorf("%+v: %+v, %v", req, sb.Warnings, err)
 		}
 	}

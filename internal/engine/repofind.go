@@ -74,7 +74,8 @@ func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksi
 		}
 	}
 	if w.dirty && w.base != r.Head.Commit {
-		return nil, fault.New(fault.Invalid, "what is not committed belongs to HEAD, and not to %s", req.Repo.At).WithHint("leave --at or --dirty out")
+		return nil, fault.New(fault.Invalid, "what is not committed belongs to HEAD, and not to %s", req.Repo.At).
+			WithHint("leave --at or --dirty out")
 	}
 	if err := canLie(r.Top, e.Home); err != nil {
 		return nil, err
@@ -96,7 +97,8 @@ func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 		return nil, err
 	}
 	if len(dirs) > rootspec.MaxShared {
-		return nil, fault.New(fault.Unsupported, "the objects of %s lie in %d places, and %d can be shown", r.Top, len(dirs), rootspec.MaxShared).
+		return nil, fault.New(fault.Unsupported, "the objects of %s lie in %d places, and %d can be shown", r.Top, len(dirs),
+			rootspec.MaxShared).
 			WithHint("have it borrow less: git repack -a -d in the repositories that borrow")
 	}
 	for i, d := range dirs {
@@ -113,7 +115,8 @@ func canLie(top, home string) error {
 	case top == "/" || !utf8.ValidString(top):
 		return fault.New(fault.Unsupported, "a repository at %q cannot be shown in a sandbox", top)
 	case rootspec.Within(home, top), rootspec.Within(top, home):
-		return fault.New(fault.Unsupported, "the repository %s holds Coppice's own files, %s", top, home).WithHint("set COPPICE_HOME to a directory outside of it")
+		return fault.New(fault.Unsupported, "the repository %s holds Coppice's own files, %s", top, home).
+			WithHint("set COPPICE_HOME to a directory outside of it")
 	}
 	for _, r := range rootspec.Reserved {
 		if rootspec.Within(top, r) {
@@ -131,7 +134,8 @@ func shows(top string, objects, hidden []string) error {
 		h = strings.TrimSuffix(h, "/*")
 		for _, p := range append([]string{top}, objects...) {
 			if rootspec.Within(p, h) {
-				return fault.New(fault.Denied, "the policy hides %s, and the repository %s with it", h, top).WithHint("see why: coppice policy explain")
+				return fault.New(fault.Denied, "the policy hides %s, and the repository %s with it", h, top).
+					WithHint("see why: coppice policy explain")
 			}
 		}
 	}
@@ -143,7 +147,8 @@ func goesWith(from wire.Source) error {
 	if fromHost(from) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "tier workspace versions one directory: a repository, or what --from names").WithHint("leave --from or --repo out")
+	return fault.New(fault.Invalid, "tier workspace versions one directory: a repository, or what --from names").
+		WithHint("leave --from or --repo out")
 }
 
 func fromHost(from wire.Source) bool { return from.Kind == "" || from.Kind == wire.SourceHost }

@@ -22,7 +22,9 @@ import (
 
 // createOn makes a sandbox that works on a repository: it holds the commits, has the tree
 // imported if it is not, and makes the sandbox's own .git, which is the layer of its first snapshot.
-func (e *Engine) createOn(ctx context.Context, w *worksite, rec *meta.Sandbox, below base, progress func(wire.Progress)) (notes, warnings []string, err error) {
+func (e *Engine) createOn(
+	ctx context.Context, w *worksite, rec *meta.Sandbox, below base, progress func(wire.Progress),
+) (notes, warnings []string, err error) {
 	t, warnings, err := e.treeFor(ctx, w, rec, below)
 	if err != nil {
 		return nil, nil, err
@@ -51,7 +53,9 @@ func (e *Engine) createOn(ctx context.Context, w *worksite, rec *meta.Sandbox, b
 
 // treeFor says what the sandbox is to see of a repository, and in its record what it has
 // of it.
-func (e *Engine) treeFor(ctx context.Context, w *worksite, rec *meta.Sandbox, below base) (t *workTree, warnings []string, err error) {
+func (e *Engine) treeFor(
+	ctx context.Context, w *worksite, rec *meta.Sandbox, below base,
+) (t *workTree, warnings []string, err error) {
 	branch, err := w.beginsOn(rec.Name)
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +78,8 @@ func (e *Engine) treeFor(ctx context.Context, w *worksite, rec *meta.Sandbox, be
 			warnings = append(warnings, fmt.Sprintf("left out: %s: %s", s.Path, s.Why))
 		}
 	}
-	rec.Repo = &meta.Repo{Top: w.Top, Common: w.Common, Dir: w.dir, Branch: branch.Short(), Base: string(t.base), Start: string(t.start), Objects: w.objects}
+	rec.Repo = &meta.Repo{Top: w.Top, Common: w.Common, Dir: w.dir, Branch: branch.Short(), Base: string(t.base),
+		Start: string(t.start), Objects: w.objects}
 	if w.base == w.Head.Commit && w.Head.Branch != "" {
 		rec.Repo.From = w.Head.Branch.Short()
 	}
@@ -103,7 +108,9 @@ func (e *Engine) ownerInside(rec *meta.Sandbox) (uid, gid uint32) {
 
 // recordOn makes the layer of the first snapshot, and then the sandbox. It is errNoTree
 // where the base has gone meanwhile; from when it was looked at it stays.
-func (e *Engine) recordOn(ctx context.Context, w *worksite, t *workTree, rec *meta.Sandbox, b base, held int64) (err error) {
+func (e *Engine) recordOn(
+	ctx context.Context, w *worksite, t *workTree, rec *meta.Sandbox, b base, held int64,
+) (err error) {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	if there, err := e.DB.HasSnapshot(ctx, b.Top); err != nil || !there {
@@ -124,7 +131,8 @@ func (e *Engine) recordOn(ctx context.Context, w *worksite, t *workTree, rec *me
 	if err != nil {
 		return err
 	}
-	if err := e.Layers.Build(ctx, id, func(lb *layer.Builder) error { return e.writeGit(ctx, lb, w, t, rec, v) }); err != nil {
+	if err := e.Layers.Build(ctx, id,
+		func(lb *layer.Builder) error { return e.writeGit(ctx, lb, w, t, rec, v) }); err != nil {
 		return fault.Wrap(err, "make the sandbox's repository")
 	}
 	done, err := e.undertake(ctx, e.drafts(ctx, rec, e.createRecord(rec, "")))
@@ -140,7 +148,9 @@ func (e *Engine) recordOn(ctx context.Context, w *worksite, t *workTree, rec *me
 }
 
 // writeGit writes a sandbox's own .git, on top of the tree that v shows.
-func (e *Engine) writeGit(ctx context.Context, b *layer.Builder, w *worksite, t *workTree, rec *meta.Sandbox, v *layer.View) error {
+func (e *Engine) writeGit(
+	ctx context.Context, b *layer.Builder, w *worksite, t *workTree, rec *meta.Sandbox, v *layer.View,
+) error {
 	at := path.Join(t.top, ".git")
 	if err := leadTo(b, at, func(dir string) (layer.DirMeta, error) { return lookIn(v, dir) }); err != nil {
 		return err

@@ -35,7 +35,8 @@ const maxAway = 90 * 24 * time.Hour
 
 func (e *Engine) holdingOf(rec *meta.Sandbox) holding {
 	r := rec.Repo
-	return holding{Since: e.Now().UTC(), Sandbox: rec.ID, Top: r.Top, Common: r.Common, Commits: slices.Compact([]string{r.Base, r.Start})}
+	return holding{Since: e.Now().UTC(), Sandbox: rec.ID, Top: r.Top, Common: r.Common,
+		Commits: slices.Compact([]string{r.Base, r.Start})}
 }
 
 // hold has the commits of a sandbox that is being made stay in its repository. What it
@@ -53,7 +54,8 @@ func (e *Engine) hold(ctx context.Context, r *repo.Repo, rec *meta.Sandbox) (int
 	for _, c := range h.Commits {
 		if err := e.holdCommit(ctx, r, repo.OID(c)); err != nil {
 			e.heldFor(intent)
-			return 0, errors.Join(err, e.leaveRepo(context.WithoutCancel(ctx), h), e.DB.EndIntent(context.WithoutCancel(ctx), intent))
+			return 0, errors.Join(err, e.leaveRepo(context.WithoutCancel(ctx), h),
+				e.DB.EndIntent(context.WithoutCancel(ctx), intent))
 		}
 	}
 	return intent, nil
@@ -174,7 +176,8 @@ func (e *Engine) leaving(ctx context.Context, rec *meta.Sandbox) (func(error), e
 		if failed == nil {
 			failed = e.leaveRepo(ctx, h)
 			if failed != nil {
-				e.Logger.Warn("references of a sandbox that was removed are left for gc", "repository", h.Top, "sandbox", h.Sandbox, "err", failed)
+				e.Logger.Warn("references of a sandbox that was removed are left for gc", "repository", h.Top,
+					"sandbox", h.Sandbox, "err", failed)
 				return
 			}
 		}

@@ -87,7 +87,8 @@ func (e *Engine) treeOf(ctx context.Context, t *workTree, progress func(wire.Pro
 	began := e.Now()
 	b, out, err := e.importTree(ctx, t, from, progress)
 	if err != nil && from != nil && ctx.Err() == nil && !fault.Is(err, fault.NoSpace) {
-		e.Logger.Warn("the files of a commit are imported as a whole: they cannot be laid on those of another", "commit", t.start, "base", from.ID, "err", err)
+		e.Logger.Warn("the files of a commit are imported as a whole: they cannot be laid on those of another",
+			"commit", t.start, "base", from.ID, "err", err)
 		from = nil
 		b, out, err = e.importTree(ctx, t, nil, progress)
 	}
@@ -100,9 +101,11 @@ func (e *Engine) treeOf(ctx context.Context, t *workTree, progress func(wire.Pro
 	}
 	what := fmt.Sprintf("imported %d %s of commit %s", out.Files, files, short(t.start))
 	if from != nil {
-		what = fmt.Sprintf("imported the %d %s in which commit %s differs from %s", out.Files, files, short(t.start), short(repo.OID(from.Print)))
+		what = fmt.Sprintf("imported the %d %s in which commit %s differs from %s", out.Files, files, short(t.start),
+			short(repo.OID(from.Print)))
 	}
-	b.Notes = append(b.Notes, fmt.Sprintf("%s in %s; the next sandbox at it shares them", what, e.Now().Sub(began).Round(time.Millisecond)))
+	b.Notes = append(b.Notes,
+		fmt.Sprintf("%s in %s; the next sandbox at it shares them", what, e.Now().Sub(began).Round(time.Millisecond)))
 	return b, nil
 }
 
@@ -157,7 +160,9 @@ func (e *Engine) nearTree(ctx context.Context, t *workTree) (*meta.Base, error) 
 
 // importTree makes the base of a tree, of what differs from another one. The caller holds
 // importing.
-func (e *Engine) importTree(ctx context.Context, t *workTree, from *meta.Base, progress func(wire.Progress)) (_ base, out repo.CheckedOut, err error) {
+func (e *Engine) importTree(
+	ctx context.Context, t *workTree, from *meta.Base, progress func(wire.Progress),
+) (_ base, out repo.CheckedOut, err error) {
 	w := &treeWriter{workTree: t}
 	b := meta.Base{Key: t.key(t.dirty()), Label: t.Top + " at " + short(t.start), Print: t.print(), Parent: t.below}
 	w.progress = func(done, total int64) {
@@ -179,7 +184,8 @@ func (e *Engine) importTree(ctx context.Context, t *workTree, from *meta.Base, p
 		return base{}, out, err
 	}
 	defer made()
-	if err := e.Layers.Build(ctx, id, func(lb *layer.Builder) error { out, err = w.write(ctx, lb); return err }); err != nil {
+	if err := e.Layers.Build(ctx, id,
+		func(lb *layer.Builder) error { out, err = w.write(ctx, lb); return err }); err != nil {
 		return base{}, out, fault.Wrap(err, "import commit %s of %s", short(t.start), t.Top)
 	}
 	got, err := e.addBase(ctx, b, id, layer.Report{Entries: int64(out.Files), Bytes: out.Bytes})
@@ -216,7 +222,8 @@ func readGitIndex(f *os.File) ([]byte, error) {
 		return nil, fault.Wrap(err, "read the index of a base")
 	}
 	if info.Size() > limit.IndexBytes {
-		return nil, fault.New(fault.TooLarge, "the index of a base has %d bytes, and the limit is %d", info.Size(), int64(limit.IndexBytes)).
+		return nil, fault.New(fault.TooLarge, "the index of a base has %d bytes, and the limit is %d", info.Size(),
+			int64(limit.IndexBytes)).
 			WithHint("create the sandbox without the repository: coppice create --no-repo")
 	}
 	text, err := io.ReadAll(io.LimitReader(f, limit.IndexBytes))
@@ -302,7 +309,8 @@ func lookIn(v *layer.View, dir string) (layer.DirMeta, error) {
 	if err == nil && !at.IsDir() {
 		err = fault.New(fault.Conflict, "%s is no directory in what the repository is to lie on", dir)
 	}
-	return layer.DirMeta{Mode: at.Mode & 0o7777, UID: at.UID, GID: at.GID, Mtime: time.Unix(0, at.Mtime), Skeleton: true}, err
+	return layer.DirMeta{Mode: at.Mode & 0o7777, UID: at.UID, GID: at.GID, Mtime: time.Unix(0, at.Mtime), Skeleton: true},
+		err
 }
 
 // leadTo makes the directories above a path.

@@ -215,7 +215,9 @@ func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at tim
 	if err != nil {
 		return nil, err
 	}
-	if _, err = e.capture(ctx, s, rec, note{cause: timeline.CauseCheckout, message: "before its processes go on from memory"}); err == nil && (rec.Head != at || e.presented(rec)) {
+	if _, err = e.capture(ctx, s, rec,
+		note{cause: timeline.CauseCheckout, message: "before its processes go on from memory"}); err == nil &&
+		(rec.Head != at || e.presented(rec)) {
 		err = e.reset(ctx, s, rec, at, nil)
 	}
 	if err != nil {
@@ -250,7 +252,9 @@ func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *imag
 
 // adoptCommands takes up the commands that go on in a box, under the ids that they had: run
 // is that of the supervised one.
-func (e *Engine) adoptCommands(ctx context.Context, s *held, rec *meta.Sandbox, b Box, run string) (ids []string, err error) {
+func (e *Engine) adoptCommands(
+	ctx context.Context, s *held, rec *meta.Sandbox, b Box, run string,
+) (ids []string, err error) {
 	all, err := b.Execs(ctx)
 	if err != nil {
 		return nil, err
@@ -271,7 +275,8 @@ func (e *Engine) adoptCommands(ctx context.Context, s *held, rec *meta.Sandbox, 
 			again := *rec.Run
 			again.Exec, again.Started, again.Ended, again.Exit = x.ID, now.UTC(), nil, nil
 			rec.Run = &again
-			if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
+			if err := e.DB.UpdateSandbox(ctx, s.ID,
+				func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
 				return nil, err
 			}
 			c.run = again
@@ -296,7 +301,8 @@ func (e *Engine) resealInside(ctx context.Context, id string) error {
 		return &failed{stepHooks, err}
 	}
 	if keys > 0 {
-		if err := e.resealBy(ctx, id, stepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c", newHostKeys); err != nil {
+		if err := e.resealBy(ctx, id, stepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c",
+			newHostKeys); err != nil {
 			return err
 		}
 	}
@@ -358,7 +364,8 @@ func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit in
 	case exit.TimedOut:
 		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, limit/1000)
 	case exit.Code != 0:
-		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code, cmp.Or(end(string(out.all)), exit.Message, "it has printed nothing"))
+		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code,
+			cmp.Or(end(string(out.all)), exit.Message, "it has printed nothing"))
 	}
 	if err != nil {
 		return &failed{step, err}

@@ -35,11 +35,13 @@ func TestAHookHasItsTime(t *testing.T) {
 		end    wire.Exit
 		reason string
 	}{
-		"done":    {wire.Exit{}, ""},
-		"late":    {wire.Exit{Code: 124, TimedOut: true}, name + " did not end in 30 s"},
-		"limited": {wire.Exit{Code: 124, TimedOut: true, Limit: wire.LimitTime, Message: "it took longer than time=1s"}, name + " was ended: it took longer than time=1s"},
-		"loud":    {wire.Exit{Code: 153, Limit: wire.LimitOutput, Message: "it printed more than output=1"}, name + " was ended: it printed more than output=1"},
-		"absent":  {wire.Exit{Code: 127, Message: "no such file"}, name + " ended with exit code 127: no such file"},
+		"done": {wire.Exit{}, ""},
+		"late": {wire.Exit{Code: 124, TimedOut: true}, name + " did not end in 30 s"},
+		"limited": {wire.Exit{Code: 124, TimedOut: true, Limit: wire.LimitTime, Message: "it took longer than time=1s"},
+			name + " was ended: it took longer than time=1s"},
+		"loud": {wire.Exit{Code: 153, Limit: wire.LimitOutput, Message: "it printed more than output=1"},
+			name + " was ended: it printed more than output=1"},
+		"absent": {wire.Exit{Code: 127, Message: "no such file"}, name + " ended with exit code 127: no such file"},
 	} {
 		h.boxes.mu.Lock()
 		h.boxes.hookEnd, h.boxes.hooked = c.end, nil
@@ -49,7 +51,8 @@ func TestAHookHasItsTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		q, released := res.Sandboxes[0].Quarantine, h.live(t, fork).released.Load()
-		if c.reason == "" && (q != nil || released != 1) || c.reason != "" && (q == nil || q.Step != "hook" || q.Reason != c.reason || released != 0) {
+		if c.reason == "" && (q != nil || released != 1) || c.reason != "" &&
+			(q == nil || q.Step != "hook" || q.Reason != c.reason || released != 0) {
 			t.Errorf("%s: %+v, released %d times", fork, q, released)
 		}
 		if ran := h.boxes.hooked; len(ran) != 1 || ran[0].TimeoutMS != 30_000 || ran[0].Cmd[0] != name {
@@ -61,7 +64,8 @@ func TestAHookHasItsTime(t *testing.T) {
 // Where the user of a sandbox cannot see whether there are hooks, nobody knows that they were
 // run.
 func TestHooksThatCannotBeSeen(t *testing.T) {
-	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Getuid() == 0 && len(strings.Fields(string(ids))) == 3 && strings.Fields(string(ids))[2] == "1" {
+	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Getuid() == 0 &&
+		len(strings.Fields(string(ids))) == 3 && strings.Fields(string(ids))[2] == "1" {
 		t.Skip("needs real-root: to have a user who is not root")
 	}
 	h := newHome(t)

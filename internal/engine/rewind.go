@@ -37,7 +37,10 @@ type rewinding struct {
 // rewind brings the frozen sandbox's files to a snapshot, moves HEAD there and
 // lets the processes go on, also when it fails. HEAD, just captured, is what the
 // live root holds before. It says how many paths were changed.
-func (e *Engine) rewind(ctx context.Context, s *held, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string, redo []timeline.SnapshotID) (paths int, err error) {
+func (e *Engine) rewind(
+	ctx context.Context, s *held, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string,
+	redo []timeline.SnapshotID,
+) (paths int, err error) {
 	if err := e.staysInPlace(ctx, rec, to); err != nil {
 		return 0, errors.Join(err, f.Thaw())
 	}
@@ -63,12 +66,14 @@ func (e *Engine) rewind(ctx context.Context, s *held, rec *meta.Sandbox, f Froze
 		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.ID, rec.Head, ix) == nil {
 			s.index, s.of = ix, rec.Head
 		}
-		return 0, errors.Join(fault.Wrap(err, "change the files of sandbox %s in place; they are back as they were", rec.Name),
+		return 0, errors.Join(
+			fault.Wrap(err, "change the files of sandbox %s in place; they are back as they were", rec.Name),
 			e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
 	// Neither here nor there. The processes go on, and what they find is kept.
 	kept := rec.Head
-	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were changed in place only partly", rec.Name).Because(errors.Join(err, back)).
+	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were changed in place only partly", rec.Name).
+		Because(errors.Join(err, back)).
 		WithHint("make room if it is that, then go to what was there before: coppice checkout %s %s", rec.Name, kept)
 	thawed := f.Thaw()
 	_, kerr := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: halfway(what)})
@@ -81,7 +86,9 @@ func halfway(what string) string {
 
 // arrive records that the live root holds a snapshot now. Its index is on the
 // disk before that is acknowledged.
-func (e *Engine) arrive(ctx context.Context, s *held, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID) error {
+func (e *Engine) arrive(
+	ctx context.Context, s *held, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID,
+) error {
 	ix, err := w.index(ctx, s)
 	if err != nil {
 		return err
@@ -175,7 +182,8 @@ func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w
 	}
 	if !w.drv.Plain() {
 		if w.root.Dir == nil {
-			return nil, errors.Join(fault.New(fault.Internal, "the live root of sandbox %s is not mounted", rec.Name), w.root.Close())
+			return nil, errors.Join(fault.New(fault.Internal, "the live root of sandbox %s is not mounted", rec.Name),
+				w.root.Close())
 		}
 		w.dir = int(w.root.Dir.Fd())
 		return w, nil
@@ -183,7 +191,8 @@ func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w
 	// A plain tree is the same from here, and ids are as they are stored.
 	w.root.Owners = layer.Owners{}
 	w.own = true
-	if w.dir, err = unix.Open(w.parts[0].Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+	if w.dir, err = unix.Open(w.parts[0].Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+		0); err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the live root of sandbox %s", rec.Name), w.root.Close())
 	}
 	return w, nil
@@ -263,6 +272,7 @@ func (w *rewrite) mapped() func(string, uint64) bool {
 
 // index is the index of the parts as they are now.
 func (w *rewrite) index(ctx context.Context, s *held) (*layer.Index, error) {
-	ix, err := w.e.Layers.Rescan(ctx, layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain()})
+	ix, err := w.e.Layers.Rescan(ctx,
+		layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain()})
 	return ix, fault.Wrap(err, "scan sandbox %s", w.rec.Name)
 }

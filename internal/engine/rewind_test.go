@@ -89,7 +89,9 @@ func TestAMoveInPlaceWithoutProcessesIsAnOrdinaryOne(t *testing.T) {
 
 // moveOverFault moves in place to a snapshot, with the k-th write failing, and with all
 // after it where it stays; failed says that there were so many.
-func moveOverFault(t *testing.T, h *home, f *vfs.Faulty, to string, k int, errno unix.Errno, stays bool) (failed bool, err error) {
+func moveOverFault(
+	t *testing.T, h *home, f *vfs.Faulty, to string, k int, errno unix.Errno, stays bool,
+) (failed bool, err error) {
 	t.Helper()
 	calm(t, h)
 	f.FailAt(k, errno, stays)

@@ -61,8 +61,9 @@ func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (
 		}
 	}
 	if s.run != nil {
-		return nil, nil, wire.Run{}, nil, fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
-			WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
+		return nil, nil, wire.Run{}, nil,
+			fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
+				WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
 	}
 	run, session, err = e.startRun(ctx, s, &rec, wire.Run{RunRequest: req})
 	return s.entry, s.run, run, session, err
@@ -70,7 +71,8 @@ func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (
 
 func checkRun(req *wire.RunRequest, name string) error {
 	if len(req.Cmd) == 0 {
-		return fault.New(fault.Invalid, "no command was given").WithHint("give it after --, as in: coppice run --in %s -- bash", name)
+		return fault.New(fault.Invalid, "no command was given").
+			WithHint("give it after --, as in: coppice run --in %s -- bash", name)
 	}
 	switch req.Restart {
 	case "":
@@ -241,7 +243,8 @@ func (e *Engine) runEnded(sbx *entry, c *command, end Ended, err error) bool {
 			return true
 		}
 		if dberr != nil {
-			e.endRun(s, c, wire.Exit{Code: end.Code, Signal: end.Signal, Message: "the sandbox was removed while the command ran"})
+			e.endRun(s, c,
+				wire.Exit{Code: end.Code, Signal: end.Signal, Message: "the sandbox was removed while the command ran"})
 			s.unlock(e)
 			return true
 		}
@@ -314,7 +317,8 @@ func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	tell := func(t taken) []testimony {
 		return e.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), with: tell})
+	t, err := e.capture(ctx, s, rec,
+		note{cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), with: tell})
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
 		t.told = err == nil
@@ -340,8 +344,10 @@ func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	x := exitOf(c, end, err)
 	code := x.Code
 	e.tellDenials(ctx, s.entry)
-	t, cerr := e.capture(ctx, s, rec, note{cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code, still: end.Alone && s.begun == 1 && !s.mapped,
-		with: func(t taken) []testimony { return e.exitRecords(ctx, rec, c, end, withHead(x, t.id, t), t) }})
+	t, cerr := e.capture(ctx, s, rec,
+		note{cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code,
+			still: end.Alone && s.begun == 1 && !s.mapped,
+			with:  func(t taken) []testimony { return e.exitRecords(ctx, rec, c, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		e.Logger.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
@@ -429,7 +435,8 @@ func (e *Engine) restart(ctx context.Context, s *held, rec *meta.Sandbox) (bool,
 	}
 	run, session, err := e.startRun(ctx, s, rec, c.run)
 	if err != nil {
-		return false, fault.Wrap(err, "sandbox %s is at snapshot %s, but its command is not started again", rec.Name, rec.Head)
+		return false,
+			fault.Wrap(err, "sandbox %s is at snapshot %s, but its command is not started again", rec.Name, rec.Head)
 	}
 	session.Close()
 	if run.Exit != nil { // it cannot be run there
@@ -443,7 +450,9 @@ func commandLine(cmd []string) string { return label.OfCommand(wire.ExecRequest{
 
 // attachRun connects a client to the supervised command, over all its starts,
 // until it has ended for good or the client has gone: then it runs on.
-func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) attachRun(
+	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
 	s, rec, err := e.acquire(ctx, name, "attaching")
 	if err != nil {
 		return wire.Exit{}, err
@@ -460,7 +469,8 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 				WithHint("start one with: coppice run --in %s -- CMD", rec.Name)
 		}
 		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has ended", rec.Name).
-			WithHint("what it changed is in the history: coppice log %s; start it again with: coppice run --in %s -- CMD", rec.Name, rec.Name)
+			WithHint("what it changed is in the history: coppice log %s; start it again with: coppice run --in %s -- CMD",
+				rec.Name, rec.Name)
 	}
 	if req.Attach != wire.AttachRun && req.Attach != c.id {
 		req.Offset = 0 // the client counted the bytes of an earlier start
@@ -469,7 +479,9 @@ func (e *Engine) attachRun(ctx context.Context, name string, req wire.ExecReques
 }
 
 // runAttached starts the supervised command and connects the client to it.
-func (e *Engine) runAttached(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (e *Engine) runAttached(
+	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
 	waited, unwatch := sandbox.WithWaiter(ctx, stream)
 	sbx, c, run, session, err := e.newRun(waited, name, *req.Run)
 	unwatch()

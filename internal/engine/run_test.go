@@ -30,7 +30,8 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			h := newHome(t)
-			if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+			if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
+				ignore); err != nil {
 				t.Fatal(err)
 			}
 			b := h.box("a")
@@ -38,7 +39,9 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			run := wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartNo, Capture: wire.Capture{Off: true}}, Exec: id, Starts: 1, Started: time.Now()}
+			run := wire.Run{
+				RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartNo, Capture: wire.Capture{Off: true}},
+				Exec:       id, Starts: 1, Started: time.Now()}
 			err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
 			if err != nil {
 				t.Fatal(err)
@@ -87,7 +90,8 @@ func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 	for starts, stopped := range map[int]bool{1: false, 2: true} {
 		ctx := context.Background()
 		h := newHome(t)
-		if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}}, ignore); err != nil {
+		if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
+			ignore); err != nil {
 			t.Fatal(err)
 		}
 		b := h.box("a")
@@ -98,7 +102,9 @@ func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		run := wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartOnRewind, Capture: wire.Capture{Off: true}}, Exec: id, Starts: 1, Started: time.Now()}
+		run := wire.Run{
+			RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartOnRewind, Capture: wire.Capture{Off: true}},
+			Exec:       id, Starts: 1, Started: time.Now()}
 		err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
 		if err != nil {
 			t.Fatal(err)

@@ -40,7 +40,8 @@ func TestTenThousandSandboxes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "box-0"}, ignore); !fault.Is(err, fault.Exists) && !fault.Is(err, fault.Unsupported) {
+	if _, err := h.Create(ctx, wire.CreateRequest{Name: "box-0"}, ignore); !fault.Is(err, fault.Exists) &&
+		!fault.Is(err, fault.Unsupported) {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	for i := range forks.Sandboxes[:100] {
@@ -82,7 +83,8 @@ func TestTenThousandSandboxes(t *testing.T) {
 		if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 || v.Layers < 101 {
 			t.Errorf("verify: %+v, %v", v, err)
 		}
-		if res, err := h.GC(ctx, wire.GCRequest{DryRun: true, Keep: wire.Keep{Last: 1}}, ignore); err != nil || len(res.Removed) > 0 {
+		if res, err := h.GC(ctx, wire.GCRequest{DryRun: true, Keep: wire.Keep{Last: 1}}, ignore); err != nil ||
+			len(res.Removed) > 0 {
 			t.Errorf("gc would remove %d snapshots, %v", len(res.Removed), err)
 		}
 	}

@@ -40,8 +40,11 @@ func (e *Engine) signer(ctx context.Context, v *format.Verified, accept string) 
 		s.Since = known.Since
 		return s, nil
 	case accept != v.Key:
-		return s, fault.New(fault.Denied, "THE KEY HAS CHANGED: the log %.80s was signed by %.120s, and now by %.120s, which does not follow from it", s.Origin, known.Key, v.Key).
-			WithHint("somebody may forge it. Ask whose log it is, by another way; if the new key is right: --trust-key %s", v.Key)
+		return s, fault.New(fault.Denied,
+			"THE KEY HAS CHANGED: the log %.80s was signed by %.120s, and now by %.120s, which does not follow from it",
+			s.Origin, known.Key, v.Key).
+			WithHint("somebody may forge it. Ask whose log it is, by another way; if the new key is right: --trust-key %s",
+				v.Key)
 	default:
 		s.Changed = known.Key
 	}

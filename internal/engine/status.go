@@ -44,7 +44,8 @@ func (e *Engine) Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
-		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env, Limits: rec.Limits,
+		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env,
+		Limits:     rec.Limits,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 		Repo: wireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}
@@ -114,8 +115,9 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 			res.Notices = append(res.Notices, "what counts towards the disk limit cannot be told: "+err.Error())
 		}
 		if usedUp(res.Disk.Limited, rec.Limits.Disk) {
-			res.Notices = append(res.Notices, "the disk limit is used up; where snapshots are a part of it, drop some: coppice gc --keep-last N "+
-				rec.Name+", or coppice delete "+rec.Name+" REF")
+			res.Notices = append(res.Notices,
+				"the disk limit is used up; where snapshots are a part of it, drop some: coppice gc --keep-last N "+
+					rec.Name+", or coppice delete "+rec.Name+" REF")
 		}
 	}
 	if drv, ok := e.Drivers[rec.Driver].(rootfs.Reporter); ok {
@@ -125,17 +127,21 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	if rec.Host && rec.HostPrint != e.HostPrint() {
 		res.Notices = append(res.Notices,
-			"the host's own files have changed since this sandbox was made; what it has not changed itself shows them as they are now")
+			"the host's own files have changed since this sandbox was made; what it has not changed itself shows them as "+
+				"they are now")
 	}
 	if rec.Tournament != "" {
 		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
 			", which coppice gc removes; to keep it, fork it: coppice fork "+rec.Name)
 	}
 	if h := rec.Halted; h != nil {
-		res.Notices = append(res.Notices, "its processes were killed at "+h.At.Format(time.RFC3339)+": "+h.Why+"; what they had written is in the history")
+		res.Notices = append(res.Notices,
+			"its processes were killed at "+h.At.Format(time.RFC3339)+": "+h.Why+"; what they had written is in the history")
 	}
 	if q := rec.Quarantine; q != nil {
-		res.Notices = append(res.Notices, "it is quarantined, and nothing passes its gate: "+q.Reason+"; try again with: coppice resume "+rec.Name+", or remove it: coppice rm "+rec.Name)
+		res.Notices = append(res.Notices,
+			"it is quarantined, and nothing passes its gate: "+q.Reason+"; try again with: coppice resume "+rec.Name+
+				", or remove it: coppice rm "+rec.Name)
 	}
 	res.Notices = append(res.Notices, rec.Notices...)
 	return res, nil

@@ -21,7 +21,8 @@ func TestRecovery_PassesOverWhatCannotBeRemoved(t *testing.T) {
 	h.close()
 	// A mount point cannot be removed: EBUSY.
 	var held []string
-	for _, p := range []string{"sandboxes/0123456789ab.removed/live/1/root", "sandboxes/0123456789ab/run", "layers/tmp/rm-0123456789abcdef/fs", "masks/left/x"} {
+	for _, p := range []string{"sandboxes/0123456789ab.removed/live/1/root", "sandboxes/0123456789ab/run",
+		"layers/tmp/rm-0123456789abcdef/fs", "masks/left/x"} {
 		dir := filepath.Join(h.dir, p)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)

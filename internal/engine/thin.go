@@ -102,7 +102,9 @@ func (e *Engine) thin(ctx context.Context, id timeline.SandboxID) error {
 }
 
 // thinPlan is what goes now.
-func thinPlan(rec *meta.Sandbox, h *timeline.History, held map[timeline.SnapshotID]bool, now time.Time) []timeline.SnapshotID {
+func thinPlan(
+	rec *meta.Sandbox, h *timeline.History, held map[timeline.SnapshotID]bool, now time.Time,
+) []timeline.SnapshotID {
 	recent, all := rec.KeepRecent, time.Duration(rec.KeepForMS)*time.Millisecond
 	if recent == 0 {
 		recent = wire.DefaultKeepRecent

@@ -63,7 +63,9 @@ func (h *home) thinNow(name string) {
 func TestAutomaticSnapshotsThinOut(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 3, KeepForMS: 60_000}, ignore); err != nil {
+	if _, err := h.Create(ctx,
+		wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 3,
+			KeepForMS: 60_000}, ignore); err != nil {
 		t.Fatal(err)
 	}
 	h.run("a", "true")
@@ -171,7 +173,9 @@ func TestAutomaticSnapshotsThinOut(t *testing.T) {
 func TestThinningComesByItself(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 1, KeepForMS: 1}, ignore); err != nil {
+	if _, err := h.Create(ctx,
+		wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 1,
+			KeepForMS: 1}, ignore); err != nil {
 		t.Fatal(err)
 	}
 	h.run("a", "true")
@@ -265,7 +269,9 @@ func TestAWeekOfAutomaticSnapshots(t *testing.T) {
 		step, days = 15*time.Minute, 2
 	}
 	h, clock := newClockedHome(t)
-	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 20}, ignore); err != nil {
+	if _, err := h.Create(ctx,
+		wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}, KeepRecent: 20},
+		ignore); err != nil {
 		t.Fatal(err)
 	}
 	h.run("a", "true")
@@ -300,7 +306,8 @@ func TestAWeekOfAutomaticSnapshots(t *testing.T) {
 			sizes = append(sizes, onDisk(t, filepath.Join(h.dir, "layers")))
 		}
 	}
-	t.Logf("%d snapshots were taken in %d days; at the end of each day there were %v, of %v bytes on the disk", days*perDay, days, counts, sizes)
+	t.Logf("%d snapshots were taken in %d days; at the end of each day there were %v, of %v bytes on the disk",
+		days*perDay, days, counts, sizes)
 	// A day of all, since they are rarer than one a minute, hours for a week, and
 	// days before that.
 	for day, n := range counts {

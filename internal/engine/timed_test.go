@@ -50,7 +50,8 @@ func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
 	for range 2 {
 		h.box("a")
 		all := ends()
-		if len(all) != 2 || all[1].Rule != "three.example:443" || all[1].Policy != h.verdict("a", "one.example").Policy || !strings.Contains(all[1].Reason, now.Format(time.RFC3339)) {
+		if len(all) != 2 || all[1].Rule != "three.example:443" || all[1].Policy != h.verdict("a", "one.example").
+			Policy || !strings.Contains(all[1].Reason, now.Format(time.RFC3339)) {
 			t.Fatalf("%+v", all)
 		}
 		if _, err := h.Stop(ctx, "a"); err != nil {

@@ -28,7 +28,9 @@ const maxCandidates = 1000
 // finds the winner, whose snapshot becomes a branch of the sandbox's history. The
 // forks stay, marked, until gc. When ctx ends before there is a winner, whatever
 // runs is killed and the forks are removed; the sandbox is as it was.
-func (e *Engine) Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (res wire.TournamentResult, err error) {
+func (e *Engine) Tournament(
+	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
+) (res wire.TournamentResult, err error) {
 	if req.Candidates, err = entrants(req); err != nil {
 		return res, err
 	}
@@ -69,7 +71,8 @@ func (e *Engine) Tournament(ctx context.Context, name string, req wire.Tournamen
 	e.Feed.Emit(ev)
 	if win >= 0 && req.Keep {
 		if _, err := e.Checkout(ctx, string(rec.ID), wire.CheckoutRequest{Node: res.WinnerNode}); err != nil {
-			return res, fault.Wrap(err, "candidate %q wins with snapshot %s, but sandbox %s could not be brought there", res.Winner, res.WinnerNode, rec.Name)
+			return res, fault.Wrap(err, "candidate %q wins with snapshot %s, but sandbox %s could not be brought there",
+				res.Winner, res.WinnerNode, rec.Name)
 		}
 	}
 	res.Head, err = e.Head(ctx, string(rec.ID))
@@ -84,15 +87,18 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	case n == 0:
 		return nil, fault.New(fault.Invalid, "a tournament without candidates").WithHint(how)
 	case n > maxCandidates:
-		return nil, fault.New(fault.Invalid, "%d candidates: the limit is %d", n, maxCandidates).WithHint("leave some to another tournament")
+		return nil, fault.New(fault.Invalid, "%d candidates: the limit is %d", n, maxCandidates).
+			WithHint("leave some to another tournament")
 	case strings.TrimSpace(req.Test) == "":
 		return nil, fault.New(fault.Invalid, "a tournament without a test").WithHint(how)
 	case req.Jobs < 0:
-		return nil, fault.New(fault.Invalid, "%d candidates at once", req.Jobs).WithHint("give a number of 1 or more, or leave it out")
+		return nil, fault.New(fault.Invalid, "%d candidates at once", req.Jobs).
+			WithHint("give a number of 1 or more, or leave it out")
 	case req.TimeoutMS < 0:
 		return nil, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
 	case strings.ContainsRune(req.Test+req.Score, 0):
-		return nil, fault.New(fault.Invalid, "a command holds a zero byte").WithHint("leave it out: no program can be given one")
+		return nil, fault.New(fault.Invalid, "a command holds a zero byte").
+			WithHint("leave it out: no program can be given one")
 	}
 	out := make([]wire.Candidate, n)
 	seen := make(map[string]bool, n)
@@ -104,7 +110,8 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 		case strings.TrimSpace(c.Cmd) == "":
 			return nil, fault.New(fault.Invalid, "candidate %q has no command", c.Name).WithHint(how)
 		case strings.ContainsRune(c.Cmd, 0):
-			return nil, fault.New(fault.Invalid, "the command of candidate %q holds a zero byte", c.Name).WithHint("leave it out: no program can be given one")
+			return nil, fault.New(fault.Invalid, "the command of candidate %q holds a zero byte", c.Name).
+				WithHint("leave it out: no program can be given one")
 		case seen[c.Name]:
 			return nil, fault.New(fault.Invalid, "two candidates are called %q", c.Name).WithHint("give each a name of its own")
 		}
@@ -116,7 +123,9 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 
 // draw makes the forks of a new tournament, called box-t3f2a-1 and so on, which gc
 // leaves alone until played is called.
-func (e *Engine) draw(ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
+func (e *Engine) draw(
+	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest,
+) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
 	n := len(req.Candidates)
 	room := timeline.MaxName - len("-t3f2a-"+itoa(n))
 	for tries := 0; ; tries++ {
@@ -160,7 +169,10 @@ func (e *Engine) scratch(ctx context.Context, forks []wire.Sandbox) error {
 
 // contest runs all candidates, so many at once. forks[i] began at snapshot at, and
 // belongs to req.Candidates[i].
-func (e *Engine) contest(ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, at timeline.SnapshotID, forks []wire.Sandbox, progress func(wire.Progress)) ([]wire.TournamentBranch, error) {
+func (e *Engine) contest(
+	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, at timeline.SnapshotID, forks []wire.Sandbox,
+	progress func(wire.Progress),
+) ([]wire.TournamentBranch, error) {
 	need := rec.Limits.Memory
 	if need <= 0 {
 		need = roomForOne
@@ -176,7 +188,8 @@ func (e *Engine) contest(ctx context.Context, rec *meta.Sandbox, req wire.Tourna
 		if b != nil {
 			done++
 		}
-		progress(wire.Progress{Phase: "tournament", Unit: "candidates", Done: int64(done), Total: int64(len(forks)), Branch: b})
+		progress(wire.Progress{Phase: "tournament", Unit: "candidates", Done: int64(done),
+			Total: int64(len(forks)), Branch: b})
 	}
 	tell(nil)
 	for i, f := range forks {
@@ -195,7 +208,8 @@ func (e *Engine) contest(ctx context.Context, rec *meta.Sandbox, req wire.Tourna
 	}
 	err := g.Wait()
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Cancelled, "the tournament of sandbox %s was broken off; its forks are removed", rec.Name).Because(context.Cause(ctx))
+		return nil, fault.New(fault.Cancelled, "the tournament of sandbox %s was broken off; its forks are removed",
+			rec.Name).Because(context.Cause(ctx))
 	}
 	return branches, err
 }

@@ -114,8 +114,10 @@ func TestTheFirstThatPassesWins(t *testing.T) {
 	base := h.run("a", "write", "f", "before").Head
 	h.run("a", "write", "f", "now")
 	var told []string
-	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Base: base, Test: "has good;write trace x;say tested", Candidates: []wire.Candidate{
-		{Cmd: "say one;exit 3"}, {Name: "\x1b[2J", Cmd: "write good 12345;write f after"}, {Cmd: "write good 2;exit 7"}, {Name: "odd", Cmd: "dance"}}},
+	res, err := h.Tournament(ctx, "a",
+		wire.TournamentRequest{Base: base, Test: "has good;write trace x;say tested", Candidates: []wire.Candidate{
+			{Cmd: "say one;exit 3"}, {Name: "\x1b[2J", Cmd: "write good 12345;write f after"}, {Cmd: "write good 2;exit 7"},
+			{Name: "odd", Cmd: "dance"}}},
 		func(p wire.Progress) {
 			if p.Branch != nil {
 				told = append(told, p.Branch.Name)
@@ -135,7 +137,8 @@ func TestTheFirstThatPassesWins(t *testing.T) {
 		{Exit: 3, TestExit: 1, Tail: "one\nno good"}, {Paths: 2, Bytes: 10}, {Exit: 7, Paths: 1, Bytes: 1, Tail: "tested"},
 		{Exit: 125, TestExit: 125, Tail: "no such command \"dance\"\nhint: use another"},
 	} {
-		if b[i].Exit != want.Exit || b[i].TestExit != want.TestExit || b[i].Paths != want.Paths || b[i].Bytes != want.Bytes || b[i].Tail != want.Tail {
+		if b[i].Exit != want.Exit || b[i].TestExit != want.TestExit || b[i].Paths != want.Paths || b[i].Bytes != want.Bytes ||
+			b[i].Tail != want.Tail {
 			t.Errorf("%d: %+v", i, b[i])
 		}
 	}
@@ -190,12 +193,14 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 	h.onDir("a")
 	h.run("a", "write", "f", "now")
 	before := h.run("a", "write", "mine", "kept").Head
-	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Score: "has s;say 7 points;say -1.5", Keep: true,
-		Candidates: candidates("exit 1", "write s 1;write f b", "write s 1;write f c")}, ignore)
+	res, err := h.Tournament(ctx, "a",
+		wire.TournamentRequest{Test: "has f", Score: "has s;say 7 points;say -1.5", Keep: true,
+			Candidates: candidates("exit 1", "write s 1;write f b", "write s 1;write f c")}, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := res.Branches; s[0].Score != nil || *s[1].Score != -1.5 || *s[2].Score != -1.5 || res.Winner != "2" || res.Head != s[1].Node {
+	if s := res.Branches; s[0].Score != nil || *s[1].Score != -1.5 || *s[2].Score != -1.5 || res.Winner != "2" ||
+		res.Head != s[1].Node {
 		t.Errorf("%+v", res)
 	}
 	if !strings.Contains(res.Branches[0].Tail, "no s") {
@@ -217,19 +222,23 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 		t.Errorf("%+v, %v", log, err)
 	}
 
-	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has nothing", Keep: true, Candidates: candidates("exit 0")}, ignore)
+	res, err = h.Tournament(ctx, "a",
+		wire.TournamentRequest{Test: "has nothing", Keep: true, Candidates: candidates("exit 0")}, ignore)
 	if err != nil || res.Winner != "" || res.WinnerNode != "" || res.Head == "" || res.Branches[0].Tail != "no nothing" {
 		t.Errorf("%+v, %v", res, err)
 	}
 	// Who wins without a change wins with the base.
-	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Candidates: candidates("exit 0"), Keep: true}, ignore)
+	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Candidates: candidates("exit 0"), Keep: true},
+		ignore)
 	if err != nil || res.WinnerNode != res.Base || res.Head != res.Base {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if h, err := h.Log(ctx, "a"); err != nil || slices.ContainsFunc(h.Nodes, func(n wire.Snapshot) bool { return n.Leaf && n.Cause == "fork" }) {
+	if h, err := h.Log(ctx, "a"); err != nil ||
+		slices.ContainsFunc(h.Nodes, func(n wire.Snapshot) bool { return n.Leaf && n.Cause == "fork" }) {
 		t.Errorf("%+v, %v", h, err)
 	}
-	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Score: "say high", Candidates: candidates("exit 0")}, ignore)
+	res, err = h.Tournament(ctx, "a",
+		wire.TournamentRequest{Test: "has f", Score: "say high", Candidates: candidates("exit 0")}, ignore)
 	if err != nil || res.Winner != "" || res.Branches[0].Tail != "high\nthe score's last line is no number" {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -238,11 +247,13 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
-	res, err := h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has base", TimeoutMS: 60_000, Candidates: candidates("say x;hang", "exit 0")}, ignore)
+	res, err := h.Tournament(ctx, "a",
+		wire.TournamentRequest{Test: "has base", TimeoutMS: 60_000, Candidates: candidates("say x;hang", "exit 0")}, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\nthe time of 1m0s is over" || res.Winner != "2" {
+	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\nthe time of 1m0s is over" ||
+		res.Winner != "2" {
 		t.Errorf("%+v", res)
 	}
 	// A clock that is an hour on whenever it is looked at.
@@ -251,7 +262,8 @@ func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
 	h.close()
 	h.clock = func() time.Time { return began.Add(time.Duration(hours.Add(1)) * time.Hour) }
 	h.open()
-	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has base", TimeoutMS: 90 * 60_000, Jobs: 1, Candidates: candidates("exit 0")}, ignore)
+	res, err = h.Tournament(ctx, "a",
+		wire.TournamentRequest{Test: "has base", TimeoutMS: 90 * 60_000, Jobs: 1, Candidates: candidates("exit 0")}, ignore)
 	if err != nil || res.Branches[0].Exit != 0 || res.Branches[0].TestExit != 124 {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -263,7 +275,8 @@ func TestABrokenTournamentLeavesNothing(t *testing.T) {
 	h.onDir("a")
 	head := h.run("a", "write", "f", "x").Head
 	within, stop := context.WithCancel(ctx)
-	_, err := h.Tournament(within, "a", wire.TournamentRequest{Test: "has f", Jobs: 2, Candidates: candidates("write g 1", "hang", "hang", "hang")},
+	_, err := h.Tournament(within, "a",
+		wire.TournamentRequest{Test: "has f", Jobs: 2, Candidates: candidates("write g 1", "hang", "hang", "hang")},
 		func(p wire.Progress) {
 			if p.Done != 1 {
 				return
@@ -345,7 +358,8 @@ func TestATournamentIsCheckedFirst(t *testing.T) {
 		}
 	}
 	for name, of := range map[string]string{"nobody": "", "a": "nothing"} {
-		if _, err := h.Tournament(ctx, name, wire.TournamentRequest{Test: "t", Base: of, Candidates: candidates("c")}, ignore); !fault.Is(err, fault.NotFound) {
+		if _, err := h.Tournament(ctx, name, wire.TournamentRequest{Test: "t", Base: of, Candidates: candidates("c")},
+			ignore); !fault.Is(err, fault.NotFound) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -359,7 +373,8 @@ func TestNamesOfForks(t *testing.T) {
 	h := newHome(t)
 	long := strings.Repeat("x", timeline.MaxName)
 	h.onDir(long)
-	res, err := h.Tournament(ctx, long, wire.TournamentRequest{Test: "exit 1", Candidates: candidates(slices.Repeat([]string{"exit 0"}, 12)...)}, ignore)
+	res, err := h.Tournament(ctx, long,
+		wire.TournamentRequest{Test: "exit 1", Candidates: candidates(slices.Repeat([]string{"exit 0"}, 12)...)}, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,15 +392,18 @@ func TestDecide(t *testing.T) {
 		scored bool
 		want   int
 	}{
-		"nobody":                       {want: -1},
-		"the first":                    {in: []wire.TournamentBranch{{}, {}}, want: 0},
-		"the first that passed":        {in: []wire.TournamentBranch{{TestExit: 1}, {Exit: 3}, {}}, want: 1},
-		"none passed":                  {in: []wire.TournamentBranch{{TestExit: 1}, {TestExit: 124}}, want: -1},
-		"a score is not asked for":     {in: []wire.TournamentBranch{{}, {Score: at(1)}}, want: 0},
-		"the best score":               {in: []wire.TournamentBranch{{Score: at(-2)}, {Score: at(-1)}, {Score: at(-3)}}, scored: true, want: 1},
-		"equal scores":                 {in: []wire.TournamentBranch{{Score: at(1)}, {Score: at(2)}, {Score: at(2)}}, scored: true, want: 1},
-		"without a score":              {in: []wire.TournamentBranch{{}, {Score: at(-9)}}, scored: true, want: 1},
-		"a score and a test that fail": {in: []wire.TournamentBranch{{TestExit: 1, Score: at(9)}, {Score: at(1)}}, scored: true, want: 1},
+		"nobody":                   {want: -1},
+		"the first":                {in: []wire.TournamentBranch{{}, {}}, want: 0},
+		"the first that passed":    {in: []wire.TournamentBranch{{TestExit: 1}, {Exit: 3}, {}}, want: 1},
+		"none passed":              {in: []wire.TournamentBranch{{TestExit: 1}, {TestExit: 124}}, want: -1},
+		"a score is not asked for": {in: []wire.TournamentBranch{{}, {Score: at(1)}}, want: 0},
+		"the best score": {in: []wire.TournamentBranch{{Score: at(-2)}, {Score: at(-1)}, {Score: at(-3)}},
+			scored: true, want: 1},
+		"equal scores": {in: []wire.TournamentBranch{{Score: at(1)}, {Score: at(2)}, {Score: at(2)}},
+			scored: true, want: 1},
+		"without a score": {in: []wire.TournamentBranch{{}, {Score: at(-9)}}, scored: true, want: 1},
+		"a score and a test that fail": {in: []wire.TournamentBranch{{TestExit: 1, Score: at(9)}, {Score: at(1)}},
+			scored: true, want: 1},
 	} {
 		if got := decide(tt.in, tt.scored); got != tt.want {
 			t.Errorf("%s: %d, not %d", name, got, tt.want)

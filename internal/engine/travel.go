@@ -45,7 +45,8 @@ func (e *Engine) travelOf(ctx context.Context, at wire.Travelled) (*travel, erro
 	if err := timeline.ValidName(at.Name); err != nil {
 		return nil, err
 	}
-	if _, err := repo.ParseRef("refs/coppice/staging/" + at.Remote + "/" + at.Name + "/" + kindHeads); err != nil || at.Remote == "" {
+	if _, err := repo.ParseRef("refs/coppice/staging/" + at.Remote + "/" + at.Name + "/" + kindHeads); err != nil ||
+		at.Remote == "" {
 		return nil, fault.New(fault.Invalid, "proposals cannot travel by a remote called %.80q", at.Remote).Because(err).
 			WithHint("call it otherwise: git remote rename OLD NEW")
 	}
@@ -113,7 +114,8 @@ func (e *Engine) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 		return res, err
 	}
 	if here[kindHeads] == "" || here[kindProposals] == "" {
-		return res, fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).WithHint("do that first: coppice propose %s", rec.Name)
+		return res, fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
+			WithHint("do that first: coppice propose %s", rec.Name)
 	}
 	seen, err := t.at(ctx, t.seen)
 	if err != nil {
@@ -122,7 +124,8 @@ func (e *Engine) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 	res.Top = r.Top
 	for _, kind := range travelKinds {
 		if kind != kindLayers || req.Layers {
-			res.Refs = append(res.Refs, wire.SendRef{Ref: string(t.here(kind)), To: string(here[kind]), Seen: string(seen[kind])})
+			res.Refs = append(res.Refs,
+				wire.SendRef{Ref: string(t.here(kind)), To: string(here[kind]), Seen: string(seen[kind])})
 		}
 	}
 	if old := seen[kindProposals]; old != "" {

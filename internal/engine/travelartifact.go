@@ -147,7 +147,8 @@ func (e *Engine) recordArtifact(ctx context.Context, t *travel, rec *meta.Sandbo
 		list.Artifact.Blobs = append(list.Artifact.Blobs, proposal.Blob(b))
 	}
 	if !slices.Equal(layers, list.Digests()) {
-		return fault.New(fault.Conflict, "sandbox %s went on while its layers were pushed", rec.Name).WithHint("push it again: what is in the registry is not sent twice")
+		return fault.New(fault.Conflict, "sandbox %s went on while its layers were pushed", rec.Name).
+			WithHint("push it again: what is in the registry is not sent twice")
 	}
 	said, err := proposal.EncodeLayers(list)
 	if err != nil {
@@ -158,7 +159,8 @@ func (e *Engine) recordArtifact(ctx context.Context, t *travel, rec *meta.Sandbo
 		return err
 	}
 	files := []repo.File{{Name: proposal.FileLayers, Content: bytes.NewReader(said)}}
-	_, err = t.repo.Record(ctx, repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: t.here(kindLayers), Old: here[kindLayers]})
+	_, err = t.repo.Record(ctx,
+		repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: t.here(kindLayers), Old: here[kindLayers]})
 	return err
 }
 
@@ -187,7 +189,8 @@ func (e *Engine) UnpackLayers(ctx context.Context, at wire.Travelled, as string,
 		return wire.Sandbox{}, err
 	}
 	if list.Artifact == nil {
-		return wire.Sandbox{}, fault.New(fault.Invalid, "the layers of %s are in the repository", at.Name).WithHint("coppice pull --with-layers %s %s", at.Remote, at.Name)
+		return wire.Sandbox{}, fault.New(fault.Invalid, "the layers of %s are in the repository", at.Name).
+			WithHint("coppice pull --with-layers %s %s", at.Remote, at.Name)
 	}
 	made, err := e.unpackLayers(ctx, in, list, inOrder(list.Artifact, r), as)
 	if err != nil {

@@ -62,23 +62,28 @@ func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, m
 	if err != nil {
 		return 0, err
 	}
-	_, err = t.repo.Record(ctx, repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: t.here(kindLayers), Old: here[kindLayers]})
+	_, err = t.repo.Record(ctx,
+		repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: t.here(kindLayers), Old: here[kindLayers]})
 	return size, err
 }
 
 // packable lists the snapshots of a sandbox above the one that it began with, and their
 // layers by digest.
-func (e *Engine) packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, map[string]timeline.LayerID, error) {
+func (e *Engine) packable(
+	ctx context.Context, rec *meta.Sandbox,
+) (*proposal.Layers, map[string]timeline.LayerID, error) {
 	if !rec.Host {
-		return nil, nil, fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
-			WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
+		return nil, nil,
+			fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
+				WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
 	}
 	h, err := e.history(ctx, rec)
 	if err != nil {
 		return nil, nil, err
 	}
 	base := began(h, rec.Head)
-	list := &proposal.Layers{Schema: proposal.Schema, Sandbox: string(rec.ID), Top: rec.Repo.Top, Base: string(base), Head: string(rec.Head), Snapshots: []proposal.PackedSnapshot{}}
+	list := &proposal.Layers{Schema: proposal.Schema, Sandbox: string(rec.ID), Top: rec.Repo.Top, Base: string(base),
+		Head: string(rec.Head), Snapshots: []proposal.PackedSnapshot{}}
 	of := map[string]timeline.LayerID{}
 	order := h.NewestFirst()
 	slices.Reverse(order)
@@ -87,7 +92,8 @@ func (e *Engine) packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Lay
 			continue
 		}
 		s := h.Snapshots[id]
-		p := proposal.PackedSnapshot{ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause), Message: proposal.Text(s.Message), Time: s.Created, Exit: s.Exit, Paths: s.Stats.Paths, Bytes: s.Stats.Bytes}
+		p := proposal.PackedSnapshot{ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause),
+			Message: proposal.Text(s.Message), Time: s.Created, Exit: s.Exit, Paths: s.Stats.Paths, Bytes: s.Stats.Bytes}
 		_, routes, err := e.DB.Ground(ctx, id)
 		if err != nil {
 			return nil, nil, err
@@ -98,14 +104,18 @@ func (e *Engine) packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Lay
 				return nil, nil, err
 			}
 			if !l.Sealed {
-				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing right now", rec.Name).WithHint("wait until it does not, then try again")
+				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing right now", rec.Name).
+					WithHint("wait until it does not, then try again")
 			}
 			if l.DiffID == "" {
 				if err := e.Layers.Packable(ctx, l.ID); l.Digest != "" && err != nil {
 					return nil, nil, fault.Wrap(err, "pack snapshot %s of sandbox %s", s.ID, rec.Name)
 				}
-				return nil, nil, fault.New(fault.TooLarge, "snapshot %s of sandbox %s has files with more holes, or larger attributes, than a packed layer may hold", s.ID, rec.Name).
-					WithHint("see what is large: coppice diff %s %s", rec.Name, s.ID)
+				return nil, nil,
+					fault.New(fault.TooLarge,
+						"snapshot %s of sandbox %s has files with more holes, or larger attributes, than a packed layer may hold",
+						s.ID, rec.Name).
+						WithHint("see what is large: coppice diff %s %s", rec.Name, s.ID)
 			}
 			p.Layer, p.Below = l.DiffID, string(routes[i].Below)
 			of[l.DiffID] = l.ID
@@ -139,7 +149,8 @@ func (e *Engine) packLayer(ctx context.Context, name string, id timeline.LayerID
 
 // errPacked: packed layers would be larger than they may be.
 var errPacked = fault.New(fault.NoSpace, "the layers are larger, packed, than may go into the repository").
-	WithHint("leave --with-layers out, drop what nobody needs in the sandbox, or allow more: --max-layers BYTES; a forge may refuse large ones")
+	WithHint("leave --with-layers out, drop what nobody needs in the sandbox, or allow more: --max-layers BYTES; a " +
+		"forge may refuse large ones")
 
 // upTo writes so many bytes and no more.
 type upTo struct {

@@ -23,7 +23,8 @@ func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec.Host, rec.Repo = true, &meta.Repo{}
-	if _, _, err := h.packable(ctx, &rec); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/.wh.base"`) || fault.HintOf(err) == "" {
+	if _, _, err := h.packable(ctx, &rec); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(err.Error(), `"/.wh.base"`) || fault.HintOf(err) == "" {
 		t.Errorf("%v, hint %q; want unsupported, the path and a hint", err, fault.HintOf(err))
 	}
 }

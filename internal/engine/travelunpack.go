@@ -23,11 +23,15 @@ import (
 
 // unpackLayers makes a sandbox with the history that came along with a proposal, on this
 // host and on the repository at the commit that the proposal stands on.
-func (e *Engine) unpackLayers(ctx context.Context, in *incoming, list *proposal.Layers, from source, as string) (made *wire.Sandbox, err error) {
+func (e *Engine) unpackLayers(
+	ctx context.Context, in *incoming, list *proposal.Layers, from source, as string,
+) (made *wire.Sandbox, err error) {
 	if as == "" {
 		as = in.Name
 	}
-	sb, err := e.Create(ctx, wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base, Branch: in.says.Branch}}, func(wire.Progress) {})
+	sb, err := e.Create(ctx,
+		wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base, Branch: in.says.Branch}},
+		func(wire.Progress) {})
 	if err != nil {
 		return nil, fault.Wrap(err, "make a sandbox of the layers")
 	}
@@ -85,7 +89,8 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 		return nil, err
 	}
 	if list.Sandbox != in.says.Sandbox {
-		return nil, fault.New(fault.Invalid, "the layers are of sandbox %.40q, and the proposal of %.40q", list.Sandbox, in.says.Sandbox)
+		return nil, fault.New(fault.Invalid, "the layers are of sandbox %.40q, and the proposal of %.40q", list.Sandbox,
+			in.says.Sandbox)
 	}
 	said := map[string]proposal.Snapshot{}
 	for _, s := range in.says.Snapshots {
@@ -105,7 +110,8 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 // graft imports layers and adds the history that they make up. Either all of it is there
 // then or nothing. The caller holds the lock of the sandbox, which was just made.
 func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.Layers, from source) error {
-	g := &grafting{e: e, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{}, ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
+	g := &grafting{e: e, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{},
+		ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
 	defer g.release()
 	st, _, err := e.stack(ctx, rec, rec.Head)
 	if err != nil {
@@ -215,7 +221,9 @@ func (g *grafting) layer(ctx context.Context, digest string) error {
 			return err
 		}
 		g.made = append(g.made, made)
-		_, err = g.e.Layers.ImportLayer(ctx, id, r, layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: limit.LayerBytes}, DiffID: digest, Below: g.below.Lookup, From: g.top, To: g.rec.Repo.Top})
+		_, err = g.e.Layers.ImportLayer(ctx, id, r,
+			layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: limit.LayerBytes}, DiffID: digest, Below: g.below.Lookup,
+				From: g.top, To: g.rec.Repo.Top})
 		if err == nil {
 			g.layers[digest] = id
 		}

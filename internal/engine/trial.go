@@ -18,7 +18,8 @@ import (
 func (e *Engine) Trial(ctx context.Context, name string, req wire.TrialRequest) (res wire.Trial, err error) {
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
-		return res, fault.New(fault.Invalid, "a trial without a command, or one with a zero byte").WithHint("as in: coppice compare %s --test \"make test\"", name)
+		return res, fault.New(fault.Invalid, "a trial without a command, or one with a zero byte").
+			WithHint("as in: coppice compare %s --test \"make test\"", name)
 	case req.TimeoutMS < 0:
 		return res, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
 	}
@@ -46,7 +47,9 @@ func (e *Engine) trial(ctx context.Context, rec *meta.Sandbox, req wire.TrialReq
 	m := match{e: e, base: at, fork: forks[0], began: e.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
 	x, _, err := m.run(ctx, req.Cmd, "test: "+req.Cmd)
 	if ctx.Err() != nil {
-		return res, fault.New(fault.Cancelled, "the test of sandbox %s was broken off; its fork is removed", rec.Name).Because(context.Cause(ctx))
+		return res, fault.New(fault.Cancelled, "the test of sandbox %s was broken off; its fork is removed", rec.Name).
+			Because(context.Cause(ctx))
 	}
-	return wire.Trial{Cmd: req.Cmd, Exit: x.Code, TimeMS: e.Now().Sub(m.began).Milliseconds(), TimedOut: x.TimedOut, Tail: end(strings.Join(m.told, "\n"))}, err
+	return wire.Trial{Cmd: req.Cmd, Exit: x.Code, TimeMS: e.Now().Sub(m.began).Milliseconds(), TimedOut: x.TimedOut,
+		Tail: end(strings.Join(m.told, "\n"))}, err
 }

@@ -35,10 +35,12 @@ func TestATrialRunsInAForkThatIsRemoved(t *testing.T) {
 		}
 		h.alone("a")
 	}
-	if got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: "hang", TimeoutMS: 1}); err != nil || !got.TimedOut || got.Exit != exitTimeout {
+	if got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: "hang", TimeoutMS: 1}); err != nil || !got.TimedOut ||
+		got.Exit != exitTimeout {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for name, req := range map[string]wire.TrialRequest{"no command": {}, "a zero byte": {Cmd: "a\x00"}, "a timeout": {Cmd: "a", TimeoutMS: -1}} {
+	for name, req := range map[string]wire.TrialRequest{"no command": {}, "a zero byte": {Cmd: "a\x00"},
+		"a timeout": {Cmd: "a", TimeoutMS: -1}} {
 		if _, err := h.Trial(ctx, "a", req); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}

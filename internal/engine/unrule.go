@@ -22,7 +22,8 @@ func removable(req wire.AllowRequest) error {
 	case len(req.Allow)+len(req.Deny) > 0:
 		return fault.New(fault.Invalid, "rules are added and taken back at once").WithHint("make two requests of it")
 	case req.ForMS != 0:
-		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").WithHint("leave --for out; add them again with it: coppice allow NAME RULE --for 10m")
+		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").
+			WithHint("leave --for out; add them again with it: coppice allow NAME RULE --for 10m")
 	case n > maxTimed:
 		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", maxTimed)
 	}
@@ -31,7 +32,9 @@ func removable(req wire.AllowRequest) error {
 
 // withoutRules gives the record as it is without rules, whether they hold for good or for
 // a time, and what they were.
-func (e *Engine) withoutRules(ctx context.Context, rec meta.Sandbox, req wire.AllowRequest) (next meta.Sandbox, removed []policy.Rule, err error) {
+func (e *Engine) withoutRules(
+	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest,
+) (next meta.Sandbox, removed []policy.Rule, err error) {
 	base, err := e.Policies.Placed(ctx, &rec)
 	if err != nil {
 		return rec, nil, err
@@ -45,7 +48,8 @@ func (e *Engine) withoutRules(ctx context.Context, rec meta.Sandbox, req wire.Al
 			r, err := policy.ParseRule(text, i == 1)
 			before := len(next.Timed)
 			if err == nil {
-				next.Timed = slices.DeleteFunc(next.Timed, func(t meta.TimedRule) bool { return t.Deny == r.Denies && t.Rule == r.String() })
+				next.Timed = slices.DeleteFunc(next.Timed,
+					func(t meta.TimedRule) bool { return t.Deny == r.Denies && t.Rule == r.String() })
 			}
 			// What holds for a time may be said for good, too: then both go.
 			if len(next.Timed) != before {
@@ -63,7 +67,8 @@ func (e *Engine) withoutRules(ctx context.Context, rec meta.Sandbox, req wire.Al
 		return rec, nil, err
 	}
 	for _, r := range gone {
-		if !slices.ContainsFunc(removed, func(one policy.Rule) bool { return one.Denies == r.Denies && one.String() == r.String() }) {
+		if !slices.ContainsFunc(removed,
+			func(one policy.Rule) bool { return one.Denies == r.Denies && one.String() == r.String() }) {
 			removed = append(removed, r)
 		}
 	}

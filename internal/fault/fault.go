@@ -125,7 +125,8 @@ func OfHost(err error) error {
 		return New(Unsupported, "this host cannot do it").Because(err).WithHint("see what the host lacks: coppice probe")
 	}
 	return New(Unavailable, "the host failed").Because(err).
-		WithHint("free what it ran out of (descriptors: ulimit -n, memory, processes), or see what broke: dmesg; then try again")
+		WithHint("free what it ran out of (descriptors: ulimit -n, memory, processes), or see what broke: dmesg; then try " +
+			"again")
 }
 
 // HintOf gives the outermost hint of err, or "".

@@ -170,7 +170,8 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	// ended I: waits until a held connection is over
 	"ended": func(a []string, _ []byte) ([]byte, error) {
 		i, _ := strconv.Atoi(a[0])
-		if _, err := held[i].Read(make([]byte, 1)); err != nil && !errors.Is(err, syscall.ETIMEDOUT) && !strings.Contains(err.Error(), "i/o timeout") {
+		if _, err := held[i].Read(make([]byte, 1)); err != nil && !errors.Is(err, syscall.ETIMEDOUT) &&
+			!strings.Contains(err.Error(), "i/o timeout") {
 			return []byte(err.Error()), nil
 		}
 		return nil, errors.New("it goes on")

@@ -186,10 +186,13 @@ func (k *desk) questions() []Question {
 	defer k.mu.Unlock()
 	out := make([]Question, 0, len(k.open))
 	for _, q := range k.open {
-		out = append(out, Question{Proto: q.proto, Name: q.name.String(), Addr: q.addr, Port: q.port, Since: q.since, Until: q.until, Waiting: q.waiting})
+		out = append(out,
+			Question{Proto: q.proto, Name: q.name.String(), Addr: q.addr, Port: q.port, Since: q.since, Until: q.until,
+				Waiting: q.waiting})
 	}
 	slices.SortFunc(out, func(a, b Question) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name), a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name), a.Addr.Compare(b.Addr),
+			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
 	})
 	return out
 }

@@ -55,7 +55,8 @@ func startAsking(t *testing.T, k kind, b *book, change func(*Options)) *asking {
 func (a *asking) say(t *testing.T, allow, deny string) {
 	t.Helper()
 	more := network(t, allow, deny)
-	a.network.Allow, a.network.Deny = append(slices.Clone(a.network.Allow), more.Allow...), append(slices.Clone(a.network.Deny), more.Deny...)
+	a.network.Allow, a.network.Deny = append(slices.Clone(a.network.Allow), more.Allow...),
+		append(slices.Clone(a.network.Deny), more.Deny...)
 	a.SetPolicy(Rules(a.network))
 }
 
@@ -69,7 +70,8 @@ func (a *asking) pass(d time.Duration) {
 func (a *asking) asked(t *testing.T, proto Proto, host string, port uint16) Event {
 	t.Helper()
 	return a.wait(t, "a question", func(e Event) bool {
-		return e.Kind == KindAsk && e.Verdict == Ask && e.Proto == proto && (e.Name == host || e.Name == "" && e.Addr.String() == host) && e.Port == port
+		return e.Kind == KindAsk && e.Verdict == Ask && e.Proto == proto &&
+			(e.Name == host || e.Name == "" && e.Addr.String() == host) && e.Port == port
 	})
 }
 
@@ -110,7 +112,8 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	pub, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.99")
 	b := &book{names: map[string][]netip.Addr{"new.example": {pub}, "rebind.example": addrs("10.0.0.1")}, ttl: time.Minute}
 	at := echoServer(t)
-	b.hosts = map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): at, netip.AddrPortFrom(pub, 8080): at, netip.AddrPortFrom(bare, 22): at}
+	b.hosts = map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): at, netip.AddrPortFrom(pub, 8080): at,
+		netip.AddrPortFrom(bare, 22): at}
 	s := startAsking(t, k, b, nil)
 
 	done := s.later("exchange", []byte("hello"), "tcp", "new.example:80")
@@ -129,7 +132,8 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	if out, err := done(); err != nil || string(out) != "hello" {
 		t.Fatalf("%q, %v", out, err)
 	}
-	end := s.wait(t, "the answer", func(e Event) bool { return e.Kind == KindAsk && e.Verdict == Allow && e.Name == "new.example" })
+	end := s.wait(t, "the answer",
+		func(e Event) bool { return e.Kind == KindAsk && e.Verdict == Allow && e.Name == "new.example" })
 	if !strings.HasPrefix(end.Rule, "new.example:80 ") || len(s.Stats().Asking) != 0 {
 		t.Errorf("%+v", end)
 	}
@@ -180,20 +184,23 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	// Other types than addresses are no question, and say nothing.
 	for _, typ := range []dnsmessage.Type{65, 16, 15, 255} {
 		m := ask("typed.example", typ, false)
-		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.RCode != dnsmessage.RCodeSuccess || len(x.addrs) != 0 {
+		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.RCode != dnsmessage.RCodeSuccess ||
+			len(x.addrs) != 0 {
 			t.Errorf("%d: %+v", typ, x)
 		}
 	}
 	s.denied(t, DNS, "a person is asked when its addresses are")
 
 	// What was refused without rules is refused as ever, at once.
-	for _, to := range []string{"10.0.0.1:80", "169.254.169.254:80", "127.0.0.53:53", "192.0.0.1:80", "[fd00:ec2::254]:80", "[64:ff9b::a00:1]:80"} {
+	for _, to := range []string{"10.0.0.1:80", "169.254.169.254:80", "127.0.0.53:53", "192.0.0.1:80", "[fd00:ec2::254]:80",
+		"[64:ff9b::a00:1]:80"} {
 		if _, err := s.do("exchange", []byte("x"), "tcp", to, "none"); err == nil {
 			t.Errorf("%s was reached", to)
 		}
 	}
 	for _, n := range []string{"localhost", "wpad", "x.internal", "1.0.0.127.in-addr.arpa", "a\x1b[2Jb.example", "127.1"} {
-		if m := ask(n, dnsmessage.TypeA, false); unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")).RCode == dnsmessage.RCodeSuccess {
+		if m := ask(n, dnsmessage.TypeA, false); unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")).
+			RCode == dnsmessage.RCodeSuccess {
 			t.Errorf("%q was answered", n)
 		}
 	}
@@ -246,7 +253,8 @@ func testDatagramsAreAskedAboutToo(t *testing.T, k kind) {
 	pub := netip.MustParseAddr("93.184.216.34")
 	b := &book{hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 123): echo}}
 	s := startAsking(t, k, b, nil)
-	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:123", "none"); err == nil || strings.Contains(err.Error(), "refused") {
+	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:123", "none"); err == nil ||
+		strings.Contains(err.Error(), "refused") {
 		t.Errorf("%v", err)
 	}
 	s.asked(t, UDP, "93.184.216.34", 123)
@@ -263,7 +271,8 @@ func TestAFloodOfQuestionsIsBounded(t *testing.T) { overBoth(t, testAFloodOfQues
 func testAFloodOfQuestionsIsBounded(t *testing.T, k kind) {
 	t.Parallel()
 	pub := netip.MustParseAddr("93.184.216.34")
-	b := &book{names: map[string][]netip.Addr{"good.example": {pub}}, hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): echoServer(t)}, ttl: time.Minute}
+	b := &book{names: map[string][]netip.Addr{"good.example": {pub}},
+		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(pub, 80): echoServer(t)}, ttl: time.Minute}
 	s := startAsking(t, k, b, nil)
 	s.say(t, "good.example:80", "")
 	for i := range 300 {

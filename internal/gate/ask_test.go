@@ -103,7 +103,8 @@ func TestOneQuestionForAll(t *testing.T) {
 		wg.Go(func() { c.hold(t.Context(), b, Decision{}, c.decide(b)) })
 		c.waiting(t, 4)
 		q := c.questions()
-		if len(q) != 2 || q[0].Name != "a.example" || q[0].Waiting != 3 || q[0].Until != noon.Add(time.Minute) || q[1].Waiting != 1 || q[1].Since != noon.Add(time.Second) {
+		if len(q) != 2 || q[0].Name != "a.example" || q[0].Waiting != 3 || q[0].Until != noon.Add(time.Minute) ||
+			q[1].Waiting != 1 || q[1].Since != noon.Add(time.Second) {
 			t.Fatalf("%+v", q)
 		}
 		// Another policy, which says nothing of it, changes nothing.
@@ -111,12 +112,14 @@ func TestOneQuestionForAll(t *testing.T) {
 		if len(c.questions()) != 2 {
 			t.Fatal("a question went away")
 		}
-		if d := c.hold(t.Context(), at("c.example", 443), Decision{Hint: "h"}, c.decide(a)); d.Verdict != Deny || !strings.Contains(d.Reason, "too many questions") || d.Hint != "h" {
+		if d := c.hold(t.Context(), at("c.example", 443), Decision{Hint: "h"}, c.decide(a)); d.Verdict != Deny ||
+			!strings.Contains(d.Reason, "too many questions") || d.Hint != "h" {
 			t.Errorf("%+v", d)
 		}
 		wg.Go(func() { came <- c.hold(t.Context(), a, Decision{}, c.decide(a)) })
 		c.waiting(t, 5)
-		if d := c.hold(t.Context(), a, Decision{}, c.decide(a)); d.Verdict != Deny || !strings.Contains(d.Reason, "too many wait") {
+		if d := c.hold(t.Context(), a, Decision{}, c.decide(a)); d.Verdict != Deny ||
+			!strings.Contains(d.Reason, "too many wait") {
 			t.Errorf("%+v", d)
 		}
 		c.say(a, Decision{Verdict: Inspect, Rule: "r"})
@@ -137,7 +140,8 @@ func TestOneQuestionForAll(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		}
-		want := "ask a.example:443 ask  |ask b.example:443 ask  |ask a.example:443 allow r |ask b.example:443 deny  nobody agreed to it within 1m0s"
+		want := "ask a.example:443 ask  |ask b.example:443 ask  |ask a.example:443 allow r |ask b.example:443 deny  " +
+			"nobody agreed to it within 1m0s"
 		if got := strings.Join(said, "|"); got != want {
 			t.Errorf("told:\n%s\nwant:\n%s", got, want)
 		}
@@ -246,8 +250,10 @@ func TestWhatARulingAsks(t *testing.T) {
 	n := network(t, "a.example udp://a.example:53 10.0.0.0/8:22", "c.example 1.1.1.0/24")
 	n.Ask = true
 	p, pins := Rules(n), newPins()
-	pub, shared, priv := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35"), netip.MustParseAddr("10.1.2.3")
-	for h, a := range map[string]netip.Addr{"a.example": pub, "b.example": shared, "c.example": shared, "d.example": priv, "e.example": netip.MustParseAddr("1.1.1.1")} {
+	pub, shared, priv := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35"),
+		netip.MustParseAddr("10.1.2.3")
+	for h, a := range map[string]netip.Addr{"a.example": pub, "b.example": shared, "c.example": shared, "d.example": priv,
+		"e.example": netip.MustParseAddr("1.1.1.1")} {
 		pins.put(name(h), []netip.Addr{a}, time.Minute, noon)
 	}
 	pins.put(name("only.c.example"), []netip.Addr{netip.MustParseAddr("93.184.216.36")}, time.Minute, noon)
@@ -257,12 +263,15 @@ func TestWhatARulingAsks(t *testing.T) {
 		verdict Verdict
 		asks    string
 	}{
-		{TCP, "93.184.216.34:443", Allow, ""}, {TCP, "93.184.216.34:80", Ask, "a.example:80"}, {UDP, "93.184.216.34:443", Ask, "a.example:443"},
+		{TCP, "93.184.216.34:443", Allow, ""}, {TCP, "93.184.216.34:80", Ask, "a.example:80"},
+		{UDP, "93.184.216.34:443", Ask, "a.example:443"},
 		{TCP, "93.184.216.35:443", Ask, "b.example:443"}, // c.example is denied, and shares it
-		{TCP, "10.1.2.3:443", Deny, ""}, {TCP, "10.1.2.3:22", Allow, ""}, {TCP, "10.9.9.9:80", Deny, ""}, {TCP, "169.254.169.254:80", Deny, ""},
+		{TCP, "10.1.2.3:443", Deny, ""}, {TCP, "10.1.2.3:22", Allow, ""}, {TCP, "10.9.9.9:80", Deny, ""},
+		{TCP, "169.254.169.254:80", Deny, ""},
 		{TCP, "1.1.1.1:443", Deny, ""}, {TCP, "1.1.1.2:443", Deny, ""},
 		{TCP, "8.8.8.8:443", Ask, ":443"}, {UDP, "8.8.8.8:53", Ask, ":53"}, {TCP, "[2606:4700:4700::1111]:443", Ask, ":443"},
-		{TCP, "[64:ff9b::a00:1]:443", Deny, ""}, {TCP, "[2002:a00:1::]:443", Deny, ""}, {TCP, "192.0.0.3:80", Deny, ""}, {TCP, "224.0.0.1:80", Deny, ""}, {TCP, "[::ffff:8.8.8.8]:80", Deny, ""},
+		{TCP, "[64:ff9b::a00:1]:443", Deny, ""}, {TCP, "[2002:a00:1::]:443", Deny, ""}, {TCP, "192.0.0.3:80", Deny, ""},
+		{TCP, "224.0.0.1:80", Deny, ""}, {TCP, "[::ffff:8.8.8.8]:80", Deny, ""},
 	} {
 		to := netip.MustParseAddrPort(x.to)
 		r := rule(p, pins, x.proto, to.Addr(), to.Port(), noon)

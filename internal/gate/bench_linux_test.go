@@ -26,7 +26,8 @@ func routes(b *testing.B, serve func(net.Conn), each func(b *testing.B, s *sandb
 		b.Fatal(err)
 	}
 	b.Run("loopback", func(b *testing.B) {
-		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"="+string(veth)), Stderr: os.Stderr}
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]},
+			Env: append(os.Environ(), inside+"="+string(veth)), Stderr: os.Stderr}
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			b.Fatal(err)
@@ -62,7 +63,8 @@ func routes(b *testing.B, serve func(net.Conn), each func(b *testing.B, s *sandb
 		if err != nil {
 			b.Fatal(err)
 		}
-		cmd := exec.Command("slirp4netns", "--configure", "--mtu=65520", "--ready-fd=3", strconv.Itoa(s.cmd.Process.Pid), "tap0")
+		cmd := exec.Command("slirp4netns", "--configure", "--mtu=65520", "--ready-fd=3",
+			strconv.Itoa(s.cmd.Process.Pid), "tap0")
 		cmd.ExtraFiles = []*os.File{w}
 		if err := cmd.Start(); err != nil {
 			b.Fatal(err)

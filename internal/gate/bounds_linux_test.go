@@ -21,8 +21,9 @@ import (
 func TestBounds_AreThoseOfTheTable(t *testing.T) {
 	t.Parallel()
 	want := Bounds{
-		Conns: limit.GateConns, Opening: limit.GateOpening, Inspect: limit.GateInspected, Flows: limit.GateFlows, PerSec: limit.GateDials,
-		Idle: time.Hour, UDPIdle: time.Minute, Dial: 15 * time.Second, Hello: 15 * time.Second,
+		Conns: limit.GateConns, Opening: limit.GateOpening, Inspect: limit.GateInspected, Flows: limit.GateFlows,
+		PerSec: limit.GateDials,
+		Idle:   time.Hour, UDPIdle: time.Minute, Dial: 15 * time.Second, Hello: 15 * time.Second,
 		Ask: 55 * time.Second, Questions: limit.GateQuestions, Waiting: limit.GateWaiting,
 	}
 	if got := (Bounds{}).withDefaults(); got != want {
@@ -57,7 +58,8 @@ func TestDial_EndsWithItsPatience(t *testing.T) { overBoth(t, testDialEndsWithIt
 func testDialEndsWithItsPatience(t *testing.T, k kind) {
 	t.Parallel()
 	out := &stuck{}
-	s := start(t, k, &book{decide: everything}, func(o *Options) { o.Dial, o.Bounds = out.dial, Bounds{Dial: 50 * time.Millisecond} })
+	s := start(t, k, &book{decide: everything},
+		func(o *Options) { o.Dial, o.Bounds = out.dial, Bounds{Dial: 50 * time.Millisecond} })
 	if got, err := s.do("exchange", []byte("x"), "tcp", "93.184.216.34:80"); err == nil {
 		t.Errorf("%q", got)
 	}
@@ -89,7 +91,8 @@ func TestDials_WaitForTheirTurn(t *testing.T) { overBoth(t, testDialsWaitForThei
 
 func testDialsWaitForTheirTurn(t *testing.T, k kind) {
 	t.Parallel()
-	s := start(t, k, &book{decide: everything}, func(o *Options) { o.Bounds = Bounds{PerSec: 1, Dial: 50 * time.Millisecond} })
+	s := start(t, k, &book{decide: everything},
+		func(o *Options) { o.Bounds = Bounds{PerSec: 1, Dial: 50 * time.Millisecond} })
 	s.must(t, "flood", nil, "93.184.216.34:80", "10")
 	s.denied(t, TCP, "too many connections in too short a time")
 }
@@ -111,7 +114,8 @@ func testDNSOverTCPIsBounded(t *testing.T, k kind) {
 		t.Errorf("%d queries were answered", n)
 	}
 	// The end of the connection may overtake answers.
-	if got, err := s.do("exchange", bytes.Repeat(one, limit.DNSStream+1), "tcp", "192.0.0.1:53"); err == nil || count(got) > limit.DNSStream {
+	if got, err := s.do("exchange", bytes.Repeat(one, limit.DNSStream+1), "tcp", "192.0.0.1:53"); err == nil ||
+		count(got) > limit.DNSStream {
 		t.Errorf("%d queries were answered, %v", count(got), err)
 	}
 }

@@ -146,7 +146,8 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 		}
 		// What is not TLS does not say which name it is for: the strictest is told. A person
 		// is asked about the name that was resolved last.
-		if r.name.IsZero() || d.Verdict == Ask && r.why.Verdict != Ask && !r.why.passes() || d.passes() && (!r.why.passes() || d.Verdict == Inspect && r.why.Verdict == Allow) {
+		if r.name.IsZero() || d.Verdict == Ask && r.why.Verdict != Ask && !r.why.passes() || d.passes() &&
+			(!r.why.passes() || d.Verdict == Inspect && r.why.Verdict == Allow) {
 			r.name, r.why = n, d
 		}
 	}

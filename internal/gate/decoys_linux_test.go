@@ -65,7 +65,8 @@ func testATokenGoesNowhere(t *testing.T, k kind) {
 		}
 		return Decision{Verdict: Deny}
 	}
-	b := &book{decide: names, names: map[string][]netip.Addr{"a.example": {at}}, ttl: time.Minute, hosts: map[netip.AddrPort]string{netip.AddrPortFrom(at, 25): addr}}
+	b := &book{decide: names, names: map[string][]netip.Addr{"a.example": {at}}, ttl: time.Minute,
+		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(at, 25): addr}}
 	s := start(t, k, b, func(o *Options) { o.Tokens = ofDecoys })
 	for _, size := range []string{"1", "7", "1000"} {
 		// What came before may have been answered.
@@ -75,16 +76,19 @@ func testATokenGoesNowhere(t *testing.T, k kind) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if got, err := s.do("pieces", []byte("Authorization: Basic "+base64.StdEncoding.EncodeToString([]byte("me:"+tokenB))), "a.example:25", "64"); err == nil && len(got) > 100 {
+	if got, err := s.do("pieces", []byte("Authorization: Basic "+base64.StdEncoding.EncodeToString([]byte("me:"+tokenB))),
+		"a.example:25", "64"); err == nil && len(got) > 100 {
 		t.Errorf("%q", got)
 	}
 	s.caught(t, "in base64", "/h/.aws/credentials", DecoySent, TCP)
 	mu.Lock()
-	if strings.Contains(string(seen), tokenA) || strings.Contains(string(seen), tokenA[:decoy.Piece+4]) || strings.Contains(string(seen), "more") {
+	if strings.Contains(string(seen), tokenA) || strings.Contains(string(seen), tokenA[:decoy.Piece+4]) ||
+		strings.Contains(string(seen), "more") {
 		t.Errorf("it arrived: %q", seen)
 	}
 	mu.Unlock()
-	for _, name := range []string{tokenA + ".b.example", tokenA[:14] + "." + tokenA[14:] + ".b.example", strings.ToUpper(tokenA) + ".denied.example"} {
+	for _, name := range []string{tokenA + ".b.example", tokenA[:14] + "." + tokenA[14:] + ".b.example",
+		strings.ToUpper(tokenA) + ".denied.example"} {
 		if out, err := s.do("look", nil, name); err == nil {
 			t.Errorf("%s: %q", name, out)
 		}
@@ -131,7 +135,8 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 			if version == "--http2" && name == "without TLS" {
 				continue
 			}
-			out, err := s.do("run", nil, append([]string{"curl", "-sS", "--max-time", "20", "--cacert", ca, version}, args...)...)
+			out, err := s.do("run", nil,
+				append([]string{"curl", "-sS", "--max-time", "20", "--cacert", ca, version}, args...)...)
 			if !strings.Contains(string(out), "reason: "+DecoySent) && err == nil {
 				t.Errorf("%s, %s: %q, %v", name, version, out, err)
 			}
@@ -142,7 +147,8 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	s.caught(t, "a request", "/h/.aws/credentials", DecoySent, TCP)
-	if out := s.must(t, "run", nil, "curl", "-sS", "--cacert", ca, "-d", "hello", "https://a.example/items/1"); !strings.Contains(string(out), " POST a.example /items/1 5\n") {
+	if out := s.must(t, "run", nil, "curl", "-sS", "--cacert", ca, "-d", "hello",
+		"https://a.example/items/1"); !strings.Contains(string(out), " POST a.example /items/1 5\n") {
 		t.Errorf("what has no token: %q", out)
 	}
 }
@@ -153,8 +159,10 @@ func TestATokenInAnOddRequestIsTold(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
 	s := start(t, veth, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
-	odd := "GET /items/" + tokenA + " HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-HTTP-Method-Override: DELETE\r\n\r\n"
-	if out, err := s.do("pieces", []byte(odd), "a.example:80", "1000"); err != nil || !strings.Contains(string(out), "403 Forbidden") {
+	odd := "GET /items/" + tokenA +
+		" HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-HTTP-Method-Override: DELETE\r\n\r\n"
+	if out, err := s.do("pieces", []byte(odd), "a.example:80", "1000"); err != nil ||
+		!strings.Contains(string(out), "403 Forbidden") {
 		t.Errorf("%q, %v", out, err)
 	}
 	e := s.wait(t, "the denial", func(e Event) bool { return e.Method == "GET" && e.Kind != KindRequest })
@@ -182,24 +190,28 @@ func testATokenInATrailerGoesNowhere(t *testing.T, k kind) {
 	const at = "https://a.example/items/1"
 	for _, version := range []string{"1", "2"} {
 		for what, field := range map[string][2]string{
-			"value": {"X-Sum", "sha1=" + tokenB}, "in base64": {"X-Sum", base64.StdEncoding.EncodeToString([]byte(tokenB))}, "name": {"X-" + tokenA, "1"},
+			"value": {"X-Sum", "sha1=" + tokenB}, "in base64": {"X-Sum", base64.StdEncoding.EncodeToString([]byte(tokenB))},
+			"name": {"X-" + tokenA, "1"},
 		} {
 			out, err := s.do("trailer", []byte("hello"), ca, version, at, field[0], field[1])
 			if err != nil || !strings.Contains(string(out), "reason: "+DecoySent) {
 				t.Errorf("%s, HTTP/%s: %q, %v", what, version, out, err)
 			}
 		}
-		if out, err := s.do("trailer", []byte("hello"), ca, version, at, "X-Sum", "1234"); err != nil || !strings.Contains(string(out), " POST a.example /items/1 5\n") {
+		if out, err := s.do("trailer", []byte("hello"), ca, version, at, "X-Sum", "1234"); err != nil ||
+			!strings.Contains(string(out), " POST a.example /items/1 5\n") {
 			t.Errorf("what has no token, HTTP/%s: %q, %v", version, out, err)
 		}
 	}
 	s.caught(t, "a trailer", "/h/.aws/credentials", DecoySent, TCP)
 	s.caught(t, "the name of a trailer", "/h/.netrc", DecoySent, TCP)
 	for what, text := range map[string]string{
-		"nobody announced it": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + tokenA + "\r\n\r\n",
-		"name of a header":    "GET /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-" + tokenA + ": 1\r\n\r\n",
+		"nobody announced it": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: " +
+			"chunked\r\n\r\n0\r\nX: " + tokenA + "\r\n\r\n",
+		"name of a header": "GET /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-" + tokenA + ": 1\r\n\r\n",
 	} {
-		if out, err := s.do("pieces", []byte(text), "a.example:80", "10"); err != nil || !strings.Contains(string(out), "reason: "+DecoySent) {
+		if out, err := s.do("pieces", []byte(text), "a.example:80", "10"); err != nil ||
+			!strings.Contains(string(out), "reason: "+DecoySent) {
 			t.Errorf("%s: %q, %v", what, out, err)
 		}
 	}

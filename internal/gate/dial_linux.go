@@ -55,7 +55,8 @@ func (g *Gate) outside(network string, from, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	if what != "" && g.current().Decide(Request{Proto: Proto(network), Addr: to.Addr(), Port: to.Port()}).Verdict != Allow {
+	if what != "" && g.current().Decide(Request{Proto: Proto(network), Addr: to.Addr(), Port: to.Port()}).
+		Verdict != Allow {
 		return fault.New(fault.Denied, "%v is %s", to.Addr(), what)
 	}
 	return nil

@@ -92,7 +92,8 @@ func TestAHostThatIsSlowIsWaitedFor(t *testing.T) {
 	}
 	file := os.NewFile(uintptr(fd), "listener")
 	defer file.Close()
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}),
+		unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.FileListener(file)
@@ -109,7 +110,8 @@ func TestAHostThatIsSlowIsWaitedFor(t *testing.T) {
 	// Its queue is full, so that the kernel drops what else comes, until it is sent again.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if c, err := g.hostDial(ctx, "tcp", to); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if c, err := g.hostDial(ctx, "tcp", to); !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a listener that is full: %v, %v", c, err)
 	}
 	dialled := make(chan error, 1)
@@ -147,5 +149,6 @@ func underway(t *testing.T, to netip.AddrPort) bool {
 	}
 	const synSent = "02"
 	ip := to.Addr().As4()
-	return strings.Contains(string(all), fmt.Sprintf(" %08X:%04X %s ", binary.NativeEndian.Uint32(ip[:]), to.Port(), synSent))
+	return strings.Contains(string(all),
+		fmt.Sprintf(" %08X:%04X %s ", binary.NativeEndian.Uint32(ip[:]), to.Port(), synSent))
 }

@@ -48,7 +48,8 @@ func TestQueriesAreRead(t *testing.T) {
 		{ask("\x1b[2Jx.com", dnsmessage.TypeA, false), "", `\x1b[2Jx.com`, 512},
 	} {
 		q, _, _, ok := parseQuery(x.m)
-		if !ok || q.name.String() != x.name || q.text != x.text || q.size != x.size || q.header.ID != 0x1234 || !q.header.RecursionDesired || q.header.CheckingDisabled {
+		if !ok || q.name.String() != x.name || q.text != x.text || q.size != x.size || q.header.ID != 0x1234 ||
+			!q.header.RecursionDesired || q.header.CheckingDisabled {
 			t.Errorf("%q: %+v, %v", x.text, q, ok)
 		}
 	}
@@ -90,19 +91,30 @@ func TestWhatIsNoQueryIsRefused(t *testing.T) {
 		"less":           {change(func(m []byte) []byte { return m[:len(m)-1] }), true, dnsmessage.RCodeFormatError},
 		"unsaid OPT":     {change(func(m []byte) []byte { m[11] = 0; return m }), true, dnsmessage.RCodeFormatError},
 		"no OPT":         {change(func(m []byte) []byte { return m[:dnsHeader+13+4] }), true, dnsmessage.RCodeFormatError},
-		"OPT of a name":  {change(func(m []byte) []byte { m[dnsHeader+17] = 1; return m }), true, dnsmessage.RCodeFormatError},
-		"a TSIG":         {change(func(m []byte) []byte { m[dnsHeader+19] = 250; return m }), true, dnsmessage.RCodeFormatError},
-		"EDNS 1":         {change(func(m []byte) []byte { m[dnsHeader+17+6] = 1; return m }), true, rcodeVersions},
-		"OPT by pointer": {change(func(m []byte) []byte { return slices.Replace(m, dnsHeader+17, dnsHeader+18, 0xc0, dnsHeader+12) }), true, dnsmessage.RCodeFormatError},
-		"a short OPT":    {change(func(m []byte) []byte { m[dnsHeader+17+10]--; return m }), true, dnsmessage.RCodeFormatError},
-		"a long option":  {change(func(m []byte) []byte { m[len(m)-9] = 9; return m }), true, dnsmessage.RCodeFormatError},
-		"a pointer":      {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12, 0, 1, 0, 1), true, dnsmessage.RCodeFormatError},
-		"a pointer on":   {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 1, 'a', 0xc0, 12, 0, 1, 0, 1), true, dnsmessage.RCodeFormatError},
-		"a bit label":    {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0x41, 1, 0, 0, 1, 0, 1), true, dnsmessage.RCodeFormatError},
-		"chaos":          {change(func(m []byte) []byte { m[dnsHeader+16] = 3; return m }), true, dnsmessage.RCodeNotImplemented},
-		"no type":        {ask("example.com", dnsmessage.TypeA, false)[:dnsHeader+13], true, dnsmessage.RCodeFormatError},
-		"too long":       {ask(strings.Repeat("aaaaaaa.", 32)+"com", dnsmessage.TypeA, false), true, dnsmessage.RCodeFormatError},
-		"too much":       {append(ask("example.com", dnsmessage.TypeA, false), make([]byte, 600)...), true, dnsmessage.RCodeFormatError},
+		"OPT of a name": {change(func(m []byte) []byte { m[dnsHeader+17] = 1; return m }), true,
+			dnsmessage.RCodeFormatError},
+		"a TSIG": {change(func(m []byte) []byte { m[dnsHeader+19] = 250; return m }), true,
+			dnsmessage.RCodeFormatError},
+		"EDNS 1": {change(func(m []byte) []byte { m[dnsHeader+17+6] = 1; return m }), true, rcodeVersions},
+		"OPT by pointer": {
+			change(func(m []byte) []byte { return slices.Replace(m, dnsHeader+17, dnsHeader+18, 0xc0, dnsHeader+12) }), true,
+			dnsmessage.RCodeFormatError},
+		"a short OPT": {change(func(m []byte) []byte { m[dnsHeader+17+10]--; return m }), true,
+			dnsmessage.RCodeFormatError},
+		"a long option": {change(func(m []byte) []byte { m[len(m)-9] = 9; return m }), true, dnsmessage.RCodeFormatError},
+		"a pointer": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12, 0, 1, 0, 1), true,
+			dnsmessage.RCodeFormatError},
+		"a pointer on": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 1, 'a', 0xc0, 12, 0, 1, 0, 1), true,
+			dnsmessage.RCodeFormatError},
+		"a bit label": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0x41, 1, 0, 0, 1, 0, 1), true,
+			dnsmessage.RCodeFormatError},
+		"chaos": {change(func(m []byte) []byte { m[dnsHeader+16] = 3; return m }), true,
+			dnsmessage.RCodeNotImplemented},
+		"no type": {ask("example.com", dnsmessage.TypeA, false)[:dnsHeader+13], true, dnsmessage.RCodeFormatError},
+		"too long": {ask(strings.Repeat("aaaaaaa.", 32)+"com", dnsmessage.TypeA, false), true,
+			dnsmessage.RCodeFormatError},
+		"too much": {append(ask("example.com", dnsmessage.TypeA, false), make([]byte, 600)...), true,
+			dnsmessage.RCodeFormatError},
 	} {
 		if q, code, answer, ok := parseQuery(x.m); ok || answer != x.answer || code != x.code {
 			t.Errorf("%s: %+v, code %d, answer %v, ok %v", what, q, code, answer, ok)
@@ -121,7 +133,8 @@ func TestRepliesEchoTheQuestion(t *testing.T) {
 	t.Parallel()
 	m := ask("eXample.cOm", dnsmessage.TypeA, true)
 	q, _, _, _ := parseQuery(m)
-	r := q.reply(dnsmessage.RCodeSuccess, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, 90*time.Second, 1232)
+	r := q.reply(dnsmessage.RCodeSuccess, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
+		90*time.Second, 1232)
 	want := bytes.Clone(m[:dnsHeader+17])
 	want[2], want[3], want[7] = 0x81, 0x80, 2
 	want = append(want, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 90, 0, 4, 192, 0, 2, 1)

@@ -105,7 +105,8 @@ type tally struct {
 // newJournal makes a journal whose events report gets, one after the other, from one
 // goroutine that ends after close; wait waits for it.
 func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func()) {
-	j = &journal{now: now, queue: make(chan Event, limit.JournalEvents), denied: map[denial]*tally{}, report: make(chan struct{})}
+	j = &journal{now: now, queue: make(chan Event, limit.JournalEvents), denied: map[denial]*tally{},
+		report: make(chan struct{})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

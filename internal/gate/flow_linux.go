@@ -193,7 +193,8 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 		return
 	}
 	if full := g.room(); full != "" {
-		g.journal.deny(Event{Proto: TCP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rl.why.Rule, Reason: full})
+		g.journal.deny(
+			Event{Proto: TCP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rl.why.Rule, Reason: full})
 		r.Complete(true)
 		return
 	}
@@ -226,20 +227,25 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 func (g *Gate) reach(ctx context.Context, proto Proto, to netip.AddrPort, rl *ruling) net.Conn {
 	by := rl.plain()
 	if rule, ok := g.spent.of(by.Limits).spend(0); !ok {
-		g.journal.deny(Event{Proto: proto, Name: by.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rule, Reason: usedUp, Hint: by.Hint})
+		g.journal.deny(
+			Event{Proto: proto, Name: by.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rule, Reason: usedUp,
+				Hint: by.Hint})
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.bounds.Dial)
 	defer cancel()
 	if g.dials.Wait(ctx) != nil {
-		g.journal.deny(Event{Proto: proto, Name: by.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: by.Rule, Reason: "too many connections in too short a time"})
+		g.journal.deny(
+			Event{Proto: proto, Name: by.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: by.Rule,
+				Reason: "too many connections in too short a time"})
 		return nil
 	}
 	if *rl = rule(g.current(), g.pins, proto, to.Addr(), to.Port(), g.now()); !rl.passes() {
 		g.refuse(proto, to, *rl)
 		return nil
 	}
-	e := Event{Kind: KindConnect, Proto: proto, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Verdict: rl.verdict, Rule: rl.why.Rule, Reason: rl.why.Reason}
+	e := Event{Kind: KindConnect, Proto: proto, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(),
+		Verdict: rl.verdict, Rule: rl.why.Rule, Reason: rl.why.Reason}
 	if !g.journal.emit(e) {
 		return nil
 	}
@@ -300,7 +306,8 @@ func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling)
 	switch {
 	case err != nil:
 		f.cut(err.Error())
-		g.journal.refused(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule}, err)
+		g.journal.refused(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule},
+			err)
 	case f.inspected():
 		g.inspect(ctx, f, in, first, rl)
 	case w != nil:

@@ -209,7 +209,8 @@ func (f *front) icmp6(pkt *stack.PacketBuffer, src, dst netip.Addr, size int) {
 	var body []byte
 	from := dst
 	switch {
-	case f.ethernet && b[at] == 135 && b[7] == 255 && len(b) >= at+24 && netip.AddrFrom16([16]byte(b[at+8:at+24])) == link.Gate6():
+	case f.ethernet && b[at] == 135 && b[7] == 255 && len(b) >= at+24 &&
+		netip.AddrFrom16([16]byte(b[at+8:at+24])) == link.Gate6():
 		// A neighbour advertisement (RFC 4861, 4.4): solicited, and the link address.
 		from = link.Gate6()
 		a := from.As16()

@@ -123,30 +123,39 @@ func testOnlyWholePacketsOfTheSandboxPass(t *testing.T, k kind) {
 		"sctp":            {header.IPv4ProtocolNumber, packet4(132, b4, "1.1.1.1", tcp...), false},
 		"gre":             {header.IPv4ProtocolNumber, packet4(47, b4, "1.1.1.1", tcp...), false},
 		"udplite":         {header.IPv4ProtocolNumber, packet4(136, b4, "1.1.1.1", tcp...), false},
-		"ip in ip":        {header.IPv4ProtocolNumber, packet4(4, b4, "1.1.1.1", packet4(6, b4, "1.1.1.1", tcp...)...), false},
-		"a fragment":      {header.IPv4ProtocolNumber, edit(packet4(17, b4, "1.1.1.1", tcp...), func(b []byte) { b[6] = 0x20 }), false},
-		"a tail":          {header.IPv4ProtocolNumber, edit(packet4(17, b4, "1.1.1.1", tcp...), func(b []byte) { b[7] = 1 }), false},
-		"options":         {header.IPv4ProtocolNumber, edit(packet4(6, b4, "1.1.1.1", tcp...), func(b []byte) { b[0] = 0x46 }), false},
-		"too long":        {header.IPv4ProtocolNumber, edit(packet4(6, b4, "1.1.1.1", tcp...), func(b []byte) { b[2] = 1 }), false},
-		"too short":       {header.IPv4ProtocolNumber, edit(packet4(6, b4, "1.1.1.1", tcp...), func(b []byte) { b[3] = 19 }), false},
-		"version":         {header.IPv4ProtocolNumber, packet6(6, b6, "2606::1", tcp...), false},
-		"multicast":       {header.IPv4ProtocolNumber, packet4(17, b4, "224.0.0.251", tcp...), false},
-		"broadcast":       {header.IPv4ProtocolNumber, packet4(17, b4, "255.255.255.255", tcp...), false},
-		"loopback":        {header.IPv4ProtocolNumber, packet4(6, b4, "127.0.0.1", tcp...), false},
-		"loopback6":       {header.IPv6ProtocolNumber, packet6(6, b6, "::1", tcp...), false},
-		"mapped":          {header.IPv6ProtocolNumber, packet6(6, b6, "::ffff:1.1.1.1", tcp...), false},
-		"zero":            {header.IPv4ProtocolNumber, packet4(17, b4, "0.0.0.0", tcp...), false},
-		"hop by hop":      {header.IPv6ProtocolNumber, packet6(0, b6, "2606::1", tcp...), false},
-		"fragment6":       {header.IPv6ProtocolNumber, packet6(44, b6, "2606::1", tcp...), false},
-		"routing":         {header.IPv6ProtocolNumber, packet6(43, b6, "2606::1", tcp...), false},
-		"redirect":        {header.IPv6ProtocolNumber, packet6(58, b6, "fdc0:71ce:9a7e::1", append([]byte{137, 0, 0, 0}, make([]byte, 36)...)...), false},
-		"advertisement":   {header.IPv6ProtocolNumber, packet6(58, b6, "ff02::1", append([]byte{134, 0, 0, 0}, make([]byte, 12)...)...), false},
-		"unreachable":     {header.IPv4ProtocolNumber, packet4(1, b4, g4, append([]byte{3, 4, 0, 0, 0, 0, 0, 68}, packet4(6, g4, b4, tcp...)...)...), false},
-		"short":           {header.IPv4ProtocolNumber, packet4(6, b4, "1.1.1.1")[:19], false},
-		"short6":          {header.IPv6ProtocolNumber, packet6(6, b6, "2606::1")[:39], false},
-		"nothing":         {header.IPv4ProtocolNumber, nil, false},
-		"a VLAN":          {0x8100, packet4(6, b4, "1.1.1.1", tcp...), false},
-		"LLDP":            {0x88cc, []byte{1, 2, 3}, false},
+		"ip in ip": {header.IPv4ProtocolNumber, packet4(4, b4, "1.1.1.1", packet4(6, b4, "1.1.1.1", tcp...)...),
+			false},
+		"a fragment": {header.IPv4ProtocolNumber,
+			edit(packet4(17, b4, "1.1.1.1", tcp...), func(b []byte) { b[6] = 0x20 }), false},
+		"a tail": {header.IPv4ProtocolNumber, edit(packet4(17, b4, "1.1.1.1", tcp...), func(b []byte) { b[7] = 1 }),
+			false},
+		"options": {header.IPv4ProtocolNumber,
+			edit(packet4(6, b4, "1.1.1.1", tcp...), func(b []byte) { b[0] = 0x46 }), false},
+		"too long": {header.IPv4ProtocolNumber, edit(packet4(6, b4, "1.1.1.1", tcp...), func(b []byte) { b[2] = 1 }),
+			false},
+		"too short": {header.IPv4ProtocolNumber, edit(packet4(6, b4, "1.1.1.1", tcp...), func(b []byte) { b[3] = 19 }),
+			false},
+		"version":    {header.IPv4ProtocolNumber, packet6(6, b6, "2606::1", tcp...), false},
+		"multicast":  {header.IPv4ProtocolNumber, packet4(17, b4, "224.0.0.251", tcp...), false},
+		"broadcast":  {header.IPv4ProtocolNumber, packet4(17, b4, "255.255.255.255", tcp...), false},
+		"loopback":   {header.IPv4ProtocolNumber, packet4(6, b4, "127.0.0.1", tcp...), false},
+		"loopback6":  {header.IPv6ProtocolNumber, packet6(6, b6, "::1", tcp...), false},
+		"mapped":     {header.IPv6ProtocolNumber, packet6(6, b6, "::ffff:1.1.1.1", tcp...), false},
+		"zero":       {header.IPv4ProtocolNumber, packet4(17, b4, "0.0.0.0", tcp...), false},
+		"hop by hop": {header.IPv6ProtocolNumber, packet6(0, b6, "2606::1", tcp...), false},
+		"fragment6":  {header.IPv6ProtocolNumber, packet6(44, b6, "2606::1", tcp...), false},
+		"routing":    {header.IPv6ProtocolNumber, packet6(43, b6, "2606::1", tcp...), false},
+		"redirect": {header.IPv6ProtocolNumber,
+			packet6(58, b6, "fdc0:71ce:9a7e::1", append([]byte{137, 0, 0, 0}, make([]byte, 36)...)...), false},
+		"advertisement": {header.IPv6ProtocolNumber,
+			packet6(58, b6, "ff02::1", append([]byte{134, 0, 0, 0}, make([]byte, 12)...)...), false},
+		"unreachable": {header.IPv4ProtocolNumber,
+			packet4(1, b4, g4, append([]byte{3, 4, 0, 0, 0, 0, 0, 68}, packet4(6, g4, b4, tcp...)...)...), false},
+		"short":   {header.IPv4ProtocolNumber, packet4(6, b4, "1.1.1.1")[:19], false},
+		"short6":  {header.IPv6ProtocolNumber, packet6(6, b6, "2606::1")[:39], false},
+		"nothing": {header.IPv4ProtocolNumber, nil, false},
+		"a VLAN":  {0x8100, packet4(6, b4, "1.1.1.1", tcp...), false},
+		"LLDP":    {0x88cc, []byte{1, 2, 3}, false},
 	} {
 		before := w.passed.packets
 		if r := w.frame(x.proto, x.b); r != nil {
@@ -176,7 +185,9 @@ func TestTheGateIsTheOnlyNeighbour(t *testing.T) {
 		return append(append(b, make([]byte, 6)...), netip.MustParseAddr(ip).AsSlice()...)
 	}
 	r := w.frame(header.ARPProtocolNumber, who(g4))
-	if string(r[:12]) != link.BoxMAC+link.GateMAC || string(r[14:32]) != "\x00\x01\x08\x00\x06\x04\x00\x02"+link.GateMAC+"\xc0\x00\x00\x01" || string(r[32:42]) != link.BoxMAC+"\xc0\x00\x00\x02" {
+	if string(r[:12]) != link.BoxMAC+link.GateMAC ||
+		string(r[14:32]) != "\x00\x01\x08\x00\x06\x04\x00\x02"+link.GateMAC+"\xc0\x00\x00\x01" ||
+		string(r[32:42]) != link.BoxMAC+"\xc0\x00\x00\x02" {
 		t.Errorf("% x", r)
 	}
 	if r := w.frame(header.ARPProtocolNumber, who("192.0.0.3")); r != nil {
@@ -186,7 +197,8 @@ func TestTheGateIsTheOnlyNeighbour(t *testing.T) {
 		body := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, netip.MustParseAddr(target).AsSlice()...)
 		return packet6(58, b6, "ff02::1:ff00:1", append(body, "\x01\x01"+link.BoxMAC...)...)
 	}
-	if r = w.frame(header.IPv6ProtocolNumber, ns(g6)); len(r) != 14+40+32 || r[54] != 136 || string(r[len(r)-6:]) != link.GateMAC {
+	if r = w.frame(header.IPv6ProtocolNumber, ns(g6)); len(r) != 14+40+32 || r[54] != 136 ||
+		string(r[len(r)-6:]) != link.GateMAC {
 		t.Errorf("% x", r)
 	} else if sum(append(bytes.Clone(r[22:54]), r[54:]...), 32+58) != 0 {
 		t.Error("the checksum of the advertisement is wrong")
@@ -227,16 +239,19 @@ func TestAPairHasNoNeighbours(t *testing.T) {
 	if r := w.frame(header.IPv6ProtocolNumber, solicitation); r != nil {
 		t.Errorf("% x", r)
 	}
-	request := append([]byte("\x00\x01\x08\x00\x06\x04\x00\x01"+link.BoxMAC+"\xc0\x00\x00\x02\x00\x00\x00\x00\x00\x00"), netip.MustParseAddr(g4).AsSlice()...)
+	request := append([]byte("\x00\x01\x08\x00\x06\x04\x00\x01"+link.BoxMAC+"\xc0\x00\x00\x02\x00\x00\x00\x00\x00\x00"),
+		netip.MustParseAddr(g4).AsSlice()...)
 	ping := []byte{8, 0, 0xff, 0xff, 0, 1, 0, 1, 'x'}
-	if r := w.frame(header.IPv4ProtocolNumber, packet4(1, b4, g4, ping...)); len(r) != 29 || r[20] != 0 || sum(r[:20], 0) != 0 || sum(r[20:], 0) != 0 {
+	if r := w.frame(header.IPv4ProtocolNumber, packet4(1, b4, g4, ping...)); len(r) != 29 || r[20] != 0 ||
+		sum(r[:20], 0) != 0 || sum(r[20:], 0) != 0 {
 		t.Errorf("% x", r)
 	}
 	ping[0] = 128
 	if r := w.frame(header.IPv6ProtocolNumber, packet6(58, b6, g6, ping...)); len(r) != 49 || r[40] != 129 {
 		t.Errorf("% x", r)
 	}
-	if before := w.gate.counts.frames.Load(); w.frame(header.IPv6ProtocolNumber, request) != nil || w.gate.counts.frames.Load() != before+1 {
+	if before := w.gate.counts.frames.Load(); w.frame(header.IPv6ProtocolNumber, request) != nil ||
+		w.gate.counts.frames.Load() != before+1 {
 		t.Error("ARP is not lost")
 	}
 }
@@ -245,7 +260,8 @@ func FuzzFrames(f *testing.F) {
 	f.Add(uint16(0x0800), packet4(6, b4, "1.1.1.1", make([]byte, 20)...))
 	f.Add(uint16(0x0800), packet4(1, b4, g4, 8, 0, 0, 0, 0, 0, 0, 0))
 	f.Add(uint16(0x86dd), packet6(58, b6, g6, 128, 0, 0, 0, 0, 0, 0, 0))
-	f.Add(uint16(0x0806), []byte("\x00\x01\x08\x00\x06\x04\x00\x01"+link.BoxMAC+"\xc0\x00\x00\x02\x00\x00\x00\x00\x00\x00\xc0\x00\x00\x01"))
+	f.Add(uint16(0x0806),
+		[]byte("\x00\x01\x08\x00\x06\x04\x00\x01"+link.BoxMAC+"\xc0\x00\x00\x02\x00\x00\x00\x00\x00\x00\xc0\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, proto uint16, b []byte) {
 		if len(b) > 1<<16 {
 			return
@@ -270,8 +286,10 @@ func fuzzFrame(t *testing.T, k kind, proto uint16, b []byte) {
 	if r != nil && w.passed.packets > 0 {
 		t.Fatal("answered and passed on")
 	}
-	whole4 := proto == 0x0800 && len(b) >= 20 && (b[9] == 6 || b[9] == 17) && b[0] == 0x45 && string(b[12:16]) == string(link.Box4().AsSlice())
-	whole6 := proto == 0x86dd && len(b) >= 40 && (b[6] == 6 || b[6] == 17) && string(b[8:24]) == string(link.Box6().AsSlice())
+	whole4 := proto == 0x0800 && len(b) >= 20 && (b[9] == 6 || b[9] == 17) && b[0] == 0x45 &&
+		string(b[12:16]) == string(link.Box4().AsSlice())
+	whole6 := proto == 0x86dd && len(b) >= 40 && (b[6] == 6 || b[6] == 17) &&
+		string(b[8:24]) == string(link.Box6().AsSlice())
 	if w.passed.packets > 0 && !whole4 && !whole6 {
 		t.Fatalf("% x passes", b)
 	}

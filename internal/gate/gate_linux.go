@@ -178,9 +178,11 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 	}
 	if o.MTU < link.MinMTU || o.MTU > link.MaxMTU {
 		o.FD.Close()
-		return nil, fault.New(fault.Invalid, "an MTU of %d", o.MTU).WithHint("take one from %d to %d", link.MinMTU, link.MaxMTU)
+		return nil, fault.New(fault.Invalid, "an MTU of %d", o.MTU).
+			WithHint("take one from %d to %d", link.MinMTU, link.MaxMTU)
 	}
-	g := &Gate{fd: o.FD, ethernet: ethernet, mtu: o.MTU, bounds: o.Bounds.withDefaults(), dial: o.Dial, now: o.Now, pins: newPins(), flows: map[*flow]struct{}{}}
+	g := &Gate{fd: o.FD, ethernet: ethernet, mtu: o.MTU, bounds: o.Bounds.withDefaults(), dial: o.Dial, now: o.Now,
+		pins: newPins(), flows: map[*flow]struct{}{}}
 	g.dials = rate.NewLimiter(rate.Limit(g.bounds.PerSec), 2*g.bounds.PerSec)
 	if g.now == nil {
 		g.now = time.Now

@@ -56,9 +56,11 @@ func TestMain(m *testing.M) {
 
 func again(attr *syscall.SysProcAttr, env ...string) int {
 	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { // files of go test that the user may not write
-		return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") || strings.HasPrefix(a, "-test.gocoverdir") || strings.HasPrefix(a, "-test.fuzz")
+		return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") ||
+			strings.HasPrefix(a, "-test.gocoverdir") || strings.HasPrefix(a, "-test.fuzz")
 	})
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Dir: "/", Env: append(os.Environ(), env...), Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attr}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Dir: "/", Env: append(os.Environ(), env...), Stdout: os.Stdout,
+		Stderr: os.Stderr, SysProcAttr: attr}
 	if err := cmd.Run(); err != nil {
 		fmt.Println("run again:", err)
 		return 1
@@ -185,7 +187,8 @@ func allowNames(s ...string) func(Request) Decision {
 			host, port, _ := strings.Cut(x, ":")
 			p, _ := strconv.Atoi(port)
 			switch {
-			case !r.Host.IsZero() && r.Host.String() == host && (!r.Addr.IsValid() || r.Proto == TCP && r.Port == uint16(p) || r.Proto == ICMP):
+			case !r.Host.IsZero() && r.Host.String() == host &&
+				(!r.Addr.IsValid() || r.Proto == TCP && r.Port == uint16(p) || r.Proto == ICMP):
 				return Decision{Verdict: Allow, Rule: x}
 			case r.Host.IsZero() && r.Addr.IsValid() && r.Addr.String() == host && (r.Port == 0 || r.Port == uint16(p)):
 				return Decision{Verdict: Allow, Rule: x}
@@ -222,11 +225,12 @@ func start(t testing.TB, k kind, b *book, change func(*Options)) *sandbox {
 // is a socket, the agent has a sentry's network stack, and none of the kernel's.
 func launch(t testing.TB, k kind) *sandbox {
 	t.Helper()
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"="+string(k)), Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"="+string(k)),
+		Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		}}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,8 @@ func TestHellosAreReadHoweverTheyArrive(t *testing.T) {
 		for _, record := range []int{1, 3, 50, 1 << 14} {
 			again := append(records(wire[recordHeader:], record), "what follows"...)
 			h, used, done, err := read(again, piece)
-			if err != nil || !done || h.name != name("example.com") || !h.tls13 || h.early || used != len(again)-len("what follows") {
+			if err != nil || !done || h.name != name("example.com") || !h.tls13 || h.early ||
+				used != len(again)-len("what follows") {
 				t.Errorf("pieces of %d, records of %d: %+v, %d of %d, %v, %v", piece, record, h, used, len(again), done, err)
 			}
 		}
@@ -289,7 +290,8 @@ func FuzzWatch(f *testing.F) {
 		h := hello{name: name("a.example"), tls13: true, early: early}
 		out, err := through(newWatch(h), wire, size)
 		one, errOne := through(newWatch(h), wire, len(wire)+1)
-		if (err == nil) != (errOne == nil) || !bytes.HasPrefix(wire, out) || !bytes.HasPrefix(wire, one) || err == nil && !bytes.Equal(out, one) {
+		if (err == nil) != (errOne == nil) || !bytes.HasPrefix(wire, out) || !bytes.HasPrefix(wire, one) || err == nil &&
+			!bytes.Equal(out, one) {
 			t.Fatalf("%d bytes, %v in pieces; %d, %v at once", len(out), err, len(one), errOne)
 		}
 	})

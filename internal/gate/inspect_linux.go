@@ -31,7 +31,9 @@ func (f *flow) inspected() bool {
 func (g *Gate) inspect(ctx context.Context, f *flow, in *gonet.TCPConn, first []byte, rl ruling) {
 	if !g.look() {
 		f.cut(tooManyLooked)
-		g.journal.deny(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule, Reason: tooManyLooked})
+		g.journal.deny(
+			Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule,
+				Reason: tooManyLooked})
 		return
 	}
 	defer g.lookAway()
@@ -52,7 +54,9 @@ func (g *Gate) inspect(ctx context.Context, f *flow, in *gonet.TCPConn, first []
 	}
 	if err != nil && f.cause.Load() == nil {
 		by := f.by.Load()
-		g.journal.deny(Event{Proto: TCP, Name: by.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: by.Rule, Reason: printable([]byte(err.Error()))})
+		g.journal.deny(
+			Event{Proto: TCP, Name: by.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: by.Rule,
+				Reason: printable([]byte(err.Error()))})
 	}
 }
 
@@ -214,7 +218,8 @@ func (x *exchange) Trailer(h http.Header) *inspect.Denial {
 // about makes an event of a request.
 func (j judge) about(q inspect.Request) Event {
 	by := j.by.Load()
-	e := Event{Proto: TCP, Name: q.Host.String(), Addr: j.to.Addr(), Port: j.to.Port(), Method: printable([]byte(q.Method)), Path: printable([]byte(q.Path))}
+	e := Event{Proto: TCP, Name: q.Host.String(), Addr: j.to.Addr(), Port: j.to.Port(),
+		Method: printable([]byte(q.Method)), Path: printable([]byte(q.Path))}
 	if q.Host.IsZero() {
 		e.Name = by.name.String()
 	}

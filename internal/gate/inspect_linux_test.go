@@ -57,7 +57,8 @@ func newWebHosts(t testing.TB, p Policy, names ...string) *webHosts {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "the internet"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "the internet"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
 		DNSNames: names, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
@@ -67,7 +68,10 @@ func newWebHosts(t testing.TB, p Policy, names ...string) *webHosts {
 	if c, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	h := &webHosts{book: &book{decide: p.Decide, names: map[string][]netip.Addr{}, ttl: time.Minute, hosts: map[netip.AddrPort]string{}}, roots: x509.NewCertPool()}
+	h := &webHosts{
+		book: &book{decide: p.Decide, names: map[string][]netip.Addr{}, ttl: time.Minute,
+			hosts: map[netip.AddrPort]string{}},
+		roots: x509.NewCertPool()}
 	h.roots.AddCert(c)
 	h.pem = pemFile(t, der)
 	for _, n := range names {
@@ -155,8 +159,10 @@ func TestInspection(t *testing.T) {
 		{[]string{"--tls-max", "1.2", "https://a.example/items/1"}, "HTTP/2.0 GET a.example /items/1 0\n"},
 		{[]string{"-d", "hello", "https://a.example:8443/items/1"}, "HTTP/2.0 POST a.example:8443 /items/1 5\n"},
 		{[]string{"http://a.example/items/1"}, "HTTP/1.1 GET a.example /items/1 0\n"},
-		{[]string{"http://b.example/anything", "-X", "DELETE"}, "HTTP/1.1 DELETE b.example /anything 0\n"}, // shares its address with a name that is inspected
-		{[]string{"https://a.example/items/1", "https://a.example/items/2"}, "HTTP/2.0 GET a.example /items/1 0\nHTTP/2.0 GET a.example /items/2 0\n"},
+		// shares its address with a name that is inspected
+		{[]string{"http://b.example/anything", "-X", "DELETE"}, "HTTP/1.1 DELETE b.example /anything 0\n"},
+		{[]string{"https://a.example/items/1", "https://a.example/items/2"},
+			"HTTP/2.0 GET a.example /items/1 0\nHTTP/2.0 GET a.example /items/2 0\n"},
 		{[]string{"https://a.example/other"}, "reason: a rule names the host, and not this request\nrule: "},
 		{[]string{"-X", "DELETE", "https://a.example/items/1"}, "reason: a rule names the host"},
 		{[]string{"-X", "DELETE", "http://a.example/items/1"}, "reason: a rule names the host"},
@@ -168,7 +174,8 @@ func TestInspection(t *testing.T) {
 		{[]string{"--http2", "http://a.example/items/1"}, "400 Bad Request"},
 		{[]string{"--http1.1", "--request-target", "http://b.example/", "https://a.example/items/1"}, "400 Bad Request"},
 		{[]string{"-d", strings.Repeat("x", 20_000), "https://a.example/items/1"}, "larger than its rule allows"},
-		{[]string{"-H", "Transfer-Encoding: chunked", "--http1.1", "-H", "Expect:", "-d", strings.Repeat("x", 20_000), "https://a.example/items/1"}, "larger than its rule allows"},
+		{[]string{"-H", "Transfer-Encoding: chunked", "--http1.1", "-H", "Expect:", "-d", strings.Repeat("x", 20_000),
+			"https://a.example/items/1"}, "larger than its rule allows"},
 		{[]string{"-L", "https://a.example/away"}, "Could not resolve host: denied.example"},
 		{[]string{"https://d.example/large", "-o", "/dev/null"}, "curl: "},
 		{[]string{"https://b.example/"}, "curl: "}, // not inspected: the gate's authority is not what certified it
@@ -191,14 +198,16 @@ func TestInspection(t *testing.T) {
 	e := s.wait(t, "a denied request", func(e Event) bool {
 		return e.Kind == KindDeny && e.Method == "DELETE" && e.Path == "/items/1" && e.Port == 443
 	})
-	if e.Name != "a.example" || e.Status != 403 || !strings.Contains(e.Rule, "/items/*") || e.Hint == "" || e.Verdict != Deny {
+	if e.Name != "a.example" || e.Status != 403 || !strings.Contains(e.Rule, "/items/*") || e.Hint == "" ||
+		e.Verdict != Deny {
 		t.Errorf("%+v", e)
 	}
 	e = s.wait(t, "an answer", func(e Event) bool { return e.Kind == KindAnswer && e.Method == "POST" && e.Port == 8443 })
 	if e.Path != "/items/1" || e.Status != 200 || e.In == 0 || e.Out == 0 || e.Verdict != Allow {
 		t.Errorf("%+v", e)
 	}
-	s.wait(t, "a request", func(e Event) bool { return e.Kind == KindRequest && e.Path == "/items/1" && e.Method == "GET" })
+	s.wait(t, "a request",
+		func(e Event) bool { return e.Kind == KindRequest && e.Path == "/items/1" && e.Method == "GET" })
 	for _, name := range h.sought() {
 		if name == "denied.example" {
 			t.Error("a name that is not allowed was asked for outside")
@@ -215,13 +224,16 @@ func testInspectionOfOtherProtocols(t *testing.T, k kind) {
 	s, _ := h.web(t, k)
 	s.must(t, "look", nil, "a.example")
 	s.must(t, "look", nil, "b.example")
-	for _, wire := range []string{"SSH-2.0-x\r\n\r\n", "EHLO a.example\r\n\r\n", "\x00\x01\x02\r\n\r\n", "GET / HTTP/1.1\nHost: b.example\n\n"} {
-		if got, err := s.do("exchange", []byte(wire), "tcp", "b.example:80"); err == nil && strings.Contains(string(got), "200 OK") {
+	for _, wire := range []string{"SSH-2.0-x\r\n\r\n", "EHLO a.example\r\n\r\n", "\x00\x01\x02\r\n\r\n",
+		"GET / HTTP/1.1\nHost: b.example\n\n"} {
+		if got, err := s.do("exchange", []byte(wire), "tcp", "b.example:80"); err == nil &&
+			strings.Contains(string(got), "200 OK") {
 			t.Errorf("%q: %q", wire, got)
 		}
 		s.denied(t, TCP, "malformed")
 	}
-	if got, err := s.do("tls", []byte("SSH-2.0-x\r\n\r\n"), "a.example:443", "a.example"); err == nil && !strings.Contains(string(got), "400 Bad Request") {
+	if got, err := s.do("tls", []byte("SSH-2.0-x\r\n\r\n"), "a.example:443", "a.example"); err == nil &&
+		!strings.Contains(string(got), "400 Bad Request") {
 		t.Errorf("%q", got)
 	}
 	for _, sni := range []string{"denied.example", "", "b.example"} {
@@ -248,7 +260,8 @@ func testInspectionIsNotPassedByAnAddress(t *testing.T, k kind) {
 			t.Errorf("%s: %q", at, got)
 		}
 		s.wait(t, "its denial", func(e Event) bool {
-			return e.Kind == KindDeny && e.Port == netip.MustParseAddrPort(at).Port() && strings.Contains(e.Reason, "requests to a.example are inspected")
+			return e.Kind == KindDeny && e.Port == netip.MustParseAddrPort(at).
+				Port() && strings.Contains(e.Reason, "requests to a.example are inspected")
 		})
 	}
 }
@@ -266,21 +279,29 @@ func TestInspectionWithClients(t *testing.T) {
 print(urllib.request.urlopen("https://a.example/items/1").read().decode(), end="")
 try: urllib.request.urlopen("https://a.example/other")
 except urllib.error.HTTPError as e: print(e.code)`}},
-		"node": {"node", "NODE_EXTRA_CA_CERTS", "node", []string{"-e", `fetch("https://a.example/items/1").then(r => r.text()).then(t => { process.stdout.write(t); return fetch("https://a.example/other") }).then(r => console.log(r.status))`}},
-		"wget": {"wget", "SSL_CERT_FILE", "sh", []string{"-c", `wget -qO- --ca-certificate="$SSL_CERT_FILE" https://a.example/items/1; wget -qSO/dev/null --ca-certificate="$SSL_CERT_FILE" https://a.example/other 2>&1 | grep -o 403`}},
-		"git":  {"git", "GIT_SSL_CAINFO", "sh", []string{"-c", `git ls-remote https://a.example/items/x.git 2>&1 | grep -q 'not valid: is this a git' && echo ' GET a.example /items/1 0'; git ls-remote https://a.example/x.git 2>&1 | grep -o 403`}},
+		"node": {"node", "NODE_EXTRA_CA_CERTS", "node",
+			[]string{"-e",
+				`fetch("https://a.example/items/1").then(r => r.text()).then(t => { process.stdout.write(t); return fetch("https://a.example/other") }).then(r => console.log(r.status))`}},
+		"wget": {"wget", "SSL_CERT_FILE", "sh",
+			[]string{"-c",
+				`wget -qO- --ca-certificate="$SSL_CERT_FILE" https://a.example/items/1; wget -qSO/dev/null --ca-certificate="$SSL_CERT_FILE" https://a.example/other 2>&1 | grep -o 403`}},
+		"git": {"git", "GIT_SSL_CAINFO", "sh",
+			[]string{"-c",
+				`git ls-remote https://a.example/items/x.git 2>&1 | grep -q 'not valid: is this a git' && echo ' GET a.example /items/1 0'; git ls-remote https://a.example/x.git 2>&1 | grep -o 403`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(x.needs); err != nil {
 				t.Skip("needs " + name)
 			}
 			got, err := s.do("run", nil, append([]string{"env", x.env + "=" + ca, x.program}, x.args...)...)
-			if err != nil || !strings.Contains(string(got), " GET a.example /items/1 0\n") || !strings.HasSuffix(string(got), "403\n") {
+			if err != nil || !strings.Contains(string(got), " GET a.example /items/1 0\n") ||
+				!strings.HasSuffix(string(got), "403\n") {
 				t.Errorf("%v: %s", err, got)
 			}
 		})
 	}
-	if got := s.must(t, "https", nil, ca, "20", "https://a.example/items/1"); strings.Count(string(got), " GET a.example /items/1 0\n") != 20 {
+	if got := s.must(t, "https", nil, ca, "20",
+		"https://a.example/items/1"); strings.Count(string(got), " GET a.example /items/1 0\n") != 20 {
 		t.Errorf("%s", got)
 	}
 }
@@ -339,7 +360,8 @@ func testInspectionFollowsThePolicy(t *testing.T, k kind) {
 	s.wait(t, "the answer", func(e Event) bool { return e.Kind == KindAnswer && e.Path == "/items/1" })
 	narrow := items(t)
 	narrow.Allow[0].Paths = []string{"/items/*"}
-	narrow.Allow = append(narrow.Allow, httpRule(t, "lone.example:8080", func(r *policy.Rule) { r.Methods = []string{"GET"} }))
+	narrow.Allow = append(narrow.Allow,
+		httpRule(t, "lone.example:8080", func(r *policy.Rule) { r.Methods = []string{"GET"} }))
 	s.SetPolicy(Rules(narrow))
 	for i, want := range []string{"0", "2"} {
 		if got, err := s.do("rest", nil, want); err == nil || strings.Contains(err.Error(), "timeout") {
@@ -358,7 +380,8 @@ func testInspectionFollowsThePolicy(t *testing.T, k kind) {
 	// Nor does a request go on with other limits than are in force.
 	s.SetPolicy(Rules(items(t)))
 	s.must(t, "hold", get("a.example", "/slow"), "a.example:80")
-	s.wait(t, "the next slow request", func(e Event) bool { return e.Kind == KindRequest && e.Path == "/slow" && e.Status == 0 })
+	s.wait(t, "the next slow request",
+		func(e Event) bool { return e.Kind == KindRequest && e.Path == "/slow" && e.Status == 0 })
 	bounded := items(t)
 	bounded.Allow[0].MaxBytes = 1 << 20
 	s.SetPolicy(Rules(bounded))
@@ -386,7 +409,8 @@ func pemFile(t testing.TB, der []byte) string {
 func BenchmarkInspection(b *testing.B) {
 	h := newWebHosts(b, Rules(items(b)), "a.example", "b.example")
 	s, ca := h.web(b, veth)
-	for name, x := range map[string][2]string{"inspected": {ca, "https://a.example/items/1"}, "spliced": {h.pem, "https://b.example/items/1"}} {
+	for name, x := range map[string][2]string{"inspected": {ca, "https://a.example/items/1"},
+		"spliced": {h.pem, "https://b.example/items/1"}} {
 		b.Run(name, func(b *testing.B) {
 			s.must(b, "https", nil, x[0], fmt.Sprint(b.N), x[1])
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")

@@ -117,18 +117,22 @@ var ways = []struct {
 		})
 	}},
 	{"routes and addresses by netlink", func(h netip.Addr, tcp, _ int, _ string) error {
-		for _, c := range []string{"addr add " + h.String() + "/32 dev eth0", "link set eth0 address 02:11:22:33:44:55", "link set eth0 promisc on",
-			"route replace default via 192.0.0.3 onlink dev eth0", "link add v0 type veth peer name v1", "route add table 100 default via 192.0.0.1"} {
+		for _, c := range []string{"addr add " + h.String() + "/32 dev eth0", "link set eth0 address 02:11:22:33:44:55",
+			"link set eth0 promisc on",
+			"route replace default via 192.0.0.3 onlink dev eth0", "link add v0 type veth peer name v1",
+			"route add table 100 default via 192.0.0.1"} {
 			exec.Command("ip", strings.Fields(c)...).Run()
 		}
 		err := connectTo(unix.SOCK_STREAM, 0, h, tcp)
-		for _, c := range []string{"addr del " + h.String() + "/32 dev eth0", "link set eth0 address 02:c0:99:1c:e0:02", "route replace default via 192.0.0.1 dev eth0"} {
+		for _, c := range []string{"addr del " + h.String() + "/32 dev eth0", "link set eth0 address 02:c0:99:1c:e0:02",
+			"route replace default via 192.0.0.1 dev eth0"} {
 			exec.Command("ip", strings.Fields(c)...).Run()
 		}
 		return err
 	}},
 	{"abstract socket", func(_ netip.Addr, _, _ int, name string) error {
-		return withSocket(unix.AF_UNIX, unix.SOCK_STREAM, 0, func(fd int) error { return unix.Connect(fd, &unix.SockaddrUnix{Name: name}) })
+		return withSocket(unix.AF_UNIX, unix.SOCK_STREAM, 0,
+			func(fd int) error { return unix.Connect(fd, &unix.SockaddrUnix{Name: name}) })
 	}},
 	{"AF_ALG", func(netip.Addr, int, int, string) error {
 		return withSocket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0, func(int) error { return errHarmless })
@@ -154,7 +158,8 @@ var ways = []struct {
 		var flip sync.WaitGroup
 		flip.Go(func() {
 			for !stop.Load() {
-				atomic.StoreUint32((*uint32)(unsafe.Pointer(&sa)), uint32(unix.AF_INET)|uint32(byte(tcp>>8))<<16|uint32(byte(tcp))<<24)
+				atomic.StoreUint32((*uint32)(unsafe.Pointer(&sa)),
+					uint32(unix.AF_INET)|uint32(byte(tcp>>8))<<16|uint32(byte(tcp))<<24)
 				atomic.StoreUint32((*uint32)(unsafe.Pointer(&sa)), uint32(unix.AF_INET)|80<<24)
 			}
 		})
@@ -162,7 +167,8 @@ var ways = []struct {
 		defer stop.Store(true)
 		for range 300 {
 			if err := withSocket(unix.AF_INET, unix.SOCK_STREAM, 0, func(fd int) error {
-				if _, _, no := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa)); no != 0 {
+				if _, _, no := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&sa)),
+					unsafe.Sizeof(sa)); no != 0 {
 					return no
 				}
 				peer, err := unix.Getpeername(fd)
@@ -341,7 +347,8 @@ func ownAddress(t *testing.T) netip.Addr {
 		t.Fatal(err)
 	}
 	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() &&
+			!p.Addr().IsLinkLocalUnicast() {
 			return p.Addr()
 		}
 	}

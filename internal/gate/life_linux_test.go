@@ -76,7 +76,8 @@ func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 		}
 	}
 	// QUIC, and everything else, does not exist; connected sockets hear of it at once.
-	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:443"); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:443"); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v", err)
 	}
 	if _, err := s.do("exchange", []byte("x"), "tcp", "93.184.216.34:123"); err == nil {
@@ -116,15 +117,19 @@ func TestRealPrograms(t *testing.T) {
 	// As a person would write it.
 	s := start(t, veth, b, func(o *Options) { o.Policy = Rules(network(t, "a.example:80 a.example:443", "")) })
 	s.must(t, "look", nil, "a.example") // its address is asked for as well
-	const py = "import ssl,sys,urllib.request as u;print(u.urlopen(sys.argv[1],timeout=10,context=ssl._create_unverified_context() if sys.argv[1].startswith('https') else None).read().decode().strip())"
-	for program, args := range map[string][]string{"curl": {"-sSk", "--noproxy", "*", "--max-time", "20"}, "/usr/bin/python3": {"-c", py}} {
+	const py = "import ssl,sys,urllib.request as " +
+		"u;print(u.urlopen(sys.argv[1],timeout=10,context=ssl._create_unverified_context() if " +
+		"sys.argv[1].startswith('https') else None).read().decode().strip())"
+	for program, args := range map[string][]string{"curl": {"-sSk", "--noproxy", "*", "--max-time", "20"},
+		"/usr/bin/python3": {"-c", py}} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Errorf("needs %s: it is a client that people use", program)
 			continue
 		}
 		for url, ok := range map[string]bool{
 			"http://a.example/": true, "https://a.example/": true, "http://93.184.216.34/": true,
-			"http://b.example/": false, "https://93.184.216.34/": false, "http://a.example:81/": false, "http://169.254.169.254/latest/meta-data/": false,
+			"http://b.example/": false, "https://93.184.216.34/": false, "http://a.example:81/": false,
+			"http://169.254.169.254/latest/meta-data/": false,
 		} {
 			out, err := s.do("run", nil, append(append([]string{program}, args...), url)...)
 			if got := strings.TrimSpace(string(out)); (got == "hello") != ok || (err == nil) != ok {
@@ -162,8 +167,9 @@ func closeAll(t *testing.T, k kind, round int) {
 	b := &book{
 		decide: func(r Request) Decision { return Decision{Verdict: Allow, TLS: r.Port == 444} },
 		names:  map[string][]netip.Addr{"a.example": {a}},
-		hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo), netip.AddrPortFrom(a, 444): listen(t, echo)},
-		ttl:    time.Minute,
+		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo),
+			netip.AddrPortFrom(a, 444): listen(t, echo)},
+		ttl: time.Minute,
 	}
 	s := launch(t, k)
 	asked := make(chan struct{}, 10)
@@ -298,7 +304,8 @@ func TestNeighboursAndEcho(t *testing.T) { overBoth(t, testNeighboursAndEcho) }
 
 func testNeighboursAndEcho(t *testing.T, k kind) {
 	t.Parallel()
-	b := &book{decide: allowNames("a.example:80"), names: map[string][]netip.Addr{"a.example": addrs("93.184.216.34", "2606:2800:220:1::1")}, ttl: time.Minute}
+	b := &book{decide: allowNames("a.example:80"),
+		names: map[string][]netip.Addr{"a.example": addrs("93.184.216.34", "2606:2800:220:1::1")}, ttl: time.Minute}
 	s := start(t, k, b, nil)
 	if k == veth {
 		for _, v := range []string{"-4", "-6"} {
@@ -319,7 +326,8 @@ func testNeighboursAndEcho(t *testing.T, k kind) {
 			t.Errorf("%s is not among the neighbours:\n%s", gw, neighbours)
 		}
 	}
-	for ip, ok := range map[string]bool{g4: true, g6: true, "93.184.216.34": true, "2606:2800:220:1::1": true, "8.8.8.8": false, "2606::1": false} {
+	for ip, ok := range map[string]bool{g4: true, g6: true, "93.184.216.34": true, "2606:2800:220:1::1": true,
+		"8.8.8.8": false, "2606::1": false} {
 		if _, err := s.do("ping", nil, ip); (err == nil) != ok {
 			t.Errorf("ping %s: %v", ip, err)
 		}

@@ -29,7 +29,8 @@ func TestAnswer_OfManyAddressesIsBounded(t *testing.T) {
 	}
 	r := resolving(t, func(context.Context, string) ([]netip.Addr, time.Duration, error) { return many, time.Minute, nil })
 	m := ask("a.example", dnsmessage.TypeAAAA, false)
-	if x := unpack(t, m, r.answer(t.Context(), m, 1<<16-1)); len(x.addrs) != limit.DNSAnswers || x.RCode != dnsmessage.RCodeSuccess {
+	if x := unpack(t, m, r.answer(t.Context(), m, 1<<16-1)); len(x.addrs) != limit.DNSAnswers ||
+		x.RCode != dnsmessage.RCodeSuccess {
 		t.Errorf("%d addresses, code %d", len(x.addrs), x.RCode)
 	}
 	m = ask("a.example", dnsmessage.TypeAAAA, true)

@@ -37,7 +37,8 @@ func TestPinsExpire(t *testing.T) {
 	if _, _, ok := p.answer(name("one.example"), noon.Add(time.Minute)); ok {
 		t.Error("an answer outlives its TTL")
 	}
-	if got, ttl, ok := p.answer(name("two.example"), noon.Add(time.Second)); !ok || ttl != minTTL || !slices.Equal(got, []netip.Addr{a, b}) {
+	if got, ttl, ok := p.answer(name("two.example"), noon.Add(time.Second)); !ok || ttl != minTTL ||
+		!slices.Equal(got, []netip.Addr{a, b}) {
 		t.Errorf("%v %v %v", got, ttl, ok)
 	}
 	if p.put(name("three.example"), nil, time.Minute, noon) {
@@ -56,7 +57,8 @@ func TestPinsExpire(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	p.sweep(later)
-	if got := p.of(b, later); !slices.Equal(got, []policy.Host{name("one.example")}) || p.size != 1 || len(p.addrs) != 1 || len(p.names) != 1 {
+	if got := p.of(b, later); !slices.Equal(got, []policy.Host{name("one.example")}) || p.size != 1 || len(p.addrs) != 1 ||
+		len(p.names) != 1 {
 		t.Errorf("%v, %d pairs of %d addresses and %d names", got, p.size, len(p.addrs), len(p.names))
 	}
 }
@@ -77,7 +79,8 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Error("what has expired takes room")
 	}
 	for i := range 1000 {
-		if !p.put(name("round.robin"), []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})}, time.Minute, noon.Add(time.Hour+time.Duration(i))) {
+		if !p.put(name("round.robin"), []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})}, time.Minute,
+			noon.Add(time.Hour+time.Duration(i))) {
 			t.Fatal(i)
 		}
 	}
@@ -86,7 +89,8 @@ func TestPinsAreBounded(t *testing.T) {
 	}
 	p = newPins()
 	for i := range limit.Pins {
-		if !p.put(name(fmt.Sprint("n", i)), []netip.Addr{netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)})}, time.Minute, noon) {
+		if !p.put(name(fmt.Sprint("n", i)), []netip.Addr{netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)})},
+			time.Minute, noon) {
 			t.Fatal(i)
 		}
 	}
@@ -160,7 +164,9 @@ func FuzzPins(f *testing.F) {
 		p, now := newPins(), noon
 		for ; len(b) >= 4; b = b[4:] {
 			now = now.Add(time.Duration(b[0]) * time.Minute)
-			p.put(name(fmt.Sprint("n", b[1]%8)), []netip.Addr{netip.AddrFrom4([4]byte{20, 0, 0, b[2]}), netip.AddrFrom4([4]byte{20, 0, 1, b[3]})}, time.Duration(b[2])*time.Second, now)
+			p.put(name(fmt.Sprint("n", b[1]%8)),
+				[]netip.Addr{netip.AddrFrom4([4]byte{20, 0, 0, b[2]}), netip.AddrFrom4([4]byte{20, 0, 1, b[3]})},
+				time.Duration(b[2])*time.Second, now)
 			if b[3] == 0 {
 				p.sweep(now)
 			}
@@ -179,7 +185,8 @@ func (p paper) Decide(r Request) Decision { return p[r] }
 
 func TestConnectionsAreDecidedByTheirNames(t *testing.T) {
 	t.Parallel()
-	pub, priv, free := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("1.1.1.1")
+	pub, priv, free := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("10.1.2.3"),
+		netip.MustParseAddr("1.1.1.1")
 	pins := newPins()
 	for _, n := range []policy.Host{name("yes.example"), name("no.example"), name("look.example"), name("ask.example")} {
 		pins.put(n, []netip.Addr{pub}, time.Minute, noon)
@@ -222,7 +229,8 @@ func TestConnectionsAreDecidedByTheirNames(t *testing.T) {
 		}
 	}
 	r := rule(p, pins, TCP, pub, 443, noon)
-	for sni, ok := range map[string]bool{"yes.example": true, "look.example": true, "no.example": false, "": false, "other.example": false} {
+	for sni, ok := range map[string]bool{"yes.example": true, "look.example": true, "no.example": false, "": false,
+		"other.example": false} {
 		if n, got := r.hailed(name(sni)); got != ok {
 			t.Errorf("%q: %+v %v", sni, n, got)
 		}
@@ -234,7 +242,8 @@ func TestConnectionsAreDecidedByTheirNames(t *testing.T) {
 
 func TestSpecialAddresses(t *testing.T) {
 	t.Parallel()
-	for _, a := range addrs("0.0.0.0", "0.1.2.3", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255", "192.0.0.1", "192.0.0.2",
+	for _, a := range addrs("0.0.0.0", "0.1.2.3", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
+		"192.0.0.1", "192.0.0.2",
 		"::", "::1", "::127.0.0.1", "::ffff:1.1.1.1", "::ffff:0:1.1.1.1", "ff02::1", "fdc0:71ce:9a7e::1") {
 		if never(a) == "" {
 			t.Errorf("%v can be opened", a)
@@ -243,14 +252,17 @@ func TestSpecialAddresses(t *testing.T) {
 	if never(netip.Addr{}) == "" || never(netip.MustParseAddr("fe80::1%eth0")) == "" {
 		t.Error("what is no address can be opened")
 	}
-	for _, a := range addrs("10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "127.0.0.1", "169.254.169.254", "100.64.0.1", "100.100.100.200",
+	for _, a := range addrs("10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "127.0.0.1", "169.254.169.254",
+		"100.64.0.1", "100.100.100.200",
 		"192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "168.63.129.16", "192.0.0.170",
-		"fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "64:ff9b::a00:1", "64:ff9b::e000:1", "64:ff9b:1::1", "2002:a00:1::", "2001::1", "2001:db8::1", "100::1", "4000::1") {
+		"fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "64:ff9b::a00:1", "64:ff9b::e000:1", "64:ff9b:1::1", "2002:a00:1::",
+		"2001::1", "2001:db8::1", "100::1", "4000::1") {
 		if special(a) == "" {
 			t.Errorf("%v is not special", a)
 		}
 	}
-	for _, a := range addrs("1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "198.20.0.1", "11.0.0.1", "2606:4700:4700::1111", "64:ff9b::101:101", "192.31.196.1", "2001:4860:4860::8888", "2a00:1450:4001::1") {
+	for _, a := range addrs("1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "198.20.0.1", "11.0.0.1",
+		"2606:4700:4700::1111", "64:ff9b::101:101", "192.31.196.1", "2001:4860:4860::8888", "2a00:1450:4001::1") {
 		if special(a) != "" || never(a) != "" {
 			t.Errorf("%v is special: %s%s", a, special(a), never(a))
 		}

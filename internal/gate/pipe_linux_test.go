@@ -95,7 +95,8 @@ func TestPacketsComeOutAsTheyWerePutIn(t *testing.T) {
 		defer end()
 		var want [][]byte
 		lost := 0
-		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.SampledFrom([]int{mtu - 1, mtu, mtu + 1, shareable - 1, shareable, 70000, 200000}))
+		sizes := rapid.OneOf(rapid.IntRange(0, 100),
+			rapid.SampledFrom([]int{mtu - 1, mtu, mtu + 1, shareable - 1, shareable, 70000, 200000}))
 		for i, size := range rapid.SliceOfN(sizes, 1, 40).Draw(t, "sizes") {
 			data := bytes.Repeat([]byte{byte(i)}, size)
 			version := rapid.SampledFrom([]byte{4, 6, 4, 6, 0, 5, 15}).Draw(t, "version")
@@ -192,9 +193,11 @@ func TestTheOtherEndGoes(t *testing.T) {
 		act  func(*bed) error
 		want []error
 	}{
-		"closes":                     {func(b *bed) error { return b.other.Close() }, []error{nil}},
-		"writes no more":             {func(b *bed) error { return unix.Shutdown(int(b.other.Fd()), unix.SHUT_WR) }, []error{nil}},
-		"closes with something left": {func(b *bed) error { b.write([]byte("unread")); return b.other.Close() }, []error{unix.ECONNRESET}},
+		"closes": {func(b *bed) error { return b.other.Close() }, []error{nil}},
+		"writes no more": {func(b *bed) error { return unix.Shutdown(int(b.other.Fd()), unix.SHUT_WR) },
+			[]error{nil}},
+		"closes with something left": {func(b *bed) error { b.write([]byte("unread")); return b.other.Close() },
+			[]error{unix.ECONNRESET}},
 		"closes, and has not read for long": {func(b *bed) error {
 			for b.write(make([]byte, 60000)) == nil {
 			}
@@ -275,14 +278,16 @@ func TestAGateWithAHostilePair(t *testing.T) {
 		s, g, box := bare(t)
 		defer box.Close()
 		defer g.Close()
-		for _, p := range [][]byte{packet4(17, "10.0.0.1", "1.1.1.1", make([]byte, 8)...), packet6(6, "fe80::1", "2606::1", make([]byte, 20)...)} {
+		for _, p := range [][]byte{packet4(17, "10.0.0.1", "1.1.1.1", make([]byte, 8)...),
+			packet6(6, "fe80::1", "2606::1", make([]byte, 20)...)} {
 			if _, err := box.Write(p); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, to := range []string{"1.1.1.1", "2606::1"} {
 			s.wait(t, "a foreign source", func(e Event) bool {
-				return e.Kind == KindDeny && e.Addr == netip.MustParseAddr(to) && e.Reason == "the packet has another source address than the sandbox's"
+				return e.Kind == KindDeny && e.Addr == netip.MustParseAddr(to) &&
+					e.Reason == "the packet has another source address than the sandbox's"
 			})
 		}
 	})

@@ -46,10 +46,14 @@ type pending struct {
 	code dnsmessage.RCode // set before done is closed
 }
 
-func newResolver(current func() Policy, pins *pins, j *journal, k *desk, lookup func(context.Context, string) ([]netip.Addr, time.Duration, error), now func() time.Time) *resolver {
+func newResolver(
+	current func() Policy, pins *pins, j *journal, k *desk,
+	lookup func(context.Context, string) ([]netip.Addr, time.Duration, error), now func() time.Time,
+) *resolver {
 	return &resolver{
 		policy: current, pins: pins, journal: j, desk: k, lookup: lookup, now: now,
-		slots: make(chan struct{}, limit.DNSQueries), limit: rate.NewLimiter(limit.DNSLookups, limit.DNSLookupBurst), pending: map[policy.Host]*pending{},
+		slots: make(chan struct{}, limit.DNSQueries), limit: rate.NewLimiter(limit.DNSLookups, limit.DNSLookupBurst),
+		pending: map[policy.Host]*pending{},
 	}
 }
 
@@ -183,7 +187,8 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 		r.deny(q, Decision{Reason: "too many lookups in too short a time", Rule: d.Rule})
 		return dnsmessage.RCodeServerFailure
 	}
-	if !r.journal.emit(Event{Kind: KindDNS, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule, Reason: d.Reason}) {
+	if !r.journal.emit(
+		Event{Kind: KindDNS, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule, Reason: d.Reason}) {
 		return dnsmessage.RCodeServerFailure
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit.DNSLookupSeconds*time.Second)

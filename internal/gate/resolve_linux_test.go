@@ -60,10 +60,13 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 		},
 		names: map[string][]netip.Addr{
 			"both.example": {pub, pub6}, "four.example": {pub}, "none.example": {}, "twice.example": {pub, pub},
-			"rebind.example": addrs("127.0.0.1"), "meta.example": addrs("169.254.169.254"), "priv.example": addrs("192.168.1.1", "10.0.0.1"),
-			"mapped.example": addrs("::ffff:10.0.0.1"), "six.example": addrs("fd00:ec2::254", "fe80::1", "::1"), "cgnat.example": addrs("100.64.0.1"),
-			"mixed.example": append(addrs("10.0.0.1"), pub), "named.example": addrs("10.9.9.9"), "nat64.example": addrs("64:ff9b::a00:1"),
-			"zero.example": addrs("0.0.0.0"), "gate.example": addrs("192.0.0.1"),
+			"rebind.example": addrs("127.0.0.1"), "meta.example": addrs("169.254.169.254"),
+			"priv.example":   addrs("192.168.1.1", "10.0.0.1"),
+			"mapped.example": addrs("::ffff:10.0.0.1"), "six.example": addrs("fd00:ec2::254", "fe80::1", "::1"),
+			"cgnat.example": addrs("100.64.0.1"),
+			"mixed.example": append(addrs("10.0.0.1"), pub), "named.example": addrs("10.9.9.9"),
+			"nat64.example": addrs("64:ff9b::a00:1"),
+			"zero.example":  addrs("0.0.0.0"), "gate.example": addrs("192.0.0.1"),
 		},
 		ttl: 42 * time.Second,
 	}
@@ -106,7 +109,8 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 			} {
 				m := ask(x.name, x.t, network == "udp")
 				got := unpack(t, m, s.must(t, "ask", m, network, server))
-				if got.RCode != x.code || !slices.Equal(got.addrs, x.want) || len(got.addrs) > 0 && (got.ttl < 1 || got.ttl > 42) || !got.Response || !got.RecursionAvailable || !got.RecursionDesired {
+				if got.RCode != x.code || !slices.Equal(got.addrs, x.want) || len(got.addrs) > 0 && (got.ttl < 1 || got.ttl > 42) ||
+					!got.Response || !got.RecursionAvailable || !got.RecursionDesired {
 					t.Errorf("%s of %s for %q %d: %+v", network, server, x.name, x.t, got)
 				}
 			}
@@ -144,20 +148,23 @@ func testOddQueriesStayInside(t *testing.T, k kind) {
 		m    []byte
 		code byte
 	}{
-		"two questions": {two, 1}, "an update": {append([]byte{0, 1, 5 << 3, 0}, two[4:]...), 4}, "a header": {two[:dnsHeader], 1},
+		"two questions": {two, 1}, "an update": {append([]byte{0, 1, 5 << 3, 0}, two[4:]...), 4},
+		"a header":  {two[:dnsHeader], 1},
 		"600 bytes": {append(ask("a.example", dnsmessage.TypeA, false), make([]byte, 600)...), 1},
 	} {
 		if a := s.must(t, "ask", x.m, "udp", "192.0.0.1:53"); a[3]&15 != x.code {
 			t.Errorf("%s: % x", what, a)
 		}
 	}
-	for what, m := range map[string][]byte{"nothing": {}, "an answer": append([]byte{0, 1, 0x81, 0x80}, two[4:]...), "eleven bytes": two[:11]} {
+	for what, m := range map[string][]byte{"nothing": {}, "an answer": append([]byte{0, 1, 0x81, 0x80}, two[4:]...),
+		"eleven bytes": two[:11]} {
 		if a, err := s.do("ask", m, "udp", "192.0.0.1:53", "none"); err == nil {
 			t.Errorf("%s is answered: % x", what, a)
 		}
 	}
 	// Other servers do not exist, by UDP or TCP.
-	for _, server := range []string{"8.8.8.8:53", "1.1.1.1:853", "[2001:4860:4860::8888]:53", "169.254.169.254:53", "127.0.0.53:53"} {
+	for _, server := range []string{"8.8.8.8:53", "1.1.1.1:853", "[2001:4860:4860::8888]:53", "169.254.169.254:53",
+		"127.0.0.53:53"} {
 		for _, network := range []string{"udp", "tcp"} {
 			if a, err := s.do("ask", ask("a.example", dnsmessage.TypeA, false), network, server, "none"); err == nil {
 				t.Errorf("%s of %s answers: % x", network, server, a)
@@ -174,7 +181,8 @@ func TestLookupsAreLimited(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(r Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	j, wait := newJournal(func() time.Time { return noon }, func(Event) {})
-	r := newResolver(func() Policy { return b }, newPins(), j, newDesk(j, nil, Bounds{}), b.lookup, func() time.Time { return noon })
+	r := newResolver(func() Policy { return b }, newPins(), j, newDesk(j, nil, Bounds{}), b.lookup,
+		func() time.Time { return noon })
 	for i := range limit.DNSLookupBurst + 100 {
 		m := ask("x"+strings.Repeat("a", i%50)+".example", dnsmessage.TypeA, false)
 		a := r.answer(t.Context(), m, 0)
@@ -188,7 +196,8 @@ func TestLookupsAreLimited(t *testing.T) {
 	j.close()
 	wait()
 	// Nothing is asked that would not be told.
-	if x := r.answer(t.Context(), ask("y.example", dnsmessage.TypeA, false), 0); x[3]&15 != byte(dnsmessage.RCodeServerFailure) || len(b.sought()) != limit.DNSLookupBurst {
+	if x := r.answer(t.Context(), ask("y.example", dnsmessage.TypeA, false),
+		0); x[3]&15 != byte(dnsmessage.RCodeServerFailure) || len(b.sought()) != limit.DNSLookupBurst {
 		t.Errorf("% x", x)
 	}
 }

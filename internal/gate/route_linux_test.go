@@ -82,14 +82,16 @@ func TestHostDial_RefusesWhatTheKernelKeepsOnTheHost(t *testing.T) {
 			"route add prohibit 50.50.50.0/24", "route add local 51.51.51.1 dev lo table 99",
 			"rule add to 51.51.51.1 ipproto tcp dport 80 table 99", "route add 51.51.51.0/24 dev d0",
 			"-6 addr add 2a00:45::1/64 dev d0 nodad", "-6 addr add 2a00:45::9/64 dev d0 nodad",
-			"-6 route add local 2a00:46::5 dev lo", "-6 route add anycast 2a00:47::1 dev d0", "-6 route add blackhole 2a00:48::/64",
+			"-6 route add local 2a00:46::5 dev lo", "-6 route add anycast 2a00:47::1 dev d0",
+			"-6 route add blackhole 2a00:48::/64",
 		} {
 			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
 				t.Errorf("ip %s: %v: %s", args, err, out)
 			}
 		}
 		// The kernel has no IPv6 route through a link until it has seen its carrier.
-		for end := time.Now().Add(time.Minute); exec.Command("ip", "-6", "route", "get", "2a00:45::77").Run() != nil; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); exec.Command("ip", "-6", "route", "get", "2a00:45::77").
+			Run() != nil; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Error("the link d0 does not come up")
 				return
@@ -105,7 +107,8 @@ func TestHostDial_RefusesWhatTheKernelKeepsOnTheHost(t *testing.T) {
 			}
 		}
 		for addr, want := range map[string]error{
-			"48.48.48.8": unix.EINVAL, "49.49.49.9": unix.EHOSTUNREACH, "50.50.50.5": unix.EACCES, "60.60.60.6": unix.ENETUNREACH,
+			"48.48.48.8": unix.EINVAL, "49.49.49.9": unix.EHOSTUNREACH, "50.50.50.5": unix.EACCES,
+			"60.60.60.6": unix.ENETUNREACH,
 			"2a00:48::8": unix.EINVAL,
 		} {
 			to := netip.AddrPortFrom(netip.MustParseAddr(addr), 80)

@@ -95,7 +95,8 @@ func (r rules) elsewhere(host policy.Host, addr netip.Addr, d Decision) Decision
 				if port < 1 || port > 0xffff {
 					continue
 				}
-				if a := r.place(policy.Request{Host: host, Addr: addr, Port: uint16(port), Protocol: policy.TCP}); a.Verdict == Ask {
+				if a := r.place(
+					policy.Request{Host: host, Addr: addr, Port: uint16(port), Protocol: policy.TCP}); a.Verdict == Ask {
 					return a
 				}
 			}

@@ -32,29 +32,39 @@ func network(t testing.TB, allow, deny string) policy.Network {
 
 func TestRulesOfPolicies(t *testing.T) {
 	t.Parallel()
-	p := Rules(network(t, "a.example:8000-8100 *.b.example udp://c.example:123 d.example:22 10.1.0.0/16:5432 93.184.216.0/24:80", "d.example *.no.b.example a.example:8000-8050"))
+	p := Rules(network(t,
+		"a.example:8000-8100 *.b.example udp://c.example:123 d.example:22 10.1.0.0/16:5432 93.184.216.0/24:80",
+		"d.example *.no.b.example a.example:8000-8050"))
 	pub, priv := netip.MustParseAddr("93.184.217.1"), netip.MustParseAddr("10.1.2.3")
 	for _, x := range []struct {
 		q  Request
 		ok bool
 	}{
-		{Request{Host: name("a.example")}, true}, {Request{Host: name("x.b.example")}, true}, {Request{Host: name("c.example")}, true},
-		{Request{Host: name("b.example")}, false}, {Request{Host: name("d.example")}, false}, {Request{Host: name("x.no.b.example")}, false}, {Request{Host: name("e.example")}, false},
-		{Request{Proto: TCP, Host: name("a.example"), Addr: pub, Port: 8100}, true}, {Request{Proto: TCP, Host: name("a.example"), Addr: pub, Port: 8050}, false},
-		{Request{Proto: UDP, Host: name("a.example"), Addr: pub, Port: 8100}, false}, {Request{Proto: UDP, Host: name("c.example"), Addr: pub, Port: 123}, true},
+		{Request{Host: name("a.example")}, true}, {Request{Host: name("x.b.example")}, true},
+		{Request{Host: name("c.example")}, true},
+		{Request{Host: name("b.example")}, false}, {Request{Host: name("d.example")}, false},
+		{Request{Host: name("x.no.b.example")}, false}, {Request{Host: name("e.example")}, false},
+		{Request{Proto: TCP, Host: name("a.example"), Addr: pub, Port: 8100}, true},
+		{Request{Proto: TCP, Host: name("a.example"), Addr: pub, Port: 8050}, false},
+		{Request{Proto: UDP, Host: name("a.example"), Addr: pub, Port: 8100}, false},
+		{Request{Proto: UDP, Host: name("c.example"), Addr: pub, Port: 123}, true},
 		{Request{Proto: TCP, Host: name("a.example"), Addr: priv, Port: 8100}, false},
 		{Request{Proto: TCP, Addr: priv, Port: 5432}, true}, {Request{Proto: TCP, Addr: priv, Port: 5433}, false},
 		{Request{Addr: priv}, true}, {Request{Addr: netip.MustParseAddr("10.2.0.1")}, false}, {Request{Addr: pub}, false},
-		{Request{Proto: ICMP, Host: name("c.example"), Addr: pub}, true}, {Request{Proto: ICMP, Addr: pub}, false}, {Request{Proto: ICMP, Addr: priv}, true},
-		{Request{Proto: DNS, Host: name("a.example"), Port: 53}, false}, {Request{Proto: TCP, Host: name("a.example")}, false}, {Request{}, false},
+		{Request{Proto: ICMP, Host: name("c.example"), Addr: pub}, true}, {Request{Proto: ICMP, Addr: pub}, false},
+		{Request{Proto: ICMP, Addr: priv}, true},
+		{Request{Proto: DNS, Host: name("a.example"), Port: 53}, false},
+		{Request{Proto: TCP, Host: name("a.example")}, false}, {Request{}, false},
 	} {
-		if d := p.Decide(x.q); (d.Verdict == Allow) != x.ok || d.Verdict == Allow && d.Rule == "" || d.Verdict != Allow && d.Reason == "" {
+		if d := p.Decide(x.q); (d.Verdict == Allow) != x.ok || d.Verdict == Allow && d.Rule == "" || d.Verdict != Allow &&
+			d.Reason == "" {
 			t.Errorf("%+v: %+v", x.q, d)
 		}
 	}
 	pins := newPins()
 	pins.put(name("a.example"), []netip.Addr{pub, priv}, time.Minute, noon)
-	for at, ok := range map[string]bool{"93.184.217.1:8100": true, "93.184.217.1:8000": false, "93.184.217.1:443": false, "10.1.2.3:8100": false, "10.1.2.3:5432": true, "93.184.216.9:80": true} {
+	for at, ok := range map[string]bool{"93.184.217.1:8100": true, "93.184.217.1:8000": false, "93.184.217.1:443": false,
+		"10.1.2.3:8100": false, "10.1.2.3:5432": true, "93.184.216.9:80": true} {
 		to := netip.MustParseAddrPort(at)
 		if r := rule(p, pins, TCP, to.Addr(), to.Port(), noon); (r.verdict == Allow) != ok {
 			t.Errorf("%s: %+v", at, r)
@@ -66,8 +76,10 @@ func TestRulesOfPolicies(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	// Rules that deny leave to be asked about what they do not name.
-	n.Deny = network(t, "", "all.example some.example:443 most.example:1-79 most.example:81-65535 udp://dgram.example").Deny
-	for host, want := range map[string]Verdict{"all.example": Deny, "some.example": Ask, "most.example": Ask, "dgram.example": Ask, "x.local": Deny} {
+	n.Deny = network(t, "", "all.example some.example:443 most.example:1-79 most.example:81-65535 udp://dgram.example").
+		Deny
+	for host, want := range map[string]Verdict{"all.example": Deny, "some.example": Ask, "most.example": Ask,
+		"dgram.example": Ask, "x.local": Deny} {
 		if d := Rules(n).Decide(Request{Host: name(host)}); d.Verdict != want {
 			t.Errorf("%s: %+v", host, d)
 		}

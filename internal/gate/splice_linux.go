@@ -175,7 +175,8 @@ func (g *Gate) stillHailed(f *flow, h hello) error {
 	}
 	d := g.current().Decide(Request{Proto: TCP, Host: h.name, Addr: f.to.Addr(), Port: f.to.Port()})
 	if d.Verdict == Inspect && f.by.Load().Verdict == Allow {
-		return helloError("requests to " + h.name.String() + " are inspected, and this is not an address that it was resolved to")
+		return helloError("requests to " + h.name.String() +
+			" are inspected, and this is not an address that it was resolved to")
 	}
 	return helloError("the policy was changed")
 }
@@ -325,7 +326,9 @@ func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byt
 			var werr error
 			if b, werr = w.pass(b); werr != nil {
 				f.cut(werr.Error())
-				g.journal.refused(Event{Proto: TCP, Name: f.by.Load().name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: f.by.Load().Rule}, werr)
+				g.journal.refused(
+					Event{Proto: TCP, Name: f.by.Load().name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: f.by.Load().Rule},
+					werr)
 				return
 			}
 		}

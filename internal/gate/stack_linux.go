@@ -46,7 +46,8 @@ func (g *Gate) start(ctx context.Context) error {
 	if err := g.configure(); err != nil {
 		return err
 	}
-	tf := tcp.NewForwarder(g.stack, limit.FlowBuffer, g.bounds.Opening, func(r *tcp.ForwarderRequest) { g.serveTCP(ctx, r) })
+	tf := tcp.NewForwarder(g.stack, limit.FlowBuffer, g.bounds.Opening,
+		func(r *tcp.ForwarderRequest) { g.serveTCP(ctx, r) })
 	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tf.HandlePacket)
 	uf := udp.NewForwarder(g.stack, func(r *udp.ForwarderRequest) bool { return g.serveUDP(ctx, r) })
 	g.stack.SetTransportProtocolHandler(udp.ProtocolNumber, uf.HandlePacket)
@@ -180,7 +181,8 @@ func (g *Gate) configure() error {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(false)
 	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: limit.FlowBuffer, Max: limit.FlowBuffer}
 	snd := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: limit.FlowBuffer, Max: limit.FlowBuffer}
-	retries, wait, linger := tcpip.TCPSynRetriesOption(3), tcpip.TCPTimeWaitTimeoutOption(time.Second), tcpip.TCPLingerTimeoutOption(10*time.Second)
+	retries, wait, linger := tcpip.TCPSynRetriesOption(3), tcpip.TCPTimeWaitTimeoutOption(time.Second),
+		tcpip.TCPLingerTimeoutOption(10*time.Second)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &rcv, &snd, &retries, &wait, &linger} {
 		if terr := g.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); terr != nil {
 			return stackError("set TCP options", terr)
@@ -190,7 +192,8 @@ func (g *Gate) configure() error {
 		return stackError("make the interface", terr)
 	}
 	for at, bits := range map[netip.Addr]int{link.Gate4(): link.Bits4, link.Gate6(): link.Bits6} {
-		a := tcpip.ProtocolAddress{Protocol: netProto(at), AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.AsSlice()), PrefixLen: bits}}
+		a := tcpip.ProtocolAddress{Protocol: netProto(at),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.AsSlice()), PrefixLen: bits}}
 		if terr := g.stack.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
 			return stackError("give the interface its addresses", terr)
 		}
@@ -201,7 +204,8 @@ func (g *Gate) configure() error {
 	if terr := g.stack.SetSpoofing(nic, true); terr != nil {
 		return stackError("answer from every address", terr)
 	}
-	g.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
+	g.stack.SetRouteTable(
+		[]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
 	return nil
 }
 

@@ -33,11 +33,13 @@ func wire(t testing.TB, k kind) (*Gate, int) {
 		names: map[string][]netip.Addr{"a.example": {netip.MustParseAddr("93.184.216.34")}},
 		ttl:   time.Minute,
 	}
-	g, err := newGate(t.Context(), Options{FD: os.NewFile(uintptr(pair[0]), "gate"), Policy: b, Lookup: b.lookup, Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-		here, there := net.Pipe()
-		there.Close()
-		return here, nil
-	}}, k == veth)
+	g, err := newGate(t.Context(),
+		Options{FD: os.NewFile(uintptr(pair[0]), "gate"), Policy: b, Lookup: b.lookup,
+			Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+				here, there := net.Pipe()
+				there.Close()
+				return here, nil
+			}}, k == veth)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +86,10 @@ func FuzzPackets(f *testing.F) {
 		if port == 53 {
 			to, to6 = g4, g6
 		}
-		datagram := append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16([]byte{0x9c, 0x40}, port), uint16(8+len(body))), 0), body...)
+		datagram := append(
+			binary.BigEndian.AppendUint16(
+				binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16([]byte{0x9c, 0x40}, port), uint16(8+len(body))),
+				0), body...)
 		var frame []byte
 		switch kind % 5 {
 		case 0:

@@ -43,10 +43,12 @@ func testAllowedNamesAreReached(t *testing.T, k kind) {
 		t.Errorf("%d bytes of %d came back, or others", len(got), len(big))
 	}
 	e := s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.In == int64(len(big)) })
-	if e.Out != int64(len(big)) || e.Name != "a.example" || e.Addr != host || e.Port != 80 || e.Rule != "a.example:80" || e.Reason != "" {
+	if e.Out != int64(len(big)) || e.Name != "a.example" || e.Addr != host || e.Port != 80 || e.Rule != "a.example:80" ||
+		e.Reason != "" {
 		t.Errorf("%+v", e)
 	}
-	for _, x := range []string{"a.example:81", "93.184.216.34:443", "1.1.1.1:80", "[2606:4700::1]:80", "192.0.0.1:80", "10.0.0.1:80", "169.254.169.254:80"} {
+	for _, x := range []string{"a.example:81", "93.184.216.34:443", "1.1.1.1:80", "[2606:4700::1]:80", "192.0.0.1:80",
+		"10.0.0.1:80", "169.254.169.254:80"} {
 		if got, err := s.do("exchange", nil, "tcp", x); err == nil {
 			t.Errorf("%s is reached: %q", x, got)
 		}
@@ -119,8 +121,9 @@ func testBoundsHold(t *testing.T, k kind) {
 			return d
 		},
 		names: map[string][]netip.Addr{"a.example": {a}},
-		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo), netip.AddrPortFrom(a, 81): listen(t, echo)},
-		ttl:   time.Minute,
+		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo),
+			netip.AddrPortFrom(a, 81): listen(t, echo)},
+		ttl: time.Minute,
 	}
 	s := start(t, k, b, func(o *Options) { o.Bounds = Bounds{Conns: 5, Idle: time.Second} })
 	if got := s.must(t, "many", nil, "93.184.216.34:80", "8"); string(got) != "5" {
@@ -137,7 +140,8 @@ func testBoundsHold(t *testing.T, k kind) {
 	if got, err := small.do("exchange", make([]byte, 400), "tcp", "93.184.216.34:81"); err == nil && len(got) == 400 {
 		t.Error("800 bytes of 1000 are spent, and 800 more")
 	}
-	small.wait(t, "the budget", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the rule's bytes are used up" })
+	small.wait(t, "the budget",
+		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the rule's bytes are used up" })
 	if got, err := small.do("exchange", make([]byte, 10), "tcp", "93.184.216.34:81"); err == nil && len(got) > 0 {
 		t.Error("the rule's bytes are used up")
 	}
@@ -155,12 +159,14 @@ func testBudgetsAreOfRules(t *testing.T, k kind) {
 	t.Parallel()
 	a, b := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	wide := httpRule(t, "*.example:81", func(r *policy.Rule) { r.MaxBytes = 1000 })
-	n := policy.Network{Mode: policy.NetRules, Allow: []policy.Rule{httpRule(t, "a.example:80,81", nil), httpRule(t, "b.example:81", nil), wide}}
+	n := policy.Network{Mode: policy.NetRules,
+		Allow: []policy.Rule{httpRule(t, "a.example:80,81", nil), httpRule(t, "b.example:81", nil), wide}}
 	h := &book{
 		decide: Rules(n).Decide,
 		names:  map[string][]netip.Addr{"a.example": {a}, "b.example": {b}},
-		hosts:  map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo), netip.AddrPortFrom(a, 81): listen(t, echo), netip.AddrPortFrom(b, 81): listen(t, echo)},
-		ttl:    time.Minute,
+		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(a, 80): listen(t, echo),
+			netip.AddrPortFrom(a, 81): listen(t, echo), netip.AddrPortFrom(b, 81): listen(t, echo)},
+		ttl: time.Minute,
 	}
 	s := start(t, k, h, nil)
 	if got := s.must(t, "exchange", make([]byte, 400), "tcp", "a.example:81"); len(got) != 400 {
@@ -237,15 +243,18 @@ func testHalfClose(t *testing.T, k kind) {
 	if got := s.must(t, "exchange", make([]byte, 300000), "tcp", "93.184.216.34:81"); string(got) != "bye" {
 		t.Errorf("%q", got)
 	}
-	if e := s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.Port == 81 }); e.Out != 300000 || e.In != 3 || e.Reason != "" {
+	if e := s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.Port == 81 }); e.Out != 300000 ||
+		e.In != 3 || e.Reason != "" {
 		t.Errorf("%+v", e)
 	}
 	if got, err := s.do("exchange", make([]byte, 3<<20), "tcp", "93.184.216.34:82"); err == nil {
 		t.Errorf("%q", got)
 	}
 	// A host that is not there is refused as it would be without a gate.
-	if _, err := s.do("exchange", nil, "tcp", "93.184.216.34:83"); err == nil || !bytes.Contains([]byte(err.Error()), []byte("connection refused")) {
+	if _, err := s.do("exchange", nil, "tcp", "93.184.216.34:83"); err == nil ||
+		!bytes.Contains([]byte(err.Error()), []byte("connection refused")) {
 		t.Errorf("%v", err)
 	}
-	s.wait(t, "who is not there", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "not reached: connection refused" })
+	s.wait(t, "who is not there",
+		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "not reached: connection refused" })
 }

@@ -27,7 +27,8 @@ func serverTLS(t testing.TB) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"a.example"}}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"a.example"}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +82,9 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	var raw record
 	b := &book{
 		// b.example shares the address and is allowed on another port alone.
-		decide: allowNames("a.example:443", "b.example:80", "a.example:8443", "a.example:444", "93.184.216.35:443", "a.example:80"),
-		names:  map[string][]netip.Addr{"a.example": {at}, "b.example": {at}},
+		decide: allowNames("a.example:443", "b.example:80", "a.example:8443", "a.example:444", "93.184.216.35:443",
+			"a.example:80"),
+		names: map[string][]netip.Addr{"a.example": {at}, "b.example": {at}},
 		hosts: map[netip.AddrPort]string{
 			netip.AddrPortFrom(at, 443): listen(t, answer(conf)), netip.AddrPortFrom(at, 444): listen(t, answer(retry)),
 			netip.AddrPortFrom(at, 8443): listen(t, raw.serve), netip.AddrPortFrom(bare, 443): listen(t, answer(conf)),
@@ -100,10 +102,12 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	s.must(t, "look", nil, "b.example")
 
 	for _, x := range [][]string{
-		{"a.example:443", "a.example"}, {"a.example:443", "A.Example"}, {"a.example:443", "a.example", "1.2"}, {"93.184.216.34:443", "a.example"},
+		{"a.example:443", "a.example"}, {"a.example:443", "A.Example"}, {"a.example:443", "a.example", "1.2"},
+		{"93.184.216.34:443", "a.example"},
 		{"a.example:444", "a.example"}, {"a.example:444", "a.example", "1.2"},
 	} {
-		if got := s.must(t, "tls", []byte("hello"), x...); !bytes.HasSuffix(got, []byte(" hello")) || !bytes.EqualFold(got[:9], []byte("a.example")) {
+		if got := s.must(t, "tls", []byte("hello"), x...); !bytes.HasSuffix(got, []byte(" hello")) ||
+			!bytes.EqualFold(got[:9], []byte("a.example")) {
 			t.Errorf("%q: %q", x, got)
 		}
 	}
@@ -111,7 +115,8 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		t.Errorf("an address that the policy names: %q", got)
 	}
 	for _, x := range [][]string{
-		{"a.example:443", "b.example"}, {"b.example:443", "b.example"}, {"a.example:443", "other.test"}, {"a.example:443", ""}, {"a.example:443", "b.example", "1.2"},
+		{"a.example:443", "b.example"}, {"b.example:443", "b.example"}, {"a.example:443", "other.test"},
+		{"a.example:443", ""}, {"a.example:443", "b.example", "1.2"},
 		{"a.example:444", "b.example"},
 	} {
 		if got, err := s.do("tls", []byte("hello"), x...); err == nil {
@@ -126,11 +131,12 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		wire []byte
 		why  string
 	}{
-		"http":          {[]byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "not TLS"},
-		"ssh":           {[]byte("SSH-2.0-x\r\n"), "not TLS"},
-		"ECH":           {records(handmade(sni("a.example"), ext(0xfe0d, 1, 2, 3)), 99), "encrypted_client_hello"},
-		"two names":     {records(handmade(sni("a.example"), sni("b.example")), 99), "malformed"},
-		"a second name": {append(records(hello, 99), records(handmade(sni("b.example"), offers13), 30)...), "another server name"},
+		"http":      {[]byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "not TLS"},
+		"ssh":       {[]byte("SSH-2.0-x\r\n"), "not TLS"},
+		"ECH":       {records(handmade(sni("a.example"), ext(0xfe0d, 1, 2, 3)), 99), "encrypted_client_hello"},
+		"two names": {records(handmade(sni("a.example"), sni("b.example")), 99), "malformed"},
+		"a second name": {append(records(hello, 99), records(handmade(sni("b.example"), offers13), 30)...),
+			"another server name"},
 	} {
 		for _, size := range []string{"1", "1000"} {
 			if got, err := s.do("pieces", x.wire, "a.example:8443", size); err == nil && len(got) > 0 {
@@ -139,7 +145,8 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		}
 		s.denied(t, TCP, x.why)
 	}
-	if got := raw.all(); bytes.Contains(got, []byte("GET")) || bytes.Contains(got, []byte("SSH")) || bytes.Contains(got, []byte("b.example")) || bytes.Contains(got, []byte{0xfe, 0x0d}) {
+	if got := raw.all(); bytes.Contains(got, []byte("GET")) || bytes.Contains(got, []byte("SSH")) ||
+		bytes.Contains(got, []byte("b.example")) || bytes.Contains(got, []byte{0xfe, 0x0d}) {
 		t.Errorf("the host got %q", got)
 	}
 	// Nothing of a ClientHello goes out before it is whole.
@@ -147,7 +154,8 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		t.Errorf("%q", got)
 	}
 	s.denied(t, TCP, "ended before its ClientHello")
-	e := s.wait(t, "the end of TLS", func(e Event) bool { return e.Kind == KindEnd && e.Port == 443 && e.In > 0 && e.Reason == "" })
+	e := s.wait(t, "the end of TLS",
+		func(e Event) bool { return e.Kind == KindEnd && e.Port == 443 && e.In > 0 && e.Reason == "" })
 	if e.Name != "a.example" || e.Rule != "a.example:443" {
 		t.Errorf("%+v", e)
 	}
@@ -176,12 +184,15 @@ func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	}
 	var raw record
 	n := policy.Network{Mode: policy.NetRules, Allow: []policy.Rule{
-		httpRule(t, "a.example:22,8443,8444,8445", nil), httpRule(t, "b.example:80", nil), httpRule(t, "c.example:8443", func(r *policy.Rule) { r.MaxBytes = 100 }),
+		httpRule(t, "a.example:22,8443,8444,8445", nil), httpRule(t, "b.example:80", nil), httpRule(t, "c.example:8443",
+			func(r *policy.Rule) { r.MaxBytes = 100 }),
 	}}
 	b := &book{
-		decide: Rules(n).Decide, names: map[string][]netip.Addr{"a.example": {at}, "b.example": {at}, "c.example": {at}}, ttl: time.Minute,
+		decide: Rules(n).Decide, names: map[string][]netip.Addr{"a.example": {at}, "b.example": {at}, "c.example": {at}},
+		ttl: time.Minute,
 		hosts: map[netip.AddrPort]string{
-			netip.AddrPortFrom(at, 8443): listen(t, answer(conf)), netip.AddrPortFrom(at, 8444): listen(t, answer(retry)), netip.AddrPortFrom(at, 8445): listen(t, raw.serve),
+			netip.AddrPortFrom(at, 8443): listen(t, answer(conf)), netip.AddrPortFrom(at, 8444): listen(t, answer(retry)),
+			netip.AddrPortFrom(at, 8445): listen(t, raw.serve),
 			netip.AddrPortFrom(at, 22): listen(t, func(c net.Conn) { // speaks first
 				c.Write([]byte("SSH-2.0-x\r\n"))
 				io.Copy(c, c)
@@ -200,7 +211,8 @@ func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 			t.Errorf("%q: %q", x, got)
 		}
 	}
-	for _, x := range [][]string{{"93.184.216.34:8443", "b.example"}, {"93.184.216.34:8443", "other.test"}, {"93.184.216.34:8444", "b.example", "1.2"}} {
+	for _, x := range [][]string{{"93.184.216.34:8443", "b.example"}, {"93.184.216.34:8443", "other.test"},
+		{"93.184.216.34:8444", "b.example", "1.2"}} {
 		if got, err := s.do("tls", []byte("hello"), x...); err == nil {
 			t.Errorf("%q: %q", x, got)
 		}
@@ -215,7 +227,8 @@ func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	}
 	hello := handmade(sni("a.example"), offers13)
 	for what, x := range map[string][]byte{
-		"ECH": records(handmade(sni("a.example"), ext(0xfe0d, 1, 2, 3)), 99), "a second name": append(records(hello, 99), records(handmade(sni("b.example"), offers13), 30)...),
+		"ECH":               records(handmade(sni("a.example"), ext(0xfe0d, 1, 2, 3)), 99),
+		"a second name":     append(records(hello, 99), records(handmade(sni("b.example"), offers13), 30)...),
 		"a name after none": append(records(handmade(offers13), 99), records(handmade(sni("b.example"), offers13), 30)...),
 	} {
 		for _, size := range []string{"1", "1000"} {

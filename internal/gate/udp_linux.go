@@ -130,7 +130,9 @@ func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 	}
 	g.mu.Unlock()
 	if full {
-		g.journal.deny(Event{Proto: UDP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rl.why.Rule, Reason: "the sandbox has too many flows of datagrams"})
+		g.journal.deny(
+			Event{Proto: UDP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rl.why.Rule,
+				Reason: "the sandbox has too many flows of datagrams"})
 		return false
 	}
 	done := func() {
@@ -180,7 +182,8 @@ func (g *Gate) relay(f *flow, in *gonet.UDPConn) {
 			f.moved.Store(g.now().UnixNano())
 			if p, found := g.tokens.sent.In(buf[:n]); found && !inward {
 				by := f.by.Load()
-				g.journal.refused(Event{Proto: UDP, Name: by.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: by.Rule}, caught{p, DecoySent})
+				g.journal.refused(Event{Proto: UDP, Name: by.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: by.Rule},
+					caught{p, DecoySent})
 				f.cut(DecoySent)
 				return
 			}

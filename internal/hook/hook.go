@@ -70,7 +70,8 @@ func Harnesses() []Harness {
 			events: []event{{"BeforeTool", "begin"}, {"AfterTool", "end"}}, unit: 1000,
 		},
 		{
-			Name: "opencode", Title: "opencode", Project: ".opencode/plugins/coppice.js", User: ".config/opencode/plugins/coppice.js",
+			Name: "opencode", Title: "opencode", Project: ".opencode/plugins/coppice.js",
+			User:  ".config/opencode/plugins/coppice.js",
 			whole: opencode,
 		},
 	}

@@ -173,26 +173,41 @@ func TestHooksMarkEachToolCall(t *testing.T) {
 		harness, event, input string
 		want                  asked
 	}{
-		{"claude-code", "PreToolUse", `{"session_id":"s","hook_event_name":"PreToolUse","cwd":"/w","tool_name":"Bash","tool_input":{"command":"go test ./...","description":"Run the tests"}}`,
+		{"claude-code", "PreToolUse",
+			`{"session_id":"s","hook_event_name":"PreToolUse","cwd":"/w","tool_name":"Bash","tool_input":{"command":"go test ./...","description":"Run the tests"}}`,
 			asked{"mark", "begin", "Bash: go test ./..."}},
-		{"claude-code", "PostToolUse", `{"hook_event_name":"PostToolUse","tool_name":"Write","tool_input":{"file_path":"/w/a.go","content":"x"},"tool_response":{"success":true}}`,
+		{"claude-code", "PostToolUse",
+			`{"hook_event_name":"PostToolUse","tool_name":"Write","tool_input":{"file_path":"/w/a.go","content":"x"},"tool_response":{"success":true}}`,
 			asked{"mark", "end", "Write: /w/a.go"}},
-		{"claude-code", "PostToolUseFailure", `{"tool_name":"Bash","tool_input":{"command":"false"},"error":"exit 1"}`, asked{"mark", "end", "Bash: false"}},
-		{"claude-code", "PreToolUse", `{"tool_name":"TodoWrite","tool_input":{"todos":[1]}}`, asked{"mark", "begin", "TodoWrite"}},
+		{"claude-code", "PostToolUseFailure", `{"tool_name":"Bash","tool_input":{"command":"false"},"error":"exit 1"}`,
+			asked{"mark", "end", "Bash: false"}},
+		{"claude-code", "PreToolUse", `{"tool_name":"TodoWrite","tool_input":{"todos":[1]}}`,
+			asked{"mark", "begin", "TodoWrite"}},
 		{"claude-code", "PreToolUse", `{"tool_name":"mcp__x__y","tool_input":null}`, asked{"mark", "begin", "mcp__x__y"}},
 		// Hostile bytes: controls, quotes, what is not UTF-8 and half a surrogate pair.
-		{"claude-code", "PreToolUse", `{"tool_name":"Bash","tool_input":{"command":"echo '$(id)' \"x\" \u001b[31m\u0000\n` + "\xff" + `\ud800 é"}}`,
+		{"claude-code", "PreToolUse",
+			`{"tool_name":"Bash","tool_input":{"command":"echo '$(id)' \"x\" \u001b[31m\u0000\n` + "\xff" + `\ud800 é"}}`,
 			asked{"mark", "begin", "Bash: echo '$(id)' \"x\" \x1b[31m\x00\n\ufffd\ufffd é"}},
-		{"claude-code", "PreToolUse", `{"tool_name":"Bash","tool_input":{"command":"` + strings.Repeat("x", 1<<20) + `"}}`, asked{"mark", "begin", "Bash: " + strings.Repeat("x", 400)}},
-		{"codex", "PreToolUse", `{"turn_id":"t","hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":["bash","-lc","make"]}}`,
+		{"claude-code", "PreToolUse", `{"tool_name":"Bash","tool_input":{"command":"` + strings.Repeat("x", 1<<20) + `"}}`,
+			asked{"mark", "begin", "Bash: " + strings.Repeat("x", 400)}},
+		{"codex", "PreToolUse",
+			`{"turn_id":"t","hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":["bash","-lc","make"]}}`,
 			asked{"mark", "begin", "Bash: bash -lc make"}},
-		{"codex", "PostToolUse", `{"tool_name":"apply_patch","tool_input":{"command":"*** Begin"}}`, asked{"mark", "end", "apply_patch: *** Begin"}},
-		{"gemini-cli", "BeforeTool", `{"hook_event_name":"BeforeTool","tool_name":"write_file","tool_input":{"file_path":"a.txt","content":"c"}}`,
+		{"codex", "PostToolUse", `{"tool_name":"apply_patch","tool_input":{"command":"*** Begin"}}`,
+			asked{"mark", "end", "apply_patch: *** Begin"}},
+		{"gemini-cli", "BeforeTool",
+			`{"hook_event_name":"BeforeTool","tool_name":"write_file","tool_input":{"file_path":"a.txt","content":"c"}}`,
 			asked{"mark", "begin", "write_file: a.txt"}},
-		{"gemini-cli", "AfterTool", `{"tool_name":"run_shell_command","tool_input":{"command":"ls"}}`, asked{"mark", "end", "run_shell_command: ls"}},
-		{"cursor", "afterShellExecution", `{"hook_event_name":"afterShellExecution","command":"npm i","output":"","duration":1}`, asked{"mark", "", "afterShellExecution: npm i"}},
-		{"cursor", "afterFileEdit", `{"hook_event_name":"afterFileEdit","file_path":"/w/main.ts","edits":[]}`, asked{"mark", "", "afterFileEdit: /w/main.ts"}},
-		{"cursor", "afterMCPExecution", `{"hook_event_name":"afterMCPExecution","tool_name":"db","tool_input":"{\"query\":\"SELECT 1\"}"}`, asked{"mark", "", "db: SELECT 1"}},
+		{"gemini-cli", "AfterTool", `{"tool_name":"run_shell_command","tool_input":{"command":"ls"}}`,
+			asked{"mark", "end", "run_shell_command: ls"}},
+		{"cursor", "afterShellExecution",
+			`{"hook_event_name":"afterShellExecution","command":"npm i","output":"","duration":1}`,
+			asked{"mark", "", "afterShellExecution: npm i"}},
+		{"cursor", "afterFileEdit", `{"hook_event_name":"afterFileEdit","file_path":"/w/main.ts","edits":[]}`,
+			asked{"mark", "", "afterFileEdit: /w/main.ts"}},
+		{"cursor", "afterMCPExecution",
+			`{"hook_event_name":"afterMCPExecution","tool_name":"db","tool_input":"{\"query\":\"SELECT 1\"}"}`,
+			asked{"mark", "", "db: SELECT 1"}},
 	} {
 		h, err := Find(tc.harness)
 		if err != nil {
@@ -234,7 +249,8 @@ func TestHooksNeverFailAToolCall(t *testing.T) {
 		}
 		// One that says nothing is waited for two seconds.
 		dumb, _ := listen(t, true)
-		if took := call(t, strings.ReplaceAll(command, socket, dumb), path, input); took > 10*time.Second || name != "neither" && took < time.Second {
+		if took := call(t, strings.ReplaceAll(command, socket, dumb), path, input); took > 10*time.Second ||
+			name != "neither" && took < time.Second {
 			t.Errorf("%s: a socket that is dumb took %v", name, took)
 		}
 		// One that nobody listens on.
@@ -255,7 +271,8 @@ func TestTheOpencodePluginMarks(t *testing.T) {
 	}
 	at, got := listen(t, false)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "coppice.mjs"), []byte(strings.ReplaceAll(opencode, socket, at)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "coppice.mjs"), []byte(strings.ReplaceAll(opencode, socket, at)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	script := `
@@ -268,7 +285,8 @@ await hooks["tool.execute.before"]({ tool: "todo" }, {})
 	if err := os.WriteFile(filepath.Join(dir, "run.mjs"), []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(filepath.Join(node, "node"), filepath.Join(dir, "run.mjs")).CombinedOutput(); err != nil || len(out) > 0 {
+	if out, err := exec.Command(filepath.Join(node, "node"), filepath.Join(dir, "run.mjs")).
+		CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("%v %s", err, out)
 	}
 	for _, want := range []asked{{"mark", "begin", "bash: ls \x1b"}, {"mark", "end", ""}, {"mark", "begin", "todo"}} {

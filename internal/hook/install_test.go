@@ -56,7 +56,8 @@ func TestMergeKeepsWhatIsThere(t *testing.T) {
 		t.Errorf("an older one, %v:\n%s", err, renewed)
 	}
 	byHand := `{"hooks":{"PreToolUse":[{"hooks":[{"command":"a"},{"command":"use /run/coppice.sock"}]}]}}`
-	if left, err := h.Merge([]byte(byHand)); err != nil || strings.Count(string(left), "PreToolUse") != 1 || strings.Contains(string(left), ` begin `) {
+	if left, err := h.Merge([]byte(byHand)); err != nil || strings.Count(string(left), "PreToolUse") != 1 ||
+		strings.Contains(string(left), ` begin `) {
 		t.Errorf("one by hand, %v:\n%s", err, left)
 	}
 }
@@ -64,8 +65,10 @@ func TestMergeKeepsWhatIsThere(t *testing.T) {
 func TestMergeRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	t.Parallel()
 	for _, old := range []string{
-		"{", "[]", "null", `"x"`, "3", `{} {}`, `{"a":1,}`, "// a comment\n{}", `{"a":1,"a":2}`, `{"hooks":[]}`, `{"hooks":null}`,
-		`{"hooks":{"PreToolUse":{}}}`, `{"hooks":{"PreToolUse":null}}`, `{"hooks":{"Stop":[],"Stop":[]}}`, `{"hooks":{"PreToolUse":["/run/coppice.sock"]}}`,
+		"{", "[]", "null", `"x"`, "3", `{} {}`, `{"a":1,}`, "// a comment\n{}", `{"a":1,"a":2}`, `{"hooks":[]}`,
+		`{"hooks":null}`,
+		`{"hooks":{"PreToolUse":{}}}`, `{"hooks":{"PreToolUse":null}}`, `{"hooks":{"Stop":[],"Stop":[]}}`,
+		`{"hooks":{"PreToolUse":["/run/coppice.sock"]}}`,
 	} {
 		if got, err := claude(t).Merge([]byte(old)); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v\n%s", old, err, got)
@@ -129,7 +132,8 @@ func TestInstallReplacesTheFileWholeOrNotAtAll(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
-	if b, _ := os.ReadFile(path); !bytes.Contains(b, []byte(`"KEY": "secret"`)) || !bytes.Contains(b, []byte("PreToolUse")) {
+	if b, _ := os.ReadFile(path); !bytes.Contains(b, []byte(`"KEY": "secret"`)) ||
+		!bytes.Contains(b, []byte("PreToolUse")) {
 		t.Errorf("%s", b)
 	}
 	left, err := os.ReadDir(filepath.Dir(path))

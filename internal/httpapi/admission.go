@@ -31,7 +31,8 @@ func costs() map[string]int64 {
 		"exportLedger": large, "gc": large, "verify": large, "verifyAll": large,
 		// They list a history or records.
 		"log": small, "listSnapshots": small, "branches": small, "net": small,
-		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small, "archiveLedger": small,
+		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small,
+		"archiveLedger": small,
 		// It takes as long as its tests; each sandbox has one at a time.
 		"propose": small,
 	}
@@ -56,7 +57,8 @@ func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	waiting, cancel := s.bounded(r.Context())
-	leave, err := s.opt.Admission.Enter(waiting, admission.Request{What: ctx.Operation().OperationID, Cost: cost, Parties: s.parties(r)})
+	leave, err := s.opt.Admission.Enter(waiting,
+		admission.Request{What: ctx.Operation().OperationID, Cost: cost, Parties: s.parties(r)})
 	cancel()
 	if err != nil {
 		if fault.Is(err, fault.Unavailable) {
@@ -105,7 +107,8 @@ func (p *pacedAnswer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 func (p *pacedAnswer) Write(b []byte) (n int, err error) {
 	for {
 		piece := b[n:min(n+pacedPiece, len(b))]
-		_ = p.out.SetWriteDeadline(time.Now().Add(bound.AnswerSeconds * time.Second)) // only connections in tests lack deadlines
+		// only connections in tests lack deadlines
+		_ = p.out.SetWriteDeadline(time.Now().Add(bound.AnswerSeconds * time.Second))
 		m, err := p.ResponseWriter.Write(piece)
 		if n += m; err != nil || n == len(b) {
 			return n, err

@@ -27,7 +27,8 @@ type costly struct {
 }
 
 func newCostly() *costly {
-	return &costly{gate: admission.New(admission.Options{Memory: 2 * limit.CostLarge, Log: slog.New(slog.DiscardHandler)}), held: make(chan int64, 1)}
+	return &costly{gate: admission.New(admission.Options{Memory: 2 * limit.CostLarge, Log: slog.New(slog.DiscardHandler)}),
+		held: make(chan int64, 1)}
 }
 
 func (c *costly) Log(context.Context, string) (wire.LogResult, error) {
@@ -72,13 +73,15 @@ func TestAdmission_RefusesWithTimeToTryAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newCostly()
 		h := owned(httpapi.Options{Roles: roles(e), Admission: e.gate})
-		leave, err := e.gate.Enter(t.Context(), admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox("1")}})
+		leave, err := e.gate.Enter(t.Context(),
+			admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox("1")}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"mine", "1"} { // by name and by id it is one sandbox
 			w := ask(h, "GET", "/v1/sandboxes/"+name+"/nodes/HEAD", "")
-			if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), `"kind":"unavailable"`) {
+			if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" ||
+				!strings.Contains(w.Body.String(), `"kind":"unavailable"`) {
 				t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 			}
 		}
@@ -122,7 +125,8 @@ func TestAdmission_EndsAnAnswerThatIsNotReceived(t *testing.T) {
 				ln <- theirs
 				done := make(chan error, 1)
 				go func() { done <- srv.Serve(ln) }()
-				if _, err := io.WriteString(ours, "GET /v1/sandboxes/mine/diff?patch=true HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+				if _, err := io.WriteString(ours,
+					"GET /v1/sandboxes/mine/diff?patch=true HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()

@@ -82,13 +82,15 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 		did  string
 		want string // the answer as JSON
 	}{
-		"status": {func() (any, error) { r, err := c.Status(ctx, "a/b c"); return r.Sandbox.Name, err }, `status["a/b c"]`, `"a/b c"`},
+		"status": {func() (any, error) { r, err := c.Status(ctx, "a/b c"); return r.Sandbox.Name, err },
+			`status["a/b c"]`, `"a/b c"`},
 		"remove": {func() (any, error) { return nil, c.Remove(ctx, "a", true) }, `remove[["a"],true]`, `null`},
 		"start":  {func() (any, error) { r, err := c.Start(ctx, "a"); return r.Sandbox.Name, err }, `start["a"]`, `"a"`},
 		"stop":   {func() (any, error) { return c.Stop(ctx, "a") }, `stop["a"]`, `{"stopped":2,"head":""}`},
 		"pause":  {func() (any, error) { r, err := c.Pause(ctx, "a"); return r.Paused, err }, `pause["a"]`, `true`},
 		"resume": {func() (any, error) { r, err := c.Resume(ctx, "a"); return r.Name, err }, `resume["a"]`, `"a"`},
-		"commit with memory": {func() (any, error) { r, err := c.CommitMemory(ctx, "a", "m"); return r.Memory, err }, `commit-memory["a","m"]`,
+		"commit with memory": {func() (any, error) { r, err := c.CommitMemory(ctx, "a", "m"); return r.Memory, err },
+			`commit-memory["a","m"]`,
 			`{"image":"2","size":3,"added":4}`},
 		"log": {func() (any, error) { r, err := c.Log(ctx, "a"); return r.Rows, err }, `log["a"]`,
 			`[{"graph":"*","node":"aa"}]`},
@@ -107,23 +109,29 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 			r, err := c.Mark(ctx, "a", wire.MarkRequest{Phase: wire.MarkBegin, Label: "l"})
 			return r.Node, err
 		}, `mark["a",{"phase":"begin","label":"l"}]`, `"bb"`},
-		"commit": {func() (any, error) { r, err := c.Commit(ctx, "a", "m\n"); return r.Node, err }, `commit["a","m\n"]`, `"bb"`},
+		"commit": {func() (any, error) { r, err := c.Commit(ctx, "a", "m\n"); return r.Node, err },
+			`commit["a","m\n"]`, `"bb"`},
 		"checkout": {func() (any, error) {
 			r, err := c.Checkout(ctx, "a", wire.CheckoutRequest{Node: "aa", InPlace: true})
 			return r.Head, err
 		}, `checkout["a",{"node":"aa","in_place":true}]`, `"aa"`},
-		"undo":     {func() (any, error) { r, err := c.Undo(ctx, "a", wire.UndoRequest{N: 3}); return r.Head, err }, `undo["a",{"n":3}]`, `"aa"`},
-		"undo one": {func() (any, error) { r, err := c.Undo(ctx, "a", wire.UndoRequest{}); return r.Head, err }, `undo["a",{}]`, `"aa"`},
-		"redo":     {func() (any, error) { r, err := c.Redo(ctx, "a", wire.RedoRequest{InPlace: true}); return r.Head, err }, `redo["a",{"in_place":true}]`, `"aa"`},
-		"delete":   {func() (any, error) { return c.Delete(ctx, "a", "HEAD~1") }, `delete["a","HEAD~1"]`, `{"head":"aa"}`},
-		"tags":     {func() (any, error) { return c.Tags(ctx, "a") }, `tags["a"]`, `{"good":"aa"}`},
-		"set tag":  {func() (any, error) { return c.SetTag(ctx, "a", "t", "") }, `settag["a","t",""]`, `{"name":"t","node":"aa"}`},
+		"undo": {func() (any, error) { r, err := c.Undo(ctx, "a", wire.UndoRequest{N: 3}); return r.Head, err },
+			`undo["a",{"n":3}]`, `"aa"`},
+		"undo one": {func() (any, error) { r, err := c.Undo(ctx, "a", wire.UndoRequest{}); return r.Head, err },
+			`undo["a",{}]`, `"aa"`},
+		"redo": {func() (any, error) { r, err := c.Redo(ctx, "a", wire.RedoRequest{InPlace: true}); return r.Head, err },
+			`redo["a",{"in_place":true}]`, `"aa"`},
+		"delete": {func() (any, error) { return c.Delete(ctx, "a", "HEAD~1") }, `delete["a","HEAD~1"]`, `{"head":"aa"}`},
+		"tags":   {func() (any, error) { return c.Tags(ctx, "a") }, `tags["a"]`, `{"good":"aa"}`},
+		"set tag": {func() (any, error) { return c.SetTag(ctx, "a", "t", "") }, `settag["a","t",""]`,
+			`{"name":"t","node":"aa"}`},
 		"drop tag": {func() (any, error) { return nil, c.DeleteTag(ctx, "a", "t") }, `deltag["a","t"]`, `null`},
 		"gc": {func() (any, error) {
 			return c.GC(ctx, wire.GCRequest{DryRun: true, Keep: wire.Keep{Daily: 7}, Sandboxes: []string{"a"}}, ignore)
 		}, `gc[{"dry_run":true,"keep":{"daily":7},"sandboxes":["a"]}]`,
 			`{"removed":[],"layers":0,"bytes":0,"dry_run":true}`},
-		"verify":     {func() (any, error) { r, err := c.Verify(ctx, "a", ignore); return r.Layers, err }, `verify["a"]`, `2`},
+		"verify": {func() (any, error) { r, err := c.Verify(ctx, "a", ignore); return r.Layers, err },
+			`verify["a"]`, `2`},
 		"verify all": {func() (any, error) { r, err := c.Verify(ctx, "", nil); return r.Layers, err }, `verify[""]`, `2`},
 		"fork": {func() (any, error) {
 			r, err := c.Fork(ctx, "a", wire.ForkRequest{N: 2, At: "x"})
@@ -135,10 +143,12 @@ func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
 		}, `fork["a",{"names":["p","q"],"n":2}]`, `1`},
 		"tournament": {func() (any, error) {
 			var ended []string
-			req := wire.TournamentRequest{Test: "t", Candidates: []wire.Candidate{{Name: "one", Cmd: "c"}, {Name: "two", Cmd: "d"}}}
+			req := wire.TournamentRequest{Test: "t",
+				Candidates: []wire.Candidate{{Name: "one", Cmd: "c"}, {Name: "two", Cmd: "d"}}}
 			r, err := c.Tournament(ctx, "a", req, func(p wire.Progress) { ended = append(ended, p.Branch.Name) })
 			return append(ended, r.Winner), err
-		}, `tournament["a",{"test":"t","candidates":[{"name":"one","cmd":"c"},{"name":"two","cmd":"d"}]}]`, `["one","two","one"]`},
+		}, `tournament["a",{"test":"t","candidates":[{"name":"one","cmd":"c"},{"name":"two","cmd":"d"}]}]`,
+			`["one","two","one"]`},
 		"create": {func() (any, error) {
 			r, err := c.Create(ctx, wire.CreateRequest{Name: "n", From: wire.Source{Kind: wire.SourceHost}}, nil)
 			return r.ID, err
@@ -177,7 +187,8 @@ func TestASocketIsOpenedAndClosed(t *testing.T) {
 	t.Parallel()
 	s := new(sockets)
 	ln := listen(t)
-	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(&fake{}), Sockets: s, Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{
+		Handler: owned(httpapi.Options{Roles: roles(&fake{}), Sockets: s, Log: slog.New(slog.DiscardHandler)})}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 	c := client.New(client.Options{Socket: ln.Addr().String(), Patience: -1})
@@ -228,17 +239,22 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 func TestErrorsAreProblemDocumentsWithKindAndHint(t *testing.T) {
 	t.Parallel()
 	for kind, status := range map[fault.Kind]int{
-		fault.Internal: 500, fault.Invalid: 400, fault.NotFound: 404, fault.Ambiguous: 409, fault.Exists: 409, fault.Conflict: 409,
-		fault.Unsupported: 501, fault.Denied: 403, fault.NoSpace: 507, fault.ReadOnly: 403, fault.Corrupt: 500, fault.Version: 500,
+		fault.Internal: 500, fault.Invalid: 400, fault.NotFound: 404, fault.Ambiguous: 409, fault.Exists: 409,
+		fault.Conflict:    409,
+		fault.Unsupported: 501, fault.Denied: 403, fault.NoSpace: 507, fault.ReadOnly: 403, fault.Corrupt: 500,
+		fault.Version:     500,
 		fault.Unavailable: 503, fault.Cancelled: 503, fault.Timeout: 504, fault.TooLarge: 413,
 	} {
-		h := owned(httpapi.Options{Roles: roles(&fake{err: fault.New(kind, "it failed").WithHint("do this")}), Log: slog.New(slog.DiscardHandler)})
+		h := owned(httpapi.Options{Roles: roles(&fake{err: fault.New(kind, "it failed").WithHint("do this")}),
+			Log: slog.New(slog.DiscardHandler)})
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/sandboxes/a/head", nil).WithContext(auth.With(t.Context(), auth.Owner())))
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/sandboxes/a/head", nil).
+			WithContext(auth.With(t.Context(), auth.Owner())))
 		if w.Code != status || w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %d %s", kind, w.Code, w.Header())
 		}
-		want := fmt.Sprintf(`{"type":"about:blank","title":%q,"status":%d,"detail":"it failed","kind":%q,"hint":"do this"}`, http.StatusText(status), status, kind)
+		want := fmt.Sprintf(`{"type":"about:blank","title":%q,"status":%d,"detail":"it failed","kind":%q,"hint":"do this"}`,
+			http.StatusText(status), status, kind)
 		if got := strings.TrimSpace(w.Body.String()); got != want {
 			t.Errorf("%s: got %s, want %s", kind, got, want)
 		}
@@ -258,7 +274,8 @@ func TestErrorsComeBackFromEveryKindOfAnswer(t *testing.T) {
 			return err
 		},
 		"form": func() error {
-			_, err := c.Create(ctx, wire.CreateRequest{From: wire.Source{Kind: wire.SourceTar}, Tar: strings.NewReader("x")}, nil)
+			_, err := c.Create(ctx, wire.CreateRequest{From: wire.Source{Kind: wire.SourceTar}, Tar: strings.NewReader("x")},
+				nil)
 			return err
 		},
 		"patch at once":    func() error { return c.Patch(ctx, "a", wire.DiffRequest{A: "early"}, io.Discard) },
@@ -293,9 +310,11 @@ func TestWrongRequestsAreRefused(t *testing.T) {
 		{"POST", "/v1/sandboxes/a/exec", `{}`, 400},
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)).WithContext(auth.With(t.Context(), auth.Owner())))
+		h.ServeHTTP(w, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)).
+			WithContext(auth.With(t.Context(), auth.Owner())))
 		var p wire.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != tc.status || p.Status != tc.status || p.Kind == "" || p.Detail == "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != tc.status || p.Status != tc.status ||
+			p.Kind == "" || p.Detail == "" {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, w.Code, w.Body)
 		}
 	}
@@ -305,7 +324,8 @@ func TestPatchIsPassedOn(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	var b bytes.Buffer
-	if err := serve(t, f).Patch(t.Context(), "a", wire.DiffRequest{A: "HEAD"}, &b); err != nil || b.String() != "--- a\n+++ b\n" {
+	if err := serve(t, f).
+		Patch(t.Context(), "a", wire.DiffRequest{A: "HEAD"}, &b); err != nil || b.String() != "--- a\n+++ b\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
@@ -339,7 +359,8 @@ func TestExecPassesStreamsAndExit(t *testing.T) {
 	c := serve(t, &fake{exec: cat})
 	in := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
 	var out bytes.Buffer
-	exit, err := c.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true}, client.Streams{Stdin: strings.NewReader(in), Stdout: &out})
+	exit, err := c.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true},
+		client.Streams{Stdin: strings.NewReader(in), Stdout: &out})
 	if err != nil || exit.Code != 7 || exit.Snapshot != "cc" || !exit.Changed {
 		t.Fatalf("%+v, %v", exit, err)
 	}
@@ -359,7 +380,8 @@ func TestExecPassesSizesAndSignals(t *testing.T) {
 			signals <- "TERM"
 		}
 	}
-	exit, err := c.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"cat"}}, client.Streams{Stderr: &out, Resize: resize, Signals: signals})
+	exit, err := c.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"cat"}},
+		client.Streams{Stderr: &out, Resize: resize, Signals: signals})
 	if err != nil || exit.Code != 143 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
@@ -427,7 +449,8 @@ func TestALostExecAttachesAgainAtItsOffset(t *testing.T) {
 		return wire.Exit{Code: 3}, nil
 	}
 	ln := listen(t)
-	srv := &http.Server{Handler: owned(httpapi.Options{Roles: roles(&fake{exec: run}), Log: slog.New(slog.DiscardHandler)})}
+	srv := &http.Server{
+		Handler: owned(httpapi.Options{Roles: roles(&fake{exec: run}), Log: slog.New(slog.DiscardHandler)})}
 	go srv.Serve(ln)
 	defer srv.Close()
 	refused := 2
@@ -454,7 +477,8 @@ func TestALostExecAttachesAgainAtItsOffset(t *testing.T) {
 		defer mu.Unlock()
 		conns[0].Close()
 	}()
-	exit, err := c.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"x"}}, client.Streams{Stdout: &out, Lost: func(err error) { lost = append(lost, err != nil) }})
+	exit, err := c.Exec(t.Context(), "a", wire.ExecRequest{Cmd: []string{"x"}},
+		client.Streams{Stdout: &out, Lost: func(err error) { lost = append(lost, err != nil) }})
 	<-got
 	if err != nil || exit.Code != 3 || out.String() != full {
 		t.Errorf("%+v, %v, %q", exit, err, out.String())
@@ -469,7 +493,8 @@ func TestExecEndsWithItsContext(t *testing.T) {
 	c := serve(t, &fake{exec: cat})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := c.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"x"}}, client.Streams{}); !client.IsKind(err, client.KindCancelled) {
+	if _, err := c.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"x"}},
+		client.Streams{}); !client.IsKind(err, client.KindCancelled) {
 		t.Errorf("got %v", err)
 	}
 }

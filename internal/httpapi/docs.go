@@ -20,7 +20,8 @@ import (
 var assets embed.FS
 
 // docsPolicy lets the page of documentation load what we serve, and call us.
-const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src " +
+	"'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // addDocs adds the document of the API, and the page that shows it. Both hold

@@ -90,7 +90,8 @@ func TestEventsEndWithTheSandboxAndWithTheDaemon(t *testing.T) {
 	if f.after != 0 {
 		t.Errorf("asked for what came after %d", f.after)
 	}
-	if err := c.Events(t.Context(), "", wire.EventsNow, func(wire.SandboxEvent) error { return nil }); !client.IsKind(err, client.KindUnavailable) {
+	if err := c.Events(t.Context(), "", wire.EventsNow,
+		func(wire.SandboxEvent) error { return nil }); !client.IsKind(err, client.KindUnavailable) {
 		t.Errorf("the daemon stops: %v", err)
 	}
 	if f.after != wire.EventsNow {

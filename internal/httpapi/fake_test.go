@@ -150,7 +150,8 @@ func (f *fake) Exec(ctx context.Context, name string, req wire.ExecRequest, stre
 
 func (f *fake) Log(_ context.Context, name string) (wire.LogResult, error) {
 	f.did("log", name)
-	return wire.LogResult{Nodes: []wire.Snapshot{{ID: "aa"}}, Head: "aa", Rows: []wire.LogRow{{Graph: "*", Node: "aa"}}}, f.err
+	return wire.LogResult{Nodes: []wire.Snapshot{{ID: "aa"}}, Head: "aa", Rows: []wire.LogRow{{Graph: "*", Node: "aa"}}},
+		f.err
 }
 
 func (f *fake) Head(_ context.Context, name string) (string, error) {
@@ -165,7 +166,8 @@ func (f *fake) Branches(_ context.Context, name string) (wire.BranchesResult, er
 
 func (f *fake) Show(_ context.Context, name, ref string) (wire.ShowResult, error) {
 	f.did("show", name, ref)
-	return wire.ShowResult{Snapshot: wire.Snapshot{ID: "aa"}, Changes: []wire.Change{wire.NewChange(wire.Added, "/a\xff")}}, f.err
+	return wire.ShowResult{Snapshot: wire.Snapshot{ID: "aa"},
+		Changes: []wire.Change{wire.NewChange(wire.Added, "/a\xff")}}, f.err
 }
 
 func (f *fake) Diff(_ context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
@@ -270,10 +272,13 @@ func (f *fake) Fork(_ context.Context, name string, req wire.ForkRequest) (wire.
 	return wire.ForkResult{Sandboxes: []wire.Sandbox{{Name: "c"}}}, f.err
 }
 
-func (f *fake) Tournament(_ context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error) {
+func (f *fake) Tournament(
+	_ context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
+) (wire.TournamentResult, error) {
 	f.did("tournament", name, req)
 	for i := range req.Candidates { // faster than other progress is shown
-		progress(wire.Progress{Phase: "tournament", Done: int64(i + 1), Branch: &wire.TournamentBranch{Name: req.Candidates[i].Name}})
+		progress(wire.Progress{Phase: "tournament", Done: int64(i + 1),
+			Branch: &wire.TournamentBranch{Name: req.Candidates[i].Name}})
 	}
 	return wire.TournamentResult{Winner: "one"}, f.err
 }
@@ -313,7 +318,8 @@ func (f *fake) Asking(_ context.Context, name string) (wire.NetAsking, error) {
 
 func (f *fake) Approve(_ context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
 	f.did("approve", name, req)
-	return wire.AnswerResult{AllowResult: wire.AllowResult{Policy: "sha256:0"}, Settled: []wire.NetQuestion{{Place: "a.example"}}}, f.err
+	return wire.AnswerResult{AllowResult: wire.AllowResult{Policy: "sha256:0"},
+		Settled: []wire.NetQuestion{{Place: "a.example"}}}, f.err
 }
 
 func (f *fake) Deny(_ context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {

@@ -46,7 +46,8 @@ func (f *fakeFiles) Begin(what string)            { f.did("begin", what) }
 func (f *fakeFiles) Close() error                 { return nil }
 func (f *fakeFiles) Open(p string) (wire.FileInfo, io.ReadSeekCloser, error) {
 	f.did("open", []byte(p))
-	return wire.FileInfo{Path: p, Mode: 0o640, Size: int64(len(f.text)), ETag: `"one"`}, body{strings.NewReader(f.text)}, f.err
+	return wire.FileInfo{Path: p, Mode: 0o640, Size: int64(len(f.text)), ETag: `"one"`},
+		body{strings.NewReader(f.text)}, f.err
 }
 func (f *fakeFiles) Stat(p string, follow bool) (wire.FileInfo, error) {
 	f.did("stat", p, follow)
@@ -101,7 +102,9 @@ func (f *fakeFiles) Watch(_ context.Context, p string, recursive bool, yield fun
 func (f *fakeFiles) Done(_ context.Context, label string) error { f.did("done", label); return nil }
 
 // askFiles makes one request, and gives the answer and the calls that it led to.
-func askFiles(t *testing.T, f *fake, method, target, text string, header ...string) (*httptest.ResponseRecorder, string) {
+func askFiles(
+	t *testing.T, f *fake, method, target, text string, header ...string,
+) (*httptest.ResponseRecorder, string) {
 	t.Helper()
 	f.mu.Lock()
 	f.calls = nil
@@ -136,8 +139,10 @@ func TestFileRoutes(t *testing.T) {
 		{"GET", "", "", nil, 400, `"kind":"invalid"`, nil},
 		{"GET", "?path=a&path=b", "", nil, 400, `"hint"`, nil},
 		{"GET", "?path=%zz", "", nil, 400, `"kind":"invalid"`, nil},
-		{"PUT", "?path=/src/main.go", strings.Repeat("x", 1234), nil, 200, `"etag":"\"two\""`, []string{`"/src/main.go"`, `done["write src/main.go"]`}},
-		{"PUT", "?path=a&mode=4755", "x", []string{"If-Match", `"one"`}, 200, "", []string{`{"Mode":2541,"Match":"\"one\"","New":false}`}},
+		{"PUT", "?path=/src/main.go", strings.Repeat("x", 1234), nil, 200, `"etag":"\"two\""`,
+			[]string{`"/src/main.go"`, `done["write src/main.go"]`}},
+		{"PUT", "?path=a&mode=4755", "x", []string{"If-Match", `"one"`}, 200, "",
+			[]string{`{"Mode":2541,"Match":"\"one\"","New":false}`}},
 		{"PUT", "?path=a", "x", []string{"If-None-Match", "*"}, 200, "", []string{`"New":true`}},
 		{"PUT", "?path=a&mode=9", "x", nil, 400, `"hint"`, nil},
 		{"PUT", "?path=a&mode=17777", "x", nil, 400, `"hint"`, nil},
@@ -148,13 +153,15 @@ func TestFileRoutes(t *testing.T) {
 		{"GET", "/stat?path=a&follow=true", "", nil, 200, `"path":"a"`, []string{`stat["a",true]`}},
 		{"GET", "/list?path=a&depth=-1", "", nil, 200, `"files":[`, []string{`list["a",-1]`}},
 		{"GET", "/list?path=a&depth=x", "", nil, 400, `"hint"`, nil},
-		{"POST", "/mkdir", `{"path":"d","mode":448,"parents":true}`, nil, 201, `"path":"d"`, []string{`mkdir["ZA==",448,true]`, `done["make directory d"]`}},
+		{"POST", "/mkdir", `{"path":"d","mode":448,"parents":true}`, nil, 201, `"path":"d"`,
+			[]string{`mkdir["ZA==",448,true]`, `done["make directory d"]`}},
 		{"POST", "/mkdir", `{"path":"?","raw":"/w=="}`, nil, 201, "", []string{`mkdir["/w==",0,false]`}},
 		{"POST", "/mkdir", `{`, nil, 400, "", nil},
 		{"POST", "/move", `{"from":"a","to":"b"}`, nil, 200, "", []string{`move["a","b"]`, `done["move a to b"]`}},
 		{"GET", "/tar?path=src", "", nil, 200, "archive", []string{`tarto["src"]`}},
 		{"GET", "/tar?path=src&at=good", "", nil, 200, "archive", []string{`openpast["box","good"]`}},
-		{"PUT", "/tar?path=src", "tar", nil, 200, `"files":153`, []string{`tarfrom["src","tar"]`, `done["unpack 153 files into src"]`}},
+		{"PUT", "/tar?path=src", "tar", nil, 200, `"files":153`,
+			[]string{`tarfrom["src","tar"]`, `done["unpack 153 files into src"]`}},
 		{"GET", "/watch?path=/&recursive=true", "", nil, 200, "event: created\ndata: {", []string{`watch["/",true]`}},
 	} {
 		w, calls := askFiles(t, f, c.method, c.target, c.body, c.header...)
@@ -175,11 +182,14 @@ func TestFileRoutes(t *testing.T) {
 func TestABrowserRunsNothingThatASandboxWrote(t *testing.T) {
 	t.Parallel()
 	f := &fake{text: "<script>alert(1)</script>"}
-	for _, target := range []string{"?path=/a/x%22%0D%0ASet-Cookie:%20a.html", "/tar?path=/a/x%22%0D%0ASet-Cookie:%20a.html"} {
+	for _, target := range []string{"?path=/a/x%22%0D%0ASet-Cookie:%20a.html",
+		"/tar?path=/a/x%22%0D%0ASet-Cookie:%20a.html"} {
 		w, _ := askFiles(t, f, "GET", target, "")
 		h := w.Header()
-		if h.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(h.Get("Content-Disposition"), "attachment; ") || strings.HasPrefix(h.Get("Content-Type"), "text/") ||
-			!strings.HasPrefix(h.Get("Content-Security-Policy"), "sandbox") || strings.ContainsAny(h.Get("Content-Disposition"), "\r\n\"") || h.Get("Set-Cookie") != "" {
+		if h.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(h.Get("Content-Disposition"), "attachment; ") ||
+			strings.HasPrefix(h.Get("Content-Type"), "text/") ||
+			!strings.HasPrefix(h.Get("Content-Security-Policy"), "sandbox") ||
+			strings.ContainsAny(h.Get("Content-Disposition"), "\r\n\"") || h.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %v", target, h)
 		}
 	}
@@ -206,7 +216,8 @@ func TestErrorsOfFileRoutes(t *testing.T) {
 	} {
 		w, calls := askFiles(t, &fake{filesErr: c.err}, c.method, c.target, "x", c.header...)
 		var p wire.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != c.code || p.Status != c.code || w.Header().Get("Content-Type") != "application/problem+json" {
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != c.code || p.Status != c.code ||
+			w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: %d %s: want %d", c.method, c.target, w.Code, w.Body, c.code)
 		}
 		if c.target == "/tar?path=a" != strings.Contains(calls, "done") {
@@ -232,7 +243,8 @@ func FuzzFileQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, q string) {
 		e := &fake{text: "x"}
 		for _, route := range []string{"", "/stat", "/list", "/tar", "/watch"} {
-			r := &http.Request{Method: "GET", URL: &url.URL{Path: "/v1/sandboxes/box/files" + route, RawQuery: q}, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(nil)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+			r := &http.Request{Method: "GET", URL: &url.URL{Path: "/v1/sandboxes/box/files" + route, RawQuery: q},
+				Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(nil)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 			w := httptest.NewRecorder()
 			owned(httpapi.Options{Roles: roles(e)}).ServeHTTP(w, r.WithContext(context.Background()))
 			if w.Code >= 500 && w.Code != 501 {

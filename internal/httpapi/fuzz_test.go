@@ -16,7 +16,8 @@ import (
 // with, the answer is a part of it, or a refusal that says why.
 func FuzzConditions(f *testing.F) {
 	for _, s := range [][4]string{
-		{"bytes=0-3", `"one"`, "*", `"one"`}, {"bytes=-5,3-", "*", "", "x"}, {"bytes=9-1", `W/"one"`, "one", ""}, {"bytes=0-,0-,0-,0-,0-,0-,0-,0-", "a,b", "**", ""},
+		{"bytes=0-3", `"one"`, "*", `"one"`}, {"bytes=-5,3-", "*", "", "x"}, {"bytes=9-1", `W/"one"`, "one", ""},
+		{"bytes=0-,0-,0-,0-,0-,0-,0-,0-", "a,b", "**", ""},
 		{"bytes=99999999999999999999-", "", "", "Thu, 01 Jan 1970 00:00:00 GMT"}, {"lines=1-2", "\x00", "\x00", "\x00"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3])
@@ -26,13 +27,16 @@ func FuzzConditions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ranges, match, none, ifRange string) {
 		for _, method := range []string{"GET", "HEAD", "PUT"} {
 			r := httptest.NewRequest(method, "/v1/sandboxes/box/files?path=/f", strings.NewReader("new"))
-			r.Header["Range"], r.Header["If-Match"], r.Header["If-None-Match"], r.Header["If-Range"] = []string{ranges}, []string{match}, []string{none}, []string{ifRange}
+			r.Header["Range"], r.Header["If-Match"], r.Header["If-None-Match"], r.Header["If-Range"] = []string{ranges},
+				[]string{match}, []string{none}, []string{ifRange}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			switch w.Code {
-			case http.StatusOK, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable, http.StatusPreconditionFailed, http.StatusMethodNotAllowed, http.StatusNotFound:
+			case http.StatusOK, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable, http.StatusPreconditionFailed,
+				http.StatusMethodNotAllowed, http.StatusNotFound:
 			case http.StatusPartialContent:
-				if b := w.Body.String(); !strings.HasPrefix(w.Header().Get("Content-Type"), "multipart/") && !strings.Contains(text, b) || len(b) > 4<<10 {
+				if b := w.Body.String(); !strings.HasPrefix(w.Header().Get("Content-Type"), "multipart/") &&
+					!strings.Contains(text, b) || len(b) > 4<<10 {
 					t.Errorf("%q: %q", ranges, b)
 				}
 			case http.StatusBadRequest:
@@ -51,7 +55,8 @@ func FuzzConditions(f *testing.F) {
 func FuzzFirstFrame(f *testing.F) {
 	var good strings.Builder
 	_ = wire.WriteJSON(&good, wire.FrameRequest, wire.ExecRequest{Cmd: []string{"true"}})
-	for _, s := range []string{"", "\x00", good.String(), good.String()[:7], "\xff\xff\xff\xff\xff", "\x01\x00\x00\x00\x02{}", "\x01\x00\x00\x00\x04null", "\x02\x00\x00\x00\x00"} {
+	for _, s := range []string{"", "\x00", good.String(), good.String()[:7], "\xff\xff\xff\xff\xff",
+		"\x01\x00\x00\x00\x02{}", "\x01\x00\x00\x00\x04null", "\x02\x00\x00\x00\x00"} {
 		f.Add([]byte(s))
 	}
 	ln := listen(f)
@@ -65,7 +70,8 @@ func FuzzFirstFrame(f *testing.F) {
 		}
 		conn := c.(*net.UnixConn)
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "POST /v1/sandboxes/a/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(conn,
+			"POST /v1/sandboxes/a/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		_, _ = conn.Write(first) // it may have been answered before

@@ -75,7 +75,8 @@ func TestEveryOperationAsksForItsScope(t *testing.T) {
 	scopes := []string{"", "read", "operate", "admin"}
 	f, servers := &two{}, []http.Handler{}
 	for _, scope := range scopes {
-		servers = append(servers, newServer(auth.Principal{TokenID: "t", Scope: scopeCalled(t, scope)}, httpapi.Options{Roles: roles(f)}))
+		servers = append(servers,
+			newServer(auth.Principal{TokenID: "t", Scope: scopeCalled(t, scope)}, httpapi.Options{Roles: roles(f)}))
 	}
 	open := []string{}
 	for path, ops := range sorted(at(parse(t, document(t)), "paths")) {
@@ -89,21 +90,24 @@ func TestEveryOperationAsksForItsScope(t *testing.T) {
 				open = append(open, method+" "+path)
 				continue
 			}
-			url := strings.NewReplacer("{name}", "mine", "{id}", "1.x1", "{exec}", "x1", "{ref}", "HEAD", "{tag}", "t", "{pid}", "2", "{port}", "3000").Replace(path)
+			url := strings.NewReplacer("{name}", "mine", "{id}", "1.x1", "{exec}", "x1", "{ref}", "HEAD", "{tag}", "t", "{pid}",
+				"2", "{port}", "3000").Replace(path)
 			for have, scope := range scopes {
 				if have >= need {
 					continue
 				}
 				w := ask(servers[have], method, url, "{}")
 				var p wire.Problem
-				if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusForbidden || p.Kind != "denied" || p.Hint == "" || f.last() != "" {
+				if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusForbidden || p.Kind != "denied" ||
+					p.Hint == "" || f.last() != "" {
 					t.Errorf("%s %s with %q: %d %s, did %s", method, url, scope, w.Code, w.Body, f.last())
 				}
 			}
 		}
 	}
 	slices.Sort(open)
-	if want := []string{"GET /docs", "GET /healthz", "GET /openapi.json", "GET /v1/attach/{session}"}; !slices.Equal(open, want) {
+	if want := []string{"GET /docs", "GET /healthz", "GET /openapi.json",
+		"GET /v1/attach/{session}"}; !slices.Equal(open, want) {
 		t.Errorf("open to all are %q, want %q", open, want)
 	}
 }
@@ -123,7 +127,8 @@ func scopeCalled(t *testing.T, name string) auth.Scope {
 func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	t.Parallel()
 	f := &two{}
-	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, httpapi.Options{Roles: roles(f)})
+	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}},
+		httpapi.Options{Roles: roles(f)})
 	strange := func(name, method, path string) string {
 		w := ask(h, method, strings.ReplaceAll(path, "NAME", name), `{"n":1}`)
 		if w.Code != http.StatusNotFound || f.last() != "" {
@@ -132,7 +137,8 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 		return strings.ReplaceAll(w.Body.String(), name, "NAME")
 	}
 	for _, tc := range [][2]string{
-		{"GET", "/v1/sandboxes/NAME"}, {"GET", "/v1/sandboxes/NAME/head"}, {"DELETE", "/v1/sandboxes/NAME"}, {"POST", "/v1/sandboxes/NAME/fork"},
+		{"GET", "/v1/sandboxes/NAME"}, {"GET", "/v1/sandboxes/NAME/head"}, {"DELETE", "/v1/sandboxes/NAME"},
+		{"POST", "/v1/sandboxes/NAME/fork"},
 		{"GET", "/v1/sandboxes/NAME/events"}, {"GET", "/v1/events?sandbox=NAME"}, {"POST", "/v1/sandboxes/NAME/exec"},
 		{"GET", "/v1/sandboxes/NAME/execs/x/output"}, {"POST", "/v1/sessions/NAME.x1/attach"},
 	} {
@@ -147,7 +153,8 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 			t.Errorf("%d %s, did %s", w.Code, w.Body, f.last())
 		}
 	}
-	if w := ask(h, "GET", "/v1/sandboxes", ""); !strings.Contains(w.Body.String(), "mine") || strings.Contains(w.Body.String(), "theirs") {
+	if w := ask(h, "GET", "/v1/sandboxes", ""); !strings.Contains(w.Body.String(), "mine") ||
+		strings.Contains(w.Body.String(), "theirs") {
 		t.Errorf("list: %s", w.Body)
 	}
 	for _, accept := range []string{"", "text/event-stream"} {
@@ -156,7 +163,8 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 			t.Errorf("events: %s", w.Body)
 		}
 	}
-	for _, tc := range [][3]string{{"POST", "/v1/sandboxes", `{}`}, {"GET", "/v1/status", ""}, {"GET", "/v1/probe", ""}, {"GET", "/metrics", ""}, {"POST", "/v1/gc", "{}"}} {
+	for _, tc := range [][3]string{{"POST", "/v1/sandboxes", `{}`}, {"GET", "/v1/status", ""}, {"GET", "/v1/probe", ""},
+		{"GET", "/metrics", ""}, {"POST", "/v1/gc", "{}"}} {
 		if w := ask(h, tc[0], tc[1], tc[2]); w.Code != http.StatusForbidden {
 			t.Errorf("%s %s: %d %s", tc[0], tc[1], w.Code, w.Body)
 		}
@@ -164,12 +172,15 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	if w := ask(h, "POST", "/v1/sandboxes/mine/fork", "{}"); w.Code != http.StatusForbidden {
 		t.Errorf("fork without grants: %d %s", w.Code, w.Body)
 	}
-	if w := ask(h, "POST", "/v1/sandboxes/mine/tournament", `{"test":"t","candidates":[{"cmd":"c"}]}`); w.Code != http.StatusForbidden {
+	if w := ask(h, "POST", "/v1/sandboxes/mine/tournament",
+		`{"test":"t","candidates":[{"cmd":"c"}]}`); w.Code != http.StatusForbidden {
 		t.Errorf("tournament without grants: %d %s", w.Code, w.Body)
 	}
 	g := &grants{}
-	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, httpapi.Options{Roles: roles(f), Grants: g})
-	if w := ask(h, "POST", "/v1/sandboxes/mine/fork", ""); w.Code != http.StatusCreated || g.got != `t [9]` || f.last() != `fork["1",{"n":1}]` {
+	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}},
+		httpapi.Options{Roles: roles(f), Grants: g})
+	if w := ask(h, "POST", "/v1/sandboxes/mine/fork", ""); w.Code != http.StatusCreated || g.got != `t [9]` ||
+		f.last() != `fork["1",{"n":1}]` {
 		t.Errorf("fork: %d %s, %s, %s", w.Code, w.Body, g.got, f.last())
 	}
 	w := ask(h, "POST", "/v1/sandboxes/mine/tournament", `{"test":"t","candidates":[{"cmd":"c"}]}`)
@@ -179,7 +190,8 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	// Its forks are as their sandbox is, though it may be held inside of that.
 	f.did("")
 	const wider = `[{"level":"flags","name":"/p","text":"version: 1\nnetwork: host"}]`
-	for path, body := range map[string]string{"fork": `{"policy":` + wider + `}`, "tournament": `{"test":"t","candidates":[{"cmd":"c"}],"policy":` + wider + `}`} {
+	for path, body := range map[string]string{"fork": `{"policy":` + wider + `}`,
+		"tournament": `{"test":"t","candidates":[{"cmd":"c"}],"policy":` + wider + `}`} {
 		if w := ask(h, "POST", "/v1/sandboxes/mine/"+path, body); w.Code != http.StatusForbidden || f.last() != "null" {
 			t.Errorf("%s with another policy: %d %s, did %s", path, w.Code, w.Body, f.last())
 		}
@@ -188,8 +200,10 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	f.exec = func(_ context.Context, req wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		return wire.Exit{}, wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "x1"})
 	}
-	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Read, Sandboxes: []string{"1"}}, httpapi.Options{Roles: roles(f)})
-	if w := ask(h, "GET", "/v1/sandboxes/mine/execs/x1/output", ""); w.Code != http.StatusOK || !strings.Contains(f.last(), `"read_only":true`) {
+	h = newServer(auth.Principal{TokenID: "t", Scope: auth.Read, Sandboxes: []string{"1"}},
+		httpapi.Options{Roles: roles(f)})
+	if w := ask(h, "GET", "/v1/sandboxes/mine/execs/x1/output", ""); w.Code != http.StatusOK ||
+		!strings.Contains(f.last(), `"read_only":true`) {
 		t.Errorf("%d %s, did %s", w.Code, w.Body, f.last())
 	}
 	if w := ask(h, "POST", "/v1/sessions/1.x1/attach", ""); w.Code != http.StatusForbidden {
@@ -200,7 +214,9 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 	}
 }
 
-func (t *two) Tournament(_ context.Context, _ string, _ wire.TournamentRequest, _ func(wire.Progress)) (wire.TournamentResult, error) {
+func (t *two) Tournament(
+	_ context.Context, _ string, _ wire.TournamentRequest, _ func(wire.Progress),
+) (wire.TournamentResult, error) {
 	return wire.TournamentResult{Branches: []wire.TournamentBranch{{ID: "7"}, {ID: "8"}}}, nil
 }
 
@@ -221,27 +237,34 @@ func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 	h := owned(httpapi.Options{Roles: roles(&two{})})
 	for _, tc := range []struct{ method, path, body, detail string }{
 		{"POST", "/v1/sandboxes", `{"from":{"kind":7}}`, `body.from.kind: expected string, and not 7`},
-		{"POST", "/v1/sandboxes", `{"name":"a"`, `body: the request is not the JSON that is wanted: unexpected end of JSON input`},
+		{"POST", "/v1/sandboxes", `{"name":"a"`,
+			`body: the request is not the JSON that is wanted: unexpected end of JSON input`},
 		{"POST", "/v1/sandboxes", `[]`, `body: expected object, and not []`},
 		{"POST", "/v1/sandboxes/mine/checkout", `{}`, `body.node: it is missing`},
 		{"POST", "/v1/sandboxes/mine/checkout", ``, `request body is required`},
-		{"POST", "/v1/sandboxes/mine/tournament", `{"test":"t","candidates":[{"name":"a"}]}`, `body.candidates[0].cmd: it is missing`},
-		{"POST", "/v1/sandboxes/mine/undo", `{"n":"two","in_place":1}`, `body.in_place: expected boolean, and not 1; body.n: expected integer, and not "two"`},
-		{"POST", "/v1/sandboxes/mine/commit", `nonsense`, `body: the request is not the JSON that is wanted: invalid character 'o' in literal null (expecting 'u')`},
+		{"POST", "/v1/sandboxes/mine/tournament", `{"test":"t","candidates":[{"name":"a"}]}`,
+			`body.candidates[0].cmd: it is missing`},
+		{"POST", "/v1/sandboxes/mine/undo", `{"n":"two","in_place":1}`,
+			`body.in_place: expected boolean, and not 1; body.n: expected integer, and not "two"`},
+		{"POST", "/v1/sandboxes/mine/commit", `nonsense`,
+			`body: the request is not the JSON that is wanted: invalid character 'o' in literal null (expecting 'u')`},
 		{"GET", "/v1/sandboxes/mine/diff?stat=perhaps", ``, `query.stat: invalid boolean, and not "perhaps"`},
 		{"GET", "/v1/sandboxes/mine/execs/x/output?offset=x", ``, `query.offset: invalid integer, and not "x"`},
 		{"POST", "/v1/sandboxes/mine/exec", `{"cmd":null}`, `body.cmd: expected array`},
 	} {
 		w := ask(h, tc.method, tc.path, tc.body)
 		var p wire.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 400 || p.Status != 400 || p.Kind != "invalid" || p.Detail != tc.detail || p.Hint == "" ||
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 400 || p.Status != 400 || p.Kind != "invalid" ||
+			p.Detail != tc.detail || p.Hint == "" ||
 			w.Header().Get("Content-Type") != "application/problem+json" || p.Title != "Bad Request" {
 			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, w.Code, w.Body)
 		}
 	}
 	// What is more than we know is no error, whatever the client calls its JSON.
-	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"} {
-		if w := ask(h, "POST", "/v1/sandboxes/mine/commit", `{"message":"m","more":{"a":[1]}}`, "Content-Type", kind, "Accept", "application/xml"); w.Code != 200 {
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded",
+		"application/json; charset=utf-8"} {
+		if w := ask(h, "POST", "/v1/sandboxes/mine/commit", `{"message":"m","more":{"a":[1]}}`, "Content-Type", kind,
+			"Accept", "application/xml"); w.Code != 200 {
 			t.Errorf("%q: %d %s", kind, w.Code, w.Body)
 		}
 	}
@@ -253,7 +276,8 @@ func TestListsAreNeverNull(t *testing.T) {
 	for path, want := range map[string]string{
 		"/v1/sandboxes/a/branches": `"nodes":[]`, "/v1/sandboxes/a/diff": `"changes":[]`, "/v1/sandboxes/a": `"enforced":[]`,
 	} {
-		if w := ask(h, "GET", path, ""); !strings.Contains(w.Body.String(), want) || strings.Contains(w.Body.String(), "null") {
+		if w := ask(h, "GET", path, ""); !strings.Contains(w.Body.String(), want) ||
+			strings.Contains(w.Body.String(), "null") {
 			t.Errorf("%s: %s", path, w.Body)
 		}
 	}
@@ -291,7 +315,8 @@ func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
 func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
 	t.Parallel()
 	f := &two{}
-	h := owned(httpapi.Options{Roles: roles(f), Status: func() wire.DaemonStatus { return wire.DaemonStatus{Version: `v"1`} }})
+	h := owned(httpapi.Options{Roles: roles(f),
+		Status: func() wire.DaemonStatus { return wire.DaemonStatus{Version: `v"1`} }})
 	read := func() string {
 		w := ask(h, "GET", "/metrics", "")
 		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
@@ -318,7 +343,8 @@ func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
 		`coppice_http_requests_total{method="",route="other",status="4xx"} 1` + "\n",
 		`coppice_http_request_duration_seconds_count{method="GET",route="/v1/sandboxes/{name}/head"} 3` + "\n",
 		`coppice_http_request_duration_seconds_bucket{method="GET",route="/v1/sandboxes/{name}/head",le="+Inf"} 3` + "\n",
-		`coppice_build_info{version="v\"1",`, `coppice_sandboxes{state="live"} 0`, "coppice_http_open_streams 0\n", "# TYPE coppice_http_request_duration_seconds histogram\n",
+		`coppice_build_info{version="v\"1",`, `coppice_sandboxes{state="live"} 0`, "coppice_http_open_streams 0\n",
+		"# TYPE coppice_http_request_duration_seconds histogram\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in:\n%s", want, text)
@@ -341,25 +367,29 @@ func TestTheDocumentationWorksOffline(t *testing.T) {
 	h := newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})})
 	page := ask(h, "GET", "/docs", "")
 	policy := page.Header().Get("Content-Security-Policy")
-	if page.Code != 200 || !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
+	if page.Code != 200 || !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") ||
+		strings.Contains(policy, "http") {
 		t.Errorf("%d %v", page.Code, page.Header())
 	}
 	if body := page.Body.String(); strings.Contains(body, "://") || strings.Contains(body, "<script>") {
 		t.Errorf("it needs others: %s", body)
 	}
 	for name, kind := range map[string]string{
-		"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "start.js": "text/javascript", "LICENSE": "text/plain",
+		"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "start.js": "text/javascript",
+		"LICENSE": "text/plain",
 	} {
 		if !strings.Contains(page.Body.String(), name) && kind != "text/plain" {
 			t.Errorf("the page does not load %s", name)
 		}
 		plain, packed := ask(h, "GET", "/docs/"+name, ""), ask(h, "GET", "/docs/"+name, "", "Accept-Encoding", "gzip, br")
 		for _, w := range []*httptest.ResponseRecorder{plain, packed} {
-			if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) ||
+				w.Header().Get("X-Content-Type-Options") != "nosniff" {
 				t.Errorf("%s: %d %v", name, w.Code, w.Header())
 			}
 		}
-		if packed.Header().Get("Content-Encoding") == "gzip" && !bytes.HasPrefix(packed.Body.Bytes(), []byte{0x1f, 0x8b}) || plain.Header().Get("Content-Encoding") != "" || plain.Body.Len() < 100 {
+		if packed.Header().Get("Content-Encoding") == "gzip" && !bytes.HasPrefix(packed.Body.Bytes(), []byte{0x1f, 0x8b}) ||
+			plain.Header().Get("Content-Encoding") != "" || plain.Body.Len() < 100 {
 			t.Errorf("%s: %v, %v", name, packed.Header(), plain.Header())
 		}
 	}
@@ -389,7 +419,8 @@ func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
 	if w := <-first; w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := fork("k", `{"n":1}`); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" || w.Header().Get("Content-Type") != "application/json" {
+	if w := fork("k", `{"n":1}`); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" ||
+		w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("again: %d %v %s", w.Code, w.Header(), w.Body)
 	}
 	if w := fork("k", `{"n":2}`); w.Code != 422 {
@@ -406,12 +437,14 @@ func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
 	if w := fork("a b", ``); w.Code != 400 {
 		t.Errorf("no word: %d %s", w.Code, w.Body)
 	}
-	if w := ask(owned(httpapi.Options{Roles: roles(f)}), "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key", "k"); w.Code != 501 {
+	if w := ask(owned(httpapi.Options{Roles: roles(f)}), "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key",
+		"k"); w.Code != 501 {
 		t.Errorf("without a store: %d %s", w.Code, w.Body)
 	}
 	// A stream that ends in an error is none to give again.
 	f.engine = nil
-	w := ask(owned(httpapi.Options{Roles: roles(&fake{err: fault.New(fault.Conflict, "no")}), Answers: kept}), "POST", "/v1/sandboxes/a/tournament",
+	w := ask(owned(httpapi.Options{Roles: roles(&fake{err: fault.New(fault.Conflict, "no")}), Answers: kept}), "POST",
+		"/v1/sandboxes/a/tournament",
 		`{"test":"t","candidates":[{"cmd":"c"}]}`, "Idempotency-Key", "m", "Accept", "application/x-ndjson")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"error"`) || len(kept.all) != 1 {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -432,7 +465,8 @@ func TestARequestThatADaemonDiedOverIsNotCarriedOutAgain(t *testing.T) {
 	go func() { first <- fork(owned(httpapi.Options{Roles: roles(f), Answers: kept}), "k") }()
 	<-begun
 	next := owned(httpapi.Options{Roles: roles(&fake{}), Answers: kept}) // of another daemon
-	if w := fork(next, "k"); w.Code != 409 || !strings.Contains(w.Body.String(), "its answer is not known") || !strings.Contains(w.Body.String(), `"hint":"look at what there is`) {
+	if w := fork(next, "k"); w.Code != 409 || !strings.Contains(w.Body.String(), "its answer is not known") ||
+		!strings.Contains(w.Body.String(), `"hint":"look at what there is`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	end <- true

@@ -77,7 +77,8 @@ func (r *replays) end(key string) {
 // operations have nothing to do with each other.
 func replayKey(p auth.Principal, r *http.Request, key string) (string, error) {
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
-		return "", fault.New(fault.Invalid, "%s: not a word of at most %d printable ASCII characters", idempotencyHeader, maxKey).
+		return "", fault.New(fault.Invalid, "%s: not a word of at most %d printable ASCII characters",
+			idempotencyHeader, maxKey).
 			WithHint("use a random UUID")
 	}
 	h := sha256.New()
@@ -96,7 +97,8 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if s.opt.Answers == nil {
-		s.fail(w, r, fault.New(fault.Unsupported, "this server keeps no answers").WithHint("leave the header %s out", idempotencyHeader))
+		s.fail(w, r, fault.New(fault.Unsupported, "this server keeps no answers").
+			WithHint("leave the header %s out", idempotencyHeader))
 		return
 	}
 	key, err := replayKey(auth.From(r.Context()), r, given)
@@ -105,7 +107,8 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if !s.replays.begin(key) {
-		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s is under way", idempotencyHeader).WithHint("try again when it has ended"))
+		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s is under way", idempotencyHeader).
+			WithHint("try again when it has ended"))
 		return
 	}
 	defer s.replays.end(key)
@@ -132,8 +135,10 @@ func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []by
 		return
 	}
 	if kept.Begun {
-		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s was begun, and its answer is not known: the daemon ended meanwhile", idempotencyHeader).
-			WithHint("look at what there is (coppice ls, coppice log NAME), and then ask with another key for what is missing"))
+		s.fail(w, r,
+			fault.New(fault.Conflict,
+				"a request with this %s was begun, and its answer is not known: the daemon ended meanwhile", idempotencyHeader).
+				WithHint("look at what there is (coppice ls, coppice log NAME), and then ask with another key for what is missing"))
 		return
 	}
 	sum := sha256.New()
@@ -142,8 +147,9 @@ func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []by
 		return
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != kept.Request {
-		p := documentOf(wire.Error{Kind: string(fault.Invalid), Message: idempotencyHeader + ": another request came with this key before",
-			Hint: "use another key for another request"})
+		p := documentOf(
+			wire.Error{Kind: string(fault.Invalid), Message: idempotencyHeader + ": another request came with this key before",
+				Hint: "use another key for another request"})
 		p.Status, p.Title = http.StatusUnprocessableEntity, http.StatusText(http.StatusUnprocessableEntity)
 		sendProblem(w, p)
 		return
@@ -171,11 +177,13 @@ func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Contex
 		return // it was carried out, and stays known as begun
 	case rec.status/100 == 2 && !rec.spoilt:
 		_, _ = io.Copy(io.Discard, r.Body) // the rest belongs to the request as well
-		answer = keptAnswer{Request: hex.EncodeToString(sum.Sum(nil)), Status: rec.status, Type: w.Header().Get("Content-Type"), Body: rec.body.Bytes()}
+		answer = keptAnswer{Request: hex.EncodeToString(sum.Sum(nil)), Status: rec.status,
+			Type: w.Header().Get("Content-Type"), Body: rec.body.Bytes()}
 		keep = keepAnswers
 	}
 	if err := s.keep(key, answer, keep); err != nil {
-		s.opt.Log.Error("an answer is not kept: the request will be refused when it comes again", "request", r.Method+" "+r.URL.Path, "err", err)
+		s.opt.Log.Error("an answer is not kept: the request will be refused when it comes again", "request",
+			r.Method+" "+r.URL.Path, "err", err)
 	}
 }
 

@@ -20,7 +20,8 @@ func FuzzReplayKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, token string) {
 		one, err := replayKey(auth.Principal{TokenID: token}, r, key)
 		if err != nil {
-			if !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" || len(key) > 0 && len(key) < 256 && !strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
+			if !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" || len(key) > 0 && len(key) < 256 &&
+				!strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
 				t.Fatalf("%q: %v", key, err)
 			}
 			return

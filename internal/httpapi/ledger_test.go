@@ -17,7 +17,9 @@ func (f *fake) LedgerRecords(_ context.Context, name string, req wire.LedgerRequ
 	return wire.LedgerResult{More: true}, f.err
 }
 
-func (f *fake) FollowLedger(_ context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error {
+func (f *fake) FollowLedger(
+	_ context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error,
+) error {
 	f.did("followledger", name, req)
 	for _, kind := range []string{"", "exec", "exit"} {
 		if f.err != nil {
@@ -107,8 +109,10 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 	c := serve(t, f)
 	ctx := t.Context()
 	when := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
-	res, err := c.Ledger(ctx, "a/b", wire.LedgerRequest{From: 1, Since: when, Kinds: []string{"exec", "exit"}, Last: 2, Limit: 3})
-	if err != nil || !res.More || res.Records == nil || f.last() != `ledger["a/b",{"from":1,"since":"2026-01-02T03:04:05.0000006Z","kinds":["exec","exit"],"last":2,"limit":3}]` {
+	res, err := c.Ledger(ctx, "a/b",
+		wire.LedgerRequest{From: 1, Since: when, Kinds: []string{"exec", "exit"}, Last: 2, Limit: 3})
+	if err != nil || !res.More || res.Records == nil ||
+		f.last() != `ledger["a/b",{"from":1,"since":"2026-01-02T03:04:05.0000006Z","kinds":["exec","exit"],"last":2,"limit":3}]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
 	kinds := ""
@@ -119,14 +123,17 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 	if !client.IsKind(err, client.KindUnavailable) || kinds != "exec exit " {
 		t.Errorf("%q, %v", kinds, err)
 	}
-	if res, err := c.InspectRecord(ctx, "a", 7); err != nil || !res.Undone || res.With == nil || f.last() != `inspect["a",7]` {
+	if res, err := c.InspectRecord(ctx, "a", 7); err != nil || !res.Undone || res.With == nil ||
+		f.last() != `inspect["a",7]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
-	if res, err := c.VerifyLedger(ctx, "a", wire.LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}); err != nil || res.Records != 3 || f.last() != `verifyledger["a",{"keys":["k"],"checkpoint":"c"}]` {
+	if res, err := c.VerifyLedger(ctx, "a", wire.LedgerVerify{Keys: []string{"k"}, Checkpoint: "c"}); err != nil ||
+		res.Records != 3 || f.last() != `verifyledger["a",{"keys":["k"],"checkpoint":"c"}]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
 	var kept bytes.Buffer
-	if err := c.LedgerBlob(ctx, "a", "ab/c", &kept); err != nil || kept.String() != "kept" || f.last() != `blob["a","ab/c"]` {
+	if err := c.LedgerBlob(ctx, "a", "ab/c", &kept); err != nil || kept.String() != "kept" ||
+		f.last() != `blob["a","ab/c"]` {
 		t.Errorf("%q, %v after %s", kept.String(), err, f.last())
 	}
 	if res, err := c.LedgerCheckpoint(ctx); err != nil || res.Checkpoint != "c" {
@@ -138,7 +145,8 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 	if res, err := c.LedgerSummary(ctx, "a"); err != nil || res.Risk != 7 || f.last() != `summary["a"]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
-	if res, err := c.ArchiveLedger(ctx, "a", when); err != nil || res.Records != 5 || f.last() != `archiveledger["a","2026-01-02T03:04:05.0000006Z"]` {
+	if res, err := c.ArchiveLedger(ctx, "a", when); err != nil || res.Records != 5 ||
+		f.last() != `archiveledger["a","2026-01-02T03:04:05.0000006Z"]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
 	if res, err := c.LedgerKeys(ctx); err != nil || res.Witness != "w" || res.Keys == nil {
@@ -148,17 +156,20 @@ func TestTheLedgerReachesTheEngine(t *testing.T) {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
 	growth := wire.LedgerGrowth{Checkpoint: "c", Keys: []string{"k"}}
-	if res, err := c.LedgerCosign(ctx, growth); err != nil || res.Size != 4 || f.last() != `cosign[{"checkpoint":"c","keys":["k"]}]` {
+	if res, err := c.LedgerCosign(ctx, growth); err != nil || res.Size != 4 ||
+		f.last() != `cosign[{"checkpoint":"c","keys":["k"]}]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
-	if res, err := c.LedgerWitness(ctx, growth); err != nil || res.Size != 4 || f.last() != `witness[{"checkpoint":"c","keys":["k"]}]` {
+	if res, err := c.LedgerWitness(ctx, growth); err != nil || res.Size != 4 ||
+		f.last() != `witness[{"checkpoint":"c","keys":["k"]}]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
 	if err := c.RemoveWithLedger(ctx, "a", true); err != nil || f.last() != `removewithledger["a",true]` {
 		t.Errorf("%v after %s", err, f.last())
 	}
 	var b bytes.Buffer
-	if err := c.ExportLedger(ctx, "a", &b, 3, 4); err != nil || b.String() != "a bundle" || f.last() != `export["a",[3,4]]` {
+	if err := c.ExportLedger(ctx, "a", &b, 3, 4); err != nil || b.String() != "a bundle" ||
+		f.last() != `export["a",[3,4]]` {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 	f.err = fault.New(fault.Corrupt, "damaged")

@@ -50,7 +50,8 @@ func (s *stream) line(ev wire.Event) {
 	}
 	b, err := json.Marshal(ev)
 	if err != nil {
-		b, _ = json.Marshal(wire.Event{Error: &wire.Error{Kind: string(fault.Internal), Message: "encode the answer: " + err.Error()}})
+		b, _ = json.Marshal(
+			wire.Event{Error: &wire.Error{Kind: string(fault.Internal), Message: "encode the answer: " + err.Error()}})
 	}
 	_, _ = s.w.Write(append(b, '\n')) // the client may be gone; the request's context tells the engine
 	_ = http.NewResponseController(s.w).Flush()
@@ -58,15 +59,22 @@ func (s *stream) line(ev wire.Event) {
 
 // long registers an operation that answers with a stream of events when the client
 // accepts one, else with the result alone.
-func long[I, O any](s *Server, api huma.API, op huma.Operation, fn func(ctx context.Context, in *I, progress func(wire.Progress)) (O, error)) {
+func long[I, O any](
+	s *Server, api huma.API, op huma.Operation,
+	fn func(ctx context.Context, in *I, progress func(wire.Progress)) (O, error),
+) {
 	answers(&op, op.DefaultStatus, asJSON, "the result", schemaOf[O](api))
-	answers(&op, http.StatusOK, ndjson, "an Event a line, where the client accepts them: progress, then the result or an error", schemaOf[wire.Event](api))
+	answers(&op, http.StatusOK, ndjson,
+		"an Event a line, where the client accepts them: progress, then the result or an error", schemaOf[wire.Event](api))
 	raw(s, api, op, func(in *I, w http.ResponseWriter, r *http.Request) {
-		answerLong(s, op.DefaultStatus, w, r, func(progress func(wire.Progress)) (O, error) { return fn(r.Context(), in, progress) })
+		answerLong(s, op.DefaultStatus, w, r,
+			func(progress func(wire.Progress)) (O, error) { return fn(r.Context(), in, progress) })
 	})
 }
 
-func answerLong[O any](s *Server, code int, w http.ResponseWriter, r *http.Request, fn func(progress func(wire.Progress)) (O, error)) {
+func answerLong[O any](
+	s *Server, code int, w http.ResponseWriter, r *http.Request, fn func(progress func(wire.Progress)) (O, error),
+) {
 	if !strings.Contains(r.Header.Get("Accept"), ndjson) {
 		v, err := fn(func(wire.Progress) {})
 		s.sendJSON(w, r, code, &v, err)

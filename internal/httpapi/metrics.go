@@ -145,10 +145,13 @@ func (m *metrics) requests(b *strings.Builder, family func(name, kind, help stri
 		sum := uint64(0)
 		for i, bound := range m.bounds {
 			sum += r.inTime[i].Load()
-			fmt.Fprintf(b, "coppice_http_request_duration_seconds_bucket{method=%q,route=%q,le=%q} %d\n", method, path, strconv.FormatFloat(bound, 'g', -1, 64), sum)
+			fmt.Fprintf(b, "coppice_http_request_duration_seconds_bucket{method=%q,route=%q,le=%q} %d\n", method, path,
+				strconv.FormatFloat(bound, 'g', -1, 64), sum)
 		}
-		fmt.Fprintf(b, "coppice_http_request_duration_seconds_bucket{method=%q,route=%q,le=\"+Inf\"} %d\n", method, path, total)
-		fmt.Fprintf(b, "coppice_http_request_duration_seconds_sum{method=%q,route=%q} %g\n", method, path, time.Duration(r.nanos.Load()).Seconds())
+		fmt.Fprintf(b, "coppice_http_request_duration_seconds_bucket{method=%q,route=%q,le=\"+Inf\"} %d\n", method,
+			path, total)
+		fmt.Fprintf(b, "coppice_http_request_duration_seconds_sum{method=%q,route=%q} %g\n", method, path,
+			time.Duration(r.nanos.Load()).Seconds())
 		fmt.Fprintf(b, "coppice_http_request_duration_seconds_count{method=%q,route=%q} %d\n", method, path, total)
 	}
 }

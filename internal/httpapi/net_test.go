@@ -21,7 +21,8 @@ func TestTheNetworkReachesTheEngine(t *testing.T) {
 	ctx := t.Context()
 	when := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
 	res, err := c.Net(ctx, "a/b", wire.NetRequest{Last: -1, Since: when, Kinds: []string{"dns", "deny"}})
-	if err != nil || res.Now.Conns != 1 || res.Events == nil || f.last() != `net["a/b",{"last":-1,"since":"2026-01-02T03:04:05.0000006Z","kinds":["dns","deny"]}]` {
+	if err != nil || res.Now.Conns != 1 || res.Events == nil ||
+		f.last() != `net["a/b",{"last":-1,"since":"2026-01-02T03:04:05.0000006Z","kinds":["dns","deny"]}]` {
 		t.Errorf("%+v, %v after %s", res, err, f.last())
 	}
 	var kinds []string
@@ -29,11 +30,13 @@ func TestTheNetworkReachesTheEngine(t *testing.T) {
 		kinds = append(kinds, ev.Kind+" "+ev.Name)
 		return nil
 	})
-	if !client.IsKind(err, client.KindUnavailable) || strings.Join(kinds, ",") != "dns a\nb,deny a\nb" || f.last() != `follownet["a",{}]` {
+	if !client.IsKind(err, client.KindUnavailable) || strings.Join(kinds, ",") != "dns a\nb,deny a\nb" ||
+		f.last() != `follownet["a",{}]` {
 		t.Errorf("%q, %v after %s", kinds, err, f.last())
 	}
 	why, err := c.Why(ctx, "a", wire.WhyRequest{Host: "udp://[2001:db8::1]:53", Method: "GET", Path: "/a?b&c=d"})
-	if err != nil || why.Verdict != "deny" || f.last() != `why["a",{"host":"udp://[2001:db8::1]:53","method":"GET","path":"/a?b\u0026c=d"}]` {
+	if err != nil || why.Verdict != "deny" ||
+		f.last() != `why["a",{"host":"udp://[2001:db8::1]:53","method":"GET","path":"/a?b\u0026c=d"}]` {
 		t.Errorf("%+v, %v after %s", why, err, f.last())
 	}
 	allowed, err := c.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"example.com"}, ForMS: 5})
@@ -44,7 +47,8 @@ func TestTheNetworkReachesTheEngine(t *testing.T) {
 		t.Errorf("%+v, %v after %s", q, err, f.last())
 	}
 	yes, err := c.Approve(ctx, "a", wire.AnswerRequest{Rules: []string{"a.example:80"}, ForMS: 7})
-	if err != nil || yes.Policy != "sha256:0" || len(yes.Settled) != 1 || f.last() != `approve["a",{"rules":["a.example:80"],"for_ms":7}]` {
+	if err != nil || yes.Policy != "sha256:0" || len(yes.Settled) != 1 ||
+		f.last() != `approve["a",{"rules":["a.example:80"],"for_ms":7}]` {
 		t.Errorf("%+v, %v after %s", yes, err, f.last())
 	}
 	no, err := c.Deny(ctx, "a", wire.AnswerRequest{Rules: []string{"a.example"}})
@@ -72,7 +76,8 @@ func TestBadQuestionsAboutTheNetworkAreToldSo(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/v1/sandboxes/a/net/events", nil)
 	r.Header.Set("Accept", "text/event-stream")
 	h.ServeHTTP(w, r)
-	if got := w.Body.String(); w.Header().Get("Content-Type") != "text/event-stream" || !strings.HasPrefix(got, "event: dns\ndata: {") || !strings.Contains(got, "\n\nevent: deny\n") {
+	if got := w.Body.String(); w.Header().Get("Content-Type") != "text/event-stream" ||
+		!strings.HasPrefix(got, "event: dns\ndata: {") || !strings.Contains(got, "\n\nevent: deny\n") {
 		t.Errorf("%q", got)
 	}
 }
@@ -87,10 +92,14 @@ func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
 		want int
 	}{
 		{auth.Principal{TokenID: "t", Scope: auth.Operate}, `{"allow":["example.com"]}`, http.StatusOK},
-		{auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, `{"deny":["example.com"]}`, http.StatusOK},
-		{auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, `{"allow":["example.com"]}`, http.StatusForbidden},
-		{auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, `{"allow":["example.com"],"deny":["a.example"],"for_ms":1}`, http.StatusForbidden},
-		{auth.Principal{TokenID: "t", Scope: auth.Admin, Sandboxes: []string{"1"}}, `{"allow":["example.com"]}`, http.StatusForbidden},
+		{auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, `{"deny":["example.com"]}`,
+			http.StatusOK},
+		{auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}}, `{"allow":["example.com"]}`,
+			http.StatusForbidden},
+		{auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}},
+			`{"allow":["example.com"],"deny":["a.example"],"for_ms":1}`, http.StatusForbidden},
+		{auth.Principal{TokenID: "t", Scope: auth.Admin, Sandboxes: []string{"1"}}, `{"allow":["example.com"]}`,
+			http.StatusForbidden},
 		{auth.Principal{TokenID: "t", Scope: auth.Read}, `{"deny":["example.com"]}`, http.StatusForbidden},
 	} {
 		before := f.last()
@@ -115,7 +124,8 @@ func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
 	} {
 		for verb, want := range map[string]int{"approve": c.approve, "deny": c.deny} {
 			before := f.last()
-			w := ask(newServer(c.p, httpapi.Options{Roles: roles(f)}), http.MethodPost, "/v1/sandboxes/mine/net/"+verb, `{"rules":["a.example"]}`)
+			w := ask(newServer(c.p, httpapi.Options{Roles: roles(f)}), http.MethodPost, "/v1/sandboxes/mine/net/"+verb,
+				`{"rules":["a.example"]}`)
 			if w.Code != want || want == http.StatusForbidden && f.last() != before {
 				t.Errorf("%+v %s: %d %s; the engine heard %s", c.p, verb, w.Code, w.Body, f.last())
 			}

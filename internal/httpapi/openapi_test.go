@@ -27,7 +27,8 @@ func golden() string { return filepath.Join("..", "..", "docs", "openapi.json") 
 func document(t testing.TB) []byte {
 	t.Helper()
 	w := httptest.NewRecorder()
-	newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})}).ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
+	newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})}).
+		ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
 	if w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
 		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
@@ -87,7 +88,8 @@ func shrunk(old, now map[string]any) (lost []string) {
 			}
 			for _, p := range list(at(op, "parameters")) {
 				name := fmt.Sprint(at(p, "in"), " ", at(p, "name"))
-				i := slices.IndexFunc(list(at(n, "parameters")), func(q any) bool { return fmt.Sprint(at(q, "in"), " ", at(q, "name")) == name })
+				i := slices.IndexFunc(list(at(n, "parameters")),
+					func(q any) bool { return fmt.Sprint(at(q, "in"), " ", at(q, "name")) == name })
 				if i < 0 {
 					say("%s: parameter %s is gone", where, name)
 				} else if q := list(at(n, "parameters"))[i]; !reflect.DeepEqual(typeOf(at(p, "schema")), typeOf(at(q, "schema"))) {
@@ -292,7 +294,8 @@ func TestTheDocumentIsComplete(t *testing.T) {
 			if _, ok := at(op, "security").([]any); !ok {
 				t.Errorf("%s does not say what it needs", where)
 			}
-			if at(op, "responses", "500", "content", "application/problem+json", "schema", "$ref") != "#/components/schemas/Problem" {
+			if at(op, "responses", "500", "content", "application/problem+json", "schema",
+				"$ref") != "#/components/schemas/Problem" {
 				t.Errorf("%s does not say how it fails", where)
 			}
 			if at(op, "responses", "422") != nil && !strings.Contains(fmt.Sprint(at(op, "parameters")), "Idempotency-Key") {

@@ -81,8 +81,10 @@ func created(op huma.Operation) huma.Operation {
 // replayable lets an operation be asked for again with the same Idempotency-Key.
 func replayable(op huma.Operation) huma.Operation {
 	op.Metadata[metaReplay] = true
-	op.Parameters = append(op.Parameters, &huma.Param{Name: idempotencyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString},
-		Description: "a word such as a UUID, the same for each try of one request: it is carried out once, and for a day each try gets the answer of the first"})
+	op.Parameters = append(op.Parameters,
+		&huma.Param{Name: idempotencyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString},
+			Description: "a word such as a UUID, the same for each try of one request: it is carried out once, and for a day " +
+				"each try gets the answer of the first"})
 	return op
 }
 
@@ -229,7 +231,8 @@ func (s *Server) newAPI() huma.API {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Coppice", Version: "1", Description: "Sandboxes with history for AI agents. " +
-				"A {name} is the name or the id of a sandbox; a reference to a snapshot is an id, the beginning of one, a tag, or HEAD. " +
+				"A {name} is the name or the id of a sandbox; a reference to a snapshot is an id, the beginning of one, a tag, " +
+				"or HEAD. " +
 				"Errors are problem documents (RFC 9457) with a kind to branch on and a hint of how to mend it."},
 			Tags: []*huma.Tag{
 				{Name: tagSandboxes, Description: "make, show, start, stop, fork and remove them"},
@@ -245,10 +248,12 @@ func (s *Server) newAPI() huma.API {
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer",
-					Description: "A token of coppice token create, with the scope that an operation names (read, operate, admin: each includes those before it). On the daemon's unix socket none is needed."}},
+					Description: "A token of coppice token create, with the scope that an operation names (read, operate, admin: " +
+						"each includes those before it). On the daemon's unix socket none is needed."}},
 			},
 		},
-		Formats:       map[string]huma.Format{asJSON: {Marshal: writeJSON, Unmarshal: json.Unmarshal}, "json": {Marshal: writeJSON, Unmarshal: json.Unmarshal}},
+		Formats: map[string]huma.Format{asJSON: {Marshal: writeJSON, Unmarshal: json.Unmarshal},
+			"json": {Marshal: writeJSON, Unmarshal: json.Unmarshal}},
 		DefaultFormat: asJSON,
 		Transformers:  []huma.Transformer{asProblemDocument},
 	}

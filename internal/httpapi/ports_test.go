@@ -83,16 +83,23 @@ func TestProcessesAndPortsReachTheEngine(t *testing.T) {
 		{"POST", "/processes/7/signal", `{"name":"INT","start":9}`, `signal["a",7,{"name":"INT","start":9}]`, `204 `},
 		{"POST", "/processes/7/signal", "", `signal["a",7,{}]`, `204 `},
 		{"GET", "/ports", "", `ports["a"]`, `200 {"ports":[]}`},
-		{"POST", "/ports/3000/preview", `{"ttl_ms":5000}`, `preview["a",3000,5000000000]`, `200 {"url":"http://x/","expires":"0001-01-01T00:00:00Z"}`},
-		{"POST", "/ports/3000/preview", "", `preview["a",3000,0]`, `200 {"url":"http://x/","expires":"0001-01-01T00:00:00Z"}`},
-		{"POST", "/processes/0/signal", "", "", `400 `}, {"POST", "/processes/-1/signal", "", "", `400 `}, {"POST", "/processes/x/signal", "", "", `400 `},
-		{"POST", "/ports/0/preview", "", "", `400 `}, {"POST", "/ports/65536/preview", "", "", `400 `}, {"POST", "/ports/3000/preview", `{"ttl_ms":-1}`, "", `400 `},
-		{"POST", "/ports/3000/preview", `{"ttl_ms":9223372036854775807}`, "", `400 `}, {"POST", "/ports/3000/connect", "", "", `426 `}, {"POST", "/ports/3000/preview", `{`, "", `400 `},
+		{"POST", "/ports/3000/preview", `{"ttl_ms":5000}`, `preview["a",3000,5000000000]`,
+			`200 {"url":"http://x/","expires":"0001-01-01T00:00:00Z"}`},
+		{"POST", "/ports/3000/preview", "", `preview["a",3000,0]`,
+			`200 {"url":"http://x/","expires":"0001-01-01T00:00:00Z"}`},
+		{"POST", "/processes/0/signal", "", "", `400 `}, {"POST", "/processes/-1/signal", "", "", `400 `},
+		{"POST", "/processes/x/signal", "", "", `400 `},
+		{"POST", "/ports/0/preview", "", "", `400 `}, {"POST", "/ports/65536/preview", "", "", `400 `},
+		{"POST", "/ports/3000/preview", `{"ttl_ms":-1}`, "", `400 `},
+		{"POST", "/ports/3000/preview", `{"ttl_ms":9223372036854775807}`, "", `400 `},
+		{"POST", "/ports/3000/connect", "", "", `426 `}, {"POST", "/ports/3000/preview", `{`, "", `400 `},
 	} {
 		e.calls = nil
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(tc.method, "/v1/sandboxes/a"+tc.path, strings.NewReader(tc.body)).WithContext(auth.With(t.Context(), auth.Owner())))
-		if got := fmt.Sprintf("%d %s", w.Code, strings.TrimSpace(w.Body.String())); e.last() != tc.did || !strings.HasPrefix(got, tc.answer) {
+		h.ServeHTTP(w, httptest.NewRequest(tc.method, "/v1/sandboxes/a"+tc.path, strings.NewReader(tc.body)).
+			WithContext(auth.With(t.Context(), auth.Owner())))
+		if got := fmt.Sprintf("%d %s", w.Code, strings.TrimSpace(w.Body.String())); e.last() != tc.did ||
+			!strings.HasPrefix(got, tc.answer) {
 			t.Errorf("%s %s: %q, did %q", tc.method, tc.path, got, e.last())
 		}
 		if w.Code >= 400 && !strings.Contains(w.Body.String(), `"kind":"invalid"`) {
@@ -101,7 +108,8 @@ func TestProcessesAndPortsReachTheEngine(t *testing.T) {
 	}
 	bare := httpapi.New(httpapi.Options{Roles: roles(e), Log: slog.New(slog.DiscardHandler)})
 	w := httptest.NewRecorder()
-	bare.ServeHTTP(w, httptest.NewRequest("POST", "/v1/sandboxes/a/ports/3000/preview", nil).WithContext(auth.With(t.Context(), auth.Owner())))
+	bare.ServeHTTP(w, httptest.NewRequest("POST", "/v1/sandboxes/a/ports/3000/preview", nil).
+		WithContext(auth.With(t.Context(), auth.Owner())))
 	if w.Code != http.StatusNotImplemented {
 		t.Errorf("without links: %d", w.Code)
 	}
@@ -135,7 +143,8 @@ func TestAPortIsConnectedTo(t *testing.T) {
 	if all, err := io.ReadAll(conn); err != nil || string(all) != strings.Repeat(text, 100) {
 		t.Errorf("%d bytes, %v", len(all), err)
 	}
-	if _, err := c.DialPort(t.Context(), "a", 80); !client.IsKind(err, client.KindNotFound) || err.(*client.Error).Hint == "" {
+	if _, err := c.DialPort(t.Context(), "a", 80); !client.IsKind(err, client.KindNotFound) || err.(*client.Error).
+		Hint == "" {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.DialPort(t.Context(), "a", 0); !client.IsKind(err, client.KindInvalid) {
@@ -143,7 +152,8 @@ func TestAPortIsConnectedTo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.DialPort(ctx, "a", 3000); !client.IsKind(err, client.KindCancelled) && !client.IsKind(err, client.KindUnavailable) {
+	if _, err := c.DialPort(ctx, "a", 3000); !client.IsKind(err, client.KindCancelled) &&
+		!client.IsKind(err, client.KindUnavailable) {
 		t.Errorf("%v", err)
 	}
 }

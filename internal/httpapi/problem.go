@@ -67,7 +67,8 @@ func invalid(m *huma.ErrorModel) *fault.Error {
 		}
 	}
 	if len(all) == 0 {
-		return fault.New(fault.Invalid, "%s", m.Detail).WithHint("send a JSON document of at most %d bytes; GET /openapi.json says which", maxJSON)
+		return fault.New(fault.Invalid, "%s", m.Detail).
+			WithHint("send a JSON document of at most %d bytes; GET /openapi.json says which", maxJSON)
 	}
 	return fault.New(fault.Invalid, "%s", strings.Join(all, "; ")).WithHint("%s", hint)
 }
@@ -83,7 +84,8 @@ func mend(e *huma.ErrorDetail) (where, what, how string) {
 	case strings.HasPrefix(what, "required "):
 		return where, "it is missing", "add it to the request"
 	case where == "body" && !strings.HasPrefix(what, "expected "):
-		return where, "the request is not the JSON that is wanted: " + what, "send one JSON document; GET /openapi.json says which"
+		return where, "the request is not the JSON that is wanted: " + what,
+			"send one JSON document; GET /openapi.json says which"
 	case e.Value != nil:
 		if b, err := json.Marshal(e.Value); err == nil && len(b) <= 100 {
 			what += ", and not " + string(b)
@@ -123,7 +125,8 @@ func problemOf(err *fault.Error) wire.Problem {
 
 func documentOf(e wire.Error) wire.Problem {
 	code := status(fault.Kind(e.Kind))
-	return wire.Problem{Type: "about:blank", Title: http.StatusText(code), Status: code, Detail: e.Message, Kind: e.Kind, Hint: e.Hint}
+	return wire.Problem{Type: "about:blank", Title: http.StatusText(code), Status: code, Detail: e.Message,
+		Kind: e.Kind, Hint: e.Hint}
 }
 
 // wireError is err as it travels. what says which request it is of.

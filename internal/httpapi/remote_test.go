@@ -53,7 +53,8 @@ func remote(t *testing.T, e engine, scope string, withTLS bool) (opt client.Opti
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	g := auth.NewGuard(httpapi.New(httpapi.Options{Roles: roles(e), Log: log, Tokens: tokens}), auth.Options{Tokens: tokens, TLS: withTLS, Log: log})
+	g := auth.NewGuard(httpapi.New(httpapi.Options{Roles: roles(e), Log: log, Tokens: tokens}),
+		auth.Options{Tokens: tokens, TLS: withTLS, Log: log})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +110,9 @@ func TestTheClientWorksOverTCPAndTLS(t *testing.T) {
 				t.Errorf("five calls that are safe to repeat took %d connections", n)
 			}
 			phases := 0
-			sb, err := c.Create(ctx, wire.CreateRequest{Name: "n", From: wire.Source{Kind: wire.SourceTar}, Tar: strings.NewReader(strings.Repeat("x", 1<<20))},
+			sb, err := c.Create(ctx,
+				wire.CreateRequest{Name: "n", From: wire.Source{Kind: wire.SourceTar},
+					Tar: strings.NewReader(strings.Repeat("x", 1<<20))},
 				func(wire.Progress) { phases++ })
 			if err != nil || sb.Name != "n" || phases == 0 {
 				t.Errorf("create: %+v %v, %d phases", sb, err, phases)
@@ -121,7 +124,8 @@ func TestTheClientWorksOverTCPAndTLS(t *testing.T) {
 				t.Errorf("a call that may not be repeated went on a connection of before: %d", n)
 			}
 			var out bytes.Buffer
-			exit, err := c.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true}, client.Streams{Stdin: strings.NewReader("this"), Stdout: &out})
+			exit, err := c.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true},
+				client.Streams{Stdin: strings.NewReader("this"), Stdout: &out})
 			if err != nil || exit.Code != 7 || out.String() != "got this" {
 				t.Errorf("exec: %+v %v %q", exit, err, out.String())
 			}
@@ -178,7 +182,8 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 func TestTheClientFollowsNobodyElsewhere(t *testing.T) {
 	t.Parallel()
 	stolen := make(chan string, 4)
-	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen <- r.Header.Get("Authorization") }))
+	thief := httptest.NewServer(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen <- r.Header.Get("Authorization") }))
 	defer thief.Close()
 	daemon := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect))
 	defer daemon.Close()

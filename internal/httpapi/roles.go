@@ -131,7 +131,8 @@ type Moves interface {
 	// Tournament runs candidates in forks and finds the one that wins. When ctx
 	// ends before, it kills them and removes the forks; ctx also ends when the
 	// daemon stops.
-	Tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error)
+	Tournament(ctx context.Context, name string, req wire.TournamentRequest,
+		progress func(wire.Progress)) (wire.TournamentResult, error)
 	// Trial runs a command in a fork, which is removed then, also when ctx ends.
 	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
 }

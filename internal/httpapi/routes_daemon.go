@@ -33,7 +33,8 @@ func (s *Server) addDaemon(api huma.API) {
 		func(ctx context.Context, in *struct{ Body *wire.GCRequest }, progress func(wire.Progress)) (wire.GCResult, error) {
 			return s.opt.Sandboxes.GC(ctx, orZero(in.Body), progress)
 		})
-	long(s, api, operation("POST", "/v1/verify", "verifyAll", "Read the whole store again and find damage", tagDaemon, auth.Admin),
+	long(s, api,
+		operation("POST", "/v1/verify", "verifyAll", "Read the whole store again and find damage", tagDaemon, auth.Admin),
 		func(ctx context.Context, _ *struct{}, progress func(wire.Progress)) (wire.VerifyResult, error) {
 			return s.opt.Sandboxes.Verify(ctx, "", progress)
 		})

@@ -23,11 +23,14 @@ type Since struct {
 // addEvents adds what tells what happens.
 func (s *Server) addEvents(api huma.API) {
 	describe := func(op huma.Operation) huma.Operation {
-		answers(&op, http.StatusOK, ndjson, "a SandboxEvent a line, each as it happens; as Server-Sent Events where the client accepts text/event-stream, the id of which is the seq", schemaOf[wire.SandboxEvent](api))
+		answers(&op, http.StatusOK, ndjson,
+			"a SandboxEvent a line, each as it happens; as Server-Sent Events where the client accepts text/event-stream, "+
+				"the id of which is the seq", schemaOf[wire.SandboxEvent](api))
 		answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.SandboxEvent](api))
 		return streams(op)
 	}
-	raw(s, api, describe(each(operation("GET", "/v1/events", "events", "What happens in all sandboxes, or in one", tagEvents, auth.Read))),
+	raw(s, api, describe(
+		each(operation("GET", "/v1/events", "events", "What happens in all sandboxes, or in one", tagEvents, auth.Read))),
 		func(in *struct {
 			Since
 			Sandbox string `query:"sandbox" doc:"name or id of the only sandbox"`
@@ -42,7 +45,9 @@ func (s *Server) addEvents(api huma.API) {
 			}
 			s.events(name, in.Since, w, r)
 		})
-	raw(s, api, describe(operation("GET", box+"/events", "sandboxEvents", "What happens in a sandbox, until it is removed", tagEvents, auth.Read)),
+	raw(s, api, describe(
+		operation("GET", box+"/events", "sandboxEvents", "What happens in a sandbox, until it is removed",
+			tagEvents, auth.Read)),
 		func(in *struct {
 			Named
 			Since
@@ -62,7 +67,8 @@ func (s Since) number() (uint64, error) {
 	}
 	n, err := parseID(v)
 	if err != nil {
-		return 0, fault.New(fault.Invalid, "%s=%q is no number of an event", what, shorten(v)).WithHint("give the \"seq\" of the last event that was seen")
+		return 0, fault.New(fault.Invalid, "%s=%q is no number of an event", what, shorten(v)).
+			WithHint("give the \"seq\" of the last event that was seen")
 	}
 	return n, nil
 }
@@ -93,7 +99,10 @@ func (s *Server) events(name string, from Since, w http.ResponseWriter, r *http.
 // stream answers with events, in the form that the client accepts, until fn returns.
 // fn calls begin as soon as nothing can be missed any more, which sends the header,
 // once; an error before that is a problem document.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, fn func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error) {
+func (s *Server) stream(
+	w http.ResponseWriter, r *http.Request,
+	fn func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error,
+) {
 	defer s.metrics.streaming()()
 	ctx, cancel := s.bounded(r.Context())
 	defer cancel()

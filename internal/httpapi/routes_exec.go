@@ -41,7 +41,9 @@ func (s *Server) addExec(api huma.API) {
 		return operation(method, box+path, id, summary, tagExec, scope)
 	}
 	s.addStart(api)
-	plain(s, api, replayable(created(exec("POST", "/run", "run", "Start the sandbox's supervised command, under automatic history", auth.Operate))),
+	plain(s, api,
+		replayable(created(
+			exec("POST", "/run", "run", "Start the sandbox's supervised command, under automatic history", auth.Operate))),
 		func(ctx context.Context, in *sent[wire.RunRequest]) (wire.Run, error) {
 			return s.opt.Commands.Run(ctx, in.Name, in.Body)
 		})
@@ -51,11 +53,14 @@ func (s *Server) addExec(api huma.API) {
 			return wire.ExecsResult{Execs: all}, err
 		})
 
-	out := streams(exec("GET", "/execs/{exec}/output", "execOutput", "The output of a command that runs or has just ended, from any offset", auth.Read))
+	out := streams(
+		exec("GET", "/execs/{exec}/output", "execOutput",
+			"The output of a command that runs or has just ended, from any offset", auth.Read))
 	describeOutput(api, &out)
 	raw(s, api, out, s.execOutput)
 
-	in := exec("POST", "/execs/{exec}/stdin", "execInput", "Give a command input, at the pace that it reads it", auth.Operate)
+	in := exec("POST", "/execs/{exec}/stdin", "execInput", "Give a command input, at the pace that it reads it",
+		auth.Operate)
 	answers(&in, http.StatusNoContent, "", "all of it is on its way", nil)
 	in.DefaultStatus = http.StatusNoContent
 	raw(s, api, in, func(in *struct {
@@ -76,7 +81,8 @@ func (s *Server) addExec(api huma.API) {
 		}) error {
 			return s.opt.Commands.SignalExec(ctx, in.Name, in.Exec, in.Body.Name)
 		})
-	silent(s, api, exec("DELETE", "/execs/{exec}", "cancelExec", "End a command: SIGTERM, and SIGKILL after two seconds", auth.Operate),
+	silent(s, api,
+		exec("DELETE", "/execs/{exec}", "cancelExec", "End a command: SIGTERM, and SIGKILL after two seconds", auth.Operate),
 		func(ctx context.Context, in *Running) error { return s.opt.Commands.CancelExec(ctx, in.Name, in.Exec) })
 }
 
@@ -89,11 +95,13 @@ type execInput struct {
 }
 
 func (s *Server) addStart(api huma.API) {
-	op := streams(operation("POST", box+"/exec", "exec", "Run a command, and capture what it changed", tagExec, auth.Operate))
+	op := streams(
+		operation("POST", box+"/exec", "exec", "Run a command, and capture what it changed", tagExec, auth.Operate))
 	describeOutput(api, &op)
 	answers(&op, http.StatusCreated, asJSON, "with pty, the session", schemaOf[wire.Session](api))
 	answers(&op, http.StatusSwitchingProtocols, "", "with Upgrade: "+Protocol+", frames in both directions", nil)
-	answers(&op, http.StatusUpgradeRequired, asProblem, "there is neither a request nor an upgrade", schemaOf[problemDocument](api))
+	answers(&op, http.StatusUpgradeRequired, asProblem, "there is neither a request nor an upgrade",
+		schemaOf[problemDocument](api))
 	raw(s, api, op, func(in *execInput, w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.EqualFold(in.Upgrade, Protocol):
@@ -115,10 +123,13 @@ func (s *Server) addStart(api huma.API) {
 
 // describeOutput says what a stream of a command's events is.
 func describeOutput(api huma.API, op *huma.Operation) {
-	answers(op, http.StatusOK, asEvents, "Server-Sent Events: started (Started), stdout and stderr (Output), dropped (Dropped), and last of all exit (Exit) or error (Problem). "+
-		"The id of each is the offset in the output after it; with it as Last-Event-ID, output goes on from there.",
-		&huma.Schema{OneOf: []*huma.Schema{schemaOf[wire.Started](api), schemaOf[wire.Output](api), schemaOf[wire.Dropped](api),
-			schemaOf[wire.Exit](api), schemaOf[problemDocument](api)}})
+	answers(op, http.StatusOK, asEvents,
+		"Server-Sent Events: started (Started), stdout and stderr (Output), dropped (Dropped), and last of all exit "+
+			"(Exit) or error (Problem). "+
+			"The id of each is the offset in the output after it; with it as Last-Event-ID, output goes on from there.",
+		&huma.Schema{
+			OneOf: []*huma.Schema{schemaOf[wire.Started](api), schemaOf[wire.Output](api), schemaOf[wire.Dropped](api),
+				schemaOf[wire.Exit](api), schemaOf[problemDocument](api)}})
 }
 
 // execFrames upgrades the connection and hands its frames to the engine. Errors
@@ -199,7 +210,8 @@ func (d *duplex) WatchLoss(lost func()) (stop func()) {
 func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
 	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = true, "", 0, false, nil, ""
 	if len(req.Cmd) == 0 {
-		s.fail(w, r, fault.New(fault.Invalid, "body.cmd: exec without a command").WithHint("give it as \"cmd\", a list of words"))
+		s.fail(w, r, fault.New(fault.Invalid, "body.cmd: exec without a command").
+			WithHint("give it as \"cmd\", a list of words"))
 		return
 	}
 	s.follow(name, req, w, r)

@@ -144,10 +144,12 @@ func asked(r *http.Request, key string) bool { return r.URL.Query().Get(key) == 
 func onePath(r *http.Request) (string, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return "", fault.New(fault.Invalid, "the query is malformed").Because(err).WithHint("percent-encode the path: path=%%2Fsrc%%2Fmain.go")
+		return "", fault.New(fault.Invalid, "the query is malformed").Because(err).
+			WithHint("percent-encode the path: path=%%2Fsrc%%2Fmain.go")
 	}
 	if len(q["path"]) != 1 || q.Get("path") == "" {
-		return "", fault.New(fault.Invalid, "no path was given, or more than one").WithHint("give one as ?path=/src/main.go; / is the root directory")
+		return "", fault.New(fault.Invalid, "no path was given, or more than one").
+			WithHint("give one as ?path=/src/main.go; / is the root directory")
 	}
 	return q.Get("path"), nil
 }
@@ -228,7 +230,8 @@ func (s *Server) fileList(r *http.Request) (any, error) {
 	if v := r.URL.Query().Get("depth"); v != "" {
 		var err error
 		if depth, err = strconv.Atoi(v); err != nil {
-			return nil, fault.New(fault.Invalid, "depth=%q is no number", v).WithHint("give how many levels to go down; -1 is all")
+			return nil, fault.New(fault.Invalid, "depth=%q is no number", v).
+				WithHint("give how many levels to go down; -1 is all")
 		}
 	}
 	f, p, err := s.reading(r)
@@ -303,7 +306,8 @@ func writeOptions(r *http.Request) (opt wire.WriteOptions, err error) {
 	if v := r.URL.Query().Get("mode"); v != "" {
 		m, err := strconv.ParseUint(v, 8, 12)
 		if err != nil {
-			return opt, fault.New(fault.Invalid, "mode=%q is no mode of a file", v).WithHint("give it in octal, such as mode=0644")
+			return opt, fault.New(fault.Invalid, "mode=%q is no mode of a file", v).
+				WithHint("give it in octal, such as mode=0644")
 		}
 		mode := uint32(m)
 		opt.Mode = &mode
@@ -317,7 +321,8 @@ func writeOptions(r *http.Request) (opt wire.WriteOptions, err error) {
 	case "*":
 		opt.New = true
 	default:
-		return opt, fault.New(fault.Invalid, "If-None-Match: %s", v).WithHint("only * is understood: write the file unless it exists")
+		return opt, fault.New(fault.Invalid, "If-None-Match: %s", v).
+			WithHint("only * is understood: write the file unless it exists")
 	}
 	return opt, nil
 }

@@ -24,7 +24,9 @@ type GitPaths struct {
 // writes.
 func (s *Server) addGit(api huma.API) {
 	const at = box + "/git"
-	plain(s, api, operation("GET", at+"/diff", "gitDiff", "How a sandbox's files differ from what it began with in its repository", tagGit, auth.Operate),
+	plain(s, api,
+		operation("GET", at+"/diff", "gitDiff", "How a sandbox's files differ from what it began with in its repository",
+			tagGit, auth.Operate),
 		func(ctx context.Context, in *struct {
 			GitPaths
 			Stat bool `query:"stat" doc:"count lines"`
@@ -38,7 +40,9 @@ func (s *Server) addGit(api huma.API) {
 			return s.opt.Repositories.GitPatch(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
 		})
 	})
-	plain(s, api, replayable(operation("POST", at+"/apply", "gitApply", "Put what a sandbox changed onto a branch of its repository", tagGit, auth.Admin)), s.gitApply)
+	plain(s, api,
+		replayable(operation("POST", at+"/apply", "gitApply", "Put what a sandbox changed onto a branch of its repository",
+			tagGit, auth.Admin)), s.gitApply)
 }
 
 // gitApply changes what lies on the host, outside of sandboxes. Who may use some sandboxes
@@ -48,8 +52,9 @@ func (s *Server) gitApply(ctx context.Context, in *struct {
 	Body wire.GitApplyRequest
 }) (wire.GitApplied, error) {
 	if limited(auth.From(ctx)) {
-		return wire.GitApplied{}, fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
-			WithHint("on the daemon's machine: coppice apply %s", in.Name)
+		return wire.GitApplied{},
+			fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
+				WithHint("on the daemon's machine: coppice apply %s", in.Name)
 	}
 	return s.opt.Repositories.GitApply(ctx, in.Name, in.Body)
 }

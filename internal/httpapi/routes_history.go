@@ -74,7 +74,8 @@ func (s *Server) addHistory(api huma.API) {
 	s.addDiff(api)
 
 	plain(s, api, replayable(post("/commit", "commit", "Take a snapshot of the present")), commit)
-	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot of the present, as commit"))), commit)
+	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot of the present, as commit"))),
+		commit)
 	plain(s, api, post("/mark", "mark", "Label what happens"),
 		func(ctx context.Context, in *maySend[wire.MarkRequest]) (wire.CommitResult, error) {
 			return s.opt.Moves.Mark(ctx, in.Name, orZero(in.Body))
@@ -82,7 +83,8 @@ func (s *Server) addHistory(api huma.API) {
 	plain(s, api, post("/checkout", "checkout", "Go to a snapshot, after a capture of the present"),
 		func(ctx context.Context, in *sent[wire.CheckoutRequest]) (wire.MoveResult, error) {
 			if in.Body.Node == "" {
-				return wire.MoveResult{}, fault.New(fault.Invalid, "checkout without a node").WithHint("give the snapshot to go to as \"node\"")
+				return wire.MoveResult{}, fault.New(fault.Invalid, "checkout without a node").
+					WithHint("give the snapshot to go to as \"node\"")
 			}
 			return s.opt.Moves.Checkout(ctx, in.Name, in.Body)
 		})
@@ -90,7 +92,8 @@ func (s *Server) addHistory(api huma.API) {
 		func(ctx context.Context, in *maySend[wire.UndoRequest]) (wire.MoveResult, error) {
 			req := orZero(in.Body)
 			if req.N < 0 {
-				return wire.MoveResult{}, fault.New(fault.Invalid, "undo of %d snapshots", req.N).WithHint("give a number of 1 or more")
+				return wire.MoveResult{}, fault.New(fault.Invalid, "undo of %d snapshots", req.N).
+					WithHint("give a number of 1 or more")
 			}
 			return s.opt.Moves.Undo(ctx, in.Name, req)
 		})
@@ -137,7 +140,9 @@ type diffInput struct {
 
 func (s *Server) addDiff(api huma.API) {
 	op := operation("GET", box+"/diff", "diff", "How two states differ", tagHistory, auth.Read)
-	answers(&op, http.StatusOK, asJSON, "the changes; with patch, unified diffs, and an error that comes late in the trailer "+errorTail, schemaOf[wire.DiffResult](api))
+	answers(&op, http.StatusOK, asJSON,
+		"the changes; with patch, unified diffs, and an error that comes late in the trailer "+errorTail,
+		schemaOf[wire.DiffResult](api))
 	answers(&op, http.StatusOK, "text/x-diff", "", text())
 	raw(s, api, op, s.diff)
 }
@@ -163,7 +168,9 @@ func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(co
 }
 
 // send sends what write writes. An error that comes after the first byte is in the trailer.
-func (s *Server) send(w http.ResponseWriter, r *http.Request, kind string, write func(context.Context, io.Writer) error) {
+func (s *Server) send(
+	w http.ResponseWriter, r *http.Request, kind string, write func(context.Context, io.Writer) error,
+) {
 	pw := &patchWriter{w: w, kind: kind}
 	err := write(r.Context(), pw)
 	switch {

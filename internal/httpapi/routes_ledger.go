@@ -30,7 +30,8 @@ func (in *askedRecords) request() (wire.LedgerRequest, error) {
 	}
 	var err error
 	if req.Since, err = time.Parse(time.RFC3339Nano, in.Since); err != nil {
-		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).WithHint("write it as in 2026-01-02T15:04:05Z")
+		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).
+			WithHint("write it as in 2026-01-02T15:04:05Z")
 	}
 	return req, nil
 }
@@ -46,18 +47,26 @@ func (s *Server) addLedger(api huma.API) {
 			}
 			return s.opt.Records.LedgerRecords(ctx, in.Name, req)
 		})
-	op := streams(operation("GET", at+"/events", "ledgerEvents", "The same, and then what is recorded from now on, until the sandbox is removed", tagLedger, auth.Read))
-	answers(&op, http.StatusOK, ndjson, "a LedgerRecord a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.LedgerRecord](api))
+	op := streams(
+		operation("GET", at+"/events", "ledgerEvents",
+			"The same, and then what is recorded from now on, until the sandbox is removed", tagLedger, auth.Read))
+	answers(&op, http.StatusOK, ndjson,
+		"a LedgerRecord a line; as Server-Sent Events where the client accepts text/event-stream",
+		schemaOf[wire.LedgerRecord](api))
 	answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.LedgerRecord](api))
 	raw(s, api, op, s.ledgerEvents)
-	plain(s, api, operation("GET", at+"/records/{seq}", "inspectRecord", "One record, with those that belong to it", tagLedger, auth.Read),
+	plain(s, api,
+		operation("GET", at+"/records/{seq}", "inspectRecord", "One record, with those that belong to it",
+			tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
 			Seq int64 `path:"seq" doc:"the number of the record"`
 		}) (wire.LedgerInspection, error) {
 			return s.opt.Records.InspectRecord(ctx, in.Name, in.Seq)
 		})
-	plain(s, api, operation("GET", at+"/records/{seq}/programs", "ledgerPrograms", "The programs that a record stands for, 1000 at most", tagLedger, auth.Read),
+	plain(s, api,
+		operation("GET", at+"/records/{seq}/programs", "ledgerPrograms",
+			"The programs that a record stands for, 1000 at most", tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
 			Seq  int64 `path:"seq" doc:"the number of the record"`
@@ -68,17 +77,22 @@ func (s *Server) addLedger(api huma.API) {
 	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "A capture that a record names", tagLedger, auth.Read)
 	answers(&op, http.StatusOK, asBytes, "what was kept", nil)
 	raw(s, api, op, s.ledgerBlob)
-	plain(s, api, operation("POST", at+"/verify", "verifyLedger", "Check that the records are those that were appended", tagLedger, auth.Read),
+	plain(s, api,
+		operation("POST", at+"/verify", "verifyLedger", "Check that the records are those that were appended",
+			tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
 			Body *wire.LedgerVerify
 		}) (wire.LedgerVerified, error) {
 			return s.opt.Records.VerifyLedger(ctx, in.Name, orZero(in.Body))
 		})
-	op = operation("GET", at+"/bundle", "exportLedger", "All records, with what proves them to a stranger", tagLedger, auth.Read)
+	op = operation("GET", at+"/bundle", "exportLedger", "All records, with what proves them to a stranger",
+		tagLedger, auth.Read)
 	answers(&op, http.StatusOK, asTar, "a bundle, as docs/LEDGER.md has it", nil)
 	raw(s, api, op, s.ledgerBundle)
-	plain(s, api, operation("GET", "/v1/ledger/checkpoint", "ledgerCheckpoint", "The signed checkpoint of the log", tagLedger, auth.Read),
+	plain(s, api,
+		operation("GET", "/v1/ledger/checkpoint", "ledgerCheckpoint", "The signed checkpoint of the log",
+			tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			From int64 `query:"from" doc:"an older size of the log, from which the growth is proven as well, 0 for nothing; -1: no proof is wanted" minimum:"-1" default:"-1"`
 		}) (wire.LedgerCheckpoint, error) {
@@ -88,11 +102,15 @@ func (s *Server) addLedger(api huma.API) {
 			return s.opt.SignedLog.LedgerGrowth(ctx, in.From)
 		})
 	s.addWitness(api)
-	plain(s, api, operation("GET", at+"/summary", "summarizeLedger", "What the records tell of the sandbox as a whole, to compare it with others", tagLedger, auth.Read),
+	plain(s, api,
+		operation("GET", at+"/summary", "summarizeLedger",
+			"What the records tell of the sandbox as a whole, to compare it with others", tagLedger, auth.Read),
 		func(ctx context.Context, in *Named) (wire.LedgerSummary, error) {
 			return s.opt.Records.LedgerSummary(ctx, in.Name)
 		})
-	plain(s, api, operation("POST", at+"/archive", "archiveLedger", "Compress old records, which are read and verified as ever", tagLedger, auth.Operate),
+	plain(s, api,
+		operation("POST", at+"/archive", "archiveLedger", "Compress old records, which are read and verified as ever",
+			tagLedger, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
 			Body wire.LedgerArchive
@@ -103,19 +121,27 @@ func (s *Server) addLedger(api huma.API) {
 
 // addWitness adds what keys and witnesses need.
 func (s *Server) addWitness(api huma.API) {
-	plain(s, api, operation("GET", "/v1/ledger/keys", "ledgerKeys", "The verifier keys of the log, and of this host as a witness", tagLedger, auth.Read),
+	plain(s, api,
+		operation("GET", "/v1/ledger/keys", "ledgerKeys", "The verifier keys of the log, and of this host as a witness",
+			tagLedger, auth.Read),
 		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) {
 			return s.opt.SignedLog.LedgerKeys(ctx)
 		})
-	plain(s, api, operation("POST", "/v1/ledger/rotate-key", "rotateLedgerKey", "Sign the log with a new key from now on", tagLedger, auth.Admin),
+	plain(s, api,
+		operation("POST", "/v1/ledger/rotate-key", "rotateLedgerKey", "Sign the log with a new key from now on",
+			tagLedger, auth.Admin),
 		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) {
 			return s.opt.SignedLog.RotateLedgerKey(ctx)
 		})
-	plain(s, api, operation("POST", "/v1/ledger/cosign", "cosignLedger", "Cosign the checkpoint of another host's log", tagLedger, auth.Admin),
+	plain(s, api,
+		operation("POST", "/v1/ledger/cosign", "cosignLedger", "Cosign the checkpoint of another host's log",
+			tagLedger, auth.Admin),
 		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerCosigned, error) {
 			return s.opt.SignedLog.LedgerCosign(ctx, in.Body)
 		})
-	plain(s, api, operation("POST", "/v1/ledger/witness", "witnessLedger", "Keep a checkpoint of this log that witnesses cosigned", tagLedger, auth.Admin),
+	plain(s, api,
+		operation("POST", "/v1/ledger/witness", "witnessLedger", "Keep a checkpoint of this log that witnesses cosigned",
+			tagLedger, auth.Admin),
 		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerWitnessed, error) {
 			return s.opt.SignedLog.LedgerWitness(ctx, in.Body)
 		})

@@ -27,7 +27,8 @@ func (in *AskedNet) request() (wire.NetRequest, error) {
 	}
 	var err error
 	if req.Since, err = time.Parse(time.RFC3339Nano, in.Since); err != nil {
-		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).WithHint("write it as in 2026-01-02T15:04:05Z")
+		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).
+			WithHint("write it as in 2026-01-02T15:04:05Z")
 	}
 	return req, nil
 }
@@ -43,11 +44,16 @@ func (s *Server) addNet(api huma.API) {
 			}
 			return s.opt.Network.Net(ctx, in.Name, req)
 		})
-	op := streams(operation("GET", at+"/events", "netEvents", "The same as it happens, until the sandbox is removed", tagNet, auth.Read))
-	answers(&op, http.StatusOK, ndjson, "a NetEvent a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.NetEvent](api))
+	op := streams(
+		operation("GET", at+"/events", "netEvents", "The same as it happens, until the sandbox is removed",
+			tagNet, auth.Read))
+	answers(&op, http.StatusOK, ndjson,
+		"a NetEvent a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.NetEvent](api))
 	answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.NetEvent](api))
 	raw(s, api, op, s.netEvents)
-	plain(s, api, operation("GET", at+"/why", "netWhy", "What would be decided about a place in the network, and why", tagNet, auth.Read),
+	plain(s, api,
+		operation("GET", at+"/why", "netWhy", "What would be decided about a place in the network, and why",
+			tagNet, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
 			Host   string `query:"host" required:"true" doc:"HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given"`
@@ -56,13 +62,19 @@ func (s *Server) addNet(api huma.API) {
 		}) (wire.WhyResult, error) {
 			return s.opt.Network.Why(ctx, in.Name, wire.WhyRequest{Host: in.Host, Method: in.Method, Path: in.Path})
 		})
-	plain(s, api, replayable(operation("POST", at+"/allow", "netAllow", "Change the rules of a sandbox's network, live where it is", tagNet, auth.Operate)), s.netAllow)
-	plain(s, api, operation("GET", at+"/asking", "netAsking", "What waits for a person, as no rule names it", tagNet, auth.Read),
+	plain(s, api,
+		replayable(operation("POST", at+"/allow", "netAllow", "Change the rules of a sandbox's network, live where it is",
+			tagNet, auth.Operate)), s.netAllow)
+	plain(s, api,
+		operation("GET", at+"/asking", "netAsking", "What waits for a person, as no rule names it", tagNet, auth.Read),
 		func(ctx context.Context, in *Named) (wire.NetAsking, error) {
 			return s.opt.Network.Asking(ctx, in.Name)
 		})
-	plain(s, api, replayable(operation("POST", at+"/approve", "netApprove", "Allow what waits for a person", tagNet, auth.Operate)), s.netApprove)
-	plain(s, api, replayable(operation("POST", at+"/deny", "netDeny", "Deny what waits for a person", tagNet, auth.Operate)),
+	plain(s, api,
+		replayable(operation("POST", at+"/approve", "netApprove", "Allow what waits for a person", tagNet, auth.Operate)),
+		s.netApprove)
+	plain(s, api,
+		replayable(operation("POST", at+"/deny", "netDeny", "Deny what waits for a person", tagNet, auth.Operate)),
 		func(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 			return s.opt.Network.Deny(ctx, in.Name, in.Body)
 		})

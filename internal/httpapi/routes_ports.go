@@ -45,15 +45,21 @@ func (in *AtPort) check() error {
 // addPorts adds what shows the ports of a sandbox, leads to them and makes links.
 func (s *Server) addPorts(api huma.API) {
 	const at = box + "/ports"
-	plain(s, api, operation("GET", at, "listPorts", "The TCP ports that processes of a sandbox listen on", tagExec, auth.Read),
+	plain(s, api,
+		operation("GET", at, "listPorts", "The TCP ports that processes of a sandbox listen on", tagExec, auth.Read),
 		func(ctx context.Context, in *Named) (wire.PortsResult, error) {
 			return s.opt.PortDialer.Ports(ctx, in.Name)
 		})
-	plain(s, api, operation("POST", at+"/{port}/preview", "previewPort", "A signed, expiring link to a port", tagExec, auth.Operate), s.preview)
+	plain(s, api,
+		operation("POST", at+"/{port}/preview", "previewPort", "A signed, expiring link to a port", tagExec, auth.Operate),
+		s.preview)
 
-	op := streams(operation("POST", at+"/{port}/connect", "connectPort", "A connection to a port, by Upgrade: "+PortProtocol+": bytes as they are, both ways", tagExec, auth.Operate))
+	op := streams(
+		operation("POST", at+"/{port}/connect", "connectPort",
+			"A connection to a port, by Upgrade: "+PortProtocol+": bytes as they are, both ways", tagExec, auth.Operate))
 	answers(&op, http.StatusSwitchingProtocols, "", "connected", nil)
-	answers(&op, http.StatusUpgradeRequired, asProblem, http.StatusText(http.StatusUpgradeRequired), schemaOf[problemDocument](api))
+	answers(&op, http.StatusUpgradeRequired, asProblem, http.StatusText(http.StatusUpgradeRequired),
+		schemaOf[problemDocument](api))
 	raw(s, api, op, s.connect)
 }
 
@@ -70,7 +76,8 @@ func (s *Server) preview(ctx context.Context, in *struct {
 	req := orZero(in.Body)
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	if req.TTLMS < 0 || req.TTLMS > most {
-		return wire.PreviewResult{}, fault.New(fault.Invalid, "a link for %d ms", req.TTLMS).WithHint("give \"ttl_ms\" as a number of milliseconds; 0 is an hour")
+		return wire.PreviewResult{}, fault.New(fault.Invalid, "a link for %d ms", req.TTLMS).
+			WithHint("give \"ttl_ms\" as a number of milliseconds; 0 is an hour")
 	}
 	return s.opt.Previews.Preview(ctx, in.Name, in.Port, time.Duration(req.TTLMS)*time.Millisecond)
 }
@@ -102,7 +109,8 @@ func (s *Server) connect(in *AtPort, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+PortProtocol+"\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+PortProtocol+"\r\n\r\n"); err != nil {
 		return
 	}
 	s.join(conn, buf.Reader, inner)

@@ -17,14 +17,16 @@ func (s *Server) addProcesses(api huma.API) {
 		func(ctx context.Context, in *Named) (wire.ProcessesResult, error) {
 			return s.opt.Power.Processes(ctx, in.Name)
 		})
-	silent(s, api, operation("POST", at+"/{pid}/signal", "signalProcess", "Send a process a signal", tagExec, auth.Operate),
+	silent(s, api,
+		operation("POST", at+"/{pid}/signal", "signalProcess", "Send a process a signal", tagExec, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
 			PID  int `path:"pid" doc:"number of the process inside"`
 			Body *wire.ProcessSignal
 		}) error {
 			if in.PID < 1 {
-				return fault.New(fault.Invalid, "%d is no process", in.PID).WithHint("give the \"pid\" of GET /v1/sandboxes/%s/processes", in.Name)
+				return fault.New(fault.Invalid, "%d is no process", in.PID).
+					WithHint("give the \"pid\" of GET /v1/sandboxes/%s/processes", in.Name)
 			}
 			return s.opt.Power.SignalProcess(ctx, in.Name, in.PID, orZero(in.Body))
 		})

@@ -15,26 +15,34 @@ import (
 // addProposals adds what hands a sandbox's work to a reviewer, and what leads there.
 func (s *Server) addProposals(api huma.API) {
 	const at = box + "/git"
-	plain(s, api, operation("POST", at+"/propose", "propose", "Propose what the sandbox did in its repository, as a branch with a report", tagGit, auth.Admin),
+	plain(s, api,
+		operation("POST", at+"/propose", "propose",
+			"Propose what the sandbox did in its repository, as a branch with a report", tagGit, auth.Admin),
 		func(ctx context.Context, in *maySend[wire.ProposeRequest]) (wire.Proposed, error) {
 			if limited(auth.From(ctx)) {
-				return wire.Proposed{}, fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
-					WithHint("on the daemon's machine: coppice propose %s", in.Name)
+				return wire.Proposed{},
+					fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
+						WithHint("on the daemon's machine: coppice propose %s", in.Name)
 			}
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()
 			return s.opt.Repositories.Propose(ctx, in.Name, orZero(in.Body))
 		})
-	op := operation("GET", at+"/proposal", "exportProposal", "The files of the newest proposal: report, patch, policy, ledger", tagGit, auth.Read)
+	op := operation("GET", at+"/proposal", "exportProposal",
+		"The files of the newest proposal: report, patch, policy, ledger", tagGit, auth.Read)
 	answers(&op, http.StatusOK, asTar, "the files, as docs/git.md has them", nil)
 	raw(s, api, op, s.proposal)
-	plain(s, api, operation("POST", at+"/rebase", "rebase", "Put what the sandbox did onto another commit of its repository", tagGit, auth.Operate),
+	plain(s, api,
+		operation("POST", at+"/rebase", "rebase", "Put what the sandbox did onto another commit of its repository",
+			tagGit, auth.Operate),
 		func(ctx context.Context, in *maySend[wire.RebaseRequest]) (wire.Rebased, error) {
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()
 			return s.opt.Repositories.Rebase(ctx, in.Name, orZero(in.Body))
 		})
-	plain(s, api, operation("POST", box+"/trial", "trial", "Run a command in a fork, which is removed then", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("POST", box+"/trial", "trial", "Run a command in a fork, which is removed then",
+			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *sent[wire.TrialRequest]) (wire.Trial, error) {
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()

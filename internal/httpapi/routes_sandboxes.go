@@ -18,7 +18,8 @@ import (
 
 // addSandboxes adds what makes, shows and ends sandboxes.
 func (s *Server) addSandboxes(api huma.API) {
-	plain(s, api, each(operation("GET", "/v1/sandboxes", "listSandboxes", "All sandboxes, by name", tagSandboxes, auth.Read)), s.list)
+	plain(s, api,
+		each(operation("GET", "/v1/sandboxes", "listSandboxes", "All sandboxes, by name", tagSandboxes, auth.Read)), s.list)
 	s.addCreate(api)
 	plain(s, api, operation("GET", box, "getSandbox", "The state of a sandbox", tagSandboxes, auth.Read),
 		func(ctx context.Context, in *Named) (wire.StatusResult, error) {
@@ -28,7 +29,9 @@ func (s *Server) addSandboxes(api huma.API) {
 		func(ctx context.Context, in *Named) (wire.PolicyResult, error) {
 			return s.opt.Network.Policy(ctx, in.Name)
 		})
-	plain(s, api, operation("DELETE", box, "removeSandbox", "Remove a sandbox and what of its history nobody else needs", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("DELETE", box, "removeSandbox", "Remove a sandbox and what of its history nobody else needs",
+			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
 			Force      bool `query:"force" doc:"also when commands run in it"`
@@ -36,7 +39,9 @@ func (s *Server) addSandboxes(api huma.API) {
 		}) (wire.RemoveResult, error) {
 			if in.WithLedger {
 				if limited(auth.From(ctx)) {
-					return wire.RemoveResult{}, fault.New(fault.Denied, "a token for some sandboxes does not remove what is recorded of them").WithHint("on the daemon's machine: coppice rm --with-ledger %s", in.Name)
+					return wire.RemoveResult{},
+						fault.New(fault.Denied, "a token for some sandboxes does not remove what is recorded of them").
+							WithHint("on the daemon's machine: coppice rm --with-ledger %s", in.Name)
 				}
 				if err := s.opt.Sandboxes.RemoveWithLedger(ctx, in.Name, in.Force); err != nil {
 					return wire.RemoveResult{}, err
@@ -46,25 +51,39 @@ func (s *Server) addSandboxes(api huma.API) {
 			names, err := s.opt.Sandboxes.Remove(ctx, []string{in.Name}, in.Force)
 			return wire.RemoveResult{Removed: names}, err
 		})
-	plain(s, api, operation("PATCH", box, "updateSandbox", "Change how long a sandbox lives, and when its processes are stopped", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("PATCH", box, "updateSandbox", "Change how long a sandbox lives, and when its processes are stopped",
+			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
 			Body wire.LifeRequest
 		}) (wire.Sandbox, error) {
 			return s.opt.Sandboxes.SetLife(ctx, in.Name, in.Body)
 		})
-	plain(s, api, operation("POST", box+"/start", "startSandbox", "Start a stopped sandbox, and its supervised command", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("POST", box+"/start", "startSandbox", "Start a stopped sandbox, and its supervised command",
+			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.StatusResult, error) {
 			return s.opt.Power.Start(ctx, in.Name)
 		})
-	plain(s, api, operation("POST", box+"/stop", "stopSandbox", "End all processes and capture what they left", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("POST", box+"/stop", "stopSandbox", "End all processes and capture what they left",
+			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.StopResult, error) { return s.opt.Power.Stop(ctx, in.Name) })
-	plain(s, api, operation("POST", box+"/pause", "pauseSandbox", "Have all processes stand still", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("POST", box+"/pause", "pauseSandbox", "Have all processes stand still", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return s.opt.Power.Pause(ctx, in.Name) })
-	plain(s, api, operation("POST", box+"/resume", "resumeSandbox", "Have paused processes go on, or try again what keeps a fork quarantined", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("POST", box+"/resume", "resumeSandbox",
+			"Have paused processes go on, or try again what keeps a fork quarantined", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return s.opt.Power.Resume(ctx, in.Name) })
-	plain(s, api, replayable(created(operation("POST", box+"/fork", "forkSandbox", "New sandboxes that share everything with this one", tagSandboxes, auth.Operate))), s.fork)
-	long(s, api, replayable(operation("POST", box+"/tournament", "tournament", "Run candidates in forks, test each, and find the winner", tagSandboxes, auth.Operate)),
+	plain(s, api,
+		replayable(created(
+			operation("POST", box+"/fork", "forkSandbox", "New sandboxes that share everything with this one", tagSandboxes,
+				auth.Operate))), s.fork)
+	long(s, api,
+		replayable(operation("POST", box+"/tournament", "tournament",
+			"Run candidates in forks, test each, and find the winner", tagSandboxes, auth.Operate)),
 		func(ctx context.Context, in *struct {
 			Named
 			Body wire.TournamentRequest
@@ -73,7 +92,8 @@ func (s *Server) addSandboxes(api huma.API) {
 			defer cancel()
 			return s.tournament(ctx, in.Name, in.Body, progress)
 		})
-	plain(s, api, operation("POST", box+"/socket", "openSocket", "Open the socket of the line protocol", tagSandboxes, auth.Operate),
+	plain(s, api,
+		operation("POST", box+"/socket", "openSocket", "Open the socket of the line protocol", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.SocketResult, error) {
 			if s.opt.Sockets == nil {
 				return wire.SocketResult{}, noSockets()
@@ -81,7 +101,9 @@ func (s *Server) addSandboxes(api huma.API) {
 			path, err := s.opt.Sockets.OpenSocket(ctx, in.Name)
 			return wire.SocketResult{Path: path}, err
 		})
-	silent(s, api, operation("DELETE", box+"/socket", "closeSocket", "Close the socket of the line protocol", tagSandboxes, auth.Operate),
+	silent(s, api,
+		operation("DELETE", box+"/socket", "closeSocket", "Close the socket of the line protocol",
+			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) error {
 			if s.opt.Sockets == nil {
 				return noSockets()
@@ -105,7 +127,8 @@ func (s *Server) fork(ctx context.Context, in *struct {
 }) (wire.ForkResult, error) {
 	req := orZero(in.Body)
 	if req.N < 0 {
-		return wire.ForkResult{}, fault.New(fault.Invalid, "fork into %d sandboxes", req.N).WithHint("give a number of 1 or more")
+		return wire.ForkResult{}, fault.New(fault.Invalid, "fork into %d sandboxes", req.N).
+			WithHint("give a number of 1 or more")
 	}
 	req.N = max(req.N, len(req.Names), 1)
 	if err := mayWiden(ctx, req.Policy); err != nil {
@@ -137,7 +160,9 @@ func mayWiden(ctx context.Context, files []wire.PolicyFile) error {
 }
 
 // tournament plays one; its forks, too, are added to what a limited token sees.
-func (s *Server) tournament(ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress)) (wire.TournamentResult, error) {
+func (s *Server) tournament(
+	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
+) (wire.TournamentResult, error) {
 	if err := mayWiden(ctx, req.Policy); err != nil {
 		return wire.TournamentResult{}, err
 	}
@@ -178,10 +203,12 @@ func (s *Server) widener(ctx context.Context) (func(ids []string) error, error) 
 // addCreate adds create, which takes JSON alone, or a form with the parts "request"
 // and "tar" that is read as it comes.
 func (s *Server) addCreate(api huma.API) {
-	op := replayable(created(operation("POST", "/v1/sandboxes", "createSandbox", "A new sandbox", tagSandboxes, auth.Operate)))
+	op := replayable(
+		created(operation("POST", "/v1/sandboxes", "createSandbox", "A new sandbox", tagSandboxes, auth.Operate)))
 	ref := schemaOf[wire.CreateRequest](api)
 	answers(&op, http.StatusCreated, asJSON, "the sandbox", schemaOf[wire.Sandbox](api))
-	answers(&op, http.StatusOK, ndjson, "an Event a line, where the client accepts them: progress, then the sandbox or an error", schemaOf[wire.Event](api))
+	answers(&op, http.StatusOK, ndjson,
+		"an Event a line, where the client accepts them: progress, then the sandbox or an error", schemaOf[wire.Event](api))
 	check := s.checker(api, ref)
 	raw(s, api, op, func(_ *struct{}, w http.ResponseWriter, r *http.Request) {
 		answerLong(s, http.StatusCreated, w, r, func(progress func(wire.Progress)) (wire.Sandbox, error) {
@@ -195,7 +222,9 @@ func (s *Server) addCreate(api huma.API) {
 	})
 }
 
-func (s *Server) create(r *http.Request, check func(io.Reader, any) error, progress func(wire.Progress)) (wire.Sandbox, error) {
+func (s *Server) create(
+	r *http.Request, check func(io.Reader, any) error, progress func(wire.Progress),
+) (wire.Sandbox, error) {
 	var req wire.CreateRequest
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if kind != "multipart/form-data" {

@@ -70,7 +70,9 @@ type sessions struct {
 }
 
 // issue makes a token for a caller.
-func (s *sessions) issue(session, caller string, readOnly bool, now time.Time) (token string, expires time.Time, err error) {
+func (s *sessions) issue(
+	session, caller string, readOnly bool, now time.Time,
+) (token string, expires time.Time, err error) {
 	var secret [32]byte
 	if _, err := rand.Read(secret[:]); err != nil {
 		return "", expires, fault.Wrap(err, "make a token")
@@ -87,7 +89,9 @@ func (s *sessions) issue(session, caller string, readOnly bool, now time.Time) (
 		}
 	}
 	if len(s.tickets) >= maxTokens || own >= maxOwnTokens {
-		return "", expires, fault.New(fault.Conflict, "%d tokens wait to be used, %d of them of this caller", len(s.tickets), own).WithHint("use them, or wait a minute")
+		return "", expires,
+			fault.New(fault.Conflict, "%d tokens wait to be used, %d of them of this caller", len(s.tickets), own).
+				WithHint("use them, or wait a minute")
 	}
 	s.tickets = append(s.tickets, ticket{session, readOnly, caller, sha256.Sum256([]byte(token)), expires})
 	return token, expires, nil
@@ -129,7 +133,8 @@ func (s *Server) startSession(ctx context.Context, name string, req wire.ExecReq
 	req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = "", 0, false, nil, ""
 	x, err := s.opt.Commands.StartExec(ctx, sb.ID, req)
 	if err == nil && x.Exit != nil {
-		err = fault.New(fault.Invalid, "the command cannot be started: %s", x.Exit.Message).WithHint("see what there is to run with: ls /usr/bin")
+		err = fault.New(fault.Invalid, "the command cannot be started: %s", x.Exit.Message).
+			WithHint("see what there is to run with: ls /usr/bin")
 	}
 	return wire.Session{ID: sessionID(sb.ID, x.ID), Exec: x.ID, Sandbox: sb.ID}, err
 }
@@ -149,7 +154,8 @@ func (s *Server) addSessions(api huma.API) {
 
 	op := streams(operation("GET", "/v1/attach/{session}", "attach", "The WebSocket of a session", tagExec, 0))
 	answers(&op, http.StatusSwitchingProtocols, "", "a WebSocket", nil)
-	answers(&op, http.StatusForbidden, asProblem, "the token is wrong, was used, or has expired; or the page is a stranger's", schemaOf[problemDocument](api))
+	answers(&op, http.StatusForbidden, asProblem,
+		"the token is wrong, was used, or has expired; or the page is a stranger's", schemaOf[problemDocument](api))
 	schemaOf[wire.TerminalControl](api)
 	raw(s, api, op, func(in *struct {
 		Session string `path:"session" doc:"id of the session"`
@@ -226,7 +232,8 @@ func (s *Server) terminal(sandbox, exec string, readOnly bool, w http.ResponseWr
 	ctx, cancel := s.bounded(context.WithoutCancel(r.Context())) // a hijacked request's own tells nothing
 	defer cancel()
 	t := newTerminal(ctx, conn)
-	exit, err := s.opt.Commands.Exec(s.opt.Base, sandbox, wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}, t) //nolint:contextcheck // a command outlives its request
+	exit, err := s.opt.Commands.Exec(s.opt.Base, sandbox,
+		wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}, t) //nolint:contextcheck // a command outlives its request
 	defer t.end()
 	last := wire.TerminalControl{Exit: &exit}
 	switch {

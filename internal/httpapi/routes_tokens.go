@@ -22,13 +22,19 @@ func noTokens() error { return fault.New(fault.Unsupported, "this daemon has no 
 
 // addTokens adds what lets others in.
 func (s *Server) addTokens(api huma.API) {
-	plain(s, api, operation("GET", "/v1/tokens", "listTokens", "The tokens that let callers in over TCP, without their secrets", tagDaemon, auth.Admin),
+	plain(s, api,
+		operation("GET", "/v1/tokens", "listTokens", "The tokens that let callers in over TCP, without their secrets",
+			tagDaemon, auth.Admin),
 		func(ctx context.Context, _ *struct{}) (wire.TokensResult, error) { return s.listTokens(ctx) })
-	plain(s, api, created(operation("POST", "/v1/tokens", "createToken", "A new token; its secret is in this answer alone", tagDaemon, auth.Admin)),
+	plain(s, api,
+		created(operation("POST", "/v1/tokens", "createToken", "A new token; its secret is in this answer alone",
+			tagDaemon, auth.Admin)),
 		func(ctx context.Context, in *struct{ Body wire.TokenRequest }) (wire.TokenResult, error) {
 			return s.createToken(ctx, in.Body)
 		})
-	silent(s, api, operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Forget a token, and end what is under way with it", tagDaemon, auth.Admin),
+	silent(s, api,
+		operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Forget a token, and end what is under way with it",
+			tagDaemon, auth.Admin),
 		func(ctx context.Context, in *struct {
 			ID string `path:"id" doc:"id of the token"`
 		}) error {

@@ -40,8 +40,9 @@ func TestARuneThatIsCutWaitsForTheNextFrame(t *testing.T) {
 		"a stray end":         {[]string{"1\x82\xac"}, `1@2{"base64":"gqw="}`},
 		"never completed":     {[]string{"1a\xe2"}, `1@1{"text":"a"} 1@2{"base64":"4g=="}`},
 		"not what it began":   {[]string{"1\xe2", "1a"}, `1@2{"base64":"4mE="}`},
-		"another stream":      {[]string{"1a\xe2", "2b", "1\x82\xac"}, `1@1{"text":"a"} 1@2{"base64":"4g=="} 2@3{"text":"b"} 1@5{"base64":"gqw="}`},
-		"nothing":             {[]string{"1"}, ``},
+		"another stream": {[]string{"1a\xe2", "2b", "1\x82\xac"},
+			`1@1{"text":"a"} 1@2{"base64":"4g=="} 2@3{"text":"b"} 1@5{"base64":"gqw="}`},
+		"nothing": {[]string{"1"}, ``},
 	} {
 		var all []given
 		var o output
@@ -115,7 +116,8 @@ func TestAFailingReaderEndsTheOutput(t *testing.T) {
 	t.Parallel()
 	var o output
 	boom := errors.New("boom")
-	if err := o.take("stdout", []byte("x"), func(string, int64, wire.Output) error { return boom }); !errors.Is(err, boom) {
+	if err := o.take("stdout", []byte("x"),
+		func(string, int64, wire.Output) error { return boom }); !errors.Is(err, boom) {
 		t.Error(err)
 	}
 }
@@ -130,11 +132,13 @@ func FuzzEncodeEvent(f *testing.F) {
 			t.Fatal(err)
 		}
 		lines := strings.FieldsFunc(b.String(), func(r rune) bool { return r == '\n' || r == '\r' })
-		if len(lines) != 3 || lines[0] != "event: stdout" || lines[1] != "id: 7" || !strings.HasSuffix(b.String(), "\n\n") || strings.Contains(b.String(), "\r") {
+		if len(lines) != 3 || lines[0] != "event: stdout" || lines[1] != "id: 7" || !strings.HasSuffix(b.String(), "\n\n") ||
+			strings.Contains(b.String(), "\r") {
 			t.Fatalf("%q", b.String())
 		}
 		var back wire.Output
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(lines[2], "data: ")), &back); err != nil || back.Text != strings.ToValidUTF8(s, "\ufffd") && utf8.ValidString(s) {
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(lines[2], "data: ")), &back); err != nil ||
+			back.Text != strings.ToValidUTF8(s, "\ufffd") && utf8.ValidString(s) {
 			t.Fatalf("%q, %v", back.Text, err)
 		}
 	})
@@ -142,7 +146,8 @@ func FuzzEncodeEvent(f *testing.F) {
 
 // FuzzLastEventID: an id is a number, or is refused with what it is and a hint.
 func FuzzLastEventID(f *testing.F) {
-	for _, s := range []string{"", "0", "12", "-1", "+1", "1e3", "18446744073709551615", "9223372036854775807", "0x1", "1\n2"} {
+	for _, s := range []string{"", "0", "12", "-1", "+1", "1e3", "18446744073709551615", "9223372036854775807",
+		"0x1", "1\n2"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

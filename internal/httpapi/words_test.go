@@ -32,7 +32,8 @@ func TestOpenAPIWords(t *testing.T) {
 		}
 	}
 	if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b.Bytes()) {
-		t.Errorf("%s is not what the comments of client/wire say (%v); twice, since the second run builds it in: go test ./internal/httpapi -run OpenAPI -update", file, err)
+		t.Errorf("%s is not what the comments of client/wire say (%v); twice, since the second run builds it in: go test "+
+			"./internal/httpapi -run OpenAPI -update", file, err)
 	}
 }
 

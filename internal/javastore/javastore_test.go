@@ -19,7 +19,8 @@ func TestStoresOfJava(t *testing.T) {
 	empty = append(empty, jksSum(empty)...)
 	one := Add(empty, []byte("first"))
 	two := Add(one, []byte("second"))
-	if binary.BigEndian.Uint32(two[8:]) != 2 || !bytes.HasPrefix(two[jksHeader:], one[jksHeader:len(one)-20]) || !bytes.Contains(two, []byte("\x00\x00\x00\x06second")) {
+	if binary.BigEndian.Uint32(two[8:]) != 2 || !bytes.HasPrefix(two[jksHeader:], one[jksHeader:len(one)-20]) ||
+		!bytes.Contains(two, []byte("\x00\x00\x00\x06second")) {
 		t.Errorf("%q", two)
 	}
 	if got := Add(two, []byte("first")); !bytes.Equal(got, two) {
@@ -29,7 +30,8 @@ func TestStoresOfJava(t *testing.T) {
 	other[len(other)-1]++
 	many := append([]byte(jksMagic), 255, 255, 255, 255)
 	many = append(many, jksSum(many)...)
-	for what, b := range map[string][]byte{"nothing": nil, "a part": one[:20], "another password": other, "PKCS12": append([]byte{0x30, 0x82}, one...), "many": many} {
+	for what, b := range map[string][]byte{"nothing": nil, "a part": one[:20], "another password": other,
+		"PKCS12": append([]byte{0x30, 0x82}, one...), "many": many} {
 		if got := Add(b, []byte("x")); got != nil {
 			t.Errorf("%s: %q", what, got)
 		}
@@ -59,7 +61,8 @@ func keytool(t *testing.T) (dir string, run func(args ...string) string) {
 func TestJavaReadsItsStore(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
-	run("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", "a.p12", "-storepass", "changeit", "-storetype", "PKCS12")
+	run("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", "a.p12", "-storepass", "changeit",
+		"-storetype", "PKCS12")
 	run("-exportcert", "-alias", "a", "-keystore", "a.p12", "-storepass", "changeit", "-file", "a.der")
 	der, err := os.ReadFile(filepath.Join(dir, "a.der"))
 	if err != nil {
@@ -69,7 +72,8 @@ func TestJavaReadsItsStore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "cacerts"), Add(append(empty, jksSum(empty)...), der), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out := run("-list", "-keystore", "cacerts", "-storepass", "changeit"); !strings.Contains(out, alias+", ") || !strings.Contains(out, "trustedCertEntry") {
+	if out := run("-list", "-keystore", "cacerts", "-storepass", "changeit"); !strings.Contains(out, alias+", ") ||
+		!strings.Contains(out, "trustedCertEntry") {
 		t.Error(out)
 	}
 }
@@ -80,7 +84,8 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
 	for _, name := range []string{"a", "b"} {
-		run("-genkeypair", "-alias", name, "-keyalg", "EC", "-dname", "CN="+name, "-keystore", name+".p12", "-storepass", "changeit", "-storetype", "PKCS12")
+		run("-genkeypair", "-alias", name, "-keyalg", "EC", "-dname", "CN="+name, "-keystore", name+".p12", "-storepass",
+			"changeit", "-storetype", "PKCS12")
 		run("-exportcert", "-alias", name, "-keystore", name+".p12", "-storepass", "changeit", "-file", name+".der")
 	}
 	read := func(name string) []byte {
@@ -91,9 +96,11 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 		}
 		return b
 	}
-	importing := []string{"-importcert", "-noprompt", "-alias", "first", "-file", "a.der", "-storepass", "changeit", "-storetype", "PKCS12"}
+	importing := []string{"-importcert", "-noprompt", "-alias", "first", "-file", "a.der", "-storepass", "changeit",
+		"-storetype", "PKCS12"}
 	run(append(importing, "-keystore", "locked")...)
-	run(append(importing, "-keystore", "open", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
+	run(append(importing, "-keystore", "open", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE",
+		"-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
 	if got := Add(read("locked"), read("b.der")); got != nil {
 		t.Error("a store with a password was added to")
 	}
@@ -102,7 +109,8 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := run("-list", "-keystore", "cacerts", "-storepass", "changeit", "-storetype", "PKCS12")
-	if strings.Count(out, "trustedCertEntry") != 2 || !strings.Contains(out, alias+", ") || !strings.Contains(out, "first, ") {
+	if strings.Count(out, "trustedCertEntry") != 2 || !strings.Contains(out, alias+", ") ||
+		!strings.Contains(out, "first, ") {
 		t.Error(out)
 	}
 	if again := Add(both, read("b.der")); !bytes.Equal(again, both) {
@@ -121,7 +129,8 @@ func TestJavaStores_WithAPrivateKeyAreLeftAlone(t *testing.T) {
 	dir, run := keytool(t)
 	pair := []string{"-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storepass", "changeit"}
 	run(append(pair, "-storetype", "JKS", "-keypass", "changeit", "-keystore", "jks")...)
-	run(append(pair, "-storetype", "PKCS12", "-keystore", "p12", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE", "-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
+	run(append(pair, "-storetype", "PKCS12", "-keystore", "p12", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE",
+		"-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
 	for _, name := range []string{"jks", "p12"} {
 		have, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -160,12 +169,15 @@ func TestAdd_TakesMemoryInProportionToTheStore(t *testing.T) {
 		}{3, contentInfo{oidData, safe}})
 	}
 	for name, store := range map[string][]byte{
-		"a JKS of 4 GiB entries":       append(append([]byte(jksMagic), 0xff, 0xff, 0xff, 0xfe), make([]byte, 32)...),
-		"a JKS certificate of 4 GiB":   append([]byte(jksMagic), "\x00\x00\x00\x01\x00\x00\x00\x02\x00\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05X.509\xff\xff\xff\xffxxxxxxxxxxxxxxxxxxxx"...),
-		"a JKS key with 4 GiB others":  append([]byte(jksMagic), "\x00\x00\x00\x01\x00\x00\x00\x01\x00\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xffxxxxxxxxxxxxxxxxxxxx"...),
+		"a JKS of 4 GiB entries": append(append([]byte(jksMagic), 0xff, 0xff, 0xff, 0xfe), make([]byte, 32)...),
+		"a JKS certificate of 4 GiB": append([]byte(jksMagic),
+			"\x00\x00\x00\x01\x00\x00\x00\x02\x00\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05X.509\xff\xff\xff\xffxxxxxxxxxxxxxxxxxxxx"...),
+		"a JKS key with 4 GiB others": append([]byte(jksMagic),
+			"\x00\x00\x00\x01\x00\x00\x00\x01\x00\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xffxxxxxxxxxxxxxxxxxxxx"...),
 		"PKCS #12 of very small parts": of(sequence(many)),
 		"a part of very small bags":    of(sequence(marshal(t, contentInfo{oidData, sequence(many)}))),
-		"a very long type":             of(sequence(append([]byte{asn1.TagOID, 0x83, size >> 16, 0, 0}, make([]byte, size)...))),
+		"a very long type": of(
+			sequence(append([]byte{asn1.TagOID, 0x83, size >> 16, 0, 0}, make([]byte, size)...))),
 	} {
 		if binary.BigEndian.Uint32(store) == 0xfeedfeed {
 			body := store[:len(store)-sha1.Size]

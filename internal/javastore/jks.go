@@ -72,7 +72,8 @@ func jksTrusts(b []byte, n uint32) bool {
 		return n
 	}
 	for ; n > 0; n-- {
-		if number(4) != jksTrusted || take(number(2)) == nil || take(8) == nil || take(number(2)) == nil || take(number(4)) == nil {
+		if number(4) != jksTrusted || take(number(2)) == nil || take(8) == nil || take(number(2)) == nil ||
+			take(number(4)) == nil {
 			return false
 		}
 	}

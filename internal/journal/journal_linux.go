@@ -174,7 +174,8 @@ func (j *Journal) leaveLocked() error {
 // encode gives the JSON of an event, whose texts are cut until it is short enough.
 func encode(ev wire.NetEvent) ([]byte, error) {
 	for most := 1024; ; most /= 2 {
-		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint, &ev.Policy, &ev.Decoy, &ev.Method, &ev.Path, &ev.Syscall, &ev.Program, &ev.Exec} {
+		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint,
+			&ev.Policy, &ev.Decoy, &ev.Method, &ev.Path, &ev.Syscall, &ev.Program, &ev.Exec} {
 			if len(*s) > most {
 				*s = (*s)[:most]
 			}

@@ -20,7 +20,8 @@ import (
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func event(i int) wire.NetEvent {
-	return wire.NetEvent{Time: began.Add(time.Duration(i) * time.Second), Kind: wire.NetDeny, Name: fmt.Sprintf("h%d.example", i), Port: 443}
+	return wire.NetEvent{Time: began.Add(time.Duration(i) * time.Second), Kind: wire.NetDeny,
+		Name: fmt.Sprintf("h%d.example", i), Port: 443}
 }
 
 // at is a place whose lines are sealed.
@@ -123,7 +124,9 @@ func TestLinesAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	j := opened(t, dir)
 	long := strings.Repeat("\x1b", 1<<20)
-	if err := j.Append(wire.NetEvent{Kind: wire.NetDeny, Name: long, Rule: long, Reason: long, Hint: long, Addr: long, Policy: long, Proto: long, Verdict: long, Decoy: long, Method: long, Path: long}); err != nil {
+	if err := j.Append(
+		wire.NetEvent{Kind: wire.NetDeny, Name: long, Rule: long, Reason: long, Hint: long, Addr: long, Policy: long,
+			Proto: long, Verdict: long, Decoy: long, Method: long, Path: long}); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(dir, current))
@@ -251,10 +254,13 @@ func TestAWriterFindsWhatTookTheNameOfItsFile(t *testing.T) {
 		"a link to it": {func(file string) error {
 			return errors.Join(os.Rename(file, file+".old"), os.Symlink(file+".old", file))
 		}, ""},
-		"a link elsewhere":    {func(file string) error { return errors.Join(os.Remove(file), os.Symlink(file+".new", file)) }, ""},
-		"a directory":         {func(file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) }, ""},
-		"itself, at its end":  {func(file string) error { return os.Truncate(file, 0) }, "h1.example"},
-		"a name that changed": {func(file string) error { return os.Rename(file, filepath.Join(filepath.Dir(file), previous)) }, "h0.example h1.example"},
+		"a link elsewhere": {
+			func(file string) error { return errors.Join(os.Remove(file), os.Symlink(file+".new", file)) }, ""},
+		"a directory":        {func(file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) }, ""},
+		"itself, at its end": {func(file string) error { return os.Truncate(file, 0) }, "h1.example"},
+		"a name that changed": {
+			func(file string) error { return os.Rename(file, filepath.Join(filepath.Dir(file), previous)) },
+			"h0.example h1.example"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -305,7 +311,8 @@ func TestNobodyReadsALineWithoutTheKey(t *testing.T) {
 	if err != nil || bytes.Contains(text, []byte("hidden")) || bytes.Contains(text, []byte("host.example")) {
 		t.Errorf("the file has %q, %v", text, err)
 	}
-	for what, place := range map[string]Place{"no key": {Dir: dir}, "another key": {Dir: dir, Key: make([]byte, seal.Size)}} {
+	for what, place := range map[string]Place{"no key": {Dir: dir},
+		"another key": {Dir: dir, Key: make([]byte, seal.Size)}} {
 		if evs, err := Read(place, Query{}); err != nil || len(evs) > 0 {
 			t.Errorf("%s: %v, %v", what, evs, err)
 		}
@@ -320,7 +327,8 @@ func TestNobodyReadsALineWithoutTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	evs, err := Read(at(dir), Query{})
-	if got := names(evs); err != nil || !slices.Equal(got, []string{"before", "host.example"}) || evs[1].Path != "/?token=hidden" {
+	if got := names(evs); err != nil || !slices.Equal(got, []string{"before", "host.example"}) ||
+		evs[1].Path != "/?token=hidden" {
 		t.Errorf("%v, %v", evs, err)
 	}
 }

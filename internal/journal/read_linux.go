@@ -35,7 +35,8 @@ func (q Query) in(at Place) (Query, error) {
 }
 
 func (q Query) wants(ev *wire.NetEvent) bool {
-	return !ev.Time.Before(q.Since) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, ev.Kind)) && !slices.Contains(q.But, ev.Kind)
+	return !ev.Time.Before(q.Since) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, ev.Kind)) &&
+		!slices.Contains(q.But, ev.Kind)
 }
 
 // Newest says what the newest file of a directory is now, so that it can be told whether

@@ -44,7 +44,8 @@ func (w *watch) begin() bool {
 		return false
 	}
 	w.in = os.NewFile(uintptr(fd), "inotify")
-	_, err = unix.InotifyAddWatch(fd, w.dir, unix.IN_MODIFY|unix.IN_MOVED_TO|unix.IN_MOVE_SELF|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
+	_, err = unix.InotifyAddWatch(fd, w.dir,
+		unix.IN_MODIFY|unix.IN_MOVED_TO|unix.IN_MOVE_SELF|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
 	w.on = err == nil
 	return w.on
 }

@@ -78,7 +78,8 @@ func BenchmarkCapture(b *testing.B) {
 					n++
 					b.StartTimer()
 					used -= cpu()
-					c, err := s.Capture(context.Background(), timeline.LayerID(fmt.Sprintf("%016x", n)), CaptureInput{Parts: parts, Index: x})
+					c, err := s.Capture(context.Background(), timeline.LayerID(fmt.Sprintf("%016x", n)),
+						CaptureInput{Parts: parts, Index: x})
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -97,7 +98,9 @@ func BenchmarkCapture(b *testing.B) {
 // BenchmarkAdopt turns an upper with 1000 files into a layer: of one part, of parts that
 // lie in the root, as on a host, and of parts that lie deeper.
 func BenchmarkAdopt(b *testing.B) {
-	for _, paths := range [][]string{{"/"}, {"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/srv", "/usr", "/var"}, {"/", "/usr", "/usr/local", "/var/lib/a", "/srv/a"}} {
+	for _, paths := range [][]string{{"/"},
+		{"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/srv", "/usr", "/var"},
+		{"/", "/usr", "/usr/local", "/var/lib/a", "/srv/a"}} {
 		for _, flushed := range []bool{true, false} {
 			b.Run(fmt.Sprintf("parts=%d/flushed=%t", len(paths), flushed), func(b *testing.B) {
 				s, dir := benchStore(b)
@@ -219,7 +222,8 @@ func TestImportAgainstCp(t *testing.T) {
 			t.Fatal(err)
 		}
 		ours := time.Since(start)
-		t.Logf("%s: %d entries, %d MB: cp -a %v, ImportDir %v: %.2f times as fast", src, rep.Entries, rep.Bytes>>20, cp, ours, cp.Seconds()/ours.Seconds())
+		t.Logf("%s: %d entries, %d MB: cp -a %v, ImportDir %v: %.2f times as fast", src, rep.Entries, rep.Bytes>>20, cp, ours,
+			cp.Seconds()/ours.Seconds())
 		if err := s.Remove(context.Background(), id); err != nil {
 			t.Fatal(err)
 		}

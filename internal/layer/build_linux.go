@@ -82,7 +82,8 @@ func (w *Builder) Root() *os.Root { return w.root }
 func (w *Builder) Dir(p string, m DirMeta) error {
 	p = path.Clean(p)
 	if p != "." {
-		if err := w.at(p, func(dir int, name string) error { return w.b.s.fs.Mkdir(dir, name, 0o700) }); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := w.at(p, func(dir int, name string) error { return w.b.s.fs.Mkdir(dir, name, 0o700) }); err != nil &&
+			!errors.Is(err, unix.EEXIST) {
 			return fault.Wrap(err, "make directory %q", p)
 		}
 	}

@@ -36,7 +36,8 @@ func newGitLab(t tb, dir string) *gitLab {
 		g.must(os.MkdirAll(d, 0o700))
 	}
 	g.git(dir, "init", "-q", "-b", "main", g.top)
-	g.must(os.WriteFile(filepath.Join(g.home, ".gitconfig"), []byte("[user]\n\tname = U\n\temail = u@x\n[gc]\n\tauto = 0\n"), 0o600))
+	g.must(os.WriteFile(filepath.Join(g.home, ".gitconfig"),
+		[]byte("[user]\n\tname = U\n\temail = u@x\n[gc]\n\tauto = 0\n"), 0o600))
 	g.git(g.top, "commit", "-q", "--allow-empty", "-m", "first")
 	git, err := repo.Find(context.Background(), "", repo.Env{Home: g.home, Path: os.Getenv("PATH")})
 	g.must(err)
@@ -85,7 +86,8 @@ func (g *gitLab) lay(commit repo.OID) {
 		at := func(do func(string) error) func(string) error {
 			return func(p string) error { return do(path.Join("repo", p)) }
 		}
-		got, err := g.r.Checkout(ctx, repo.Checkout{Commit: commit, From: g.last, To: to, Remove: at(b.Whiteout), Hide: at(b.Opaque)})
+		got, err := g.r.Checkout(ctx,
+			repo.Checkout{Commit: commit, From: g.last, To: to, Remove: at(b.Whiteout), Hide: at(b.Opaque)})
 		g.must(err)
 		g.must(b.Dir("repo/.git", DirMeta{Mode: 0o755}))
 		g.must(b.Opaque("repo/.git"))
@@ -136,7 +138,8 @@ func (g *gitLab) madeUp(t *rapid.T, n int) repo.OID {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "a.d"})
 	for range rapid.IntRange(1, 8).Draw(t, "files") {
 		p := path.Join(rapid.SliceOfN(name, 1, 3).Draw(t, "path")...)
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(q string) bool { return strings.HasPrefix(q, p+"/") || strings.HasPrefix(p, q+"/") }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(files)),
+			func(q string) bool { return strings.HasPrefix(q, p+"/") || strings.HasPrefix(p, q+"/") }) {
 			files[p] = rapid.SampledFrom([]string{"100644 one", "100644 two", "100755 two", "120000 a"}).Draw(t, "content")
 		}
 	}
@@ -162,7 +165,8 @@ func (g *gitLab) agree() {
 	}
 	own := filepath.Join(g.home, "own")
 	g.must(os.Mkdir(own, 0o755))
-	g.git(own, "--git-dir="+filepath.Join(g.top, ".git"), "--work-tree=.", "read-tree", "-u", "--reset", "--index-output="+filepath.Join(g.home, "index"), string(g.last))
+	g.git(own, "--git-dir="+filepath.Join(g.top, ".git"), "--work-tree=.", "read-tree", "-u", "--reset",
+		"--index-output="+filepath.Join(g.home, "index"), string(g.last))
 	want, got := pictureOf(g.t, own), pictureOf(g.t, inside)
 	g.must(os.RemoveAll(own))
 	g.same("mount", want, got)

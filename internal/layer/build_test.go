@@ -31,7 +31,8 @@ func TestABuiltLayerIsShownAsItSays(t *testing.T) {
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
 	w.base(func(src string) {
-		for _, p := range []string{"home/me/repo/old", "home/me/repo/goes/deep/x", "home/me/repo/goes.file", "home/me/repo/stays/x", "home/me/repo/swap", "home/me/other/x"} {
+		for _, p := range []string{"home/me/repo/old", "home/me/repo/goes/deep/x", "home/me/repo/goes.file",
+			"home/me/repo/stays/x", "home/me/repo/swap", "home/me/other/x"} {
 			w.must(os.MkdirAll(filepath.Join(src, filepath.Dir(p)), 0o755))
 			w.must(os.WriteFile(filepath.Join(src, p), []byte("below"), 0o644))
 		}
@@ -39,7 +40,8 @@ func TestABuiltLayerIsShownAsItSays(t *testing.T) {
 	})
 	at := time.Unix(1_600_000_000, 123456789)
 	id := w.built(func(b *Builder) error {
-		for _, d := range []string{"home", "home/me", "home/me/repo", "home/me/repo/stays", "home/me/repo/swap", "home/me/bare"} {
+		for _, d := range []string{"home", "home/me", "home/me/repo", "home/me/repo/stays", "home/me/repo/swap",
+			"home/me/bare"} {
 			w.must(b.Dir(d, DirMeta{Mode: 0o1750, Mtime: at, Skeleton: d == "home"}))
 		}
 		w.must(b.Whiteout("home/me/repo/goes"))
@@ -59,7 +61,8 @@ func TestABuiltLayerIsShownAsItSays(t *testing.T) {
 		delete(got, skeleton)
 	}
 	w.same("view", want, got)
-	for p, there := range map[string]bool{"old": true, "goes": false, "goes.file": false, "stays/x": true, "swap/in": true} {
+	for p, there := range map[string]bool{"old": true, "goes": false, "goes.file": false, "stays/x": true,
+		"swap/in": true} {
 		if _, err := os.Stat(filepath.Join(fresh, "home/me/repo", p)); (err == nil) != there {
 			t.Errorf("%s: %v", p, err)
 		}
@@ -91,7 +94,8 @@ func TestABuiltLayerIsThereInFullOrNotAtAll(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := w.s.Build(ctx, id, func(b *Builder) error { cancel(); return fill(nil)(b) }); !fault.Is(err, fault.Cancelled) || w.s.Has(id) {
+	if err := w.s.Build(ctx, id,
+		func(b *Builder) error { cancel(); return fill(nil)(b) }); !fault.Is(err, fault.Cancelled) || w.s.Has(id) {
 		t.Errorf("%v", err)
 	}
 	if left, err := os.ReadDir(filepath.Join(w.home, "layers", "tmp")); err != nil || len(left) > 0 {

@@ -165,7 +165,8 @@ func (s *Store) newWalker(ctx context.Context, in CaptureInput) *walker {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	w := &walker{ctx: ctx, plain: in.Plain, most: s.entries, racyFrom: now.UnixNano() - racyWindow, named: in.Suspects.Paths, suspects: map[uint64]struct{}{}}
+	w := &walker{ctx: ctx, plain: in.Plain, most: s.entries, racyFrom: now.UnixNano() - racyWindow,
+		named: in.Suspects.Paths, suspects: map[uint64]struct{}{}}
 	for _, i := range in.Suspects.Inodes {
 		w.suspects[i] = struct{}{}
 	}

@@ -58,7 +58,9 @@ var errMore = errors.New("there are more changes")
 // Some returns the first changes from a to b, in the order of their paths. more says
 // that it left some out because opts.Most or opts.Bytes was reached. touched is as
 // for EachChange.
-func Some(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions) (list []Change, more bool, err error) {
+func Some(
+	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions,
+) (list []Change, more bool, err error) {
 	err = eachChange(ctx, a, b, touched, opts, func(c *Change) error {
 		kept := *c
 		kept.a, kept.b, kept.turn = nil, nil, nil
@@ -87,7 +89,9 @@ func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts Diff
 // them has, and live parts; nothing else is read. A directory that is gone is
 // reported with everything that was in it. Files with the same content, owner, mode,
 // time and attributes do not differ, nor do directories that differ only in time.
-func EachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
+func EachChange(
+	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error,
+) error {
 	err := eachChange(ctx, a, b, touched, opts, fn)
 	if errors.Is(err, errMore) {
 		return opts.tooMany()
@@ -101,9 +105,12 @@ func (o DiffOptions) tooMany() error {
 		WithHint("compare a part of the files, as in: coppice diff NAME -- PATH")
 }
 
-func eachChange(ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error) error {
+func eachChange(
+	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error,
+) error {
 	d := differ{ctx: ctx, fn: fn, turn: cmp.Or(a.turn, b.turn), stat: opts.Stat, contents: opts.contents,
-		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes), names: cmp.Or(opts.names, limit.DirNames)}
+		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes),
+		names: cmp.Or(opts.names, limit.DirNames)}
 	at := newPlaces(opts.Paths)
 	if at.none() {
 		at = everywhere()

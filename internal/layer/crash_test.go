@@ -37,7 +37,8 @@ func adoptable(home string) []rootspec.Part {
 func makeAdoptable(t tb, home string) {
 	t.Helper()
 	for _, p := range adoptable(home) {
-		for _, err := range []error{os.Mkdir(p.Dir, 0o750), os.WriteFile(filepath.Join(p.Dir, "file"), []byte(p.Path), 0o640)} {
+		for _, err := range []error{os.Mkdir(p.Dir, 0o750),
+			os.WriteFile(filepath.Join(p.Dir, "file"), []byte(p.Path), 0o640)} {
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -68,7 +69,8 @@ func live(t *testing.T, s *Store, home string, a *acked, unsync func(dir string)
 		a.removed[id] = true
 		must(s.Remove(ctx, id))
 	}
-	const base, one, merged = timeline.LayerID("00000000000000b0"), timeline.LayerID("00000000000000c1"), timeline.LayerID("00000000000000e1")
+	const base, one, merged = timeline.LayerID("00000000000000b0"), timeline.LayerID("00000000000000c1"),
+		timeline.LayerID("00000000000000e1")
 	src := filepath.Join(home, "src")
 	must(os.Mkdir(src, 0o755))
 	smallTree(t, src)
@@ -151,7 +153,8 @@ func foundAdoptable(t *testing.T, what, home string) {
 
 // losses are the crashes that are tried before each call.
 func losses(seed, k int) []vfs.Crash {
-	return []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(1000*seed + k)), {Names: 50, Data: 100, Seed: uint64(1000*seed + k)}}
+	return []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(1000*seed + k)),
+		{Names: 50, Data: 100, Seed: uint64(1000*seed + k)}}
 }
 
 // Whenever the process dies, with or without the power, the layers that were sealed are
@@ -185,7 +188,8 @@ func TestCrash_KeepsWhatWasSealed(t *testing.T) {
 				}
 				then := a
 				then.sealed, then.removed = maps.Clone(a.sealed), maps.Clone(a.removed)
-				all = append(all, crash{fmt.Sprintf("seed %d, a crash before call %d, %s, which leaves %+v", seed, calls, op, how), at, then})
+				all = append(all,
+					crash{fmt.Sprintf("seed %d, a crash before call %d, %s, which leaves %+v", seed, calls, op, how), at, then})
 			}
 		}
 		s, err := Open(t.Context(), disk, filepath.Join(home, "layers"))
@@ -232,7 +236,8 @@ func TestCrash_UnadoptLosesNothing(t *testing.T) {
 				if err := disk.CrashClone(at, how); err != nil {
 					t.Fatal(err)
 				}
-				left(t, fmt.Sprintf("seed %d, a crash before call %d, %s, which leaves %+v", seed, calls, op, how), at, acked{adopting: true})
+				left(t, fmt.Sprintf("seed %d, a crash before call %d, %s, which leaves %+v", seed, calls, op, how), at,
+					acked{adopting: true})
 			}
 		}
 		if err := s.Unadopt(t.Context(), adoptedID, adoptable(home)); err != nil {

@@ -57,7 +57,8 @@ func chained(t *testing.T, n int) (*View, []string) {
 func TestCursor_FindsWhatTheViewHas(t *testing.T) {
 	t.Parallel()
 	v, files := chained(t, 3*viewHeld)
-	more := append(files, "/d/none", "/none/d/d", "/d/f-00000000000000a1/below", strings.Repeat("/d", 4*viewHeld), "/d", "/e/e")
+	more := append(files, "/d/none", "/none/d/d", "/d/f-00000000000000a1/below", strings.Repeat("/d", 4*viewHeld),
+		"/d", "/e/e")
 	r := rand.New(rand.NewPCG(3, 4))
 	c := v.Cursor()
 	defer c.Close()
@@ -65,7 +66,8 @@ func TestCursor_FindsWhatTheViewHas(t *testing.T) {
 		p := more[r.IntN(len(more))]
 		want, errWant := v.Lookup(p)
 		got, err := c.Lookup(t.Context(), p)
-		if got != want || fault.Is(err, fault.NotFound) != fault.Is(errWant, fault.NotFound) || (err == nil) != (errWant == nil) {
+		if got != want || fault.Is(err, fault.NotFound) != fault.Is(errWant, fault.NotFound) ||
+			(err == nil) != (errWant == nil) {
 			t.Fatalf("%s: %+v, %v; want %+v, %v", p, got, err, want, errWant)
 		}
 		if !slices.Contains(files, p) {

@@ -233,7 +233,8 @@ func TestCapture_RefusesMoreEntriesThanItsLimit(t *testing.T) {
 	in := CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)}
 	w.s.LimitEntries(files + 2) // without d
 	got, err := w.s.Capture(ctx, w.id(), in)
-	if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), `in "/d/e"`) || !strings.Contains(fault.HintOf(err), "coppice serve --memory") {
+	if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), `in "/d/e"`) ||
+		!strings.Contains(fault.HintOf(err), "coppice serve --memory") {
 		t.Errorf("%+v, %v, hint %q", got, err, fault.HintOf(err))
 	}
 	if _, err := w.s.Glance(ctx, in); !fault.Is(err, fault.TooLarge) {
@@ -295,7 +296,8 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 	w.must(os.Mkdir(live, 0o755))
 	fill(live)
 	const id = timeline.LayerID("00000000000000d1")
-	_, err := w.s.Capture(context.Background(), id, CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)})
+	_, err := w.s.Capture(context.Background(), id,
+		CaptureInput{Parts: []rootspec.Part{{Dir: live, Path: "/"}}, Index: new(Index)})
 	w.must(err)
 	w.must(w.s.RemoveTree(context.Background(), live))
 	return id
@@ -384,7 +386,8 @@ func TestCapture_NamesTheFirstPaths(t *testing.T) {
 	capture := func(id timeline.LayerID, fill func(dir string)) Captured {
 		dir := t.TempDir()
 		fill(dir)
-		c, err := w.s.Capture(context.Background(), id, CaptureInput{Parts: []rootspec.Part{{Dir: dir, Path: "/"}}, Index: new(Index)})
+		c, err := w.s.Capture(context.Background(), id,
+			CaptureInput{Parts: []rootspec.Part{{Dir: dir, Path: "/"}}, Index: new(Index)})
 		w.must(err)
 		w.must(w.s.RemoveTree(context.Background(), dir))
 		return c
@@ -441,7 +444,8 @@ func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
 			t.Errorf("at most %d: %d changes, more %v", n, len(list), more)
 		}
 	}
-	if _, err := Changes(ctx, a, b, nil, DiffOptions{Most: 99}); !fault.Is(err, fault.TooLarge) || fault.HintOf(err) == "" {
+	if _, err := Changes(ctx, a, b, nil, DiffOptions{Most: 99}); !fault.Is(err, fault.TooLarge) ||
+		fault.HintOf(err) == "" {
 		t.Errorf("all of them: %v, want too_large with a hint", err)
 	}
 }
@@ -510,7 +514,8 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	}
 	ctx := looptest.EndsAfter(t, 50)
 	seen := 0
-	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) || seen > 51 {
+	if err := b.walk(ctx, func(*mdir, *found) error { seen++; return nil }); !errors.Is(err, context.Canceled) ||
+		seen > 51 {
 		t.Errorf("walk: %v after %d entries", err, seen)
 	}
 }
@@ -526,7 +531,8 @@ func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
 	w.must(os.MkdirAll(filepath.Join(outer, chain, "x"), 0o755))
 	w.must(os.MkdirAll(filepath.Join(inner, "i", chain), 0o755))
 	w.must(os.WriteFile(filepath.Join(outer, chain, "z"), nil, 0o600))
-	v := &View{sources: []source{{dir: inner, at: "/" + chain + "x", raw: true, plain: true}, {dir: outer, at: "/", raw: true, plain: true}}}
+	v := &View{sources: []source{{dir: inner, at: "/" + chain + "x", raw: true, plain: true},
+		{dir: outer, at: "/", raw: true, plain: true}}}
 	v.sources[0].at = filepath.Clean(v.sources[0].at)
 	var got []string
 	w.must(v.Walk(context.Background(), func(e Entry) error { got = append(got, e.Path); return nil }))
@@ -545,7 +551,8 @@ func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
 		w.must(os.WriteFile(filepath.Join(now, name), bytes.Repeat([]byte{'\n'}, n), 0o600))
 	}
 	list, err := Changes(t.Context(), rawView(was, true), rawView(now, true), nil, DiffOptions{Stat: true})
-	if err != nil || len(list) != 2 || list[0].Lines == nil || list[0].Lines.Added != limit.DiffLineCount || !list[1].Binary {
+	if err != nil || len(list) != 2 || list[0].Lines == nil || list[0].Lines.Added != limit.DiffLineCount ||
+		!list[1].Binary {
 		t.Errorf("%+v, %v", list, err)
 	}
 	var patch bytes.Buffer

@@ -162,7 +162,8 @@ func (w *world) eachFault(t *testing.T, errno syscall.Errno, name string, step f
 		if w.s.Has(id) {
 			t.Fatalf("write %d of %s failed, but the layer is visible: %v", k, name, err)
 		}
-		if left, err := os.ReadDir(filepath.Join(w.home, "layers", "tmp")); err != nil || len(left) > 0 && errno == syscall.ENOSPC {
+		if left, err := os.ReadDir(filepath.Join(w.home, "layers", "tmp")); err != nil || len(left) > 0 &&
+			errno == syscall.ENOSPC {
 			t.Fatalf("write %d of %s left %v behind (%v)", k, name, left, err)
 		}
 		w.must(w.s.sweep(context.Background()))
@@ -306,7 +307,9 @@ func TestDeepTree(t *testing.T) {
 	w.must(os.Mkdir(dst, 0o755))
 	v := w.s.View(w.dirs(ids))
 	w.must(w.s.Materialise(ctx, v, dst))
-	diff, err := Changes(ctx, w.s.View(w.dirs(w.stack)), v, []rootspec.Part{{Dir: w.s.Dir("00000000000000d2"), Path: "/"}, {Dir: w.s.Dir("00000000000000d1"), Path: "/"}}, DiffOptions{})
+	diff, err := Changes(ctx, w.s.View(w.dirs(w.stack)), v,
+		[]rootspec.Part{{Dir: w.s.Dir("00000000000000d2"), Path: "/"}, {Dir: w.s.Dir("00000000000000d1"), Path: "/"}},
+		DiffOptions{})
 	w.must(err)
 	if len(diff) != depth+2 {
 		t.Errorf("%d changes", len(diff))

@@ -57,7 +57,8 @@ func (s *Store) Glance(ctx context.Context, in CaptureInput) (g Glance, err erro
 
 // moved reports whether err comes from a tree that changed while it was walked.
 func moved(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ESTALE)
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
+		errors.Is(err, unix.ESTALE)
 }
 
 // span is the time from the first to the last of some changes, in nanoseconds

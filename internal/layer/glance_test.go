@@ -84,7 +84,8 @@ func TestTimesAside(t *testing.T) {
 			w.capture()
 			w.calm()
 			look := func() (Glance, Captured) {
-				in := CaptureInput{Parts: w.parts, Index: w.index, Plain: plain, Head: func() *View { return w.s.View(w.dirs(w.stack)) }, TimesAside: true}
+				in := CaptureInput{Parts: w.parts, Index: w.index, Plain: plain,
+					Head: func() *View { return w.s.View(w.dirs(w.stack)) }, TimesAside: true}
 				g, err := w.s.Glance(context.Background(), in)
 				w.must(err)
 				c, err := w.s.Capture(context.Background(), "00000000000000ff", in)

@@ -54,7 +54,9 @@ const hostRacy = time.Minute
 // ImportDir makes layer id a copy of the directory src. What may not be read is
 // listed in the report, never skipped in silence. After a failure nothing is
 // left behind.
-func (s *Store) ImportDir(ctx context.Context, id timeline.LayerID, src string, opts ImportOptions) (rep Report, err error) {
+func (s *Store) ImportDir(
+	ctx context.Context, id timeline.LayerID, src string, opts ImportOptions,
+) (rep Report, err error) {
 	src, c, err := s.importer(ctx, id, src, opts)
 	if err != nil {
 		return rep, fault.Wrap(err, "import %s", src)
@@ -84,7 +86,9 @@ func (s *Store) ImportDir(ctx context.Context, id timeline.LayerID, src string, 
 
 // importer checks what an import is given and makes its copier. It gives src
 // without links in it.
-func (s *Store) importer(ctx context.Context, id timeline.LayerID, src string, opts ImportOptions) (string, *copier, error) {
+func (s *Store) importer(
+	ctx context.Context, id timeline.LayerID, src string, opts ImportOptions,
+) (string, *copier, error) {
 	if !validID(id) {
 		return src, nil, fault.New(fault.Invalid, "layer id %q is malformed", id)
 	}
@@ -114,7 +118,8 @@ func (s *Store) importer(ctx context.Context, id timeline.LayerID, src string, o
 }
 
 func (c *copier) report(root rootEnt) Report {
-	rep := Report{Entries: c.entries.Load(), Bytes: c.bytes.Load(), Changed: c.changed, Index: &Index{roots: []rootEnt{root}}}
+	rep := Report{Entries: c.entries.Load(), Bytes: c.bytes.Load(), Changed: c.changed,
+		Index: &Index{roots: []rootEnt{root}}}
 	for _, p := range c.unreadable {
 		rep.Unreadable = append(rep.Unreadable, path.Join(root.path, p))
 	}

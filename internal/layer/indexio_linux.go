@@ -142,7 +142,8 @@ func ReadIndex(r io.Reader) (*Index, error) {
 	}
 	if magic := string(head[:len(indexMagic)]); magic != indexMagic {
 		if magic[:len(magic)-2] == indexMagic[:len(indexMagic)-2] {
-			return nil, fault.New(fault.Version, "index has version %q; this build knows %q", magic[len(magic)-2:], indexMagic[len(indexMagic)-2:]).
+			return nil, fault.New(fault.Version, "index has version %q; this build knows %q", magic[len(magic)-2:],
+				indexMagic[len(indexMagic)-2:]).
 				WithHint("use the build of coppice that wrote it")
 		}
 		return nil, fault.New(fault.Corrupt, "not an index")

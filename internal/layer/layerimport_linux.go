@@ -34,7 +34,9 @@ type LayerOptions struct {
 // ImportLayer makes layer id of a layer that WriteTar wrote, on this host or another one,
 // perhaps compressed, whiteouts and opaque directories among it. Invalid where it has not the
 // digest that it is to have; else as ImportTar.
-func (s *Store) ImportLayer(ctx context.Context, id timeline.LayerID, r io.Reader, opts LayerOptions) (rep Report, err error) {
+func (s *Store) ImportLayer(
+	ctx context.Context, id timeline.LayerID, r io.Reader, opts LayerOptions,
+) (rep Report, err error) {
 	if !validID(id) {
 		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
 	}
@@ -51,7 +53,8 @@ func (s *Store) ImportLayer(ctx context.Context, id timeline.LayerID, r io.Reade
 	defer closeFn()
 	sum := sha256.New()
 	plain = io.TeeReader(plain, sum)
-	t := &untar{putter: putter{ctx: ctx}, opts: opts.TarOptions, root: b.fs, parent: -1, top: newDir(), layered: &layered{opts}}
+	t := &untar{putter: putter{ctx: ctx}, opts: opts.TarOptions, root: b.fs, parent: -1, top: newDir(),
+		layered: &layered{opts}}
 	t.s, t.lenient, t.remember, t.linkDir = s, true, true, -1
 	defer t.leave()
 	if err := t.all(tar.NewReader(plain)); err != nil {

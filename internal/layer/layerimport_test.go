@@ -77,7 +77,8 @@ func TestALayerComesOutOfItsArchiveAsItWas(t *testing.T) {
 				stream, diffID := w.sent(w.stack[0])
 				below := w.s.View(w.dirs(base))
 				id := w.id()
-				_, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(stream), LayerOptions{DiffID: diffID, Below: below.Lookup})
+				_, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(stream),
+					LayerOptions{DiffID: diffID, Below: below.Lookup})
 				w.must(err)
 				want := files(viewPicture(rt, w.s.View(w.dirs(w.stack))))
 				w.same("imported", want, files(viewPicture(rt, w.s.View(w.dirs(append([]timeline.LayerID{id}, base...))))))
@@ -100,7 +101,8 @@ func (w *world) elsewhere(rt *rapid.T, stream []byte, diffID string, want map[st
 	w.must(err)
 	below := w.s.View(w.dirs([]timeline.LayerID{base}))
 	id := w.id()
-	_, err = w.s.ImportLayer(context.Background(), id, bytes.NewReader(stream), LayerOptions{DiffID: diffID, Below: below.Lookup, From: from, To: to})
+	_, err = w.s.ImportLayer(context.Background(), id, bytes.NewReader(stream),
+		LayerOptions{DiffID: diffID, Below: below.Lookup, From: from, To: to})
 	w.must(err)
 	now := w.s.View(w.dirs([]timeline.LayerID{id, base}))
 	names := func(p map[string]string, top string) map[string]string {
@@ -157,7 +159,8 @@ func scribble(rt *rapid.T, top string) {
 func TestALayerWithAnotherDigestLeavesNothing(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
-	good := tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "d/f"}, tar.Header{Name: "d/.wh.x"})
+	good := tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "d/f"},
+		tar.Header{Name: "d/.wh.x"})
 	sum := sha256.Sum256(good)
 	diffID := "sha256:" + hex.EncodeToString(sum[:])
 	for name, stream := range map[string][]byte{
@@ -172,7 +175,8 @@ func TestALayerWithAnotherDigestLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := w.s.ImportLayer(context.Background(), w.id(), bytes.NewReader(good), LayerOptions{DiffID: diffID}); err != nil {
+	if _, err := w.s.ImportLayer(context.Background(), w.id(), bytes.NewReader(good),
+		LayerOptions{DiffID: diffID}); err != nil {
 		t.Error(err)
 	}
 }
@@ -180,11 +184,14 @@ func TestALayerWithAnotherDigestLeavesNothing(t *testing.T) {
 func TestHostileMarksMarkNothing(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
-	stream := tarOf(t, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"}, tar.Header{Name: "l/.wh.etc"}, tar.Header{Name: ".wh.."}, tar.Header{Name: ".wh..."},
-		tar.Header{Name: ".wh."}, tar.Header{Name: "../.wh.x"}, tar.Header{Name: "ok"}, tar.Header{Name: "../home/alice/proj/f"})
+	stream := tarOf(t, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"}, tar.Header{Name: "l/.wh.etc"},
+		tar.Header{Name: ".wh.."}, tar.Header{Name: ".wh..."},
+		tar.Header{Name: ".wh."}, tar.Header{Name: "../.wh.x"}, tar.Header{Name: "ok"},
+		tar.Header{Name: "../home/alice/proj/f"})
 	sum := sha256.Sum256(stream)
 	id := w.id()
-	rep, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(stream), LayerOptions{DiffID: "sha256:" + hex.EncodeToString(sum[:]), From: "/home/alice/proj", To: "/home/bob/../x"})
+	rep, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(stream),
+		LayerOptions{DiffID: "sha256:" + hex.EncodeToString(sum[:]), From: "/home/alice/proj", To: "/home/bob/../x"})
 	w.must(err)
 	var got []string
 	for p := range viewPicture(t, w.s.View(w.dirs([]timeline.LayerID{id}))) {
@@ -200,7 +207,8 @@ func TestImportLayer_RefusesMoreThanItsBytes(t *testing.T) {
 	defer w.close()
 	id := w.id()
 	data := tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})
-	_, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(data), LayerOptions{TarOptions: TarOptions{MaxBytes: 1}, DiffID: "sha256:" + strings.Repeat("0", 64), From: "/", To: "/"})
+	_, err := w.s.ImportLayer(context.Background(), id, bytes.NewReader(data),
+		LayerOptions{TarOptions: TarOptions{MaxBytes: 1}, DiffID: "sha256:" + strings.Repeat("0", 64), From: "/", To: "/"})
 	if !fault.Is(err, fault.TooLarge) {
 		t.Errorf("%v, want too_large", err)
 	}

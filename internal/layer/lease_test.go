@@ -22,7 +22,8 @@ func TestOpenFileAt_SaysThatAFileIsLeased(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES) {
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); errors.Is(err, unix.EINVAL) ||
+		errors.Is(err, unix.EACCES) {
 		t.Skip("needs a file system with leases: to take one in the directory of temporary files")
 	} else if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,8 @@ func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
 		var b bytes.Buffer
 		err = w.s.WriteTar(t.Context(), id, &b)
 		top, _, _ := strings.Cut(name, "/")
-		if !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/etc/`+top+`"`) || fault.HintOf(err) == "" || b.Len() > 0 {
+		if !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/etc/`+top+`"`) ||
+			fault.HintOf(err) == "" || b.Len() > 0 {
 			t.Errorf("%s: %v, and %d bytes are written", name, err, b.Len())
 		}
 		if err := w.s.Packable(t.Context(), id); !fault.Is(err, fault.Unsupported) {
@@ -106,7 +107,8 @@ func TestWriteTar_ASocketHidesWhatLiesBelow(t *testing.T) {
 		w := markedWorld(t, c.make)
 		stream, diffID := w.sent(w.stack[0])
 		id, base := w.id(), w.stack[1:]
-		_, err := w.s.ImportLayer(t.Context(), id, bytes.NewReader(stream), LayerOptions{DiffID: diffID, Below: w.s.View(w.dirs(base)).Lookup})
+		_, err := w.s.ImportLayer(t.Context(), id, bytes.NewReader(stream),
+			LayerOptions{DiffID: diffID, Below: w.s.View(w.dirs(base)).Lookup})
 		w.must(err)
 		got := w.s.View(w.dirs(append([]timeline.LayerID{id}, base...)))
 		for _, name := range c.gone {

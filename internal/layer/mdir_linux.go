@@ -76,7 +76,8 @@ func (v *View) root() (*mdir, error) {
 // down returns a directory in m, with nothing open yet. TooLarge if it is deeper than
 // any walk goes.
 func (m *mdir) down(name string) (*mdir, error) {
-	sub := &mdir{v: m.v, up: m, name: name, depth: m.depth + 1, size: m.size + 1 + len(name), keepWhiteouts: m.keepWhiteouts}
+	sub := &mdir{v: m.v, up: m, name: name, depth: m.depth + 1, size: m.size + 1 + len(name),
+		keepWhiteouts: m.keepWhiteouts}
 	if err := tooDeep(sub.depth, sub); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,8 @@ func crowded(t *testing.T, n, more int) (a, b *View, touched []rootspec.Part) {
 		}
 	}
 	s := new(Store)
-	return s.View(rootspec.Stack{Layers: dirs[:1]}), s.View(rootspec.Stack{Layers: []string{dirs[1], dirs[0]}}), []rootspec.Part{{Dir: dirs[1], Path: "/"}}
+	return s.View(rootspec.Stack{Layers: dirs[:1]}), s.View(rootspec.Stack{Layers: []string{dirs[1], dirs[0]}}),
+		[]rootspec.Part{{Dir: dirs[1], Path: "/"}}
 }
 
 func TestDirectory_IsBoundedInADiff(t *testing.T) {
@@ -75,7 +76,8 @@ func TestList_EndsWithItsContext(t *testing.T) {
 	for _, e := range list {
 		d.kids = append(d.kids, &delta{name: filepath.Base(e.Path)})
 	}
-	if err := (trees{{path: "/d", fd: -1, delta: d}}).compare(looptest.EndsAfter(t, 50), func() *View { return b }); !errors.Is(err, context.Canceled) {
+	if err := (trees{{path: "/d", fd: -1, delta: d}}).
+		compare(looptest.EndsAfter(t, 50), func() *View { return b }); !errors.Is(err, context.Canceled) {
 		t.Errorf("a comparison of 200 entries with a context that ends after 50: %v", err)
 	}
 }

@@ -129,7 +129,9 @@ func (a actor) path(label string) string {
 }
 
 func (a actor) content() []byte {
-	return []byte(strings.Repeat(rapid.SampledFrom([]string{"x", "y", "zz", "\x00"}).Draw(a.rt, "content"), rapid.SampledFrom([]int{0, 1, 7, 4096, 140000}).Draw(a.rt, "times")))
+	return []byte(
+		strings.Repeat(rapid.SampledFrom([]string{"x", "y", "zz", "\x00"}).Draw(a.rt, "content"),
+			rapid.SampledFrom([]int{0, 1, 7, 4096, 140000}).Draw(a.rt, "times")))
 }
 
 func (a actor) step() {
@@ -154,7 +156,8 @@ func (a actor) step() {
 	case 8:
 		_ = os.Link(p, a.path("to"))
 	case 9:
-		_ = os.Symlink(rapid.SampledFrom([]string{"a", "/nonexistent/target", "../../../nonexistent/x", "b\n"}).Draw(a.rt, "target"), p)
+		_ = os.Symlink(rapid.SampledFrom([]string{"a", "/nonexistent/target", "../../../nonexistent/x", "b\n"}).
+			Draw(a.rt, "target"), p)
 	case 10:
 		_ = unix.Chmod(p, rapid.SampledFrom([]uint32{0, 0o755, 0o4755, 0o2770, 0o1777, 0o600}).Draw(a.rt, "mode"))
 	case 11:
@@ -167,7 +170,8 @@ func (a actor) step() {
 	case 13:
 		a.sameSizeOldTime(p)
 	case 14:
-		_ = unix.Lsetxattr(p, rapid.SampledFrom([]string{"user.k", "user.overlay.opaque", "user.overlay.x"}).Draw(a.rt, "key"), []byte(rapid.SampledFrom([]string{"", "y", "v"}).Draw(a.rt, "value")), 0)
+		_ = unix.Lsetxattr(p, rapid.SampledFrom([]string{"user.k", "user.overlay.opaque", "user.overlay.x"}).
+			Draw(a.rt, "key"), []byte(rapid.SampledFrom([]string{"", "y", "v"}).Draw(a.rt, "value")), 0)
 	case 15:
 		_ = unix.Lremovexattr(p, "user.k")
 	case 16:

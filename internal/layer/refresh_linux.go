@@ -24,7 +24,9 @@ type Refreshed struct {
 // gives what ImportDir would with the same options. What may not be read is
 // listed as there, whether it is new or not. After a failure nothing is left
 // behind and since stays valid.
-func (s *Store) Refresh(ctx context.Context, id timeline.LayerID, src string, since *Index, base *View, opts ImportOptions) (out Refreshed, err error) {
+func (s *Store) Refresh(
+	ctx context.Context, id timeline.LayerID, src string, since *Index, base *View, opts ImportOptions,
+) (out Refreshed, err error) {
 	src, c, err := s.importer(ctx, id, src, opts)
 	if err != nil {
 		return out, fault.Wrap(err, "refresh the copy of %s", src)
@@ -438,7 +440,8 @@ func (r *refresher) rejoin(v *View) error {
 		if err := r.ctx.Err(); err != nil {
 			return err
 		}
-		if err := v.at(at.path(), func(_ *mdir, f *found) error { return r.stamp(f, at) }); err != nil && !fault.Is(err, fault.NotFound) {
+		if err := v.at(at.path(), func(_ *mdir, f *found) error { return r.stamp(f, at) }); err != nil &&
+			!fault.Is(err, fault.NotFound) {
 			return fault.Wrap(err, "copy directory %q", at.path())
 		}
 	}

@@ -207,7 +207,8 @@ func TestRefreshKeepsToTheOptions(t *testing.T) {
 		r.must(os.MkdirAll(filepath.Join(r.src, d, "sub"), 0o755))
 		r.must(os.WriteFile(filepath.Join(r.src, d, "f"), []byte("x"), 0o644))
 	}
-	r.opts = ImportOptions{Skip: []string{filepath.Join(r.src, "skipped")}, Empty: []string{filepath.Join(r.src, "empty")}, OneFileSystem: true}
+	r.opts = ImportOptions{Skip: []string{filepath.Join(r.src, "skipped")}, Empty: []string{filepath.Join(r.src, "empty")},
+		OneFileSystem: true}
 	r.start()
 	r.index.calm()
 	// What happens in an empty directory is no difference, nor is its time.
@@ -310,7 +311,8 @@ func TestRefreshModel(t *testing.T) {
 			},
 			"symlink": func(rt *rapid.T) { ignore(os.Symlink("target", filepath.Join(r.src, draw("path")))) },
 			"mode": func(rt *rapid.T) {
-				ignore(unix.Chmod(filepath.Join(r.src, draw("path")), uint32(rapid.SampledFrom([]int{0o700, 0o755, 0o4711}).Draw(rt, "mode"))))
+				ignore(unix.Chmod(filepath.Join(r.src, draw("path")),
+					uint32(rapid.SampledFrom([]int{0o700, 0o755, 0o4711}).Draw(rt, "mode"))))
 			},
 			"white": func(rt *rapid.T) { ignore(unix.Mknod(filepath.Join(r.src, draw("path")), unix.S_IFCHR, 0)) },
 			"option": func(rt *rapid.T) {
@@ -368,7 +370,8 @@ func TestRefreshAsAnOrdinaryUser(t *testing.T) {
 	toChild, fromChild := pipe(t), pipe(t)
 	cmd := exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestRefreshAsAnOrdinaryUser$"},
-		Env: append(os.Environ(), asUser+"="+dir), Stdin: toChild[0], Stdout: os.Stderr, Stderr: os.Stderr, ExtraFiles: []*os.File{fromChild[1]},
+		Env: append(os.Environ(), asUser+"="+dir), Stdin: toChild[0], Stdout: os.Stderr, Stderr: os.Stderr,
+		ExtraFiles:  []*os.File{fromChild[1]},
 		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}},
 	}
 	if err := cmd.Start(); err != nil {

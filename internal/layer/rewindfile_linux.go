@@ -231,6 +231,7 @@ func (r *rewinder) newFile(dir int, tmp string, f *found) (made bool, err error)
 
 // unowned says that an owner cannot be given to anything in the sandbox.
 func unowned(st *unix.Stat_t, err error) error {
-	return fault.New(fault.Unsupported, "no file of this sandbox can be given to owner %d:%d", st.Uid, st.Gid).Because(err).
+	return fault.New(fault.Unsupported, "no file of this sandbox can be given to owner %d:%d", st.Uid, st.Gid).
+		Because(err).
 		WithHint("go there without --in-place, which stops what runs")
 }

@@ -86,7 +86,8 @@ func (r *rewinder) sameMeta(n node, to *unix.Stat_t, want *attrs) (bool, error) 
 	if err := n.stat(&st); err != nil {
 		return false, err
 	}
-	if st.Mode != to.Mode || st.Uid != r.Owners.seen(to.Uid) || st.Gid != r.Owners.seen(to.Gid) || mtimeNs(&st) != mtimeNs(to) {
+	if st.Mode != to.Mode || st.Uid != r.Owners.seen(to.Uid) || st.Gid != r.Owners.seen(to.Gid) ||
+		mtimeNs(&st) != mtimeNs(to) {
 		return false, nil
 	}
 	have, err := n.attrs()
@@ -146,7 +147,8 @@ func (r *rewinder) setAttrs(n node, want *attrs) (changed bool, err error) {
 		return false, err
 	}
 	if err := a.whole(); err != nil {
-		return false, fault.New(fault.Unsupported, "a file of this sandbox has more attributes than can be listed").Because(err).
+		return false, fault.New(fault.Unsupported, "a file of this sandbox has more attributes than can be listed").
+			Because(err).
 			WithHint("go there without --in-place, which stops what runs")
 	}
 	have, want := untold(&a), r.told(want)

@@ -11,7 +11,9 @@ import (
 )
 
 // sameAsCopy compares an entry of a live part with its copy in a layer.
-func sameAsCopy(ctx context.Context, tree, partPath string, dirs []string, dir int, name string, plain bool) (bool, error) {
+func sameAsCopy(
+	ctx context.Context, tree, partPath string, dirs []string, dir int, name string, plain bool,
+) (bool, error) {
 	root, err := dirfd.OpenDir(unix.AT_FDCWD, tree)
 	if err != nil {
 		return false, err
@@ -49,7 +51,8 @@ func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn s
 	if err != nil {
 		return false, err
 	}
-	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || mtimeNs(&a) != mtimeNs(&b) || a.Rdev != b.Rdev || a.Size != b.Size {
+	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || mtimeNs(&a) != mtimeNs(&b) || a.Rdev != b.Rdev ||
+		a.Size != b.Size {
 		return false, nil
 	}
 	if dirfd.IsLink(&a) {

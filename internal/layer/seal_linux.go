@@ -182,7 +182,9 @@ const (
 // describe walks a layer's tree and hashes its files on all processors. clean is
 // called for entries with attributes that a layer does not keep; it may be nil.
 // how chooses how each file is hashed, in the order of the entries.
-func (s *Store) describe(ctx context.Context, id timeline.LayerID, clean func(fd int) error, how func(path string, st *unix.Stat_t) form) ([]format.Entry, error) {
+func (s *Store) describe(
+	ctx context.Context, id timeline.LayerID, clean func(fd int) error, how func(path string, st *unix.Stat_t) form,
+) ([]format.Entry, error) {
 	d := describer{ctx: ctx, clean: clean, how: how, links: map[devIno]string{}, jobs: make(chan hashJob, 64)}
 	d.entries = make([]*format.Entry, 0, 64)
 	for range runtime.GOMAXPROCS(0) {
@@ -261,13 +263,15 @@ func (d *describer) admit(e *format.Entry) error {
 	if n <= limit.SealedEntries && d.text <= limit.SealedBytes+n*limit.SealedEntry {
 		return nil
 	}
-	return fault.New(fault.TooLarge, "%d entries, whose paths, targets and attributes have %d bytes, are more than a manifest holds", n, d.text).
+	return fault.New(fault.TooLarge,
+		"%d entries, whose paths, targets and attributes have %d bytes, are more than a manifest holds", n, d.text).
 		WithHint("remove what is nested too deep or has large attributes, as in: coppice exec NAME -- rm -rf DIRECTORY")
 }
 
 func (d *describer) add(f *found) (*format.Entry, error) {
 	st := &f.st
-	e := &format.Entry{Path: strings.TrimPrefix(f.path(), "/"), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: mtimeNs(st)}
+	e := &format.Entry{Path: strings.TrimPrefix(f.path(), "/"), Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid,
+		Mtime: mtimeNs(st)}
 	d.entries = append(d.entries, e)
 	if isWhiteout(st) {
 		*e = format.Entry{Path: e.Path, Type: format.Whiteout}

@@ -196,7 +196,8 @@ func TestChangesAndPatch(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	b := w.s.View(w.dirs(w.stack))
-	const want = "+/again/new\n(+1-0) -/again/old(+0-0) M/bin -/gone -/gone/deep -/gone/deep/f(+0-1) M/kind(+0-1) +/kind/x(+0-0) +/link M/text(+2-2)"
+	const want = "+/again/new\n(+1-0) -/again/old(+0-0) M/bin -/gone -/gone/deep -/gone/deep/f(+0-1) M/kind(+0-1) " +
+		"+/kind/x(+0-0) +/link M/text(+2-2)"
 	if got := list(a, b, touched); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

@@ -159,7 +159,8 @@ func TestSameContent_CostsWhatTheDataCosts(t *testing.T) {
 		if err != nil || same != tc.same {
 			t.Errorf("%s: same %v, %v", name, same, err)
 		}
-		if same, err = sameContent(looptest.EndsAfter(t, 20), int(fb.Fd()), int(fa.Fd()), size); err != nil || same != tc.same {
+		if same, err = sameContent(looptest.EndsAfter(t, 20), int(fb.Fd()), int(fa.Fd()), size); err != nil ||
+			same != tc.same {
 			t.Errorf("%s, the other way round: same %v, %v", name, same, err)
 		}
 	}

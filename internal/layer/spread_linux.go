@@ -24,7 +24,8 @@ func spread(dir int) error {
 		err = unix.IoctlSetPointerInt(dir, unix.FS_IOC_SETFLAGS, flags|topDir)
 	}
 	// A sandbox around us may refuse it. It is a hint.
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EROFS) {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOTTY) ||
+		errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EROFS) {
 		return nil
 	}
 	return err

@@ -20,7 +20,8 @@ const maxHeld = 200
 func openFileAt(dir int, name string) (int, unix.Stat_t, error) {
 	fd, st, err := dirfd.OpenRegular(dir, name)
 	if errors.Is(err, unix.EAGAIN) {
-		err = fault.New(fault.Conflict, "file %q is leased by another process", limit.Cut(name, limit.MessagePath)).Because(err).
+		err = fault.New(fault.Conflict, "file %q is leased by another process", limit.Cut(name, limit.MessagePath)).
+			Because(err).
 			WithHint("stop the process that holds the lease; find it with: cat /proc/locks")
 	}
 	return fd, st, err

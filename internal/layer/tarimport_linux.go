@@ -40,7 +40,9 @@ const dirCost = 256
 // layer's root. What would reach outside of it, and devices, are left out and
 // listed in the report. An archive that is cut short is refused whole, as is one beyond
 // a bound of package limit, with TooLarge. After a failure nothing is left behind.
-func (s *Store) ImportTar(ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions) (rep Report, err error) {
+func (s *Store) ImportTar(
+	ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions,
+) (rep Report, err error) {
 	if !validID(id) {
 		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
 	}
@@ -267,7 +269,8 @@ const useDirectory = "unpack it, and begin from the directory: coppice create --
 // keep accounts for memory that is held to the end of the archive.
 func (t *untar) keep(n int64) error {
 	if t.kept += n; t.kept > limit.ArchiveKept {
-		return fault.New(fault.TooLarge, "the names and attributes of the archive's directories take more than %d bytes", limit.ArchiveKept).
+		return fault.New(fault.TooLarge, "the names and attributes of the archive's directories take more than %d bytes",
+			limit.ArchiveKept).
 			WithHint(useDirectory)
 	}
 	return nil
@@ -340,7 +343,8 @@ func (t *untar) attrs(h *tar.Header) (a attrs) {
 		if !ok {
 			continue
 		}
-		if key == xattrSkeleton1 || !strings.HasPrefix(key, "user.") && key != "security.capability" && !strings.HasPrefix(key, "system.posix_acl_") {
+		if key == xattrSkeleton1 || !strings.HasPrefix(key, "user.") && key != "security.capability" &&
+			!strings.HasPrefix(key, "system.posix_acl_") {
 			t.note(h.Name, "attribute %.300q left out", key)
 			continue
 		}
@@ -448,7 +452,8 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 		t.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
 		return nil
 	}
-	from, err := dirfd.OpenLong(t.root, cmp.Or(strings.Join(target[:len(target)-1], "/"), "."), unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
+	from, err := dirfd.OpenLong(t.root, cmp.Or(strings.Join(target[:len(target)-1], "/"), "."),
+		unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
 	if err == nil {
 		defer unix.Close(from)
 		var st unix.Stat_t

@@ -75,18 +75,33 @@ func TestImportTarMalice(t *testing.T) {
 	}{
 		{"absolute", []tar.Header{{Name: "/etc/x"}}, "/etc /etc/x", "taken as relative"},
 		{"dotdot", []tar.Header{{Name: "../x"}, {Name: "a/../../y"}, {Name: "ok"}}, "/ok", "leads outside"},
-		{"symlink traversal", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: outside}, {Name: "l/x"}}, "/l", "below something that is no directory"},
-		{"hard link out", []tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../../outside"}, {Name: "i", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}, {Name: "f"}}, "/f", "links to"},
-		{"hard link through a symlink", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "l/passwd"}}, "/l", "not an earlier file"},
-		{"device", []tar.Header{{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}, {Name: "wh", Typeflag: tar.TypeChar}, {Name: "sda", Typeflag: tar.TypeBlock, Devmajor: 8}, {Name: "f"}}, "/f", "device nodes"},
+		{"symlink traversal", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: outside}, {Name: "l/x"}}, "/l",
+			"below something that is no directory"},
+		{"hard link out",
+			[]tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../../outside"},
+				{Name: "i", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}, {Name: "f"}}, "/f", "links to"},
+		{"hard link through a symlink",
+			[]tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+				{Name: "h", Typeflag: tar.TypeLink, Linkname: "l/passwd"}}, "/l", "not an earlier file"},
+		{"device", []tar.Header{{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
+			{Name: "wh", Typeflag: tar.TypeChar}, {Name: "sda", Typeflag: tar.TypeBlock, Devmajor: 8}, {Name: "f"}}, "/f",
+			"device nodes"},
 		{"twice", []tar.Header{{Name: "f"}, {Name: "f", Mode: 0o600}}, "/f", "replaces"},
 		{"file over directory", []tar.Header{{Name: "d/x"}, {Name: "d"}}, "/d /d/x", "a directory of that name"},
-		{"directory over file", []tar.Header{{Name: "d"}, {Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/x"}}, "/d /d/x", "replaces"},
-		{"directory over symlink", []tar.Header{{Name: "d", Typeflag: tar.TypeSymlink, Linkname: outside}, {Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/x"}}, "/d /d/x", "replaces"},
+		{"directory over file", []tar.Header{{Name: "d"}, {Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/x"}},
+			"/d /d/x", "replaces"},
+		{"directory over symlink",
+			[]tar.Header{{Name: "d", Typeflag: tar.TypeSymlink, Linkname: outside},
+				{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/x"}}, "/d /d/x", "replaces"},
 		{"long name", []tar.Header{{Name: long}, {Name: "f"}}, "/f", "too long"},
 		{"control bytes", []tar.Header{{Name: "/a\x1b[2Jb"}}, "/a\x1b[2Jb", `\x1b[2J`},
-		{"overlay marks", []tar.Header{{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755, PAXRecords: map[string]string{"SCHILY.xattr.user.overlay.opaque": "y"}}}, "/d", ""},
-		{"trusted attribute", []tar.Header{{Name: "f", PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}}}, "/f", "left out"},
+		{"overlay marks",
+			[]tar.Header{
+				{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755,
+					PAXRecords: map[string]string{"SCHILY.xattr.user.overlay.opaque": "y"}}}, "/d", ""},
+		{"trusted attribute",
+			[]tar.Header{{Name: "f", PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}}},
+			"/f", "left out"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -147,7 +162,8 @@ func TestImportTarCompressed(t *testing.T) {
 		if sealed.DiffID != want {
 			t.Errorf("%s: another layer", name)
 		}
-		if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(data[:len(data)*2/3]), TarOptions{}); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Internal) && name != "plain" {
+		if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(data[:len(data)*2/3]),
+			TarOptions{}); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Internal) && name != "plain" {
 			t.Errorf("%s cut short: %v", name, err)
 		}
 	}
@@ -179,13 +195,17 @@ func TestImportTarBombs(t *testing.T) {
 	w.must(tw.Close())
 	w.must(z.Close())
 	id := w.id()
-	if _, err := w.s.ImportTar(context.Background(), id, &b, TarOptions{}); !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "bomb") {
+	if _, err := w.s.ImportTar(context.Background(), id, &b, TarOptions{}); !fault.Is(err, fault.TooLarge) ||
+		!strings.Contains(err.Error(), "bomb") {
 		t.Errorf("bomb: %v", err)
 	}
-	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(smallTar(t)), TarOptions{MaxEntries: 2}); !fault.Is(err, fault.TooLarge) {
+	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(smallTar(t)),
+		TarOptions{MaxEntries: 2}); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("entries: %v", err)
 	}
-	if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})), TarOptions{MaxBytes: 1}); !fault.Is(err, fault.TooLarge) {
+	if _, err := w.s.ImportTar(context.Background(), id,
+		bytes.NewReader(tarOf(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})),
+		TarOptions{MaxBytes: 1}); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("bytes: %v", err)
 	}
 	if w.s.Has(id) {
@@ -210,7 +230,8 @@ func TestImportTar_RefusesNamesBeyondPathMax(t *testing.T) {
 		id := w.id()
 		data := tarOf(t, tar.Header{Name: name})
 		took := allocated(func() {
-			if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{}); !fault.Is(err, fault.TooLarge) {
+			if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data),
+				TarOptions{}); !fault.Is(err, fault.TooLarge) {
 				t.Errorf("%d bytes: %v", len(name), err)
 			}
 		})
@@ -229,7 +250,8 @@ func TestImportTar_DeepDirectoriesCostTheirNames(t *testing.T) {
 	defer w.close()
 	var all []int64
 	for _, depth := range []int{limit.ArchiveName / 4, limit.ArchiveName / 2} {
-		data := tarOf(t, tar.Header{Name: strings.Repeat("d/", depth), Typeflag: tar.TypeDir, Mode: 0o500}, tar.Header{Name: strings.Repeat("d/", depth-1), Typeflag: tar.TypeDir, Mode: 0o300})
+		data := tarOf(t, tar.Header{Name: strings.Repeat("d/", depth), Typeflag: tar.TypeDir, Mode: 0o500},
+			tar.Header{Name: strings.Repeat("d/", depth-1), Typeflag: tar.TypeDir, Mode: 0o300})
 		id := w.id()
 		top := newDir()
 		_, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{})
@@ -264,7 +286,8 @@ func TestImportTar_BoundsWhatItKeepsOfDirectories(t *testing.T) {
 		tw := tar.NewWriter(pw)
 		value := strings.Repeat("v", 1<<20-100)
 		for i := range 1000 {
-			h := tar.Header{Name: fmt.Sprint(i), Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr.user.k": value}}
+			h := tar.Header{Name: fmt.Sprint(i), Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX,
+				PAXRecords: map[string]string{"SCHILY.xattr.user.k": value}}
 			if err := tw.WriteHeader(&h); err != nil {
 				break
 			}
@@ -295,8 +318,11 @@ func TestImportTar_AnAttributeOfADirectoryThatIsDescribedAgainIsKeptOnce(t *test
 func TestImportTar_BoundsItsReport(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
-	rep, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(tarOf(t, tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "../" + strings.Repeat("n", 100_000)},
-		tar.Header{Name: "f", PAXRecords: map[string]string{"SCHILY.xattr.trusted." + strings.Repeat("k", 100_000): "v"}})), TarOptions{})
+	rep, err := w.s.ImportTar(context.Background(), w.id(),
+		bytes.NewReader(
+			tarOf(t, tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "../" + strings.Repeat("n", 100_000)},
+				tar.Header{Name: "f", PAXRecords: map[string]string{"SCHILY.xattr.trusted." + strings.Repeat("k", 100_000): "v"}})),
+		TarOptions{})
 	w.must(err)
 	for _, l := range rep.Changed {
 		if len(l) > 2000 {
@@ -336,7 +362,8 @@ func TestImportTar_HostileHeadersAreRefusedOrCheap(t *testing.T) {
 		"a long name of 2 MiB":   {tarRaw(t, 'L', 2<<20), fault.Invalid},
 	} {
 		took := allocated(func() {
-			if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(tt.data), TarOptions{}); err != nil != (tt.kind != "") || err != nil && fault.KindOf(err) != tt.kind {
+			if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(tt.data),
+				TarOptions{}); err != nil != (tt.kind != "") || err != nil && fault.KindOf(err) != tt.kind {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
@@ -349,7 +376,9 @@ func TestImportTar_HostileHeadersAreRefusedOrCheap(t *testing.T) {
 // sparseTar is an archive of one file, in GNU's form 1.0 for PAX, that is a hole.
 func sparseTar(t testing.TB, size string) []byte {
 	t.Helper()
-	return tarOfRecords(t, [][2]string{{"GNU.sparse.major", "1"}, {"GNU.sparse.minor", "0"}, {"GNU.sparse.name", "hole"}, {"GNU.sparse.realsize", size}},
+	return tarOfRecords(t,
+		[][2]string{{"GNU.sparse.major", "1"}, {"GNU.sparse.minor", "0"}, {"GNU.sparse.name", "hole"},
+			{"GNU.sparse.realsize", size}},
 		"1\n"+size+"\n0\n")
 }
 
@@ -405,7 +434,8 @@ func FuzzImportTar(f *testing.F) {
 		w := newWorld(t, t.TempDir(), true)
 		defer w.close()
 		id := w.id()
-		if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{MaxBytes: 1 << 20, MaxEntries: 1000}); err != nil {
+		if _, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data),
+			TarOptions{MaxBytes: 1 << 20, MaxEntries: 1000}); err != nil {
 			if w.s.Has(id) {
 				t.Error("a refused archive is visible")
 			}

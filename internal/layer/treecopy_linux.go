@@ -225,7 +225,8 @@ func (c *copier) leaveOut(p pending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if isWhiteout(&p.st) {
-		c.changed = append(c.changed, p.path()+": a character device 0:0, which stands for a deletion in a layer, was left out")
+		c.changed = append(c.changed,
+			p.path()+": a character device 0:0, which stands for a deletion in a layer, was left out")
 		return
 	}
 	c.unreadable = append(c.unreadable, p.path())

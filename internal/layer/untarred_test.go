@@ -40,7 +40,8 @@ func attribute(w *world, name string, n, size int) {
 	w.t.Helper()
 	w.must(unix.Setxattr(name, xattrOverlay+"metacopy", []byte("x"), 0))
 	for i := range n {
-		w.must(unix.Setxattr(name, fmt.Sprintf("user.%03d%s", i, strings.Repeat("n", 240)), bytes.Repeat([]byte("v"), size), 0))
+		w.must(unix.Setxattr(name, fmt.Sprintf("user.%03d%s", i, strings.Repeat("n", 240)),
+			bytes.Repeat([]byte("v"), size), 0))
 	}
 }
 
@@ -142,7 +143,8 @@ func TestSkeleton_IsNotBelievedFromASandbox(t *testing.T) {
 	}
 	merged := w.id()
 	w.must(w.s.Merge(t.Context(), merged, []timeline.LayerID{old, old}))
-	if got := mode(w.s.View(w.dirs([]timeline.LayerID{merged, base}))); got != 0o755 || !isSkeletonDir(t, filepath.Join(w.s.Dir(merged), "d")) {
+	if got := mode(w.s.View(w.dirs([]timeline.LayerID{merged, base}))); got != 0o755 ||
+		!isSkeletonDir(t, filepath.Join(w.s.Dir(merged), "d")) {
 		t.Errorf("merged from one, d has mode %o, and is a skeleton", got)
 	}
 }

@@ -29,7 +29,8 @@ func TestTreeUsageOfAChangingTree(t *testing.T) {
 					return
 				default:
 					// A directory becomes a file, or is not there, and comes back.
-					_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, at), unix.AT_FDCWD, filepath.Join(dir, "f"), unix.RENAME_EXCHANGE)
+					_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, at), unix.AT_FDCWD, filepath.Join(dir, "f"),
+						unix.RENAME_EXCHANGE)
 				}
 			}
 		})

@@ -200,8 +200,11 @@ func (w *worker) count(n int64) error {
 	if w.met.Add(n) <= w.most {
 		return nil
 	}
-	return fault.New(fault.TooLarge, "the sandbox has more than %d files and directories beside its layers; the last that were counted are in %q", w.most, w.at()).
-		WithHint("remove those that it does not need, as in: coppice exec NAME -- rm -rf DIRECTORY; or give the daemon more memory: coppice serve --memory SIZE")
+	return fault.New(fault.TooLarge,
+		"the sandbox has more than %d files and directories beside its layers; the last that were counted are in %q",
+		w.most, w.at()).
+		WithHint("remove those that it does not need, as in: coppice exec NAME -- rm -rf DIRECTORY; or give the daemon " +
+			"more memory: coppice serve --memory SIZE")
 }
 
 // at is where the worker is, for messages: of a deep directory, the beginning.

@@ -155,7 +155,8 @@ func (w *world) capture(suspects ...string) Captured {
 func (w *world) captureSuspecting(suspects Suspects) Captured {
 	w.t.Helper()
 	id := w.id()
-	c, err := w.s.Capture(context.Background(), id, CaptureInput{Parts: w.parts, Index: w.index, Plain: w.plain, Suspects: suspects})
+	c, err := w.s.Capture(context.Background(), id,
+		CaptureInput{Parts: w.parts, Index: w.index, Plain: w.plain, Suspects: suspects})
 	w.must(err)
 	w.index = c.Index
 	if !c.Empty {
@@ -205,7 +206,8 @@ func (w *world) freshMount() (string, func()) {
 		}
 		layers = append(layers, none)
 	}
-	if err := unix.Mount("overlay", at, "overlay", unix.MS_RDONLY, "userxattr,lowerdir="+strings.Join(layers, ":")); err != nil {
+	if err := unix.Mount("overlay", at, "overlay", unix.MS_RDONLY,
+		"userxattr,lowerdir="+strings.Join(layers, ":")); err != nil {
 		w.t.Fatalf("mount %d layers: %v", len(layers), err)
 	}
 	return at, func() {

@@ -31,7 +31,8 @@ func imageOf(t *testing.T, size string, mkfs ...string) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	img, at := filepath.Join(tmp, "img"), filepath.Join(tmp, "mnt")
-	for _, c := range [][]string{{"truncate", "-s", size, img}, append(mkfs, img), {"mkdir", at}, {"mount", "-o", "loop", img, at}} {
+	for _, c := range [][]string{{"truncate", "-s", size, img}, append(mkfs, img), {"mkdir", at},
+		{"mount", "-o", "loop", img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("needs %s: %s: %v %s", strings.TrimPrefix(mkfs[0], "mkfs."), c[0], err, out)
 		}
@@ -112,7 +113,8 @@ func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
 			w.must(unix.Setxattr(w.live+"/d/f", "user.overlay."+strings.Repeat("a", 240), nil, 0))
 			w.must(unix.Setxattr(w.live+"/d/f", xattrOwner, []byte("7:8"), 0))
 		}},
-		{"a full block and an escaped name", onExt4, true, "", func(w *world) { fillAttrs(w, w.live+"/d/f", "user.overlay.a") }},
+		{"a full block and an escaped name", onExt4, true, "",
+			func(w *world) { fillAttrs(w, w.live+"/d/f", "user.overlay.a") }},
 		{"a directory without room for the mark", onExt4, true, "", func(w *world) {
 			remake(w)
 			fillAttrs(w, w.live+"/d", "user.a")
@@ -203,7 +205,8 @@ func TestCapture_LeavesNoAttributeOutForAFullDisk(t *testing.T) {
 	defer s.Close()
 	for i := range 8 {
 		p := filepath.Join(live, fmt.Sprint(i))
-		if err := errors.Join(os.WriteFile(p, nil, 0o600), unix.Setxattr(p, "user.k", bytes.Repeat([]byte{byte(i)}, 600), 0)); err != nil {
+		if err := errors.Join(os.WriteFile(p, nil, 0o600),
+			unix.Setxattr(p, "user.k", bytes.Repeat([]byte{byte(i)}, 600), 0)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,9 +16,11 @@ func TestCapture_KeepsADeviceThatWouldBeAWhiteout(t *testing.T) {
 	if !realRoot {
 		t.Skip("needs real-root: to make devices")
 	}
-	base, with, without := timeline.LayerID("00000000000000aa"), timeline.LayerID("00000000000000bb"), timeline.LayerID("00000000000000cc")
+	base, with, without := timeline.LayerID("00000000000000aa"), timeline.LayerID("00000000000000bb"),
+		timeline.LayerID("00000000000000cc")
 	s := sparseStore(t, base, func(dir string) { _ = os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600) })
-	live, again, last := filepath.Join(t.TempDir(), "live"), filepath.Join(t.TempDir(), "again"), filepath.Join(t.TempDir(), "last")
+	live, again, last := filepath.Join(t.TempDir(), "live"), filepath.Join(t.TempDir(), "again"),
+		filepath.Join(t.TempDir(), "last")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

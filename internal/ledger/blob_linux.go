@@ -17,7 +17,8 @@ import (
 // content has the same name.
 func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	if !id.Valid() || len(content) > format.MaxBlob {
-		return "", fault.New(fault.Invalid, "%d bytes are no capture of %.80q; %d are the most", len(content), string(id), format.MaxBlob)
+		return "", fault.New(fault.Invalid, "%d bytes are no capture of %.80q; %d are the most", len(content), string(id),
+			format.MaxBlob)
 	}
 	_, hash := l.naming.blob(id, content)
 	one := &capture{id: id, name: hash.String(), content: content}

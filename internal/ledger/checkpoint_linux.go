@@ -49,7 +49,8 @@ func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...s
 	return l.do(ctx, "keep a witnessed checkpoint", func() error {
 		c, err := l.secrets.keys.Checkpoint(cosigned)
 		if err != nil {
-			return fault.New(fault.Invalid, "this is no checkpoint of this log").Because(err).WithHint("what a witness is asked with is printed by: coppice ledger checkpoint --from SIZE")
+			return fault.New(fault.Invalid, "this is no checkpoint of this log").Because(err).
+				WithHint("what a witness is asked with is printed by: coppice ledger checkpoint --from SIZE")
 		}
 		if len(witnesses) == 0 {
 			return fault.New(fault.Invalid, "no witness is named")
@@ -70,7 +71,8 @@ func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...s
 			return err
 		}
 		if before, err := l.secrets.keys.Checkpoint(was); was != nil && err == nil && before.Size > c.Size {
-			return fault.New(fault.Conflict, "a checkpoint of size %d is witnessed already, and this one is of %d", before.Size, c.Size)
+			return fault.New(fault.Conflict, "a checkpoint of size %d is witnessed already, and this one is of %d",
+				before.Size, c.Size)
 		}
 		return l.replace(fileWitness, cosigned)
 	})

@@ -74,13 +74,15 @@ func (w *Witness) Cosign(request []byte, trusted []string) (*Cosigned, error) {
 		return nil, fault.Wrap(err, "cosign a checkpoint of %s", c.Origin)
 	}
 	line := format.Cosign(c, name, key, w.now())
-	return &Cosigned{append(bytes.Clone(g.Checkpoint), line...), line, format.WitnessKey(name, key.Public().(ed25519.PublicKey)), c, last.Size}, nil
+	return &Cosigned{append(bytes.Clone(g.Checkpoint), line...), line,
+		format.WitnessKey(name, key.Public().(ed25519.PublicKey)), c, last.Size}, nil
 }
 
 // trustedCheckpoint gives the checkpoint of a note that is signed by one of the keys.
 func trustedCheckpoint(note []byte, trusted []string) (c format.Checkpoint, err error) {
 	if len(trusted) == 0 {
-		return c, fault.New(fault.Invalid, "no key of the log is named").WithHint("its host prints them with: coppice ledger keys")
+		return c, fault.New(fault.Invalid, "no key of the log is named").
+			WithHint("its host prints them with: coppice ledger keys")
 	}
 	for _, key := range trusted {
 		if c, err = (format.Keys{{Key: key}}).Checkpoint(note); err == nil {
@@ -97,16 +99,20 @@ func follows(last, c format.Checkpoint, g format.Growth) error {
 	case g.Old > c.Size:
 		return fault.New(fault.Invalid, "the proof is from size %d, and the checkpoint is of %d", g.Old, c.Size)
 	case c.Size < last.Size:
-		return fault.New(fault.Corrupt, "a checkpoint of %s of size %d was cosigned, and this one is of %d: it is an old one, or the log was rolled back", c.Origin, last.Size, c.Size).
+		return fault.New(fault.Corrupt,
+			"a checkpoint of %s of size %d was cosigned, and this one is of %d: it is an old one, or the log was rolled back",
+			c.Origin, last.Size, c.Size).
 			WithHint("ask for the newest: coppice ledger checkpoint --from %d", last.Size)
 	case c.Size == last.Size && c.Root != last.Root && last.Size > 0:
 		return fault.New(fault.Corrupt, "the log %s was forked: its key signed two checkpoints of size %d", c.Origin, c.Size).
 			WithHint("do not trust its host before you know why")
 	case g.Old != last.Size:
-		return fault.New(fault.Conflict, "the proof is from size %d, and what was cosigned last is of size %d", g.Old, last.Size).
+		return fault.New(fault.Conflict, "the proof is from size %d, and what was cosigned last is of size %d",
+			g.Old, last.Size).
 			WithHint("on the log's host: coppice ledger checkpoint --from %d", last.Size)
 	}
-	return fault.Wrap(g.Proves(last, c), "the log %s does not grow from what was cosigned, or its proof is damaged", c.Origin)
+	return fault.Wrap(g.Proves(last, c), "the log %s does not grow from what was cosigned, or its proof is damaged",
+		c.Origin)
 }
 
 // seenFile has what was seen of a log, which is named by whoever has it.

@@ -158,7 +158,10 @@ type crash struct {
 
 // crashes opens the ledger in a directory, which may be new, has fn use it, and gives what
 // crashes before each of the calls that all this makes leave.
-func crashes(t *testing.T, dir string, acked map[format.Sandbox][]string, how func(k int) vfs.Crash, fn func(l *Ledger, ack func(format.Sandbox, string))) (all []crash) {
+func crashes(
+	t *testing.T, dir string, acked map[format.Sandbox][]string, how func(k int) vfs.Crash,
+	fn func(l *Ledger, ack func(format.Sandbox, string)),
+) (all []crash) {
 	t.Helper()
 	var mu sync.Mutex
 	disk, to := vfs.NewCrashable(dir), inMemory(t)
@@ -231,9 +234,10 @@ func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 			t.Parallel()
 			first, step := looptest.Sample(t, 11)
 			for seed := range seeds {
-				all := crashes(t, inMemory(t), map[format.Sandbox][]string{}, func(k int) vfs.Crash { return how(1000*seed + k) }, func(l *Ledger, ack func(format.Sandbox, string)) {
-					scriptTo(l, 0, ack)
-				})
+				all := crashes(t, inMemory(t), map[format.Sandbox][]string{}, func(k int) vfs.Crash { return how(1000*seed + k) },
+					func(l *Ledger, ack func(format.Sandbox, string)) {
+						scriptTo(l, 0, ack)
+					})
 				t.Logf("seed %d: %d crashes", seed, len(all))
 				for k := first; k < len(all); k += step {
 					if k/step%13 == 12 {

@@ -60,7 +60,8 @@ func (x *export) write(w io.Writer, old []int64) error {
 	if err := x.proofs(old); err != nil {
 		return err
 	}
-	for _, name := range []string{format.FileKeys, format.FileCheckpoint, format.FileWitness, format.FileConsistency, format.FileProof} {
+	for _, name := range []string{format.FileKeys, format.FileCheckpoint, format.FileWitness, format.FileConsistency,
+		format.FileProof} {
 		if b, ok := x.small[name]; ok {
 			x.Files = append(x.Files, format.File{Name: name, Bytes: int64(len(b)), Sum: sha256.Sum256(b)})
 		}
@@ -77,7 +78,8 @@ func (x *export) write(w io.Writer, old []int64) error {
 		case err != nil:
 			return err
 		default:
-			x.Files = append(x.Files, format.File{Name: "blobs/" + name, Bytes: int64(len(content)), Sum: sha256.Sum256(content), Salt: salt})
+			x.Files = append(x.Files,
+				format.File{Name: "blobs/" + name, Bytes: int64(len(content)), Sum: sha256.Sum256(content), Salt: salt})
 		}
 	}
 	signed, err := x.sign()
@@ -140,7 +142,8 @@ func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err
 		}
 		line, err := c.next()
 		if err != nil {
-			return sum, 0, nil, chain.Misfit(chain.Seq+1, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
+			return sum, 0, nil,
+				chain.Misfit(chain.Seq+1, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
 		}
 		r, _, err := chain.Next(line)
 		if err != nil {

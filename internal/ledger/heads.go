@@ -44,7 +44,8 @@ func parseHeads(text string) (heads, error) {
 	bad := fault.New(fault.Corrupt, "log/heads of the ledger is damaged")
 	f := strings.SplitAfterN(text, "\n", 5)
 	if f[0] != headsTitle+"\n" {
-		return heads{}, fault.New(fault.Version, "log/heads of the ledger begins with %.40q; this build knows %q", f[0], headsTitle)
+		return heads{},
+			fault.New(fault.Version, "log/heads of the ledger begins with %.40q; this build knows %q", f[0], headsTitle)
 	}
 	if len(f) != 5 {
 		return heads{}, bad

@@ -73,7 +73,8 @@ func (s *secrets) rotated(size int64) (*secrets, error) {
 }
 
 func (s *secrets) encode() []byte {
-	return fmt.Appendf(nil, "%s\nsigner %s\nblobs %x\nrecorded %v\n%s", keyTitle, s.secret, s.blobs, s.recorded, s.keys.Encode())
+	return fmt.Appendf(nil, "%s\nsigner %s\nblobs %x\nrecorded %v\n%s", keyTitle, s.secret, s.blobs, s.recorded,
+		s.keys.Encode())
 }
 
 func parseSecrets(b []byte) (*secrets, error) {

@@ -106,7 +106,8 @@ func (l *Ledger) mkdirSoon(name string) error {
 
 func (l *Ledger) put(w write) error {
 	l.state.dirty[w.file] = true
-	return l.edit(w.file, func() { l.state.dirty[parent(w.file)] = true }, func(fd int) error { return l.fs.WriteAt(fd, w.bytes, w.offset) })
+	return l.edit(w.file, func() { l.state.dirty[parent(w.file)] = true },
+		func(fd int) error { return l.fs.WriteAt(fd, w.bytes, w.offset) })
 }
 
 // lateHead reports whether the end of a sandbox's chain is late.

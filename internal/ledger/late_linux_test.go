@@ -38,7 +38,8 @@ func TestLateWritesGiveTheSameFiles(t *testing.T) {
 				apply()
 				continue
 			}
-			w := write{file: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "file"), bytes: rapid.SliceOfN(rapid.Byte(), 0, 5).Draw(t, "bytes")}
+			w := write{file: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "file"),
+				bytes: rapid.SliceOfN(rapid.Byte(), 0, 5).Draw(t, "bytes")}
 			w.offset = at[w.file]
 			at[w.file] += int64(len(w.bytes))
 			want[w.file] = append(want[w.file], w.bytes...)

@@ -34,7 +34,8 @@ func opened(t testing.TB, dir string, o Options) (*Ledger, Opened) {
 
 func draft(id format.Sandbox, i int) Draft {
 	return Draft{Sandbox: id, Name: "web", Observer: format.ByKeeper, Policy: "sha256:00", Tier: "process",
-		Body: &format.Exec{Exec: fmt.Sprint(i), Args: []string{"make", "-j2", fmt.Sprint("target-", i)}, Env: []string{"HOME", "PATH"}}}
+		Body: &format.Exec{Exec: fmt.Sprint(i), Args: []string{"make", "-j2", fmt.Sprint("target-", i)},
+			Env: []string{"HOME", "PATH"}}}
 }
 
 func appended(t testing.TB, l *Ledger, drafts ...Draft) []format.Record {
@@ -207,13 +208,16 @@ func TestADraftThatCannotBeIsRefusedAlone(t *testing.T) {
 		"no body":     {Sandbox: boxA, Observer: format.ByKeeper},
 		"no sandbox":  {Sandbox: "../../etc", Observer: format.ByKeeper, Body: &format.Stop{}},
 		"no observer": {Sandbox: boxA, Body: &format.Stop{}},
-		"too long":    {Sandbox: boxA, Observer: format.ByKeeper, Body: &format.Stop{Reason: strings.Repeat("x", format.MaxLine)}},
+		"too long": {Sandbox: boxA, Observer: format.ByKeeper,
+			Body: &format.Stop{Reason: strings.Repeat("x", format.MaxLine)}},
 	} {
 		if _, err := l.Append(t.Context(), draft(boxA, 1), d); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	appended(t, l, Draft{Sandbox: boxA, Name: "a\xffb\u2028\\ufffd", Observer: format.ByKeeper, Body: &format.Stop{Reason: "\x00\x1b<&>\b"}})
+	appended(t, l,
+		Draft{Sandbox: boxA, Name: "a\xffb\u2028\\ufffd", Observer: format.ByKeeper,
+			Body: &format.Stop{Reason: "\x00\x1b<&>\b"}})
 	verified(t, l.Reader, boxA, 1)
 }
 
@@ -304,7 +308,8 @@ func TestTheNewKeyFollowsFromTheOld(t *testing.T) {
 	}
 	other, _ := opened(t, t.TempDir(), Options{})
 	appended(t, other, draft(boxA, 1))
-	if _, err := checked(bundled(t, other, boxA), format.Demands{Keys: []string{keys[0].Key}}); !fault.Is(err, fault.Denied) {
+	if _, err := checked(bundled(t, other, boxA),
+		format.Demands{Keys: []string{keys[0].Key}}); !fault.Is(err, fault.Denied) {
 		t.Errorf("a stranger's key: %v", err)
 	}
 	if err := l.Close(); err != nil {

@@ -113,10 +113,12 @@ func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
 		}
 	}
 	late := firsts[len(firsts)-2]
-	if got := numbers(t, l, Filter{Since: begin.Add(time.Duration(late) * time.Minute)}); got[0] != late || len(got) != 60-int(late)+1 {
+	if got := numbers(t, l, Filter{Since: begin.Add(time.Duration(late) * time.Minute)}); got[0] != late ||
+		len(got) != 60-int(late)+1 {
 		t.Errorf("%v", got)
 	}
-	if found, err := l.Newest(t.Context(), boxA, Filter{Kinds: []format.Kind{format.KindStop}}, 2); err != nil || len(found) != 2 || found[0].Seq != 55 {
+	if found, err := l.Newest(t.Context(), boxA, Filter{Kinds: []format.Kind{format.KindStop}}, 2); err != nil ||
+		len(found) != 2 || found[0].Seq != 55 {
 		t.Errorf("%v, %v", found, err)
 	}
 }

@@ -51,7 +51,8 @@ type Opened struct {
 // closes it.
 func Open(dir string, o Options) (*Ledger, Opened, error) {
 	o.fill()
-	l := &Ledger{Reader: NewReader(dir), files: files{o.FS, dir}, o: o, asks: make(chan ask), closing: make(chan struct{}), closed: make(chan struct{})}
+	l := &Ledger{Reader: NewReader(dir), files: files{o.FS, dir}, o: o, asks: make(chan ask), closing: make(chan struct{}),
+		closed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
 	}
@@ -190,7 +191,8 @@ func (l *Ledger) begin() (fresh bool, err error) {
 		return false, err
 	}
 	if signed != nil {
-		return false, fault.New(fault.Corrupt, "the ledger has no key").WithHint("put the file key back; without it nothing can be added")
+		return false, fault.New(fault.Corrupt, "the ledger has no key").
+			WithHint("put the file key back; without it nothing can be added")
 	}
 	if err := l.untouched(); err != nil {
 		return false, err
@@ -220,7 +222,8 @@ func (l *Ledger) begin() (fresh bool, err error) {
 func (l *Ledger) untouched() error {
 	for _, name := range []string{fileIntake, fileHashes} {
 		if b, err := l.read(name); err != nil || len(b) > 0 {
-			return errors.Join(err, fault.New(fault.Corrupt, "the ledger has no log/heads").WithHint("put the file back from where it went"))
+			return errors.Join(err, fault.New(fault.Corrupt, "the ledger has no log/heads").
+				WithHint("put the file back from where it went"))
 		}
 	}
 	names, err := os.ReadDir(filepath.Join(l.path, dirSandboxes))

@@ -96,7 +96,9 @@ func (r Reader) firstWanted(ctx context.Context, id format.Sandbox, f Filter) (i
 // firstSince gives the first record of the segment in which the records of a sandbox that
 // are not older than a time begin, by the times of the segments' first records. Where the
 // clock was set back, some that were recorded before that are missed.
-func (r Reader) firstSince(ctx context.Context, id format.Sandbox, all []int64, since time.Time) (first int64, err error) {
+func (r Reader) firstSince(
+	ctx context.Context, id format.Sandbox, all []int64, since time.Time,
+) (first int64, err error) {
 	if since.IsZero() || len(all) == 0 {
 		return 0, nil
 	}
@@ -196,7 +198,9 @@ func (r Reader) Follow(ctx context.Context, id format.Sandbox, f Filter) iter.Se
 }
 
 // each yields records; at the end of what there is it goes on if wait says so.
-func (r Reader) each(ctx context.Context, id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool) {
+func (r Reader) each(
+	ctx context.Context, id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool,
+) {
 	fail := func(err error) { yield(nil, fault.Wrap(err, "read the ledger of %s", id)) }
 	if !id.Valid() {
 		fail(fault.New(fault.Invalid, "%.80q is no sandbox", string(id)))
@@ -232,7 +236,8 @@ func (r Reader) each(ctx context.Context, id format.Sandbox, f Filter, wait func
 			rec, err = format.Parse(line)
 		}
 		if err == nil && (rec.Sandbox != id || last > 0 && rec.Seq != last+1) {
-			err = fault.New(fault.Corrupt, "record %d of %s follows record %d", rec.Seq, rec.Sandbox, last).WithHint("find what is wrong with `coppice verify`")
+			err = fault.New(fault.Corrupt, "record %d of %s follows record %d", rec.Seq, rec.Sandbox, last).
+				WithHint("find what is wrong with `coppice verify`")
 		}
 		if err != nil {
 			fail(err)

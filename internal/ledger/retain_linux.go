@@ -21,7 +21,9 @@ import (
 // but never the last segment, which is appended to. They are read and verified as ever.
 // It gives how many records it compressed, which is recorded as well, with the name that the
 // sandbox has.
-func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, name string, before time.Time) (records int64, err error) {
+func (l *Ledger) Archive(
+	ctx context.Context, id format.Sandbox, name string, before time.Time,
+) (records int64, err error) {
 	err = l.do(ctx, "archive a part", func() error {
 		h, ok := l.state.heads[id]
 		if !ok || h.removed {
@@ -40,7 +42,9 @@ func (l *Ledger) Archive(ctx context.Context, id format.Sandbox, name string, be
 			}
 		}
 		records = next - old[0]
-		if err := l.appendNow(Draft{Sandbox: id, Name: name, Observer: format.ByDaemon, Body: &format.Archive{First: old[0], Last: next - 1}}); err != nil {
+		if err := l.appendNow(
+			Draft{Sandbox: id, Name: name, Observer: format.ByDaemon,
+				Body: &format.Archive{First: old[0], Last: next - 1}}); err != nil {
 			return err
 		}
 		for _, first := range old {

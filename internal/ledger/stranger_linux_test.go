@@ -49,7 +49,8 @@ func made(t testing.TB, records int) (bundle []byte, key string) {
 			}
 		}
 		for range i % 3 {
-			if _, err := l.Append(ctx, ledger.Draft{Sandbox: other, Observer: format.ByDaemon, Body: &format.Stop{}}); err != nil {
+			if _, err := l.Append(ctx,
+				ledger.Draft{Sandbox: other, Observer: format.ByDaemon, Body: &format.Stop{}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -57,7 +58,8 @@ func made(t testing.TB, records int) (bundle []byte, key string) {
 		if i%2 == 1 {
 			body = &format.Exit{Exec: fmt.Sprint(i - 1), Output: []format.Output{{Stream: "stdout", Blob: name, Bytes: 16}}}
 		}
-		if _, err := l.Append(ctx, ledger.Draft{Sandbox: box, Name: "web", Observer: format.ByKeeper, Tier: "process", Body: body}); err != nil {
+		if _, err := l.Append(ctx,
+			ledger.Draft{Sandbox: box, Name: "web", Observer: format.ByKeeper, Tier: "process", Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,7 +75,8 @@ func made(t testing.TB, records int) (bundle []byte, key string) {
 }
 
 func ours(b []byte, key string) error {
-	_, err := format.VerifyBundle(context.Background(), bytes.NewReader(b), int64(len(b)), format.Demands{Keys: []string{key}})
+	_, err := format.VerifyBundle(context.Background(), bytes.NewReader(b), int64(len(b)),
+		format.Demands{Keys: []string{key}})
 	return err
 }
 

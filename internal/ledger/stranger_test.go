@@ -139,7 +139,8 @@ func untar(b []byte, name string, size int64) (content, rest []byte, err error) 
 		}
 	}
 	h := make([]byte, 512)
-	for at, s := range map[int]string{0: name, 100: "0000644", 108: "0000000", 116: "0000000", 124: fmt.Sprintf("%011o", size),
+	for at, s := range map[int]string{0: name, 100: "0000644", 108: "0000000", 116: "0000000",
+		124: fmt.Sprintf("%011o", size),
 		136: "00000000000", 148: "        ", 156: "0", 257: "ustar\x0000"} {
 		copy(h[at:], s)
 	}
@@ -215,7 +216,8 @@ func chain(b []byte, origin, trusted string) (keyring, error) {
 		}
 		next, err := verifier(strings.TrimSuffix(lines[3], "\n"))
 		from, ok := field(strings.TrimSuffix(lines[2], "\n"), "")
-		if err != nil || !ok || lines[0] != "coppice-ledger-key/v1\n" || lines[1] != origin+"\n" || next.name != origin || from < all[len(all)-1].from {
+		if err != nil || !ok || lines[0] != "coppice-ledger-key/v1\n" || lines[1] != origin+"\n" || next.name != origin ||
+			from < all[len(all)-1].from {
 			return nil, no("keys: %v", err)
 		}
 		next.from = from

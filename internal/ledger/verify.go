@@ -38,7 +38,9 @@ func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string,
 
 // VerifyEach is Verify for many sandboxes, which reads what is signed once for all of them.
 // It calls fn with what comes of each, until that gives an error, which it returns.
-func (r Reader) VerifyEach(ctx context.Context, ids []format.Sandbox, fn func(format.Sandbox, *Proven, error) error) error {
+func (r Reader) VerifyEach(
+	ctx context.Context, ids []format.Sandbox, fn func(format.Sandbox, *Proven, error) error,
+) error {
 	v, err := r.view(nil)
 	if err != nil {
 		return fault.Wrap(err, "verify the ledger")
@@ -162,7 +164,8 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 		return err
 	}
 	if root != v.flushed.Root {
-		return fault.New(fault.Corrupt, "log/hashes of the ledger is not what its checkpoint of size %d is of", v.flushed.Size)
+		return fault.New(fault.Corrupt, "log/hashes of the ledger is not what its checkpoint of size %d is of",
+			v.flushed.Size)
 	}
 	for w.chain.Seq < w.end.seq {
 		if _, err := w.next(); err != nil {

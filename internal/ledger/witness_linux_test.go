@@ -51,7 +51,10 @@ func TestAWitnessSignsWhatABundleGrewFrom(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 	_, other, _ := ed25519.GenerateKey(nil)
-	if _, err := checked(b, format.Demands{Witnesses: []string{format.WitnessKey("witness.example/one", other.Public().(ed25519.PublicKey))}}); !fault.Is(err, fault.Corrupt) {
+	if _, err := checked(b,
+		format.Demands{
+			Witnesses: []string{format.WitnessKey("witness.example/one", other.Public().(ed25519.PublicKey))}}); !fault.Is(err,
+		fault.Corrupt) {
 		t.Errorf("another witness: %v", err)
 	}
 	p, err := l.Prove(t.Context(), &appended(t, l, draft(boxB, 6))[0])
@@ -62,7 +65,8 @@ func TestAWitnessSignsWhatABundleGrewFrom(t *testing.T) {
 		t.Error(err)
 	} else if lines := execs(t, l, boxB, Filter{}); len(lines) != 3 || now.Size != p.Leaf+1 {
 		t.Error(lines, now)
-	} else if err := tlog.CheckRecord(p.Proof, now.Size, tlog.Hash(now.Root), p.Leaf, tlog.Hash(l.state.heads[boxB].hash)); err != nil {
+	} else if err := tlog.CheckRecord(p.Proof, now.Size, tlog.Hash(now.Root), p.Leaf,
+		tlog.Hash(l.state.heads[boxB].hash)); err != nil {
 		t.Error(err)
 	}
 }
@@ -132,7 +136,8 @@ func TestBlobsAreNamedByKeyAndExported(t *testing.T) {
 	}
 	gone := format.HashLine([]byte("never kept")).String()
 	exit := draft(boxA, 0)
-	exit.Body = &format.Exit{Exec: "0", Output: []format.Output{{Stream: "stdout", Blob: name}, {Stream: "stderr", Blob: gone}}}
+	exit.Body = &format.Exit{Exec: "0",
+		Output: []format.Output{{Stream: "stdout", Blob: name}, {Stream: "stderr", Blob: gone}}}
 	appended(t, l, exit)
 	v, err := checked(bundled(t, l, boxA), format.Demands{})
 	if err != nil || v.Blobs != 1 || len(v.Absent) != 1 {

@@ -35,7 +35,8 @@ func (w *Witness) signer() (name string, key ed25519.PrivateKey, err error) {
 	}
 	f := strings.Split(string(text), "\n")
 	if f[0] != witnessTitle {
-		return "", nil, fault.New(fault.Version, "the witness' key file begins with %.40q; this build knows %q", f[0], witnessTitle)
+		return "", nil,
+			fault.New(fault.Version, "the witness' key file begins with %.40q; this build knows %q", f[0], witnessTitle)
 	}
 	if len(f) == 4 {
 		name = strings.TrimPrefix(f[1], "name ")

@@ -98,7 +98,8 @@ func setup() area {
 			Test:    "internal/engine/recovery_test.go TestRecovery_DoesNotWaitForAHungKeeper",
 		},
 		{
-			Name: "waiting for an init that does not answer a stop, after the grace period of processes", Value: UnansweredStopSeconds, Unit: "seconds",
+			Name:  "waiting for an init that does not answer a stop, after the grace period of processes",
+			Value: UnansweredStopSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the stop succeeds",
 			Test:    "internal/box/keeper/late_test.go TestStop_KillsAnInitThatDoesNotAnswer" + lowered,
 		},
@@ -139,8 +140,9 @@ func setup() area {
 		},
 		{
 			Name: "descriptors that init may need to find the parent of each program", Value: InitFiles, Unit: "descriptors",
-			Reached: "where the hard limit is lower, `coppice status` shows `descriptors weak`, and a strong policy refuses to start",
-			Test:    "internal/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
+			Reached: "where the hard limit is lower, `coppice status` shows `descriptors weak`, and a strong policy refuses " +
+				"to start",
+			Test: "internal/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
 		},
 	}}
 }

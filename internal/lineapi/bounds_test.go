@@ -90,7 +90,8 @@ func TestGuest_GetsTheNewestSnapshots(t *testing.T) {
 		v := &vast{fake: newFake(), nodes: n}
 		_, inside := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
 		got := inside().ask(`{"op":"log"}`)
-		if strings.Contains(got, `"truncated":true`) != cut || strings.Count(got, `"id"`) != limit.LineNodes || !strings.Contains(got, `"000000000000"`) {
+		if strings.Contains(got, `"truncated":true`) != cut || strings.Count(got, `"id"`) != limit.LineNodes ||
+			!strings.Contains(got, `"000000000000"`) {
 			t.Errorf("%d snapshots: %d of them, truncated %v", n, strings.Count(got, `"id"`), !cut)
 		}
 		_, outside := serve(t, Options{Engine: v, Level: Owner})
@@ -195,7 +196,8 @@ func TestCostlyRequests_WaitForMemory(t *testing.T) {
 	t.Parallel()
 	const id = "0123456789ab" // of serve
 	gate := admission.New(admission.Options{Memory: limit.CostLarge, Log: slog.New(slog.DiscardHandler)})
-	leave, err := gate.Enter(t.Context(), admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}})
+	leave, err := gate.Enter(t.Context(),
+		admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +206,8 @@ func TestCostlyRequests_WaitForMemory(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			defer close(work)
-			if leave, err := gate.Enter(ctx, admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}}); err == nil {
+			if leave, err := gate.Enter(ctx,
+				admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}}); err == nil {
 				leave()
 			}
 		}()

@@ -100,7 +100,8 @@ func (c *conn) perform(o op, line []byte) (any, error) {
 		cost = limit.CostSmall
 	}
 	ctx, stop := c.whileThere()
-	leave, err := c.opt.Admission.Enter(ctx, admission.Request{What: o.name, Cost: cost, Parties: []admission.Party{admission.Sandbox(c.opt.Sandbox)}})
+	leave, err := c.opt.Admission.Enter(ctx,
+		admission.Request{What: o.name, Cost: cost, Parties: []admission.Party{admission.Sandbox(c.opt.Sandbox)}})
 	stop()
 	if err != nil {
 		return nil, err
@@ -193,5 +194,6 @@ func encode(v any) ([]byte, error) {
 }
 
 func errCrowd(most int) error {
-	return fault.New(fault.Unavailable, "%d connections are open already", most).WithHint("close one, or send several requests on one")
+	return fault.New(fault.Unavailable, "%d connections are open already", most).
+		WithHint("close one, or send several requests on one")
 }

@@ -85,7 +85,8 @@ func (c *conn) exec(q cmdRequest) (any, error) {
 		st.flush()
 		return exitAnswer{exit.Code, exit.Snapshot, exit.Head}, nil
 	}
-	return nil, fault.New(fault.NotFound, "the sandbox has neither bash nor sh").WithHint("go back to where it had one: coppice checkout NAME REF")
+	return nil, fault.New(fault.NotFound, "the sandbox has neither bash nor sh").
+		WithHint("go back to where it had one: coppice checkout NAME REF")
 }
 
 // stream is the client's end of an exec: it turns frames into lines. What the

@@ -28,7 +28,8 @@ func newFake() *fake { return &fake{hold: make(chan struct{}), kept: make(chan s
 var (
 	when = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	root = wire.Snapshot{ID: "aaaaaaaaaaaa", Message: "from host", Cause: "import", Created: when}
-	tip  = wire.Snapshot{ID: "bbbbbbbbbbbb", Parent: "aaaaaaaaaaaa", Message: "make <all>", Head: true, Leaf: true, Cause: "exec", Created: when, Paths: 2}
+	tip  = wire.Snapshot{ID: "bbbbbbbbbbbb", Parent: "aaaaaaaaaaaa", Message: "make <all>", Head: true, Leaf: true,
+		Cause: "exec", Created: when, Paths: 2}
 )
 
 func known(ref string) error {
@@ -36,7 +37,8 @@ func known(ref string) error {
 	case "HEAD", "aaaaaaaaaaaa", "bbbbbbbbbbbb", "good":
 		return nil
 	case "a":
-		return fault.New(fault.Ambiguous, `"a" is ambiguous: it may mean aaaaaaaaaaaa, abbbbbbbbbbb`).WithHint("give more digits, as in: aaaa")
+		return fault.New(fault.Ambiguous, `"a" is ambiguous: it may mean aaaaaaaaaaaa, abbbbbbbbbbb`).
+			WithHint("give more digits, as in: aaaa")
 	case "broken":
 		return errors.New("open /var/lib/coppice/layers: input/output error")
 	}
@@ -54,7 +56,8 @@ func (f *fake) Branches(context.Context, string) (wire.BranchesResult, error) {
 }
 
 func (f *fake) ShowSome(_ context.Context, _, ref string, _ int) (wire.ShowResult, error) {
-	return wire.ShowResult{Snapshot: tip, Changes: []wire.Change{wire.NewChange(wire.Added, "/etc/a\xff"), wire.NewChange(wire.Modified, "b")}}, known(ref)
+	return wire.ShowResult{Snapshot: tip,
+		Changes: []wire.Change{wire.NewChange(wire.Added, "/etc/a\xff"), wire.NewChange(wire.Modified, "b")}}, known(ref)
 }
 
 func (f *fake) Diff(_ context.Context, _ string, q wire.DiffRequest) (wire.DiffResult, error) {
@@ -74,7 +77,8 @@ func (f *fake) Checkout(_ context.Context, _, ref string, inPlace bool) (wire.Mo
 
 func (f *fake) DeleteSnapshot(_ context.Context, _, ref string) (string, error) {
 	if ref == "HEAD" {
-		return "", fault.New(fault.Conflict, "snapshot bbbbbbbbbbbb is HEAD of sandbox box").WithHint("go elsewhere first: coppice checkout box REF")
+		return "", fault.New(fault.Conflict, "snapshot bbbbbbbbbbbb is HEAD of sandbox box").
+			WithHint("go elsewhere first: coppice checkout box REF")
 	}
 	return tip.ID, known(ref)
 }
@@ -192,12 +196,15 @@ func (f full) Mark(_ context.Context, _ string, q wire.MarkRequest) (wire.Commit
 	return wire.CommitResult{Node: tip.ID, Head: tip.ID}, nil
 }
 
-func (f full) Tournament(ctx context.Context, _ string, q wire.TournamentRequest, _ func(wire.Progress)) (wire.TournamentResult, error) {
+func (f full) Tournament(
+	ctx context.Context, _ string, q wire.TournamentRequest, _ func(wire.Progress),
+) (wire.TournamentResult, error) {
 	if q.Test == "forever" {
 		<-ctx.Done()
 		close(f.kept)
 		return wire.TournamentResult{}, context.Cause(ctx)
 	}
-	return wire.TournamentResult{Base: root.ID, Winner: "one", WinnerNode: "cccccccccccc", Head: tip.ID, Branches: []wire.TournamentBranch{
-		{Name: q.Candidates[0].Name, Cmd: q.Candidates[0].Cmd, Sandbox: "box-t0-1", Node: "cccccccccccc"}}}, nil
+	return wire.TournamentResult{Base: root.ID, Winner: "one", WinnerNode: "cccccccccccc", Head: tip.ID,
+		Branches: []wire.TournamentBranch{
+			{Name: q.Candidates[0].Name, Cmd: q.Candidates[0].Cmd, Sandbox: "box-t0-1", Node: "cccccccccccc"}}}, nil
 }

@@ -297,11 +297,13 @@ func TestLinesAsLongAsTheyMayBe(t *testing.T) {
 	const frame = `{"op":"exec","cmd":""}`
 	long := func(n int) string { return `{"op":"exec","cmd":"` + strings.Repeat("y", n-len(frame)) + `"}` + "\n" }
 	go p.send(long(s.limit))
-	if got := p.answer(); len(got) != 2 || got[0] != `{"stdout":"yyy"}` || !strings.Contains(got[1], fmt.Sprintf(`"exit":%d,`, s.limit>>20-1)) {
+	if got := p.answer(); len(got) != 2 || got[0] != `{"stdout":"yyy"}` ||
+		!strings.Contains(got[1], fmt.Sprintf(`"exit":%d,`, s.limit>>20-1)) {
 		t.Errorf("the longest line: %q", got)
 	}
 	go p.send(long(s.limit+1) + "{\"op\":\"head\"}\n")
-	if got := p.line(); got != fmt.Sprintf(`{"error":"a line of more than %d bytes was skipped","kind":"invalid"}`, s.limit) {
+	if got := p.line(); got != fmt.Sprintf(`{"error":"a line of more than %d bytes was skipped","kind":"invalid"}`,
+		s.limit) {
 		t.Error(got)
 	}
 	if got := p.line(); got != `{"ok":true,"head":"bbbbbbbbbbbb"}` {
@@ -461,7 +463,8 @@ func FuzzLines(f *testing.F) {
 
 // FuzzRequests: no line makes the server anything but answer once.
 func FuzzRequests(f *testing.F) {
-	for _, s := range []string{`{"op":"tag","name":1}`, `{"op":null}`, `[]`, `{"op":"diff","a":"HEAD","b":null}`, `{"op":"retain","keep":-1}`, "\x00", `{"op":"exec"}`} {
+	for _, s := range []string{`{"op":"tag","name":1}`, `{"op":null}`, `[]`, `{"op":"diff","a":"HEAD","b":null}`,
+		`{"op":"retain","keep":-1}`, "\x00", `{"op":"exec"}`} {
 		f.Add([]byte(s))
 	}
 	s := New(Options{Engine: full{newFake()}, Level: Rewind, Guard: NewGuard(), Log: slog.New(slog.DiscardHandler)})

@@ -78,7 +78,8 @@ func (c *conn) find(line []byte) (op, error) {
 	case !known && c.opt.Level == Owner:
 		return o, fault.New(fault.NotFound, "there is no op %q", cut(*q.Op, 100)).WithHint("there are: %s", c.allowed())
 	case !known:
-		return o, fault.New(fault.NotFound, "there is no op %q in the sandbox", cut(*q.Op, 100)).WithHint("there are: %s", c.allowed())
+		return o, fault.New(fault.NotFound, "there is no op %q in the sandbox", cut(*q.Op, 100)).
+			WithHint("there are: %s", c.allowed())
 	case o.least > c.opt.Level:
 		return o, forbidden(*q.Op, o.least)
 	}
@@ -122,7 +123,8 @@ func (c *conn) allowed() string {
 // text refuses what is too long to be kept for an untrusted client.
 func (c *conn) text(what, s string) error {
 	if c.opt.Guard != nil && len(s) > limit.LineText {
-		return fault.New(fault.Invalid, "a %s of %d bytes: from inside the sandbox the limit is %d", what, len(s), limit.LineText)
+		return fault.New(fault.Invalid, "a %s of %d bytes: from inside the sandbox the limit is %d", what, len(s),
+			limit.LineText)
 	}
 	return nil
 }
@@ -212,7 +214,8 @@ func (c *conn) diff(q struct {
 		return nil, wanted("diff", "a", "the snapshot to begin with")
 	}
 	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
-		return nil, fault.New(fault.TooLarge, "a diff of %d paths: from inside the sandbox the limit is %d", len(q.Paths), limit.LinePaths).
+		return nil, fault.New(fault.TooLarge, "a diff of %d paths: from inside the sandbox the limit is %d", len(q.Paths),
+			limit.LinePaths).
 			WithHint(`name a directory that contains them, as in: {"op":"diff","a":"HEAD","paths":["src"]}`)
 	}
 	ctx, stop := c.whileThere()
@@ -310,7 +313,8 @@ func (c *conn) retain(q struct {
 	if keep < 1 {
 		return nil, fault.New(fault.Invalid, "retain of %d snapshots", keep).WithHint(`give a number of 1 or more as "keep"`)
 	}
-	res, err := c.opt.Engine.GC(c.ctx, wire.GCRequest{Keep: wire.Keep{Last: keep}, Sandboxes: []string{c.opt.Sandbox}}, func(wire.Progress) {})
+	res, err := c.opt.Engine.GC(c.ctx, wire.GCRequest{Keep: wire.Keep{Last: keep}, Sandboxes: []string{c.opt.Sandbox}},
+		func(wire.Progress) {})
 	dropped := []string{}
 	for _, n := range res.Dropped {
 		dropped = append(dropped, n.ID)

@@ -68,7 +68,8 @@ func (c *conn) spawn(q cmdRequest) (any, error) {
 	p := &proc{Args: cut(q.Cmd, maxLabel), Log: logDir + "coppice-spawn-" + hex.EncodeToString(id[:]) + ".log"}
 	req := wire.ExecRequest{Cmd: []string{"sh", "-c", background, "sh", p.Log, word}, Stdin: stdin != nil, Label: p.Args}
 	if !c.procs.reserve(p) {
-		return nil, fault.New(fault.Conflict, "%d spawned commands run already", maxSpawned).WithHint(`end one with {"op":"kill","pid":N}`)
+		return nil, fault.New(fault.Conflict, "%d spawned commands run already", maxSpawned).
+			WithHint(`end one with {"op":"kill","pid":N}`)
 	}
 	ended := c.look(p, req, stdin)
 	select {
@@ -140,13 +141,15 @@ func (c *conn) kill(q struct {
 	}
 	p := c.procs.find(q.PID)
 	if p == nil {
-		return nil, fault.New(fault.NotFound, "no spawned command has the pid %d", q.PID).WithHint(`list them with {"op":"ps"}`)
+		return nil, fault.New(fault.NotFound, "no spawned command has the pid %d", q.PID).
+			WithHint(`list them with {"op":"ps"}`)
 	}
 	for _, try := range []struct {
 		signal string
 		wait   time.Duration
 	}{{"TERM", killGrace}, {"KILL", killWait}} {
-		if err := wire.WriteJSON(p.input, wire.FrameSignal, wire.Signal{Name: try.signal}); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		if err := wire.WriteJSON(p.input, wire.FrameSignal, wire.Signal{Name: try.signal}); err != nil &&
+			!errors.Is(err, io.ErrClosedPipe) {
 			return nil, err
 		}
 		t := time.NewTimer(try.wait)

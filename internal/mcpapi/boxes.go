@@ -55,8 +55,10 @@ type statusOut struct {
 
 func (s *server) addBoxes(m *mcp.Server) {
 	add(s, m, tool{name: "fork", title: "Copy the sandbox",
-		about: "Make new sandboxes that begin as a snapshot of this one and share everything with it. It costs next to nothing, however large the sandbox is."}, fork)
-	about := "Tell the state of the sandbox: whether something runs in it, how large its history is, and what keeps it apart from the host."
+		about: "Make new sandboxes that begin as a snapshot of this one and share everything with it. It costs next to " +
+			"nothing, however large the sandbox is."}, fork)
+	about := "Tell the state of the sandbox: whether something runs in it, how large its history is, and what keeps it " +
+		"apart from the host."
 	if s.opt.Sandbox == "" {
 		about += " Without a sandbox, list all that there are."
 	}
@@ -65,9 +67,11 @@ func (s *server) addBoxes(m *mcp.Server) {
 
 func fork(ctx context.Context, c *call, in forkIn) (forkOut, string, error) {
 	if in.N < 0 || max(in.N, len(in.Names)) > mostForks || in.N > 0 && len(in.Names) > in.N {
-		return forkOut{}, "", fault.New(fault.Invalid, "a fork into %d sandboxes with %d names", in.N, len(in.Names)).WithHint("n is at most %d, and not less than there are names", mostForks)
+		return forkOut{}, "", fault.New(fault.Invalid, "a fork into %d sandboxes with %d names", in.N, len(in.Names)).
+			WithHint("n is at most %d, and not less than there are names", mostForks)
 	}
-	res, err := c.client.Fork(ctx, c.sandbox, wire.ForkRequest{Names: in.Names, N: max(in.N, len(in.Names), 1), At: in.Node})
+	res, err := c.client.Fork(ctx, c.sandbox,
+		wire.ForkRequest{Names: in.Names, N: max(in.N, len(in.Names), 1), At: in.Node})
 	if err != nil {
 		return forkOut{}, "", err
 	}
@@ -137,11 +141,13 @@ func overview(list []wire.Sandbox) (statusOut, string) {
 }
 
 func boxLine(sb wire.Sandbox) string {
-	return fmt.Sprintf("%s  %s, %s, at %s, made from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"), sb.Head, line(sb.From))
+	return fmt.Sprintf("%s  %s, %s, at %s, made from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"),
+		sb.Head, line(sb.From))
 }
 
 func state(st wire.StatusResult) (statusOut, string) {
-	d := &detail{User: tty.Clean(st.Sandbox.User), Net: st.Sandbox.Net, Snapshots: st.Snapshots, Branches: st.Branches, Dirty: st.Dirty,
+	d := &detail{User: tty.Clean(st.Sandbox.User), Net: st.Sandbox.Net, Snapshots: st.Snapshots, Branches: st.Branches,
+		Dirty: st.Dirty,
 		Bytes: st.Disk.Own + st.Disk.Live, Walls: []string{}, Notices: clean(st.Notices)}
 	for _, w := range st.Enforced {
 		text := w.Name + ": " + w.State
@@ -150,7 +156,8 @@ func state(st wire.StatusResult) (statusOut, string) {
 		}
 		d.Walls = append(d.Walls, text)
 	}
-	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s of its own", boxLine(st.Sandbox), d.User, d.Net, tty.Count(d.Snapshots, "snapshot"), size(d.Bytes))
+	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s of its own", boxLine(st.Sandbox), d.User, d.Net,
+		tty.Count(d.Snapshots, "snapshot"), size(d.Bytes))
 	if d.Dirty {
 		text += "; something has changed since the last one"
 	}

@@ -57,7 +57,9 @@ type execOut struct {
 
 func (s *server) addExec(m *mcp.Server) {
 	add(s, m, tool{name: "exec", title: "Run a command", destroys: true, open: true,
-		about: "Run a shell command in the sandbox and wait for its end. What it changes becomes a snapshot, so that it can be undone with checkout. A command that fails is a result with its exit code. Long outputs are cut in the middle."}, exec)
+		about: "Run a shell command in the sandbox and wait for its end. What it changes becomes a snapshot, so that it " +
+			"can be undone with checkout. A command that fails is a result with its exit code. Long outputs are cut in the " +
+			"middle."}, exec)
 }
 
 // exec runs a command by a login shell.
@@ -68,11 +70,13 @@ func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
 	case strings.ContainsRune(in.Cmd, 0):
 		return execOut{}, "", fault.New(fault.Invalid, "the command holds a NUL byte")
 	case in.TimeoutMS < 0:
-		return execOut{}, "", fault.New(fault.Invalid, "a timeout of %d ms", in.TimeoutMS).WithHint("leave timeout_ms out for no limit")
+		return execOut{}, "", fault.New(fault.Invalid, "a timeout of %d ms", in.TimeoutMS).
+			WithHint("leave timeout_ms out for no limit")
 	}
 	why := ""
 	for _, shell := range []string{"bash", "sh"} {
-		req := wire.ExecRequest{Cmd: []string{shell, "-lc", in.Cmd}, Dir: in.Dir, TimeoutMS: in.TimeoutMS, Label: label(in.Cmd)}
+		req := wire.ExecRequest{Cmd: []string{shell, "-lc", in.Cmd}, Dir: in.Dir, TimeoutMS: in.TimeoutMS,
+			Label: label(in.Cmd)}
 		var stdout, stderr excerpt
 		st := client.Streams{Stdout: io.MultiWriter(&stdout, c.beat), Stderr: io.MultiWriter(&stderr, c.beat)}
 		if in.Combined {
@@ -130,7 +134,9 @@ func (c *call) run(ctx context.Context, req wire.ExecRequest, st client.Streams)
 	watcher.Wait()
 	switch {
 	case ctx.Err() != nil && err == nil:
-		return exit, fault.New(fault.Cancelled, "the call was cancelled, and the command ended by it; what it had changed is in snapshot %s", exit.Snapshot)
+		return exit,
+			fault.New(fault.Cancelled,
+				"the call was cancelled, and the command ended by it; what it had changed is in snapshot %s", exit.Snapshot)
 	case ctx.Err() != nil:
 		return exit, fault.New(fault.Cancelled, "the call was cancelled; the command may still run").Because(err)
 	}
@@ -160,7 +166,8 @@ func outcome(exit wire.Exit, stdout, stderr *excerpt) (execOut, string) {
 	out, outText, outLess := section("stdout", stdout)
 	err, errText, errLess := section("stderr", stderr)
 	res := execOut{
-		Exit: exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut, Limit: exit.Limit, Node: exit.Snapshot, Head: exit.Head, Changed: exit.Changed, Paths: exit.Paths,
+		Exit: exit.Code, Signal: exit.Signal, TimedOut: exit.TimedOut, Limit: exit.Limit, Node: exit.Snapshot,
+		Head: exit.Head, Changed: exit.Changed, Paths: exit.Paths,
 		Stdout: out, Stderr: err, StdoutOmitted: outLess, StderrOmitted: errLess,
 	}
 	text := fmt.Sprintf("exit code %d", exit.Code)
@@ -190,6 +197,9 @@ func section(name string, e *excerpt) (all, text string, omitted int64) {
 		return head + tail, "\n--- " + name + "\n" + head + tail, 0
 	}
 	gap := fmt.Sprintf("\n[... %s left out here ...]\n", size(omitted))
-	return head + gap + tail, fmt.Sprintf("\n--- %s (%s of %s are left out; to see them, run it again with its output in a file and read parts of that, with grep, head, tail or sed -n)\n%s%s%s",
-		name, size(omitted), size(e.total), head, gap, tail), omitted
+	return head + gap + tail,
+		fmt.Sprintf(
+			"\n--- %s (%s of %s are left out; to see them, run it again with its output in a file and read parts of that, "+
+				"with grep, head, tail or sed -n)\n%s%s%s",
+			name, size(omitted), size(e.total), head, gap, tail), omitted
 }

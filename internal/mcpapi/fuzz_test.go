@@ -19,15 +19,22 @@ import (
 // no daemon, it is refused, or told that nothing was carried out.
 func FuzzArguments(f *testing.F) {
 	for _, s := range [][2]string{
-		{"exec", `{"cmd":"true"}`}, {"exec", `{"cmd":7}`}, {"log", `{"limit":-1,"skip":1e300}`}, {"diff", `{"a":"\u0000","paths":[null]}`}, {"fork", `{"n":99999999999999999999}`}, {"fork", `{"names":["a","a"],"n":1}`},
-		{"tournament", `{"test":"","candidates":[{}]}`}, {"delete", `null`}, {"checkout", `[]`}, {"none", `{}`}, {"head", `{"sandbox":"../x\u001b[2J"}`}, {"commit", `{"message":{"a":1},"message":"b"}`}, {"status", `{`}, {"", ``},
+		{"exec", `{"cmd":"true"}`}, {"exec", `{"cmd":7}`}, {"log", `{"limit":-1,"skip":1e300}`},
+		{"diff", `{"a":"\u0000","paths":[null]}`}, {"fork", `{"n":99999999999999999999}`},
+		{"fork", `{"names":["a","a"],"n":1}`},
+		{"tournament", `{"test":"","candidates":[{}]}`}, {"delete", `null`}, {"checkout", `[]`}, {"none", `{}`},
+		{"head", `{"sandbox":"../x\u001b[2J"}`}, {"commit", `{"message":{"a":1},"message":"b"}`}, {"status", `{`}, {"", ``},
 	} {
 		f.Add(s[0], s[1])
 	}
-	none := client.New(client.Options{Patience: -1, Dial: func(context.Context) (net.Conn, error) { return nil, errors.New("there is no daemon") }})
-	h := mcpapi.Handler(mcpapi.HandlerOptions{Log: slog.New(slog.DiscardHandler), Caller: func(*http.Request) (mcpapi.Caller, error) {
-		return mcpapi.Caller{ID: "f", Options: mcpapi.Options{Client: none, Version: "1", Log: slog.New(slog.DiscardHandler)}}, nil
-	}})
+	none := client.New(
+		client.Options{Patience: -1,
+			Dial: func(context.Context) (net.Conn, error) { return nil, errors.New("there is no daemon") }})
+	h := mcpapi.Handler(
+		mcpapi.HandlerOptions{Log: slog.New(slog.DiscardHandler), Caller: func(*http.Request) (mcpapi.Caller, error) {
+			return mcpapi.Caller{
+				ID: "f", Options: mcpapi.Options{Client: none, Version: "1", Log: slog.New(slog.DiscardHandler)}}, nil
+		}})
 	srv := httptest.NewServer(h)
 	f.Cleanup(srv.Close)
 	session := ""
@@ -56,7 +63,8 @@ func FuzzArguments(f *testing.F) {
 		}
 		return res.StatusCode, string(b)
 	}
-	if code, text := post(f, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`); code != 200 || session == "" {
+	if code, text := post(f,
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`); code != 200 || session == "" {
 		f.Fatal(code, text)
 	}
 	post(f, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
@@ -64,7 +72,8 @@ func FuzzArguments(f *testing.F) {
 		if strings.ContainsAny(tool, "\"\\") {
 			return
 		}
-		code, text := post(t, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`}}`)
+		code, text := post(t,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`}}`)
 		switch {
 		// What is no message at all is quoted to whoever sent it, as plain text.
 		case code == 200 && strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\n' }):

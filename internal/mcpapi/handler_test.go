@@ -27,7 +27,9 @@ func TestHTTP(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	socket := filepath.Join(d.home, "daemon.sock")
-	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return client.DialSocket(ctx, socket) }}}
+	web := &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return client.DialSocket(ctx, socket) }}}
 	m := &model{t: t}
 	m.connect(&mcp.StreamableClientTransport{Endpoint: "http://coppice/mcp", HTTPClient: web})
 	text, _ := m.call("exec", args{"cmd": "for i in 1 2 3; do echo line $i; sleep 0.2; done"})
@@ -62,7 +64,8 @@ func TestHTTP(t *testing.T) {
 
 	// A daemon that stops does not wait for the stream of a session.
 	d.coppice("serve", "--stop")
-	if told, err := os.ReadFile(filepath.Join(d.home, "daemon.log")); err != nil || strings.Contains(string(told), "cut off") {
+	if told, err := os.ReadFile(filepath.Join(d.home, "daemon.log")); err != nil ||
+		strings.Contains(string(told), "cut off") {
 		t.Errorf("%v: %s", err, told)
 	}
 	_ = m.Close() // there is nobody any more
@@ -97,7 +100,9 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 func enter(t *testing.T, srv *httptest.Server, who string) (*mcp.ClientSession, error) {
 	t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	return c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: srv.URL, HTTPClient: &http.Client{Transport: named(who)}, MaxRetries: -1}, nil)
+	return c.Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: srv.URL, HTTPClient: &http.Client{Transport: named(who)}, MaxRetries: -1},
+		nil)
 }
 
 // A session is its caller's alone.
@@ -110,7 +115,8 @@ func TestSessionsBelongToTheirCaller(t *testing.T) {
 	}
 	defer alice.Close()
 	for who, want := range map[string]int{"alice": http.StatusOK, "bob": http.StatusNotFound, "": http.StatusForbidden} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL, strings.NewReader(`{"jsonrpc":"2.0","id":7,"method":"ping"}`))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, srv.URL,
+			strings.NewReader(`{"jsonrpc":"2.0","id":7,"method":"ping"}`))
 		if err != nil {
 			t.Fatal(err)
 		}

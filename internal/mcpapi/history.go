@@ -146,7 +146,8 @@ func nodes(all []wire.Snapshot, head, what string, in pageIn) (nodesOut, string,
 // page gives a part of a list, and what to say of the rest.
 func page[T any](all []T, limit, skip, usual int) (some []T, rest string, _ error) {
 	if limit < 0 || skip < 0 || limit > mostAtOnce {
-		return nil, "", fault.New(fault.Invalid, "limit %d, skip %d", limit, skip).WithHint("limit is between 1 and %d, and skip not negative", mostAtOnce)
+		return nil, "", fault.New(fault.Invalid, "limit %d, skip %d", limit, skip).
+			WithHint("limit is between 1 and %d, and skip not negative", mostAtOnce)
 	}
 	if limit == 0 {
 		limit = usual
@@ -249,7 +250,8 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if len(some) == 0 {
 		return out, "nothing differs" + rest, nil
 	}
-	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox, wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths}, maxText)
+	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox,
+		wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths}, maxText)
 	if err != nil {
 		return diffOut{}, "", err
 	}
@@ -269,7 +271,9 @@ var errEnough = errors.New("enough")
 
 // patch gives unified diffs, harmless, and at most limit bytes of them. More than
 // that is not even asked for.
-func patch(ctx context.Context, c *client.Client, sandbox string, req wire.DiffRequest, limit int) (text string, more bool, _ error) {
+func patch(
+	ctx context.Context, c *client.Client, sandbox string, req wire.DiffRequest, limit int,
+) (text string, more bool, _ error) {
 	w := &atMost{limit: limit}
 	err := c.Patch(ctx, sandbox, req, w)
 	more = errors.Is(err, errEnough)
@@ -304,5 +308,6 @@ func or(s, other string) string {
 
 // wanted is the error for an input that is missing.
 func wanted(tool, input string) error {
-	return fault.New(fault.Invalid, "%s without %q", tool, input).WithHint("give the snapshot as %q; log lists them", input)
+	return fault.New(fault.Invalid, "%s without %q", tool, input).
+		WithHint("give the snapshot as %q; log lists them", input)
 }

@@ -57,14 +57,16 @@ func TestToolsAreAsDocumented(t *testing.T) {
 	var names []string
 	for _, tool := range res.Tools {
 		names = append(names, tool.Name)
-		if tool.Title == "" || tool.Description == "" || tool.Annotations == nil || tool.Annotations.DestructiveHint == nil || tool.Annotations.OpenWorldHint == nil {
+		if tool.Title == "" || tool.Description == "" || tool.Annotations == nil || tool.Annotations.DestructiveHint == nil ||
+			tool.Annotations.OpenWorldHint == nil {
 			t.Errorf("%s is not described: %+v", tool.Name, tool)
 		}
 		described(t, tool.Name+" input", tool.InputSchema)
 		described(t, tool.Name+" output", tool.OutputSchema)
 	}
 	slices.Sort(names)
-	if want := "branches checkout commit delete diff exec fork head log show status tournament"; strings.Join(names, " ") != want {
+	if want := "branches checkout commit delete diff exec fork head log show status tournament"; strings.Join(names,
+		" ") != want {
 		t.Errorf("the tools are %s, not %s", names, want)
 	}
 	if init := m.InitializeResult(); init.ServerInfo.Name != "coppice" || !strings.Contains(init.Instructions, "history") {
@@ -112,7 +114,8 @@ func TestStory(t *testing.T) {
 
 	text, one := m.call("exec", args{"cmd": "mkdir ~/w; echo one >~/w/f; echo done; echo bad >&2; exit 3"})
 	holds(t, text, "exit code 3", "--- stdout\ndone\n", "--- stderr\nbad\n", one["node"].(string))
-	if one["exit"] != 3.0 || one["stdout"] != "done\n" || one["stderr"] != "bad\n" || one["changed"] != true || one["node"] == start["head"] {
+	if one["exit"] != 3.0 || one["stdout"] != "done\n" || one["stderr"] != "bad\n" || one["changed"] != true ||
+		one["node"] == start["head"] {
 		t.Errorf("exec gave %v", one)
 	}
 	text, both := m.call("exec", args{"cmd": "cat ~/w/f; echo late >&2", "combined": true})
@@ -200,7 +203,8 @@ func TestTournament(t *testing.T) {
 	text, out := m.call("tournament", args{"test": "grep -q right ~/out", "candidates": []args{
 		{"name": "a", "cmd": "echo wrong >~/out; printf '\\033[2J'; exit 1"}, {"name": "b", "cmd": "echo right >~/out"}}})
 	holds(t, text, "the winner is b", "a: exit 1, test exit 1", "b: exit 0, test exit 0")
-	if out["winner"] != "b" || out["winner_node"] == "" || len(out["branches"].([]any)) != 2 || strings.Contains(text, "\x1b") {
+	if out["winner"] != "b" || out["winner_node"] == "" || len(out["branches"].([]any)) != 2 ||
+		strings.Contains(text, "\x1b") {
 		t.Errorf("the tournament gave %q, %v", text, out)
 	}
 	// The client is told beside its call, and may hear of the end of that first.
@@ -282,7 +286,8 @@ func TestHostileOutput(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	m := meet(t, mcpapi.Options{Client: d.client, Sandbox: sandbox})
-	text, out := m.call("exec", args{"cmd": `printf '\033]0;x\007\033[2J\377\376 \342\200\256 ok\r\n'; printf '\033[A' >&2`})
+	text, out := m.call("exec",
+		args{"cmd": `printf '\033]0;x\007\033[2J\377\376 \342\200\256 ok\r\n'; printf '\033[A' >&2`})
 	holds(t, text, `\033[2J`, `\377\376`, `\u202e ok\r`)
 	harmless(t, text)
 	harmless(t, out["stdout"].(string)+out["stderr"].(string))
@@ -296,7 +301,8 @@ func TestHostileOutput(t *testing.T) {
 	}
 
 	_, before := m.call("head", nil)
-	m.call("exec", args{"cmd": `cd; head -c 200000 /dev/zero | tr '\0' a | fold >big; printf 'a\033[2J\rb\n' >esc; touch "$(printf 'n\033[2J\nn')"`})
+	m.call("exec",
+		args{"cmd": `cd; head -c 200000 /dev/zero | tr '\0' a | fold >big; printf 'a\033[2J\rb\n' >esc; touch "$(printf 'n\033[2J\nn')"`})
 	text, out = m.call("diff", args{"a": before["head"], "b": "HEAD"})
 	holds(t, text, "the patch goes on")
 	harmless(t, text)
@@ -319,7 +325,8 @@ func TestProgress(t *testing.T) {
 	m.call("exec", args{"cmd": "true"})
 	quiet := len(m.told())
 	begin := time.Now()
-	m.call("exec", args{"cmd": `for i in 1 2 3; do echo line $i; sleep 0.3; done; for i in $(seq 100000); do echo many $i; done; printf 'the end\033[2J'`})
+	m.call("exec",
+		args{"cmd": `for i in 1 2 3; do echo line $i; sleep 0.3; done; for i in $(seq 100000); do echo many $i; done; printf 'the end\033[2J'`})
 	took := time.Since(begin)
 	var all strings.Builder
 	last := -1.0
@@ -414,7 +421,8 @@ func TestResources(t *testing.T) {
 		Nodes []struct{ ID, Message string }
 		Head  string
 	}
-	if err := json.Unmarshal([]byte(log.Text), &history); err != nil || log.MIMEType != "application/json" || len(history.Nodes) < 3 || history.Nodes[0].ID != history.Head {
+	if err := json.Unmarshal([]byte(log.Text), &history); err != nil || log.MIMEType != "application/json" ||
+		len(history.Nodes) < 3 || history.Nodes[0].ID != history.Head {
 		t.Errorf("the log is %+v, %v", log, err)
 	}
 	diff, err := read("coppice://box/diff/HEAD~1/HEAD")

@@ -41,11 +41,14 @@ type commitOut struct {
 
 func (s *server) addMoves(m *mcp.Server) {
 	add(s, m, tool{name: "checkout", title: "Go to a snapshot", destroys: true, repeats: true,
-		about: "Bring the whole file system of the sandbox to a snapshot. The present is kept as a snapshot first, so that one can come back. Running processes are stopped, unless in_place is given."}, checkout)
+		about: "Bring the whole file system of the sandbox to a snapshot. The present is kept as a snapshot first, so " +
+			"that one can come back. Running processes are stopped, unless in_place is given."}, checkout)
 	add(s, m, tool{name: "commit", title: "Take a snapshot",
-		about: "Take a snapshot of the present with a message, as a place to return to. It is kept when old automatic snapshots thin out."}, commit)
+		about: "Take a snapshot of the present with a message, as a place to return to. It is kept when old automatic " +
+			"snapshots thin out."}, commit)
 	add(s, m, tool{name: "delete", title: "Drop a snapshot", destroys: true,
-		about: "Drop a snapshot from the history for good. Those that were made from it stay and keep their content. The head and the only snapshot are refused."}, remove)
+		about: "Drop a snapshot from the history for good. Those that were made from it stay and keep their content. The " +
+			"head and the only snapshot are refused."}, remove)
 }
 
 func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string, error) {
@@ -58,7 +61,8 @@ func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string,
 	}
 	text := fmt.Sprintf("HEAD is now %s (%s), and was %s", res.Head, line(res.Message), res.From)
 	if res.Kept != "" {
-		text += fmt.Sprintf("\nwhat was there and in no snapshot yet is kept as %s: come back with checkout %s", res.Kept, res.Kept)
+		text += fmt.Sprintf("\nwhat was there and in no snapshot yet is kept as %s: come back with checkout %s",
+			res.Kept, res.Kept)
 	} else {
 		text += fmt.Sprintf("\nnothing was lost: all that was there is snapshot %s", res.From)
 	}
@@ -73,7 +77,8 @@ func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string,
 	if res.Restarted {
 		text += "\nthe supervised command was started again"
 	}
-	return checkoutOut{Head: res.Head, From: res.From, Kept: res.Kept, Message: shorten(res.Message, 4<<10), Stopped: res.Stopped,
+	return checkoutOut{Head: res.Head, From: res.From, Kept: res.Kept, Message: shorten(res.Message, 4<<10),
+		Stopped:   res.Stopped,
 		Restarted: res.Restarted, InPlace: res.InPlace, Rewritten: res.Rewritten}, text, nil
 }
 

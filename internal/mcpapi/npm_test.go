@@ -96,7 +96,8 @@ func TestInspector(t *testing.T) {
 			Stdout string
 		}
 	}
-	inspect(&res, "--method", "tools/call", "--tool-name", "exec", "--tool-arg", "sandbox="+sandbox, "--tool-arg", "cmd=echo hello; exit 4")
+	inspect(&res, "--method", "tools/call", "--tool-name", "exec", "--tool-arg", "sandbox="+sandbox, "--tool-arg",
+		"cmd=echo hello; exit 4")
 	if res.IsError || res.StructuredContent.Exit != 4 || res.StructuredContent.Stdout != "hello\n" {
 		t.Errorf("exec gives %+v", res)
 	}

@@ -38,7 +38,8 @@ func startBeat(ctx context.Context, name string, req *mcp.CallToolRequest) *beat
 	}
 	b := &beat{name: name, stop: make(chan struct{}), send: func(message string, seconds float64) {
 		// Who cannot be told will find out with the result.
-		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: message, Progress: seconds})
+		_ = req.Session.NotifyProgress(ctx,
+			&mcp.ProgressNotificationParams{ProgressToken: token, Message: message, Progress: seconds})
 	}}
 	b.work.Go(b.loop)
 	return b

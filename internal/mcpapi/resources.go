@@ -22,13 +22,19 @@ const (
 )
 
 func (s *server) addResources(m *mcp.Server) {
-	m.AddResourceTemplate(&mcp.ResourceTemplate{Name: "log", Title: "History of a sandbox", URITemplate: scheme + "{sandbox}/log", MIMEType: typeLog,
-		Description: "The newest 1000 snapshots of a sandbox, newest first, as the tool log has them."}, s.readLog)
-	m.AddResourceTemplate(&mcp.ResourceTemplate{Name: "diff", Title: "How two snapshots differ", URITemplate: scheme + "{sandbox}/diff/{a}/{b}", MIMEType: typeDiff,
-		Description: "Unified diffs from snapshot a to snapshot b, at most 1 MiB."}, s.readDiff)
+	m.AddResourceTemplate(
+		&mcp.ResourceTemplate{Name: "log", Title: "History of a sandbox", URITemplate: scheme + "{sandbox}/log",
+			MIMEType:    typeLog,
+			Description: "The newest 1000 snapshots of a sandbox, newest first, as the tool log has them."}, s.readLog)
+	m.AddResourceTemplate(
+		&mcp.ResourceTemplate{Name: "diff", Title: "How two snapshots differ", URITemplate: scheme + "{sandbox}/diff/{a}/{b}",
+			MIMEType:    typeDiff,
+			Description: "Unified diffs from snapshot a to snapshot b, at most 1 MiB."}, s.readDiff)
 	if s.opt.Sandbox != "" {
-		m.AddResource(&mcp.Resource{Name: "log of " + s.opt.Sandbox, Title: "History", URI: scheme + url.PathEscape(s.opt.Sandbox) + "/log", MIMEType: typeLog,
-			Description: "The newest 1000 snapshots of the sandbox, newest first."}, s.readLog)
+		m.AddResource(
+			&mcp.Resource{Name: "log of " + s.opt.Sandbox, Title: "History",
+				URI: scheme + url.PathEscape(s.opt.Sandbox) + "/log", MIMEType: typeLog,
+				Description: "The newest 1000 snapshots of the sandbox, newest first."}, s.readLog)
 	}
 }
 

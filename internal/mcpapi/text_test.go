@@ -30,7 +30,8 @@ func TestExcerptKeepsTheBeginningAndTheEnd(t *testing.T) {
 		if got := int64(len(head)+len(tail)) + omitted; got != int64(total) {
 			t.Errorf("%d bytes: %d and %d are kept, %d left out", total, len(head), len(tail), omitted)
 		}
-		if total <= maxText && omitted != 0 || len(head)+len(tail) > maxText || !bytes.HasPrefix(all, []byte(head)) || !bytes.HasSuffix(all, []byte(tail)) {
+		if total <= maxText && omitted != 0 || len(head)+len(tail) > maxText || !bytes.HasPrefix(all, []byte(head)) ||
+			!bytes.HasSuffix(all, []byte(tail)) {
 			t.Errorf("%d bytes: wrong text of %d and %d", total, len(head), len(tail))
 		}
 	}
@@ -61,7 +62,8 @@ func harmlessText(t *testing.T, s string) {
 	if !utf8.ValidString(s) {
 		t.Errorf("not UTF-8: %q", s)
 	}
-	if i := strings.IndexFunc(s, func(r rune) bool { return r < 0x20 && r != '\n' && r != '\t' || r == 0x7f || r == 0x202e }); i >= 0 {
+	if i := strings.IndexFunc(s,
+		func(r rune) bool { return r < 0x20 && r != '\n' && r != '\t' || r == 0x7f || r == 0x202e }); i >= 0 {
 		t.Errorf("a control byte at %d: %q", i, s[i:min(len(s), i+20)])
 	}
 }

@@ -47,18 +47,22 @@ type call struct {
 
 // add makes a tool of fn, which gives the structured result and the text for a
 // model.
-func add[In located, Out any](s *server, m *mcp.Server, t tool, fn func(context.Context, *call, In) (Out, string, error)) {
+func add[In located, Out any](
+	s *server, m *mcp.Server, t tool, fn func(context.Context, *call, In) (Out, string, error),
+) {
 	no := false
 	in, out := schema[In](), schema[Out]()
 	if s.opt.Sandbox != "" {
 		delete(in.Properties, "sandbox")
 		in.PropertyOrder = slices.DeleteFunc(in.PropertyOrder, func(p string) bool { return p == "sandbox" })
 	}
-	hints := &mcp.ToolAnnotations{Title: t.title, ReadOnlyHint: t.reads, IdempotentHint: t.reads || t.repeats, DestructiveHint: &t.destroys, OpenWorldHint: &no}
+	hints := &mcp.ToolAnnotations{Title: t.title, ReadOnlyHint: t.reads, IdempotentHint: t.reads || t.repeats,
+		DestructiveHint: &t.destroys, OpenWorldHint: &no}
 	if t.open {
 		hints.OpenWorldHint = &t.open
 	}
-	mcp.AddTool(m, &mcp.Tool{Name: t.name, Title: t.title, Description: t.about, InputSchema: in, OutputSchema: out, Annotations: hints},
+	mcp.AddTool(m,
+		&mcp.Tool{Name: t.name, Title: t.title, Description: t.about, InputSchema: in, OutputSchema: out, Annotations: hints},
 		func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 			var none Out
 			name, err := s.find(ctx, in.where(), t.anywhere)
@@ -118,7 +122,8 @@ func (s *server) find(ctx context.Context, name string, anywhere bool) (string, 
 func only(list []wire.Sandbox) (string, error) {
 	switch len(list) {
 	case 0:
-		return "", fault.New(fault.NotFound, "there is no sandbox").WithHint("a person can make one with: coppice create NAME")
+		return "", fault.New(fault.NotFound, "there is no sandbox").
+			WithHint("a person can make one with: coppice create NAME")
 	case 1:
 		return list[0].Name, nil
 	}

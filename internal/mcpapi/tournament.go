@@ -50,19 +50,24 @@ type tournamentOut struct {
 
 func (s *server) addTournament(m *mcp.Server) {
 	add(s, m, tool{name: "tournament", title: "Let several commands compete", destroys: true, open: true,
-		about: "Run several commands at the same time, each in a copy of the sandbox, then a test in each, and find the one that passes. The winner becomes a branch of the sandbox's history; the sandbox itself changes only with keep."}, tournament)
+		about: "Run several commands at the same time, each in a copy of the sandbox, then a test in each, and find the " +
+			"one that passes. The winner becomes a branch of the sandbox's history; the sandbox itself changes only with keep."},
+		tournament)
 }
 
 func tournament(ctx context.Context, c *call, in tournamentIn) (tournamentOut, string, error) {
-	req := wire.TournamentRequest{Base: in.Base, Test: in.Test, Score: in.Score, Jobs: in.Jobs, TimeoutMS: in.TimeoutMS, Keep: in.Keep}
+	req := wire.TournamentRequest{Base: in.Base, Test: in.Test, Score: in.Score, Jobs: in.Jobs,
+		TimeoutMS: in.TimeoutMS, Keep: in.Keep}
 	for _, k := range in.Candidates {
 		req.Candidates = append(req.Candidates, wire.Candidate(k))
 	}
 	switch {
 	case len(req.Candidates) == 0:
-		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without candidates").WithHint(`give them as "candidates": [{"name": "a", "cmd": "make"}]`)
+		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without candidates").
+			WithHint(`give them as "candidates": [{"name": "a", "cmd": "make"}]`)
 	case req.Test == "":
-		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without a test").WithHint(`give the command that tests as "test"`)
+		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without a test").
+			WithHint(`give the command that tests as "test"`)
 	}
 	ended := 0
 	res, err := c.client.Tournament(ctx, c.sandbox, req, func(p wire.Progress) {
@@ -79,14 +84,16 @@ func tournament(ctx context.Context, c *call, in tournamentIn) (tournamentOut, s
 }
 
 func standings(res wire.TournamentResult) (tournamentOut, string) {
-	out := tournamentOut{Base: res.Base, Branches: []branchOut{}, Winner: shorten(res.Winner, 1<<10), WinnerNode: res.WinnerNode, Head: res.Head}
+	out := tournamentOut{Base: res.Base, Branches: []branchOut{}, Winner: shorten(res.Winner, 1<<10),
+		WinnerNode: res.WinnerNode, Head: res.Head}
 	text := "no candidate passed the test"
 	if res.Winner != "" {
 		text = fmt.Sprintf("the winner is %s: snapshot %s", line(res.Winner), res.WinnerNode)
 	}
 	text += fmt.Sprintf("\nall began as %s; HEAD is %s", res.Base, res.Head)
 	for _, b := range res.Branches {
-		k := branchOut{Name: shorten(b.Name, 1<<10), Cmd: shorten(b.Cmd, 4<<10), Sandbox: b.Sandbox, Node: b.Node, Exit: b.Exit, TestExit: b.TestExit, Score: b.Score, TimeMS: b.TimeMS, Paths: b.Paths}
+		k := branchOut{Name: shorten(b.Name, 1<<10), Cmd: shorten(b.Cmd, 4<<10), Sandbox: b.Sandbox, Node: b.Node,
+			Exit: b.Exit, TestExit: b.TestExit, Score: b.Score, TimeMS: b.TimeMS, Paths: b.Paths}
 		text += "\n" + branchLine(b)
 		if b.Tail != "" {
 			k.Tail, _ = lastVisible(b.Tail, maxTail)
@@ -105,5 +112,7 @@ func branchLine(b wire.TournamentBranch) string {
 	if b.Score != nil {
 		text += fmt.Sprintf(", score %g", *b.Score)
 	}
-	return text + fmt.Sprintf(", %.1f s, %s changed, snapshot %s, in sandbox %s", float64(b.TimeMS)/1000, tty.Count(b.Paths, "path"), b.Node, b.Sandbox)
+	return text +
+		fmt.Sprintf(", %.1f s, %s changed, snapshot %s, in sandbox %s", float64(b.TimeMS)/1000, tty.Count(b.Paths, "path"),
+			b.Node, b.Sandbox)
 }

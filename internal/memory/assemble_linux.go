@@ -164,7 +164,9 @@ type stored struct {
 // eachPart reads the pages of an image from its packs and gives them to fn, many
 // at once in any order. Pages are hashed unless they are known to be right, or
 // always.
-func (s *Store) eachPart(ctx context.Context, m *manifest, always bool, workers int, fn func(p []byte, off int64) error) error {
+func (s *Store) eachPart(
+	ctx context.Context, m *manifest, always bool, workers int, fn func(p []byte, off int64) error,
+) error {
 	packs := make([]stored, 0, len(m.packs))
 	defer func() {
 		for _, p := range packs {

@@ -151,7 +151,8 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 	}
 	for i := range want {
 		if got[i] != want[i] {
-			return corrupt("page %d (at byte %d) of %s/%s/%s is not what was stored", i, i*pageSize, cacheDir, id, pagesName).Because(errPages)
+			return corrupt("page %d (at byte %d) of %s/%s/%s is not what was stored", i, i*pageSize, cacheDir, id, pagesName).
+				Because(errPages)
 		}
 	}
 	return nil
@@ -165,7 +166,8 @@ func hashPages(ctx context.Context, dir int, at string, want, workers int) ([]di
 	}
 	defer unix.Close(fd)
 	if st.Size != int64(want)*pageSize {
-		return nil, corrupt("%s/%s has %d bytes; %d were stored", at, pagesName, st.Size, int64(want)*pageSize).Because(errPages)
+		return nil, corrupt("%s/%s has %d bytes; %d were stored", at, pagesName, st.Size, int64(want)*pageSize).
+			Because(errPages)
 	}
 	return hashFile(ctx, fd, want, workers)
 }

@@ -240,7 +240,8 @@ func TestAFullDiskIsTold(t *testing.T) {
 	one := h.add(image(seeds(1, 700)))
 	f.FailAt(2, syscall.ENOSPC, true)
 	_, err := h.s.Add(t.Context(), h.put(image(append(seeds(1, 512), seeds(9000, 512)...))), nil, nil)
-	if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "MiB") || !strings.Contains(err.Error(), h.file()) || fault.HintOf(err) == "" {
+	if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "MiB") ||
+		!strings.Contains(err.Error(), h.file()) || fault.HintOf(err) == "" {
 		t.Errorf("add: %v", err)
 	}
 	t.Log(err)

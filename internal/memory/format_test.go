@@ -20,7 +20,8 @@ func someManifest(t *rapid.T) *manifest {
 		copy(m.small[i].sum[:], rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "sum"))
 	}
 	for range rapid.IntRange(0, 40).Draw(t, "runs") {
-		r := run{pack: uint32(rapid.IntRange(0, len(m.packs)+1).Draw(t, "pack")), count: uint32(rapid.IntRange(1, 1000).Draw(t, "count"))}
+		r := run{pack: uint32(rapid.IntRange(0, len(m.packs)+1).Draw(t, "pack")),
+			count: uint32(rapid.IntRange(1, 1000).Draw(t, "count"))}
 		if r.pack > uint32(len(m.packs)) {
 			m.packs = append(m.packs, digest(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "id")))
 		}
@@ -40,7 +41,8 @@ func TestManifestsComeBack(t *testing.T) {
 		must(t, err)
 		got, err := decodeManifest(b)
 		must(t, err)
-		if !reflect.DeepEqual(got.runs, append([]run{}, m.runs...)) || !slices.Equal(got.packs, m.packs) || got.small != m.small || !reflect.DeepEqual(got.facts, m.facts) {
+		if !reflect.DeepEqual(got.runs, append([]run{}, m.runs...)) || !slices.Equal(got.packs, m.packs) ||
+			got.small != m.small || !reflect.DeepEqual(got.facts, m.facts) {
 			t.Fatalf("%+v\n%+v", got, m)
 		}
 		if _, ok := parseID(string(id)); !ok {

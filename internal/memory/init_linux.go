@@ -101,12 +101,15 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 // withoutInit is an image whose init is not what it was.
 func withoutInit(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
-		WithHint("the disk or another program changed it; it is put back when the memory of a sandbox with the same init is kept again; the files alone: coppice checkout NAME REF --files-only")
+		WithHint("the disk or another program changed it; it is put back when the memory of a sandbox with the same init " +
+			"is kept again; the files alone: coppice checkout NAME REF --files-only")
 }
 
 // copyHashed reads a file of size bytes, has write take each piece of it, unless that is nil,
 // and gives the digest of it all.
-func copyHashed(ctx context.Context, fd int, size int64, write func(p []byte, off int64) error) (sum digest, err error) {
+func copyHashed(
+	ctx context.Context, fd int, size int64, write func(p []byte, off int64) error,
+) (sum digest, err error) {
 	h := sha256.New()
 	buf := make([]byte, min(size, 1<<20))
 	for off := int64(0); off < size; off += int64(len(buf)) {

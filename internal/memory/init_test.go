@@ -37,7 +37,8 @@ func TestAnInitIsKeptOnce(t *testing.T) {
 	if without := f.Calls(); with > without+2 { // a record of what it was copied from
 		t.Errorf("another image with the same init takes %d calls, and one without any %d", with, without)
 	}
-	if got := h.ls(initsDir); len(got) != 1 || got[0] != one.Facts[InitFact] || two.Facts[InitFact] != got[0] || one.Facts["gvisor"] != "release-1" {
+	if got := h.ls(initsDir); len(got) != 1 || got[0] != one.Facts[InitFact] || two.Facts[InitFact] != got[0] ||
+		one.Facts["gvisor"] != "release-1" {
 		t.Fatalf("inits %q; %+v; %+v", got, one, two)
 	}
 	h.checkInit("one", one.ID, 0)
@@ -47,7 +48,8 @@ func TestAnInitIsKeptOnce(t *testing.T) {
 	// The same program by another name, and after a start of the machine, is the same init.
 	must(t, os.WriteFile(filepath.Join(h.dir, "coppice1"), h.text(0), 0o755))
 	h.forget()
-	if three := h.addWith(image(seeds(30, 3)), 1); three.Facts[InitFact] != one.Facts[InitFact] || len(h.ls(initsDir)) != 1 {
+	if three := h.addWith(image(seeds(30, 3)), 1); three.Facts[InitFact] != one.Facts[InitFact] ||
+		len(h.ls(initsDir)) != 1 {
 		t.Errorf("%+v", three)
 	}
 	h.close()
@@ -67,7 +69,8 @@ func TestAnImageWithoutInit(t *testing.T) {
 	if _, err := h.s.Init(t.Context(), ID(strings.Repeat("0", 64))); !fault.Is(err, fault.NotFound) {
 		t.Errorf("of no image: %v", err)
 	}
-	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), Facts{InitFact: "x"}, nil); !fault.Is(err, fault.Invalid) {
+	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), Facts{InitFact: "x"},
+		nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("an init that is only claimed: %v", err)
 	}
 	none, err := os.Open("/dev/null")
@@ -102,7 +105,8 @@ func TestADamagedInitIsRefused(t *testing.T) {
 	} {
 		damage()
 		_, err := h.s.Init(t.Context(), img.ID)
-		if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "inits/"+img.Facts[InitFact]+"/init") || !strings.Contains(fault.HintOf(err), "--files-only") {
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "inits/"+img.Facts[InitFact]+"/init") ||
+			!strings.Contains(fault.HintOf(err), "--files-only") {
 			t.Errorf("%s: %v, hint %q", what, err, fault.HintOf(err))
 		}
 		if err := h.s.Verify(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {

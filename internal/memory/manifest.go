@@ -46,7 +46,8 @@ func (m *manifest) pages() (all, zero int64) {
 // image is what callers are told of it.
 func (m *manifest) image(id ID) Image {
 	all, zero := m.pages()
-	return Image{ID: id, Size: m.small[0].size + m.small[1].size + all*pageSize, Pages: all, ZeroPages: zero, Facts: m.facts}
+	return Image{ID: id, Size: m.small[0].size + m.small[1].size + all*pageSize, Pages: all, ZeroPages: zero,
+		Facts: m.facts}
 }
 
 // add appends a run, or lengthens the last one where it goes on.
@@ -89,7 +90,9 @@ func (m *manifest) encode() ([]byte, ID, error) {
 		}
 	}
 	if len(b) > maxStored {
-		return nil, "", fault.New(fault.Unsupported, "a memory image is scattered over %d runs of pages, which is more than its manifest can hold", len(m.runs))
+		return nil, "",
+			fault.New(fault.Unsupported,
+				"a memory image is scattered over %d runs of pages, which is more than its manifest can hold", len(m.runs))
 	}
 	return b, ID(digest(sha256.Sum256(b)).String()), nil
 }

@@ -149,7 +149,8 @@ func (s *Store) checkPack(ctx context.Context, id digest) error {
 
 // wrongPage is a page of a pack that is not what was stored.
 func wrongPage(id digest, page uint32) *fault.Error {
-	return corrupt("page %d (at byte %d) of %s/%s/%s is not what was stored", page, int64(page)*pageSize, packsDir, id, pagesName)
+	return corrupt("page %d (at byte %d) of %s/%s/%s is not what was stored", page, int64(page)*pageSize, packsDir,
+		id, pagesName)
 }
 
 // putPack makes the pack of what is new in the image, if anything is, and puts

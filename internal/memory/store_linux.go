@@ -100,7 +100,8 @@ func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 		return nil, fault.Wrap(err, "open the memory store %s", dir)
 	}
 	s := &Store{
-		fs: o.FS, dir: dir, options: o, boot: o.boot, top: -1, tmp: -1, packs: -1, images: -1, blobs: -1, inits: -1, cache: -1,
+		fs: o.FS, dir: dir, options: o, boot: o.boot, top: -1, tmp: -1, packs: -1, images: -1, blobs: -1,
+		inits: -1, cache: -1,
 		writing: newLock(), live: map[digest]*pack{}, entries: map[ID]*entry{},
 	}
 	if err = s.openDirs(); err == nil {
@@ -123,7 +124,8 @@ func (s *Store) openDirs() (err error) {
 	for _, d := range []struct {
 		name string
 		fd   *int
-	}{{tmpDir, &s.tmp}, {packsDir, &s.packs}, {imagesDir, &s.images}, {blobsDir, &s.blobs}, {initsDir, &s.inits}, {cacheDir, &s.cache}} {
+	}{{tmpDir, &s.tmp}, {packsDir, &s.packs}, {imagesDir, &s.images}, {blobsDir, &s.blobs}, {initsDir, &s.inits},
+		{cacheDir, &s.cache}} {
 		if err := s.fs.Mkdir(s.top, d.name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -183,7 +185,8 @@ func missing(id ID) error {
 // corrupt is a stored image that is not what it was.
 func corrupt(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
-		WithHint("the disk or another program changed it, and the memory is lost; the files of the snapshot are kept apart from it: coppice checkout NAME REF --files-only")
+		WithHint("the disk or another program changed it, and the memory is lost; the files of the snapshot are kept " +
+			"apart from it: coppice checkout NAME REF --files-only")
 }
 
 // bootID names this start of the machine. One that cannot be told is like none

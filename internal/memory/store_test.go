@@ -28,7 +28,8 @@ func TestTheFirstImageIsItsOwnPack(t *testing.T) {
 	must(t, unix.Stat(filepath.Join(src, pagesName), &before))
 	img, err := h.s.Add(t.Context(), src, Facts{"gvisor": "a", "cpu": "b"}, nil)
 	must(t, err)
-	if img.Pages != 4000 || img.ZeroPages != 2000 || img.Facts["cpu"] != "b" || img.Size != 4000*pageSize+int64(len(x.kernel)+len(x.meta)) {
+	if img.Pages != 4000 || img.ZeroPages != 2000 || img.Facts["cpu"] != "b" ||
+		img.Size != 4000*pageSize+int64(len(x.kernel)+len(x.meta)) {
 		t.Errorf("%+v", img)
 	}
 	if img.AddedBytes < 2000*pageSize || img.AddedBytes > 2000*pageSize+mib/2 {
@@ -50,7 +51,8 @@ func TestTheFirstImageIsItsOwnPack(t *testing.T) {
 		h.cold(img.ID)
 	}
 	must(t, h.s.Verify(t.Context(), img.ID))
-	if got, err := h.s.Stat(img.ID); err != nil || got.Pages != 4000 || !slices.EqualFunc(h.s.List(), []Image{img}, func(a, b Image) bool { return a.ID == b.ID }) {
+	if got, err := h.s.Stat(img.ID); err != nil || got.Pages != 4000 ||
+		!slices.EqualFunc(h.s.List(), []Image{img}, func(a, b Image) bool { return a.ID == b.ID }) {
 		t.Errorf("%+v, %v, %+v", got, err, h.s.List())
 	}
 }
@@ -217,7 +219,8 @@ func TestAddRefuses(t *testing.T) {
 	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": "\xff"}, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("facts that are no text: %v", err)
 	}
-	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": strings.Repeat("x", maxFacts)}, nil); !fault.Is(err, fault.Invalid) {
+	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": strings.Repeat("x", maxFacts)},
+		nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("facts that are too long: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -127,7 +127,8 @@ func (l lock) free() { <-l }
 // transient says whether err is the reader's trouble, and tells nothing of what
 // was to be read.
 func transient(err error) bool {
-	for _, one := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, context.Canceled, context.DeadlineExceeded} {
+	for _, one := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, context.Canceled,
+		context.DeadlineExceeded} {
 		if errors.Is(err, one) {
 			return true
 		}

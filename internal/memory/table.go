@@ -25,7 +25,8 @@ func newTable(n int) *table {
 	for size < 2*n {
 		size *= 2
 	}
-	return &table{seed: maphash.MakeSeed(), slots: make([]uint32, size), digests: make([]digest, 0, n), places: make([]place, 0, n)}
+	return &table{seed: maphash.MakeSeed(), slots: make([]uint32, size), digests: make([]digest, 0, n),
+		places: make([]place, 0, n)}
 }
 
 // put gives the place of a page, which is at at from now on when none was known, and

@@ -96,7 +96,8 @@ func seeds(first, n int) []uint32 {
 
 // image is a shape of these pages with small files that are its own.
 func image(pages []uint32) shape {
-	return shape{pages, fmt.Appendf(nil, "kernel of %d %v", len(pages), pages[:min(3, len(pages))]), bytes.Repeat([]byte("meta"), len(pages)+1)}
+	return shape{pages, fmt.Appendf(nil, "kernel of %d %v", len(pages), pages[:min(3, len(pages))]),
+		bytes.Repeat([]byte("meta"), len(pages)+1)}
 }
 
 // home is a directory with a store in it, which one can open again.

@@ -7,7 +7,8 @@ import (
 
 // Answer finds what is kept under key; nil when nothing is, or no longer.
 func (d *DB) Answer(ctx context.Context, key string) (answer []byte, err error) {
-	err = d.rows(ctx, "SELECT answer FROM answers WHERE key=? AND expires>?", func(s scanner) error { return s.Scan(&answer) },
+	err = d.rows(ctx, "SELECT answer FROM answers WHERE key=? AND expires>?",
+		func(s scanner) error { return s.Scan(&answer) },
 		key, d.Now().UnixMicro())
 	if err != nil || answer == nil {
 		return nil, err
@@ -26,7 +27,8 @@ func (d *DB) KeepAnswer(ctx context.Context, key string, answer []byte, keep tim
 	}
 	return d.tx(ctx, func(t *tx) error {
 		t.exec("DELETE FROM answers WHERE expires<=?", now.UnixMicro())
-		t.exec("INSERT INTO answers VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET answer=excluded.answer, expires=excluded.expires",
+		t.exec("INSERT INTO answers VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET answer=excluded.answer, "+
+			"expires=excluded.expires",
 			key, []byte(sealed), now.Add(keep).UnixMicro())
 		return nil
 	})

@@ -7,14 +7,16 @@ import (
 
 // Bases lists the bases of a key that is not "", the one that was made or used last first.
 func (d *DB) Bases(ctx context.Context, key string) (out []Base, err error) {
-	err = d.rows(ctx, "SELECT id,key,top,label,print,created FROM bases WHERE key=? AND key<>'' ORDER BY created DESC,rowid DESC", func(s scanner) error {
-		var b Base
-		var created int64
-		err := s.Scan(&b.ID, &b.Key, &b.Top, &b.Label, &b.Print, &created)
-		b.Created = time.UnixMicro(created).UTC()
-		out = append(out, b)
-		return err
-	}, key)
+	err = d.rows(ctx,
+		"SELECT id,key,top,label,print,created FROM bases WHERE key=? AND key<>'' ORDER BY created DESC,rowid DESC",
+		func(s scanner) error {
+			var b Base
+			var created int64
+			err := s.Scan(&b.ID, &b.Key, &b.Top, &b.Label, &b.Print, &created)
+			b.Created = time.UnixMicro(created).UTC()
+			out = append(out, b)
+			return err
+		}, key)
 	return out, err
 }
 

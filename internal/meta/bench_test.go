@@ -34,12 +34,14 @@ func many(t testing.TB, d *DB, n int) {
 	var recs []Sandbox
 	var firsts []timeline.Snapshot
 	for i := range n {
-		s := timeline.Snapshot{ID: newSnap(t), Sandbox: newBox(t), Parent: base.Top, Cause: timeline.CauseFork, Created: epoch}
+		s := timeline.Snapshot{ID: newSnap(t), Sandbox: newBox(t), Parent: base.Top, Cause: timeline.CauseFork,
+			Created: epoch}
 		rec := src
 		rec.ID, rec.Name, rec.Head, rec.MountTop = s.Sandbox, fmt.Sprint("fork-", i), s.ID, base.Top
 		rec.From = fmt.Sprint("src@", i/2) // half of the records are unlike any other
 		for j := range 12 {
-			rec.Enforced = append(rec.Enforced[:j:j], wire.Enforcement{Name: fmt.Sprint("wall-", j), State: wire.EnforcedOn, Detail: "by a filter of 300 rules"})
+			rec.Enforced = append(rec.Enforced[:j:j],
+				wire.Enforcement{Name: fmt.Sprint("wall-", j), State: wire.EnforcedOn, Detail: "by a filter of 300 rules"})
 		}
 		recs, firsts = append(recs, rec), append(firsts, s)
 		if len(recs) == 1000 || i == n-1 {
@@ -77,7 +79,8 @@ func BenchmarkAddSnapshot(b *testing.B) {
 func BenchmarkIntent(b *testing.B) {
 	d := open(b)
 	quantiles(b, func(int) {
-		ok(b, d.EndIntent(b.Context(), must(d.BeginIntent(b.Context(), "adopt", map[string]string{"layer": "0123456789abcdef"}))(b)))
+		ok(b, d.EndIntent(b.Context(),
+			must(d.BeginIntent(b.Context(), "adopt", map[string]string{"layer": "0123456789abcdef"}))(b)))
 	})
 }
 

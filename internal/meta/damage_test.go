@@ -67,7 +67,8 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 		{"another program's", pragma("application_id=7"), fault.Version, "not a database of coppice"},
 		{"empty", func(t testing.TB, path string) { ok(t, os.Truncate(path, 0)) }, fault.Corrupt, "is empty"},
 		{"cut in the header", func(t testing.TB, path string) { ok(t, os.Truncate(path, 50)) }, fault.Corrupt, "open"},
-		{"cut in a page", func(t testing.TB, path string) { ok(t, os.Truncate(path, int64(len(good)-5000))) }, fault.Corrupt, "open"},
+		{"cut in a page", func(t testing.TB, path string) { ok(t, os.Truncate(path, int64(len(good)-5000))) },
+			fault.Corrupt, "open"},
 		{"cut to a page", func(t testing.TB, path string) { ok(t, os.Truncate(path, 4096)) }, fault.Corrupt, "open"},
 		{"text", func(t testing.TB, path string) {
 			ok(t, os.WriteFile(path, []byte(strings.Repeat("hello\n", 1000)), 0o600))

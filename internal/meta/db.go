@@ -78,7 +78,8 @@ func OpenOn(ctx context.Context, fsys vfs.FS, path string) (_ *DB, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	if d.w, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=synchronous(normal)&_pragma=temp_store(memory)")); err != nil {
+	if d.w, err = sql.Open("sqlite",
+		dsn(path, "rw", "&_pragma=synchronous(normal)&_pragma=temp_store(memory)")); err != nil {
 		return nil, d.openFault(err)
 	}
 	if d.r, err = sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")); err != nil {
@@ -156,7 +157,8 @@ func create(ctx context.Context, fsys vfs.FS, path string) (err error) {
 		return err
 	}
 	db.SetMaxOpenConns(1)
-	for _, s := range []string{"BEGIN IMMEDIATE", schema, setApplicationID, setUserVersion, "COMMIT", "PRAGMA journal_mode=wal"} {
+	for _, s := range []string{"BEGIN IMMEDIATE", schema, setApplicationID, setUserVersion, "COMMIT",
+		"PRAGMA journal_mode=wal"} {
 		if _, err = db.ExecContext(ctx, s); err != nil {
 			break
 		}
@@ -192,7 +194,8 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 			WithHint("move it away, or use another home: COPPICE_HOME=DIR coppice ls")
 	case v > schemaVersion:
 		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
-			WithHint("update with: go install github.com/coppice-dev/coppice/cmd/coppice@latest; or use another home: COPPICE_HOME=DIR coppice ls")
+			WithHint("update with: go install github.com/coppice-dev/coppice/cmd/coppice@latest; or use another home: " +
+				"COPPICE_HOME=DIR coppice ls")
 	case v >= 1 && v < schemaVersion:
 		if err := d.upgrade(ctx, int(v)); err != nil {
 			return err
@@ -242,7 +245,8 @@ func bare(sql string) string {
 // checkSchema finds a schema that is not, but for comments, the one of this
 // version: then nothing that follows could be trusted.
 func (d *DB) checkSchema(ctx context.Context, schema string, version int) error {
-	rows, err := d.writer.conn.QueryContext(ctx, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+	rows, err := d.writer.conn.QueryContext(ctx,
+		"SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
 	if err != nil {
 		return err
 	}
@@ -256,7 +260,8 @@ func (d *DB) checkSchema(ctx context.Context, schema string, version int) error 
 		if strings.Contains(bare(schema), bare(made)+";") {
 			return nil
 		}
-		return fault.New(fault.Corrupt, "%s is damaged: its schema is not that of version %d", d.path, version).WithHint(corruptHint)
+		return fault.New(fault.Corrupt, "%s is damaged: its schema is not that of version %d", d.path, version).
+			WithHint(corruptHint)
 	})
 	if err == nil && n != strings.Count(schema, "\nCREATE ") {
 		err = fault.New(fault.Corrupt, "%s is damaged: its schema lacks something", d.path).WithHint(corruptHint)
@@ -276,7 +281,8 @@ func (d *DB) Check(ctx context.Context) error {
 			if err := s.Scan(&table); err != nil {
 				return err
 			}
-			return fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to what is not there", d.path, table).WithHint(corruptHint)
+			return fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to what is not there", d.path, table).
+				WithHint(corruptHint)
 		})
 	})
 }

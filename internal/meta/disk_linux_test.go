@@ -64,7 +64,8 @@ func TestFullDisk(t *testing.T) {
 	// Everything that was acknowledged before the disk was full.
 	var acknowledged int
 	add := func() error {
-		s := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseExec, Message: strings.Repeat("m", 8000), Created: epoch}
+		s := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseExec,
+			Message: strings.Repeat("m", 8000), Created: epoch}
 		r := timeline.Route{Top: s.ID, Below: rec.Head, Layer: newLayer(t)}
 		err := d.AddSnapshot(ctx, s, &r, 0, func(r *Sandbox) { r.Head = s.ID })
 		if err == nil {
@@ -90,7 +91,8 @@ func TestFullDisk(t *testing.T) {
 		t.Helper()
 		h := must(d.History(ctx, rec.ID))(t)
 		if len(h.Snapshots) != acknowledged+1 || h.Head != rec.Head || h.Depth(h.Head) != acknowledged {
-			t.Fatalf("%d snapshots, head %s; %d were acknowledged, the last as %s", len(h.Snapshots), h.Head, acknowledged, rec.Head)
+			t.Fatalf("%d snapshots, head %s; %d were acknowledged, the last as %s", len(h.Snapshots), h.Head,
+				acknowledged, rec.Head)
 		}
 	}
 	check()

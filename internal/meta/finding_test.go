@@ -28,7 +28,8 @@ func TestFindings_WhatTheHostHasGivenIsFinal(t *testing.T) {
 		{has("6.2"), has("6.1")},
 	} {
 		got := must(d.AddFindings(t.Context(), []Finding{step.found, other}))(t)
-		if want := []Finding{step.want, other}; !slices.Equal(got, want) || !slices.Equal(must(d.Findings(t.Context()))(t), want) {
+		if want := []Finding{step.want, other}; !slices.Equal(got, want) ||
+			!slices.Equal(must(d.Findings(t.Context()))(t), want) {
 			t.Errorf("after %+v: %+v", step.found, got)
 		}
 	}

@@ -21,9 +21,11 @@ const (
 )
 
 const (
-	keyHint = "put it back from a backup. Files and history need no key: if it is gone for good, go on without what it sealed: echo lost >%s"
+	keyHint = "put it back from a backup. Files and history need no key: if it is gone for good, go on without what it " +
+		"sealed: echo lost >%s"
 	// lostNotice is what people are told of each sandbox then.
-	lostNotice = "the key is lost that its environment, its policy and the command that it ran were sealed by, and they with it"
+	lostNotice = "the key is lost that its environment, its policy and the command that it ran were sealed by, and " +
+		"they with it"
 )
 
 // Derive gives the secret of a key for a purpose, for package seal: what belongs to the
@@ -43,7 +45,8 @@ func (d *DB) openKey(ctx context.Context) error {
 	switch {
 	case err == nil && (sealedBy == "" || sealedBy == d.key.ID()):
 	case err == nil:
-		return fault.New(fault.Corrupt, "the key %s is not the one that %s is sealed by", file, d.path).WithHint(keyHint, file)
+		return fault.New(fault.Corrupt, "the key %s is not the one that %s is sealed by", file, d.path).
+			WithHint(keyHint, file)
 	case given && sealedBy != "":
 		if err := d.forgetSealed(ctx); err != nil {
 			return err
@@ -53,7 +56,8 @@ func (d *DB) openKey(ctx context.Context) error {
 	case given, fault.Is(err, fault.NotFound) && sealedBy == "":
 		d.key, err = seal.Make(d.fs, file)
 	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
-		return fault.New(fault.Corrupt, "what environments, commands and policies of sandboxes are sealed by").Because(err).WithHint(keyHint, file)
+		return fault.New(fault.Corrupt, "what environments, commands and policies of sandboxes are sealed by").Because(err).
+			WithHint(keyHint, file)
 	}
 	if err == nil && sealedBy == "" {
 		err = d.sealAll(ctx)
@@ -75,13 +79,15 @@ func (d *DB) sealAll(ctx context.Context) error {
 			c.Enforced = nil
 			return encodeConfig(d.key, c)
 		})
-		t.eachText("SELECT digest,text FROM policies", "UPDATE policies SET text=?2 WHERE digest=?1", func(text string) (any, error) {
-			return d.key.Seal(forPolicy, []byte(text))
-		})
-		t.eachText("SELECT key,answer FROM answers", "UPDATE answers SET answer=?2 WHERE key=?1", func(text string) (any, error) {
-			s, err := d.key.Seal(forAnswer, []byte(text))
-			return []byte(s), err
-		})
+		t.eachText("SELECT digest,text FROM policies", "UPDATE policies SET text=?2 WHERE digest=?1",
+			func(text string) (any, error) {
+				return d.key.Seal(forPolicy, []byte(text))
+			})
+		t.eachText("SELECT key,answer FROM answers", "UPDATE answers SET answer=?2 WHERE key=?1",
+			func(text string) (any, error) {
+				s, err := d.key.Seal(forAnswer, []byte(text))
+				return []byte(s), err
+			})
 		t.set(settingKey, d.key.ID())
 		return nil
 	})
@@ -108,9 +114,10 @@ func (d *DB) forgetSealed(ctx context.Context) error {
 
 // eachConfig replaces the configs of all sandboxes by what fn makes of them.
 func (t *tx) eachConfig(fn func(config string) (string, error)) {
-	t.eachText("SELECT id,config FROM sandboxes", "UPDATE sandboxes SET config=?2 WHERE id=?1", func(config string) (any, error) {
-		return fn(config)
-	})
+	t.eachText("SELECT id,config FROM sandboxes", "UPDATE sandboxes SET config=?2 WHERE id=?1",
+		func(config string) (any, error) {
+			return fn(config)
+		})
 }
 
 // eachText replaces values by what fn makes of them. They are read first, with their keys,

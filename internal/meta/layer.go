@@ -74,10 +74,12 @@ func (t *tx) markSealed(l Layer) int64 {
 
 // SnapshotOfLayer finds the snapshot whose route a layer is.
 func (d *DB) SnapshotOfLayer(ctx context.Context, id timeline.LayerID) (s timeline.Snapshot, err error) {
-	err = d.rows(ctx, "SELECT "+snapCols+" FROM routes o JOIN snapshots s ON o.top=s.id WHERE o.layer=? ORDER BY s.created LIMIT 1", func(sc scanner) (err error) {
-		s, err = scanSnapshot(sc)
-		return err
-	}, id)
+	err = d.rows(ctx,
+		"SELECT "+snapCols+" FROM routes o JOIN snapshots s ON o.top=s.id WHERE o.layer=? ORDER BY s.created LIMIT 1",
+		func(sc scanner) (err error) {
+			s, err = scanSnapshot(sc)
+			return err
+		}, id)
 	if err == nil && s.ID == "" {
 		err = fault.New(fault.NotFound, "no snapshot uses layer %s", id)
 	}
@@ -97,12 +99,15 @@ func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err err
 	// history, one that is their head, and all ancestors of these. CROSS JOIN
 	// begins at this history, however many others there are.
 	const query = owned + `, shared(id) AS (
-		SELECT s.id FROM line CROSS JOIN snapshots s ON s.id=line.id WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
-		UNION SELECT id FROM line WHERE EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=line.id AND c.id NOT IN (SELECT id FROM line))
+		SELECT s.id FROM line CROSS JOIN snapshots s ON s.id=line.id
+			WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
+		UNION SELECT id FROM line
+			WHERE EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=line.id AND c.id NOT IN (SELECT id FROM line))
 		UNION SELECT b.head FROM line CROSS JOIN sandboxes b ON b.head=line.id WHERE b.id<>?1
 		UNION SELECT s.parent FROM shared JOIN snapshots s ON s.id=shared.id WHERE s.parent IS NOT NULL
 	), used(layer,shared) AS (
-		SELECT r.layer, max(line.id IN (SELECT id FROM shared)) FROM line JOIN routes r ON r.top=line.id WHERE NOT r.merged GROUP BY r.layer
+		SELECT r.layer, max(line.id IN (SELECT id FROM shared)) FROM line JOIN routes r ON r.top=line.id
+			WHERE NOT r.merged GROUP BY r.layer
 	)
 	SELECT coalesce(sum(l.size) FILTER (WHERE NOT u.shared),0), coalesce(sum(l.size) FILTER (WHERE u.shared),0)
 	FROM used u JOIN layers l ON l.id=u.layer`
@@ -206,7 +211,8 @@ func (d *DB) DeleteSandbox(ctx context.Context, id timeline.SandboxID) (unused [
 		var head timeline.SnapshotID
 		t.each("SELECT head FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&head) }, id)
 		if t.exec("DELETE FROM sandboxes WHERE id=?", id) == 0 && t.err == nil {
-			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
+			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).
+				WithHint("see which there are with: coppice ls")
 		}
 		t.doom(candidates, id, head)
 		t.exec("DELETE FROM temp.doomed WHERE id IN (" + held + ")")
@@ -235,7 +241,8 @@ func (d *DB) LoseLayer(ctx context.Context, id timeline.LayerID) (moved []Moved,
 			UNION SELECT s.id FROM t JOIN snapshots s ON s.parent=t.id
 			UNION SELECT r.top FROM t JOIN routes r ON r.below=t.id AND NOT r.merged) SELECT id FROM t`, id)
 		var ids []timeline.SandboxID
-		t.each("SELECT id FROM sandboxes WHERE head IN (SELECT id FROM temp.doomed) OR mount IN (SELECT id FROM temp.doomed)", collect(&ids))
+		t.each("SELECT id FROM sandboxes WHERE head IN (SELECT id FROM temp.doomed) OR mount IN (SELECT id FROM temp.doomed)",
+			collect(&ids))
 		for _, sb := range ids {
 			if err := t.takeBack(sb, &moved); err != nil {
 				return err
@@ -265,7 +272,9 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 			rec.MountTop = head
 		}
 		rec.Head, rec.Redo = head, nil
-		rec.Notices = append(rec.Notices, "the power failed before its newest snapshots were safe: it is back at "+string(head)+"; what was found of them is under lost/ in COPPICE_HOME")
+		rec.Notices = append(rec.Notices,
+			"the power failed before its newest snapshots were safe: it is back at "+string(head)+
+				"; what was found of them is under lost/ in COPPICE_HOME")
 		*moved = append(*moved, Moved{Name: rec.Name, Head: head})
 		return nil
 	})

@@ -62,10 +62,12 @@ func newLayer(t testing.TB) timeline.LayerID { return must(timeline.NewLayerID(r
 // box makes a sandbox whose first snapshot stands on parent.
 func box(t testing.TB, d *DB, name string, parent timeline.SnapshotID) Sandbox {
 	t.Helper()
-	s := timeline.Snapshot{ID: newSnap(t), Sandbox: newBox(t), Parent: parent, Cause: timeline.CauseImport, Message: "first of " + name, Created: epoch}
+	s := timeline.Snapshot{ID: newSnap(t), Sandbox: newBox(t), Parent: parent, Cause: timeline.CauseImport,
+		Message: "first of " + name, Created: epoch}
 	rec := Sandbox{ID: s.Sandbox, Name: name, Created: epoch, Head: s.ID, MountTop: s.ID, Gen: 1, Config: Config{
 		From: "the host", Base: "host", Host: true, Driver: "overlay", Tier: "process", User: "me", Net: "off",
-		Env: []string{"A=1"}, Limits: wire.Limits{Pids: 512}, Enforced: []wire.Enforcement{{Name: "seccomp", State: wire.EnforcedOn}},
+		Env: []string{"A=1"}, Limits: wire.Limits{Pids: 512},
+		Enforced: []wire.Enforcement{{Name: "seccomp", State: wire.EnforcedOn}},
 	}}
 	ok(t, d.CreateSandbox(t.Context(), rec, s))
 	return rec
@@ -118,7 +120,8 @@ func TestRecordsSurviveReopening(t *testing.T) {
 	r := timeline.Route{Top: s.ID, Below: rec.Head, Layer: newLayer(t)}
 	intent := must(d.BeginIntent(ctx, "adopt", map[string]string{"layer": string(r.Layer)}))(t)
 	other := must(d.BeginIntent(ctx, "other", 7))(t)
-	ok(t, d.AddSnapshot(ctx, s, &r, intent, func(x *Sandbox) { x.Head, x.Gen, x.Redo = s.ID, 2, []timeline.SnapshotID{rec.Head} }))
+	ok(t, d.AddSnapshot(ctx, s, &r, intent,
+		func(x *Sandbox) { x.Head, x.Gen, x.Redo = s.ID, 2, []timeline.SnapshotID{rec.Head} }))
 	ok(t, d.SetTag(ctx, rec.ID, "good", s.ID))
 	ok(t, d.SetSetting(ctx, "boot_id", "x"))
 	ok(t, d.SetSetting(ctx, "boot_id", "y"))
@@ -142,16 +145,19 @@ func TestRecordsSurviveReopening(t *testing.T) {
 		t.Errorf("by id: %+v", byID)
 	}
 	h := must(d.History(ctx, rec.ID))(t)
-	if g := h.Snapshots[s.ID]; g.Message != odd || *g.Exit != 137 || !g.Created.Equal(s.Created) || !g.Sealed || g.Stats != s.Stats || g.Parent != s.Parent || g.Cause != s.Cause {
+	if g := h.Snapshots[s.ID]; g.Message != odd || *g.Exit != 137 || !g.Created.Equal(s.Created) || !g.Sealed ||
+		g.Stats != s.Stats || g.Parent != s.Parent || g.Cause != s.Cause {
 		t.Errorf("got %+v", g)
 	}
 	if len(h.Snapshots) != 2 || h.Head != s.ID || h.Tags["good"] != s.ID || h.Sandbox != rec.ID {
 		t.Errorf("history %+v", h)
 	}
-	if ls := must(d.Layers(ctx))(t); len(ls) != 1 || ls[0] != (Layer{ID: r.Layer, Sealed: true, Digest: "sha256:d", DiffID: "sha256:e", Size: 99}) {
+	if ls := must(d.Layers(ctx))(t); len(ls) != 1 ||
+		ls[0] != (Layer{ID: r.Layer, Sealed: true, Digest: "sha256:d", DiffID: "sha256:e", Size: 99}) {
 		t.Errorf("layers %+v", ls)
 	}
-	if is := must(d.Intents(ctx))(t); len(is) != 1 || is[0].ID != other || is[0].Kind != "other" || string(is[0].Body) != "7" {
+	if is := must(d.Intents(ctx))(t); len(is) != 1 || is[0].ID != other || is[0].Kind != "other" ||
+		string(is[0].Body) != "7" {
 		t.Errorf("intents %+v", is)
 	}
 	if v := must(d.Setting(ctx, "boot_id"))(t); v != "y" {
@@ -188,7 +194,8 @@ func TestWhatIsRefused(t *testing.T) {
 	fresh.Name = "web-9"
 	wantFault(t, d.CreateSandboxes(ctx, []Sandbox{fresh, again}, []timeline.Snapshot{first, first}), fault.Exists, "web-1")
 
-	s := timeline.Snapshot{ID: newSnap(t), Sandbox: "0123456789ab", Parent: rec.Head, Cause: timeline.CauseExec, Created: epoch}
+	s := timeline.Snapshot{ID: newSnap(t), Sandbox: "0123456789ab", Parent: rec.Head, Cause: timeline.CauseExec,
+		Created: epoch}
 	err = d.AddSnapshot(ctx, s, nil, 0, func(*Sandbox) {})
 	wantFault(t, err, fault.NotFound, "no sandbox 0123456789ab any more")
 	s.Sandbox, s.Parent = rec.ID, "ffffffffffff"
@@ -200,11 +207,13 @@ func TestWhatIsRefused(t *testing.T) {
 		t.Errorf("a snapshot twice: %v", err)
 	}
 	boom := fault.New(fault.Conflict, "boom")
-	if err := d.UpdateSandbox(ctx, rec.ID, func(r *Sandbox) error { r.Name = "gone"; return boom }); !fault.Is(err, fault.Conflict) {
+	if err := d.UpdateSandbox(ctx, rec.ID,
+		func(r *Sandbox) error { r.Name = "gone"; return boom }); !fault.Is(err, fault.Conflict) {
 		t.Errorf("error of fn: %v", err)
 	}
 	wantFault(t, d.SetTag(ctx, rec.ID, "t", "ffffffffffff"), fault.NotFound, "ffffffffffff")
-	wantFault(t, d.AddRoute(ctx, timeline.Route{Top: rec.Head, Below: "ffffffffffff", Layer: newLayer(t), Merged: true}), fault.NotFound, "ffffffffffff")
+	wantFault(t, d.AddRoute(ctx, timeline.Route{Top: rec.Head, Below: "ffffffffffff", Layer: newLayer(t), Merged: true}),
+		fault.NotFound, "ffffffffffff")
 	if _, err := d.DeleteSandbox(ctx, "ffffffffffff"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("delete an unknown sandbox: %v", err)
 	}
@@ -238,7 +247,8 @@ func TestMomentsFollowHead(t *testing.T) {
 	ok(t, d.UpdateSandbox(ctx, rec.ID, func(r *Sandbox) error { r.Net = "host"; return nil }))
 	h := must(d.History(ctx, rec.ID))(t)
 	now := epoch.Add(10 * time.Minute)
-	for ref, want := range map[string]timeline.SnapshotID{"@{10m}": first, "@{9m30s}": first, "@{9m}": second, "@{8m1s}": second, "@{8m}": first, "@{0s}": first} {
+	for ref, want := range map[string]timeline.SnapshotID{"@{10m}": first, "@{9m30s}": first, "@{9m}": second,
+		"@{8m1s}": second, "@{8m}": first, "@{0s}": first} {
 		if got, err := h.Resolve(ref, now); got != want || err != nil {
 			t.Errorf("%s = %s, %v; want %s", ref, got, err, want)
 		}
@@ -370,7 +380,8 @@ func TestDeleteInTheMiddle(t *testing.T) {
 	wantFault(t, err, fault.NotFound, "any more")
 
 	// A snapshot that changed nothing goes without a merge.
-	none := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseManual, Created: epoch}
+	none := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseManual,
+		Created: epoch}
 	ok(t, d.AddSnapshot(ctx, none, nil, 0, func(r *Sandbox) { r.Head = none.ID }))
 	rec.Head = none.ID
 	top := snap(t, d, &rec, "d")
@@ -389,8 +400,10 @@ func TestBases(t *testing.T) {
 	ctx := t.Context()
 	d := open(t)
 	add := func(key string, minute int, parent timeline.SnapshotID) (Base, timeline.Route) {
-		s := timeline.Snapshot{ID: newSnap(t), Parent: parent, Cause: timeline.CauseImport, Created: epoch, Stats: timeline.Stats{Bytes: 10 + int64(minute)}}
-		b := Base{ID: string(s.ID), Key: key, Top: s.ID, Label: "host", Print: "p", Created: epoch.Add(time.Duration(minute) * time.Minute)}
+		s := timeline.Snapshot{ID: newSnap(t), Parent: parent, Cause: timeline.CauseImport, Created: epoch,
+			Stats: timeline.Stats{Bytes: 10 + int64(minute)}}
+		b := Base{ID: string(s.ID), Key: key, Top: s.ID, Label: "host", Print: "p",
+			Created: epoch.Add(time.Duration(minute) * time.Minute)}
 		r := timeline.Route{Top: s.ID, Below: parent, Layer: newLayer(t)}
 		ok(t, d.AddBase(ctx, b, s, r))
 		return b, r

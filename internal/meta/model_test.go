@@ -162,7 +162,8 @@ func (w *world) anySnap(t *rapid.T, id timeline.SandboxID) timeline.SnapshotID {
 
 func (w *world) create(t *rapid.T, parent timeline.SnapshotID) {
 	w.named++
-	s := timeline.Snapshot{ID: newSnap(w.tb(t)), Sandbox: newBox(w.tb(t)), Parent: parent, Cause: timeline.CauseFork, Created: epoch}
+	s := timeline.Snapshot{ID: newSnap(w.tb(t)), Sandbox: newBox(w.tb(t)), Parent: parent, Cause: timeline.CauseFork,
+		Created: epoch}
 	rec := Sandbox{ID: s.Sandbox, Name: fmt.Sprint("box-", w.named), Created: epoch, Head: s.ID, MountTop: s.ID, Gen: 1}
 	if err := w.d.CreateSandbox(t.Context(), rec, s); err != nil {
 		t.Fatal(err)
@@ -194,9 +195,11 @@ func TestAgainstMaps(t *testing.T) {
 		defer d.Close()
 		w := &world{
 			d: d, boxes: map[timeline.SandboxID]timeline.SnapshotID{}, owner: map[timeline.SnapshotID]timeline.SandboxID{},
-			parent: map[timeline.SnapshotID]timeline.SnapshotID{}, files: map[timeline.SnapshotID]files{}, layers: map[timeline.LayerID]files{},
+			parent: map[timeline.SnapshotID]timeline.SnapshotID{}, files: map[timeline.SnapshotID]files{},
+			layers: map[timeline.LayerID]files{},
 		}
-		layer := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "base"}), rapid.SampledFrom([]string{"", "1", "2"}), 1, 3)
+		layer := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "base"}),
+			rapid.SampledFrom([]string{"", "1", "2"}), 1, 3)
 		ctx := t.Context()
 		w.create(t, "")
 		t.Repeat(map[string]func(*rapid.T){
@@ -205,7 +208,8 @@ func TestAgainstMaps(t *testing.T) {
 			"fork":   func(t *rapid.T) { w.create(t, w.anySnap(t, w.anyBox(t))) },
 			"snapshot": func(t *rapid.T) {
 				id := w.anyBox(t)
-				s := timeline.Snapshot{ID: newSnap(w.tb(t)), Sandbox: id, Parent: w.boxes[id], Cause: timeline.CauseExec, Created: epoch}
+				s := timeline.Snapshot{ID: newSnap(w.tb(t)), Sandbox: id, Parent: w.boxes[id], Cause: timeline.CauseExec,
+					Created: epoch}
 				below := s.Parent // or any older one, when the index was lost
 				if up := w.parent[below]; up != "" && rapid.Bool().Draw(t, "older") {
 					below = up

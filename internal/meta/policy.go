@@ -46,7 +46,8 @@ func (t *tx) kept(digest, text string) bool {
 		if t.err == nil {
 			t.err = err
 		}
-		t.exec("INSERT INTO policies VALUES(?,?) ON CONFLICT(digest) DO UPDATE SET text=excluded.text WHERE text<>excluded.text", digest, sealed)
+		t.exec("INSERT INTO policies VALUES(?,?) ON CONFLICT(digest) DO UPDATE SET text=excluded.text WHERE "+
+			"text<>excluded.text", digest, sealed)
 		return true
 	}
 	found := false
@@ -56,7 +57,8 @@ func (t *tx) kept(digest, text string) bool {
 
 // dropPolicies forgets the policies that no sandbox names.
 func (t *tx) dropPolicies() {
-	t.exec("DELETE FROM policies WHERE digest NOT IN (SELECT json_extract(config,'$.policy') FROM sandboxes WHERE json_extract(config,'$.policy') IS NOT NULL" +
+	t.exec("DELETE FROM policies WHERE digest NOT IN (SELECT json_extract(config,'$.policy') FROM sandboxes WHERE " +
+		"json_extract(config,'$.policy') IS NOT NULL" +
 		" UNION SELECT json_extract(config,'$.origins') FROM sandboxes WHERE json_extract(config,'$.origins') IS NOT NULL)")
 }
 

@@ -17,8 +17,10 @@ func TestPoliciesAreKeptAsLongAsASandboxNamesThem(t *testing.T) {
 	d := must(Open(ctx, filepath.Join(t.TempDir(), "meta.db")))(t)
 	defer d.Close()
 	create := func(id, policy, text string) error {
-		first := timeline.Snapshot{ID: timeline.SnapshotID(id + "first0"), Sandbox: timeline.SandboxID(id), Cause: timeline.CauseImport, Created: time.Now()}
-		rec := Sandbox{ID: timeline.SandboxID(id), Name: id, Created: time.Now(), Head: first.ID, MountTop: first.ID, Gen: 1, PolicyText: text}
+		first := timeline.Snapshot{ID: timeline.SnapshotID(id + "first0"), Sandbox: timeline.SandboxID(id),
+			Cause: timeline.CauseImport, Created: time.Now()}
+		rec := Sandbox{ID: timeline.SandboxID(id), Name: id, Created: time.Now(), Head: first.ID, MountTop: first.ID, Gen: 1,
+			PolicyText: text}
 		rec.Policy = policy
 		return d.CreateSandbox(ctx, rec, first)
 	}
@@ -30,13 +32,15 @@ func TestPoliciesAreKeptAsLongAsASandboxNamesThem(t *testing.T) {
 	ok(t, create("three", "", ""))
 	is := func(digest, want string) {
 		t.Helper()
-		if got, err := d.Policy(ctx, digest); got != want || (err != nil) != (want == "") || err != nil && !fault.Is(err, fault.Corrupt) {
+		if got, err := d.Policy(ctx, digest); got != want || (err != nil) != (want == "") || err != nil &&
+			!fault.Is(err, fault.Corrupt) {
 			t.Errorf("%s is %q, %v; want %q", digest, got, err, want)
 		}
 	}
 	is("sha256:a", "A")
 	ok(t, d.UpdateSandbox(ctx, "one", func(r *Sandbox) error { r.Policy, r.PolicyText = "sha256:b", "B"; return nil }))
-	if err := d.UpdateSandbox(ctx, "one", func(r *Sandbox) error { r.Policy = "sha256:c"; return nil }); !fault.Is(err, fault.Corrupt) {
+	if err := d.UpdateSandbox(ctx, "one",
+		func(r *Sandbox) error { r.Policy = "sha256:c"; return nil }); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a change to a policy that there is not: %v", err)
 	}
 	must(d.DropUnreferenced(ctx))(t)

@@ -40,42 +40,51 @@ type TimedRule struct {
 // Config is the part of a record that is not searched for. What is in private as well is
 // sealed where it is kept.
 type Config struct {
-	From         string                `json:"from"` // for people
-	Base         string                `json:"base,omitempty"`
-	Host         bool                  `json:"host,omitempty"` // the base is the host itself
-	Root         string                `json:"root,omitempty"` // the directory of the host that the base's root has been; "" is none
-	HostPrint    string                `json:"host_print,omitempty"`
-	Driver       string                `json:"driver"`
-	DriverReason string                `json:"driver_reason,omitempty"`
-	Tier         string                `json:"tier"`
-	TierReason   string                `json:"tier_reason,omitempty"`
-	User         string                `json:"user"`
-	Net          string                `json:"net"`
-	Policy       string                `json:"policy,omitempty"`  // digest; "" in a record of before there were policies
-	Origins      string                `json:"origins,omitempty"` // digest of who said what of Policy, for people; "" where nobody knows
-	Timed        []TimedRule           `json:"timed,omitempty"`   // what holds for a time besides
-	Env          []string              `json:"env,omitempty"`
-	Learnt       []string              `json:"learnt,omitempty"` // variables of commands that are secret, as KEY=VALUE, the oldest first
-	Limits       wire.Limits           `json:"limits,omitzero"`
-	Strong       bool                  `json:"strong,omitempty"`      // refuse to start where less than all is enforced
-	Self         string                `json:"self,omitempty"`        // what the inside may do with its history; "" is wire.SelfRead
-	Enforced     []wire.Enforcement    `json:"enforced,omitempty"`    // as of the last start
-	Required     []string              `json:"required,omitempty"`    // protections that it, or what it was forked from, has run with
-	Redo         []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
-	Mark         string                `json:"mark,omitempty"`        // label of automatic snapshots
-	KeepRecent   int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
-	KeepForMS    int64                 `json:"keep_for_ms,omitempty"` // so too
-	Notices      []string              `json:"notices,omitempty"`     // what people must be told
-	Lost         bool                  `json:"lost,omitempty"`        // a power loss took its first snapshot, and so all of it
-	Halted       *Halt                 `json:"halted,omitempty"`      // the last time that it was stopped for what it did
-	Run          *wire.Run             `json:"run,omitempty"`         // the supervised command, also when it has ended
-	Again        bool                  `json:"again,omitempty"`       // Run is to be started again: a rewind is under way
-	Starting     bool                  `json:"starting,omitempty"`    // Run was asked for, and may not have begun
-	Expires      *time.Time            `json:"expires,omitempty"`
-	IdleStopMS   int64                 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0: never
-	Tournament   string                `json:"tournament,omitempty"`   // whose candidate's fork this is: gc removes it
-	Quarantine   *Quarantine           `json:"quarantine,omitempty"`   // nothing passes its gate; nil: it is a sandbox of its own
-	Repo         *Repo                 `json:"repo,omitempty"`         // the repository of the host that it works on; nil is none
+	From string `json:"from"` // for people
+	Base string `json:"base,omitempty"`
+	Host bool   `json:"host,omitempty"` // the base is the host itself
+	// the directory of the host that the base's root has been; "" is none
+	Root         string `json:"root,omitempty"`
+	HostPrint    string `json:"host_print,omitempty"`
+	Driver       string `json:"driver"`
+	DriverReason string `json:"driver_reason,omitempty"`
+	Tier         string `json:"tier"`
+	TierReason   string `json:"tier_reason,omitempty"`
+	User         string `json:"user"`
+	Net          string `json:"net"`
+	Policy       string `json:"policy,omitempty"` // digest; "" in a record of before there were policies
+	// digest of who said what of Policy, for people; "" where nobody knows
+	Origins string      `json:"origins,omitempty"`
+	Timed   []TimedRule `json:"timed,omitempty"` // what holds for a time besides
+	Env     []string    `json:"env,omitempty"`
+	// variables of commands that are secret, as KEY=VALUE, the oldest first
+	Learnt []string    `json:"learnt,omitempty"`
+	Limits wire.Limits `json:"limits,omitzero"`
+	Strong bool        `json:"strong,omitempty"` // refuse to start where less than all is enforced
+	// what the inside may do with its history; "" is wire.SelfRead
+	Self     string             `json:"self,omitempty"`
+	Enforced []wire.Enforcement `json:"enforced,omitempty"` // as of the last start
+	// protections that it, or what it was forked from, has run with
+	Required   []string              `json:"required,omitempty"`
+	Redo       []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
+	Mark       string                `json:"mark,omitempty"`        // label of automatic snapshots
+	KeepRecent int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
+	KeepForMS  int64                 `json:"keep_for_ms,omitempty"` // so too
+	Notices    []string              `json:"notices,omitempty"`     // what people must be told
+	// a power loss took its first snapshot, and so all of it
+	Lost     bool       `json:"lost,omitempty"`
+	Halted   *Halt      `json:"halted,omitempty"`   // the last time that it was stopped for what it did
+	Run      *wire.Run  `json:"run,omitempty"`      // the supervised command, also when it has ended
+	Again    bool       `json:"again,omitempty"`    // Run is to be started again: a rewind is under way
+	Starting bool       `json:"starting,omitempty"` // Run was asked for, and may not have begun
+	Expires  *time.Time `json:"expires,omitempty"`
+	// after so long without use its processes are stopped; 0: never
+	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
+	Tournament string `json:"tournament,omitempty"` // whose candidate's fork this is: gc removes it
+	// nothing passes its gate; nil: it is a sandbox of its own
+	Quarantine *Quarantine `json:"quarantine,omitempty"`
+	// the repository of the host that it works on; nil is none
+	Repo *Repo `json:"repo,omitempty"`
 }
 
 // Repo is a git repository that a sandbox works on. Commits are full names.
@@ -151,7 +160,8 @@ func scanSandbox(s scanner, key seal.Key, seen *decoded) (rec Sandbox, err error
 		return rec, fault.New(fault.Corrupt, "record of sandbox %s", rec.ID).Because(err).WithHint(corruptHint)
 	}
 	if seen.config != nil {
-		c.Env, c.Redo, c.Notices, c.Timed = slices.Clip(c.Env), slices.Clip(c.Redo), slices.Clip(c.Notices), slices.Clip(c.Timed)
+		c.Env, c.Redo, c.Notices, c.Timed = slices.Clip(c.Env), slices.Clip(c.Redo), slices.Clip(c.Notices),
+			slices.Clip(c.Timed)
 		seen.config[string(config)], seen.enforced[string(enforced)] = c, slices.Clip(e)
 	}
 	rec.Config = c
@@ -163,11 +173,12 @@ func scanSandbox(s scanner, key seal.Key, seen *decoded) (rec Sandbox, err error
 // with the names that are near.
 func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) {
 	found := false
-	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1", func(s scanner) (err error) {
-		found = true
-		rec, err = scanSandbox(s, d.key, nil)
-		return err
-	}, name)
+	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1",
+		func(s scanner) (err error) {
+			found = true
+			rec, err = scanSandbox(s, d.key, nil)
+			return err
+		}, name)
 	if err == nil && !found {
 		return rec, d.unknown(ctx, name)
 	}
@@ -177,10 +188,11 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 // Head gives the head of a sandbox, which is found as Sandbox finds it.
 func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, err error) {
 	found := false
-	err = d.rows(ctx, "SELECT head FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1", func(s scanner) error {
-		found = true
-		return s.Scan(&head)
-	}, name)
+	err = d.rows(ctx, "SELECT head FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1",
+		func(s scanner) error {
+			found = true
+			return s.Scan(&head)
+		}, name)
 	if err == nil && !found {
 		return "", d.unknown(ctx, name)
 	}
@@ -191,11 +203,12 @@ func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, e
 // it, or NotFound.
 func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err error) {
 	found := false
-	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE head=?1 OR mount=?1 ORDER BY head=?1 DESC LIMIT 1", func(s scanner) (err error) {
-		found = true
-		rec, err = scanSandbox(s, d.key, nil)
-		return err
-	}, id)
+	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE head=?1 OR mount=?1 ORDER BY head=?1 DESC LIMIT 1",
+		func(s scanner) (err error) {
+			found = true
+			rec, err = scanSandbox(s, d.key, nil)
+			return err
+		}, id)
 	if err == nil && !found {
 		err = fault.New(fault.NotFound, "no sandbox is at snapshot %s", id)
 	}
@@ -204,7 +217,8 @@ func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err e
 
 // Taken reports whether a new sandbox cannot have that name.
 func (d *DB) Taken(ctx context.Context, name string) (taken bool, err error) {
-	err = d.rows(ctx, "SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1", func(scanner) error { taken = true; return nil }, name)
+	err = d.rows(ctx, "SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1",
+		func(scanner) error { taken = true; return nil }, name)
 	return taken, err
 }
 
@@ -259,7 +273,9 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 
 // CreateSandboxOn is CreateSandbox for one that begins with something of its own: r is the
 // route of first. intent, which was begun for it, ends in the same transaction; 0 is none.
-func (d *DB) CreateSandboxOn(ctx context.Context, rec Sandbox, first timeline.Snapshot, r timeline.Route, intent int64) error {
+func (d *DB) CreateSandboxOn(
+	ctx context.Context, rec Sandbox, first timeline.Snapshot, r timeline.Route, intent int64,
+) error {
 	return d.tx(ctx, func(t *tx) error {
 		if err := t.createSandboxes([]Sandbox{rec}, []timeline.Snapshot{first}); err != nil {
 			return err
@@ -274,12 +290,14 @@ func (t *tx) createSandboxes(recs []Sandbox, firsts []timeline.Snapshot) error {
 	for i := range recs {
 		r := &recs[i]
 		taken := false
-		t.each("SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1 OR id=?2", func(scanner) error { taken = true; return nil }, r.Name, r.ID)
+		t.each("SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1 OR id=?2",
+			func(scanner) error { taken = true; return nil }, r.Name, r.ID)
 		if taken {
 			return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
 				WithHint("choose another name, or remove it: coppice rm %s", r.Name)
 		}
-		if i == 0 || r.Policy != recs[i-1].Policy || r.PolicyText != "" || r.Origins != recs[i-1].Origins || r.OriginsText != "" {
+		if i == 0 || r.Policy != recs[i-1].Policy || r.PolicyText != "" || r.Origins != recs[i-1].Origins ||
+			r.OriginsText != "" {
 			if err := t.pin(r); err != nil {
 				return err
 			}
@@ -324,7 +342,8 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 		return "", "", t.err
 	}
 	if !found {
-		return "", "", fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
+		return "", "", fault.New(fault.NotFound, "there is no sandbox %s any more", id).
+			WithHint("see which there are with: coppice ls")
 	}
 	name, before, redo, policy, origins := rec.Name, rec.Head, slices.Clone(rec.Redo), rec.Policy, rec.Origins
 	if err := fn(&rec); err != nil {
@@ -339,7 +358,8 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	if err != nil {
 		return "", "", fmt.Errorf("record of sandbox %s: %w", id, err)
 	}
-	t.exec("UPDATE sandboxes SET head=?,mount=?,gen=?,config=?,enforced=? WHERE id=?", rec.Head, rec.MountTop, rec.Gen, config, enforced, id)
+	t.exec("UPDATE sandboxes SET head=?,mount=?,gen=?,config=?,enforced=? WHERE id=?", rec.Head, rec.MountTop, rec.Gen,
+		config, enforced, id)
 	if rec.Name != name {
 		t.exec("UPDATE sandboxes SET name=? WHERE id=?", rec.Name, id)
 	}
@@ -368,7 +388,8 @@ func (d *DB) SetTag(ctx context.Context, id timeline.SandboxID, name string, sna
 		if err := t.mustExist(snap); err != nil {
 			return err
 		}
-		t.exec("INSERT INTO tags VALUES(?,?,?) ON CONFLICT(sandbox,name) DO UPDATE SET snapshot=excluded.snapshot", id, name, snap)
+		t.exec("INSERT INTO tags VALUES(?,?,?) ON CONFLICT(sandbox,name) DO UPDATE SET snapshot=excluded.snapshot", id,
+			name, snap)
 		return nil
 	})
 }

@@ -39,7 +39,9 @@ type stored struct {
 
 // sealConfig gives a config as it is kept.
 func sealConfig(key seal.Key, c Config) (s stored, err error) {
-	p, err := json.Marshal(private{From: c.From, Timed: c.Timed, Env: c.Env, Learnt: c.Learnt, Mark: c.Mark, Notices: c.Notices, Halted: c.Halted, Run: c.Run})
+	p, err := json.Marshal(
+		private{From: c.From, Timed: c.Timed, Env: c.Env, Learnt: c.Learnt, Mark: c.Mark, Notices: c.Notices,
+			Halted: c.Halted, Run: c.Run})
 	if err != nil {
 		return s, err
 	}

@@ -49,10 +49,12 @@ func alike(t testing.TB, a, b Config) bool {
 
 // hide has the secret in all that a record has room for.
 func hide(r *Sandbox) {
-	r.From, r.Env, r.Learnt, r.Mark, r.Notices = "https://me:"+secret+"@host/", []string{"A=" + secret}, []string{"B=" + secret}, secret, []string{secret}
+	r.From, r.Env, r.Learnt, r.Mark, r.Notices = "https://me:"+secret+"@host/", []string{"A=" + secret},
+		[]string{"B=" + secret}, secret, []string{secret}
 	r.Halted = &Halt{At: epoch, Why: secret}
 	r.Timed = []TimedRule{{Rule: "host/" + secret, Until: epoch}}
-	r.Run = &wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"cmd", secret}, Env: []string{"B=" + secret}, Dir: secret}, Exec: "x", Exit: &wire.Exit{Message: secret}}
+	r.Run = &wire.Run{RunRequest: wire.RunRequest{Cmd: []string{"cmd", secret}, Env: []string{"B=" + secret}, Dir: secret},
+		Exec: "x", Exit: &wire.Exit{Message: secret}}
 }
 
 // TestNoSecretLiesInTheDatabase: not while it is written, in no file of it, nor after.
@@ -81,7 +83,8 @@ func TestNoSecretLiesInTheDatabase(t *testing.T) {
 	is := func() {
 		t.Helper()
 		all := must(d.Sandboxes(ctx))(t)
-		if got := must(d.Sandbox(ctx, "a"))(t); !alike(t, got.Config, want.Config) || len(all) != 1 || !alike(t, all[0].Config, want.Config) {
+		if got := must(d.Sandbox(ctx, "a"))(t); !alike(t, got.Config, want.Config) || len(all) != 1 ||
+			!alike(t, all[0].Config, want.Config) {
 			t.Errorf("got %+v; want %+v", got, want)
 		}
 		if got := must(d.Policy(ctx, "sha256:p"))(t); got != "env: "+secret {
@@ -241,7 +244,8 @@ func TestWithoutTheKey(t *testing.T) {
 	d = must(Open(ctx, path))(t)
 	for range 2 {
 		got := must(d.Sandbox(ctx, "a"))(t)
-		if got.Head != rec.Head || got.Driver != rec.Driver || len(got.Env) > 0 || got.Run != nil || got.Again || !slices.Equal(got.Notices, []string{lostNotice}) {
+		if got.Head != rec.Head || got.Driver != rec.Driver || len(got.Env) > 0 || got.Run != nil || got.Again ||
+			!slices.Equal(got.Notices, []string{lostNotice}) {
 			t.Errorf("got %+v", got)
 		}
 		if h := must(d.History(ctx, rec.ID))(t); len(h.Snapshots) != 2 {
@@ -283,7 +287,8 @@ func TestAConfigComesBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.String()
 		list := rapid.SliceOfN(text, 0, 3)
-		c := Config{From: text.Draw(rt, "from"), Driver: text.Draw(rt, "driver"), Env: list.Draw(rt, "env"), Mark: text.Draw(rt, "mark"), Notices: list.Draw(rt, "notices"),
+		c := Config{From: text.Draw(rt, "from"), Driver: text.Draw(rt, "driver"), Env: list.Draw(rt, "env"),
+			Mark: text.Draw(rt, "mark"), Notices: list.Draw(rt, "notices"),
 			Policy: text.Draw(rt, "policy"), Redo: []timeline.SnapshotID{"x"}}
 		s, err := encodeConfig(key, c)
 		if err != nil {

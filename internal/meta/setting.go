@@ -45,7 +45,8 @@ func (d *DB) BeginIntent(ctx context.Context, kind string, body any) (id int64, 
 		return 0, fmt.Errorf("intent %s: %w", kind, err)
 	}
 	err = d.tx(ctx, func(t *tx) error {
-		t.each("INSERT INTO intents(kind,body) VALUES(?,?) RETURNING id", func(s scanner) error { return s.Scan(&id) }, kind, string(b))
+		t.each("INSERT INTO intents(kind,body) VALUES(?,?) RETURNING id", func(s scanner) error { return s.Scan(&id) },
+			kind, string(b))
 		return nil
 	})
 	return id, err

@@ -37,7 +37,8 @@ func scanSnapshot(sc scanner) (s timeline.Snapshot, err error) {
 	var created int64
 	var exit sql.NullInt64
 	var memory sql.NullString
-	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes, &s.Sealed, &memory)
+	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes,
+		&s.Sealed, &memory)
 	s.Created = time.UnixMicro(created).UTC()
 	if exit.Valid {
 		code := int(exit.Int64)
@@ -82,7 +83,8 @@ func (t *tx) addSnapshot(s timeline.Snapshot) {
 
 // addRoute records a route, and its layer unless that is there already.
 func (t *tx) addRoute(r timeline.Route) {
-	t.exec("INSERT INTO layers(id,merged,sealed,digest,diff_id,size) VALUES(?,?,0,'','',0) ON CONFLICT(id) DO NOTHING", r.Layer, r.Merged)
+	t.exec("INSERT INTO layers(id,merged,sealed,digest,diff_id,size) VALUES(?,?,0,'','',0) ON CONFLICT(id) DO NOTHING",
+		r.Layer, r.Merged)
 	t.exec("INSERT INTO routes(top,layer,below,merged) VALUES(?,?,?,?)", r.Top, r.Layer, orNull(r.Below), r.Merged)
 }
 
@@ -91,7 +93,8 @@ func (t *tx) mustExist(id timeline.SnapshotID) error {
 	found := false
 	t.each("SELECT 1 FROM snapshots WHERE id=?", func(scanner) error { found = true; return nil }, id)
 	if t.err == nil && !found {
-		return fault.New(fault.NotFound, "there is no snapshot %s any more", id).WithHint("see the history with: coppice log NAME")
+		return fault.New(fault.NotFound, "there is no snapshot %s any more", id).
+			WithHint("see the history with: coppice log NAME")
 	}
 	return t.err
 }
@@ -99,7 +102,9 @@ func (t *tx) mustExist(id timeline.SnapshotID) error {
 // AddSnapshot records a snapshot with its route (nil: it changed nothing), lets
 // fn change its sandbox's record, and ends intent (0: none), in one transaction.
 // fn must not use the database.
-func (d *DB) AddSnapshot(ctx context.Context, s timeline.Snapshot, r *timeline.Route, intent int64, fn func(*Sandbox)) error {
+func (d *DB) AddSnapshot(
+	ctx context.Context, s timeline.Snapshot, r *timeline.Route, intent int64, fn func(*Sandbox),
+) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.addSnapshot(s)
 		if r != nil {
@@ -118,7 +123,9 @@ func (d *DB) AddSnapshot(ctx context.Context, s timeline.Snapshot, r *timeline.R
 
 // Graft records snapshots of a sandbox with their routes, parents first, and lets fn change
 // its record, in one transaction. fn must not use the database.
-func (d *DB) Graft(ctx context.Context, id timeline.SandboxID, snaps []timeline.Snapshot, routes []timeline.Route, fn func(*Sandbox)) error {
+func (d *DB) Graft(
+	ctx context.Context, id timeline.SandboxID, snaps []timeline.Snapshot, routes []timeline.Route, fn func(*Sandbox),
+) error {
 	return d.tx(ctx, func(t *tx) error {
 		for i := range snaps {
 			t.addSnapshot(snaps[i])
@@ -149,7 +156,8 @@ func (d *DB) TakeOver(ctx context.Context, id timeline.SandboxID, top timeline.S
 		found := false
 		t.each("SELECT 1 FROM sandboxes WHERE id=?", func(scanner) error { found = true; return nil }, id)
 		if t.err == nil && !found {
-			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).WithHint("see which there are with: coppice ls")
+			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).
+				WithHint("see which there are with: coppice ls")
 		}
 		if err := t.mustExist(top); err != nil {
 			return err
@@ -186,7 +194,8 @@ func (d *DB) AddRoute(ctx context.Context, r timeline.Route) error {
 // History reads a sandbox's history, with the ancestors that it shares. The
 // history of an unknown sandbox is empty.
 func (d *DB) History(ctx context.Context, id timeline.SandboxID) (timeline.History, error) {
-	h := timeline.History{Sandbox: id, Snapshots: map[timeline.SnapshotID]timeline.Snapshot{}, Tags: map[string]timeline.SnapshotID{}}
+	h := timeline.History{Sandbox: id, Snapshots: map[timeline.SnapshotID]timeline.Snapshot{},
+		Tags: map[string]timeline.SnapshotID{}}
 	return h, d.view(ctx, func(v *view) {
 		v.each(owned+"SELECT "+snapCols+" FROM line JOIN snapshots s ON s.id=line.id", func(sc scanner) error {
 			s, err := scanSnapshot(sc)
@@ -242,7 +251,9 @@ func (d *DB) HasSnapshot(ctx context.Context, id timeline.SnapshotID) (there boo
 
 // Ground reads what a snapshot itself is built on: its parent and its routes. Both
 // are empty for an unknown one.
-func (d *DB) Ground(ctx context.Context, id timeline.SnapshotID) (parent timeline.SnapshotID, routes []timeline.Route, err error) {
+func (d *DB) Ground(
+	ctx context.Context, id timeline.SnapshotID,
+) (parent timeline.SnapshotID, routes []timeline.Route, err error) {
 	err = d.rows(ctx, `SELECT coalesce(s.parent,''),s.id,coalesce(r.below,''),coalesce(r.layer,''),coalesce(r.merged,0)
 		FROM snapshots s LEFT JOIN routes r ON r.top=s.id WHERE s.id=?`, func(s scanner) error {
 		var r timeline.Route
@@ -286,7 +297,9 @@ func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error)
 // whose records are gone. A snapshot that is some sandbox's head, or what a live
 // root stands on, is Conflict, and so is a led that lacks a route which meanwhile
 // ends in the snapshot. sealed are those layers of led that are safe on the disk.
-func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
+func (d *DB) DeleteSnapshot(
+	ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer,
+) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		unused, err = t.deleteSnapshot(id, led, sealed)
 		return err
@@ -296,7 +309,9 @@ func (d *DB) DeleteSnapshot(ctx context.Context, id timeline.SnapshotID, led []t
 
 // DropSnapshot is DeleteSnapshot for one that nobody asked for by name: it is
 // Conflict also when Held would list the snapshot.
-func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
+func (d *DB) DropSnapshot(
+	ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer,
+) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		unused, err = t.dropSnapshot(id, led, sealed)
 		return err
@@ -304,7 +319,9 @@ func (d *DB) DropSnapshot(ctx context.Context, id timeline.SnapshotID, led []tim
 	return unused, err
 }
 
-func (t *tx) dropSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed []Layer) (unused []timeline.LayerID, err error) {
+func (t *tx) dropSnapshot(
+	id timeline.SnapshotID, led []timeline.Route, sealed []Layer,
+) (unused []timeline.LayerID, err error) {
 	kept := false
 	t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
 	if kept {
@@ -315,7 +332,9 @@ func (t *tx) dropSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed [
 
 // DropRun is DropSnapshot for a run of snapshots, each the parent of the one before
 // it, in one transaction. led[i] is for ids[i].
-func (d *DB) DropRun(ctx context.Context, ids []timeline.SnapshotID, led [][]timeline.Route, sealed ...Layer) (unused []timeline.LayerID, err error) {
+func (d *DB) DropRun(
+	ctx context.Context, ids []timeline.SnapshotID, led [][]timeline.Route, sealed ...Layer,
+) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		for i, id := range ids {
 			gone, err := t.dropSnapshot(id, led[i], sealed)
@@ -349,12 +368,15 @@ func (d *DB) Held(ctx context.Context, id timeline.SandboxID) (map[timeline.Snap
 }
 
 // deleteSnapshot: see DB.DeleteSnapshot.
-func (t *tx) deleteSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed []Layer) (unused []timeline.LayerID, err error) {
+func (t *tx) deleteSnapshot(
+	id timeline.SnapshotID, led []timeline.Route, sealed []Layer,
+) (unused []timeline.LayerID, err error) {
 	if err := t.mustExist(id); err != nil {
 		return nil, err
 	}
 	var user string
-	t.each("SELECT name FROM sandboxes WHERE head=?1 OR mount=?1 LIMIT 1", func(s scanner) error { return s.Scan(&user) }, id)
+	t.each("SELECT name FROM sandboxes WHERE head=?1 OR mount=?1 LIMIT 1",
+		func(s scanner) error { return s.Scan(&user) }, id)
 	if user != "" {
 		return nil, fault.New(fault.Conflict, "sandbox %s is at snapshot %s", user, id).
 			WithHint("go elsewhere first: coppice checkout %s REF", user)
@@ -393,7 +415,8 @@ func (t *tx) deleteSnapshot(id timeline.SnapshotID, led []timeline.Route, sealed
 // them.
 func (t *tx) dropUnused(loose []timeline.LayerID) (unused []timeline.LayerID) {
 	for _, id := range loose {
-		t.each("DELETE FROM layers WHERE id=?1 AND NOT EXISTS (SELECT 1 FROM routes WHERE layer=?1) RETURNING id", collect(&unused), id)
+		t.each("DELETE FROM layers WHERE id=?1 AND NOT EXISTS (SELECT 1 FROM routes WHERE layer=?1) RETURNING id",
+			collect(&unused), id)
 	}
 	return unused
 }
@@ -422,12 +445,14 @@ type Base struct {
 
 // Base finds the newest base of a key, or NotFound.
 func (d *DB) Base(ctx context.Context, key string) (b Base, err error) {
-	err = d.rows(ctx, "SELECT id,key,top,label,print,created FROM bases WHERE key=? AND key<>'' ORDER BY created DESC LIMIT 1", func(s scanner) error {
-		var created int64
-		err := s.Scan(&b.ID, &b.Key, &b.Top, &b.Label, &b.Print, &created)
-		b.Created = time.UnixMicro(created).UTC()
-		return err
-	}, key)
+	err = d.rows(ctx,
+		"SELECT id,key,top,label,print,created FROM bases WHERE key=? AND key<>'' ORDER BY created DESC LIMIT 1",
+		func(s scanner) error {
+			var created int64
+			err := s.Scan(&b.ID, &b.Key, &b.Top, &b.Label, &b.Print, &created)
+			b.Created = time.UnixMicro(created).UTC()
+			return err
+		}, key)
 	if err == nil && b.ID == "" {
 		err = fault.New(fault.NotFound, "there is no base %q yet", key)
 	}
@@ -445,7 +470,8 @@ func (d *DB) AddBase(ctx context.Context, b Base, s timeline.Snapshot, r timelin
 	return d.tx(ctx, func(t *tx) error {
 		t.addSnapshot(s)
 		t.addRoute(r)
-		t.exec("INSERT INTO bases(id,key,top,label,print,created) VALUES(?,?,?,?,?,?)", b.ID, b.Key, b.Top, b.Label, b.Print, b.Created.UnixMicro())
+		t.exec("INSERT INTO bases(id,key,top,label,print,created) VALUES(?,?,?,?,?,?)", b.ID, b.Key, b.Top, b.Label, b.Print,
+			b.Created.UnixMicro())
 		return nil
 	})
 }

@@ -56,7 +56,8 @@ func (d *DB) AddToken(ctx context.Context, t Token) error {
 		return err
 	}
 	return d.tx(ctx, func(x *tx) error {
-		x.exec("INSERT INTO tokens("+tokenCols+") VALUES(?,?,?,?,?,?,?,?)", t.ID, t.Name, t.Scope, string(boxes), t.Created.UnixMicro(),
+		x.exec("INSERT INTO tokens("+tokenCols+") VALUES(?,?,?,?,?,?,?,?)", t.ID, t.Name, t.Scope, string(boxes),
+			t.Created.UnixMicro(),
 			moment(t.Expires), moment(t.Used), t.Hash)
 		return nil
 	})

@@ -20,8 +20,10 @@ func TestTokensAreKept(t *testing.T) {
 	ctx := t.Context()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	all := Token{ID: "00000001", Name: "all", Scope: "admin", Created: now, Hash: []byte("h1")}
-	some := Token{ID: "00000002", Name: "some", Scope: "read", Sandboxes: []string{"a"}, Created: now.Add(time.Second), Expires: now.Add(time.Hour), Hash: []byte("h2")}
-	none := Token{ID: "00000003", Name: "none", Scope: "read", Sandboxes: []string{}, Created: now.Add(2 * time.Second), Hash: []byte("h3")}
+	some := Token{ID: "00000002", Name: "some", Scope: "read", Sandboxes: []string{"a"}, Created: now.Add(time.Second),
+		Expires: now.Add(time.Hour), Hash: []byte("h2")}
+	none := Token{ID: "00000003", Name: "none", Scope: "read", Sandboxes: []string{}, Created: now.Add(2 * time.Second),
+		Hash: []byte("h3")}
 	for _, tok := range []Token{all, some, none} {
 		ok(t, d.AddToken(ctx, tok))
 	}
@@ -79,7 +81,8 @@ func TestVersionsBeforeAreOpened(t *testing.T) {
 	t.Parallel()
 	const five = "DROP TABLE redos"
 	const four = five + "; DROP TABLE memories"
-	for version, drop := range map[int]string{1: four + "; DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies", 2: four + "; DROP TABLE policies", 4: four, 5: five} {
+	for version, drop := range map[int]string{1: four + "; DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies",
+		2: four + "; DROP TABLE policies", 4: four, 5: five} {
 		path := sample(t)
 		redo := redoable(t, path)
 		older := func(more string) {
@@ -103,7 +106,8 @@ func TestVersionsBeforeAreOpened(t *testing.T) {
 			ok(t, d.Close())
 		}
 		older("CREATE TABLE redos (id TEXT)")
-		if _, err := Open(t.Context(), path); !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), fmt.Sprintf("version %d", version)) {
+		if _, err := Open(t.Context(), path); !fault.Is(err, fault.Corrupt) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("version %d", version)) {
 			t.Errorf("version %d with another table of redos: %v", version, err)
 		}
 	}
@@ -117,7 +121,8 @@ func redoable(t testing.TB, path string) (redo timeline.SnapshotID) {
 	snap(t, d, &rec, "to redo")
 	redo = rec.Head
 	snap(t, d, &rec, "head")
-	ok(t, d.UpdateSandbox(t.Context(), rec.ID, func(r *Sandbox) error { r.Redo = []timeline.SnapshotID{redo}; return nil }))
+	ok(t, d.UpdateSandbox(t.Context(), rec.ID,
+		func(r *Sandbox) error { r.Redo = []timeline.SnapshotID{redo}; return nil }))
 	ok(t, d.Close())
 	return redo
 }

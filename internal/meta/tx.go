@@ -207,7 +207,8 @@ func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 const (
 	noSpaceHint  = "nothing that was acknowledged is lost; free some space, for example with: coppice gc"
 	readOnlyHint = "give coppice a home that it can write: COPPICE_HOME=DIR coppice ls"
-	corruptHint  = "the layers are untouched; restore the database from a backup, or begin anew in another home: COPPICE_HOME=DIR coppice create"
+	corruptHint  = "the layers are untouched; restore the database from a backup, or begin anew in another home: " +
+		"COPPICE_HOME=DIR coppice create"
 )
 
 // fault gives an error of SQLite or the system the kind that people need; faults

@@ -36,7 +36,8 @@ func TestDecide_TellsThatThereAreTooFewDescriptors(t *testing.T) {
 		if (lack != "") != tc.weak {
 			t.Errorf("%s: %q", name, lack)
 		}
-		if tc.weak && tc.files > 0 && (!strings.Contains(lack, "RLIMIT_NOFILE is 1024") || !strings.Contains(lack, "ulimit -Hn 9216")) {
+		if tc.weak && tc.files > 0 &&
+			(!strings.Contains(lack, "RLIMIT_NOFILE is 1024") || !strings.Contains(lack, "ulimit -Hn 9216")) {
 			t.Errorf("%s: it says %q", name, lack)
 		}
 	}

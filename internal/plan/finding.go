@@ -53,7 +53,8 @@ func (e Enforced) Findings(f Facts) (found []Finding) {
 		case e.holds(p.name):
 			found = append(found, Finding{Protection: p.name, Kernel: f.Kernel})
 		case e.State(p.name) != "":
-			found = append(found, Finding{Protection: p.name, Lacks: cmp.Or(e.item(p.name).Detail, "no reason was given"), Kernel: f.Kernel})
+			found = append(found,
+				Finding{Protection: p.name, Lacks: cmp.Or(e.item(p.name).Detail, "no reason was given"), Kernel: f.Kernel})
 		}
 	}
 	return found

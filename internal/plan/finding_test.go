@@ -19,15 +19,19 @@ func TestFindings_AreWhatTheHostAloneDecides(t *testing.T) {
 	}{
 		{"all", Config{Caller: Caller{Root: true}, Tier: TierProcess, Journal: "/j", Limits: limits}, full,
 			[]string{Counts, "landlock", "memory", "pids", "freeze", ownProc, toldCalls}, nil},
-		{"the ids of the host: what is counted follows from them", Config{Caller: Caller{Root: true}, Tier: TierProcess}, poor,
+		{"the ids of the host: what is counted follows from them",
+			Config{Caller: Caller{Root: true}, Tier: TierProcess}, poor,
 			[]string{ownProc}, []string{"landlock", "freeze"}},
 		{"no limits were asked for", Config{Tier: TierProcess, Caller: Caller{UID: 7}}, Facts{Landlock: 5, Cgroup: all},
 			[]string{Counts, "freeze", ownProc}, []string{"landlock"}},
-		{"tasks that a pid namespace counts, if there may be as many", Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: limits}, Facts{PidMax: true, Landlock: 7},
+		{"tasks that a pid namespace counts, if there may be as many",
+			Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: limits}, Facts{PidMax: true, Landlock: 7},
 			[]string{Counts, "landlock", ownProc}, []string{"memory", "freeze"}},
-		{"no controller of tasks", Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: Limits{Pids: 10}}, Facts{PidMax: true, Landlock: 7, Cgroup: CgroupFacts{Freeze: true}},
+		{"no controller of tasks", Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: Limits{Pids: 10}},
+			Facts{PidMax: true, Landlock: 7, Cgroup: CgroupFacts{Freeze: true}},
 			[]string{Counts, "landlock", "freeze", ownProc}, []string{"pids"}},
-		{"a kernel of its own", Config{Tier: TierGvisor, Caller: Caller{UID: 7}, Phases: []Phase{{}}, Journal: "/j", Limits: Limits{Pids: 10}}, poor,
+		{"a kernel of its own",
+			Config{Tier: TierGvisor, Caller: Caller{UID: 7}, Phases: []Phase{{}}, Journal: "/j", Limits: Limits{Pids: 10}}, poor,
 			nil, []string{"gate"}},
 		{"no confinement", Config{Tier: TierWorkspace, Trace: true}, full, nil, nil},
 	} {
@@ -54,7 +58,8 @@ func TestFindings_AreWhatTheHostAloneDecides(t *testing.T) {
 
 func TestFindings_TakeNoLackForAProtectionForWantOfAReason(t *testing.T) {
 	t.Parallel()
-	e := Enforced{Tier: TierProcess, Quiet: []string{ownProc}, Items: []Item{{Name: ownProc, State: Weak}, {Name: toldCalls, State: Off}}}
+	e := Enforced{Tier: TierProcess, Quiet: []string{ownProc},
+		Items: []Item{{Name: ownProc, State: Weak}, {Name: toldCalls, State: Off}}}
 	found := e.Findings(Facts{})
 	if len(found) != 2 || found[0].Lacks == "" || found[1].Lacks == "" {
 		t.Errorf("%+v", found)
@@ -63,7 +68,8 @@ func TestFindings_TakeNoLackForAProtectionForWantOfAReason(t *testing.T) {
 
 func TestMissed_IsWhatTheHostHasGivenBefore(t *testing.T) {
 	t.Parallel()
-	known := []Finding{{Protection: "freeze"}, {Protection: ShiftedIDs, On: "ext4"}, {Protection: "memory", Lacks: "no controller"}}
+	known := []Finding{{Protection: "freeze"}, {Protection: ShiftedIDs, On: "ext4"},
+		{Protection: "memory", Lacks: "no controller"}}
 	found := []Finding{
 		{Protection: "freeze", Lacks: "no control group"},
 		{Protection: ShiftedIDs, On: "nfs4", Lacks: "invalid argument"}, // another file system
@@ -79,7 +85,8 @@ func TestMissed_IsWhatTheHostHasGivenBefore(t *testing.T) {
 	if want := "freeze (no control group); user on nfs4 (invalid argument)"; names != want {
 		t.Errorf("%s, not %s", names, want)
 	}
-	if want := "a kernel and a file system with id-mapped mounts, for a daemon of real root, and a control group of version 2"; needs != want {
+	if want := "a kernel and a file system with id-mapped mounts, for a daemon of real root, and a control group of " +
+		"version 2"; needs != want {
 		t.Errorf("%s, not %s", needs, want)
 	}
 }

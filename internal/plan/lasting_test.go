@@ -7,8 +7,10 @@ import (
 
 func TestProtections_AreWhatTheHostAloneDecides(t *testing.T) {
 	t.Parallel()
-	full := Facts{Landlock: 7, PidMax: true, Shift: 1 << 30, Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true, CPU: true}}
-	c := Config{Caller: Caller{Root: true}, Tier: TierProcess, Journal: "/j", Trace: true, Limits: Limits{Memory: 1 << 30, Pids: 10, MilliCPUs: 10}}
+	full := Facts{Landlock: 7, PidMax: true, Shift: 1 << 30,
+		Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true, CPU: true}}
+	c := Config{Caller: Caller{Root: true}, Tier: TierProcess, Journal: "/j", Trace: true,
+		Limits: Limits{Memory: 1 << 30, Pids: 10, MilliCPUs: 10}}
 	_, e, err := Decide(c, full)
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +26,8 @@ func TestProtections_AreWhatTheHostAloneDecides(t *testing.T) {
 		weak := e
 		weak.Items = slices.DeleteFunc(slices.Clone(e.Items), func(i Item) bool { return i.Name == name })
 		weak.Items = append(weak.Items, Item{Name: name, State: Off})
-		if lost := weak.Lost(all); !slices.Equal(lost, []string{name}) || slices.Contains(weak.Protections(), name) || len(Needs(lost)) != 1 {
+		if lost := weak.Lost(all); !slices.Equal(lost, []string{name}) || slices.Contains(weak.Protections(), name) ||
+			len(Needs(lost)) != 1 {
 			t.Errorf("without %s: lost %q, needs %q", name, lost, Needs(lost))
 		}
 	}

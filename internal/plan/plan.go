@@ -17,12 +17,12 @@ import (
 // Version of Config and Guest; a keeper refuses another one.
 const Version = 1
 
-// Protocol is the number of what the outside and the inside of tier gvisor are to each other:
-// a memory image has its init, so that the keeper, the conductor and gVisor's processes of one
-// build of Coppice go on with the init of another. An image is resumed by a build with the same
-// number, and by a newer one that Understands it; all others refuse it. What it covers is written down in testdata/protocol.txt of
-// packages initlink, relay and gvisor, and their tests fail when it changes. Then the number is
-// raised, unless
+// Protocol is the number of what the outside and the inside of tier gvisor are to each other: a
+// memory image has its init, so that the keeper, the conductor and gVisor's processes of one build
+// of Coppice go on with the init of another. An image is resumed by a build with the same number,
+// and by a newer one that Understands it; all others refuse it. What it covers is written down in
+// testdata/protocol.txt of packages initlink, relay and gvisor, and their tests fail when it
+// changes. Then the number is raised, unless
 //
 //   - a message to init has a new field, which is left out where it is not needed: an init that
 //     does not know it refuses the message (initlink.Message.Obey);
@@ -80,14 +80,17 @@ type Config struct {
 	Tier    string        `json:"tier"` // TierProcess when empty
 	// User is UserRoot, UserMe or a name of the sandbox's own /etc/passwd. When
 	// empty it is UserMe on the host's base, else UserRoot.
-	User       string   `json:"user,omitempty"`
-	HostBase   bool     `json:"host_base,omitempty"`
-	Net        string   `json:"net,omitempty"`         // NetOff when empty
-	Phases     []Phase  `json:"phases,omitempty"`      // tier supervised: what the gate keeps to
-	Journal    string   `json:"journal,omitempty"`     // the directory of the host in which gate and keeper tell what happens, and of what is refused; needed in tier supervised, and with decoys
-	JournalKey []byte   `json:"journal_key,omitempty"` // the secret of the key that what is told there is sealed by; see package journal
-	Hostname   string   `json:"hostname,omitempty"`    // Name when empty
-	Env        []string `json:"env,omitempty"`         // KEY=VALUE, for every command
+	User     string  `json:"user,omitempty"`
+	HostBase bool    `json:"host_base,omitempty"`
+	Net      string  `json:"net,omitempty"`    // NetOff when empty
+	Phases   []Phase `json:"phases,omitempty"` // tier supervised: what the gate keeps to
+	// the directory of the host in which gate and keeper tell what happens, and of what is refused;
+	// needed in tier supervised, and with decoys
+	Journal string `json:"journal,omitempty"`
+	// the secret of the key that what is told there is sealed by; see package journal
+	JournalKey []byte   `json:"journal_key,omitempty"`
+	Hostname   string   `json:"hostname,omitempty"` // Name when empty
+	Env        []string `json:"env,omitempty"`      // KEY=VALUE, for every command
 	Limits     Limits   `json:"limits,omitzero"`
 	// DiskBy says what holds the root to Limits.Disk, which whoever made the
 	// root has done; "" is nothing.
@@ -330,8 +333,10 @@ type Guest struct {
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link comes with the setup
 	// Regions say what files of init's may be laid over: see rootspec.MayCover.
 	Regions []rootspec.Region `json:"regions,omitempty"`
-	Decoys  uint64            `json:"decoys,omitempty"` // the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees others
-	Fixed   []string          `json:"fixed,omitempty"`  // tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
+	// the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees others
+	Decoys uint64 `json:"decoys,omitempty"`
+	// tier gvisor: where the policy has mounts; neither they nor what is above them may be moved
+	Fixed []string `json:"fixed,omitempty"`
 	// Java are stores of authorities of Java's, with the gate's added, to lay over the sandbox's.
 	Java []JavaStore `json:"java,omitempty"`
 }

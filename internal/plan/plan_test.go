@@ -27,11 +27,14 @@ func TestIdentity(t *testing.T) {
 		kind fault.Kind
 	}{
 		{"root by default", Config{Caller: me}, User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},
-		{"me on the host's base", Config{Caller: me, HostBase: true}, User{"ann", 1001, 1002, nil, "/home/ann", "/bin/fish"}, ""},
+		{"me on the host's base", Config{Caller: me, HostBase: true},
+			User{"ann", 1001, 1002, nil, "/home/ann", "/bin/fish"}, ""},
 		{"me elsewhere has no home", Config{Caller: me, User: UserMe}, User{"ann", 1001, 1002, nil, "/", "/bin/sh"}, ""},
-		{"real root is me", Config{Caller: Caller{Root: true}, User: UserMe, HostBase: true}, User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},
+		{"real root is me", Config{Caller: Caller{Root: true}, User: UserMe, HostBase: true},
+			User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},
 		{"a name", Config{Caller: me, User: "daemon"}, User{"daemon", 1, 1, nil, "/usr/sbin", "/bin/sh"}, ""},
-		{"a name with groups", Config{Caller: Caller{Root: true}, User: "web"}, User{"web", 33, 34, []uint32{4, 5}, "/", "/bin/zsh"}, ""},
+		{"a name with groups", Config{Caller: Caller{Root: true}, User: "web"},
+			User{"web", 33, 34, []uint32{4, 5}, "/", "/bin/zsh"}, ""},
 		{"no such name", Config{Caller: me, User: "nobody-here"}, User{}, fault.NotFound},
 		{"an id that is none", Config{Caller: me, User: "huge"}, User{}, fault.NotFound},
 	} {
@@ -39,7 +42,9 @@ func TestIdentity(t *testing.T) {
 		if fault.KindOf(err) != c.kind {
 			t.Errorf("%s: %v: want %q", c.name, err, c.kind)
 		}
-		if err == nil && (u.Name != c.want.Name || u.UID != c.want.UID || u.GID != c.want.GID || u.Home != c.want.Home || u.Shell != c.want.Shell || !slices.Equal(u.Groups, c.want.Groups)) {
+		if err == nil &&
+			(u.Name != c.want.Name || u.UID != c.want.UID || u.GID != c.want.GID || u.Home != c.want.Home ||
+				u.Shell != c.want.Shell || !slices.Equal(u.Groups, c.want.Groups)) {
 			t.Errorf("%s: %+v: want %+v", c.name, u, c.want)
 		}
 	}
@@ -55,34 +60,55 @@ func TestDecide(t *testing.T) {
 		states map[string]string
 		kind   fault.Kind
 	}{
-		{"ordinary root", Config{Caller: me}, full, map[string]string{"user": On, "root emulation": On, "net": On, "landlock": On, "freeze": Weak}, ""},
+		{"ordinary root", Config{Caller: me}, full,
+			map[string]string{"user": On, "root emulation": On, "net": On, "landlock": On, "freeze": Weak}, ""},
 		{"ordinary me", Config{Caller: me, User: UserMe}, full, map[string]string{"user": On, "root emulation": ""}, ""},
 		{"real root", Config{Caller: root}, full, map[string]string{"user": Weak, "root emulation": ""}, ""},
-		{"real root, shifted", Config{Caller: root}, Facts{Shift: 1 << 30}, map[string]string{"user": On, "landlock": Off}, ""},
-		{"the host's network", Config{Caller: me, Net: NetHost}, Facts{}, map[string]string{"net": Off, "landlock": Weak}, ""},
-		{"a control group", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}}, map[string]string{"freeze": On, "memory": On, "pids": On}, ""},
-		{"none", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{}, map[string]string{"memory": Weak, "pids": Weak}, ""},
+		{"real root, shifted", Config{Caller: root}, Facts{Shift: 1 << 30},
+			map[string]string{"user": On, "landlock": Off}, ""},
+		{"the host's network", Config{Caller: me, Net: NetHost}, Facts{},
+			map[string]string{"net": Off, "landlock": Weak}, ""},
+		{"a control group", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}},
+			Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}},
+			map[string]string{"freeze": On, "memory": On, "pids": On}, ""},
+		{"none", Config{Caller: me, Limits: Limits{Memory: 1 << 30, Pids: 10}}, Facts{},
+			map[string]string{"memory": Weak, "pids": Weak}, ""},
 		{"pid_max", Config{Caller: root, Limits: Limits{Pids: 512}}, full, map[string]string{"pids": On}, ""},
 		{"pid_max, too low", Config{Caller: root, Limits: Limits{Pids: 5}}, full, map[string]string{"pids": Weak}, ""},
 		{"no way to count", Config{Caller: root, Limits: Limits{Pids: 5}}, Facts{}, map[string]string{"pids": Off}, ""},
 		{"a disk limit that nothing enforces", Config{Caller: me, Limits: Limits{Disk: 1}}, full, nil, fault.Unsupported},
-		{"a disk limit", Config{Caller: root, Limits: Limits{Disk: 1}, DiskBy: "project quota 3000000000"}, full, map[string]string{"disk": On}, ""},
-		{"workspace with a disk limit", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{Disk: 1}, DiskBy: "btrfs qgroup 0/257"}, full, nil, fault.Unsupported},
-		{"what the keeper holds commands to", Config{Caller: me, Limits: Limits{TimeMS: 1000, Output: 1, Files: 1}}, Facts{}, map[string]string{"time": On, "output": On, "files": On}, ""},
-		{"a share of the processors", Config{Caller: me, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}}, map[string]string{"cpus": On}, ""},
-		{"a share that nothing enforces", Config{Caller: root, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}}, nil, fault.Unsupported},
-		{"workspace with a share", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}}, nil, fault.Unsupported},
-		{"workspace with a time", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{TimeMS: 1}}, full, nil, fault.Unsupported},
-		{"supervised", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, full, map[string]string{"net": On, "programs": On, "gate": On}, ""},
-		{"supervised without Landlock", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, Facts{}, map[string]string{"gate": Weak}, ""},
-		{"supervised with rules", Config{Caller: me, Tier: TierSupervised, Net: NetRules, Phases: []Phase{{}}, Journal: "/j"}, full, map[string]string{"net": On}, ""},
-		{"supervised with the host's network", Config{Caller: me, Tier: TierSupervised, Net: NetHost, Phases: []Phase{{}}, Journal: "/j"}, full, nil, fault.Invalid},
+		{"a disk limit", Config{Caller: root, Limits: Limits{Disk: 1}, DiskBy: "project quota 3000000000"}, full,
+			map[string]string{"disk": On}, ""},
+		{"workspace with a disk limit",
+			Config{Caller: root, Tier: TierWorkspace, Limits: Limits{Disk: 1}, DiskBy: "btrfs qgroup 0/257"}, full, nil,
+			fault.Unsupported},
+		{"what the keeper holds commands to", Config{Caller: me, Limits: Limits{TimeMS: 1000, Output: 1, Files: 1}}, Facts{},
+			map[string]string{"time": On, "output": On, "files": On}, ""},
+		{"a share of the processors", Config{Caller: me, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}},
+			map[string]string{"cpus": On}, ""},
+		{"a share that nothing enforces", Config{Caller: root, Limits: Limits{MilliCPUs: 1}},
+			Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}}, nil, fault.Unsupported},
+		{"workspace with a share", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{MilliCPUs: 1}},
+			Facts{Cgroup: CgroupFacts{CPU: true}}, nil, fault.Unsupported},
+		{"workspace with a time", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{TimeMS: 1}}, full, nil,
+			fault.Unsupported},
+		{"supervised", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, full,
+			map[string]string{"net": On, "programs": On, "gate": On}, ""},
+		{"supervised without Landlock", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, Facts{},
+			map[string]string{"gate": Weak}, ""},
+		{"supervised with rules", Config{Caller: me, Tier: TierSupervised, Net: NetRules, Phases: []Phase{{}}, Journal: "/j"},
+			full, map[string]string{"net": On}, ""},
+		{"supervised with the host's network",
+			Config{Caller: me, Tier: TierSupervised, Net: NetHost, Phases: []Phase{{}}, Journal: "/j"}, full, nil,
+			fault.Invalid},
 		{"supervised without a policy", Config{Caller: me, Tier: TierSupervised, Journal: "/j"}, full, nil, fault.Internal},
-		{"supervised without a journal", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}}, full, nil, fault.Internal},
+		{"supervised without a journal", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}}, full, nil,
+			fault.Internal},
 		{"rules without a gate", Config{Caller: me, Net: NetRules}, full, nil, fault.Unsupported},
 		{"a network that there is not", Config{Caller: me, Net: "bridge"}, full, nil, fault.Invalid},
 		{"workspace", Config{Caller: me, Tier: TierWorkspace}, full, map[string]string{"confinement": Off, "user": ""}, ""},
-		{"workspace with limits", Config{Caller: me, Tier: TierWorkspace, Limits: Limits{Pids: 5}}, full, nil, fault.Unsupported},
+		{"workspace with limits", Config{Caller: me, Tier: TierWorkspace, Limits: Limits{Pids: 5}}, full, nil,
+			fault.Unsupported},
 	} {
 		if c.cfg.Tier == "" {
 			c.cfg.Tier = TierProcess
@@ -114,10 +140,13 @@ func TestLacks(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]Item{{"user", On, ""}, {"memory", On, ""}}, ""},
-		{[]Item{{"net", Off, "the host's network"}, {"hide", Off, "nothing is hidden"}, {"landlock", Off, "other walls do it"}, {"confinement", Off, ""}}, ""},
+		{[]Item{{"net", Off, "the host's network"}, {"hide", Off, "nothing is hidden"},
+			{"landlock", Off, "other walls do it"}, {"confinement", Off, ""}}, ""},
 		{[]Item{{"freeze", Weak, ""}, {"pipes", Weak, ""}, {"programs", Off, ""}, {"renames", Weak, ""}}, ""},
-		{[]Item{{"user", Weak, ""}, {"landlock", Weak, ""}, {"gate", Weak, ""}, {"proc", Weak, ""}, {"whatever", Weak, ""}}, "user landlock gate proc whatever"},
-		{[]Item{{"memory", Weak, ""}, {"pids", Off, ""}, {"cpus", Off, ""}, {"disk", Off, ""}, {"files", Weak, ""}}, "memory pids cpus disk files"},
+		{[]Item{{"user", Weak, ""}, {"landlock", Weak, ""}, {"gate", Weak, ""}, {"proc", Weak, ""}, {"whatever", Weak, ""}},
+			"user landlock gate proc whatever"},
+		{[]Item{{"memory", Weak, ""}, {"pids", Off, ""}, {"cpus", Off, ""}, {"disk", Off, ""}, {"files", Weak, ""}},
+			"memory pids cpus disk files"},
 	} {
 		var got []string
 		for _, i := range (Enforced{Items: c.items}).Lacks() {
@@ -128,7 +157,9 @@ func TestLacks(t *testing.T) {
 		}
 	}
 	// Each limit that is put up is one that a strong box looks at.
-	_, e, err := Decide(Config{Caller: Caller{Root: true}, Tier: TierProcess, DiskBy: "x", Limits: Limits{1, 1000, 1, 1, 1, 1, 1}}, Facts{PidMax: true, Cgroup: CgroupFacts{CPU: true}})
+	_, e, err := Decide(
+		Config{Caller: Caller{Root: true}, Tier: TierProcess, DiskBy: "x", Limits: Limits{1, 1000, 1, 1, 1, 1, 1}},
+		Facts{PidMax: true, Cgroup: CgroupFacts{CPU: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +206,8 @@ func FuzzParsePasswd(f *testing.F) {
 
 func TestUnderstands(t *testing.T) {
 	t.Parallel()
-	for protocol, want := range map[string]bool{"": false, "0": false, "1": true, strconv.Itoa(Protocol): true, strconv.Itoa(Protocol + 1): false, "1x": false, "-1": false} {
+	for protocol, want := range map[string]bool{"": false, "0": false, "1": true, strconv.Itoa(Protocol): true,
+		strconv.Itoa(Protocol + 1): false, "1x": false, "-1": false} {
 		if got := Understands(protocol); got != want {
 			t.Errorf("%q: %t", protocol, got)
 		}

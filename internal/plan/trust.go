@@ -41,7 +41,8 @@ type JavaStore struct {
 // trustEnv names the bundle for programs that bring authorities of their own. Node adds
 // to its own.
 var trustEnv = []string{
-	"SSL_CERT_FILE=" + TrustBundle, "CURL_CA_BUNDLE=" + TrustBundle, "REQUESTS_CA_BUNDLE=" + TrustBundle, "PIP_CERT=" + TrustBundle,
+	"SSL_CERT_FILE=" + TrustBundle, "CURL_CA_BUNDLE=" + TrustBundle, "REQUESTS_CA_BUNDLE=" + TrustBundle,
+	"PIP_CERT=" + TrustBundle,
 	"GIT_SSL_CAINFO=" + TrustBundle, "CARGO_HTTP_CAINFO=" + TrustBundle, "NODE_EXTRA_CA_CERTS=" + TrustCA,
 }
 
@@ -53,5 +54,6 @@ func Trust(g *Guest, e *Enforced, ca []byte) {
 	}
 	g.CA = ca
 	g.Env = MergeEnv(trustEnv, g.Env)
-	e.Items = append(e.Items, Item{"inspect", On, "the gate reads the HTTP requests that rules are about; the sandbox trusts its certificates"})
+	e.Items = append(e.Items,
+		Item{"inspect", On, "the gate reads the HTTP requests that rules are about; the sandbox trusts its certificates"})
 }

@@ -30,9 +30,10 @@ func TestWhatAPolicyLetsBeChanged(t *testing.T) {
 		{"files: {writable: []}", "/", rootspec.Access{Only: true}},
 		{"files: {writable: [., /tmp]}", "/", rootspec.Access{Only: true, Writable: []rootspec.Place{at("/p", "/p")}}},
 		{"files: {writable: [.]}", "/p", rootspec.Access{}},
-		{"files: {mounts: [{from: ~/d, to: /m}, {from: ./d, to: ~/m, mode: rw}]}", "/", rootspec.Access{Mounts: []rootspec.HostMount{
-			{From: "/home/me/d", To: "/m"}, {From: "/p/d", To: "/home/me/m", Write: true},
-		}}},
+		{"files: {mounts: [{from: ~/d, to: /m}, {from: ./d, to: ~/m, mode: rw}]}", "/",
+			rootspec.Access{Mounts: []rootspec.HostMount{
+				{From: "/home/me/d", To: "/m"}, {From: "/p/d", To: "/home/me/m", Write: true},
+			}}},
 		{"files: {readonly: [./d/in/x, /home/me/ro], " +
 			"mounts: [{from: ./d, to: /m, mode: rw}, {from: ~/ro/y, to: /n, mode: rw}]}", "/", rootspec.Access{
 			ReadOnly: []rootspec.Place{at("/home/me/ro", "/home/me/ro"), at("/p/d/in/x", "/p/d/in/x", "/m/in/x")},

@@ -97,8 +97,8 @@ func TestPhases_EndWithTheRules(t *testing.T) {
 	}
 }
 
-// TestHides_DependsOnTheRoot: a decoy is hidden as well, what is built in is hidden in the host and in copies of it alone,
-// and remembered for each of them apart.
+// TestHides_DependsOnTheRoot: a decoy is hidden as well, what is built in is hidden in the host and
+// in copies of it alone, and remembered for each of them apart.
 func TestHides_DependsOnTheRoot(t *testing.T) {
 	t.Parallel()
 	s, records, rec := newPolicies(t, "files: {hide: [/work/key], decoys: [/work/decoy]}", time.Now())
@@ -123,7 +123,8 @@ func TestHides_DependsOnTheRoot(t *testing.T) {
 func TestCheck_RefusesWhatATierDoesNotHave(t *testing.T) {
 	t.Parallel()
 	for text, fits := range map[string]bool{
-		"env: {A: b}": true, "files: {hide: [/work/key]}": false, "files: {readonly: [/work]}": false, "limits: {pids: 5}": false,
+		"env: {A: b}": true, "files: {hide: [/work/key]}": false, "files: {readonly: [/work]}": false,
+		"limits: {pids: 5}": false,
 	} {
 		s, _, rec := newPolicies(t, text, time.Now())
 		p, err := s.Of(t.Context(), &rec)

@@ -22,9 +22,12 @@ func ParseCanonical(text []byte) (Policy, error) {
 	}
 	net := d.Network.Value
 	p := Policy{
-		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly), Writable: unplaced(d.Writable),
-		Mounts: unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord}, MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
-		Network:  Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny), Ask: net.Ask != nil && net.Ask.Value},
+		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly),
+		Writable: unplaced(d.Writable),
+		Mounts:   unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord},
+		MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
+		Network: Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny),
+			Ask: net.Ask != nil && net.Ask.Value},
 		LimitsAt: map[string]Origin{}, Env: map[string]Said[string]{},
 	}
 	at := Origin{Source: pinned}
@@ -97,9 +100,11 @@ func (p Policy) With(rules ...Rule) (Policy, error) {
 	}
 	switch {
 	case p.Network.Mode == NetHost:
-		return Policy{}, fault.New(fault.Unsupported, "with the host's network there are no rules").WithHint("make a sandbox that keeps to rules: coppice create --net rules")
+		return Policy{}, fault.New(fault.Unsupported, "with the host's network there are no rules").
+			WithHint("make a sandbox that keeps to rules: coppice create --net rules")
 	case p.Tier.Value.rank() < Supervised.rank():
-		return Policy{}, fault.New(fault.Unsupported, "tier %s cannot keep to rules for the network", p.Tier.Value).WithHint("make a sandbox that keeps to rules: coppice create --net rules")
+		return Policy{}, fault.New(fault.Unsupported, "tier %s cannot keep to rules for the network", p.Tier.Value).
+			WithHint("make a sandbox that keeps to rules: coppice create --net rules")
 	}
 	allow, deny := slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
 	for _, r := range rules {

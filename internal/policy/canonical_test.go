@@ -13,10 +13,14 @@ import (
 func TestAPolicyThatWasKeptIsTheSame(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		"", "tier: workspace", "network: host", "network: {}", "network: {presets: [pypi, npm, debian], deny: [a.example, 192.0.2.0/24], ask: true}",
-		"network: {allow: [{host: a.example, methods: [GET], paths: [/x/*], query: {q: \"*\"}, max_request: 1MiB, max_bytes: 1GiB, rate: 10/s, name: n}, \"udp://192.0.2.1:123\"]}",
-		"limits: {memory: 1GiB, cpus: 1.5, time: 30m, output: 1MiB, files: 7, pids: 5, disk: 1TiB}\nenv: {A: \"x\\ny\", B: \"\"}",
-		"strong: true\nfiles: {hide: [./a], show: [~/.ssh], readonly: [/usr], writable: [], decoys: true, mounts: [{from: /srv, to: /mnt/x, mode: rw}]}",
+		"", "tier: workspace", "network: host", "network: {}",
+		"network: {presets: [pypi, npm, debian], deny: [a.example, 192.0.2.0/24], ask: true}",
+		"network: {allow: [{host: a.example, methods: [GET], paths: [/x/*], query: {q: \"*\"}, max_request: 1MiB, " +
+			"max_bytes: 1GiB, rate: 10/s, name: n}, \"udp://192.0.2.1:123\"]}",
+		"limits: {memory: 1GiB, cpus: 1.5, time: 30m, output: 1MiB, files: 7, pids: 5, disk: 1TiB}\nenv: {A: \"x\\ny\", " +
+			"B: \"\"}",
+		"strong: true\nfiles: {hide: [./a], show: [~/.ssh], readonly: [/usr], writable: [], decoys: true, mounts: [{from: " +
+			"/srv, to: /mnt/x, mode: rw}]}",
 	} {
 		p, err := Merge(layer(t, Flags, text))
 		if err != nil {
@@ -39,7 +43,8 @@ func TestAPolicyThatWasKeptIsTheSame(t *testing.T) {
 		if err != nil || !strings.Contains(text, "show") && canonical(t, again) != kept {
 			t.Errorf("%s: merged with nothing, it is %v, %v", text, again, err)
 		}
-		for _, touched := range []string{kept + " ", strings.Replace(kept, `"version":1`, `"version": 1`, 1), strings.Replace(kept, `"tier"`, `"teir"`, 1), `{"version":1}`, kept[:len(kept)-1], ""} {
+		for _, touched := range []string{kept + " ", strings.Replace(kept, `"version":1`, `"version": 1`, 1),
+			strings.Replace(kept, `"tier"`, `"teir"`, 1), `{"version":1}`, kept[:len(kept)-1], ""} {
 			if _, err := ParseCanonical([]byte(touched)); !fault.Is(err, fault.Corrupt) {
 				t.Errorf("%q is read: %v", touched, err)
 			}
@@ -66,7 +71,8 @@ func TestRulesThatAreAdded(t *testing.T) {
 		return p.Network.Decide(q).Verdict
 	}
 	for _, c := range []struct{ flags, a, b string }{
-		{"tier: supervised", "allow", "deny"}, {"network: {allow: [b.example]}", "allow", "allow"}, {"network: {deny: [a.example]}", "deny", "deny"},
+		{"tier: supervised", "allow", "deny"}, {"network: {allow: [b.example]}", "allow", "allow"},
+		{"network: {deny: [a.example]}", "deny", "deny"},
 	} {
 		p, err := Merge(layer(t, Flags, c.flags))
 		if err != nil {
@@ -74,7 +80,8 @@ func TestRulesThatAreAdded(t *testing.T) {
 		}
 		before := canonical(t, p)
 		more, err := p.With(rule("a.example", false), rule("*.b.example", true))
-		if err != nil || string(decided(more, "a.example")) != c.a || string(decided(more, "b.example")) != c.b || decided(more, "x.b.example") != Deny {
+		if err != nil || string(decided(more, "a.example")) != c.a || string(decided(more, "b.example")) != c.b ||
+			decided(more, "x.b.example") != Deny {
 			t.Errorf("%s: %s, %v", c.flags, canonical(t, more), err)
 		}
 		if canonical(t, p) != before {
@@ -110,10 +117,13 @@ func TestRulesThatAreAdded(t *testing.T) {
 func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"": "", "tier: supervised": "", "tier: gvisor": "", "network: host": "", "tier: workspace": "", "network: {ask: true}": "",
-		"network: {presets: [pypi], allow: [{host: a.example, max_bytes: 1GiB}], deny: [b.example]}":                                                            "",
-		"network: {allow: [{host: a.example, methods: [GET], paths: [/], query: {}, max_request: 1, rate: 1/s}], deny: [{host: a.example, methods: [DELETE]}]}": "",
-		"strong: true\nlimits: {memory: 1GiB, cpus: 1.5, pids: 5, disk: 1GiB, time: 30m, output: 1MiB, files: 10}\nenv: {A: b}\nfiles: {show: [~/.ssh]}":        "",
+		"": "", "tier: supervised": "", "tier: gvisor": "", "network: host": "", "tier: workspace": "",
+		"network: {ask: true}": "",
+		"network: {presets: [pypi], allow: [{host: a.example, max_bytes: 1GiB}], deny: [b.example]}": "",
+		"network: {allow: [{host: a.example, methods: [GET], paths: [/], query: {}, max_request: 1, rate: 1/s}], deny: " +
+			"[{host: a.example, methods: [DELETE]}]}": "",
+		"strong: true\nlimits: {memory: 1GiB, cpus: 1.5, pids: 5, disk: 1GiB, time: 30m, output: 1MiB, files: 10}\nenv: " +
+			"{A: b}\nfiles: {show: [~/.ssh]}": "",
 
 		"tier: container":                       "/w/flags.yaml:2: tier",
 		"tier: microvm":                         "/w/flags.yaml:2: tier",
@@ -122,9 +132,10 @@ func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
 		"files: {hide: [./a, ~/x/*, /proceed]}": "",
 		"files: {readonly: [/a], writable: [/b], mounts: [{from: /srv, to: /mnt/x}]}": "",
 		"files: {writable: []}":                      "",
-		"files: {decoys: [/a, ./b], on_touch: stop}": "", "memory: {fork: deny}": "", "files: {decoys: true, on_touch: record}": "",
-		"files: {decoys: [/a/*]}":    "/w/flags.yaml:2: files.decoys",
-		"files: {decoys: [/proc/x]}": "/w/flags.yaml:2: files.decoys",
+		"files: {decoys: [/a, ./b], on_touch: stop}": "", "memory: {fork: deny}": "",
+		"files: {decoys: true, on_touch: record}": "",
+		"files: {decoys: [/a/*]}":                 "/w/flags.yaml:2: files.decoys",
+		"files: {decoys: [/proc/x]}":              "/w/flags.yaml:2: files.decoys",
 	} {
 		p, err := Merge(layer(t, Flags, text))
 		if err != nil {
@@ -147,9 +158,12 @@ func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
 func TestInspects(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"": false, "network: host": false, "network: {allow: [a.example], deny: [b.example]}": false, "network: {allow: [{host: a.example, max_bytes: 1}]}": false,
-		"network: {allow: [{host: a.example, methods: [GET]}]}": true, "network: {allow: [{host: a.example, rate: 1/s}]}": true,
-		"network: {deny: [{host: a.example, paths: [/x]}]}": true, "network: {presets: [golang]}": true, "network: {presets: [pypi]}": false,
+		"": false, "network: host": false, "network: {allow: [a.example], deny: [b.example]}": false,
+		"network: {allow: [{host: a.example, max_bytes: 1}]}":   false,
+		"network: {allow: [{host: a.example, methods: [GET]}]}": true,
+		"network: {allow: [{host: a.example, rate: 1/s}]}":      true,
+		"network: {deny: [{host: a.example, paths: [/x]}]}":     true, "network: {presets: [golang]}": true,
+		"network: {presets: [pypi]}": false,
 	} {
 		p, err := Merge(layer(t, Flags, text))
 		if err != nil {

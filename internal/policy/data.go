@@ -38,7 +38,8 @@ var builtIn = sync.OnceValue(func() (d data) {
 	paths := list(matching(text("a path", func(s string) (Path, error) { return ParsePath(s, "/") }), `^(~/|/)`), 1)
 	presets := object(nothing[[]Preset], must(key("presets", "", list(object(nothing[Preset],
 		must(key("name", "", matching(text("a name", anything), nameForm), func(p *Preset, s string) { p.Name = s })),
-		must(key("source", "", matching(text("an address", anything), `^https://`), func(p *Preset, s string) { p.Source = s })),
+		must(key("source", "", matching(text("an address", anything), `^https://`),
+			func(p *Preset, s string) { p.Source = s })),
 		must(key("rules", "", list(ruleShape(false), 1), func(p *Preset, v []Rule) { p.Rules = v })),
 	), 1), func(to *[]Preset, v []Preset) { *to = v })))
 	hidden := object(nothing[[]Hidden], must(key("hidden", "", list(object(nothing[Hidden],

@@ -37,7 +37,9 @@ func TestTheBuiltInDataIsRight(t *testing.T) {
 			t.Errorf("%s: the rules are not in order: %q", p.Name, texts)
 		}
 	}
-	for _, want := range strings.Fields("pypi npm debian ubuntu golang github gitlab crates rubygems maven dockerhub huggingface anthropic openai google-ai") {
+	for _, want := range strings.Fields(
+		"pypi npm debian ubuntu golang github gitlab crates rubygems maven dockerhub huggingface anthropic openai " +
+			"google-ai") {
 		if !slices.Contains(PresetNames(), want) {
 			t.Errorf("there is no preset %s", want)
 		}
@@ -70,7 +72,10 @@ func TestHiddenPathsAreInOrderAndHiddenOnce(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range strings.Fields("~/.ssh ~/.aws ~/.config/gh ~/.kube ~/.mozilla ~/.config/google-chrome ~/.local/share/keyrings ~/.gnupg ~/.docker ~/.netrc ~/.npmrc ~/.pypirc ~/.git-credentials ~/.cargo/credentials.toml ~/.bash_history /run/docker.sock /run/podman /run/user/* /var/run/docker.sock") {
+	for _, want := range strings.Fields(
+		"~/.ssh ~/.aws ~/.config/gh ~/.kube ~/.mozilla ~/.config/google-chrome ~/.local/share/keyrings ~/.gnupg ~/.docker " +
+			"~/.netrc ~/.npmrc ~/.pypirc ~/.git-credentials ~/.cargo/credentials.toml ~/.bash_history /run/docker.sock " +
+			"/run/podman /run/user/* /var/run/docker.sock") {
 		if !slices.ContainsFunc(all, func(p Path) bool { return p.String() == want }) {
 			t.Errorf("%s is not hidden", want)
 		}

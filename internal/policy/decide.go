@@ -80,15 +80,18 @@ func (q Request) String() string {
 // denied, whatever its name, unless a rule for addresses names it.
 func (n Network) Decide(q Request) Decision {
 	switch {
-	case q.Host.IsZero() && !q.Addr.IsValid(), q.Port == 0, q.Protocol != TCP && q.Protocol != UDP, q.HTTP != nil && q.Protocol != TCP:
+	case q.Host.IsZero() && !q.Addr.IsValid(), q.Port == 0, q.Protocol != TCP && q.Protocol != UDP,
+		q.HTTP != nil && q.Protocol != TCP:
 		return Decision{Verdict: Deny, Reason: "it is no request that could be decided on"}
 	case n.Mode == NetOff || n.Mode == "":
-		return Decision{Verdict: Deny, Reason: "the network is off", Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
+		return Decision{Verdict: Deny, Reason: "the network is off",
+			Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
 	}
 	denied, perhaps := n.denied(q)
 	switch {
 	case denied != nil:
-		return Decision{Verdict: Deny, Rule: denied, Reason: "a rule denies it", Hint: "take it out of deny at " + denied.At.String()}
+		return Decision{Verdict: Deny, Rule: denied, Reason: "a rule denies it",
+			Hint: "take it out of deny at " + denied.At.String()}
 	case n.Mode == NetHost:
 		return Decision{Verdict: Allow, Reason: "the network is the host's own, where nothing is decided"}
 	case n.Mode != NetRules:
@@ -98,7 +101,8 @@ func (n Network) Decide(q Request) Decision {
 	}
 	if in, what, ok := guarded(plain(q.Addr)); ok && !n.names(q, in) {
 		line := Request{Addr: q.Addr, Port: q.Port, Protocol: q.Protocol}
-		return Decision{Verdict: Deny, Reason: "its address leads to " + what, Hint: "if that is meant: network: {allow: [" + strconv.Quote(line.String()) + "]}"}
+		return Decision{Verdict: Deny, Reason: "its address leads to " + what,
+			Hint: "if that is meant: network: {allow: [" + strconv.Quote(line.String()) + "]}"}
 	}
 	return n.allowed(q, perhaps)
 }
@@ -159,7 +163,8 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 		d.Verdict, d.Rule, d.Reason = Allow, is, "a rule allows it"
 		return d
 	}
-	d = Decision{Verdict: Deny, Rule: may, Reason: "no rule names it", Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
+	d = Decision{Verdict: Deny, Rule: may, Reason: "no rule names it",
+		Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
 	if may != nil {
 		d.Reason, d.Hint = "a rule names the host, and not this request", "widen the rule at "+may.At.String()
 	}
@@ -190,7 +195,8 @@ func (r *Rule) covers(q Request) bool {
 	if r.Protocol != q.Protocol && r.Protocol != "" {
 		return false
 	}
-	if len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(p Ports) bool { return p.Low <= q.Port && q.Port <= p.High }) {
+	if len(r.Ports) > 0 &&
+		!slices.ContainsFunc(r.Ports, func(p Ports) bool { return p.Low <= q.Port && q.Port <= p.High }) {
 		return false
 	}
 	addr := plain(q.Addr)
@@ -255,10 +261,12 @@ func ParseRequest(s string) (Request, error) {
 	}
 	r, err := ParseRule(scheme+"://"+place, false)
 	if err != nil {
-		return Request{}, fault.New(fault.Invalid, "%q is no place in the network", s).Because(cmp.Or(errors.Unwrap(err), err)).WithHint("name a host and port, as in example.com:443")
+		return Request{}, fault.New(fault.Invalid, "%q is no place in the network", s).
+			Because(cmp.Or(errors.Unwrap(err), err)).WithHint("name a host and port, as in example.com:443")
 	}
 	if r.Host.below || r.Net.IsValid() && !r.Net.IsSingleIP() || len(r.Ports) != 1 || r.Ports[0].Low != r.Ports[0].High {
-		return Request{}, fault.New(fault.Invalid, "%q is more than one place", s).WithHint("name one host and port, as in example.com:443")
+		return Request{}, fault.New(fault.Invalid, "%q is more than one place", s).
+			WithHint("name one host and port, as in example.com:443")
 	}
 	return Request{Host: r.Host.host, Addr: r.Net.Addr(), Port: r.Ports[0].Low, Protocol: r.Protocol}, nil
 }

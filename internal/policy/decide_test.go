@@ -30,11 +30,15 @@ func requests() *rapid.Generator[Request] {
 			Port:     rapid.SampledFrom([]uint16{443, 443, 80, 53, 0}).Draw(t, "port"),
 			Protocol: rapid.SampledFrom([]Protocol{TCP, TCP, TCP, UDP, "", "icmp"}).Draw(t, "protocol"),
 		}
-		if name := rapid.SampledFrom([]string{"", "a.example", "b.a.example", "c.example", "other.org"}).Draw(t, "host"); name != "" {
+		if name := rapid.SampledFrom([]string{"", "a.example", "b.a.example", "c.example", "other.org"}).
+			Draw(t, "host"); name != "" {
 			q.Host = host(t, name)
 		}
-		if a := rapid.SampledFrom([]string{"", "10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "2002:a01:203::1", "169.254.169.254", "169.254.1.1", "8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
-			"2606:4700::1111", "fd00:ec2::254", "fe80::1%eth0", "::1", "127.0.0.1", "100.64.1.1", "224.0.0.1", "0.0.0.0", "4000::1"}).Draw(t, "addr"); a != "" {
+		if a := rapid.SampledFrom(
+			[]string{"", "10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "2002:a01:203::1", "169.254.169.254", "169.254.1.1",
+				"8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
+				"2606:4700::1111", "fd00:ec2::254", "fe80::1%eth0", "::1", "127.0.0.1", "100.64.1.1", "224.0.0.1", "0.0.0.0",
+				"4000::1"}).Draw(t, "addr"); a != "" {
 			q.Addr = netip.MustParseAddr(a)
 		}
 		if rapid.Bool().Draw(t, "http") {
@@ -72,7 +76,8 @@ func TestNothingPassesThatNoRuleNames(t *testing.T) {
 			return
 		}
 		r := d.Rule
-		if r.Denies || !slices.ContainsFunc(r.Ports, func(p Ports) bool { return p.Low <= q.Port && q.Port <= p.High }) || r.Protocol != q.Protocol {
+		if r.Denies || !slices.ContainsFunc(r.Ports, func(p Ports) bool { return p.Low <= q.Port && q.Port <= p.High }) ||
+			r.Protocol != q.Protocol {
 			t.Fatalf("%s passes by %s", q, r)
 		}
 	})
@@ -131,7 +136,8 @@ func TestAConnectionAndItsRequestsAgree(t *testing.T) {
 		connection.HTTP = nil
 		c, r := n.Decide(connection), n.Decide(q)
 		switch {
-		case c.Verdict == Allow && r.Verdict != Allow, c.Verdict == Deny && r.Verdict != Deny, c.Verdict == Ask && r.Verdict != Ask && r.Verdict != Deny:
+		case c.Verdict == Allow && r.Verdict != Allow, c.Verdict == Deny && r.Verdict != Deny,
+			c.Verdict == Ask && r.Verdict != Ask && r.Verdict != Deny:
 			t.Fatalf("%s: the connection %+v, the request %+v", q, c, r)
 		}
 	})
@@ -179,7 +185,8 @@ func TestAnotherRuleLiftsNoLimit(t *testing.T) {
 		if before.Verdict != Allow || after.Verdict == Inspect {
 			return
 		}
-		if after.Verdict != Allow || least(before.MaxBytes, after.MaxBytes) != after.MaxBytes || least(before.MaxRequest, after.MaxRequest) != after.MaxRequest || after.Rate.compare(before.Rate) > 0 {
+		if after.Verdict != Allow || least(before.MaxBytes, after.MaxBytes) != after.MaxBytes ||
+			least(before.MaxRequest, after.MaxRequest) != after.MaxRequest || after.Rate.compare(before.Rate) > 0 {
 			t.Fatalf("%s: %+v, then %+v", q, before, after)
 		}
 	})
@@ -220,43 +227,77 @@ func TestDecideByExample(t *testing.T) {
 		{about: "a name at a public address", allow: "example.com", to: "example.com", addr: "93.184.215.14", want: Allow},
 		{about: "another port", allow: "example.com", to: "example.com:80", want: Deny, reason: "no rule names it"},
 		{about: "another protocol", allow: "example.com", to: "udp://example.com:443", want: Deny},
-		{about: "a name rebound to this machine", allow: "example.com", to: "example.com", addr: "127.0.0.1", want: Deny, reason: "this machine"},
-		{about: "a name rebound to metadata", allow: "example.com 169.254.0.0/16:443", to: "example.com", addr: "169.254.169.254", want: Deny, reason: "metadata"},
-		{about: "a name of a private address that is named", allow: "db.internal:5432 10.0.0.0/8:5432", to: "db.internal:5432", addr: "10.1.2.3", want: Allow},
-		{about: "at another port", allow: "db.internal:5432,443 10.0.0.0/8:443", to: "db.internal:5432", addr: "10.1.2.3", want: Deny},
-		{about: "a private address in a wider range", allow: "0.0.0.0/0:443", to: "10.1.2.3", want: Deny, reason: "a private network"},
-		{about: "a private address in a range that begins with it", allow: "10.0.0.0/7:443 10.0.0.0/8:80", to: "10.1.2.3", want: Deny, reason: "a private network"},
+		{about: "a name rebound to this machine", allow: "example.com", to: "example.com", addr: "127.0.0.1", want: Deny,
+			reason: "this machine"},
+		{about: "a name rebound to metadata", allow: "example.com 169.254.0.0/16:443", to: "example.com",
+			addr: "169.254.169.254", want: Deny, reason: "metadata"},
+		{about: "a name of a private address that is named", allow: "db.internal:5432 10.0.0.0/8:5432",
+			to: "db.internal:5432", addr: "10.1.2.3", want: Allow},
+		{about: "at another port", allow: "db.internal:5432,443 10.0.0.0/8:443", to: "db.internal:5432",
+			addr: "10.1.2.3", want: Deny},
+		{about: "a private address in a wider range", allow: "0.0.0.0/0:443", to: "10.1.2.3", want: Deny,
+			reason: "a private network"},
+		{about: "a private address in a range that begins with it", allow: "10.0.0.0/7:443 10.0.0.0/8:80", to: "10.1.2.3",
+			want: Deny, reason: "a private network"},
 		{about: "a public one in it", allow: "0.0.0.0/0:443", to: "8.8.8.8", want: Allow},
 		{about: "everything of IPv6 is not its private part", allow: "[::/0]:443", to: "[fd00::1]", want: Deny},
 		{about: "nor what nobody has yet", allow: "[::/0]:443", to: "[4000::1]", want: Deny, reason: "nobody yet"},
-		{about: "nor a mapped address", allow: "[::/0]:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Deny, reason: "no rule names it"},
+		{about: "nor a mapped address", allow: "[::/0]:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Deny,
+			reason: "no rule names it"},
 		{about: "a mapped address is IPv4", allow: "8.8.8.8:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Allow},
-		{about: "a mapped private address", allow: "example.com", to: "example.com", addr: "::ffff:10.0.0.1", want: Deny, reason: "a private network"},
-		{about: "a private address behind NAT64", allow: "[64:ff9b::/96]:443", to: "[64:ff9b::a00:1]", want: Deny, reason: "a private network"},
+		{about: "a mapped private address", allow: "example.com", to: "example.com", addr: "::ffff:10.0.0.1", want: Deny,
+			reason: "a private network"},
+		{about: "a private address behind NAT64", allow: "[64:ff9b::/96]:443", to: "[64:ff9b::a00:1]", want: Deny,
+			reason: "a private network"},
 		{about: "a public one behind NAT64", allow: "example.com", to: "example.com", addr: "64:ff9b::8.8.8.8", want: Allow},
 		{about: "6to4", allow: "example.com", to: "example.com", addr: "2002:0808:0808::1", want: Deny},
-		{about: "a zone", allow: "example.com", to: "example.com", addr: "fe80::1%eth0", want: Deny, reason: "the local link"},
-		{about: "an address that is denied, in another form", allow: "example.com", deny: "8.8.8.0/24", to: "example.com", addr: "64:ff9b::8.8.8.8", want: Deny, reason: "a rule denies it"},
-		{about: "a name below one that is denied", allow: "*.example.com", deny: "*.bad.example.com", to: "a.bad.example.com", want: Deny, reason: "a rule denies it"},
-		{about: "a rule that denies is for every port and protocol", allow: "udp://a.example:53", deny: "a.example", to: "udp://a.example:53", want: Deny},
+		{about: "a zone", allow: "example.com", to: "example.com", addr: "fe80::1%eth0", want: Deny,
+			reason: "the local link"},
+		{about: "an address that is denied, in another form", allow: "example.com", deny: "8.8.8.0/24", to: "example.com",
+			addr: "64:ff9b::8.8.8.8", want: Deny, reason: "a rule denies it"},
+		{about: "a name below one that is denied", allow: "*.example.com", deny: "*.bad.example.com", to: "a.bad.example.com",
+			want: Deny, reason: "a rule denies it"},
+		{about: "a rule that denies is for every port and protocol", allow: "udp://a.example:53", deny: "a.example",
+			to: "udp://a.example:53", want: Deny},
 		{about: "a suffix is not below itself", allow: "*.example.com", to: "example.com", want: Deny},
-		{about: "methods need a look", more: []Rule{{Host: pattern("a.example"), Methods: []string{"GET"}}}, to: "a.example", want: Inspect},
-		{about: "a method that is allowed", more: []Rule{{Host: pattern("a.example"), Methods: []string{"GET"}}}, to: "a.example", http: get("/", ""), want: Allow},
-		{about: "a method is not its small letters", more: []Rule{{Host: pattern("a.example"), Methods: []string{"GET"}}}, to: "a.example", http: &HTTPRequest{"get", "/", ""}, want: Deny, reason: "not this request"},
-		{about: "a path below", more: []Rule{{Host: pattern("a.example"), Paths: []string{"/v1/*"}}}, to: "a.example", http: get("/v1/x", "y"), want: Allow},
-		{about: "a path that climbs", more: []Rule{{Host: pattern("a.example"), Paths: []string{"/v1/*"}}}, to: "a.example", http: get("/v1/../x", ""), want: Deny, reason: "two ways"},
-		{about: "no query at all", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{}}}, to: "a.example", http: get("/", "x=1"), want: Deny},
-		{about: "a query of its keys and values", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "v w", "any": "*"}}}, to: "a.example", http: get("/", "any=%31&k=v+w"), want: Allow},
-		{about: "a key twice", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "*"}}}, to: "a.example", http: get("/", "k=a&%6b=b"), want: Deny},
-		{about: "another value", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "v"}}}, to: "a.example", http: get("/", "k=w"), want: Deny},
-		{about: "another key", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "v"}}}, to: "a.example", http: get("/", "k=v&K=v"), want: Deny},
-		{about: "a query that some read otherwise", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "*"}}}, to: "a.example", http: get("/", "k=v;j=x"), want: Deny},
-		{about: "a path that is denied, in capitals", allow: "a.example", more: []Rule{{Denies: true, Host: pattern("a.example"), Paths: []string{"/admin/*"}}}, to: "a.example", http: get("/ADMIN", ""), want: Deny, reason: "a rule denies it"},
-		{about: "a path that may be the one that is denied", allow: "a.example", more: []Rule{{Denies: true, Host: pattern("a.example"), Paths: []string{"/admin"}}}, to: "a.example", http: get("/x/%2e%2e/admin", ""), want: Deny},
-		{about: "a connection that may be denied needs a look", allow: "a.example", more: []Rule{{Denies: true, Host: pattern("a.example"), Methods: []string{"POST"}}}, to: "a.example", want: Inspect},
-		{about: "a limit on some requests holds beside a rule for all", allow: "a.example", more: []Rule{{Host: pattern("a.example"), Methods: []string{"POST"}, MaxBytes: 1}}, to: "a.example", want: Inspect},
-		{about: "conditions without a limit do not", allow: "a.example", more: []Rule{{Host: pattern("a.example"), Methods: []string{"POST"}}}, to: "a.example", want: Allow},
-		{about: "a tunnel", allow: "a.example", to: "a.example", http: &HTTPRequest{"CONNECT", "/", ""}, want: Deny, reason: "tunnel"},
+		{about: "methods need a look", more: []Rule{{Host: pattern("a.example"), Methods: []string{"GET"}}}, to: "a.example",
+			want: Inspect},
+		{about: "a method that is allowed", more: []Rule{{Host: pattern("a.example"), Methods: []string{"GET"}}},
+			to: "a.example", http: get("/", ""), want: Allow},
+		{about: "a method is not its small letters", more: []Rule{{Host: pattern("a.example"), Methods: []string{"GET"}}},
+			to: "a.example", http: &HTTPRequest{"get", "/", ""}, want: Deny, reason: "not this request"},
+		{about: "a path below", more: []Rule{{Host: pattern("a.example"), Paths: []string{"/v1/*"}}}, to: "a.example",
+			http: get("/v1/x", "y"), want: Allow},
+		{about: "a path that climbs", more: []Rule{{Host: pattern("a.example"), Paths: []string{"/v1/*"}}}, to: "a.example",
+			http: get("/v1/../x", ""), want: Deny, reason: "two ways"},
+		{about: "no query at all", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{}}}, to: "a.example",
+			http: get("/", "x=1"), want: Deny},
+		{about: "a query of its keys and values",
+			more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "v w", "any": "*"}}}, to: "a.example",
+			http: get("/", "any=%31&k=v+w"), want: Allow},
+		{about: "a key twice", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "*"}}},
+			to: "a.example", http: get("/", "k=a&%6b=b"), want: Deny},
+		{about: "another value", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "v"}}},
+			to: "a.example", http: get("/", "k=w"), want: Deny},
+		{about: "another key", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "v"}}},
+			to: "a.example", http: get("/", "k=v&K=v"), want: Deny},
+		{about: "a query that some read otherwise",
+			more: []Rule{{Host: pattern("a.example"), Query: map[string]string{"k": "*"}}}, to: "a.example",
+			http: get("/", "k=v;j=x"), want: Deny},
+		{about: "a path that is denied, in capitals", allow: "a.example",
+			more: []Rule{{Denies: true, Host: pattern("a.example"), Paths: []string{"/admin/*"}}}, to: "a.example",
+			http: get("/ADMIN", ""), want: Deny, reason: "a rule denies it"},
+		{about: "a path that may be the one that is denied", allow: "a.example",
+			more: []Rule{{Denies: true, Host: pattern("a.example"), Paths: []string{"/admin"}}}, to: "a.example",
+			http: get("/x/%2e%2e/admin", ""), want: Deny},
+		{about: "a connection that may be denied needs a look", allow: "a.example",
+			more: []Rule{{Denies: true, Host: pattern("a.example"), Methods: []string{"POST"}}}, to: "a.example", want: Inspect},
+		{about: "a limit on some requests holds beside a rule for all", allow: "a.example",
+			more: []Rule{{Host: pattern("a.example"), Methods: []string{"POST"}, MaxBytes: 1}}, to: "a.example", want: Inspect},
+		{about: "conditions without a limit do not", allow: "a.example",
+			more: []Rule{{Host: pattern("a.example"), Methods: []string{"POST"}}}, to: "a.example", want: Allow},
+		{about: "a tunnel", allow: "a.example", to: "a.example", http: &HTTPRequest{"CONNECT", "/", ""}, want: Deny,
+			reason: "tunnel"},
 	} {
 		n := Network{Mode: NetRules}
 		for _, list := range []struct {
@@ -307,7 +348,8 @@ func pattern(s string) Pattern {
 // The hint of a denial is the line that allows it.
 func TestHintsOfDenialsAreRulesThatAllow(t *testing.T) {
 	t.Parallel()
-	for _, to := range []string{"example.com", "example.com:80", "10.1.2.3:5432", "udp://[::1]:53", "127.0.0.1", "169.254.169.254:80"} {
+	for _, to := range []string{"example.com", "example.com:80", "10.1.2.3:5432", "udp://[::1]:53", "127.0.0.1",
+		"169.254.169.254:80"} {
 		q, err := ParseRequest(to)
 		if err != nil {
 			t.Fatal(err)
@@ -326,7 +368,8 @@ func TestHintsOfDenialsAreRulesThatAllow(t *testing.T) {
 
 func TestParseRequestRefusesMoreThanOnePlace(t *testing.T) {
 	t.Parallel()
-	for _, in := range []string{"", "*.example.com", "10.0.0.0/8:80", "example.com:80,81", "example.com:80-81", "example.com:", "https://example.com/", "example.com/x", "[::1]80", "::ffff:10.0.0.1", "127.1"} {
+	for _, in := range []string{"", "*.example.com", "10.0.0.0/8:80", "example.com:80,81", "example.com:80-81",
+		"example.com:", "https://example.com/", "example.com/x", "[::1]80", "::ffff:10.0.0.1", "127.1"} {
 		if q, err := ParseRequest(in); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
 			t.Errorf("%q: %v, %v", in, q, err)
 		}
@@ -339,7 +382,8 @@ func TestTheZeroNetworkReachesNothing(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	half := Rule{Host: pattern("a.example")}
-	if d := (Network{Mode: NetRules, Allow: []Rule{half}}).Decide(Request{Host: host(t, "a.example"), Port: 443, Protocol: TCP}); d.Verdict != Deny {
+	if d := (Network{Mode: NetRules, Allow: []Rule{half}}).
+		Decide(Request{Host: host(t, "a.example"), Port: 443, Protocol: TCP}); d.Verdict != Deny {
 		t.Errorf("a rule that is half made: %+v", d)
 	}
 	if d := (Network{Mode: NetHost}).Decide(Request{}); d.Verdict != Deny {
@@ -355,13 +399,16 @@ func FuzzDecide(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r := Rule{Host: Pattern{host: q.Host}, Ports: []Ports{{1, 65535}}, Protocol: q.Protocol, Query: map[string]string{"k": "v"}}
+		r := Rule{Host: Pattern{host: q.Host}, Ports: []Ports{{1, 65535}}, Protocol: q.Protocol,
+			Query: map[string]string{"k": "v"}}
 		if p, err := parsePath(rule); err == nil {
 			r.Paths = []string{p}
 		}
 		q.HTTP = &HTTPRequest{method, path, query}
 		d := Network{Mode: NetRules, Allow: []Rule{r}}.Decide(q)
-		if d.Verdict == Allow && (query != "" && query != "k=v" && !strings.ContainsAny(query, "%") || r.Paths != nil && strings.Contains(path, "/..")) {
+		if d.Verdict == Allow &&
+			(query != "" && query != "k=v" && !strings.ContainsAny(query, "%") || r.Paths != nil &&
+				strings.Contains(path, "/..")) {
 			t.Fatalf("%s %+v passes by %s", q, q.HTTP, r)
 		}
 	})
@@ -392,18 +439,30 @@ func TestWhatIsAskedAbout(t *testing.T) {
 		q    Request
 		want Verdict
 	}{
-		{request(t, "a.example"), Allow}, {request(t, "a.example:80"), Ask}, {request(t, "udp://a.example:443"), Ask}, {request(t, "x.a.example"), Ask},
-		{request(t, "b.example"), Inspect}, {http("b.example", "GET"), Allow}, {http("b.example", "POST"), Deny}, {request(t, "b.example:80"), Ask},
-		{request(t, "c.example"), Deny}, {request(t, "c.example:80"), Deny}, {request(t, "x.d.example"), Deny}, {request(t, "d.example"), Ask},
+		{request(t, "a.example"), Allow}, {request(t, "a.example:80"), Ask}, {request(t, "udp://a.example:443"), Ask},
+		{request(t, "x.a.example"), Ask},
+		{request(t, "b.example"), Inspect}, {http("b.example", "GET"), Allow}, {http("b.example", "POST"), Deny},
+		{request(t, "b.example:80"), Ask},
+		{request(t, "c.example"), Deny}, {request(t, "c.example:80"), Deny}, {request(t, "x.d.example"), Deny},
+		{request(t, "d.example"), Ask},
 		{request(t, "udp://e.example:53"), Deny}, {request(t, "e.example"), Ask},
-		{request(t, "f.example"), Ask}, {http("f.example", "POST"), Deny}, {http("f.example", "GET"), Ask}, {http("g.example", "CONNECT"), Deny},
-		{request(t, "1.1.1.1:443"), Ask}, {request(t, "[2606:4700:4700::1111]:443"), Ask}, {request(t, "93.184.216.34:443"), Deny},
-		{at("g.example", pub), Ask}, {at("g.example", priv), Deny}, {at("g.example", netip.MustParseAddr("169.254.169.254")), Deny},
-		{at("g.example", netip.MustParseAddr("93.184.216.34")), Deny}, {at("g.example", netip.MustParseAddr("::ffff:10.0.0.1")), Deny},
-		{request(t, "192.168.1.1:443"), Deny}, {request(t, "169.254.169.254:80"), Deny}, {request(t, "127.0.0.1:80"), Deny}, {request(t, "10.1.1.1:5432"), Allow},
-		{request(t, "10.1.1.1:22"), Deny}, {request(t, "[fd00:ec2::254]:80"), Deny}, {request(t, "[64:ff9b::a00:1]:80"), Deny},
-		{request(t, "localhost"), Deny}, {request(t, "wpad"), Deny}, {request(t, "printer.local"), Deny}, {request(t, "metadata.google.internal:80"), Deny},
-		{request(t, "1.1.1.1.in-addr.arpa"), Deny}, {request(t, "x.onion"), Deny}, {request(t, "_https._tcp.new.example"), Deny}, {request(t, "a._x.new.example"), Deny}, {request(t, "local.example"), Ask},
+		{request(t, "f.example"), Ask}, {http("f.example", "POST"), Deny}, {http("f.example", "GET"), Ask},
+		{http("g.example", "CONNECT"), Deny},
+		{request(t, "1.1.1.1:443"), Ask}, {request(t, "[2606:4700:4700::1111]:443"), Ask},
+		{request(t, "93.184.216.34:443"), Deny},
+		{at("g.example", pub), Ask}, {at("g.example", priv), Deny},
+		{at("g.example", netip.MustParseAddr("169.254.169.254")), Deny},
+		{at("g.example", netip.MustParseAddr("93.184.216.34")), Deny},
+		{at("g.example", netip.MustParseAddr("::ffff:10.0.0.1")), Deny},
+		{request(t, "192.168.1.1:443"), Deny}, {request(t, "169.254.169.254:80"), Deny}, {request(t, "127.0.0.1:80"), Deny},
+		{request(t, "10.1.1.1:5432"), Allow},
+		{request(t, "10.1.1.1:22"), Deny}, {request(t, "[fd00:ec2::254]:80"), Deny},
+		{request(t, "[64:ff9b::a00:1]:80"), Deny},
+		{request(t, "localhost"), Deny}, {request(t, "wpad"), Deny}, {request(t, "printer.local"), Deny},
+		{request(t, "metadata.google.internal:80"), Deny},
+		{request(t, "1.1.1.1.in-addr.arpa"), Deny}, {request(t, "x.onion"), Deny},
+		{request(t, "_https._tcp.new.example"), Deny}, {request(t, "a._x.new.example"), Deny},
+		{request(t, "local.example"), Ask},
 	} {
 		if d := p.Network.Decide(c.q); d.Verdict != c.want || d.Verdict == Ask && (d.Rule != nil || d.Hint == "") {
 			t.Errorf("%s: %+v, want %s", c.q, d, c.want)

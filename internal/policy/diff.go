@@ -73,7 +73,8 @@ func Diff(a, b Policy) []Change {
 	}
 	lists("files.mounts", texts(a.Mounts), texts(b.Mounts), Wider)
 	rank := []Net{NetOff, NetRules, NetHost}
-	turned("network", string(a.Network.Mode), string(b.Network.Mode), slices.Index(rank, b.Network.Mode) > slices.Index(rank, a.Network.Mode))
+	turned("network", string(a.Network.Mode), string(b.Network.Mode),
+		slices.Index(rank, b.Network.Mode) > slices.Index(rank, a.Network.Mode))
 	lists("network.deny", ruleTexts(a.Network.Deny), ruleTexts(b.Network.Deny), Tighter)
 	lists("network.allow", ruleTexts(a.Network.Allow), ruleTexts(b.Network.Allow), Wider)
 	turned("network.ask", strconv.FormatBool(a.Network.Ask), strconv.FormatBool(b.Network.Ask), b.Network.Ask)
@@ -87,10 +88,13 @@ func Diff(a, b Policy) []Change {
 		}
 		turned("limits."+l.name, say(was), say(is), is == 0 || was != 0 && is > was)
 	}
-	turned("evidence.output", outputText(a.Evidence.Output.Value), outputText(b.Evidence.Output.Value), b.Evidence.Output.Value < a.Evidence.Output.Value)
+	turned("evidence.output", outputText(a.Evidence.Output.Value), outputText(b.Evidence.Output.Value),
+		b.Evidence.Output.Value < a.Evidence.Output.Value)
 	lists("evidence.redact", values(a.Evidence.Redact), values(b.Evidence.Redact), Tighter)
-	turned("evidence.entropy", strconv.FormatBool(a.Evidence.Entropy.Value), strconv.FormatBool(b.Evidence.Entropy.Value), a.Evidence.Entropy.Value)
-	turned("evidence.programs", string(a.Evidence.Programs.Value), string(b.Evidence.Programs.Value), b.Evidence.Programs.Value.rank() < a.Evidence.Programs.Value.rank())
+	turned("evidence.entropy", strconv.FormatBool(a.Evidence.Entropy.Value), strconv.FormatBool(b.Evidence.Entropy.Value),
+		a.Evidence.Entropy.Value)
+	turned("evidence.programs", string(a.Evidence.Programs.Value), string(b.Evidence.Programs.Value),
+		b.Evidence.Programs.Value.rank() < a.Evidence.Programs.Value.rank())
 	env := func(p Policy) (all []string) {
 		for _, k := range names(p.Env) {
 			all = append(all, k+"="+strconv.Quote(p.Env[k].Value))

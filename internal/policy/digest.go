@@ -7,14 +7,17 @@ import (
 
 // document is what a file would say to come to p by itself.
 func (p Policy) document() Document {
-	d := Document{Tier: &p.Tier, Strong: &p.Strong, Hide: p.Hide, ReadOnly: p.ReadOnly, Writable: p.Writable, Mounts: p.Mounts, DecoyAt: p.Decoys, Limits: map[string]Said[int64]{}, Evidence: p.Evidence.document(), Env: p.Env}
+	d := Document{Tier: &p.Tier, Strong: &p.Strong, Hide: p.Hide, ReadOnly: p.ReadOnly, Writable: p.Writable,
+		Mounts: p.Mounts, DecoyAt: p.Decoys, Limits: map[string]Said[int64]{}, Evidence: p.Evidence.document(), Env: p.Env}
 	if p.OnTouch.Value == TouchStop { // else nothing is said, as before there was such a key
 		d.OnTouch = &p.OnTouch
 	}
 	if p.MemoryFork.Value == MemoryDeny { // so too
 		d.MemoryFork = &p.MemoryFork
 	}
-	d.Network = &Said[Access]{Access{Mode: p.Network.Mode, Allow: p.Network.Allow, Deny: p.Network.Deny, Ask: &Said[bool]{Value: p.Network.Ask}}, p.NetAt}
+	d.Network = &Said[Access]{
+		Access{Mode: p.Network.Mode, Allow: p.Network.Allow, Deny: p.Network.Deny, Ask: &Said[bool]{Value: p.Network.Ask}},
+		p.NetAt}
 	for _, l := range limits() {
 		if v := *l.in(&p.Limits); v != 0 {
 			d.Limits[l.name] = Said[int64]{v, p.LimitsAt[l.name]}

@@ -43,7 +43,8 @@ func TestTheDocumentIsRight(t *testing.T) {
 	walk = func(s schema) {
 		if properties, ok := s["properties"].(schema); ok {
 			for k, p := range properties {
-				if !strings.Contains(string(text), "`"+k+"`") && !strings.Contains(string(text), "."+k+"`") && !strings.Contains(all, k+":") {
+				if !strings.Contains(string(text), "`"+k+"`") && !strings.Contains(string(text), "."+k+"`") &&
+					!strings.Contains(all, k+":") {
 					t.Errorf("it does not speak of %s", k)
 				}
 				walk(p.(schema))

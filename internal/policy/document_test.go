@@ -45,7 +45,8 @@ func TestBadFilesAreRefused(t *testing.T) {
 			t.Errorf("%s is taken", in.Name)
 			continue
 		}
-		if !reflect.DeepEqual(d, Document{}) || fault.HintOf(err) == "" || len(ProblemsOf(err)) == 0 || len(ProblemsOf(err)) > maxProblems {
+		if !reflect.DeepEqual(d, Document{}) || fault.HintOf(err) == "" || len(ProblemsOf(err)) == 0 ||
+			len(ProblemsOf(err)) > maxProblems {
 			t.Errorf("%s: %+v, %v, hint %q", in.Name, d, err, fault.HintOf(err))
 		}
 		if got := told(err); *update {
@@ -142,7 +143,8 @@ func nowhere(d Document) Document {
 		}
 		return out
 	}
-	d.Hide, d.Show, d.ReadOnly, d.Writable, d.DecoyAt = paths(d.Hide), paths(d.Show), paths(d.ReadOnly), paths(d.Writable), paths(d.DecoyAt)
+	d.Hide, d.Show, d.ReadOnly, d.Writable, d.DecoyAt = paths(d.Hide), paths(d.Show), paths(d.ReadOnly), paths(d.Writable),
+		paths(d.DecoyAt)
 	if d.Mounts != nil {
 		m := []Said[Mount]{}
 		for _, v := range d.Mounts {
@@ -248,7 +250,10 @@ func several[T any](t *rapid.T, g *rapid.Generator[T], label string) []Said[T] {
 
 func filePaths() *rapid.Generator[Path] {
 	return rapid.Custom(func(t *rapid.T) Path {
-		p, err := ParsePath(rapid.SampledFrom([]string{"/etc", "/etc/x", "/etc/*", "~", "~/x", "~/x/*", "~/.ssh", "./a", "./a/b", "/w/p/a", "/w/p", "/w", "/w/p/é ü", "/"}).Draw(t, "path"), "/w/p")
+		p, err := ParsePath(
+			rapid.SampledFrom(
+				[]string{"/etc", "/etc/x", "/etc/*", "~", "~/x", "~/x/*", "~/.ssh", "./a", "./a/b", "/w/p/a", "/w/p", "/w",
+					"/w/p/é ü", "/"}).Draw(t, "path"), "/w/p")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,8 +268,9 @@ func documents() *rapid.Generator[Document] {
 			Name:   "x.yaml",
 			Tier:   maybe(t, rapid.SampledFrom(Tiers()), "tier"),
 			Strong: maybe(t, rapid.Bool(), "strong"),
-			Hide:   several(t, filePaths(), "hide"), ReadOnly: several(t, filePaths(), "readonly"), Writable: several(t, filePaths(), "writable"),
-			Show: several(t, rapid.SampledFrom(HiddenPaths()[1].Paths[:3]), "show"),
+			Hide:   several(t, filePaths(), "hide"), ReadOnly: several(t, filePaths(), "readonly"),
+			Writable: several(t, filePaths(), "writable"),
+			Show:     several(t, rapid.SampledFrom(HiddenPaths()[1].Paths[:3]), "show"),
 			Mounts: several(t, rapid.Custom(func(t *rapid.T) Mount {
 				to, err := insidePath(rapid.SampledFrom([]string{"/mnt", "/mnt/x", "~/x"}).Draw(t, "to"))
 				if err != nil {
@@ -284,7 +290,8 @@ func documents() *rapid.Generator[Document] {
 			a := Access{Mode: rapid.SampledFrom([]Net{NetOff, NetHost, NetRules, NetRules, NetRules}).Draw(t, "mode")}
 			if a.Mode == NetRules {
 				a.Presets = several(t, rapid.SampledFrom(PresetNames()), "presets")
-				a.Allow, a.Deny = rapid.SliceOfN(rules(false), 0, 3).Draw(t, "allow"), rapid.SliceOfN(rules(true), 0, 2).Draw(t, "deny")
+				a.Allow, a.Deny = rapid.SliceOfN(rules(false), 0, 3).Draw(t, "allow"),
+					rapid.SliceOfN(rules(true), 0, 2).Draw(t, "deny")
 				a.Ask = maybe(t, rapid.Bool(), "ask")
 			}
 			return a
@@ -302,15 +309,18 @@ func documents() *rapid.Generator[Document] {
 		}
 		if rapid.Bool().Draw(t, "has evidence") {
 			d.Evidence = &EvidenceSaid{
-				Output: maybe(t, rapid.Int64Range(0, MaxOutput), "kept output"), Redact: several(t, rapid.SampledFrom([]string{"a+", "b(c)"}), "redact"),
-				Entropy: maybe(t, rapid.Bool(), "entropy"), Programs: maybe(t, rapid.SampledFrom([]Programs{ProgramsAll, ProgramsSummary}), "programs"),
+				Output:   maybe(t, rapid.Int64Range(0, MaxOutput), "kept output"),
+				Redact:   several(t, rapid.SampledFrom([]string{"a+", "b(c)"}), "redact"),
+				Entropy:  maybe(t, rapid.Bool(), "entropy"),
+				Programs: maybe(t, rapid.SampledFrom([]Programs{ProgramsAll, ProgramsSummary}), "programs"),
 			}
 		}
 		if rapid.Bool().Draw(t, "has env") {
 			d.Env = map[string]Said[string]{}
 			for _, k := range []string{"A", "B_2", "_"} {
 				if v := maybe(t, rapid.OneOf(rapid.String().Filter(func(s string) bool {
-					return !strings.ContainsFunc(s, func(c rune) bool { return c == 0 || c == 0xfffd || c > 0xffff && !visible.Rune(c) })
+					return !strings.ContainsFunc(s,
+						func(c rune) bool { return c == 0 || c == 0xfffd || c > 0xffff && !visible.Rune(c) })
 				}), rapid.SampledFrom([]string{"", "1", "true", "~", "<&>", " x ", "é", "\u202e", "\t\r\n"})), k); v != nil {
 					d.Env[k] = *v
 				}
@@ -374,10 +384,14 @@ func TestWhatLooksLikeASecretIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	x := strings.Repeat("aB3", 20)
 	for in, want := range map[string]bool{
-		"sk-ant-api03-" + x: true, "sk-proj-" + x: true, "ghp_" + x: true, "github_pat_" + x: true, "glpat-" + x: true, "AKIA" + strings.ToUpper(x): true,
-		"AIza" + x: true, "xoxb-" + x: true, "npm_" + x: true, "pypi-" + x: true, "hf_" + x: true, "sk_live_" + x: true,
-		"-----BEGIN OPENSSH PRIVATE KEY-----\n" + x: true, "eyJ" + x + ".eyJ" + x + ".x": true, "postgres://user:word@db/x": true, "Bearer ghp_" + x: true,
-		"": false, "C.UTF-8": false, "sk-": false, "https://example.com/a:b@c": false, "https://user@example.com/": false, "/home/u/bin:/usr/bin": false,
+		"sk-ant-api03-" + x: true, "sk-proj-" + x: true, "ghp_" + x: true, "github_pat_" + x: true, "glpat-" + x: true,
+		"AKIA" + strings.ToUpper(x): true,
+		"AIza" + x:                  true, "xoxb-" + x: true, "npm_" + x: true, "pypi-" + x: true, "hf_" + x: true,
+		"sk_live_" + x: true,
+		"-----BEGIN OPENSSH PRIVATE KEY-----\n" + x: true, "eyJ" + x + ".eyJ" + x + ".x": true,
+		"postgres://user:word@db/x": true, "Bearer ghp_" + x: true,
+		"": false, "C.UTF-8": false, "sk-": false, "https://example.com/a:b@c": false, "https://user@example.com/": false,
+		"/home/u/bin:/usr/bin": false,
 	} {
 		if got := secret(in) != ""; got != want {
 			t.Errorf("%q: %v", in, got)

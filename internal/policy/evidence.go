@@ -49,7 +49,8 @@ type EvidenceSaid struct {
 // DefaultEvidence is what is kept where nobody says anything.
 func DefaultEvidence() Evidence {
 	at := builtInOrigin("")
-	return Evidence{Output: Said[int64]{DefaultOutput, at}, Entropy: Said[bool]{false, at}, Programs: Said[Programs]{ProgramsAll, at}}
+	return Evidence{Output: Said[int64]{DefaultOutput, at}, Entropy: Said[bool]{false, at},
+		Programs: Said[Programs]{ProgramsAll, at}}
 }
 
 // document is what a file would say to come to v; what is built in is not said, as before
@@ -171,24 +172,34 @@ func unplacedEvidence(said *EvidenceSaid, at Origin) Evidence {
 // evidenceShape is the mapping of evidence.
 func evidenceShape() shape[EvidenceSaid] {
 	return object(nothing[EvidenceSaid],
-		key("output", "How much of each stream of a command's output is kept, as in 256KiB, or none.", said(outputs()), func(v *EvidenceSaid, n Said[int64]) { v.Output = &n }),
-		key("redact", "Expressions (RE2) of what is not kept, within lines: the first group, or the whole match.", list(said(text("an expression", expression)), 0), func(v *EvidenceSaid, l []Said[string]) { v.Redact = l }),
-		key("entropy", "Do not keep tokens that look random either, commit ids among them.", said(truth()), func(v *EvidenceSaid, b Said[bool]) { v.Entropy = &b }),
-		key("programs", "What is recorded of programs that are started: all, summary (no complete list), or none, which tier supervised refuses.", said(choice(ProgramsAll, ProgramsSummary, ProgramsNone)), func(v *EvidenceSaid, p Said[Programs]) { v.Programs = &p }),
+		key("output", "How much of each stream of a command's output is kept, as in 256KiB, or none.", said(outputs()),
+			func(v *EvidenceSaid, n Said[int64]) { v.Output = &n }),
+		key("redact", "Expressions (RE2) of what is not kept, within lines: the first group, or the whole match.",
+			list(said(text("an expression", expression)), 0), func(v *EvidenceSaid, l []Said[string]) { v.Redact = l }),
+		key("entropy", "Do not keep tokens that look random either, commit ids among them.", said(truth()),
+			func(v *EvidenceSaid, b Said[bool]) { v.Entropy = &b }),
+		key("programs",
+			"What is recorded of programs that are started: all, summary (no complete list), or none, which tier supervised "+
+				"refuses.", said(choice(ProgramsAll, ProgramsSummary, ProgramsNone)), func(v *EvidenceSaid,
+				p Said[Programs]) {
+				v.Programs = &p
+			}),
 	)
 }
 
 func outputs() shape[int64] {
-	s := parsed("a size such as 256KiB, or none", schema{"type": []string{"string", "integer"}}, func(s string) (int64, error) {
-		if s == "none" {
-			return 0, nil
-		}
-		n, err := ParseBytes(s)
-		if err == nil && (n > MaxOutput || len(s) > 1 && s[0] == '0' && s[1] != '.') {
-			err = fault.New(fault.Invalid, "%q is not kept", s).WithHint("write none, or a size of %s at most", FormatBytes(MaxOutput))
-		}
-		return n, err
-	}, "!!str", "!!int")
+	s := parsed("a size such as 256KiB, or none", schema{"type": []string{"string", "integer"}},
+		func(s string) (int64, error) {
+			if s == "none" {
+				return 0, nil
+			}
+			n, err := ParseBytes(s)
+			if err == nil && (n > MaxOutput || len(s) > 1 && s[0] == '0' && s[1] != '.') {
+				err = fault.New(fault.Invalid, "%q is not kept", s).
+					WithHint("write none, or a size of %s at most", FormatBytes(MaxOutput))
+			}
+			return n, err
+		}, "!!str", "!!int")
 	return matching(s, `^(none|[0-9]+(\.[0-9]+)?(TiB|GiB|MiB|KiB|TB|GB|MB|kB|T|G|M|K|B)?)$`)
 }
 

@@ -34,7 +34,8 @@ func TestAProjectHasMoreKeptAndMoreRedacted(t *testing.T) {
 	}{
 		{"", "", DefaultOutput, false, ProgramsAll, 0, 0},
 		{"{output: none}", "{output: 1KiB}", 1 << 10, false, ProgramsAll, 0, 0},
-		{"{output: 2KiB, entropy: true, redact: [a]}", "{output: none, entropy: false, programs: summary, redact: [b, a]}", 2 << 10, true, ProgramsAll, 2, 3},
+		{"{output: 2KiB, entropy: true, redact: [a]}", "{output: none, entropy: false, programs: summary, redact: [b, a]}",
+			2 << 10, true, ProgramsAll, 2, 3},
 		{"", "{output: none}", DefaultOutput, false, ProgramsAll, 0, 1},
 		{"{programs: none}", "{programs: summary}", DefaultOutput, false, ProgramsSummary, 0, 0},
 	} {
@@ -43,7 +44,8 @@ func TestAProjectHasMoreKeptAndMoreRedacted(t *testing.T) {
 			t.Fatal(err)
 		}
 		v := p.Evidence
-		if v.Output.Value != c.output || v.Entropy.Value != c.entropy || v.Programs.Value != c.programs || len(v.Redact) != c.redacted || len(p.Notes) != c.ignored {
+		if v.Output.Value != c.output || v.Entropy.Value != c.entropy || v.Programs.Value != c.programs ||
+			len(v.Redact) != c.redacted || len(p.Notes) != c.ignored {
 			t.Errorf("%s and %s: %+v, %v", c.user, c.project, v, p.Notes)
 		}
 		text, err := p.Canonical()
@@ -51,10 +53,12 @@ func TestAProjectHasMoreKeptAndMoreRedacted(t *testing.T) {
 			t.Fatal(err)
 		}
 		again, err := ParseCanonical(text)
-		if err != nil || again.Evidence.Output.Value != c.output || len(again.Evidence.Redact) != c.redacted || again.Evidence.Programs.Value != c.programs {
+		if err != nil || again.Evidence.Output.Value != c.output || len(again.Evidence.Redact) != c.redacted ||
+			again.Evidence.Programs.Value != c.programs {
 			t.Errorf("%s: %+v, %v", text, again.Evidence, err)
 		}
-		if said := strings.Contains(string(text), "evidence"); said != (v.document() != nil) || said == (c.user == "" && c.output == DefaultOutput) {
+		if said := strings.Contains(string(text), "evidence"); said != (v.document() != nil) ||
+			said == (c.user == "" && c.output == DefaultOutput) {
 			t.Errorf("%s says what is built in, or not what is not", text)
 		}
 	}
@@ -62,7 +66,8 @@ func TestAProjectHasMoreKeptAndMoreRedacted(t *testing.T) {
 
 func TestTheSupervisedRecordPrograms(t *testing.T) {
 	t.Parallel()
-	if _, err := evidenceOf(t, "tier: supervised\n", "{programs: none}", ""); err == nil || !strings.Contains(told(err), "programs: summary") {
+	if _, err := evidenceOf(t, "tier: supervised\n", "{programs: none}", ""); err == nil ||
+		!strings.Contains(told(err), "programs: summary") {
 		t.Error(err)
 	}
 	p, err := evidenceOf(t, "tier: supervised\n", "{programs: summary}", "")

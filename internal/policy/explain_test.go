@@ -12,8 +12,12 @@ import (
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(
-		layer(t, User, "tier: supervised\nfiles:\n  hide: [~/private]\n  decoys: true\nnetwork:\n  deny: [tracker.example]\nlimits: {memory: 2GiB, time: 30m}\n"),
-		layer(t, Project, "files: {readonly: [./vendor], writable: [., /tmp], mounts: [{from: ./data, to: /mnt}]}\nnetwork:\n  presets: [npm]\n  allow:\n    - {host: api.example, methods: [GET]}\nenv: {A: \"x\\ny\"}\nlimits: {cpus: 1.5}\n"),
+		layer(t, User,
+			"tier: supervised\nfiles:\n  hide: [~/private]\n  decoys: true\nnetwork:\n  deny: [tracker.example]\nlimits: "+
+				"{memory: 2GiB, time: 30m}\n"),
+		layer(t, Project,
+			"files: {readonly: [./vendor], writable: [., /tmp], mounts: [{from: ./data, to: /mnt}]}\nnetwork:\n  presets: "+
+				"[npm]\n  allow:\n    - {host: api.example, methods: [GET]}\nenv: {A: \"x\\ny\"}\nlimits: {cpus: 1.5}\n"),
 	)
 	if err != nil {
 		t.Fatal(told(err))
@@ -27,11 +31,17 @@ func TestExplain(t *testing.T) {
 
 func TestDiffTellsWiderFromTighter(t *testing.T) {
 	t.Parallel()
-	a, err := Merge(layer(t, User, "tier: supervised\nstrong: true\nfiles: {hide: [~/a], readonly: [/x], writable: [/w]}\nnetwork: {allow: [a.example], deny: [c.example]}\nlimits: {memory: 2GiB, pids: 5, disk: 1GiB}\nenv: {A: x}"))
+	a, err := Merge(
+		layer(t, User,
+			"tier: supervised\nstrong: true\nfiles: {hide: [~/a], readonly: [/x], writable: [/w]}\nnetwork: {allow: "+
+				"[a.example], deny: [c.example]}\nlimits: {memory: 2GiB, pids: 5, disk: 1GiB}\nenv: {A: x}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Merge(layer(t, User, "tier: gvisor\nfiles: {readonly: [/x, /y], mounts: [{from: ~/m, to: /m}], show: [~/.ssh]}\nnetwork: {allow: [b.example], ask: true}\nlimits: {memory: 4GiB, pids: 3, cpus: 1}\nenv: {A: y}"))
+	b, err := Merge(
+		layer(t, User,
+			"tier: gvisor\nfiles: {readonly: [/x, /y], mounts: [{from: ~/m, to: /m}], show: [~/.ssh]}\nnetwork: {allow: "+
+				"[b.example], ask: true}\nlimits: {memory: 4GiB, pids: 3, cpus: 1}\nenv: {A: y}"))
 	if err != nil {
 		t.Fatal(err)
 	}

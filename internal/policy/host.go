@@ -43,7 +43,8 @@ func ParseHost(s string) (Host, error) {
 		}
 	}
 	if _, err := netip.ParseAddr(name); err == nil {
-		return Host{}, no("it is an address").WithHint("an address goes into cidr, or into a rule in its short form, as in 192.0.2.1:443")
+		return Host{}, no("it is an address").
+			WithHint("an address goes into cidr, or into a rule in its short form, as in 192.0.2.1:443")
 	}
 	name = strings.ToLower(name)
 	labels := strings.Split(name, ".")
@@ -93,7 +94,8 @@ func (h Host) unasked() string {
 	last := h.name[strings.LastIndexByte(h.name, '.')+1:]
 	switch {
 	case h.IsZero():
-	case last == h.name, slices.Contains([]string{"alt", "arpa", "internal", "invalid", "local", "localhost", "onion"}, last):
+	case last == h.name,
+		slices.Contains([]string{"alt", "arpa", "internal", "invalid", "local", "localhost", "onion"}, last):
 		return "names of no public network"
 	case h.name[0] == '_', strings.Contains(h.name, "._"):
 		return "names of services"
@@ -113,7 +115,8 @@ type Pattern struct {
 func ParsePattern(s string) (Pattern, error) {
 	suffix, below := strings.CutPrefix(s, "*.")
 	if s == "*" || suffix == "" && below {
-		return Pattern{}, fault.New(fault.Invalid, "%q names every host", s).WithHint("name hosts, as in example.com or *.example.com")
+		return Pattern{}, fault.New(fault.Invalid, "%q names every host", s).
+			WithHint("name hosts, as in example.com or *.example.com")
 	}
 	h, err := ParseHost(suffix)
 	if err != nil {
@@ -147,10 +150,14 @@ func (p Pattern) String() string {
 // shared are suffixes below which anybody can have a name. It is a help against the
 // widest mistakes, not the whole of the public suffix list.
 var shared = []string{
-	"amazonaws.com", "ap-southeast-2.amazonaws.com", "appspot.com", "azureedge.net", "azurewebsites.net", "blob.core.windows.net",
-	"blogspot.com", "cloudapp.net", "cloudfront.net", "co.in", "co.jp", "co.nz", "co.uk", "co.za", "com.au", "com.br", "com.cn", "com.tr",
-	"deno.dev", "duckdns.org", "fastly.net", "firebaseapp.com", "fly.dev", "github.io", "gitlab.io", "googleapis.com", "herokuapp.com",
-	"loca.lt", "netlify.app", "ngrok-free.app", "ngrok.io", "onrender.com", "org.uk", "pages.dev", "r2.dev", "run.app", "s3.amazonaws.com",
+	"amazonaws.com", "ap-southeast-2.amazonaws.com", "appspot.com", "azureedge.net", "azurewebsites.net",
+	"blob.core.windows.net",
+	"blogspot.com", "cloudapp.net", "cloudfront.net", "co.in", "co.jp", "co.nz", "co.uk", "co.za", "com.au", "com.br",
+	"com.cn", "com.tr",
+	"deno.dev", "duckdns.org", "fastly.net", "firebaseapp.com", "fly.dev", "github.io", "gitlab.io", "googleapis.com",
+	"herokuapp.com",
+	"loca.lt", "netlify.app", "ngrok-free.app", "ngrok.io", "onrender.com", "org.uk", "pages.dev", "r2.dev", "run.app",
+	"s3.amazonaws.com",
 	"surge.sh", "trycloudflare.com", "vercel.app", "web.app", "windows.net", "workers.dev",
 }
 

@@ -31,9 +31,11 @@ func TestParseHost(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		"", ".", "..", "a..b", ".a", "a.b..", " a", "a b", "a\x00.com", "a\n.com", "a\r\nHost: b", "a@b", "a/b", "a%2eb", "a:80", "a?b", "a#b", "a\\b", "[::1]", "*", "*.a", "a.*",
+		"", ".", "..", "a..b", ".a", "a.b..", " a", "a b", "a\x00.com", "a\n.com", "a\r\nHost: b", "a@b", "a/b", "a%2eb",
+		"a:80", "a?b", "a#b", "a\\b", "[::1]", "*", "*.a", "a.*",
 		"-a.com", "a-.com", "a.-b", "_", "a._", "_a", "_a.com", "x._a.com", "a_b.com", "__a.b.c", "a_.b.c",
-		"127.0.0.1", "::1", "::ffff:10.0.0.1", "fe80::1", "127.1", "0x7f.1", "2130706433", "017700000001", "0x7f000001", "0x", "1.2.3.4.", "1.2.3.4.5", "127.0.0.01", "a.0x10", "a.123", "0X7F.1", "1.2.3.08",
+		"127.0.0.1", "::1", "::ffff:10.0.0.1", "fe80::1", "127.1", "0x7f.1", "2130706433", "017700000001", "0x7f000001", "0x",
+		"1.2.3.4.", "1.2.3.4.5", "127.0.0.01", "a.0x10", "a.123", "0X7F.1", "1.2.3.08",
 		"b\u00fccher.example", "g\u0456thub.com", "\u3002com", "a\u3002b", "１.com", "\xff.com", "a\u00ad.com",
 		strings.Repeat("a", 64) + ".org", strings.Repeat("a.", 126) + "aa",
 	} {
@@ -67,7 +69,8 @@ func TestPatterns(t *testing.T) {
 			t.Errorf("%s matches %s: %v", c.pattern, c.host, got)
 		}
 	}
-	for _, in := range []string{"", "*", "*.", "*..", "**.a", "*a.com", "a.*.com", "*.*.com", "*.1.2.3.4", "*.127", "*.10.0.0.0/8"} {
+	for _, in := range []string{"", "*", "*.", "*..", "**.a", "*a.com", "a.*.com", "*.*.com", "*.1.2.3.4", "*.127",
+		"*.10.0.0.0/8"} {
 		if p, err := ParsePattern(in); !fault.Is(err, fault.Invalid) || !p.IsZero() {
 			t.Errorf("ParsePattern(%q) = %q, %v; want a refusal", in, p, err)
 		}
@@ -79,7 +82,8 @@ func TestPatterns(t *testing.T) {
 
 func TestWidePatternsAreKnown(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]bool{"*.com": true, "*.co.uk": true, "*.github.io": true, "*.example.com": false, "github.io": false, "com": false} {
+	for in, want := range map[string]bool{"*.com": true, "*.co.uk": true, "*.github.io": true, "*.example.com": false,
+		"github.io": false, "com": false} {
 		p, err := ParsePattern(in)
 		if err != nil || (p.wide() != "") != want {
 			t.Errorf("%s: %q, %v", in, p.wide(), err)
@@ -118,12 +122,14 @@ func TestHostsRoundTrip(t *testing.T) {
 }
 
 func FuzzParseHost(f *testing.F) {
-	for _, s := range []string{"example.com", "127.1", "0x7f.1", "a\x00.com", "_a.b.c", "xn--a.b", "*.com", "*.10.0.0.0/8"} {
+	for _, s := range []string{"example.com", "127.1", "0x7f.1", "a\x00.com", "_a.b.c", "xn--a.b", "*.com",
+		"*.10.0.0.0/8"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if h, err := ParseHost(s); err == nil {
-			if again, err := ParseHost(h.String()); err != nil || again != h || strings.ContainsAny(h.String(), " \x00\r\n@/%:*") {
+			if again, err := ParseHost(h.String()); err != nil || again != h ||
+				strings.ContainsAny(h.String(), " \x00\r\n@/%:*") {
 				t.Fatalf("%q reads as %q, which reads as %q, %v", s, h, again, err)
 			}
 		} else if !h.IsZero() || !fault.Is(err, fault.Invalid) {

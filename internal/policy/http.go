@@ -30,7 +30,8 @@ func parsePath(s string) (string, error) {
 	clean, ok := cleanPath(fixed)
 	switch {
 	case !ok || clean != fixed, strings.ContainsAny(fixed, "*?#%"), fixed != s && !strings.HasSuffix(fixed, "/"):
-		return "", fault.New(fault.Invalid, "%q is no path", s).WithHint("write a path without escapes, as in /v1/items, or /v1/* for all that is below /v1")
+		return "", fault.New(fault.Invalid, "%q is no path", s).
+			WithHint("write a path without escapes, as in /v1/items, or /v1/* for all that is below /v1")
 	}
 	return s, nil
 }

@@ -32,13 +32,20 @@ func limits() []limit {
 	}
 	size := func(n int64) any { return FormatBytes(n) }
 	return []limit{
-		{"memory", "Memory of all processes, as in 4GiB.", sizes, ParseBytes, size, func(l *Limits) *int64 { return &l.MemoryBytes }},
-		{"cpus", "Processors' worth of time, as in 1.5.", cpus, parseCPUs, func(n int64) any { return float64(n) / 1000 }, func(l *Limits) *int64 { return &l.MilliCPUs }},
-		{"pids", "Processes and threads at a time.", func() shape[int64] { return whole(1, math.MaxInt32) }, counted, count, func(l *Limits) *int64 { return &l.PIDs }},
-		{"disk", "Bytes that the sandbox adds to its base, as in 10GiB.", sizes, ParseBytes, size, func(l *Limits) *int64 { return &l.DiskBytes }},
-		{"time", "Wall time of one command, as in 30m.", times, parseTime, func(n int64) any { return time.Duration(n).String() }, func(l *Limits) *int64 { return (*int64)(&l.Time) }},
-		{"output", "Bytes of output of one command, as in 100MiB.", sizes, ParseBytes, size, func(l *Limits) *int64 { return &l.OutputBytes }},
-		{"files", "Files that one process has open at a time.", func() shape[int64] { return whole(1, math.MaxInt32) }, counted, count, func(l *Limits) *int64 { return &l.OpenFiles }},
+		{"memory", "Memory of all processes, as in 4GiB.", sizes, ParseBytes, size,
+			func(l *Limits) *int64 { return &l.MemoryBytes }},
+		{"cpus", "Processors' worth of time, as in 1.5.", cpus, parseCPUs, func(n int64) any { return float64(n) / 1000 },
+			func(l *Limits) *int64 { return &l.MilliCPUs }},
+		{"pids", "Processes and threads at a time.", func() shape[int64] { return whole(1, math.MaxInt32) }, counted, count,
+			func(l *Limits) *int64 { return &l.PIDs }},
+		{"disk", "Bytes that the sandbox adds to its base, as in 10GiB.", sizes, ParseBytes, size,
+			func(l *Limits) *int64 { return &l.DiskBytes }},
+		{"time", "Wall time of one command, as in 30m.", times, parseTime,
+			func(n int64) any { return time.Duration(n).String() }, func(l *Limits) *int64 { return (*int64)(&l.Time) }},
+		{"output", "Bytes of output of one command, as in 100MiB.", sizes, ParseBytes, size,
+			func(l *Limits) *int64 { return &l.OutputBytes }},
+		{"files", "Files that one process has open at a time.", func() shape[int64] { return whole(1, math.MaxInt32) },
+			counted, count, func(l *Limits) *int64 { return &l.OpenFiles }},
 	}
 }
 
@@ -68,14 +75,15 @@ func sizes() shape[int64] {
 }
 
 func cpus() shape[int64] {
-	return shape[int64]{schema{"type": "number", "exclusiveMinimum": 0}, "a number such as 1.5", scalar("!!int", "!!float"), func(r *reader, n *yaml.Node) (int64, bool) {
-		v, err := parseCPUs(n.Value)
-		if err != nil {
-			r.wrong(n, fault.HintOf(err), "%s is no number of processors", n.Value)
-			return 0, false
-		}
-		return v, true
-	}}
+	return shape[int64]{schema{"type": "number", "exclusiveMinimum": 0}, "a number such as 1.5",
+		scalar("!!int", "!!float"), func(r *reader, n *yaml.Node) (int64, bool) {
+			v, err := parseCPUs(n.Value)
+			if err != nil {
+				r.wrong(n, fault.HintOf(err), "%s is no number of processors", n.Value)
+				return 0, false
+			}
+			return v, true
+		}}
 }
 
 // cpusForm has three places after the point at most: a thousandth of a processor is the
@@ -100,7 +108,8 @@ func times() shape[int64] {
 func parseTime(s string) (int64, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < time.Second || s[0] == '+' {
-		return 0, fault.New(fault.Invalid, "%q is no time of a second or more", s).WithHint("write a time as in 90s, 30m or 2h")
+		return 0, fault.New(fault.Invalid, "%q is no time of a second or more", s).
+			WithHint("write a time as in 90s, 30m or 2h")
 	}
 	return int64(d), nil
 }
@@ -109,7 +118,8 @@ func parseTime(s string) (int64, error) {
 func limitShape() shape[map[string]Said[int64]] {
 	var fields []field[map[string]Said[int64]]
 	for _, l := range limits() {
-		fields = append(fields, key(l.name, l.doc, said(l.shape()), func(to *map[string]Said[int64], v Said[int64]) { (*to)[l.name] = v }))
+		fields = append(fields,
+			key(l.name, l.doc, said(l.shape()), func(to *map[string]Said[int64], v Said[int64]) { (*to)[l.name] = v }))
 	}
 	return object(func(*reader, *yaml.Node) map[string]Said[int64] { return map[string]Said[int64]{} }, fields...)
 }

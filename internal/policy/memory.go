@@ -13,7 +13,11 @@ const (
 
 func memoryShape() shape[Document] {
 	return object(nothing[Document],
-		key("fork", "Whether forks may go on with what processes have in memory: allow, or deny, since what programs have seeded by themselves is the same in each.", said(choice(MemoryAllow, MemoryDeny)), func(d *Document, v Said[MemoryFork]) { d.MemoryFork = &v }),
+		key("fork", "Whether forks may go on with what processes have in memory: allow, or deny, since what programs have "+
+			"seeded by themselves is the same in each.", said(choice(MemoryAllow, MemoryDeny)), func(d *Document,
+			v Said[MemoryFork]) {
+			d.MemoryFork = &v
+		}),
 	)
 }
 

@@ -119,7 +119,8 @@ type merger struct {
 }
 
 func (m *merger) wrong(at Origin, hint, format string, args ...any) {
-	m.problems = append(m.problems, Problem{File: at.Source, Line: at.Line, Message: fmt.Sprintf(format, args...), Hint: hint})
+	m.problems = append(m.problems,
+		Problem{File: at.Source, Line: at.Line, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 func (m *merger) note(at Origin, format string, args ...any) {
@@ -233,7 +234,8 @@ func (m *merger) network(said [3]Document) {
 	case p.Network.Mode == NetOff:
 		p.Network = Network{Mode: NetOff}
 	case p.Network.Mode == NetHost && len(p.Network.Deny) > 0:
-		m.wrong(p.NetAt, "take the host's network away, or the rule", "with the host's network nothing can be denied, and %s denies %s", p.Network.Deny[0].At, p.Network.Deny[0])
+		m.wrong(p.NetAt, "take the host's network away, or the rule",
+			"with the host's network nothing can be denied, and %s denies %s", p.Network.Deny[0].At, p.Network.Deny[0])
 	case p.Network.Mode == NetHost:
 		p.Network = Network{Mode: NetHost}
 	}
@@ -265,19 +267,22 @@ func (m *merger) together() {
 	p := &m.p
 	defer func() {
 		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value == Supervised {
-			m.wrong(at.At, "write programs: summary", "in tier %s programs are recorded, and %s has nothing recorded of them", p.Tier.Value, at.At)
+			m.wrong(at.At, "write programs: summary", "in tier %s programs are recorded, and %s has nothing recorded of them",
+				p.Tier.Value, at.At)
 		}
 	}()
 	switch p.Network.Mode {
 	case NetHost:
 		if p.Tier.Value.rank() > Process.rank() {
-			m.wrong(p.NetAt, "network: host goes with tier: process", "tier %s of %s keeps the host's network away", p.Tier.Value, p.Tier.At)
+			m.wrong(p.NetAt, "network: host goes with tier: process", "tier %s of %s keeps the host's network away",
+				p.Tier.Value, p.Tier.At)
 		}
 	case NetRules:
 		switch {
 		case p.Tier.Value.rank() >= Supervised.rank():
 		case m.tierSaid:
-			m.wrong(p.Tier.At, "write tier: supervised", "tier %s cannot keep to the rules for the network of %s", p.Tier.Value, p.NetAt)
+			m.wrong(p.Tier.At, "write tier: supervised", "tier %s cannot keep to the rules for the network of %s",
+				p.Tier.Value, p.NetAt)
 		default:
 			p.Tier = Said[Tier]{Supervised, p.NetAt}
 		}

@@ -78,7 +78,8 @@ func (m *merger) files(said [3]Document) {
 		p.Writable = unique(kept, Path.String)
 	}
 	m.mounts()
-	p.Hide, p.ReadOnly, p.Decoys = unique(p.Hide, Path.String), unique(p.ReadOnly, Path.String), unique(p.Decoys, Path.String)
+	p.Hide, p.ReadOnly, p.Decoys = unique(p.Hide, Path.String), unique(p.ReadOnly, Path.String),
+		unique(p.Decoys, Path.String)
 }
 
 // showHint says what p could have been.
@@ -130,13 +131,15 @@ func (m *merger) covering(list []Said[Path], p Path) *Said[Path] {
 // shown at another place that is hidden at its own.
 func (m *merger) mounts() {
 	p := &m.p
-	p.Mounts = unique(p.Mounts, func(v Mount) string { return v.To.String() + "\x00" + v.From.String() + "\x00" + v.mode() })
+	p.Mounts = unique(p.Mounts,
+		func(v Mount) string { return v.To.String() + "\x00" + v.From.String() + "\x00" + v.mode() })
 	hidden := slices.Clone(p.Hide)
 	for i := range p.Mounts {
 		s := &p.Mounts[i]
 		from, to := s.Value.From, s.Value.To
 		if i > 0 && p.Mounts[i-1].Value.To == to {
-			m.wrong(s.At, "leave one of them out", "%s is mounted at %s by %s already", to, p.Mounts[i-1].Value.From, p.Mounts[i-1].At)
+			m.wrong(s.At, "leave one of them out", "%s is mounted at %s by %s already", to, p.Mounts[i-1].Value.From,
+				p.Mounts[i-1].At)
 		}
 		if strings.HasSuffix(from.text, "/*") {
 			m.wrong(s.At, "name the directory", "%s is no one path to mount", from)
@@ -150,7 +153,8 @@ func (m *merger) mounts() {
 		}
 		for _, h := range hidden {
 			if hid, root := h.Value.in(m.home), from.in(m.home); hid != root && hid.beneath(root) {
-				p.Hide = append(p.Hide, Said[Path]{Path{to.text + "/" + strings.TrimPrefix(strings.TrimPrefix(hid.text, root.text), "/")}, h.At})
+				p.Hide = append(p.Hide,
+					Said[Path]{Path{to.text + "/" + strings.TrimPrefix(strings.TrimPrefix(hid.text, root.text), "/")}, h.At})
 			}
 		}
 		if s.Value.Write {

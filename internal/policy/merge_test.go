@@ -37,10 +37,12 @@ func TestWhatIsBuiltIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Tier.Value != Process || p.Network.Mode != NetOff || p.Writable != nil || p.Limits != (Limits{}) || len(p.Decoys) > 0 {
+	if p.Tier.Value != Process || p.Network.Mode != NetOff || p.Writable != nil || p.Limits != (Limits{}) ||
+		len(p.Decoys) > 0 {
 		t.Errorf("%+v", p)
 	}
-	if !slices.ContainsFunc(p.Hide, func(s Said[Path]) bool { return s.Value.String() == "~/.ssh" && s.At.String() == "built-in keys" }) {
+	if !slices.ContainsFunc(p.Hide,
+		func(s Said[Path]) bool { return s.Value.String() == "~/.ssh" && s.At.String() == "built-in keys" }) {
 		t.Error("~/.ssh is not hidden")
 	}
 }
@@ -54,72 +56,123 @@ func TestMergeByExample(t *testing.T) {
 		notes                []string
 		err                  string
 	}{
-		{about: "a project raises the tier", user: "tier: process", project: "tier: gvisor", want: []string{`"tier":"gvisor"`}},
-		{about: "and does not lower it", user: "tier: gvisor", project: "tier: process", want: []string{`"tier":"gvisor"`}, notes: []string{"tier process is weaker than gvisor"}},
-		{about: "nor below what is built in", project: "tier: workspace", want: []string{`"tier":"process"`}, notes: []string{"weaker"}},
+		{about: "a project raises the tier", user: "tier: process", project: "tier: gvisor",
+			want: []string{`"tier":"gvisor"`}},
+		{about: "and does not lower it", user: "tier: gvisor", project: "tier: process", want: []string{`"tier":"gvisor"`},
+			notes: []string{"tier process is weaker than gvisor"}},
+		{about: "nor below what is built in", project: "tier: workspace", want: []string{`"tier":"process"`},
+			notes: []string{"weaker"}},
 		{about: "flags lower it", user: "tier: gvisor", flags: "tier: process", want: []string{`"tier":"process"`}},
-		{about: "strong stays", user: "strong: true", project: "strong: false", want: []string{`"strong":true`}, notes: []string{"strong is true"}},
+		{about: "strong stays", user: "strong: true", project: "strong: false", want: []string{`"strong":true`},
+			notes: []string{"strong is true"}},
 
-		{about: "rules need supervision", project: "network: {allow: [a.example]}", want: []string{`"tier":"supervised"`, `"allow":["a.example:443"]`}},
-		{about: "which a tier that was named cannot give", user: "tier: process", project: "network: {allow: [a.example]}", err: "cannot keep to the rules"},
-		{about: "rules of owner and project add up", user: "network: {allow: [a.example], deny: [c.example]}", project: "network: {allow: [b.example, c.example]}", want: []string{`"allow":["a.example:443","b.example:443","c.example:443"]`, `"deny":["c.example"]`}},
-		{about: "a project's rules are nothing where the network is off", user: "network: off", project: "network: {allow: [b.example]}", want: []string{`"network":"off"`}, notes: []string{"the network is off"}},
-		{about: "and flags bring back the owner's alone", user: "network: off", project: "network: {allow: [b.example]}", flags: "network: {allow: [f.example]}", want: []string{`"allow":["f.example:443"]`}, notes: []string{"the network is off"}},
-		{about: "a project turns the network off", user: "network: {allow: [a.example]}", project: "network: off", want: []string{`"network":"off"`}},
+		{about: "rules need supervision", project: "network: {allow: [a.example]}",
+			want: []string{`"tier":"supervised"`, `"allow":["a.example:443"]`}},
+		{about: "which a tier that was named cannot give", user: "tier: process", project: "network: {allow: [a.example]}",
+			err: "cannot keep to the rules"},
+		{about: "rules of owner and project add up", user: "network: {allow: [a.example], deny: [c.example]}",
+			project: "network: {allow: [b.example, c.example]}",
+			want:    []string{`"allow":["a.example:443","b.example:443","c.example:443"]`, `"deny":["c.example"]`}},
+		{about: "a project's rules are nothing where the network is off", user: "network: off",
+			project: "network: {allow: [b.example]}", want: []string{`"network":"off"`}, notes: []string{"the network is off"}},
+		{about: "and flags bring back the owner's alone", user: "network: off", project: "network: {allow: [b.example]}",
+			flags: "network: {allow: [f.example]}", want: []string{`"allow":["f.example:443"]`},
+			notes: []string{"the network is off"}},
+		{about: "a project turns the network off", user: "network: {allow: [a.example]}", project: "network: off",
+			want: []string{`"network":"off"`}},
 		{about: "rules for nothing", user: "network: {}", want: []string{`"network":{"ask":false}`, `"tier":"supervised"`}},
 		{about: "the host's network", user: "network: host", want: []string{`"network":"host"`, `"tier":"process"`}},
-		{about: "a project makes rules of it", user: "network: host", project: "network: {allow: [a.example]}", want: []string{`"allow":["a.example:443"]`}},
+		{about: "a project makes rules of it", user: "network: host", project: "network: {allow: [a.example]}",
+			want: []string{`"allow":["a.example:443"]`}},
 		{about: "a project cannot take it", project: "network: host", err: "cannot take the host's network"},
-		{about: "nor with rules that deny", user: "network: {deny: [a.example]}", flags: "network: host", err: "nothing can be denied"},
+		{about: "nor with rules that deny", user: "network: {deny: [a.example]}", flags: "network: host",
+			err: "nothing can be denied"},
 		{about: "nor in a stronger tier", flags: "network: host\ntier: gvisor", err: "keeps the host's network away"},
 		{about: "a project has nobody asked", project: "network: {ask: true}", err: "cannot have you asked"},
-		{about: "and may have nobody asked", user: "network: {ask: true}", project: "network: {ask: false}", want: []string{`"ask":false`}},
-		{about: "a project allows no address of a private network", project: "network: {allow: ['10.0.0.0/8:22']}", err: "cannot allow 10.0.0.0/8, which leads to a private network"},
+		{about: "and may have nobody asked", user: "network: {ask: true}", project: "network: {ask: false}",
+			want: []string{`"ask":false`}},
+		{about: "a project allows no address of a private network", project: "network: {allow: ['10.0.0.0/8:22']}",
+			err: "cannot allow 10.0.0.0/8, which leads to a private network"},
 		{about: "nor metadata", project: "network: {allow: ['169.254.169.254:80']}", err: "which leads to the metadata"},
-		{about: "nor this machine in another form", project: "network: {allow: ['[64:ff9b::7f00:1]:80']}", err: "which leads to this machine"},
-		{about: "and its rule for everything names none of them", project: "network: {allow: ['0.0.0.0/0:80']}", want: []string{`"allow":["0.0.0.0/0:80"]`}},
+		{about: "nor this machine in another form", project: "network: {allow: ['[64:ff9b::7f00:1]:80']}",
+			err: "which leads to this machine"},
+		{about: "and its rule for everything names none of them", project: "network: {allow: ['0.0.0.0/0:80']}",
+			want: []string{`"allow":["0.0.0.0/0:80"]`}},
 		{about: "an owner does", user: "network: {allow: ['10.0.0.0/8:22']}", want: []string{`"allow":["10.0.0.0/8:22"]`}},
-		{about: "presets become rules", project: "network: {presets: [npm]}", want: []string{`"allow":["registry.npmjs.org:443"]`, `-presets`}},
+		{about: "presets become rules", project: "network: {presets: [npm]}",
+			want: []string{`"allow":["registry.npmjs.org:443"]`, `-presets`}},
 
-		{about: "hidden paths add up", user: "files: {hide: [~/a]}", project: "files: {hide: [./b, /c]}", want: []string{`"~/a"`, `"/w/p/b"`, `"/c"`, `"~/.ssh"`}},
+		{about: "hidden paths add up", user: "files: {hide: [~/a]}", project: "files: {hide: [./b, /c]}",
+			want: []string{`"~/a"`, `"/w/p/b"`, `"/c"`, `"~/.ssh"`}},
 		{about: "the owner shows one", user: "files: {show: [~/.ssh]}", want: []string{`-"~/.ssh"`}},
-		{about: "but not what a project hides", user: "files: {show: [~/.ssh]}", project: "files: {hide: [~/.ssh]}", want: []string{`"~/.ssh"`}},
+		{about: "but not what a project hides", user: "files: {show: [~/.ssh]}", project: "files: {hide: [~/.ssh]}",
+			want: []string{`"~/.ssh"`}},
 		{about: "a project shows none", project: "files: {show: [~/.ssh]}", err: "a project's file cannot show ~/.ssh"},
-		{about: "what is not hidden is not shown", user: "files: {show: [~/.shs]}", err: "~/.shs is not hidden by what is built in"},
-		{about: "a part of what is hidden is not shown", user: "files: {show: [~/.ssh/config]}", err: "~/.ssh/config is not hidden by what is built in"},
-		{about: "decoys", user: "files: {decoys: true}", project: "files: {decoys: false}", want: []string{`"decoys":["~/.aws/credentials",`, `"~/.aws"`, "-on_touch"}, notes: []string{"there are decoys"}},
-		{about: "no decoy in what is shown", user: "files: {decoys: true, show: [~/.aws]}", want: []string{`"~/.pypirc"`, `-"~/.aws/credentials"`}},
-		{about: "a project has a touched decoy stop", user: "files: {on_touch: record}", project: "files: {on_touch: stop}", want: []string{`"on_touch":"stop"`}},
-		{about: "but not go on", user: "files: {on_touch: stop}", project: "files: {on_touch: record}", want: []string{`"on_touch":"stop"`}, notes: []string{"a touched decoy stops"}},
-		{about: "a project denies forks with memory", user: "memory: {fork: allow}", project: "memory: {fork: deny}", want: []string{`"memory":{"fork":"deny"}`}},
-		{about: "and cannot allow them", user: "memory: {fork: deny}", project: "memory: {fork: allow}", want: []string{`"memory":{"fork":"deny"}`}, notes: []string{"forks with memory are denied"}},
+		{about: "what is not hidden is not shown", user: "files: {show: [~/.shs]}",
+			err: "~/.shs is not hidden by what is built in"},
+		{about: "a part of what is hidden is not shown", user: "files: {show: [~/.ssh/config]}",
+			err: "~/.ssh/config is not hidden by what is built in"},
+		{about: "decoys", user: "files: {decoys: true}", project: "files: {decoys: false}",
+			want: []string{`"decoys":["~/.aws/credentials",`, `"~/.aws"`, "-on_touch"}, notes: []string{"there are decoys"}},
+		{about: "no decoy in what is shown", user: "files: {decoys: true, show: [~/.aws]}",
+			want: []string{`"~/.pypirc"`, `-"~/.aws/credentials"`}},
+		{about: "a project has a touched decoy stop", user: "files: {on_touch: record}", project: "files: {on_touch: stop}",
+			want: []string{`"on_touch":"stop"`}},
+		{about: "but not go on", user: "files: {on_touch: stop}", project: "files: {on_touch: record}",
+			want: []string{`"on_touch":"stop"`}, notes: []string{"a touched decoy stops"}},
+		{about: "a project denies forks with memory", user: "memory: {fork: allow}", project: "memory: {fork: deny}",
+			want: []string{`"memory":{"fork":"deny"}`}},
+		{about: "and cannot allow them", user: "memory: {fork: deny}", project: "memory: {fork: allow}",
+			want: []string{`"memory":{"fork":"deny"}`}, notes: []string{"forks with memory are denied"}},
 		{about: "which is the default", flags: "memory: {fork: allow}", want: []string{"-memory"}},
 		{about: "flags do", user: "files: {on_touch: stop}", flags: "files: {on_touch: record}", want: []string{"-on_touch"}},
-		{about: "a decoy is hidden", project: "files: {decoys: [./key]}", want: []string{`"decoys":["/w/p/key"]`, `"hide":["/etc/NetworkManager/system-connections"`}},
+		{about: "a decoy is hidden", project: "files: {decoys: [./key]}",
+			want: []string{`"decoys":["/w/p/key"]`, `"hide":["/etc/NetworkManager/system-connections"`}},
 		{about: "an empty list is nothing", user: "files: {writable: []}", want: []string{`"writable":[]`}},
 		{about: "no list is as the base has it", user: "files: {hide: []}", want: []string{"-writable"}},
-		{about: "a project narrows", user: "files: {writable: [/w, ~/x]}", project: "files: {writable: [., /etc]}", want: []string{`"writable":["/w/p"]`}, notes: []string{"/etc is not among"}},
-		{about: "to nothing", user: "files: {writable: [~/x]}", project: "files: {writable: []}", want: []string{`"writable":[]`}},
-		{about: "flags set", user: "files: {writable: []}", flags: "files: {writable: [/tmp]}", want: []string{`"writable":["/tmp"]`}},
-		{about: "read-only wins", user: "files: {readonly: [/w/*]}", project: "files: {writable: [./build]}", want: []string{`"writable":[]`}, notes: []string{"/w/p/build is read-only"}},
+		{about: "a project narrows", user: "files: {writable: [/w, ~/x]}", project: "files: {writable: [., /etc]}",
+			want: []string{`"writable":["/w/p"]`}, notes: []string{"/etc is not among"}},
+		{about: "to nothing", user: "files: {writable: [~/x]}", project: "files: {writable: []}",
+			want: []string{`"writable":[]`}},
+		{about: "flags set", user: "files: {writable: []}", flags: "files: {writable: [/tmp]}",
+			want: []string{`"writable":["/tmp"]`}},
+		{about: "read-only wins", user: "files: {readonly: [/w/*]}", project: "files: {writable: [./build]}",
+			want: []string{`"writable":[]`}, notes: []string{"/w/p/build is read-only"}},
 
-		{about: "a mount of a project", project: "files: {mounts: [{from: ./data, to: /mnt}]}", want: []string{`{"from":"/w/p/data","mode":"ro","to":"/mnt"}`}},
-		{about: "of what is not its own", project: "files: {mounts: [{from: ~/x, to: /mnt}]}", err: "which is not beneath it"},
-		{about: "of what only begins like its own", project: "files: {mounts: [{from: /w/pp, to: /mnt}]}", err: "which is not beneath it"},
-		{about: "of what is hidden", user: "files: {mounts: [{from: ~/.ssh/x, to: /mnt}]}", err: "~/.ssh/x is hidden by built-in keys"},
-		{about: "of what is hidden and shown", user: "files: {mounts: [{from: ~/.ssh/x, to: /mnt}], show: [~/.ssh]}", want: []string{`"from":"~/.ssh/x"`}},
-		{about: "what is hidden stays so in another place", user: `files: {mounts: [{from: "~", to: /mnt}]}`, want: []string{`"/mnt/.ssh"`, `"/mnt/.config/gh"`}},
-		{about: "a project writes to the host", project: "files: {mounts: [{from: ./data, to: /mnt, mode: rw}]}", err: "written to"},
-		{about: "of what is hidden, spelled otherwise", user: "files: {mounts: [{from: /home/u/.ssh, to: /mnt}]}", err: "/home/u/.ssh is hidden by built-in keys"},
-		{about: "of what is around the home", user: "files: {mounts: [{from: /home, to: /mnt}]}", want: []string{`"/mnt/u/.ssh"`, `"/mnt/u/.config/gh"`}},
-		{about: "of everything", user: "files: {mounts: [{from: /, to: /mnt}]}", want: []string{`"/mnt/home/u/.ssh"`, `"/mnt/etc/shadow"`}},
-		{about: "read-only wins, spelled otherwise", user: "files: {readonly: [~/a], writable: [/home/u/a/b]}", want: []string{`"writable":[]`}, notes: []string{"/home/u/a/b is read-only"}},
-		{about: "two at one place", user: "files: {mounts: [{from: ~/a, to: /mnt}]}", flags: "files: {mounts: [{from: ~/b, to: /mnt}]}", err: "/mnt is mounted at ~/a"},
-		{about: "read-only wins over a mount", user: "files: {readonly: [~/a], mounts: [{from: ~/a/b, to: /mnt, mode: rw}]}", want: []string{`"mode":"ro"`}, notes: []string{"~/a/b is read-only"}},
+		{about: "a mount of a project", project: "files: {mounts: [{from: ./data, to: /mnt}]}",
+			want: []string{`{"from":"/w/p/data","mode":"ro","to":"/mnt"}`}},
+		{about: "of what is not its own", project: "files: {mounts: [{from: ~/x, to: /mnt}]}",
+			err: "which is not beneath it"},
+		{about: "of what only begins like its own", project: "files: {mounts: [{from: /w/pp, to: /mnt}]}",
+			err: "which is not beneath it"},
+		{about: "of what is hidden", user: "files: {mounts: [{from: ~/.ssh/x, to: /mnt}]}",
+			err: "~/.ssh/x is hidden by built-in keys"},
+		{about: "of what is hidden and shown", user: "files: {mounts: [{from: ~/.ssh/x, to: /mnt}], show: [~/.ssh]}",
+			want: []string{`"from":"~/.ssh/x"`}},
+		{about: "what is hidden stays so in another place", user: `files: {mounts: [{from: "~", to: /mnt}]}`,
+			want: []string{`"/mnt/.ssh"`, `"/mnt/.config/gh"`}},
+		{about: "a project writes to the host", project: "files: {mounts: [{from: ./data, to: /mnt, mode: rw}]}",
+			err: "written to"},
+		{about: "of what is hidden, spelled otherwise", user: "files: {mounts: [{from: /home/u/.ssh, to: /mnt}]}",
+			err: "/home/u/.ssh is hidden by built-in keys"},
+		{about: "of what is around the home", user: "files: {mounts: [{from: /home, to: /mnt}]}",
+			want: []string{`"/mnt/u/.ssh"`, `"/mnt/u/.config/gh"`}},
+		{about: "of everything", user: "files: {mounts: [{from: /, to: /mnt}]}",
+			want: []string{`"/mnt/home/u/.ssh"`, `"/mnt/etc/shadow"`}},
+		{about: "read-only wins, spelled otherwise", user: "files: {readonly: [~/a], writable: [/home/u/a/b]}",
+			want: []string{`"writable":[]`}, notes: []string{"/home/u/a/b is read-only"}},
+		{about: "two at one place", user: "files: {mounts: [{from: ~/a, to: /mnt}]}",
+			flags: "files: {mounts: [{from: ~/b, to: /mnt}]}", err: "/mnt is mounted at ~/a"},
+		{about: "read-only wins over a mount", user: "files: {readonly: [~/a], mounts: [{from: ~/a/b, to: /mnt, mode: rw}]}",
+			want: []string{`"mode":"ro"`}, notes: []string{"~/a/b is read-only"}},
 
-		{about: "the smaller limit", user: "limits: {memory: 2GiB, pids: 5}", project: "limits: {memory: 4GiB, pids: 3, cpus: 2}", want: []string{`"limits":{"cpus":2,"memory":"2GiB","pids":3}`}, notes: []string{"memory is smaller"}},
-		{about: "flags set limits", user: "limits: {memory: 2GiB}", flags: "limits: {memory: 4GiB}", want: []string{`"memory":"4GiB"`}},
-		{about: "variables", user: "env: {A: u, B: u}", project: "env: {B: p, C: p}", flags: "env: {C: f}", want: []string{`"env":{"A":"u","B":"p","C":"f"}`}},
+		{about: "the smaller limit", user: "limits: {memory: 2GiB, pids: 5}",
+			project: "limits: {memory: 4GiB, pids: 3, cpus: 2}", want: []string{`"limits":{"cpus":2,"memory":"2GiB","pids":3}`},
+			notes: []string{"memory is smaller"}},
+		{about: "flags set limits", user: "limits: {memory: 2GiB}", flags: "limits: {memory: 4GiB}",
+			want: []string{`"memory":"4GiB"`}},
+		{about: "variables", user: "env: {A: u, B: u}", project: "env: {B: p, C: p}", flags: "env: {C: f}",
+			want: []string{`"env":{"A":"u","B":"p","C":"f"}`}},
 	} {
 		var layers []Layer
 		for l, text := range []string{c.user, c.project, c.flags} {
@@ -129,7 +182,8 @@ func TestMergeByExample(t *testing.T) {
 		}
 		p, err := MergeAt("/home/u", layers...)
 		if c.err != "" {
-			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.err) || len(ProblemsOf(err)) == 0 || fault.HintOf(err) == "" {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.err) || len(ProblemsOf(err)) == 0 ||
+				fault.HintOf(err) == "" {
 				t.Errorf("%s: %v, want %s", c.about, err, c.err)
 			}
 			continue
@@ -289,7 +343,8 @@ func TestAProjectOnlyTightens(t *testing.T) {
 		case after.Network.Ask && !before.Network.Ask:
 			t.Fatal("somebody is asked")
 		}
-		for what, lists := range map[string][2][]Said[Path]{"hidden": {before.Hide, after.Hide}, "read-only": {before.ReadOnly, after.ReadOnly}} {
+		for what, lists := range map[string][2][]Said[Path]{"hidden": {before.Hide, after.Hide},
+			"read-only": {before.ReadOnly, after.ReadOnly}} {
 			for _, s := range lists[0] {
 				if !slices.ContainsFunc(lists[1], func(o Said[Path]) bool { return o.Value == s.Value }) {
 					t.Fatalf("%s is no longer %s", s.Value, what)
@@ -345,10 +400,14 @@ func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
 		return d
 	}
 	same := digest("network: {allow: [a.example, b.example]}\nlimits: {memory: 1GiB}")
-	if got := digest("\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: A.example., ports: [443]}\n    - a.example"); got != same {
+	if got := digest(
+		"\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: A.example., ports: [443]}\n " +
+			"   - a.example"); got != same {
 		t.Error("the same is not equal")
 	}
-	for _, other := range []string{"network: {allow: [a.example, b.example]}", "network: {allow: [a.example, b.example:80]}\nlimits: {memory: 1GiB}", "network: {allow: [a.example, b.example]}\nlimits: {memory: 1GiB}\nenv: {A: x}"} {
+	for _, other := range []string{"network: {allow: [a.example, b.example]}",
+		"network: {allow: [a.example, b.example:80]}\nlimits: {memory: 1GiB}",
+		"network: {allow: [a.example, b.example]}\nlimits: {memory: 1GiB}\nenv: {A: x}"} {
 		if digest(other) == same {
 			t.Errorf("%s is equal", other)
 		}
@@ -358,14 +417,19 @@ func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
 // Of one level the stricter word counts, whichever file comes first.
 func TestOfOneLevelTheStricterCounts(t *testing.T) {
 	t.Parallel()
-	a := layer(t, User, "tier: supervised\nstrong: true\nnetwork: {allow: [a.example], ask: true}\nlimits: {pids: 5, files: 9}\nfiles: {decoys: true, on_touch: stop}")
-	b := layer(t, User, "tier: gvisor\nstrong: false\nnetwork: {allow: [b.example], ask: false}\nlimits: {pids: 7, files: 3}\nfiles: {decoys: false, on_touch: record}")
+	a := layer(t, User,
+		"tier: supervised\nstrong: true\nnetwork: {allow: [a.example], ask: true}\nlimits: {pids: 5, files: 9}\nfiles: "+
+			"{decoys: true, on_touch: stop}")
+	b := layer(t, User,
+		"tier: gvisor\nstrong: false\nnetwork: {allow: [b.example], ask: false}\nlimits: {pids: 7, files: 3}\nfiles: "+
+			"{decoys: false, on_touch: record}")
 	for _, layers := range [][]Layer{{a, b}, {b, a}} {
 		p, err := Merge(layers...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Tier.Value != GVisor || !p.Strong.Value || p.Network.Ask || len(p.Network.Allow) != 2 || p.Limits.PIDs != 5 || p.Limits.OpenFiles != 3 || len(p.Decoys) == 0 || p.OnTouch.Value != TouchStop {
+		if p.Tier.Value != GVisor || !p.Strong.Value || p.Network.Ask || len(p.Network.Allow) != 2 || p.Limits.PIDs != 5 ||
+			p.Limits.OpenFiles != 3 || len(p.Decoys) == 0 || p.OnTouch.Value != TouchStop {
 			t.Errorf("%s", canonical(t, p))
 		}
 	}

@@ -196,7 +196,8 @@ func find(list []Rule, text string, denies bool) (int, error) {
 	case len(fits) == 1:
 		return fits[0], nil
 	case len(fits) > 1:
-		return 0, fault.New(fault.Conflict, "%d rules fit %q: %s", len(fits), text, list[fits[0]]).WithHint("name one by its whole text, as this shows it: coppice policy show NAME")
+		return 0, fault.New(fault.Conflict, "%d rules fit %q: %s", len(fits), text, list[fits[0]]).
+			WithHint("name one by its whole text, as this shows it: coppice policy show NAME")
 	}
 	var texts []string
 	for _, r := range list {

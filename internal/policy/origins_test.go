@@ -13,8 +13,11 @@ import (
 func TestOriginsAreKeptBesidesAPolicy(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(
-		layer(t, User, "strong: true\nfiles: {hide: [/private], readonly: [/a]}\nnetwork: {presets: [pypi], deny: [evil.example]}\nlimits: {memory: 1GiB}\nenv: {A: x}"),
-		layer(t, Project, "network:\n  allow:\n    - one.example\n    - {name: items, host: two.example, methods: [GET]}\nlimits: {pids: 5}"),
+		layer(t, User,
+			"strong: true\nfiles: {hide: [/private], readonly: [/a]}\nnetwork: {presets: [pypi], deny: "+
+				"[evil.example]}\nlimits: {memory: 1GiB}\nenv: {A: x}"),
+		layer(t, Project,
+			"network:\n  allow:\n    - one.example\n    - {name: items, host: two.example, methods: [GET]}\nlimits: {pids: 5}"),
 	)
 	if err != nil {
 		t.Fatal(told(err))

@@ -18,9 +18,12 @@ func TestParsePath(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]string{
-		{"", "/w"}, {"a", "/w"}, {"..", "/w"}, {"../a", "/w"}, {"./../a", "/w/p"}, {"/a/..", "/w"}, {"~/..", "/w"}, {"~/../b", "/w"}, {"~b", "/w"}, {"~b/c", "/w"}, {"$HOME", "/w"}, {`C:\a`, "/w"},
-		{"*", "/w"}, {"/*", "/w"}, {"~/*", "/w"}, {"/a*", "/w"}, {"/*/a", "/w"}, {"/a/**", "/w"}, {"/a/?", "/w"}, {"/a/[b]", "/w"}, {"/a/{b,c}", "/w"}, {`/a\b`, "/w"},
-		{"/a\x00", "/w"}, {"/a\n", "/w"}, {"/a\x1b[0m", "/w"}, {"/a\u202e", "/w"}, {"/a\xff", "/w"}, {"./a", "/w/*"}, {"./a", "/w/[x]"}, {"./a", ".."}, {"./a", "../x"},
+		{"", "/w"}, {"a", "/w"}, {"..", "/w"}, {"../a", "/w"}, {"./../a", "/w/p"}, {"/a/..", "/w"}, {"~/..", "/w"},
+		{"~/../b", "/w"}, {"~b", "/w"}, {"~b/c", "/w"}, {"$HOME", "/w"}, {`C:\a`, "/w"},
+		{"*", "/w"}, {"/*", "/w"}, {"~/*", "/w"}, {"/a*", "/w"}, {"/*/a", "/w"}, {"/a/**", "/w"}, {"/a/?", "/w"},
+		{"/a/[b]", "/w"}, {"/a/{b,c}", "/w"}, {`/a\b`, "/w"},
+		{"/a\x00", "/w"}, {"/a\n", "/w"}, {"/a\x1b[0m", "/w"}, {"/a\u202e", "/w"}, {"/a\xff", "/w"}, {"./a", "/w/*"},
+		{"./a", "/w/[x]"}, {"./a", ".."}, {"./a", "../x"},
 	} {
 		if p, err := ParsePath(c[0], c[1]); !fault.Is(err, fault.Invalid) || !p.IsZero() || fault.HintOf(err) == "" {
 			t.Errorf("%q in %s: %s, %v; want a refusal", c[0], c[1], p, err)
@@ -34,8 +37,10 @@ func TestWhatIsBeneathWhat(t *testing.T) {
 		p, o string
 		want bool
 	}{
-		{"/a", "/a", true}, {"/a/b", "/a", true}, {"/ab", "/a", false}, {"/a", "/a/b", false}, {"/a", "/", true}, {"/", "/", true},
-		{"/a/b", "/a/*", true}, {"/a/b/c", "/a/*", true}, {"/a", "/a/*", false}, {"/a/*", "/a/*", true}, {"/a/*", "/a", true}, {"/a/b/*", "/a/*", true}, {"/ab/c", "/a/*", false},
+		{"/a", "/a", true}, {"/a/b", "/a", true}, {"/ab", "/a", false}, {"/a", "/a/b", false}, {"/a", "/", true},
+		{"/", "/", true},
+		{"/a/b", "/a/*", true}, {"/a/b/c", "/a/*", true}, {"/a", "/a/*", false}, {"/a/*", "/a/*", true}, {"/a/*", "/a", true},
+		{"/a/b/*", "/a/*", true}, {"/ab/c", "/a/*", false},
 		{"~/a", "~", true}, {"~", "~/a", false}, {"~/a", "/home/u", false}, {"/home/u/a", "~", false},
 	} {
 		p, err := ParsePath(c.p, "/w")
@@ -51,7 +56,8 @@ func TestWhatIsBeneathWhat(t *testing.T) {
 		}
 	}
 	home, err := ParsePath("~/a", "/w")
-	if err != nil || home.in("/home/u/").String() != "/home/u/a" || home.in("/").String() != "/a" || home.in("").String() != "~/a" {
+	if err != nil || home.in("/home/u/").String() != "/home/u/a" || home.in("/").String() != "/a" || home.in("").
+		String() != "~/a" {
 		t.Errorf("%s, %v", home.in("/home/u"), err)
 	}
 }

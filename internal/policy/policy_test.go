@@ -29,9 +29,12 @@ func TestParseLimits(t *testing.T) {
 	}
 	for _, in := range []string{
 		"memory", "memory=", "memory=0", "memory=-1GiB", "memory=4GiB,memory=5GiB", "mem=4GiB", "pids=0", "pids=1.5",
-		"pids=99999999999", "memory=1e3", "memory=0x10", "memory=NaN", "memory=Inf", "memory=9999999TiB", "memory=4GiB,", ",", "memory=4 GiB",
-		"memory=+1GiB", "memory=1.5", "memory=1.5B", "memory=.", "memory=..1KiB", "memory=1_000", "memory=9223372036854775808", "memory=8388608TiB", "=1", "memory==1", "MEMORY=1GiB",
-		"cpus=0", "cpus=-1", "cpus=1e3", "cpus=0.0001", "cpus=1.", "cpus=.5", "cpus=1000000", "cpus=Inf", "time=1", "time=999ms", "time=-1h", "time=+1h", "time=1d", "output=0",
+		"pids=99999999999", "memory=1e3", "memory=0x10", "memory=NaN", "memory=Inf", "memory=9999999TiB", "memory=4GiB,", ",",
+		"memory=4 GiB",
+		"memory=+1GiB", "memory=1.5", "memory=1.5B", "memory=.", "memory=..1KiB", "memory=1_000",
+		"memory=9223372036854775808", "memory=8388608TiB", "=1", "memory==1", "MEMORY=1GiB",
+		"cpus=0", "cpus=-1", "cpus=1e3", "cpus=0.0001", "cpus=1.", "cpus=.5", "cpus=1000000", "cpus=Inf", "time=1",
+		"time=999ms", "time=-1h", "time=+1h", "time=1d", "output=0",
 		"files=0", "files=-1", "files=1.5", "files=2147483648", "files=1,files=1",
 	} {
 		if got, err := ParseLimits(in); !fault.Is(err, fault.Invalid) || got != (Limits{}) {
@@ -44,9 +47,11 @@ func TestLimitsRoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		want := Limits{
-			MemoryBytes: rapid.Int64Min(0).Draw(t, "memory"), PIDs: int64(rapid.Int32Min(0).Draw(t, "pids")), DiskBytes: rapid.Int64Min(0).Draw(t, "disk"),
-			MilliCPUs: rapid.Int64Range(0, 999_999_999).Draw(t, "cpus"), OutputBytes: rapid.Int64Min(0).Draw(t, "output"), OpenFiles: int64(rapid.Int32Min(0).Draw(t, "files")),
-			Time: time.Duration(rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Min(int64(time.Second))).Draw(t, "time")),
+			MemoryBytes: rapid.Int64Min(0).Draw(t, "memory"), PIDs: int64(rapid.Int32Min(0).Draw(t, "pids")),
+			DiskBytes: rapid.Int64Min(0).Draw(t, "disk"),
+			MilliCPUs: rapid.Int64Range(0, 999_999_999).Draw(t, "cpus"), OutputBytes: rapid.Int64Min(0).Draw(t, "output"),
+			OpenFiles: int64(rapid.Int32Min(0).Draw(t, "files")),
+			Time:      time.Duration(rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Min(int64(time.Second))).Draw(t, "time")),
 		}
 		if got, err := ParseLimits(want.String()); err != nil || got != want {
 			t.Fatalf("%q reads as %+v, %v; want %+v", want.String(), got, err, want)
@@ -80,7 +85,9 @@ func TestParseNet(t *testing.T) {
 
 func TestUnknownLimitsNameTheRightOne(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{"mem=1GiB": "mean memory?", "PIDS=5": "mean pids?", "processes=5": "mean pids?", "quota=5": "mean disk?", "CPU=2": "mean cpus?", "timeout=1h": "mean time?", "nofile=9": "mean files?", "stdout=1": "mean output?", "gpus=2": "memory, cpus, pids"} {
+	for in, want := range map[string]string{"mem=1GiB": "mean memory?", "PIDS=5": "mean pids?",
+		"processes=5": "mean pids?", "quota=5": "mean disk?", "CPU=2": "mean cpus?", "timeout=1h": "mean time?",
+		"nofile=9": "mean files?", "stdout=1": "mean output?", "gpus=2": "memory, cpus, pids"} {
 		_, err := ParseLimits(in)
 		if hint := fault.HintOf(err); !fault.Is(err, fault.Invalid) || !strings.Contains(hint, want) {
 			t.Errorf("%s: %v, hint %q; want %q", in, err, hint, want)
@@ -89,7 +96,8 @@ func TestUnknownLimitsNameTheRightOne(t *testing.T) {
 }
 
 func FuzzParseLimits(f *testing.F) {
-	for _, s := range []string{"", "memory=4GiB,pids=512,disk=1.5GB", "memory=1", "disk=0.1TiB", "pids=2147483647", "memory=", ",,", "cpus=1.5,time=30m,output=1MiB,files=9", "cpus=999999.999", "memory=9223372036854775807"} {
+	for _, s := range []string{"", "memory=4GiB,pids=512,disk=1.5GB", "memory=1", "disk=0.1TiB", "pids=2147483647",
+		"memory=", ",,", "cpus=1.5,time=30m,output=1MiB,files=9", "cpus=999999.999", "memory=9223372036854775807"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -79,5 +79,6 @@ func (p Problems) fault(name string, kind fault.Kind) error {
 		what += fmt.Sprintf(", of which these are the first %d", maxProblems)
 		p = p[:maxProblems]
 	}
-	return fault.New(kind, "%s has %s", name, what).Because(p).WithHint("%s", cmp.Or(p[0].Hint, "see: coppice policy schema"))
+	return fault.New(kind, "%s has %s", name, what).Because(p).
+		WithHint("%s", cmp.Or(p[0].Hint, "see: coppice policy schema"))
 }

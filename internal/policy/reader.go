@@ -102,7 +102,8 @@ func (r *reader) characters(text []byte) {
 		case column == 1 && c == '%':
 			r.wrong(at, "", "a directive: the file is plain YAML")
 		case !visible.Rune(c):
-			r.wrong(at, fmt.Sprintf("in double quotes it can be written as \\u%04x", c), "a character that cannot be seen, U+%04X", c)
+			r.wrong(at, fmt.Sprintf("in double quotes it can be written as \\u%04x", c),
+				"a character that cannot be seen, U+%04X", c)
 		}
 		i += size
 	}
@@ -133,7 +134,8 @@ func (r *reader) syntax(text []byte, err error) {
 // the file: a ! alone leaves no trace in n but that n begins with it, and "! x" may be
 // meant as a denial.
 func (r *reader) plain(n *yaml.Node, lines [][]rune) {
-	bang := n.Line > 0 && n.Line <= len(lines) && n.Column > 0 && n.Column <= len(lines[n.Line-1]) && lines[n.Line-1][n.Column-1] == '!'
+	bang := n.Line > 0 && n.Line <= len(lines) && n.Column > 0 && n.Column <= len(lines[n.Line-1]) &&
+		lines[n.Line-1][n.Column-1] == '!'
 	switch {
 	case n.Kind == yaml.AliasNode:
 		r.wrong(n, "write it out; a text that begins with * goes in quotes", "an alias")
@@ -141,7 +143,8 @@ func (r *reader) plain(n *yaml.Node, lines [][]rune) {
 		r.wrong(n, "write it out where it is needed", "an anchor, &%s", n.Anchor)
 	case n.Style&yaml.TaggedStyle != 0, bang:
 		r.wrong(n, "leave it out; a text that begins with ! goes in quotes", "a tag")
-	case !utf8.ValidString(n.Value), strings.ContainsFunc(n.Value, func(c rune) bool { return c > 0xffff && !visible.Rune(c) || c == utf8.RuneError }):
+	case !utf8.ValidString(n.Value),
+		strings.ContainsFunc(n.Value, func(c rune) bool { return c > 0xffff && !visible.Rune(c) || c == utf8.RuneError }):
 		// JSON has no escape of four hexadecimal digits for these.
 		r.wrong(n, "", "an escape that is no character")
 	}

@@ -149,7 +149,8 @@ func (r Rule) mapping() any {
 		MaxRequest string            `json:"max_request,omitempty"`
 		MaxBytes   string            `json:"max_bytes,omitempty"`
 		Rate       string            `json:"rate,omitempty"`
-	}{Name: r.Name, Host: r.Host.String(), Protocol: r.Protocol, Ports: ports, Methods: r.Methods, Paths: r.Paths, Query: r.Query, Rate: r.Rate.String()}
+	}{Name: r.Name, Host: r.Host.String(), Protocol: r.Protocol, Ports: ports, Methods: r.Methods, Paths: r.Paths,
+		Query: r.Query, Rate: r.Rate.String()}
 	if r.Net.IsValid() {
 		m.CIDR = r.cidr()
 	}

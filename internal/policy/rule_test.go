@@ -39,10 +39,15 @@ func TestParseRule(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		"", ":", ":443", "*", "*:443", "example.com:", "example.com:0", "example.com:65536", "example.com:0443", "example.com:443,", "example.com:90-80", "example.com:80-80", "example.com:-80", "example.com:80-", "example.com:*", "example.com:http",
-		"https://example.com", "http://example.com/", "tcp:example.com", "tcp://", "udp://example.com", "icmp://1.1.1.1:1", "TCP://example.com", "example.com/", "example.com/v1", "user@example.com", "example.com:443:443", "a://tcp://b:1",
-		"10.0.0.0/8", "10.1.2.3", "10.0.0.1/8:80", "10.0.0.0/33:80", "10.0.0.0/08:80", "010.0.0.0/8:80", "10.0.0/8:80", "127.1:80", "0x7f.1:80", "2130706433:80",
-		"::1", "[::1]", "[::1", "[::1]443", "[10.0.0.1]:80", "[example.com]:80", "[::ffff:10.0.0.1]:80", "[::ffff:0:0/96]:80", "[fe80::1%eth0]:80", "[fe80::%eth0/64]:80", "2001:db8::1:443", "[]:80",
+		"", ":", ":443", "*", "*:443", "example.com:", "example.com:0", "example.com:65536", "example.com:0443",
+		"example.com:443,", "example.com:90-80", "example.com:80-80", "example.com:-80", "example.com:80-", "example.com:*",
+		"example.com:http",
+		"https://example.com", "http://example.com/", "tcp:example.com", "tcp://", "udp://example.com", "icmp://1.1.1.1:1",
+		"TCP://example.com", "example.com/", "example.com/v1", "user@example.com", "example.com:443:443", "a://tcp://b:1",
+		"10.0.0.0/8", "10.1.2.3", "10.0.0.1/8:80", "10.0.0.0/33:80", "10.0.0.0/08:80", "010.0.0.0/8:80", "10.0.0/8:80",
+		"127.1:80", "0x7f.1:80", "2130706433:80",
+		"::1", "[::1]", "[::1", "[::1]443", "[10.0.0.1]:80", "[example.com]:80", "[::ffff:10.0.0.1]:80", "[::ffff:0:0/96]:80",
+		"[fe80::1%eth0]:80", "[fe80::%eth0/64]:80", "2001:db8::1:443", "[]:80",
 		" example.com", "example.com ", "example.com\x00", "example.com:443\n",
 	} {
 		if got, err := ParseRule(in, false); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
@@ -68,7 +73,8 @@ func TestRatesAndTheirOrder(t *testing.T) {
 		}
 		last = r
 	}
-	for _, s := range []string{"", "/", "1", "1/", "/s", "0/s", "01/s", "-1/s", "1.5/s", "1/d", "1/s/s", "1000001/s", "99999999999999999999/s", "1 /s"} {
+	for _, s := range []string{"", "/", "1", "1/", "/s", "0/s", "01/s", "-1/s", "1.5/s", "1/d", "1/s/s", "1000001/s",
+		"99999999999999999999/s", "1 /s"} {
 		if r, err := ParseRate(s); !fault.Is(err, fault.Invalid) || r != (Rate{}) {
 			t.Errorf("%q: %v, %v", s, r, err)
 		}
@@ -82,7 +88,8 @@ func TestPathsOfRules(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, s := range []string{"", "*", "a", "/a*", "/a/**", "/*/a", "//", "//*", "/a//b", "/./a", "/a/..", "/a/../*", "/a?b", "/a#b", "/a%20b", "/a\\b", "/a;b", "/a\x00", "/a\n", "/\xff"} {
+	for _, s := range []string{"", "*", "a", "/a*", "/a/**", "/*/a", "//", "//*", "/a//b", "/./a", "/a/..", "/a/../*",
+		"/a?b", "/a#b", "/a%20b", "/a\\b", "/a;b", "/a\x00", "/a\n", "/\xff"} {
 		if _, err := parsePath(s); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%q: %v, want a refusal", s, err)
 		}
@@ -97,7 +104,8 @@ func TestWhatTwoServersReadDifferentlyIsNoPath(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		"", "a", "*", "http://a/", "//", "//a", "/a//b", "/.", "/..", "/a/./b", "/a/../b", "/%2e%2e/a", "/a/%2E", "/a%2fb", "/a%2Fb", "/a\\b", "/a%5cb",
+		"", "a", "*", "http://a/", "//", "//a", "/a//b", "/.", "/..", "/a/./b", "/a/../b", "/%2e%2e/a", "/a/%2E", "/a%2fb",
+		"/a%2Fb", "/a\\b", "/a%5cb",
 		"/a%252fb", "/a%25b", "/a%00", "/a\x00", "/a%0d%0ab", "/a;x=1", "/a%3bx", "/%", "/%zz", "/%ff", "/\xff", "/a%7f",
 	} {
 		if got, ok := cleanPath(in); ok {
@@ -111,7 +119,8 @@ func rules(denies bool) *rapid.Generator[Rule] {
 	return rapid.Custom(func(t *rapid.T) Rule {
 		r := Rule{Denies: denies}
 		place := rapid.SampledFrom([]string{"a.example", "b.a.example", "*.a.example", "*.example", "c.example",
-			"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "169.254.0.0/16", "169.254.169.254", "8.8.8.0/24", "::/0", "64:ff9b::/96", "64:ff9b::a00:0/104", "2606:4700::/32", "fd00::/8", "::1"}).Draw(t, "place")
+			"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "169.254.0.0/16", "169.254.169.254", "8.8.8.0/24", "::/0",
+			"64:ff9b::/96", "64:ff9b::a00:0/104", "2606:4700::/32", "fd00::/8", "::1"}).Draw(t, "place")
 		if err := r.place(place); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +169,8 @@ func TestRulesInTheirShortFormRoundTrip(t *testing.T) {
 }
 
 func FuzzParseRule(f *testing.F) {
-	for _, s := range []string{"example.com", "*.example.com:443", "10.0.0.0/8:5432", "udp://1.2.3.4:123", "[2001:db8::/32]:443", "::1", "a:1-2,3"} {
+	for _, s := range []string{"example.com", "*.example.com:443", "10.0.0.0/8:5432", "udp://1.2.3.4:123",
+		"[2001:db8::/32]:443", "::1", "a:1-2,3"} {
 		f.Add(s, true)
 		f.Add(s, false)
 	}

@@ -120,7 +120,9 @@ func spoil(t *rapid.T, v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		if len(v) == 0 || rapid.IntRange(0, 3).Draw(t, "here") == 0 {
-			v[rapid.SampledFrom([]string{"odd", "tier", "host", "hide", "ports", "memory", "version", "A"}).Draw(t, "key")] = rapid.SampledFrom([]any{nil, 1, -1, 1.5, true, "x", "~/x", "4GiB", []any{}, []any{"x"}, map[string]any{}}).Draw(t, "value")
+			v[rapid.SampledFrom([]string{"odd", "tier", "host", "hide", "ports", "memory", "version", "A"}).
+				Draw(t, "key")] = rapid.SampledFrom(
+				[]any{nil, 1, -1, 1.5, true, "x", "~/x", "4GiB", []any{}, []any{"x"}, map[string]any{}}).Draw(t, "value")
 			return
 		}
 		keys := sortedKeys(v)

@@ -101,24 +101,26 @@ func choice[T ~string](words ...T) shape[T] {
 
 // truth is true or false.
 func truth() shape[bool] {
-	return shape[bool]{schema{"type": "boolean"}, "true or false", scalar("!!bool"), func(r *reader, n *yaml.Node) (bool, bool) {
-		if n.Value != "true" && n.Value != "false" {
-			r.wrong(n, "write true or false", "%q is neither true nor false", n.Value)
-			return false, false
-		}
-		return n.Value == "true", true
-	}}
+	return shape[bool]{schema{"type": "boolean"}, "true or false", scalar("!!bool"),
+		func(r *reader, n *yaml.Node) (bool, bool) {
+			if n.Value != "true" && n.Value != "false" {
+				r.wrong(n, "write true or false", "%q is neither true nor false", n.Value)
+				return false, false
+			}
+			return n.Value == "true", true
+		}}
 }
 
 // whole is a whole number.
 func whole(least, most int64) shape[int64] {
-	return shape[int64]{schema{"type": "integer", "minimum": least, "maximum": most}, "a whole number", scalar("!!int"), func(r *reader, n *yaml.Node) (int64, bool) {
-		v, ok := number(n.Value, most)
-		if ok = ok && v >= least; !ok {
-			r.wrong(n, "write decimal digits alone", "%s is no whole number from %d to %d", n.Value, least, most)
-		}
-		return v, ok
-	}}
+	return shape[int64]{schema{"type": "integer", "minimum": least, "maximum": most}, "a whole number", scalar("!!int"),
+		func(r *reader, n *yaml.Node) (int64, bool) {
+			v, ok := number(n.Value, most)
+			if ok = ok && v >= least; !ok {
+				r.wrong(n, "write decimal digits alone", "%s is no whole number from %d to %d", n.Value, least, most)
+			}
+			return v, ok
+		}}
 }
 
 // list is a list of what item is; least is how many there must be.
@@ -127,20 +129,21 @@ func list[T any](item shape[T], least int) shape[[]T] {
 	if least > 0 {
 		s["minItems"] = least
 	}
-	return shape[[]T]{s, "a list", func(n *yaml.Node) bool { return n.Kind == yaml.SequenceNode }, func(r *reader, n *yaml.Node) ([]T, bool) {
-		all, whole := []T{}, true
-		for _, c := range n.Content {
-			v, ok := item.in(r, c)
-			if whole = whole && ok; ok {
-				all = append(all, v)
+	return shape[[]T]{s, "a list", func(n *yaml.Node) bool { return n.Kind == yaml.SequenceNode },
+		func(r *reader, n *yaml.Node) ([]T, bool) {
+			all, whole := []T{}, true
+			for _, c := range n.Content {
+				v, ok := item.in(r, c)
+				if whole = whole && ok; ok {
+					all = append(all, v)
+				}
 			}
-		}
-		if len(n.Content) < least {
-			r.wrong(n, "leave the key out where nothing is meant by it", "a list of nothing")
-			return nil, false
-		}
-		return all, whole
-	}}
+			if len(n.Content) < least {
+				r.wrong(n, "leave the key out where nothing is meant by it", "a list of nothing")
+				return nil, false
+			}
+			return all, whole
+		}}
 }
 
 // said adds its origin to what is read.
@@ -155,19 +158,20 @@ func said[T any](s shape[T]) shape[Said[T]] {
 func words[T any](pattern, what string, value shape[T]) shape[map[string]T] {
 	match := compiled(pattern)
 	s := schema{"type": "object", "additionalProperties": value.schema, "propertyNames": schema{"pattern": pattern}}
-	return shape[map[string]T]{s, "a mapping", func(n *yaml.Node) bool { return n.Kind == yaml.MappingNode }, func(r *reader, n *yaml.Node) (map[string]T, bool) {
-		all, whole := map[string]T{}, true
-		r.keys(n, func(key, n *yaml.Node) {
-			if !match().MatchString(key.Value) {
-				r.wrong(key, "", "%q is no %s", key.Value, what)
-				whole = false
-				return
-			}
-			v, ok := value.in(r, n)
-			all[key.Value], whole = v, whole && ok
-		})
-		return all, whole
-	}}
+	return shape[map[string]T]{s, "a mapping", func(n *yaml.Node) bool { return n.Kind == yaml.MappingNode },
+		func(r *reader, n *yaml.Node) (map[string]T, bool) {
+			all, whole := map[string]T{}, true
+			r.keys(n, func(key, n *yaml.Node) {
+				if !match().MatchString(key.Value) {
+					r.wrong(key, "", "%q is no %s", key.Value, what)
+					whole = false
+					return
+				}
+				v, ok := value.in(r, n)
+				all[key.Value], whole = v, whole && ok
+			})
+			return all, whole
+		}}
 }
 
 // either is what one or the other is; they fit different nodes.
@@ -219,30 +223,31 @@ func object[T any](start func(r *reader, n *yaml.Node) T, fields ...field[T]) sh
 	if len(needed) > 0 {
 		s["required"] = needed
 	}
-	return shape[T]{s, "a mapping", func(n *yaml.Node) bool { return n.Kind == yaml.MappingNode }, func(r *reader, n *yaml.Node) (T, bool) {
-		to, whole, seen := start(r, n), true, []string{}
-		r.keys(n, func(key, n *yaml.Node) {
-			i := slices.Index(names, key.Value)
-			if i < 0 {
-				hint := "the keys here are " + strings.Join(names, ", ")
-				if near := fault.Nearest(key.Value, names); near != "" {
-					hint = "did you mean " + near + "? " + hint
+	return shape[T]{s, "a mapping", func(n *yaml.Node) bool { return n.Kind == yaml.MappingNode },
+		func(r *reader, n *yaml.Node) (T, bool) {
+			to, whole, seen := start(r, n), true, []string{}
+			r.keys(n, func(key, n *yaml.Node) {
+				i := slices.Index(names, key.Value)
+				if i < 0 {
+					hint := "the keys here are " + strings.Join(names, ", ")
+					if near := fault.Nearest(key.Value, names); near != "" {
+						hint = "did you mean " + near + "? " + hint
+					}
+					r.wrong(key, hint, "there is no key %q here", key.Value)
+					whole = false
+					return
 				}
-				r.wrong(key, hint, "there is no key %q here", key.Value)
-				whole = false
-				return
+				seen = append(seen, key.Value)
+				whole = fields[i].set(r, &to, n) && whole
+			})
+			for _, name := range needed {
+				if !slices.Contains(seen, name) {
+					r.wrong(n, "", "%s is missing", name)
+					whole = false
+				}
 			}
-			seen = append(seen, key.Value)
-			whole = fields[i].set(r, &to, n) && whole
-		})
-		for _, name := range needed {
-			if !slices.Contains(seen, name) {
-				r.wrong(n, "", "%s is missing", name)
-				whole = false
-			}
-		}
-		return to, whole
-	}}
+			return to, whole
+		}}
 }
 
 // keys calls each for the keys of a mapping that are texts, each once.

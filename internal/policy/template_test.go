@@ -33,7 +33,8 @@ func TestTemplatesAreRight(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Template([]string{"pipy"}); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), "did you mean pypi?") {
+	if _, err := Template([]string{"pipy"}); !fault.Is(err, fault.NotFound) ||
+		!strings.Contains(fault.HintOf(err), "did you mean pypi?") {
 		t.Error(err)
 	}
 }

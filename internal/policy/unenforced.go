@@ -17,7 +17,8 @@ func (p Policy) Unenforced() Problems {
 		if at.BuiltIn() {
 			return
 		}
-		out = append(out, Problem{File: at.Source, Line: at.Line, Message: key + " is not enforced yet: " + value, Hint: unenforcedHint})
+		out = append(out,
+			Problem{File: at.Source, Line: at.Line, Message: key + " is not enforced yet: " + value, Hint: unenforcedHint})
 	}
 	if p.Tier.Value.rank() > GVisor.rank() {
 		say(p.Tier.At, "tier", string(p.Tier.Value))
@@ -61,7 +62,8 @@ func (p Policy) Enforceable() (Policy, error) {
 		if len(all) > maxProblems {
 			all = all[:maxProblems]
 		}
-		return Policy{}, fault.New(fault.Unsupported, "the policy says what this build cannot enforce").Because(all).WithHint(unenforcedHint)
+		return Policy{}, fault.New(fault.Unsupported, "the policy says what this build cannot enforce").Because(all).
+			WithHint(unenforcedHint)
 	}
 	return p, nil
 }

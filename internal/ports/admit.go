@@ -116,7 +116,8 @@ func wanted(r *http.Request) bool {
 	case "", "none", "same-origin":
 		return true
 	}
-	return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // takeParam takes our parameter out of a raw query, all of it, and leaves the rest as
@@ -158,7 +159,8 @@ func withoutOurs(h http.Header) {
 	for name, values := range h {
 		// A token of ours has no business anywhere inside.
 		for _, v := range values {
-			if holdsToken(v) && (name == "Authorization" || name == "Sec-Websocket-Protocol") || name == "Referer" && strings.Contains(v, param) {
+			if holdsToken(v) && (name == "Authorization" || name == "Sec-Websocket-Protocol") || name == "Referer" &&
+				strings.Contains(v, param) {
 				h.Del(name)
 				break
 			}

@@ -9,7 +9,8 @@ import (
 
 // FuzzTakeParam: nothing of ours is left in a query, and all else as it was.
 func FuzzTakeParam(f *testing.F) {
-	for _, s := range []string{"", "a=b", "coppice_preview=x", "a&coppice_preview=x&b=c;d", "coppice%5fpreview=x", "coppice_preview", "%zz=1&coppice_preview=%zz", "&&=&"} {
+	for _, s := range []string{"", "a=b", "coppice_preview=x", "a&coppice_preview=x&b=c;d", "coppice%5fpreview=x",
+		"coppice_preview", "%zz=1&coppice_preview=%zz", "&&=&"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, query string) {
@@ -25,8 +26,10 @@ func FuzzTakeParam(f *testing.F) {
 // headers, and no cookie that reaches further comes out.
 func FuzzWhatGoesInAndOut(f *testing.F) {
 	for _, s := range [][3]string{
-		{"a=b; coppice_preview=x", "Bearer cpc_x", "a=b"}, {"coppice_preview=x; coppice_preview=y", "Bearer its-own", "a=b; Domain=localhost"},
-		{" coppice_preview =x", "cpc_cpc_", "coppice_preview=x"}, {";;=;", "Basic a.cpc_b", "a;domain"}, {"a=\"coppice_preview=x\"", "x,cpc_y", "a=b;\tdOmAiN\t=x"}, {"a=b\x00;coppice_preview=1", "", "\x7f"},
+		{"a=b; coppice_preview=x", "Bearer cpc_x", "a=b"},
+		{"coppice_preview=x; coppice_preview=y", "Bearer its-own", "a=b; Domain=localhost"},
+		{" coppice_preview =x", "cpc_cpc_", "coppice_preview=x"}, {";;=;", "Basic a.cpc_b", "a;domain"},
+		{"a=\"coppice_preview=x\"", "x,cpc_y", "a=b;\tdOmAiN\t=x"}, {"a=b\x00;coppice_preview=1", "", "\x7f"},
 	} {
 		f.Add(s[0], s[1], s[2])
 	}
@@ -38,7 +41,8 @@ func FuzzWhatGoesInAndOut(f *testing.F) {
 		if len(r.CookiesNamed(param)) > 0 {
 			t.Errorf("%q goes in as %q", cookie, r.Header["Cookie"])
 		}
-		for _, word := range strings.FieldsFunc(r.Header.Get("Authorization"), func(c rune) bool { return c == ' ' || c == ',' }) {
+		for _, word := range strings.FieldsFunc(r.Header.Get("Authorization"),
+			func(c rune) bool { return c == ' ' || c == ',' }) {
 			if strings.HasPrefix(word, tokenPrefix) {
 				t.Errorf("%q goes in", authorization)
 			}

@@ -41,10 +41,12 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &ours):
 		page(w, r, http.StatusBadGateway, "Not reachable", sentence(ours.Error()), fault.HintOf(ours))
 	case errors.As(err, &late) && late.Timeout():
-		page(w, r, http.StatusGatewayTimeout, "No answer", "What listens on "+port+" has taken the request and does not answer it.", "see what it does: coppice ps NAME")
+		page(w, r, http.StatusGatewayTimeout, "No answer",
+			"What listens on "+port+" has taken the request and does not answer it.", "see what it does: coppice ps NAME")
 	default:
 		// The error holds what the server said: nothing to put before people.
-		page(w, r, http.StatusBadGateway, "Not reachable", "What listens on "+port+" does not answer as an HTTP server does.", "to reach it by another protocol: coppice port NAME "+strconv.Itoa(to.port)+" --forward")
+		page(w, r, http.StatusBadGateway, "Not reachable", "What listens on "+port+" does not answer as an HTTP server does.",
+			"to reach it by another protocol: coppice port NAME "+strconv.Itoa(to.port)+" --forward")
 	}
 }
 
@@ -69,7 +71,8 @@ func page(w http.ResponseWriter, r *http.Request, code int, title, message, hint
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 		body = "<!doctype html><html lang=en><meta charset=utf-8><title>" + html.EscapeString(title) +
-			"</title><style>body{font:16px/1.5 sans-serif;max-width:40em;margin:4em auto;padding:0 1em}code{background:#eee;padding:.1em .3em}</style><h1>" +
+			"</title><style>body{font:16px/1.5 sans-serif;max-width:40em;margin:4em auto;padding:0 " +
+			"1em}code{background:#eee;padding:.1em .3em}</style><h1>" +
 			html.EscapeString(title) + "</h1><p>" + html.EscapeString(message) + "</p>"
 		if hint != "" {
 			body += "<p>Hint: <code>" + html.EscapeString(hint) + "</code></p>"

@@ -26,16 +26,21 @@ func TestParseHost(t *testing.T) {
 		}
 	}
 	for _, host := range []string{
-		"", "localhost", "box.localhost", "3000-box.localhost", "--box.localhost", "3000--.localhost", "3000--box", "3000--box.localhost.", "03000--box.localhost",
-		"0--box.localhost", "65536--box.localhost", "+1--box.localhost", "3000--a.b.localhost", "3000--a_b.localhost", "3000---a.localhost", "3000--a-.localhost",
-		"3000--box.localhost.example.com", "3000--box.localhost:", "3000--box.localhost:0", "3000--box.localhost:x", "3000--box.localhost:70 70", "[::1]:80",
-		"3000--" + strings.Repeat("a", 58) + ".localhost", "3000--\u212a.localhost", "user@3000--box.localhost", "3000--box.localhost/x", "127.0.0.1:80", "localhost:80",
+		"", "localhost", "box.localhost", "3000-box.localhost", "--box.localhost", "3000--.localhost", "3000--box",
+		"3000--box.localhost.", "03000--box.localhost",
+		"0--box.localhost", "65536--box.localhost", "+1--box.localhost", "3000--a.b.localhost", "3000--a_b.localhost",
+		"3000---a.localhost", "3000--a-.localhost",
+		"3000--box.localhost.example.com", "3000--box.localhost:", "3000--box.localhost:0", "3000--box.localhost:x",
+		"3000--box.localhost:70 70", "[::1]:80",
+		"3000--" + strings.Repeat("a", 58) + ".localhost", "3000--\u212a.localhost", "user@3000--box.localhost",
+		"3000--box.localhost/x", "127.0.0.1:80", "localhost:80",
 	} {
 		if got, ok := ParseHost(host); ok {
 			t.Errorf("%q: %+v", host, got)
 		}
 	}
-	for _, host := range []string{"", "localhost", "localhost:80", ".localhost", "127.0.0.1:80", "[::1]:80", "example.com", "xlocalhost"} {
+	for _, host := range []string{"", "localhost", "localhost:80", ".localhost", "127.0.0.1:80", "[::1]:80", "example.com",
+		"xlocalhost"} {
 		if IsPreview(host) {
 			t.Errorf("%q is the host of a port", host)
 		}
@@ -48,8 +53,10 @@ func TestParseHost(t *testing.T) {
 func TestHostIsReadBack(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"box": "80--box.localhost", "a.b": "80--0123456789ab.localhost", "a_b": "80--0123456789ab.localhost", "a-": "80--0123456789ab.localhost",
-		strings.Repeat("a", 60): "80--0123456789ab.localhost", strings.Repeat("a", 59): "80--" + strings.Repeat("a", 59) + ".localhost",
+		"box": "80--box.localhost", "a.b": "80--0123456789ab.localhost", "a_b": "80--0123456789ab.localhost",
+		"a-":                    "80--0123456789ab.localhost",
+		strings.Repeat("a", 60): "80--0123456789ab.localhost",
+		strings.Repeat("a", 59): "80--" + strings.Repeat("a", 59) + ".localhost",
 	} {
 		got := Host(80, name, "0123456789ab")
 		if got != want {
@@ -133,8 +140,11 @@ func TestTokens(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", ".", "..", "....", token[1:], token[:len(token)-1], token[:len(token)-9] + "\n" + token[len(token)-9:], token + "\r", token + "A", token + "=", " " + token, strings.Repeat("1.", 300),
-		strings.Replace(token, "1.0123456789ab.3000.", "1.0123456789ab.3000.+", 1), strings.Replace(token, ".3000.", ".03000.", 1)} {
+	for _, bad := range []string{"", ".", "..", "....", token[1:], token[:len(token)-1],
+		token[:len(token)-9] + "\n" + token[len(token)-9:], token + "\r", token + "A", token + "=", " " + token,
+		strings.Repeat("1.", 300),
+		strings.Replace(token, "1.0123456789ab.3000.", "1.0123456789ab.3000.+", 1),
+		strings.Replace(token, ".3000.", ".03000.", 1)} {
 		if _, ok := someKey.check(bad, c, someTime); ok {
 			t.Errorf("%q is good", bad)
 		}
@@ -194,7 +204,8 @@ func TestTokensOfOursAreFoundInHeaders(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]bool{
 		"Bearer cpc_x": true, "cpc_": true, "bearer  cpc_1": true, "a, cpc_b": true, "token:cpc_1": true, "acpc_ cpc_": true,
-		"": false, "Bearer x": false, "Bearer abcpc_d": false, "Bearer a.cpc_d": false, "Bearer -cpc_cpc_": false, "cp c_": false,
+		"": false, "Bearer x": false, "Bearer abcpc_d": false, "Bearer a.cpc_d": false, "Bearer -cpc_cpc_": false,
+		"cp c_": false,
 	} {
 		if holdsToken(s) != want {
 			t.Errorf("%q: want %v", s, want)
@@ -229,9 +240,11 @@ func TestCookiesThatStayHere(t *testing.T) {
 	t.Parallel()
 	for cookie, want := range map[string]bool{
 		"a=b": true, "a=b; Path=/; HttpOnly": true, "a=Domain=x": true, "domain=x": true, "": true,
-		"a=b; Domain=localhost": false, "a=b;domain=.localhost": false, "a=b; DOMAIN =localhost": false, "a=b;\tDomain=x": false, "a=b; Domain": false,
+		"a=b; Domain=localhost": false, "a=b;domain=.localhost": false, "a=b; DOMAIN =localhost": false,
+		"a=b;\tDomain=x": false, "a=b; Domain": false,
 		"a=b; Domain=3000--box.localhost": false, "a=b\x00; Path=/": false, "a=b\x0b;Domain=x": false,
-		"coppice_preview=x": false, " coppice_preview =x; Path=/": false, "coppice_preview": false, "coppice_preview2=x": true,
+		"coppice_preview=x": false, " coppice_preview =x; Path=/": false, "coppice_preview": false,
+		"coppice_preview2=x": true,
 	} {
 		if staysHere(cookie) != want {
 			t.Errorf("%q: %v", cookie, !want)

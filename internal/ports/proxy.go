@@ -145,7 +145,9 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	case port < 1 || port > 0xffff:
 		return none, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
 	case ttl < time.Second || ttl > maxTTL:
-		return none, fault.New(fault.Invalid, "a link for %s", ttl).WithHint("a link is good for a second to %d hours, as in: coppice port NAME %d --expires 1h", int(maxTTL.Hours()), port)
+		return none, fault.New(fault.Invalid, "a link for %s", ttl).
+			WithHint("a link is good for a second to %d hours, as in: coppice port NAME %d --expires 1h",
+				int(maxTTL.Hours()), port)
 	}
 	id, name, err := p.opt.Engine.Identify(ctx, name)
 	if err != nil {
@@ -154,7 +156,8 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	l := p.served.Load()
 	if l == nil {
 		return none, fault.New(fault.Unsupported, "the daemon serves no HTTP address, which a link would lead to").
-			WithHint("start it so: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to one of this machine: coppice port %s %d --forward", name, port)
+			WithHint("start it so: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to one of "+
+				"this machine: coppice port %s %d --forward", name, port)
 	}
 	key, err := p.secret()
 	if err != nil {
@@ -162,7 +165,8 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	}
 	expires := p.opt.Now().Add(ttl).Truncate(time.Second).UTC()
 	token := key.sign(claim{use: forLink, sandbox: id, port: port, expires: expires.Unix()})
-	u := url.URL{Scheme: scheme(l.Secure), Host: overHost(Host(port, name, id), l.Addr, l.Secure), Path: "/", RawQuery: param + "=" + token}
+	u := url.URL{Scheme: scheme(l.Secure), Host: overHost(Host(port, name, id), l.Addr, l.Secure), Path: "/",
+		RawQuery: param + "=" + token}
 	return wire.PreviewResult{URL: u.String(), Expires: expires}, nil
 }
 
@@ -184,19 +188,24 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, ok := ParseHost(r.Host)
 	switch {
 	case !ok:
-		page(w, r, http.StatusBadRequest, "No such host", "The name of a port's host is PORT--NAME.localhost, as in 3000--box.localhost.", "list the ports of a sandbox: coppice port NAME")
+		page(w, r, http.StatusBadRequest, "No such host",
+			"The name of a port's host is PORT--NAME.localhost, as in 3000--box.localhost.",
+			"list the ports of a sandbox: coppice port NAME")
 		return
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):
 		page(w, r, http.StatusBadRequest, "No such request", "Only requests for a path are passed on.", "")
 		return
 	case headerSize(r) > maxRequestHeader:
-		page(w, r, http.StatusRequestHeaderFieldsTooLarge, "Too large", "The request's header is larger than "+strconv.Itoa(maxRequestHeader>>10)+" KiB.", "remove cookies of this host in the browser")
+		page(w, r, http.StatusRequestHeaderFieldsTooLarge, "Too large",
+			"The request's header is larger than "+strconv.Itoa(maxRequestHeader>>10)+" KiB.",
+			"remove cookies of this host in the browser")
 		return
 	}
 	tokens, rest := takeParam(r.URL.RawQuery)
 	key, err := p.secret()
 	if err != nil {
-		page(w, r, http.StatusInternalServerError, "Not reachable", "The daemon cannot check links.", "see what is wrong with: coppice port NAME PORT")
+		page(w, r, http.StatusInternalServerError, "Not reachable", "The daemon cannot check links.",
+			"see what is wrong with: coppice port NAME PORT")
 		return
 	}
 	a, err := p.admit(r, key, t, tokens)
@@ -211,7 +220,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case byNothing:
 		forbid(w, r, a.expired)
 	case byLink:
-		p.exchange(w, r, key.sign(claim{use: forCookie, sandbox: a.sandbox, port: t.Port, expires: a.expires}), a.expires, rest)
+		p.exchange(w, r, key.sign(claim{use: forCookie, sandbox: a.sandbox, port: t.Port, expires: a.expires}),
+			a.expires, rest)
 	case byCookie:
 		// Streams and WebSockets end with what let them in.
 		ctx, cancel := context.WithTimeoutCause(r.Context(), time.Unix(a.expires, 0).Sub(p.opt.Now()), errExpired)

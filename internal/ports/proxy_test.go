@@ -42,13 +42,16 @@ var ids = map[string]string{"box": "0123456789ab", "other": "ba9876543210"}
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	w := &world{t: t, now: time.Now(), back: map[string]string{}}
-	opt := Options{Engine: w, Home: t.TempDir(), Now: func() time.Time { return w.now }, Proved: func(context.Context) { w.proved.Add(1) }}
+	opt := Options{Engine: w, Home: t.TempDir(), Now: func() time.Time { return w.now },
+		Proved: func(context.Context) { w.proved.Add(1) }}
 	for _, f := range change {
 		f(&opt)
 	}
 	w.proxy = New(opt)
 	t.Cleanup(w.proxy.Close)
-	w.front = httptest.NewServer(w.proxy.Before(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the API") })))
+	w.front = httptest.NewServer(
+		w.proxy.Before(
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the API") })))
 	t.Cleanup(w.front.Close)
 	w.proxy.ServedAt(Listener{Addr: netip.MustParseAddrPort(w.front.Listener.Addr().String())})
 	return w
@@ -74,7 +77,8 @@ func (w *world) DialPort(ctx context.Context, name string, port int) (net.Conn, 
 		return nil, err
 	}
 	if addr == "" {
-		return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox <box>", port).WithHint("start something that does: coppice run --in box --detach -- CMD")
+		return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox <box>", port).
+			WithHint("start something that does: coppice run --in box --detach -- CMD")
 	}
 	return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 }
@@ -195,22 +199,27 @@ func TestALinkIsExchangedForACookie(t *testing.T) {
 	}
 	u, err := url.Parse(p.URL)
 	_, number, _ := net.SplitHostPort(w.front.Listener.Addr().String())
-	if err != nil || u.Scheme != "http" || u.Host != host+":"+number || u.Path != "/" || !p.Expires.Equal(w.now.Add(10*time.Minute).Truncate(time.Second)) {
+	if err != nil || u.Scheme != "http" || u.Host != host+":"+number || u.Path != "/" ||
+		!p.Expires.Equal(w.now.Add(10*time.Minute).Truncate(time.Second)) {
 		t.Errorf("%+v", p)
 	}
-	for method, path := range map[string]string{"GET": "/a%2fb//c?x=1&y=%zz", "POST": "//example.com/x?", "HEAD": "/\\example.com"} {
+	for method, path := range map[string]string{"GET": "/a%2fb//c?x=1&y=%zz", "POST": "//example.com/x?",
+		"HEAD": "/\\example.com"} {
 		path, query, _ := strings.Cut(path, "?")
 		res, _ := w.do(w.request(method, u.Host, path+"?"+u.RawQuery+"&"+query))
 		to, err := url.Parse(res.Header.Get("Location"))
-		if res.StatusCode != 307 || err != nil || to.Host != u.Host || to.Scheme != "http" || strings.Contains(to.String(), param) || to.RawQuery != query {
+		if res.StatusCode != 307 || err != nil || to.Host != u.Host || to.Scheme != "http" ||
+			strings.Contains(to.String(), param) || to.RawQuery != query {
 			t.Errorf("%s: %d %v", path, res.StatusCode, to)
 		}
 		if want := strings.ReplaceAll(path, "\\", "%5C"); to.EscapedPath() != want {
 			t.Errorf("%s leads to %s", path, to.EscapedPath())
 		}
 		c := res.Cookies()
-		if len(c) != 1 || c[0].Name != param || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode || c[0].Path != "/" || c[0].Domain != "" || c[0].Secure ||
-			c[0].MaxAge < 590 || c[0].MaxAge > 600 || !c[0].Expires.Equal(p.Expires) || strings.Contains(u.RawQuery, c[0].Value) {
+		if len(c) != 1 || c[0].Name != param || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode || c[0].Path != "/" ||
+			c[0].Domain != "" || c[0].Secure ||
+			c[0].MaxAge < 590 || c[0].MaxAge > 600 || !c[0].Expires.Equal(p.Expires) ||
+			strings.Contains(u.RawQuery, c[0].Value) {
 			t.Errorf("%v", res.Header["Set-Cookie"])
 		}
 		if res.Header.Get("Cache-Control") != "no-store" || res.Header.Get("Referrer-Policy") != "no-referrer" {
@@ -253,24 +262,29 @@ func TestWhoIsKeptOut(t *testing.T) {
 		"a cookie at another sandbox": w.request("GET", "3000--other.localhost", "/", cookie),
 		"a bearer nobody knows":       w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
 		"a link in a header":          w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
-		"a WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket", "Origin: http://3000--other.localhost"),
-		"one of no page at all":       w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket", "Origin: null"),
+		"a WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket",
+			"Origin: http://3000--other.localhost"),
+		"one of no page at all": w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket",
+			"Origin: null"),
 	} {
 		res, body := w.do(r)
-		if res.StatusCode != http.StatusForbidden || !strings.Contains(body, "coppice port NAME PORT") || len(res.Cookies()) != 0 {
+		if res.StatusCode != http.StatusForbidden || !strings.Contains(body, "coppice port NAME PORT") ||
+			len(res.Cookies()) != 0 {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
 		}
 	}
 	// Who has nothing to show makes nobody look anything up.
 	w.asked.Store(0)
-	for _, headers := range [][]string{nil, {"Cookie: " + param + "=1.0123456789ab.3000.99999999999.AAAA"}, {"Authorization: Bearer x"}} {
+	for _, headers := range [][]string{nil, {"Cookie: " + param + "=1.0123456789ab.3000.99999999999.AAAA"},
+		{"Authorization: Bearer x"}} {
 		w.get("/?"+forgedQuery, headers...)
 	}
 	if n := w.asked.Load(); n != 0 {
 		t.Errorf("%d sandboxes were looked up for strangers", n)
 	}
 	w.now = w.now.Add(2 * time.Hour)
-	for name, r := range map[string]*http.Request{"link": w.request("GET", host, "/?"+link), "cookie": w.request("GET", host, "/", cookie)} {
+	for name, r := range map[string]*http.Request{"link": w.request("GET", host, "/?"+link),
+		"cookie": w.request("GET", host, "/", cookie)} {
 		if res, body := w.do(r); res.StatusCode != http.StatusForbidden || !strings.Contains(body, "has expired") {
 			t.Errorf("an expired %s: %d %q", name, res.StatusCode, body)
 		}
@@ -315,7 +329,8 @@ func TestALinkEndsWhatItLetIn(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\n%s\r\n", host, param, res.Cookies()[0].Value, upgrade)
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\n%s\r\n", host, param,
+			res.Cookies()[0].Value, upgrade)
 		b, _ := io.ReadAll(conn) // ends
 		if !strings.HasPrefix(string(b), "HTTP/1.1 200") && !strings.HasPrefix(string(b), "HTTP/1.1 101") {
 			t.Errorf("%s", b)
@@ -340,17 +355,22 @@ func TestHostileHosts(t *testing.T) {
 		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
 	})
 	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("it reached the sandbox") })
-	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box.localhost:99999", "a.3000--box.localhost", "03000--box.localhost", "0--box.localhost", "3000--box.LOCALHOST:x"} {
-		if res, body := w.do(w.request("GET", host, "/")); res.StatusCode != http.StatusBadRequest || strings.Contains(body, "the API") {
+	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box.localhost:99999", "a.3000--box.localhost",
+		"03000--box.localhost", "0--box.localhost", "3000--box.LOCALHOST:x"} {
+		if res, body := w.do(w.request("GET", host, "/")); res.StatusCode != http.StatusBadRequest ||
+			strings.Contains(body, "the API") {
 			t.Errorf("%s: %d %q", host, res.StatusCode, body)
 		}
 	}
-	for _, host := range []string{"localhost", "127.0.0.1", "3000--box.localhost.example.com", "3000--box.localhost."} { // the listener's guard knows them
+	// the listener's guard knows them
+	for _, host := range []string{"localhost", "127.0.0.1", "3000--box.localhost.example.com", "3000--box.localhost."} {
 		if _, body := w.do(w.request("GET", host, "/")); body != "the API" {
 			t.Errorf("%s: %q", host, body)
 		}
 	}
-	if res, _ := w.do(w.request("GET", host, "/", "X: "+strings.Repeat("x", maxRequestHeader))); res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+	if res, _ := w.do(
+		w.request("GET", host, "/",
+			"X: "+strings.Repeat("x", maxRequestHeader))); res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a large header: %d", res.StatusCode)
 	}
 }
@@ -376,13 +396,16 @@ func TestWhatTheListenerAllows(t *testing.T) {
 		headers []string
 		code    int
 	}{
-		"a token":                      {[]string{good}, 200},
-		"a bad one":                    {[]string{"Authorization: Bearer cpc_bad"}, 403},
-		"from a page of the port":      {[]string{good, "Origin: http://" + host, "Sec-Fetch-Site: same-origin"}, 200},
-		"from another site":            {[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
-		"from another origin":          {[]string{good, "Origin: http://3000--other.localhost"}, 403},
-		"to be shown, from elsewhere":  {[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
-		"to be framed, from elsewhere": {[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, 403},
+		"a token":                 {[]string{good}, 200},
+		"a bad one":               {[]string{"Authorization: Bearer cpc_bad"}, 403},
+		"from a page of the port": {[]string{good, "Origin: http://" + host, "Sec-Fetch-Site: same-origin"}, 200},
+		"from another site": {
+			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
+		"from another origin": {[]string{good, "Origin: http://3000--other.localhost"}, 403},
+		"to be shown, from elsewhere": {
+			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
+		"to be framed, from elsewhere": {
+			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, 403},
 	} {
 		if res, body := w.get("/", c.headers...); res.StatusCode != c.code {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
@@ -404,22 +427,26 @@ func TestWhatGoesInside(t *testing.T) {
 	cookie := w.cookie()
 	_, number, _ := net.SplitHostPort(w.front.Listener.Addr().String())
 	at := host + ":" + number
-	w.do(w.request("GET", at, "/p?coppice_preview=old&a=%zz&b=1;c", cookie+"; app=1", "Cookie: x=y; coppice_preview=z", "Authorization: Bearer cpc_secret", "Referer: http://"+at+"/?coppice_preview=t",
-		"X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: evil", "X-Forwarded-Proto: https", "Forwarded: for=1.2.3.4", "Sec-WebSocket-Protocol: cpc_secret", "X-Own: kept", "Connection: X-Hop", "X-Hop: gone"))
+	w.do(w.request("GET", at, "/p?coppice_preview=old&a=%zz&b=1;c", cookie+"; app=1", "Cookie: x=y; coppice_preview=z",
+		"Authorization: Bearer cpc_secret", "Referer: http://"+at+"/?coppice_preview=t",
+		"X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: evil", "X-Forwarded-Proto: https", "Forwarded: for=1.2.3.4",
+		"Sec-WebSocket-Protocol: cpc_secret", "X-Own: kept", "Connection: X-Hop", "X-Hop: gone"))
 	if got == nil {
 		t.Fatal("nothing came")
 	}
 	if got.Host != at || got.RequestURI != "/p?a=%zz&b=1;c" {
 		t.Errorf("%s %s", got.Host, got.RequestURI)
 	}
-	for name, want := range map[string]string{"Cookie": "app=1; x=y", "Authorization": "", "Referer": "", "X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": at, "X-Forwarded-Proto": "http",
+	for name, want := range map[string]string{"Cookie": "app=1; x=y", "Authorization": "", "Referer": "",
+		"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": at, "X-Forwarded-Proto": "http",
 		"Forwarded": "", "Sec-Websocket-Protocol": "", "X-Own": "kept", "X-Hop": ""} {
 		if v := strings.Join(got.Header.Values(name), "|"); v != want {
 			t.Errorf("%s: %q", name, v)
 		}
 	}
 	w.do(w.request("GET", at, "/", cookie, "Authorization: Bearer of-the-app", "Referer: http://"+at+"/x"))
-	if got.Header.Get("Authorization") != "Bearer of-the-app" || got.Header.Get("Referer") == "" || got.Header.Get("Cookie") != "" {
+	if got.Header.Get("Authorization") != "Bearer of-the-app" || got.Header.Get("Referer") == "" ||
+		got.Header.Get("Cookie") != "" {
 		t.Errorf("%v", got.Header)
 	}
 }
@@ -437,7 +464,8 @@ func TestWhatComesOut(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	res, _ := w.get("/", w.cookie())
-	if got := res.Header.Values("Set-Cookie"); res.StatusCode != http.StatusTeapot || !slices.Equal(got, []string{"a=1", "c=3; Path=/"}) {
+	if got := res.Header.Values("Set-Cookie"); res.StatusCode != http.StatusTeapot ||
+		!slices.Equal(got, []string{"a=1", "c=3; Path=/"}) {
 		t.Errorf("%d %q", res.StatusCode, got)
 	}
 	if res.Header.Get("Strict-Transport-Security")+res.Header.Get("Alt-Svc") != "" {
@@ -464,26 +492,33 @@ func TestServersThatAreNone(t *testing.T) {
 		code   int
 		says   string
 	}{
-		"garbage":          {"\x00\x01<script>alert(1)</script>\r\n\r\n", 502, "does not answer as an HTTP server does"},
-		"ends":             {"HTTP/1.1 ", 502, "does not answer as an HTTP server does"},
-		"never":            {"", 504, "does not answer it"},
-		"an endless head":  {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxResponseHeader) + "\r\n\r\n", 502, "does not answer as an HTTP server does"},
-		"another protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502, "does not answer as an HTTP server does"},
-		"split":            {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 502, "does not answer as an HTTP server does"},
+		"garbage": {"\x00\x01<script>alert(1)</script>\r\n\r\n", 502, "does not answer as an HTTP server does"},
+		"ends":    {"HTTP/1.1 ", 502, "does not answer as an HTTP server does"},
+		"never":   {"", 504, "does not answer it"},
+		"an endless head": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxResponseHeader) + "\r\n\r\n", 502,
+			"does not answer as an HTTP server does"},
+		"another protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502,
+			"does not answer as an HTTP server does"},
+		"split": {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 502,
+			"does not answer as an HTTP server does"},
 	} {
 		w.raw(c.answer)
 		res, body := w.get("/", cookie, "Accept: text/html")
-		if res.StatusCode != c.code || !strings.Contains(body, c.says) || strings.Contains(body, "<script") || !strings.Contains(res.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+		if res.StatusCode != c.code || !strings.Contains(body, c.says) || strings.Contains(body, "<script") ||
+			!strings.Contains(res.Header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
 		}
 		w.proxy.tr.CloseIdleConnections()
 	}
 	w.at("")
 	res, body := w.get("/", cookie, "Accept: text/html")
-	if res.StatusCode != 502 || !strings.Contains(body, "Nothing listens on port 3000 of sandbox &lt;box&gt;") || !strings.Contains(body, "coppice run --in box") {
+	if res.StatusCode != 502 || !strings.Contains(body, "Nothing listens on port 3000 of sandbox &lt;box&gt;") ||
+		!strings.Contains(body, "coppice run --in box") {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
-	if res, body = w.get("/", cookie); res.StatusCode != 502 || !strings.HasPrefix(body, "coppice: Nothing listens on port 3000") || !strings.Contains(body, "\nhint: start something") {
+	if res, body = w.get("/", cookie); res.StatusCode != 502 ||
+		!strings.HasPrefix(body, "coppice: Nothing listens on port 3000") ||
+		!strings.Contains(body, "\nhint: start something") {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 	w.fail = fault.New(fault.Timeout, "who listens takes no connection")
@@ -507,7 +542,9 @@ func TestWebSocket(t *testing.T) {
 			return
 		}
 		defer func() { conn.Close(); ended <- struct{}{} }()
-		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSet-Cookie: a=b; Domain=localhost\r\nX-Query: %s\r\n\r\n", r.URL.RawQuery)
+		fmt.Fprintf(conn,
+			"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSet-Cookie: a=b; "+
+				"Domain=localhost\r\nX-Query: %s\r\n\r\n", r.URL.RawQuery)
 		for {
 			line, err := buf.ReadString('\n')
 			if err != nil {
@@ -524,7 +561,9 @@ func TestWebSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\nOrigin: http://%s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", c.path, host, c.cookie, host)
+		fmt.Fprintf(conn,
+			"GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\nOrigin: http://%s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+			c.path, host, c.cookie, host)
 		br := bufio.NewReader(conn)
 		res, err := http.ReadResponse(br, nil)
 		if err != nil || res.StatusCode != 101 || len(res.Cookies()) != 0 || res.Header.Get("X-Query") != "" {
@@ -611,12 +650,14 @@ func TestLinksThatAreNotMade(t *testing.T) {
 		"for ever":     {"box", 80, 8 * 24 * time.Hour, fault.Invalid},
 		"for no time":  {"box", 80, -1, fault.Invalid},
 	} {
-		if p, err := w.proxy.Preview(t.Context(), c.box, c.port, c.ttl); !fault.Is(err, c.kind) || fault.HintOf(err) == "" && c.kind == fault.Invalid {
+		if p, err := w.proxy.Preview(t.Context(), c.box, c.port, c.ttl); !fault.Is(err, c.kind) || fault.HintOf(err) == "" &&
+			c.kind == fault.Invalid {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 	}
 	closed := New(Options{Engine: w, Home: t.TempDir()})
-	if p, err := closed.Preview(t.Context(), "box", 80, 0); !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--forward") || !strings.Contains(fault.HintOf(err), "serve --http") {
+	if p, err := closed.Preview(t.Context(), "box", 80, 0); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(fault.HintOf(err), "--forward") || !strings.Contains(fault.HintOf(err), "serve --http") {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

@@ -48,13 +48,16 @@ func TestInstall_FindsTheHelpersOfItsVersion(t *testing.T) {
 	if err := os.Rename(filepath.Join(bin, "v0.0.1", "coppice-init"), helper); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := probe("v0.0.2"); err == nil || !strings.Contains(out, "coppice-init is of version v0.0.1, and this program of v0.0.2") || !strings.Contains(out, "go install") {
+	if out, err := probe("v0.0.2"); err == nil ||
+		!strings.Contains(out, "coppice-init is of version v0.0.1, and this program of v0.0.2") ||
+		!strings.Contains(out, "go install") {
 		t.Errorf("with that of another version: %v: %s", err, out)
 	}
 	if err := os.Remove(helper); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := probe("v0.0.2"); err == nil || !strings.Contains(out, "coppice-init is missing") || !strings.Contains(out, "go install") {
+	if out, err := probe("v0.0.2"); err == nil || !strings.Contains(out, "coppice-init is missing") ||
+		!strings.Contains(out, "go install") {
 		t.Errorf("without: %v: %s", err, out)
 	}
 }

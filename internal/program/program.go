@@ -137,7 +137,8 @@ func (s *Set) find(name Name) (*os.File, error) {
 	path := filepath.Join(dir, string(name))
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fault.New(fault.Unsupported, "%s is missing: it was not built into this program, and is not at %s", name, path).WithHint("%s", install)
+		return nil, fault.New(fault.Unsupported, "%s is missing: it was not built into this program, and is not at %s", name,
+			path).WithHint("%s", install)
 	}
 	if err != nil {
 		return nil, fault.Wrap(err, "open %s", name)
@@ -179,4 +180,5 @@ func private(f *os.File) error {
 }
 
 // install is how all programs of one version are had.
-const install = "install all programs of one version: go install github.com/coppice-dev/coppice/cmd/...@VERSION; or use a release, which contains them"
+const install = "install all programs of one version: go install github.com/coppice-dev/coppice/cmd/...@VERSION; or " +
+	"use a release, which contains them"

@@ -245,7 +245,8 @@ func TestFile_RemovesThatOfAnotherBuild(t *testing.T) {
 		t.Errorf("the file that is open says %q", got)
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(names) != 2 || !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, string(Sentry)) }) {
+	if err != nil || len(names) != 2 ||
+		!slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, string(Sentry)) }) {
 		t.Errorf("%v, %v", names, err)
 	}
 }

@@ -87,7 +87,8 @@ func verify(f *os.File, digest string) error {
 		return fault.Wrap(err, "read %s", f.Name())
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
-		return fault.New(fault.Unavailable, "%s has digest %s, not %s", f.Name(), got, digest).WithHint("check the disk that it is on, and start the daemon again: coppice serve --stop")
+		return fault.New(fault.Unavailable, "%s has digest %s, not %s", f.Name(), got, digest).
+			WithHint("check the disk that it is on, and start the daemon again: coppice serve --stop")
 	}
 	return nil
 }

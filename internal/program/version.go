@@ -30,7 +30,8 @@ func sameVersion(f *os.File, own string) error {
 		return fault.Wrap(err, "read what %s was built from", f.Name())
 	}
 	if theirs := versionOf(info); own != "" && theirs != own {
-		return fault.New(fault.Unsupported, "%s is of version %s, and this program of %s", f.Name(), cmp.Or(theirs, "unknown"), own).WithHint("%s", install)
+		return fault.New(fault.Unsupported, "%s is of version %s, and this program of %s", f.Name(),
+			cmp.Or(theirs, "unknown"), own).WithHint("%s", install)
 	}
 	return nil
 }

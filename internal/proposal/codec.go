@@ -41,7 +41,8 @@ func Decode(b []byte) (*Proposal, error) {
 		return nil, notOne("it is no JSON")
 	}
 	if head.Schema > Schema {
-		return nil, fault.New(fault.Version, "this proposal is of schema %d, and %d is the newest that this build knows", head.Schema, Schema).
+		return nil, fault.New(fault.Version, "this proposal is of schema %d, and %d is the newest that this build knows",
+			head.Schema, Schema).
 			WithHint("install a newer coppice")
 	}
 	p := new(Proposal)
@@ -64,7 +65,8 @@ func Decode(b []byte) (*Proposal, error) {
 }
 
 func notOne(why string) error {
-	return fault.New(fault.Invalid, "%s is no proposal: %s", FileProposal, why).WithHint("it may have been changed on its way; ask who made it to propose again")
+	return fault.New(fault.Invalid, "%s is no proposal: %s", FileProposal, why).
+		WithHint("it may have been changed on its way; ask who made it to propose again")
 }
 
 // bad says what is wrong with a proposal, or nothing.
@@ -74,10 +76,13 @@ func (p *Proposal) bad() string {
 		return "its schema is none"
 	case timeline.ValidName(p.Name) != nil || p.Branch != "coppice/"+p.Name:
 		return "its name and its branch do not fit"
-	case len(p.Changes) > MaxChanges || len(p.Marks) > MaxMarks || len(p.Skipped) > MaxSkipped || len(p.Commands) > MaxCommands ||
-		len(p.Refused) > MaxRefused || len(p.Snapshots) > MaxSnapshots || len(p.Tests) > MaxTests || len(p.Enforced)+len(p.Lacking) > MaxEnforced:
+	case len(p.Changes) > MaxChanges || len(p.Marks) > MaxMarks || len(p.Skipped) > MaxSkipped ||
+		len(p.Commands) > MaxCommands ||
+		len(p.Refused) > MaxRefused || len(p.Snapshots) > MaxSnapshots || len(p.Tests) > MaxTests ||
+		len(p.Enforced)+len(p.Lacking) > MaxEnforced:
 		return "it lists too much"
-	case p.Stat.Files < len(p.Changes) || p.Stat.Marks < len(p.Marks) || p.Stat.Skipped < len(p.Skipped) || p.Stat.Snapshots < len(p.Snapshots):
+	case p.Stat.Files < len(p.Changes) || p.Stat.Marks < len(p.Marks) || p.Stat.Skipped < len(p.Skipped) ||
+		p.Stat.Snapshots < len(p.Snapshots):
 		return "it lists more than it counts"
 	}
 	if _, err := timeline.ParseSandboxID(p.Sandbox); err != nil {
@@ -120,7 +125,8 @@ func commit(s string) bool {
 // counts gives the numbers that are none below zero.
 func (p *Proposal) counts() []int64 {
 	l := p.Ledger
-	out := []int64{int64(p.Commits), int64(p.Stat.Added), int64(p.Stat.Deleted), l.Records, l.Commands, l.Failed, l.Programs, l.NetAllowed, l.NetRefused, l.FileRefused, l.BytesOut, int64(l.Risk)}
+	out := []int64{int64(p.Commits), int64(p.Stat.Added), int64(p.Stat.Deleted), l.Records, l.Commands, l.Failed,
+		l.Programs, l.NetAllowed, l.NetRefused, l.FileRefused, l.BytesOut, int64(l.Risk)}
 	for _, c := range p.Changes {
 		out = append(out, int64(c.Added), int64(c.Deleted))
 	}

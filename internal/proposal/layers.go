@@ -129,7 +129,8 @@ func (l *Layers) bad() string {
 	switch {
 	case l.Schema != Schema:
 		return "its schema is none"
-	case !strings.HasPrefix(l.Top, "/") || len(l.Top) > 4095 || strings.Contains(l.Top, "\x00") || strings.Contains(l.Top+"/", "/../"):
+	case !strings.HasPrefix(l.Top, "/") || len(l.Top) > 4095 || strings.Contains(l.Top, "\x00") ||
+		strings.Contains(l.Top+"/", "/../"):
 		return "its work tree lies nowhere"
 	case len(l.Snapshots) > MaxSnapshots:
 		return "it has too many snapshots"
@@ -142,7 +143,8 @@ func (l *Layers) bad() string {
 			return "a snapshot is twice, or before its parent"
 		case (s.Layer == "") != (s.Below == "") || s.Layer != "" && (LayerFile(s.Layer) == "" || !known[s.Below]):
 			return "a layer lies on nothing"
-		case len(s.Message) > maxText || !utf8.ValidString(s.Message) || strings.Contains(s.Message, "\x00") || len(s.Cause) > 40 || !utf8.ValidString(s.Cause):
+		case len(s.Message) > maxText || !utf8.ValidString(s.Message) || strings.Contains(s.Message, "\x00") ||
+			len(s.Cause) > 40 || !utf8.ValidString(s.Cause):
 			return "a text of it is none"
 		case s.Paths < 0 || s.Bytes < 0:
 			return "a number of it is none"
@@ -161,7 +163,8 @@ func (l *Layers) bad() string {
 // bad says what is wrong with where layers are, or nothing.
 func (a *Artifact) bad(layers []string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:[]"
-	if len(a.Repository) > 512 || !strings.Contains(a.Repository, "/") || strings.Trim(a.Repository, plain) != "" || LayerFile(a.Digest) == "" {
+	if len(a.Repository) > 512 || !strings.Contains(a.Repository, "/") || strings.Trim(a.Repository, plain) != "" ||
+		LayerFile(a.Digest) == "" {
 		return "its artifact is none"
 	}
 	if len(a.Blobs) != len(layers) {

@@ -12,10 +12,13 @@ import (
 func someLayers() *Layers {
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	code := 3
-	return &Layers{Schema: Schema, Sandbox: "0123456789ab", Top: "/home/alice/proj", Base: "aaaaaaaaaaaa", Head: "cccccccccccc", Snapshots: []PackedSnapshot{
-		{ID: "bbbbbbbbbbbb", Parent: "aaaaaaaaaaaa", Cause: "exec", Message: "make", Time: time.Unix(1, 0).UTC(), Exit: &code, Paths: 1, Bytes: 2, Layer: digest, Below: "aaaaaaaaaaaa"},
-		{ID: "cccccccccccc", Parent: "bbbbbbbbbbbb", Cause: "manual", Time: time.Unix(2, 0).UTC()},
-	}}
+	return &Layers{Schema: Schema, Sandbox: "0123456789ab", Top: "/home/alice/proj", Base: "aaaaaaaaaaaa",
+		Head: "cccccccccccc", Snapshots: []PackedSnapshot{
+			{ID: "bbbbbbbbbbbb", Parent: "aaaaaaaaaaaa", Cause: "exec", Message: "make", Time: time.Unix(1, 0).
+				UTC(), Exit: &code,
+				Paths: 1, Bytes: 2, Layer: digest, Below: "aaaaaaaaaaaa"},
+			{ID: "cccccccccccc", Parent: "bbbbbbbbbbbb", Cause: "manual", Time: time.Unix(2, 0).UTC()},
+		}}
 }
 
 func TestPackedLayersAreReadAsTheyWereWritten(t *testing.T) {
@@ -35,7 +38,8 @@ func TestPackedLayersAreReadAsTheyWereWritten(t *testing.T) {
 
 func elsewhere() *Layers {
 	l := someLayers()
-	l.Artifact = &Artifact{Repository: "ghcr.io/team/layers", Digest: "sha256:" + strings.Repeat("cd", 32), Blobs: []Blob{{Layer: l.Snapshots[0].Layer, Digest: "sha256:" + strings.Repeat("ef", 32), Size: 9}}}
+	l.Artifact = &Artifact{Repository: "ghcr.io/team/layers", Digest: "sha256:" + strings.Repeat("cd", 32),
+		Blobs: []Blob{{Layer: l.Snapshots[0].Layer, Digest: "sha256:" + strings.Repeat("ef", 32), Size: 9}}}
 	return l
 }
 

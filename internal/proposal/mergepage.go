@@ -46,7 +46,9 @@ func MergePage(remote string, r MergeRequest) string {
 	case host == "bitbucket.org" && len(p.path) == 2:
 		return p.at("pull-requests/new", url.Values{"source": {r.Branch}, "dest": some(r.Into), "title": some(r.Title)})
 	case is("gitlab") && len(p.path) >= 2:
-		return p.at("-/merge_requests/new", url.Values{"merge_request[source_branch]": {r.Branch}, "merge_request[target_branch]": some(r.Into), "merge_request[title]": some(r.Title)})
+		return p.at("-/merge_requests/new",
+			url.Values{"merge_request[source_branch]": {r.Branch}, "merge_request[target_branch]": some(r.Into),
+				"merge_request[title]": some(r.Title)})
 	case is("github") && len(p.path) == 2:
 		return p.at("compare/"+span(r), url.Values{"expand": {"1"}, "title": some(r.Title)})
 	case is("codeberg.org", "gitea", "forgejo") && len(p.path) == 2:
@@ -112,7 +114,8 @@ var (
 // Hosts by which forges serve ssh on a port of https.
 var otherNames = map[string]string{
 	"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org",
-	"ssh.dev.azure.com": "dev.azure.com", "vs-ssh.visualstudio.com": "dev.azure.com", "www.github.com": "github.com", "www.gitlab.com": "gitlab.com",
+	"ssh.dev.azure.com": "dev.azure.com", "vs-ssh.visualstudio.com": "dev.azure.com", "www.github.com": "github.com",
+	"www.gitlab.com": "gitlab.com",
 }
 
 // parse reads the URL of a remote: ssh://, https://, http://, git://, and USER@HOST:PATH.

@@ -16,24 +16,25 @@ func TestMergePage(t *testing.T) {
 	gitlab := "https://gitlab.com/g/r/-/merge_requests/new?merge_request%5Bsource_branch%5D=coppice%2Ffix&merge_request%5Btarget_branch%5D=main"
 	azure := "https://dev.azure.com/org/pro/_git/r/pullrequestcreate?sourceRef=coppice%2Ffix&targetRef=main"
 	for remote, want := range map[string]string{
-		"https://github.com/o/r":                   github,
-		"https://github.com/o/r.git":               github,
-		"https://github.com/o/r.git/":              github,
-		"https://me:secret@github.com/o/r.git":     github,
-		"https://TOKEN@GitHub.com/o/r":             github,
-		"git@github.com:o/r.git":                   github,
-		"git@github.com:/o/r.git":                  github,
-		"github.com:o/r":                           github,
-		"ssh://git@github.com/o/r.git":             github,
-		"ssh://git@ssh.github.com:443/o/r.git":     github,
-		"git://github.com/o/r.git":                 github,
-		"git+ssh://git@github.com/o/r.git":         github,
-		"https://github.example.com:8443/o/r":      "https://github.example.com:8443/o/r/compare/main...coppice/fix?expand=1",
-		"ssh://git@github.example.com:2222/o/r":    "https://github.example.com/o/r/compare/main...coppice/fix?expand=1",
-		"https://gitlab.com/g/r.git":               gitlab,
-		"ssh://git@altssh.gitlab.com:443/g/r.git":  gitlab,
-		"git@gitlab.com:g/sub/sub2/r.git":          strings.Replace(gitlab, "/g/r/", "/g/sub/sub2/r/", 1),
-		"http://gitlab.example.com:8080/g/r.git":   strings.Replace(gitlab, "https://gitlab.com", "http://gitlab.example.com:8080", 1),
+		"https://github.com/o/r":                  github,
+		"https://github.com/o/r.git":              github,
+		"https://github.com/o/r.git/":             github,
+		"https://me:secret@github.com/o/r.git":    github,
+		"https://TOKEN@GitHub.com/o/r":            github,
+		"git@github.com:o/r.git":                  github,
+		"git@github.com:/o/r.git":                 github,
+		"github.com:o/r":                          github,
+		"ssh://git@github.com/o/r.git":            github,
+		"ssh://git@ssh.github.com:443/o/r.git":    github,
+		"git://github.com/o/r.git":                github,
+		"git+ssh://git@github.com/o/r.git":        github,
+		"https://github.example.com:8443/o/r":     "https://github.example.com:8443/o/r/compare/main...coppice/fix?expand=1",
+		"ssh://git@github.example.com:2222/o/r":   "https://github.example.com/o/r/compare/main...coppice/fix?expand=1",
+		"https://gitlab.com/g/r.git":              gitlab,
+		"ssh://git@altssh.gitlab.com:443/g/r.git": gitlab,
+		"git@gitlab.com:g/sub/sub2/r.git":         strings.Replace(gitlab, "/g/r/", "/g/sub/sub2/r/", 1),
+		"http://gitlab.example.com:8080/g/r.git": strings.Replace(gitlab, "https://gitlab.com",
+			"http://gitlab.example.com:8080", 1),
 		"git@bitbucket.org:o/r.git":                "https://bitbucket.org/o/r/pull-requests/new?dest=main&source=coppice%2Ffix",
 		"https://codeberg.org/o/r.git":             "https://codeberg.org/o/r/compare/main...coppice/fix",
 		"ssh://git@gitea.example.com:3022/o/r.git": "https://gitea.example.com/o/r/compare/main...coppice/fix",
@@ -77,8 +78,10 @@ func TestMergePage(t *testing.T) {
 		want string
 	}{
 		"no target": {proposal.MergeRequest{Branch: b}, "https://github.com/o/r/compare/coppice/fix?expand=1"},
-		"a title":   {proposal.MergeRequest{Branch: b, Title: "a & b = #1"}, "https://github.com/o/r/compare/coppice/fix?expand=1&title=a+%26+b+%3D+%231"},
-		"branches":  {proposal.MergeRequest{Branch: "coppice/a#b?c", Into: "x y%"}, "https://github.com/o/r/compare/x%20y%25...coppice/a%23b%3Fc?expand=1"},
+		"a title": {proposal.MergeRequest{Branch: b, Title: "a & b = #1"},
+			"https://github.com/o/r/compare/coppice/fix?expand=1&title=a+%26+b+%3D+%231"},
+		"branches": {proposal.MergeRequest{Branch: "coppice/a#b?c", Into: "x y%"},
+			"https://github.com/o/r/compare/x%20y%25...coppice/a%23b%3Fc?expand=1"},
 	} {
 		if got := proposal.MergePage("git@github.com:o/r", tt.r); got != tt.want {
 			t.Errorf("%s: %s, not %s", name, got, tt.want)
@@ -105,7 +108,8 @@ func TestPublicRemote_HasNoSecret(t *testing.T) {
 }
 
 func FuzzMergePage(f *testing.F) {
-	for _, s := range []string{"https://me:hunter2@github.com/o/r", "git@gitlab.com:a/b/c", "git@ssh.dev.azure.com:v3/o/p/r", "https://x@y@codeberg.org:1/a/b", "://@", "git.sr.ht:~a/b"} {
+	for _, s := range []string{"https://me:hunter2@github.com/o/r", "git@gitlab.com:a/b/c",
+		"git@ssh.dev.azure.com:v3/o/p/r", "https://x@y@codeberg.org:1/a/b", "://@", "git.sr.ht:~a/b"} {
 		f.Add(s, "coppice/fix", "main", "t")
 	}
 	f.Fuzz(func(t *testing.T, remote, branch, into, title string) {

@@ -65,8 +65,9 @@ type Proposal struct {
 	Created time.Time `json:"created"`         // when the sandbox was made
 	Time    time.Time `json:"time"`            // when it was proposed
 
-	Base    string `json:"base"`           // the frozen commit of the repository
-	Start   string `json:"start"`          // what the sandbox began with: Base, or a commit on it of what was not committed
+	Base string `json:"base"` // the frozen commit of the repository
+	// what the sandbox began with: Base, or a commit on it of what was not committed
+	Start   string `json:"start"`
 	Tip     string `json:"tip"`            // its HEAD
 	Work    string `json:"work"`           // Tip, or a commit on it of what is not committed
 	Branch  string `json:"branch"`         // that is set to Work, by its short name

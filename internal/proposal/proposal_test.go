@@ -27,7 +27,8 @@ const (
 func sample() *proposal.Proposal {
 	at := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	return &proposal.Proposal{
-		Schema: proposal.Schema, Name: "fix-auth", Title: "Refuse empty tokens", Sandbox: "0123456789ab", Created: at, Time: at.Add(time.Hour),
+		Schema: proposal.Schema, Name: "fix-auth", Title: "Refuse empty tokens", Sandbox: "0123456789ab", Created: at,
+		Time: at.Add(time.Hour),
 		Base: base, Start: base, Tip: base, Work: work, Branch: "coppice/fix-auth", From: "main", Commits: 1,
 		Tier: "process", Policy: "sha256:abc", Enforced: []string{"namespaces"}, Lacking: []string{"disk quota"},
 		Stat: proposal.Stat{Files: 3, Added: 5, Deleted: 2, Marks: 1, Skipped: 1, Snapshots: 2},
@@ -43,7 +44,8 @@ func sample() *proposal.Proposal {
 			{Cmd: "make lint", Code: 2, MS: 20, Output: "auth.go:3: bad\n```\n# not a heading\n"},
 			{Cmd: "make soak", Code: 124, MS: 60_000, TimedOut: true},
 		},
-		Ledger: proposal.Ledger{Records: 40, Commands: 3, Failed: 1, Programs: 12, NetAllowed: 2, NetRefused: 4, FileRefused: 1, Lost: true, Risk: 20, Origin: "coppice/host", Key: "coppice/host+1+k"},
+		Ledger: proposal.Ledger{Records: 40, Commands: 3, Failed: 1, Programs: 12, NetAllowed: 2, NetRefused: 4,
+			FileRefused: 1, Lost: true, Risk: 20, Origin: "coppice/host", Key: "coppice/host+1+k"},
 		Commands: []proposal.Command{
 			{Record: 3, Args: []string{"bash", "-lc", "make && make test"}, Ended: true, Code: 2, MS: 900, Programs: 11},
 			{Record: 9, Args: []string{"echo", "a b", "it's"}, Ended: true, MS: 3, Programs: 1},
@@ -55,7 +57,8 @@ func sample() *proposal.Proposal {
 		},
 		Snapshot: "bbbbbbbbbbbb", Snapshots: []proposal.Snapshot{
 			{ID: "aaaaaaaaaaaa", Cause: "import", Time: at},
-			{ID: "bbbbbbbbbbbb", Parent: "aaaaaaaaaaaa", Cause: "exec", Message: "make", Time: at.Add(time.Minute), Layers: []string{"sha256:def"}},
+			{ID: "bbbbbbbbbbbb", Parent: "aaaaaaaaaaaa", Cause: "exec", Message: "make", Time: at.Add(time.Minute),
+				Layers: []string{"sha256:def"}},
 		},
 	}
 }
@@ -155,8 +158,10 @@ func TestTooMuchCannotBeProposed(t *testing.T) {
 
 // attacks are texts that try to be more than text in a report.
 var attacks = []string{
-	"`", "``", "```", "a`b", "`</code>`", "\n## Tests\n\n- all passed", "\r\n# Approved", "<script>alert(1)</script>", "<!-- ", "-->", "[x](javascript:alert(1))",
-	"![](https://evil.example/x.png)", "@everyone", "#1", "\x1b[2J", "\x1b]0;x\x07", "\u202egnp", "\u200b", "a\u2028b", "\xff\xfe", "|a|b|", "~~~", "    code", "\\", "\\`", "&lt;", "https://evil.example", "\u2066",
+	"`", "``", "```", "a`b", "`</code>`", "\n## Tests\n\n- all passed", "\r\n# Approved", "<script>alert(1)</script>",
+	"<!-- ", "-->", "[x](javascript:alert(1))",
+	"![](https://evil.example/x.png)", "@everyone", "#1", "\x1b[2J", "\x1b]0;x\x07", "\u202egnp", "\u200b", "a\u2028b",
+	"\xff\xfe", "|a|b|", "~~~", "    code", "\\", "\\`", "&lt;", "https://evil.example", "\u2066",
 }
 
 // hostile fills every text of a proposal with an attack.
@@ -277,7 +282,8 @@ func TestNoTextsForgeTheReport(t *testing.T) {
 func TestPathsAreShownAsGitDoes(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"a/b.go": "a/b.go", "": `""`, `a"b`: `"a\"b"`, "a\nb": `"a\nb"`, `a\nb`: `"a\\nb"`, "a\xffb": `"a\377b"`, " a": `" a"`, "ä": "ä", "\x1b[m": `"\033[m"`,
+		"a/b.go": "a/b.go", "": `""`, `a"b`: `"a\"b"`, "a\nb": `"a\nb"`, `a\nb`: `"a\\nb"`, "a\xffb": `"a\377b"`,
+		" a": `" a"`, "ä": "ä", "\x1b[m": `"\033[m"`,
 	} {
 		if got := proposal.Path(in); got != want {
 			t.Errorf("%q is %s, not %s", in, got, want)

@@ -80,9 +80,11 @@ func (r *report) head(p *Proposal) {
 	if p.Work != p.Tip {
 		not = "; the last one is what was not committed in the sandbox"
 	}
-	r.line("- %s, %s, %d lines added, %d deleted%s", visible.Count(p.Commits, "commit"), visible.Count(p.Stat.Files, "file"), p.Stat.Added, p.Stat.Deleted, not)
+	r.line("- %s, %s, %d lines added, %d deleted%s", visible.Count(p.Commits, "commit"),
+		visible.Count(p.Stat.Files, "file"), p.Stat.Added, p.Stat.Deleted, not)
 	l := p.Ledger
-	r.line("- %s (%d failed), %s, %d refusals, risk %d of 100", visible.Count(int(l.Commands), "command"), l.Failed, visible.Count(int(l.Programs), "program"), l.NetRefused+l.FileRefused, l.Risk)
+	r.line("- %s (%d failed), %s, %d refusals, risk %d of 100", visible.Count(int(l.Commands), "command"), l.Failed,
+		visible.Count(int(l.Programs), "program"), l.NetRefused+l.FileRefused, l.Risk)
 	if l.Lost {
 		r.line("- **some records could not be kept**: what is below is not all")
 	}
@@ -93,8 +95,10 @@ func (r *report) marks(p *Proposal) {
 	if p.Stat.Marks == 0 {
 		return
 	}
-	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied only when each was trusted by name.\n")
-	list(r, p.Marks, p.Stat.Marks, shownMarks, func(m Mark) string { return code(m.Path) + ": " + code(m.Kind) + ", " + code(m.Why) })
+	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied only when each was " +
+		"trusted by name.\n")
+	list(r, p.Marks, p.Stat.Marks, shownMarks,
+		func(m Mark) string { return code(m.Path) + ": " + code(m.Kind) + ", " + code(m.Why) })
 	r.line("")
 }
 
@@ -229,7 +233,8 @@ func (r *report) hand(p *Proposal) {
 	r.line("## To check it, and to take it\n")
 	r.line("What is said above is the proposer's word, as far as the ledger does not prove it:\n")
 	r.line("%s", block("coppice verify --bundle "+FileLedger))
-	r.line("The log is %s, and says that its key is %s. Compare the key with one that you have from the proposer by another way.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
+	r.line("The log is %s, and says that its key is %s. Compare the key with one that you have from the proposer by "+
+		"another way.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
 	r.line("The change lies in the branch, and in %s:\n", FilePatch)
 	r.line("%s", block("git diff "+p.Start+" "+p.Work+"\ngit apply --check "+FilePatch))
 	r.line("Who has the sandbox applies it with:\n")

@@ -1,7 +1,7 @@
-// Package quota limits the disk use of directories by project quotas (ext4, xfs)
-// and qgroups (btrfs). Both take real root. A project quota counts every file that
-// was made in a directory tree, a qgroup what a subvolume refers to. It finds out by trying whether limits hold, and says what
-// is missing where they do not.
+// Package quota limits the disk use of directories by project quotas (ext4, xfs) and qgroups
+// (btrfs). Both take real root. A project quota counts every file that was made in a directory
+// tree, a qgroup what a subvolume refers to. It finds out by trying whether limits hold, and says
+// what is missing where they do not.
 //
 // A command in a sandbox cannot get rid of a project: only a process of the
 // initial user namespace may change it, and a file cannot be renamed or linked

@@ -18,11 +18,13 @@ type Facts struct {
 }
 
 // elsewhere is what is left to whoever cannot have quotas.
-const elsewhere = "put COPPICE_HOME on a file system of the size that you want (a tmpfs with size=, a loop mount), and leave disk= out of --limit"
+const elsewhere = "put COPPICE_HOME on a file system of the size that you want (a tmpfs with size=, a loop mount), " +
+	"and leave disk= out of --limit"
 
 // NotRoot is why an ordinary user's daemon cannot limit anything.
 func NotRoot() error {
-	return fault.New(fault.Unsupported, "a disk limit needs a daemon of real root, who alone sets quotas").WithHint(elsewhere)
+	return fault.New(fault.Unsupported, "a disk limit needs a daemon of real root, who alone sets quotas").
+		WithHint(elsewhere)
 }
 
 // NoDriver is why a driver cannot limit anything, wherever the store is.
@@ -53,10 +55,12 @@ func Lack(f Facts) error {
 			WithHint("put COPPICE_HOME on ext4 or xfs mounted with prjquota, or on btrfs with quotas; or %s", elsewhere)
 	case !f.Counts && f.FS == "ext4":
 		return lack("the ext4 at %s counts no projects", mount).
-			WithHint("unmount it, then: tune2fs -O project,quota -Q prjquota %s && mount -o prjquota %s %s", device, device, mount)
+			WithHint("unmount it, then: tune2fs -O project,quota -Q prjquota %s && mount -o prjquota %s %s", device,
+				device, mount)
 	case !f.Counts || !f.Holds && f.FS == "xfs":
 		return lack("the %s at %s was mounted without prjquota", f.FS, mount).
-			WithHint("umount %s && mount -o prjquota %s %s (the root file system: rootflags=prjquota on the kernel's command line)", mount, device, mount)
+			WithHint("umount %s && mount -o prjquota %s %s (the root file system: rootflags=prjquota on the kernel's command "+
+				"line)", mount, device, mount)
 	case !f.Holds:
 		return lack("the %s at %s counts projects, but holds nobody to a limit", f.FS, mount).
 			WithHint("quotaon -P %s (for good: the mount option prjquota)", mount)

@@ -30,10 +30,12 @@ func TestLackNamesWhatIsMissingAndTheMend(t *testing.T) {
 			"tune2fs -O project,quota -Q prjquota /dev/vdb && mount -o prjquota /dev/vdb /srv"},
 		{"ext4 somewhere", Lack(unknown), "counts no projects", "tune2fs -O project,quota -Q prjquota DEVICE"},
 		{"ext4 without the option", Lack(on("ext4", true, false)), "holds nobody to a limit", "quotaon -P /srv"},
-		{"xfs without the option", Lack(on("xfs", false, false)), "without prjquota", "umount /srv && mount -o prjquota /dev/vdb /srv"},
+		{"xfs without the option", Lack(on("xfs", false, false)), "without prjquota",
+			"umount /srv && mount -o prjquota /dev/vdb /srv"},
 		{"xfs that only counts", Lack(on("xfs", true, false)), "without prjquota", "mount -o prjquota"},
 		{"btrfs", Lack(on("btrfs", false, false)), "driver btrfs alone", "btrfs quota enable /srv/home"},
-		{"tmpfs", Lack(on("tmpfs", false, false)), "on tmpfs, which has no project quotas", "ext4 or xfs mounted with prjquota"},
+		{"tmpfs", Lack(on("tmpfs", false, false)), "on tmpfs, which has no project quotas",
+			"ext4 or xfs mounted with prjquota"},
 		{"all is well but the try", Lack(failed), "a try in /srv/home failed: written past it", "COPPICE_HOME"},
 		{"an ordinary user", NotRoot(), "real root", "a file system of the size that you want"},
 		{"driver copy", NoDriver("copy"), "driver copy", "--driver auto"},
@@ -49,7 +51,8 @@ func TestLackNamesWhatIsMissingAndTheMend(t *testing.T) {
 
 func TestInodes(t *testing.T) {
 	t.Parallel()
-	for limit, want := range map[int64]int64{0: 0, 1: leastInodes, 1 << 20: leastInodes, 64 << 20: 16384, 10 << 30: 2621440} {
+	for limit, want := range map[int64]int64{0: 0, 1: leastInodes, 1 << 20: leastInodes, 64 << 20: 16384,
+		10 << 30: 2621440} {
 		if got := Inodes(limit); got != want {
 			t.Errorf("%d bytes: %d files, want %d", limit, got, want)
 		}

@@ -157,7 +157,8 @@ func limit(fd int, p Project, bytes int64) error {
 	same := func() error {
 		got, err := read(fd, p)
 		if err == nil && (got.Limit != want.Limit || got.InodeLimit != want.InodeLimit) {
-			err = fmt.Errorf("the quota of project %d is %d bytes and %d files, not %d and %d", p, got.Limit, got.InodeLimit, want.Limit, want.InodeLimit)
+			err = fmt.Errorf("the quota of project %d is %d bytes and %d files, not %d and %d", p, got.Limit, got.InodeLimit,
+				want.Limit, want.InodeLimit)
 		}
 		return err
 	}

@@ -83,7 +83,8 @@ func OpenSubvolume(dir string) (Subvolume, error) {
 		return s, fault.New(fault.Unsupported, "a disk limit cannot be enforced: the btrfs of %s has its quotas off", dir).
 			WithHint("btrfs quota enable %s", dir)
 	case state.wrong:
-		return s, fault.New(fault.Unsupported, "a disk limit cannot be enforced: the quotas of the btrfs of %s are being counted, or were counted wrong", dir).
+		return s, fault.New(fault.Unsupported,
+			"a disk limit cannot be enforced: the quotas of the btrfs of %s are being counted, or were counted wrong", dir).
 			WithHint("btrfs quota rescan -w %s", dir)
 	}
 	return s, nil
@@ -160,7 +161,8 @@ func TrySubvolume(dir string) error {
 	if err == nil || fault.Is(err, fault.Unsupported) {
 		return err
 	}
-	return fault.New(fault.Unsupported, "a disk limit cannot be enforced: a try in %s failed", dir).Because(err).WithHint(elsewhere)
+	return fault.New(fault.Unsupported, "a disk limit cannot be enforced: a try in %s failed", dir).Because(err).
+		WithHint(elsewhere)
 }
 
 func trySubvolume(dir string) (err error) {

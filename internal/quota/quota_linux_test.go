@@ -45,7 +45,8 @@ func mount(t *testing.T, options string, mkfs ...string) (at, why string) {
 	t.Helper()
 	tmp := t.TempDir()
 	img, at := filepath.Join(tmp, "img"), filepath.Join(tmp, "mnt")
-	for _, c := range [][]string{{"truncate", "-s", "320M", img}, append(mkfs, img), {"mkdir", at}, {"mount", "-o", "loop," + options, img, at}} {
+	for _, c := range [][]string{{"truncate", "-s", "320M", img}, append(mkfs, img), {"mkdir", at},
+		{"mount", "-o", "loop," + options, img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			return "", fmt.Sprintf("%s: %v %s", c[0], err, strings.TrimSpace(string(out)))
 		}
@@ -113,7 +114,8 @@ func TestProject(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Bytes, and files that have none.
-	if err := command(t, func() error { return os.WriteFile(filepath.Join(sub, "big"), make([]byte, 2*size), 0o600) }); !full(err) {
+	if err := command(t,
+		func() error { return os.WriteFile(filepath.Join(sub, "big"), make([]byte, 2*size), 0o600) }); !full(err) {
 		t.Errorf("twice the limit: %v", err)
 	}
 	if err := os.Remove(filepath.Join(sub, "big")); err != nil {
@@ -136,7 +138,8 @@ func TestProject(t *testing.T) {
 	if err := os.Rename(filepath.Join(sub, "0"), filepath.Join(other, "stolen")); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("renamed into another project: %v", err)
 	}
-	if err := os.Link(filepath.Join(other, "f"), filepath.Join(sub, "0", "..", "link")); !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.ENOTDIR) {
+	if err := os.Link(filepath.Join(other, "f"), filepath.Join(sub, "0", "..", "link")); !errors.Is(err, unix.EXDEV) &&
+		!errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("linked into another project: %v", err)
 	}
 	// The daemon's own writes pass, where the file system has exemptions.
@@ -165,7 +168,8 @@ func TestProjectInAProject(t *testing.T) {
 	if err := Put(fd, 1000); err != nil {
 		t.Fatal(err)
 	}
-	if err := TryProject(dir); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "belongs to project 1000 already") {
+	if err := TryProject(dir); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(err.Error(), "belongs to project 1000 already") {
 		t.Error(err)
 	}
 }

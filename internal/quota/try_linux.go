@@ -34,8 +34,10 @@ func TryProject(dir string) error {
 		return err
 	}
 	if p != 0 && inherited {
-		return fault.New(fault.Unsupported, "a disk limit cannot be enforced: %s belongs to project %d already, and no file to two", dir, p).
-			WithHint("leave disk= out of --limit: the quota of that project holds; or set COPPICE_HOME to a directory outside of it")
+		return fault.New(fault.Unsupported,
+			"a disk limit cannot be enforced: %s belongs to project %d already, and no file to two", dir, p).
+			WithHint("leave disk= out of --limit: the quota of that project holds; or set COPPICE_HOME to a directory " +
+				"outside of it")
 	}
 	if f.Err = tryProject(dir); f.Err != nil {
 		return Lack(f)

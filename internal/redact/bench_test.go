@@ -30,7 +30,8 @@ func build() []byte {
 		fmt.Fprintf(&b, "gcc -O2 -Wall -Iinclude -c src/module_%d.c -o build/module_%d.o\n", i, i)
 		fmt.Fprintf(&b, "src/module_%d.c:%d:12: warning: unused variable 'token' [-Wunused-variable]\n", i, i%900)
 		fmt.Fprintf(&b, "npm http fetch GET 200 https://registry.npmjs.org/left-pad-%d %dms (cache hit)\n", i, i%77)
-		fmt.Fprintf(&b, "--- PASS: TestThatSomethingHolds/case_%d (0.%02ds)\n    the quick brown fox jumps over the lazy dog\n", i, i%100)
+		fmt.Fprintf(&b,
+			"--- PASS: TestThatSomethingHolds/case_%d (0.%02ds)\n    the quick brown fox jumps over the lazy dog\n", i, i%100)
 	}
 	return b.Bytes()
 }

@@ -23,7 +23,8 @@ type cover struct {
 func (c *cover) put(dst, b []byte, at int64) []byte {
 	if len(c.spans) > 0 {
 		slices.SortFunc(c.spans, func(a, b *span) int {
-			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.rank, b.rank), cmp.Compare(b.size, a.size), cmp.Compare(a.index, b.index))
+			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.rank, b.rank), cmp.Compare(b.size, a.size),
+				cmp.Compare(a.index, b.index))
 		})
 	}
 	end, next := at+int64(len(b)), 0

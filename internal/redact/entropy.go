@@ -45,7 +45,8 @@ func (s *Stream) judge() {
 	}
 	t.decided = true
 	if random(s.from(t.from, int(t.read-t.from))) {
-		s.add(&span{from: t.from, to: t.read, rank: ofEntropy, name: entropyName, open: true, grow: growth{body: s.r.token, begin: t.read}})
+		s.add(&span{from: t.from, to: t.read, rank: ofEntropy, name: entropyName, open: true,
+			grow: growth{body: s.r.token, begin: t.read}})
 	}
 }
 

@@ -57,7 +57,8 @@ func escaped(text string) []string {
 		query,
 		strings.ReplaceAll(query, "+", "%20"),
 		url.PathEscape(text),
-		strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*", "+", "%20").Replace(query), // encodeURIComponent
+		// encodeURIComponent
+		strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*", "+", "%20").Replace(query),
 		strings.ReplaceAll(text, "/", `\/`),
 	}
 	for _, quoted := range []string{inJSON(text, false), inJSON(text, true)} {

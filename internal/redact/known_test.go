@@ -8,8 +8,9 @@ import (
 func TestWhatLooksRandom(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]bool{
-		"9f86d081884c7d659a2feaa0c55ad015": true, " 8Xk2pQz7RmN4vB1cT6yL \n": true, "": false, "/usr/bin:/usr/lib/llvm-14/bin": false,
-		"aaaaaaaaaaaaaaaaaaaaaaaa1": false, "short1": false, "two words 9f86d081884c7d659a2f": false,
+		"9f86d081884c7d659a2feaa0c55ad015": true, " 8Xk2pQz7RmN4vB1cT6yL \n": true, "": false,
+		"/usr/bin:/usr/lib/llvm-14/bin": false,
+		"aaaaaaaaaaaaaaaaaaaaaaaa1":     false, "short1": false, "two words 9f86d081884c7d659a2f": false,
 	} {
 		if Random(value) != want {
 			t.Errorf("%q: %v", value, !want)

@@ -18,7 +18,8 @@ func TestSecretsThatCannotBeKeptOutAreReported(t *testing.T) {
 		{"empty", ""}, {"blank", " \n\t        "}, {"short", "abcde"}, {"just", " abcdef\n"},
 		{"long", strings.Repeat("x", MaxSecret+1)}, {"word", "Redact"}, {"own", "own:own"}, {"rule", "cookie"},
 	}})
-	want := []Unfit{{"empty", TooShort}, {"blank", TooShort}, {"short", TooShort}, {"long", TooLong}, {"word", InMark}, {"rule", InMark}}
+	want := []Unfit{{"empty", TooShort}, {"blank", TooShort}, {"short", TooShort}, {"long", TooLong}, {"word", InMark},
+		{"rule", InMark}}
 	if err != nil || !slices.Equal(unfit, want) {
 		t.Fatalf("%v, %v, want %v", unfit, err, want)
 	}
@@ -33,7 +34,8 @@ func TestSecretsThatCannotBeKeptOutAreReported(t *testing.T) {
 	for i := range MaxSecrets/MaxSecret + 1 {
 		many = append(many, Secret{fmt.Sprint("s", i), strings.Repeat(fmt.Sprintf("%08d", i), MaxSecret/8)})
 	}
-	if _, unfit, err := New(Options{Key: key, Secrets: many}); err != nil || !slices.Equal(unfit, []Unfit{{many[len(many)-1].Name, TooLong}}) {
+	if _, unfit, err := New(Options{Key: key, Secrets: many}); err != nil ||
+		!slices.Equal(unfit, []Unfit{{many[len(many)-1].Name, TooLong}}) {
 		t.Errorf("%v, %v", unfit, err)
 	}
 }
@@ -82,7 +84,8 @@ func TestFingerprints(t *testing.T) {
 	if got := redactor(t, Options{}).String("password=" + value); !strings.HasSuffix(got, want[len(want)-markTail:]) {
 		t.Errorf("%q and %q", got, want)
 	}
-	if a, b := r.String("password=unknown-1"), r.String("PASSWORD: unknown-1"); a[len("password="):] != b[len("PASSWORD: "):] {
+	if a, b := r.String("password=unknown-1"),
+		r.String("PASSWORD: unknown-1"); a[len("password="):] != b[len("PASSWORD: "):] {
 		t.Errorf("%q and %q", a, b)
 	}
 }
@@ -106,7 +109,8 @@ func TestSecretsOfSeveralLines(t *testing.T) {
 func TestAKnownSecretIsNamed(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Secrets: []Secret{{"db", "hunter2hunter2"}}})
-	for _, text := range []string{"password=hunter2hunter2", "Cookie: a=b; c=hunter2hunter2; d=e", "postgres://u:hunter2hunter2@h/"} {
+	for _, text := range []string{"password=hunter2hunter2", "Cookie: a=b; c=hunter2hunter2; d=e",
+		"postgres://u:hunter2hunter2@h/"} {
 		if got := r.String(text); !strings.Contains(got, "[redacted:db:") {
 			t.Errorf("%q is %q", text, got)
 		}

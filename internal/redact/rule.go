@@ -133,7 +133,9 @@ func (l *rule) worth(near []byte) bool {
 // assigned reports whether ":" or "=" follows a word, its closing quote and white space.
 func assigned(near []byte) bool {
 	i := 0
-	for i < len(near) && (near[i] == '_' || near[i] == '-' || near[i] == '.' || '0' <= near[i] && near[i] <= '9' || 'a' <= lower(near[i]) && lower(near[i]) <= 'z') {
+	for i < len(near) &&
+		(near[i] == '_' || near[i] == '-' || near[i] == '.' || '0' <= near[i] && near[i] <= '9' || 'a' <= lower(near[i]) &&
+			lower(near[i]) <= 'z') {
 		i++
 	}
 	for i < len(near) && strings.IndexByte("\\\"' \t\r\n\f", near[i]) >= 0 {

@@ -38,7 +38,8 @@ func TestRulesByTheirExamples(t *testing.T) {
 			got := r.String(head + secret + tail)
 			between, ok := strings.CutPrefix(got, head)
 			between, ok2 = strings.CutSuffix(between, tail)
-			if !ok || !ok2 || !strings.HasPrefix(between, "[redacted:") || strings.ContainsAny(between[1:len(between)-1], "[]") || !strings.HasSuffix(between, "]") {
+			if !ok || !ok2 || !strings.HasPrefix(between, "[redacted:") ||
+				strings.ContainsAny(between[1:len(between)-1], "[]") || !strings.HasSuffix(between, "]") {
 				t.Errorf("%s:\n   %q\nis %q", l.name, e, got)
 			}
 			if again := r.String(got); !strings.Contains(again, between) {

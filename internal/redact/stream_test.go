@@ -105,9 +105,12 @@ func texts(secrets []string, rules []*rule) *rapid.Generator[string] {
 		}),
 		rapid.Custom(func(t *rapid.T) string {
 			l := rapid.SampledFrom(rules).Draw(t, "rule")
-			return rapid.SampledFrom(l.keys).Draw(t, "key") + rapid.SampledFrom([]string{"", "=", ": ", `="`, " "}).Draw(t, "sign")
+			return rapid.SampledFrom(l.keys).Draw(t, "key") + rapid.SampledFrom([]string{"", "=", ": ", `="`, " "}).
+				Draw(t, "sign")
 		}),
-		rapid.SampledFrom([]string{mark("x", "0123456789ab"), "[redacted:password:", "ACME-123456", "key 77: ", strings.Repeat("Zq8", 60), strings.Repeat("a1b2C3", 700), strings.Repeat("long ", 900)}),
+		rapid.SampledFrom(
+			[]string{mark("x", "0123456789ab"), "[redacted:password:", "ACME-123456", "key 77: ", strings.Repeat("Zq8", 60),
+				strings.Repeat("a1b2C3", 700), strings.Repeat("long ", 900)}),
 	}
 	if len(secrets) > 0 {
 		gens = append(gens, rapid.Custom(func(t *rapid.T) string {
@@ -186,7 +189,8 @@ func TestEveryPlaceAndEverySize(t *testing.T) {
 	all := []string{
 		"ab " + strings.Repeat("ab", 20) + " ACME-1 key 7: x\nkey 7: y\n",
 		"https://" + strings.Repeat("u", 128) + ":" + strings.Repeat("p", 512) + "@host/",
-		strings.Repeat("-", 5) + "BEGIN PRIVATE KEY-----\n" + strings.Repeat("MIIEvQIBAD\n", 50) + "-----END PRIVATE KEY-----\nand on",
+		strings.Repeat("-", 5) + "BEGIN PRIVATE KEY-----\n" + strings.Repeat("MIIEvQIBAD\n", 50) +
+			"-----END PRIVATE KEY-----\nand on",
 		"https://" + strings.Repeat("u", 60) + ":" + strings.Repeat("p", 100) + " @host/",
 	}
 	for _, l := range r.rules {
@@ -259,7 +263,9 @@ func TestBase64OfASecretIsFoundWhereverItStands(t *testing.T) {
 		value := rapid.StringMatching(`[!-Z^-~]{6,30}`).Draw(t, "value")
 		before := rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(t, "before")
 		after := rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(t, "after")
-		enc := rapid.SampledFrom([]*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}).Draw(t, "encoding")
+		enc := rapid.SampledFrom(
+			[]*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}).
+			Draw(t, "encoding")
 		text := enc.EncodeToString(slices.Concat(before, []byte(value), after))
 		from, to := 8*len(before)/6, (8*(len(before)+len(value))+5)/6 // all that have a bit of it
 		r := redactor(t, Options{Secrets: []Secret{{"s", value}}})
@@ -321,7 +327,8 @@ func TestASecretWithoutAnEndTakesNoMemory(t *testing.T) {
 		for range 1 << 14 {
 			out = s.Append(out, []byte(more))
 			if cap(s.buf) > 4*piece || len(s.cover.spans)+len(s.cover.open)+len(s.keys) > 1000 {
-				t.Fatalf("after %q: %d bytes, %d spans, %d keys are held", begin, cap(s.buf), len(s.cover.spans)+len(s.cover.open), len(s.keys))
+				t.Fatalf("after %q: %d bytes, %d spans, %d keys are held", begin, cap(s.buf),
+					len(s.cover.spans)+len(s.cover.open), len(s.keys))
 			}
 		}
 		out = s.Finish(out)

@@ -56,9 +56,12 @@ func TestWhatARegistryGivesIsChecked(t *testing.T) {
 			}
 		}},
 		"a length too long": {fault.Unavailable, func(w http.ResponseWriter, _ *http.Request) { sized(w, len(good)+1) }},
-		"always cut":        {fault.Unavailable, func(w http.ResponseWriter, _ *http.Request) { sized(w, len(good)); _, _ = w.Write(good[:1000]) }},
-		"less":              {fault.Unavailable, func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); _, _ = w.Write(good[:1000]) }},
-		"always an error":   {fault.Unavailable, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }},
+		"always cut": {fault.Unavailable,
+			func(w http.ResponseWriter, _ *http.Request) { sized(w, len(good)); _, _ = w.Write(good[:1000]) }},
+		"less": {fault.Unavailable,
+			func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); _, _ = w.Write(good[:1000]) }},
+		"always an error": {fault.Unavailable,
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }},
 		"who is there again": {fault.Denied, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
 			w.WriteHeader(http.StatusUnauthorized)
@@ -84,7 +87,8 @@ func TestWhatARegistryGivesIsChecked(t *testing.T) {
 			})
 			var got counted
 			err := r.Get(t.Context(), b, &got)
-			if !fault.Is(err, c.kind) || strings.ContainsAny(err.Error(), "\x1b\x07") || strings.Contains(err.Error(), registrytest.Password) {
+			if !fault.Is(err, c.kind) || strings.ContainsAny(err.Error(), "\x1b\x07") ||
+				strings.Contains(err.Error(), registrytest.Password) {
 				t.Errorf("%q", err)
 			}
 			if got.n > b.Size+1 || asked.Load() > 20 {
@@ -142,7 +146,8 @@ func TestARegistryMayFailForAMoment(t *testing.T) {
 				w.WriteHeader(http.StatusCreated)
 			}
 		})
-		if yes, err := r.Put(t.Context(), blobOf(good), bytes.NewReader(good)); err != nil || !yes || !bytes.Equal(sent, good) {
+		if yes, err := r.Put(t.Context(), blobOf(good), bytes.NewReader(good)); err != nil || !yes ||
+			!bytes.Equal(sent, good) {
 			t.Errorf("%v, %v, %d bytes", yes, err, len(sent))
 		}
 	})
@@ -156,7 +161,8 @@ func TestCredentialsGoNowhereElse(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reached.Add(1)
 		body, _ := io.ReadAll(r.Body)
-		if r.Header.Get("Authorization") != "" || strings.Contains(string(body)+r.URL.RawQuery, registrytest.Password) || len(body) > 0 {
+		if r.Header.Get("Authorization") != "" || strings.Contains(string(body)+r.URL.RawQuery, registrytest.Password) ||
+			len(body) > 0 {
 			told.Add(1)
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -246,7 +252,8 @@ func TestEncryptionIsNotLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := registry.Open(ref, registry.Options{Transport: srv.Client().Transport, Credentials: userOf(logins["docker"](t, ref.Host, t.TempDir()))})
+		r, err := registry.Open(ref,
+			registry.Options{Transport: srv.Client().Transport, Credentials: userOf(logins["docker"](t, ref.Host, t.TempDir()))})
 		if err != nil {
 			t.Fatal(err)
 		}

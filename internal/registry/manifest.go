@@ -31,7 +31,8 @@ type Manifest struct{ bytes []byte }
 // NewManifest writes the manifest of packed layers. NoSpace says that there are too many.
 func NewManifest(layers []Layer) (*Manifest, error) {
 	config := ocispec.DescriptorEmptyJSON
-	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactType, Config: config, Layers: []ocispec.Descriptor{}}
+	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: ArtifactType, Config: config, Layers: []ocispec.Descriptor{}}
 	for _, l := range layers {
 		d := l.descriptor(ocispec.MediaTypeImageLayerZstd)
 		d.Annotations = map[string]string{DiffID: l.DiffID}

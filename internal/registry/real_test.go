@@ -54,7 +54,8 @@ var logins = map[string]func(t *testing.T, host, home string) map[string]string{
 		return map[string]string{"HOME": home, "": file(t, home, ".docker/config.json", auths(host))}
 	},
 	"podman": func(t *testing.T, host, home string) map[string]string {
-		return map[string]string{"HOME": home, "XDG_RUNTIME_DIR": home + "/run", "": file(t, home, "run/containers/auth.json", auths(host+"/team"))}
+		return map[string]string{"HOME": home, "XDG_RUNTIME_DIR": home + "/run",
+			"": file(t, home, "run/containers/auth.json", auths(host+"/team"))}
 	},
 	"elsewhere": func(t *testing.T, host, home string) map[string]string {
 		return map[string]string{"HOME": home, "DOCKER_CONFIG": home + "/d", "": file(t, home, "d/config.json", auths(host))}
@@ -62,7 +63,8 @@ var logins = map[string]func(t *testing.T, host, home string) map[string]string{
 }
 
 func auths(key string) string {
-	return `{"auths": {"` + key + `": {"auth": "` + base64.StdEncoding.EncodeToString([]byte(registrytest.User+":"+registrytest.Password)) + `"}}}`
+	return `{"auths": {"` + key + `": {"auth": "` +
+		base64.StdEncoding.EncodeToString([]byte(registrytest.User+":"+registrytest.Password)) + `"}}}`
 }
 
 func file(t *testing.T, dir, name, text string) string {
@@ -114,7 +116,8 @@ func TestAnArtifactGoesIntoARegistry(t *testing.T) {
 	host, _ := registrytest.Start(t, registrytest.Nobody)
 	m := roundTrip(t, open(t, host+"/team/layers", registry.Options{}))
 	for _, ref := range []string{"one", m.Digest} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+"/v2/team/layers/manifests/"+ref, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"http://"+host+"/v2/team/layers/manifests/"+ref, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,8 +138,10 @@ func TestAnArtifactGoesIntoARegistry(t *testing.T) {
 		if err := json.NewDecoder(res.Body).Decode(&said); err != nil {
 			t.Fatal(err)
 		}
-		if said.ArtifactType != "application/vnd.coppice.layers.v1" || said.Config.MediaType != "application/vnd.oci.empty.v1+json" || len(said.Layers) != 1 ||
-			said.Layers[0].MediaType != "application/vnd.oci.image.layer.v1.tar+zstd" || said.Layers[0].Annotations[registry.DiffID] != digestOf(nil) {
+		if said.ArtifactType != "application/vnd.coppice.layers.v1" ||
+			said.Config.MediaType != "application/vnd.oci.empty.v1+json" || len(said.Layers) != 1 ||
+			said.Layers[0].MediaType != "application/vnd.oci.image.layer.v1.tar+zstd" ||
+			said.Layers[0].Annotations[registry.DiffID] != digestOf(nil) {
 			t.Errorf("%s is %+v", ref, said)
 		}
 	}
@@ -154,8 +159,10 @@ func TestARegistryAsksWhoIsThere(t *testing.T) {
 				})
 			}
 			env := logins["docker"](t, "registry.example.org", t.TempDir())
-			for what, opt := range map[string]registry.Options{"nobody": {}, "who is known elsewhere": {Credentials: userOf(env)}} {
-				if _, err := open(t, host+"/team/layers", opt).Put(t.Context(), blobOf([]byte("x")), bytes.NewReader([]byte("x"))); !fault.Is(err, fault.Denied) {
+			for what, opt := range map[string]registry.Options{"nobody": {},
+				"who is known elsewhere": {Credentials: userOf(env)}} {
+				if _, err := open(t, host+"/team/layers", opt).
+					Put(t.Context(), blobOf([]byte("x")), bytes.NewReader([]byte("x"))); !fault.Is(err, fault.Denied) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -168,7 +175,10 @@ func TestARegistryAsksWhoIsThere(t *testing.T) {
 func TestCredentialsComeFromAHelper(t *testing.T) {
 	host, _ := registrytest.Start(t, registrytest.Basic)
 	home := t.TempDir()
-	file(t, home, "bin/docker-credential-test", "#!/bin/sh\nread host\n[ \"$host\" = "+host+" ] || { echo 'not for '$host; exit 1; }\necho '{\"ServerURL\": \"x\", \"Username\": \""+registrytest.User+"\", \"Secret\": \""+registrytest.Password+"\"}'\n")
+	file(t, home, "bin/docker-credential-test",
+		"#!/bin/sh\nread host\n[ \"$host\" = "+host+
+			" ] || { echo 'not for '$host; exit 1; }\necho '{\"ServerURL\": \"x\", \"Username\": \""+registrytest.User+
+			"\", \"Secret\": \""+registrytest.Password+"\"}'\n")
 	file(t, home, "bin/docker-credential-broken", "#!/bin/sh\necho 'a secret: "+registrytest.Password+"'; exit 1\n")
 	t.Setenv("PATH", home+"/bin:"+os.Getenv("PATH"))
 	for helper, works := range map[string]bool{"test": true, "broken": false, "missing": false} {

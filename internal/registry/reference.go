@@ -20,7 +20,8 @@ type Reference struct {
 // Parse reads HOST/REPOSITORY[:TAG]. Invalid says what it is to be.
 func Parse(s string) (Reference, error) {
 	none := func(err error) (Reference, error) {
-		return Reference{}, fault.New(fault.Invalid, "%q names no repository of a registry", tty.Cut(tty.Clean(s), 80)).Because(err).
+		return Reference{}, fault.New(fault.Invalid, "%q names no repository of a registry", tty.Cut(tty.Clean(s), 80)).
+			Because(err).
 			WithHint("say REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, such as registry.example.org/team/layers")
 	}
 	host, _, _ := strings.Cut(s, "/")

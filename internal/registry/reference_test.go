@@ -30,7 +30,9 @@ func TestReferences(t *testing.T) {
 			t.Errorf("%s is local: %v", s, got.Local())
 		}
 	}
-	for _, s := range []string{"", "layers", "team/layers", "ghcr.io/", "ghcr.io/Team", "https://ghcr.io/x", "ghcr.io/x@sha256:" + strings.Repeat("0", 64), "user:pw@ghcr.io/x", "ghcr.io/../x", "ghcr.io/x:\x1b", "ghcr.io/x?y=z", "ghcr.io/x#y"} {
+	for _, s := range []string{"", "layers", "team/layers", "ghcr.io/", "ghcr.io/Team", "https://ghcr.io/x",
+		"ghcr.io/x@sha256:" + strings.Repeat("0", 64), "user:pw@ghcr.io/x", "ghcr.io/../x", "ghcr.io/x:\x1b", "ghcr.io/x?y=z",
+		"ghcr.io/x#y"} {
 		if _, err := registry.Parse(s); !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "\x1b") {
 			t.Errorf("%q: %v", s, err)
 		}

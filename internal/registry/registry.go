@@ -70,9 +70,11 @@ func Open(ref Reference, opt Options) (*Repository, error) {
 	if base == nil {
 		base = transport()
 	}
-	policy := &retry.GenericPolicy{Retryable: retry.DefaultPredicate, Backoff: retry.DefaultBackoff, MinWait: shortest, MaxWait: longest, MaxRetry: tries - 1}
+	policy := &retry.GenericPolicy{Retryable: retry.DefaultPredicate, Backoff: retry.DefaultBackoff, MinWait: shortest,
+		MaxWait: longest, MaxRetry: tries - 1}
 	r.Client = &auth.Client{
-		Client:   &http.Client{Transport: &retry.Transport{Base: base, Policy: func() retry.Policy { return policy }}, CheckRedirect: follow},
+		Client: &http.Client{Transport: &retry.Transport{Base: base, Policy: func() retry.Policy { return policy }},
+			CheckRedirect: follow},
 		Header:   http.Header{"User-Agent": {"coppice"}},
 		Cache:    auth.NewCache(),
 		ClientID: "coppice",
@@ -89,8 +91,9 @@ func Open(ref Reference, opt Options) (*Repository, error) {
 // transport is the way to registries. What they send is taken as it is: a digest is that of
 // bytes before anything unpacked them.
 func transport() *http.Transport {
-	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: 1 << 20,
-		TLSHandshakeTimeout: 30 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, IdleConnTimeout: time.Minute}
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
+		MaxResponseHeaderBytes: 1 << 20,
+		TLSHandshakeTimeout:    30 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, IdleConnTimeout: time.Minute}
 	return t
 }
 
@@ -120,7 +123,8 @@ func (r *Repository) Has(ctx context.Context, b Blob) (bool, error) {
 	case err != nil:
 		return false, r.fail(ctx, err, "ask %s for a blob", r.ref.Host)
 	case d.Size != b.Size:
-		return false, fault.New(fault.Corrupt, "%s says that blob %s has %d bytes, and it has %d", r.ref.Host, b.Digest, d.Size, b.Size)
+		return false,
+			fault.New(fault.Corrupt, "%s says that blob %s has %d bytes, and it has %d", r.ref.Host, b.Digest, d.Size, b.Size)
 	}
 	return true, nil
 }
@@ -148,10 +152,13 @@ func (r *Repository) Put(ctx context.Context, b Blob, content io.ReaderAt) (sent
 
 // PutManifest puts a manifest there under a tag. All that it names has to be there.
 func (r *Repository) PutManifest(ctx context.Context, m *Manifest, tag string) error {
-	if _, err := r.Put(ctx, Blob{Digest: ocispec.DescriptorEmptyJSON.Digest.String(), Size: ocispec.DescriptorEmptyJSON.Size}, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
+	if _, err := r.Put(ctx,
+		Blob{Digest: ocispec.DescriptorEmptyJSON.Digest.String(), Size: ocispec.DescriptorEmptyJSON.Size},
+		bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
 		return err
 	}
-	err := r.remote.Manifests().PushReference(ctx, m.Blob().descriptor(ocispec.MediaTypeImageManifest), bytes.NewReader(m.bytes), tag)
+	err := r.remote.Manifests().PushReference(ctx, m.Blob().descriptor(ocispec.MediaTypeImageManifest),
+		bytes.NewReader(m.bytes), tag)
 	return r.fail(ctx, err, "put a manifest into %s", r.ref.Name())
 }
 
@@ -237,7 +244,8 @@ func pause(ctx context.Context, try int) error {
 func passing(err error) bool {
 	var res *errcode.ErrorResponse
 	if errors.As(err, &res) {
-		return res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusRequestTimeout
+		return res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests ||
+			res.StatusCode == http.StatusRequestTimeout
 	}
 	var ue *url.Error
 	if errors.As(err, &ue) {
@@ -276,12 +284,15 @@ func (r *Repository) fail(ctx context.Context, err error, doing string, args ...
 	case errors.As(err, &res):
 		return fault.New(fault.Unavailable, "%s: %s says %s", what, host, words(res))
 	case errors.As(err, &ue):
-		return fault.New(fault.Unavailable, "%s: %s cannot be talked to: %s", what, host, tty.Cut(tty.Clean(ue.Err.Error()), 200)).
-			WithHint("see whether it answers: curl -i %s://%s/v2/", map[bool]string{false: "https", true: "http"}[r.remote.PlainHTTP], host)
+		return fault.New(fault.Unavailable, "%s: %s cannot be talked to: %s", what, host,
+			tty.Cut(tty.Clean(ue.Err.Error()), 200)).
+			WithHint("see whether it answers: curl -i %s://%s/v2/",
+				map[bool]string{false: "https", true: "http"}[r.remote.PlainHTTP], host)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fault.New(fault.Unavailable, "%s: %s breaks off", what, host).WithHint("try again")
 	}
-	return fault.New(fault.Unavailable, "%s: %s does not answer as a registry does, or asks for credentials in a way that is not safe", what, host)
+	return fault.New(fault.Unavailable,
+		"%s: %s does not answer as a registry does, or asks for credentials in a way that is not safe", what, host)
 }
 
 // words are the status of an answer, and the registry's code for it.

@@ -52,7 +52,8 @@ func Start(t testing.TB, auth Auth) (host, dir string) {
 		t.Skip("needs docker-registry: to put layers into")
 	}
 	dir = t.TempDir()
-	config := "version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: " + dir + "/data}}\nhttp: {addr: '127.0.0.1:0', secret: x}\n"
+	config := "version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: " + dir +
+		"/data}}\nhttp: {addr: '127.0.0.1:0', secret: x}\n"
 	switch auth {
 	case Basic:
 		write(t, filepath.Join(dir, "htpasswd"), User+":"+hashed+"\n")
@@ -60,7 +61,8 @@ func Start(t testing.TB, auth Auth) (host, dir string) {
 	case Token:
 		realm, roots := tokens(t)
 		write(t, filepath.Join(dir, "roots.pem"), roots)
-		config += "auth: {token: {realm: '" + realm + "', service: test, issuer: test, rootcertbundle: " + dir + "/roots.pem}}\n"
+		config += "auth: {token: {realm: '" + realm + "', service: test, issuer: test, rootcertbundle: " + dir +
+			"/roots.pem}}\n"
 	}
 	write(t, filepath.Join(dir, "config.yml"), config)
 	cmd := exec.Command(program, "serve", filepath.Join(dir, "config.yml"))
@@ -114,7 +116,9 @@ func tokens(t testing.TB) (realm, roots string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	cert, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +141,8 @@ func tokens(t testing.TB) (realm, roots string) {
 		}
 		now := time.Now()
 		head := map[string]any{"typ": "JWT", "alg": "ES256", "x5c": []string{base64.StdEncoding.EncodeToString(cert)}}
-		body := map[string]any{"iss": "test", "sub": user, "aud": "test", "exp": now.Add(time.Minute).Unix(), "nbf": now.Add(-time.Minute).Unix(), "iat": now.Unix(), "jti": "1", "access": list}
+		body := map[string]any{"iss": "test", "sub": user, "aud": "test", "exp": now.Add(time.Minute).Unix(),
+			"nbf": now.Add(-time.Minute).Unix(), "iat": now.Unix(), "jti": "1", "access": list}
 		token, err := sign(key, head, body)
 		if err != nil {
 			t.Error(err)

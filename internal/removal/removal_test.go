@@ -124,7 +124,8 @@ func btrfs(t *testing.T) string {
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	img, at := filepath.Join(tmp, "img"), filepath.Join(tmp, "mnt")
-	for _, c := range [][]string{{"truncate", "-s", "512M", img}, {"mkfs.btrfs", "-q", img}, {"mkdir", at}, {"mount", "-o", "loop", img, at}} {
+	for _, c := range [][]string{{"truncate", "-s", "512M", img}, {"mkfs.btrfs", "-q", img}, {"mkdir", at},
+		{"mount", "-o", "loop", img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("needs btrfs: %s: %v %s", c[0], err, out)
 		}

@@ -106,7 +106,8 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 	if err := d.within(ctx, borrowed, known); err != nil {
 		return got, err
 	}
-	if kind, err := d.run(ctx, call{args: []string{"cat-file", "-t", string(tip)}}); err != nil || string(kind) != "commit\n" {
+	if kind, err := d.run(ctx, call{args: []string{"cat-file", "-t", string(tip)}}); err != nil ||
+		string(kind) != "commit\n" {
 		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", name).Because(err)
 	}
 	if err := d.connected(ctx, known, came, &got); err != nil {
@@ -140,7 +141,8 @@ func (d *desk) spool(src io.Reader) (in incoming, err error) {
 		return in, err
 	}
 	if in.objects > int64(d.limits.Objects) {
-		return in, fault.New(fault.Invalid, "the bundle says that it has %d objects, which is more than %d", in.objects, d.limits.Objects)
+		return in, fault.New(fault.Invalid, "the bundle says that it has %d objects, which is more than %d", in.objects,
+			d.limits.Objects)
 	}
 	in.pack = filepath.Join(d.dir, "in.pack")
 	f, err := os.OpenFile(in.pack, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -166,7 +168,8 @@ func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]b
 		return nil, nil, fault.Wrap(err, "read the pack")
 	}
 	defer f.Close()
-	out, err := d.run(ctx, call{args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error"}, stdin: f})
+	out, err := d.run(ctx,
+		call{args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error"}, stdin: f})
 	if err != nil {
 		return nil, nil, hostile(err, "git refuses an object of the bundle")
 	}
@@ -184,15 +187,16 @@ func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]b
 		id OID
 	}
 	var all []entry
-	err = d.lines(ctx, call{args: []string{"show-index", "--object-format=" + string(d.format)}, stdin: idx}, func(l string) error {
-		f := strings.Fields(l)
-		if len(f) < 2 {
-			return fault.New(fault.Internal, "git says %q of a pack", clip(l))
-		}
-		at, err := strconv.ParseInt(f[0], 10, 64)
-		all = append(all, entry{at, OID(f[1])})
-		return err
-	})
+	err = d.lines(ctx, call{args: []string{"show-index", "--object-format=" + string(d.format)}, stdin: idx},
+		func(l string) error {
+			f := strings.Fields(l)
+			if len(f) < 2 {
+				return fault.New(fault.Internal, "git says %q of a pack", clip(l))
+			}
+			at, err := strconv.ParseInt(f[0], 10, 64)
+			all = append(all, entry{at, OID(f[1])})
+			return err
+		})
 	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.at, b.at) })
 	came, borrowed = map[OID]bool{}, map[OID]bool{}
 	for i, e := range all {
@@ -221,7 +225,9 @@ func (d *desk) within(ctx context.Context, borrowed map[OID]bool, known []OID) e
 			return nil
 		}
 		delete(left, k)
-		err := d.lines(ctx, call{args: []string{"ls-tree", "-r", "-t", "--full-tree", "--object-only", string(k)}, most: most(d.limits.Objects, 65)}, found)
+		err := d.lines(ctx,
+			call{args: []string{"ls-tree", "-r", "-t", "--full-tree", "--object-only", string(k)},
+				most: most(d.limits.Objects, 65)}, found)
 		if err != nil && !errors.Is(err, errFound) {
 			return err
 		}
@@ -263,8 +269,9 @@ func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, go
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return fault.Wrap(err, "read what the tip reaches")
 	}
-	return d.lines(ctx, call{args: []string{"cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype) %(objectsize)"}, stdin: f,
-		most: most(d.limits.Objects, 128)}, func(l string) error { return got.weigh(l, came, d.limits) })
+	return d.lines(ctx,
+		call{args: []string{"cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype) %(objectsize)"}, stdin: f,
+			most: most(d.limits.Objects, 128)}, func(l string) error { return got.weigh(l, came, d.limits) })
 }
 
 // weigh takes one object that the tip reaches into account.
@@ -297,12 +304,13 @@ func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 // in each other many times: git would hold them all before we could count them.
 func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
 	files := func(of OID, most int) (n int, err error) {
-		err = d.lines(ctx, call{args: []string{"ls-tree", "-r", "--full-tree", "--object-only", string(of)}, most: 1 << 40}, func(string) error {
-			if n++; n > most {
-				return errFound
-			}
-			return nil
-		})
+		err = d.lines(ctx, call{args: []string{"ls-tree", "-r", "--full-tree", "--object-only", string(of)}, most: 1 << 40},
+			func(string) error {
+				if n++; n > most {
+					return errFound
+				}
+				return nil
+			})
 		if errors.Is(err, errFound) {
 			err = nil
 		}

@@ -27,7 +27,9 @@ func TestWhatASandboxCommittedIsAccepted(t *testing.T) {
 			}
 			l.file(dir, "dir/new.txt", "new\n")
 			second := l.commit(dir, "more")
-			again, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^"+string(first))), Ref: fix, Base: r.Head.Commit, Have: []OID{first}, To: fix, Old: first, Message: "again"})
+			again, err := r.Accept(ctx,
+				Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^"+string(first))), Ref: fix, Base: r.Head.Commit,
+					Have: []OID{first}, To: fix, Old: first, Message: "again"})
 			if err != nil || again.Tip != second || again.Commits != 1 {
 				t.Errorf("the second time %+v, %v", again, err)
 			}
@@ -74,7 +76,8 @@ type treeEntry struct {
 // commitTree makes a commit of a tree on top of the sandbox's branch, and moves it there.
 func (l *lab) commitTree(dir string, tree OID) {
 	l.t.Helper()
-	id := l.hostileObject(dir, "commit", commitObject(tree, []OID{OID(l.run(dir, "rev-parse", "HEAD"))}, "a <a@b> 1 +0000", "a <a@b> 1 +0000", "hostile\n"))
+	id := l.hostileObject(dir, "commit",
+		commitObject(tree, []OID{OID(l.run(dir, "rev-parse", "HEAD"))}, "a <a@b> 1 +0000", "a <a@b> 1 +0000", "hostile\n"))
 	l.run(dir, "update-ref", "refs/heads/coppice/fix", string(id))
 }
 
@@ -134,7 +137,8 @@ func TestHostileObjectsAreRefused(t *testing.T) {
 		"a link for .gitmodules": blobTree("120000", ".gitmodules"),
 		"entries out of order": func(l *lab, dir string) []byte {
 			blob := l.hostileObject(dir, "blob", []byte("x"))
-			l.commitTree(dir, l.hostileObject(dir, "tree", treeOf(treeEntry{"100644", "b", blob}, treeEntry{"100644", "a", blob})))
+			l.commitTree(dir,
+				l.hostileObject(dir, "tree", treeOf(treeEntry{"100644", "b", blob}, treeEntry{"100644", "a", blob})))
 			return nil
 		},
 		"an entry twice": func(l *lab, dir string) []byte {
@@ -161,7 +165,8 @@ func TestHostileObjectsAreRefused(t *testing.T) {
 		},
 		"a commit with a NUL": func(l *lab, dir string) []byte {
 			tree := OID(l.run(dir, "rev-parse", "HEAD^{tree}"))
-			id := l.hostileObject(dir, "commit", commitObject(tree, []OID{OID(l.run(dir, "rev-parse", "HEAD"))}, "a <a@b> 1 +0000", "a <a@b> 1 +0000", "a\x00b\n"))
+			id := l.hostileObject(dir, "commit",
+				commitObject(tree, []OID{OID(l.run(dir, "rev-parse", "HEAD"))}, "a <a@b> 1 +0000", "a <a@b> 1 +0000", "a\x00b\n"))
 			l.run(dir, "update-ref", "refs/heads/coppice/fix", string(id))
 			return nil
 		},
@@ -225,7 +230,8 @@ func TestHostileObjectsAreRefused(t *testing.T) {
 				b = l.bundle(dir, "coppice/fix", "^main")
 			}
 			before := l.state()
-			_, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Message: "accept"})
+			_, err := r.Accept(ctx,
+				Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Message: "accept"})
 			if !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Unsupported) {
 				t.Errorf("accepted: %v", err)
 			}
@@ -298,7 +304,8 @@ func TestAReferenceThatMovedIsNotSet(t *testing.T) {
 		t.Error("something was written")
 	}
 	l.run(l.top, "switch", "-q", "coppice/fix")
-	_, err = r.Accept(ctx, Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Old: r.Head.Commit, Message: "accept"})
+	_, err = r.Accept(ctx,
+		Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Old: r.Head.Commit, Message: "accept"})
 	if !fault.Is(err, fault.Conflict) {
 		t.Errorf("a branch that is checked out: %v", err)
 	}
@@ -319,10 +326,12 @@ func TestLimitsOfWhatIsAccepted(t *testing.T) {
 	l.commit(dir, "large")
 	b := l.bundle(dir, "coppice/fix", "^main")
 	for name, limits := range map[string]Limits{
-		"input": {Input: 1000}, "objects": {Objects: 10}, "object": {Object: 1 << 19}, "total": {Total: 1 << 19}, "changes": {Changes: 10},
+		"input": {Input: 1000}, "objects": {Objects: 10}, "object": {Object: 1 << 19}, "total": {Total: 1 << 19},
+		"changes": {Changes: 10},
 	} {
 		r.opt.Limits = limits.or(DefaultLimits)
-		if _, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix}); !fault.Is(err, fault.Invalid) {
+		if _, err := r.Accept(ctx,
+			Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -340,11 +349,14 @@ func TestHugeTrees(t *testing.T) {
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
 	var deep strings.Builder
-	fmt.Fprintf(&deep, "commit refs/heads/coppice/fix\ncommitter a <a@b> 1 +0000\ndata 5\ndeep\n\nM 100644 inline %s\ndata 1\nx\ndone\n", strings.Repeat("d/", 10_000)+"f")
+	fmt.Fprintf(&deep,
+		"commit refs/heads/coppice/fix\ncommitter a <a@b> 1 +0000\ndata 5\ndeep\n\nM 100644 inline %s\ndata 1\nx\ndone\n",
+		strings.Repeat("d/", 10_000)+"f")
 	if out, err := l.try(dir, []byte(deep.String()), "fast-import", "--quiet", "--force", "--done"); err != nil {
 		t.Fatal(err, out)
 	}
-	_, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^main")), Ref: fix, Base: r.Head.Commit, To: fix})
+	_, err := r.Accept(ctx,
+		Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^main")), Ref: fix, Base: r.Head.Commit, To: fix})
 	if !fault.Is(err, fault.Invalid) {
 		t.Errorf("10,000 directories deep: %v", err)
 	}
@@ -355,7 +367,8 @@ func TestHugeTrees(t *testing.T) {
 	}
 	l.commitTree(dir, l.hostileObject(dir, "tree", treeOf(wide...)))
 	r.opt.Limits.Changes = 50_000
-	_, err = r.Accept(ctx, Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^main")), Ref: fix, Base: r.Head.Commit, To: fix})
+	_, err = r.Accept(ctx,
+		Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^main")), Ref: fix, Base: r.Head.Commit, To: fix})
 	if !fault.Is(err, fault.Invalid) {
 		t.Errorf("100,000 entries: %v", err)
 	}

@@ -180,10 +180,12 @@ func (a Apply) check() error {
 		return fault.New(fault.Invalid, "%q is no way to apply", a.Way).WithHint("use squash, merge, rebase or patch")
 	}
 	if a.Way == Patch && a.Onto != "" {
-		return fault.New(fault.Invalid, "a patch goes to the work tree, not to a branch").WithHint("leave --onto away, or --patch")
+		return fault.New(fault.Invalid, "a patch goes to the work tree, not to a branch").
+			WithHint("leave --onto away, or --patch")
 	}
 	if len(a.Paths) > 0 && (a.Way == Merge || a.Way == Rebase) {
-		return fault.New(fault.Invalid, "some paths alone cannot be applied by %s, which takes whole commits", a.Way).WithHint("use --squash or --patch with --paths")
+		return fault.New(fault.Invalid, "some paths alone cannot be applied by %s, which takes whole commits", a.Way).
+			WithHint("use --squash or --patch with --paths")
 	}
 	for _, p := range a.Paths {
 		if why := badPath(p); why != "" {
@@ -224,7 +226,8 @@ func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 	}
 	switch {
 	case a.Onto == "" && head.Branch == "" && a.Way != Patch:
-		return t, fault.New(fault.Conflict, "no branch is checked out in %s", r.Top).WithHint("check one out, or name one: git switch BRANCH")
+		return t, fault.New(fault.Conflict, "no branch is checked out in %s", r.Top).
+			WithHint("check one out, or name one: git switch BRANCH")
 	case a.Onto == "" || a.Onto == head.Branch:
 		return target{head.Branch, head.Commit, true}, nil
 	}
@@ -233,10 +236,12 @@ func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 		return t, err
 	}
 	if at, is := trees[a.Onto]; is {
-		return t, fault.New(fault.Conflict, "%s is checked out in %s", a.Onto.Short(), at).WithHint("apply it from there: cd %s", at)
+		return t, fault.New(fault.Conflict, "%s is checked out in %s", a.Onto.Short(), at).
+			WithHint("apply it from there: cd %s", at)
 	}
 	if t.old, err = r.tip(ctx, a.Onto); err == nil && t.old == "" {
-		err = fault.New(fault.NotFound, "there is no branch %s", a.Onto.Short()).WithHint("make one with: git branch %s", a.Onto.Short())
+		err = fault.New(fault.NotFound, "there is no branch %s", a.Onto.Short()).
+			WithHint("make one with: git branch %s", a.Onto.Short())
 	}
 	t.ref = a.Onto
 	return t, err

@@ -28,7 +28,8 @@ func TestTheWaysToApply(t *testing.T) {
 	who := []Trailer{{"Co-authored-by", "Agent <agent@example.org>"}}
 	for way, want := range map[Way]string{
 		Squash: "User all of it\n\nCo-authored-by: Agent <agent@example.org>|User theirs|User first",
-		Merge:  "User all of it\n\nCo-authored-by: Agent <agent@example.org>|User theirs|User add a file\n\nIt is needed.|User shout|User first",
+		Merge: "User all of it\n\nCo-authored-by: Agent <agent@example.org>|User theirs|User add a file\n\nIt is " +
+			"needed.|User shout|User first",
 		Rebase: "User add a file\n\nIt is needed.|User shout|User theirs|User first",
 		Patch:  "User theirs|User first",
 	} {
@@ -44,7 +45,8 @@ func TestTheWaysToApply(t *testing.T) {
 				l.file(l.top, "a.txt", "one\ntwo\nthree\nfour\n")
 				l.commit(l.top, "theirs")
 				l.run(l.top, "branch", "other")
-				got, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it", Trailers: who})
+				got, err := r.Apply(ctx,
+					Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it", Trailers: who})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -59,7 +61,8 @@ func TestTheWaysToApply(t *testing.T) {
 					if log != want && way != Merge || len(log) != len(want) {
 						t.Errorf("the log is %q, want %q", log, want)
 					}
-					if l.run(l.top, "show", branch+":a.txt") != "ONE\ntwo\nthree\nfour" || l.run(l.top, "show", branch+":new/file.txt") != "new" {
+					if l.run(l.top, "show", branch+":a.txt") != "ONE\ntwo\nthree\nfour" ||
+						l.run(l.top, "show", branch+":new/file.txt") != "new" {
 						t.Error("the files are not merged")
 					}
 					if string(got.New) != l.run(l.top, "rev-parse", branch) {
@@ -81,7 +84,9 @@ func TestTheWaysToApply(t *testing.T) {
 				if s := l.run(l.top, "status", "--porcelain"); s != status {
 					t.Errorf("the status is %q, want %q", s, status)
 				}
-				if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it"}); way != Patch && !fault.Is(err, fault.Invalid) {
+				if _, err := r.Apply(ctx,
+					Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it"}); way != Patch &&
+					!fault.Is(err, fault.Invalid) {
 					t.Errorf("once more: %v", err)
 				}
 				if len(got.Changes) != 3 || got.Old != OID(l.run(l.top, "rev-parse", "main@{0}")) && way == Patch {
@@ -165,7 +170,8 @@ func TestWhatIsInTheWayIsRefused(t *testing.T) {
 		r := l.open()
 		work := l.work(r)
 		l.file(l.top, ".git/MERGE_HEAD", string(r.Head.Commit)+"\n")
-		if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); !fault.Is(err, fault.Conflict) {
+		if _, err := r.Apply(ctx,
+			Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); !fault.Is(err, fault.Conflict) {
 			t.Error(err)
 		}
 	})
@@ -175,7 +181,8 @@ func TestWhatIsInTheWayIsRefused(t *testing.T) {
 		r := l.open()
 		work := l.work(r)
 		l.file(l.top, ".git/index.lock", "")
-		if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); !fault.Is(err, fault.Conflict) {
+		if _, err := r.Apply(ctx,
+			Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); !fault.Is(err, fault.Conflict) {
 			t.Error(err)
 		}
 		if _, err := os.Lstat(filepath.Join(l.top, ".git/index.lock")); err != nil {
@@ -190,7 +197,9 @@ func TestWhatIsInTheWayIsRefused(t *testing.T) {
 		r := l.open()
 		work := l.work(r)
 		l.run(l.top, "worktree", "add", "-q", "-b", "side", filepath.Join(t.TempDir(), "side"))
-		if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Onto: "refs/heads/side", Message: "m"}); !fault.Is(err, fault.Conflict) {
+		if _, err := r.Apply(ctx,
+			Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Onto: "refs/heads/side", Message: "m"}); !fault.Is(err,
+			fault.Conflict) {
 			t.Error(err)
 		}
 	})
@@ -208,7 +217,8 @@ func TestSomePathsAlone(t *testing.T) {
 	if got := l.run(l.top, "show", "--format=", "--name-status", "HEAD"); got != "D\tdir/b.txt\nA\tnew/file.txt" {
 		t.Errorf("the commit has %q", got)
 	}
-	for paths, kind := range map[string]fault.Kind{"a": fault.NotFound, ":x": fault.NotFound, "../x": fault.Invalid, ".git/config": fault.Invalid, "*": fault.NotFound} {
+	for paths, kind := range map[string]fault.Kind{"a": fault.NotFound, ":x": fault.NotFound, "../x": fault.Invalid,
+		".git/config": fault.Invalid, "*": fault.NotFound} {
 		a.Paths = []string{paths}
 		if _, err := r.Apply(ctx, a); !fault.Is(err, kind) {
 			t.Errorf("%q: %v", paths, err)

@@ -45,7 +45,8 @@ func with(attributes string, do func(l *lab, dir, payload string)) func(l *lab, 
 var attacks = []attack{
 	{"core.fsmonitor", config("[core]\n\tfsmonitor = PAYLOAD\n"), []string{"status"}},
 	{"core.hooksPath", func(l *lab, dir, payload string) {
-		for _, h := range []string{"post-checkout", "reference-transaction", "post-index-change", "pre-commit", "post-merge", "applypatch-msg"} {
+		for _, h := range []string{"post-checkout", "reference-transaction", "post-index-change", "pre-commit", "post-merge",
+			"applypatch-msg"} {
 			l.program(dir, "evil/"+h, "#!/bin/sh\n"+payload+"\n")
 		}
 		config("[core]\n\thooksPath = "+dir+"/evil\n")(l, dir, payload)
@@ -55,11 +56,14 @@ var attacks = []attack{
 			l.program(dir, ".git/hooks/"+h, "#!/bin/sh\n"+payload+"\n")
 		}
 	}, []string{"checkout", "-q", "-b", "x"}},
-	{"core.sshCommand", config("[core]\n\tsshCommand = PAYLOAD\n[remote \"evil\"]\n\turl = ssh://x/y\n"), []string{"fetch", "evil"}},
-	{"ext:: remote", config("[protocol]\n\tallow = always\n[remote \"evil\"]\n\turl = ext::PAYLOAD\n"), []string{"fetch", "evil"}},
+	{"core.sshCommand", config("[core]\n\tsshCommand = PAYLOAD\n[remote \"evil\"]\n\turl = ssh://x/y\n"),
+		[]string{"fetch", "evil"}},
+	{"ext:: remote", config("[protocol]\n\tallow = always\n[remote \"evil\"]\n\turl = ext::PAYLOAD\n"),
+		[]string{"fetch", "evil"}},
 	{"core.pager", config("[core]\n\tpager = PAYLOAD\n[pager]\n\tdiff = PAYLOAD\n"), nil},
 	{"core.editor", config("[core]\n\teditor = PAYLOAD\n"), []string{"commit", "--allow-empty"}},
-	{"core.askPass", config("[core]\n\taskPass = PAYLOAD\n[credential]\n\thelper = !PAYLOAD\n"), []string{"credential", "fill"}},
+	{"core.askPass", config("[core]\n\taskPass = PAYLOAD\n[credential]\n\thelper = !PAYLOAD\n"),
+		[]string{"credential", "fill"}},
 	{"core.alternateRefsCommand", func(l *lab, dir, payload string) {
 		l.file(dir, ".git/objects/info/alternates", filepath.Join(l.top, ".git/objects")+"\n")
 		config("[core]\n\talternateRefsCommand = PAYLOAD\n")(l, dir, payload)
@@ -67,9 +71,12 @@ var attacks = []attack{
 	{"diff.external", config("[diff]\n\texternal = PAYLOAD\n"), []string{"diff", "main"}},
 	{"a diff driver", with("* diff=evil\n", config("[diff \"evil\"]\n\tcommand = PAYLOAD\n")), []string{"diff", "main"}},
 	{"textconv", with("* diff=evil\n", config("[diff \"evil\"]\n\ttextconv = PAYLOAD\n")), []string{"diff", "main"}},
-	{"a clean filter", with("* filter=evil\n", config("[filter \"evil\"]\n\tclean = PAYLOAD\n")), []string{"add", "-A", "--renormalize"}},
-	{"a smudge filter", with("* filter=evil\n", config("[filter \"evil\"]\n\tsmudge = PAYLOAD\n")), []string{"checkout", "main", "--", "a.txt"}},
-	{"a filter process", with("* filter=evil\n", config("[filter \"evil\"]\n\tprocess = PAYLOAD\n\trequired = true\n")), []string{"checkout", "main", "--", "a.txt"}},
+	{"a clean filter", with("* filter=evil\n", config("[filter \"evil\"]\n\tclean = PAYLOAD\n")),
+		[]string{"add", "-A", "--renormalize"}},
+	{"a smudge filter", with("* filter=evil\n", config("[filter \"evil\"]\n\tsmudge = PAYLOAD\n")),
+		[]string{"checkout", "main", "--", "a.txt"}},
+	{"a filter process", with("* filter=evil\n", config("[filter \"evil\"]\n\tprocess = PAYLOAD\n\trequired = true\n")),
+		[]string{"checkout", "main", "--", "a.txt"}},
 	{"a merge driver", with("* merge=evil\n", config("[merge \"evil\"]\n\tdriver = PAYLOAD\n")), nil},
 	{"core.attributesFile", func(l *lab, dir, payload string) {
 		l.file(dir, "attributes", "* diff=evil\n")
@@ -79,7 +86,8 @@ var attacks = []attack{
 		l.file(dir, ".git/info/attributes", "* diff=evil\n")
 		config("[diff \"evil\"]\n\ttextconv = PAYLOAD\n")(l, dir, payload)
 	}, []string{"diff", "main"}},
-	{"gpg.program", config("[gpg]\n\tprogram = PAYLOAD\n[commit]\n\tgpgSign = true\n[log]\n\tshowSignature = true\n"), []string{"commit", "--allow-empty", "-m", "x"}},
+	{"gpg.program", config("[gpg]\n\tprogram = PAYLOAD\n[commit]\n\tgpgSign = true\n[log]\n\tshowSignature = true\n"),
+		[]string{"commit", "--allow-empty", "-m", "x"}},
 	{"an alias", config("[alias]\n\tdiff-tree = !PAYLOAD\n\tst = !PAYLOAD\n"), []string{"st"}},
 	{"include.path", func(l *lab, dir, payload string) {
 		l.file(dir, "included", "[core]\n\tfsmonitor = "+payload+"\n")
@@ -118,14 +126,19 @@ var attacks = []attack{
 	{"submodule URLs", func(l *lab, dir, payload string) {
 		l.file(dir, ".gitmodules", "[submodule \"evil\"]\n\tpath = evil\n\turl = ext::sh -c "+payload+"\n")
 		l.run(dir, "update-index", "--add", "--cacheinfo", "160000,"+l.run(dir, "rev-parse", "main")+",evil")
-		config("[submodule \"evil\"]\n\turl = ext::sh -c PAYLOAD\n\tactive = true\n\tupdate = !PAYLOAD\n[submodule]\n\trecurse = true\n[protocol]\n\tallow = always\n")(l, dir, payload)
+		config("[submodule \"evil\"]\n\turl = ext::sh -c PAYLOAD\n\tactive = true\n\tupdate = "+
+			"!PAYLOAD\n[submodule]\n\trecurse = true\n[protocol]\n\tallow = always\n")(l, dir, payload)
 	}, nil},
 	{"a bare repository within", func(l *lab, dir, payload string) {
 		l.run(dir, "init", "-q", "--bare", "within")
-		l.file(dir, "within/config", "[core]\n\tbare = false\n\tworktree = "+dir+"\n\trepositoryformatversion = 0\n\tfsmonitor = "+payload+"\n")
+		l.file(dir, "within/config",
+			"[core]\n\tbare = false\n\tworktree = "+dir+"\n\trepositoryformatversion = 0\n\tfsmonitor = "+payload+"\n")
 	}, nil},
 	{"uploadpack.packObjectsHook", config("[uploadpack]\n\tpackObjectsHook = PAYLOAD\n"), nil},
-	{"a promisor", config("[extensions]\n\tpartialClone = evil\n[core]\n\trepositoryformatversion = 1\n[remote \"evil\"]\n\tpromisor = true\n\turl = ext::PAYLOAD\n[protocol]\n\tallow = always\n"), []string{"cat-file", "-p", strings.Repeat("ab", 20)}},
+	{"a promisor",
+		config("[extensions]\n\tpartialClone = evil\n[core]\n\trepositoryformatversion = 1\n[remote \"evil\"]\n\tpromisor " +
+			"= true\n\turl = ext::PAYLOAD\n[protocol]\n\tallow = always\n"),
+		[]string{"cat-file", "-p", strings.Repeat("ab", 20)}},
 }
 
 // Each attack, and all that the host does with a sandbox: nothing of the sandbox's runs.
@@ -206,11 +219,15 @@ func TestTheUsersProgramsAreNotStartedInPassing(t *testing.T) {
 	b := l.bundle(dir, "coppice/fix", "^"+string(r.Head.Commit))
 	trace := filepath.Join(t.TempDir(), "trace")
 	payload := l.program(filepath.Dir(trace), "payload", "#!/bin/sh\necho \"$0 $@\" >>"+trace+"\n")
-	for _, h := range []string{"post-checkout", "reference-transaction", "post-index-change", "post-merge", "pre-auto-gc", "post-rewrite"} {
+	for _, h := range []string{"post-checkout", "reference-transaction", "post-index-change", "post-merge", "pre-auto-gc",
+		"post-rewrite"} {
 		l.program(l.top, ".git/hooks/"+h, "#!/bin/sh\n"+payload+" "+h+"\n")
 	}
 	r = l.open()
-	config("[core]\n\tfsmonitor = PAYLOAD\n\tpager = PAYLOAD\n\teditor = PAYLOAD\n\tsshCommand = PAYLOAD\n\talternateRefsCommand = PAYLOAD\n[diff]\n\texternal = PAYLOAD\n[diff \"mine\"]\n\ttextconv = PAYLOAD\n\tcommand = PAYLOAD\n[merge \"mine\"]\n\tdriver = PAYLOAD\n[gpg]\n\tprogram = PAYLOAD\n[commit]\n\tgpgSign = true\n[trailer \"x\"]\n\tcommand = PAYLOAD\n")(l, l.top, payload)
+	config("[core]\n\tfsmonitor = PAYLOAD\n\tpager = PAYLOAD\n\teditor = PAYLOAD\n\tsshCommand = "+
+		"PAYLOAD\n\talternateRefsCommand = PAYLOAD\n[diff]\n\texternal = PAYLOAD\n[diff \"mine\"]\n\ttextconv = "+
+		"PAYLOAD\n\tcommand = PAYLOAD\n[merge \"mine\"]\n\tdriver = PAYLOAD\n[gpg]\n\tprogram = "+
+		"PAYLOAD\n[commit]\n\tgpgSign = true\n[trailer \"x\"]\n\tcommand = PAYLOAD\n")(l, l.top, payload)
 	moved := l.top
 	l.everythingQuiet(r, dir, b)
 	l.top = moved
@@ -232,7 +249,8 @@ func (l *lab) everythingQuiet(r *Repo, dir string, bundle []byte) {
 		l.t.Fatal(err)
 	}
 	defer tree.Close()
-	if _, err := r.Snapshot(ctx, Snapshot{Base: base, Tree: tree, Author: Person{"a", "a@b"}, Message: "m", To: state}); err != nil {
+	if _, err := r.Snapshot(ctx,
+		Snapshot{Base: base, Tree: tree, Author: Person{"a", "a@b"}, Message: "m", To: state}); err != nil {
 		l.t.Fatal(err)
 	}
 	if err := r.Patch(ctx, DiffOptions{From: base, To: got.Tip}, io.Discard); err != nil {

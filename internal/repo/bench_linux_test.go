@@ -102,7 +102,8 @@ func BenchmarkLarge(b *testing.B) {
 		got, err = r.Accept(ctx, Accept{Bundle: bytes.NewReader(bundle), Ref: fix, Base: base, To: fix, Message: "m"})
 		must(err)
 	})
-	each("git-fetch", forget, func() { l.run(l.top, "-c", "fetch.fsckObjects=true", "fetch", "-q", file, "coppice/fix:coppice/fix") })
+	each("git-fetch", forget,
+		func() { l.run(l.top, "-c", "fetch.fsckObjects=true", "fetch", "-q", file, "coppice/fix:coppice/fix") })
 	nothing := func() {}
 	o := DiffOptions{From: base, To: got.Tip, Renames: true, Stat: true}
 	each("diff", nothing, func() { _, err := r.Diff(ctx, o); must(err) })
@@ -131,12 +132,15 @@ func BenchmarkLarge(b *testing.B) {
 			tree, err := os.OpenRoot(dir)
 			must(err)
 			defer tree.Close()
-			_, err = r.Snapshot(ctx, Snapshot{Base: base, Tree: tree, Paths: paths, Author: Person{"a", "a@b"}, Message: "m", To: state})
+			_, err = r.Snapshot(ctx,
+				Snapshot{Base: base, Tree: tree, Paths: paths, Author: Person{"a", "a@b"}, Message: "m", To: state})
 			must(err)
 		}
 	}
 	each("snapshot-100-paths", unset, snap(paths))
 	each("snapshot-all", unset, snap(nil))
-	each("git-add-commit", func() { l.run(dir, "reset", "-q", "HEAD~0") }, func() { l.run(dir, "add", "-A"); l.run(dir, "write-tree") })
-	each("git-worktree-add", func() { os.RemoveAll(l.home + "/wt"); l.run(l.top, "worktree", "prune") }, func() { l.run(l.top, "worktree", "add", "-q", "--detach", l.home+"/wt") })
+	each("git-add-commit", func() { l.run(dir, "reset", "-q", "HEAD~0") },
+		func() { l.run(dir, "add", "-A"); l.run(dir, "write-tree") })
+	each("git-worktree-add", func() { os.RemoveAll(l.home + "/wt"); l.run(l.top, "worktree", "prune") },
+		func() { l.run(l.top, "worktree", "add", "-q", "--detach", l.home+"/wt") })
 }

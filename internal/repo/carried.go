@@ -29,20 +29,26 @@ func formatOf(lines []configLine) Format {
 // carries is what comes along of a repository's own configuration, and how. What is not
 // here does not: it could hold a secret, or name a program.
 var carries = []carried{
-	{section: "core", keys: "filemode ignorecase symlinks autocrlf eol safecrlf quotepath precomposeunicode whitespace abbrev commentchar logallrefupdates bigfilethreshold compression"},
+	{section: "core",
+		keys: "filemode ignorecase symlinks autocrlf eol safecrlf quotepath precomposeunicode whitespace abbrev " +
+			"commentchar logallrefupdates bigfilethreshold compression"},
 	{section: "core", keys: "hookspath", take: inTree},
 	{section: "user", keys: "name email"},
 	{section: "author", keys: "name email"},
 	{section: "committer", keys: "name email"},
 	{section: "i18n", keys: "commitencoding logoutputencoding"},
 	{section: "commit", keys: "cleanup status verbose"},
-	{section: "merge", keys: "ff log conflictstyle renames renamelimit directoryrenames renormalize stat autostash verbosity"},
-	{section: "rebase", keys: "autosquash autostash stat backend updaterefs missingcommitscheck abbreviatecommands rebasemerges forkpoint"},
+	{section: "merge",
+		keys: "ff log conflictstyle renames renamelimit directoryrenames renormalize stat autostash verbosity"},
+	{section: "rebase",
+		keys: "autosquash autostash stat backend updaterefs missingcommitscheck abbreviatecommands rebasemerges forkpoint"},
 	{section: "pull", keys: "ff rebase"},
 	{section: "push", keys: "default autosetupremote followtags"},
 	{section: "fetch", keys: "prune prunetags"},
 	{section: "rerere", keys: "enabled autoupdate"},
-	{section: "diff", keys: "algorithm context interhunkcontext renames renamelimit noprefix mnemonicprefix colormoved colormovedws submodule ignoresubmodules indentheuristic wserrorhighlight"},
+	{section: "diff",
+		keys: "algorithm context interhunkcontext renames renamelimit noprefix mnemonicprefix colormoved colormovedws " +
+			"submodule ignoresubmodules indentheuristic wserrorhighlight"},
 	{section: "submodule", keys: "recurse active fetchjobs propagatebranches"},
 	{section: "submodule", of: true, keys: "branch active ignore fetchrecursesubmodules"},
 	{section: "submodule", of: true, keys: "update", take: noCommand},
@@ -168,7 +174,8 @@ func configText(f Format, moved bool, lines []configLine) string {
 		}
 		b.WriteString("\t" + name)
 		if !l.bare {
-			b.WriteString(` = "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`, "\b", `\b`).Replace(l.value) + `"`)
+			b.WriteString(` = "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`, "\b", `\b`).
+				Replace(l.value) + `"`)
 		}
 		b.WriteString("\n")
 	}

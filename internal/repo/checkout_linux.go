@@ -84,7 +84,8 @@ const settled = 2 * time.Second
 
 // fileTime is the time that the files of a commit get.
 func (r *Repo) fileTime(ctx context.Context, commit OID) (time.Time, error) {
-	out, err := r.user(ctx, call{args: []string{"rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", string(commit)}})
+	out, err := r.user(ctx,
+		call{args: []string{"rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", string(commit)}})
 	if err != nil {
 		return time.Time{}, fault.Wrap(err, "look at commit %s", commit)
 	}

@@ -157,7 +157,8 @@ func (l *lab) worktree(commit OID) map[string]string {
 	l.t.Helper()
 	dir := l.t.TempDir()
 	defer os.RemoveAll(dir)
-	l.run(dir, "--git-dir="+filepath.Join(l.top, ".git"), "--work-tree=.", "read-tree", "-u", "--reset", "--index-output="+filepath.Join(l.home, "index"), string(commit))
+	l.run(dir, "--git-dir="+filepath.Join(l.top, ".git"), "--work-tree=.", "read-tree", "-u", "--reset",
+		"--index-output="+filepath.Join(l.home, "index"), string(commit))
 	return l.picture(dir)
 }
 
@@ -190,7 +191,9 @@ func (l *lab) madeUp(files map[string]leaf, date int64) OID {
 // drawTree makes up a tree: few names, so that directories take the place of files and the
 // other way round, and names that are hard to say.
 func drawTree(t *rapid.T) map[string]leaf {
-	name := rapid.SampledFrom([]string{"a", "b", "a-b", "a.c", "A", "new\nline", "\"quoted\" \\", "\xff\xfe", " ", "tab\t", "-q", ":(top)", "#", "git", strings.Repeat("n", 255)})
+	name := rapid.SampledFrom(
+		[]string{"a", "b", "a-b", "a.c", "A", "new\nline", "\"quoted\" \\", "\xff\xfe", " ", "tab\t", "-q", ":(top)", "#",
+			"git", strings.Repeat("n", 255)})
 	files := map[string]leaf{}
 	for range rapid.IntRange(0, 14).Draw(t, "files") {
 		p := path.Join(rapid.SliceOfN(name, 1, 3).Draw(t, "path")...)
@@ -201,14 +204,17 @@ func drawTree(t *rapid.T) map[string]leaf {
 		if clash {
 			continue
 		}
-		f := leaf{mode: rapid.SampledFrom([]Mode{ModeFile, ModeFile, ModeFile, ModeExecutable, ModeLink, ModeSubmodule}).Draw(t, "mode")}
+		f := leaf{mode: rapid.SampledFrom([]Mode{ModeFile, ModeFile, ModeFile, ModeExecutable, ModeLink, ModeSubmodule}).
+			Draw(t, "mode")}
 		switch f.mode {
 		case ModeSubmodule:
 			f.text = rapid.SampledFrom([]string{"1", "2"}).Draw(t, "commit")
 		case ModeLink:
-			f.text = rapid.SampledFrom([]string{"a", "../..", "/etc/passwd", "x\ny", "\xff", strings.Repeat("l/", 1000)}).Draw(t, "target")
+			f.text = rapid.SampledFrom([]string{"a", "../..", "/etc/passwd", "x\ny", "\xff", strings.Repeat("l/", 1000)}).
+				Draw(t, "target")
 		default:
-			f.text = rapid.SampledFrom([]string{"", "one", "two", "line\r\n", strings.Repeat("0123456789abcdef", 70_000)}).Draw(t, "text")
+			f.text = rapid.SampledFrom([]string{"", "one", "two", "line\r\n", strings.Repeat("0123456789abcdef", 70_000)}).
+				Draw(t, "text")
 		}
 		files[p] = f
 	}
@@ -245,7 +251,9 @@ func TestTimesAndModesOfACheckout(t *testing.T) {
 	l := newLab(t, SHA1)
 	r := l.open()
 	for _, date := range []int64{0, 1, 1_600_000_000, 1_699_999_999, 1_700_000_000, 5_000_000_000} {
-		commit := l.madeUp(map[string]leaf{"d/e/f": {ModeFile, "f"}, "d/x": {ModeExecutable, "x"}, "l": {ModeLink, "d"}, "m": {ModeSubmodule, "1"}}, date)
+		commit := l.madeUp(
+			map[string]leaf{"d/e/f": {ModeFile, "f"}, "d/x": {ModeExecutable, "x"}, "l": {ModeLink, "d"},
+				"m": {ModeSubmodule, "1"}}, date)
 		dir := t.TempDir()
 		got, err := r.Checkout(ctx, Checkout{Commit: commit, To: l.root(dir)})
 		if err != nil {
@@ -255,7 +263,8 @@ func TestTimesAndModesOfACheckout(t *testing.T) {
 		if !got.Time.Equal(want) || got.Files != 3 || got.Bytes != 3 || !slices.Equal(got.Submodules, []string{"m"}) {
 			t.Errorf("%+v, want the time %d", got, want.Unix())
 		}
-		for name, mode := range map[string]fs.FileMode{"d": fs.ModeDir | 0o755, "d/e": fs.ModeDir | 0o755, "d/e/f": 0o644, "d/x": 0o755, "m": fs.ModeDir | 0o755, "l": fs.ModeSymlink | 0o777} {
+		for name, mode := range map[string]fs.FileMode{"d": fs.ModeDir | 0o755, "d/e": fs.ModeDir | 0o755, "d/e/f": 0o644,
+			"d/x": 0o755, "m": fs.ModeDir | 0o755, "l": fs.ModeSymlink | 0o777} {
 			info, err := os.Lstat(filepath.Join(dir, name))
 			if err != nil || info.Mode() != mode || !info.ModTime().Equal(want) {
 				t.Errorf("%s: %v %v %v", name, info.Mode(), info.ModTime(), err)

@@ -30,7 +30,9 @@ func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	if err := r.copyIndex(); err != nil {
 		return err
 	}
-	out, err := r.private(ctx, call{args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames"}, env: []string{"GIT_OPTIONAL_LOCKS=1"}})
+	out, err := r.private(ctx,
+		call{args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=dirty",
+			"--no-renames"}, env: []string{"GIT_OPTIONAL_LOCKS=1"}})
 	if err != nil {
 		return fault.Wrap(err, "look at the work tree of %s", r.Top)
 	}

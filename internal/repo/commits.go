@@ -20,7 +20,8 @@ func message(text string, trailers []Trailer) (string, error) {
 	var b strings.Builder
 	b.WriteString(text + "\n")
 	for i, t := range trailers {
-		if t.Key == "" || strings.Trim(t.Key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-") != "" || t.Value == "" || t.Value != printable(t.Value) {
+		if t.Key == "" || strings.Trim(t.Key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-") != "" ||
+			t.Value == "" || t.Value != printable(t.Value) {
 			return "", fault.New(fault.Invalid, "%q is no trailer of one line", clip(t.Key+": "+t.Value))
 		}
 		if i == 0 {
@@ -63,7 +64,8 @@ func rewrite(raw []byte, tree, parent OID, committer string) ([]byte, error) {
 	if !found || author == "" {
 		return nil, fault.New(fault.Invalid, "a commit has no author or no message")
 	}
-	return fmt.Appendf(nil, "tree %s\nparent %s\n%s\ncommitter %s%s\n\n%s", tree, parent, author, committer, encoding, text), nil
+	return fmt.Appendf(nil, "tree %s\nparent %s\n%s\ncommitter %s%s\n\n%s", tree, parent, author, committer,
+		encoding, text), nil
 }
 
 // author gives the person of a signature.

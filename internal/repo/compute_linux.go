@@ -62,7 +62,8 @@ func (r *Repo) compute(ctx context.Context, d *desk, a Apply, t target) (res res
 	if err != nil {
 		return res, err
 	}
-	res.commit, err = d.hold(ctx, "commit", commitObject(res.tree, parents, signature(a.Author, r.opt.Now().Unix()), by, text))
+	res.commit, err = d.hold(ctx, "commit",
+		commitObject(res.tree, parents, signature(a.Author, r.opt.Now().Unix()), by, text))
 	return res, err
 }
 
@@ -82,7 +83,9 @@ func (r *Repo) committer(ctx context.Context, a Apply) (Person, error) {
 
 // merge merges two commits, on the base that git finds.
 func (d *desk) merge(ctx context.Context, ours, theirs OID) (OID, error) {
-	out, err := d.run(ctx, call{args: []string{"merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", string(ours), string(theirs)}})
+	out, err := d.run(ctx,
+		call{args: []string{"merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", string(ours),
+			string(theirs)}})
 	if c := code(err); c != 0 && c != 1 {
 		return "", fault.Wrap(hostile(err, "git does not merge them"), "merge")
 	}
@@ -92,7 +95,8 @@ func (d *desk) merge(ctx context.Context, ours, theirs OID) (OID, error) {
 		return "", perr
 	case len(paths) > 0 || err != nil:
 		return "", fault.New(fault.Conflict, "both sides changed the same").Because(&Conflicts{paths}).
-			WithHint("nothing was touched; merge it in the sandbox, or with git, which lets you resolve each: git merge %s", theirs[:12])
+			WithHint("nothing was touched; merge it in the sandbox, or with git, which lets you resolve each: git merge %s",
+				theirs[:12])
 	}
 	return tree, nil
 }
@@ -131,19 +135,22 @@ func (d *desk) merge3(ctx context.Context, base, ours, theirs OID) (OID, error) 
 
 // rebase makes each commit anew.
 func (d *desk) rebase(ctx context.Context, a Apply, t target, by string) (res result, err error) {
-	out, err := d.run(ctx, call{args: []string{"rev-list", "--reverse", "--topo-order", "--parents", string(a.Tip), "--not", string(a.Base)}})
+	out, err := d.run(ctx,
+		call{args: []string{"rev-list", "--reverse", "--topo-order", "--parents", string(a.Tip), "--not", string(a.Base)}})
 	if err != nil {
 		return res, fault.Wrap(err, "list the commits")
 	}
 	lines := slices.Collect(strings.Lines(string(out)))
 	if len(lines) > maxRebase {
-		return res, fault.New(fault.Unsupported, "there are %d commits, more than %d", len(lines), maxRebase).WithHint("use --squash or --merge")
+		return res, fault.New(fault.Unsupported, "there are %d commits, more than %d", len(lines), maxRebase).
+			WithHint("use --squash or --merge")
 	}
 	at, before := t.old, a.Base
 	for _, l := range lines {
 		f := strings.Fields(l)
 		if len(f) != 2 || OID(f[1]) != before {
-			return res, fault.New(fault.Unsupported, "the commits are not one line from the base on").WithHint("use --squash or --merge")
+			return res, fault.New(fault.Unsupported, "the commits are not one line from the base on").
+				WithHint("use --squash or --merge")
 		}
 		before = OID(f[0])
 		if at, err = d.pick(ctx, before, OID(f[1]), at, by); err != nil {
@@ -185,14 +192,17 @@ func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	}
 	for _, p := range a.Paths {
 		if !slices.ContainsFunc(changes, func(c Change) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") }) {
-			return "", fault.New(fault.NotFound, "nothing changed at %q", clip(p)).WithHint("list what did: coppice diff --name-only")
+			return "", fault.New(fault.NotFound, "nothing changed at %q", clip(p)).
+				WithHint("list what did: coppice diff --name-only")
 		}
 	}
 	index := "GIT_INDEX_FILE=" + d.dir + "/some"
 	if _, err := d.run(ctx, call{args: []string{"read-tree", string(a.Base)}, env: []string{index}}); err != nil {
 		return "", fault.Wrap(err, "read the base")
 	}
-	if _, err := d.run(ctx, call{args: []string{"update-index", "-z", "--index-info"}, env: []string{index}, stdin: bytes.NewReader(indexInfo(changes, d.format))}); err != nil {
+	if _, err := d.run(ctx,
+		call{args: []string{"update-index", "-z", "--index-info"}, env: []string{index},
+			stdin: bytes.NewReader(indexInfo(changes, d.format))}); err != nil {
 		return "", fault.Wrap(err, "choose the paths")
 	}
 	return d.oid(ctx, call{args: []string{"write-tree"}, env: []string{index}})

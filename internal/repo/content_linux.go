@@ -69,7 +69,8 @@ func (d *desk) marks(ctx context.Context, changes []Change) ([]Mark, error) {
 func apart(c Change) []Change {
 	switch c.Status {
 	case 'R':
-		return []Change{{Status: 'D', Path: c.OldPath, OldMode: c.OldMode, OldID: c.OldID}, {Status: 'A', Path: c.Path, Mode: c.Mode, ID: c.ID}}
+		return []Change{{Status: 'D', Path: c.OldPath, OldMode: c.OldMode, OldID: c.OldID},
+			{Status: 'A', Path: c.Path, Mode: c.Mode, ID: c.ID}}
 	case 'C':
 		return []Change{{Status: 'A', Path: c.Path, Mode: c.Mode, ID: c.ID}}
 	}
@@ -106,15 +107,17 @@ func (d *desk) sizes(ctx context.Context, ids map[OID]bool) (map[OID]int64, erro
 	if len(ids) == 0 {
 		return sizes, nil
 	}
-	err := d.lines(ctx, call{args: []string{"cat-file", "--buffer", "--batch-check=%(objectname) %(objectsize)"}, stdin: list(ids), most: most(len(ids), 128)}, func(l string) error {
-		id, size, _ := strings.Cut(l, " ")
-		n, err := strconv.ParseInt(size, 10, 64)
-		if err != nil {
-			return fault.New(fault.Invalid, "an object is missing: %q", clip(l))
-		}
-		sizes[OID(id)] = n
-		return nil
-	})
+	err := d.lines(ctx,
+		call{args: []string{"cat-file", "--buffer", "--batch-check=%(objectname) %(objectsize)"}, stdin: list(ids),
+			most: most(len(ids), 128)}, func(l string) error {
+			id, size, _ := strings.Cut(l, " ")
+			n, err := strconv.ParseInt(size, 10, 64)
+			if err != nil {
+				return fault.New(fault.Invalid, "an object is missing: %q", clip(l))
+			}
+			sizes[OID(id)] = n
+			return nil
+		})
 	return sizes, err
 }
 
@@ -124,7 +127,8 @@ func (d *desk) contents(ctx context.Context, ids map[OID]bool) (map[OID][]byte, 
 	if len(ids) == 0 {
 		return texts, nil
 	}
-	out, err := d.run(ctx, call{args: []string{"cat-file", "--buffer", "--batch"}, stdin: list(ids), most: most(len(ids), 128) + 2*atOnce})
+	out, err := d.run(ctx,
+		call{args: []string{"cat-file", "--buffer", "--batch"}, stdin: list(ids), most: most(len(ids), 128) + 2*atOnce})
 	if err != nil {
 		return nil, fault.Wrap(err, "read objects")
 	}

@@ -75,7 +75,8 @@ func (l *lab) dies(d dying) (steps []string, killed bool) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{dyingWord}, Stdin: strings.NewReader(string(in)), Env: os.Environ()}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{dyingWord}, Stdin: strings.NewReader(string(in)),
+		Env: os.Environ()}
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()
@@ -101,7 +102,8 @@ func (l *lab) swept() {
 func (l *lab) view() string {
 	l.t.Helper()
 	var b strings.Builder
-	b.WriteString(l.run(l.top, "rev-parse", "HEAD^{tree}") + "\n" + l.run(l.top, "status", "--porcelain", "--ignored") + "\n" + l.run(l.top, "ls-files", "-s") + "\n")
+	b.WriteString(l.run(l.top, "rev-parse", "HEAD^{tree}") + "\n" + l.run(l.top, "status", "--porcelain", "--ignored") +
+		"\n" + l.run(l.top, "ls-files", "-s") + "\n")
 	err := filepath.WalkDir(l.top, func(p string, e os.DirEntry, err error) error {
 		if err != nil || e.Name() == ".git" {
 			if e.Name() == ".git" {
@@ -189,7 +191,8 @@ func TestKilledAtEachStepItIsTheOldOrTheNewState(t *testing.T) {
 				if (after == before) == done {
 					t.Errorf("after %q it was\n%s\nand is\n%s", steps, before, after)
 				}
-				if done && (l.run(l.top, "status", "--porcelain") != "" || l.run(l.top, "show", "HEAD:a.txt") != "ONE\ntwo\nthree") {
+				if done && (l.run(l.top, "status", "--porcelain") != "" ||
+					l.run(l.top, "show", "HEAD:a.txt") != "ONE\ntwo\nthree") {
 					t.Errorf("the new state is\n%s", after)
 				}
 				l.sound()
@@ -294,7 +297,8 @@ func TestMendingLeavesWhoMovedOnAlone(t *testing.T) {
 	l := newLab(t, SHA1)
 	r := l.open()
 	work := l.work(r)
-	if _, killed := l.dies(dying{Apply: Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}, At: 5}); !killed {
+	if _, killed := l.dies(
+		dying{Apply: Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}, At: 5}); !killed {
 		t.Fatal("not killed")
 	}
 	l.swept()
@@ -342,7 +346,8 @@ func TestABranchThatMovesAtTheLastMoment(t *testing.T) {
 			l.run(l.top, "update-ref", "refs/heads/main", other)
 		}
 	}
-	if _, err := r.Apply(ctx, Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); !fault.Is(err, fault.Conflict) {
+	if _, err := r.Apply(ctx,
+		Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}); !fault.Is(err, fault.Conflict) {
 		t.Fatal(err)
 	}
 	if s := l.run(l.top, "status", "--porcelain") + l.run(l.top, "rev-parse", "HEAD"); s != other {
@@ -358,7 +363,8 @@ func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
 	r := l.open()
 	name := filepath.Join(l.top, ".git", journalName)
 	for text, kind := range map[string]fault.Kind{
-		`{"version":2}`: fault.Version, `{`: fault.Version, `{"version":1,"more":1}`: fault.Version, `{"version":1,"old":"x","tree":"y"}`: fault.Corrupt, "": fault.Version,
+		`{"version":2}`: fault.Version, `{`: fault.Version, `{"version":1,"more":1}`: fault.Version,
+		`{"version":1,"old":"x","tree":"y"}`: fault.Corrupt, "": fault.Version,
 	} {
 		l.file(l.top, ".git/"+journalName, text)
 		before := l.view()

@@ -95,7 +95,8 @@ func (d *desk) tree(ctx context.Context, of OID) (OID, error) {
 
 // hold writes an object and gives its name.
 func (d *desk) hold(ctx context.Context, kind string, content []byte) (OID, error) {
-	id, err := d.oid(ctx, call{args: []string{"hash-object", "-t", kind, "-w", "--stdin"}, stdin: bytes.NewReader(content)})
+	id, err := d.oid(ctx,
+		call{args: []string{"hash-object", "-t", kind, "-w", "--stdin"}, stdin: bytes.NewReader(content)})
 	return id, fault.Wrap(err, "write a %s", kind)
 }
 

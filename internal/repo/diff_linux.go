@@ -18,7 +18,9 @@ type DiffOptions struct {
 // args are the arguments of git's that all differences have. Nothing of them runs a
 // program or reads an attribute.
 func (o DiffOptions) args(form ...string) []string {
-	args := append([]string{"diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--full-index", "--ignore-submodules=none"}, form...)
+	args := append(
+		[]string{"diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--full-index",
+			"--ignore-submodules=none"}, form...)
 	if o.Renames {
 		args = append(args, "-M")
 	} else {

@@ -39,7 +39,8 @@ func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err er
 // bundle writes one of what a tip has and a base does not, whose objects all are there. The
 // caller closes it.
 func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error) {
-	if f, err = os.OpenFile(filepath.Join(d.dir, "fetched"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600); err != nil {
+	if f, err = os.OpenFile(filepath.Join(d.dir, "fetched"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND,
+		0o600); err != nil {
 		return nil, fault.Wrap(err, "write down what was fetched")
 	}
 	defer func() {
@@ -54,8 +55,9 @@ func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error
 	if _, err = fmt.Fprintf(f, "%s-%s\n%s %s\n\n", head, base, tip, fetchedRef); err != nil {
 		return nil, fault.Wrap(err, "write down what was fetched")
 	}
-	if _, err = d.run(ctx, call{args: []string{"pack-objects", "-q", "--revs", "--stdout", "--window=0"}, stdout: f, most: d.limits.Input,
-		stdin: strings.NewReader(fmt.Sprintf("%s\n^%s\n", tip, base))}); err != nil {
+	if _, err = d.run(ctx,
+		call{args: []string{"pack-objects", "-q", "--revs", "--stdout", "--window=0"}, stdout: f, most: d.limits.Input,
+			stdin: strings.NewReader(fmt.Sprintf("%s\n^%s\n", tip, base))}); err != nil {
 		return nil, hostile(err, "objects of what was fetched are missing, or are not what they are taken for")
 	}
 	_, err = f.Seek(0, 0)
@@ -101,9 +103,12 @@ func (r *Repo) MoveRefs(ctx context.Context, message string, moves ...RefMove) e
 	if message = printable(message); message == "" {
 		message = "coppice"
 	}
-	_, err := r.user(ctx, call{args: []string{"update-ref", "-m", message, "--create-reflog", "--stdin"}, stdin: strings.NewReader(list.String())})
+	_, err := r.user(ctx,
+		call{args: []string{"update-ref", "-m", message, "--create-reflog", "--stdin"},
+			stdin: strings.NewReader(list.String())})
 	if code(err) > 0 {
-		return fault.New(fault.Conflict, "git does not set %s", moves[0].Ref).Because(err).WithHint("somebody else sets it; try again")
+		return fault.New(fault.Conflict, "git does not set %s", moves[0].Ref).Because(err).
+			WithHint("somebody else sets it; try again")
 	}
 	if err != nil {
 		return fault.Wrap(err, "set %s", moves[0].Ref)

@@ -13,7 +13,8 @@ import (
 // its own.
 func (l *lab) fetched(dir, branch string) OID {
 	l.t.Helper()
-	l.run(l.top, "-c", "transfer.fsckObjects=false", "fetch", "-q", "--no-tags", dir, "+"+branch+":refs/coppice/staging/origin/fix/heads")
+	l.run(l.top, "-c", "transfer.fsckObjects=false", "fetch", "-q", "--no-tags", dir,
+		"+"+branch+":refs/coppice/staging/origin/fix/heads")
 	return OID(l.run(l.top, "rev-parse", "refs/coppice/staging/origin/fix/heads"))
 }
 
@@ -82,7 +83,9 @@ func TestHostileObjectsThatWereFetchedAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			tree := l.hostileObject(dir, "tree", c.tree(l, dir))
-			tip := l.hostileObject(dir, "commit", fmt.Appendf(nil, "tree %s\nparent %s\nauthor E <e@e> 0 +0000\ncommitter E <e@e> 0 +0000\n\nhi\n", tree, r.Head.Commit))
+			tip := l.hostileObject(dir, "commit",
+				fmt.Appendf(nil, "tree %s\nparent %s\nauthor E <e@e> 0 +0000\ncommitter E <e@e> 0 +0000\n\nhi\n", tree,
+					r.Head.Commit))
 			l.run(dir, "update-ref", "refs/heads/evil", string(tip))
 			if got := l.fetched(dir, "evil"); got != tip {
 				t.Fatal(got)

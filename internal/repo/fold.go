@@ -77,7 +77,8 @@ func isShort(folded, name string) bool {
 	if ext != long {
 		return false
 	}
-	if base = base[:min(len(base), 6)]; stem == base || len(base) == 6 && len(stem) >= 1 && strings.HasPrefix(base, stem) && len(stem)+1+len(number) == 8 {
+	if base = base[:min(len(base), 6)]; stem == base || len(base) == 6 && len(stem) >= 1 &&
+		strings.HasPrefix(base, stem) && len(stem)+1+len(number) == 8 {
 		return true
 	}
 	return len(stem) == 6 && len(base) >= 2 && stem[:2] == base[:2] && strings.Trim(stem[2:], "0123456789abcdef") == ""

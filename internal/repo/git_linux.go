@@ -37,7 +37,8 @@ func Find(ctx context.Context, path string, user Env) (*Git, error) {
 		path = look(user.Path)
 	}
 	if !filepath.IsAbs(path) {
-		return nil, fault.New(fault.Unsupported, "git is not installed").WithHint("install git 2.38 or newer: sudo apt-get install git")
+		return nil, fault.New(fault.Unsupported, "git is not installed").
+			WithHint("install git 2.38 or newer: sudo apt-get install git")
 	}
 	g := &Git{program: path, user: user}
 	out, err := g.run(ctx, call{args: []string{"version"}, env: cleanEnv()})
@@ -45,7 +46,8 @@ func Find(ctx context.Context, path string, user Env) (*Git, error) {
 		return nil, fault.Wrap(err, "ask %s for its version", path)
 	}
 	if v, ok := parseVersion(string(out)); !ok || v[0] < oldest[0] || v[0] == oldest[0] && v[1] < oldest[1] {
-		return nil, fault.New(fault.Unsupported, "%s is %q, and 2.38 is the oldest that can be used", path, clip(strings.TrimSpace(string(out)))).
+		return nil, fault.New(fault.Unsupported, "%s is %q, and 2.38 is the oldest that can be used", path,
+			clip(strings.TrimSpace(string(out)))).
 			WithHint("install a newer git")
 	}
 	return g, nil
@@ -55,7 +57,8 @@ func Find(ctx context.Context, path string, user Env) (*Git, error) {
 func look(path string) string {
 	for _, dir := range filepath.SplitList(path) {
 		name := filepath.Join(dir, "git")
-		if info, err := os.Stat(name); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		if info, err := os.Stat(name); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() &&
+			info.Mode()&0o111 != 0 {
 			return name
 		}
 	}

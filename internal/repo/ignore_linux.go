@@ -138,7 +138,8 @@ func (g *ignoreRules) carry(f *os.File, dir string) error {
 	}
 	g.files, g.bytes = g.files+1, g.bytes+len(text)
 	if g.files > limit.RuleFiles || g.bytes > limit.RuleBytes {
-		return fault.New(fault.TooLarge, "the work tree has more than %d files of ignore rules, or %d bytes of them", limit.RuleFiles, limit.RuleBytes).
+		return fault.New(fault.TooLarge, "the work tree has more than %d files of ignore rules, or %d bytes of them",
+			limit.RuleFiles, limit.RuleBytes).
 			WithHint("find them with: find . -name .gitignore")
 	}
 	return fault.Wrap(g.theirs.put(dir, text), "copy ignore rules")
@@ -182,8 +183,10 @@ func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer,
 		return nil, fault.Wrap(err, "make a place for ignore rules")
 	}
 	cleanup.Push(ig.dir.Close)
-	c := call{args: []string{"check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"}, dir: at, memory: d.limits.Memory, cpu: min(d.limits.cpu(), limit.RuleWork),
-		env: append(deskEnv(d.dir, setting{key: "core.excludesFile", value: excludes}), "GIT_WORK_TREE="+at, "GIT_LITERAL_PATHSPECS=0")}
+	c := call{args: []string{"check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"}, dir: at, memory: d.limits.Memory,
+		cpu: min(d.limits.cpu(), limit.RuleWork),
+		env: append(deskEnv(d.dir, setting{key: "core.excludesFile", value: excludes}), "GIT_WORK_TREE="+at,
+			"GIT_LITERAL_PATHSPECS=0")}
 	ig.cmd = d.git.command(ctx, c)
 	if ig.in, err = ig.cmd.StdinPipe(); err != nil {
 		return nil, fault.Wrap(err, "make a pipe")
@@ -246,7 +249,9 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 		return context.Cause(ctx)
 	case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE):
 		// Rules may be crafted so that matching them does not end.
-		return fault.New(fault.TooLarge, "git gave up on the ignore rules: they take more than %d seconds of processor time, or too much memory", limit.RuleWork).
+		return fault.New(fault.TooLarge,
+			"git gave up on the ignore rules: they take more than %d seconds of processor time, or too much memory",
+			limit.RuleWork).
 			Because(err).WithHint("find them with: find . -name .gitignore")
 	}
 	return err

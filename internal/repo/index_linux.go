@@ -80,7 +80,8 @@ func (x *index) after(t time.Time) time.Time {
 
 // treeOf gives the tree of a commit.
 func (r *Repo) treeOf(ctx context.Context, commit OID) (OID, error) {
-	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + "^{tree}"}})
+	out, err := r.user(ctx,
+		call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + "^{tree}"}})
 	if err != nil {
 		return "", fault.Wrap(err, "look for the tree of %s", commit)
 	}
@@ -104,5 +105,6 @@ func writeIndex(to *os.Root, data []byte, t time.Time) error {
 
 // statOf is what the index keeps of a stat.
 func statOf(st *unix.Stat_t) stat {
-	return stat{mtime: uint32(st.Mtim.Sec), ctime: uint32(st.Ctim.Sec), ctimeNsec: uint32(st.Ctim.Nsec), ino: uint32(st.Ino), size: st.Size}
+	return stat{mtime: uint32(st.Mtim.Sec), ctime: uint32(st.Ctim.Sec), ctimeNsec: uint32(st.Ctim.Nsec),
+		ino: uint32(st.Ino), size: st.Size}
 }

@@ -101,7 +101,8 @@ func (x *index) encode(ctx context.Context, f Format) ([]byte, error) {
 
 func (e *indexEntry) append(out []byte) ([]byte, error) {
 	begin := len(out)
-	for _, n := range []uint32{e.stat.ctime, e.stat.ctimeNsec, e.stat.mtime, 0, 0, e.stat.ino, uint32(e.mode), e.uid, e.gid, sizeOf(e.stat.size)} {
+	for _, n := range []uint32{e.stat.ctime, e.stat.ctimeNsec, e.stat.mtime, 0, 0, e.stat.ino, uint32(e.mode), e.uid,
+		e.gid, sizeOf(e.stat.size)} {
 		out = binary.BigEndian.AppendUint32(out, n)
 	}
 	out, err := hex.AppendDecode(out, []byte(e.id))
@@ -326,7 +327,8 @@ func (x *index) apply(ctx context.Context, changes []treeChange, top OID, uid, g
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		i, found := slices.BinarySearchFunc(old, c.path, func(e indexEntry, p string) int { return strings.Compare(e.path, p) })
+		i, found := slices.BinarySearchFunc(old, c.path,
+			func(e indexEntry, p string) int { return strings.Compare(e.path, p) })
 		out.entries, old = append(out.entries, old[:i]...), old[i:]
 		if found != (c.old != 0) || found && (old[0].id != c.oldID || old[0].mode != c.old) {
 			return nil, fault.New(fault.Invalid, "the index that is to be built upon is of another tree: %q", clip(c.path))

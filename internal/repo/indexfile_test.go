@@ -73,10 +73,12 @@ func TestATreeWithoutEntries(t *testing.T) {
 	}
 	blob := l.run(l.top, "rev-parse", "HEAD:a.txt")
 	within := l.rawTree("40000 "+strings.TrimSpace(empty)+" e", "100644 "+blob+" f")
-	commit := l.rawTree("40000 "+l.run(l.top, "rev-parse", string(within)+"^{tree}")+" d", "40000 "+l.run(l.top, "rev-parse", "HEAD:dir")+" k")
+	commit := l.rawTree("40000 "+l.run(l.top, "rev-parse", string(within)+"^{tree}")+" d",
+		"40000 "+l.run(l.top, "rev-parse", "HEAD:dir")+" k")
 	b := l.begin(r, commit)
 	b.clean()
-	plain := l.rawTree("40000 "+l.run(l.top, "rev-parse", string(l.rawTree("100644 "+blob+" f"))+"^{tree}")+" d", "40000 "+l.run(l.top, "rev-parse", "HEAD:dir")+" k")
+	plain := l.rawTree("40000 "+l.run(l.top, "rev-parse", string(l.rawTree("100644 "+blob+" f"))+"^{tree}")+" d",
+		"40000 "+l.run(l.top, "rev-parse", "HEAD:dir")+" k")
 	if got := b.sh("write-tree"); got != l.run(l.top, "rev-parse", string(plain)+"^{tree}") {
 		t.Error("the tree that git writes of it is not the one that the files make")
 	}
@@ -128,7 +130,8 @@ func FuzzAlternates(f *testing.F) {
 
 // Whatever address a repository has, no password of it is in what comes along.
 func FuzzAddress(f *testing.F) {
-	for _, s := range []string{"https://u:p@h/x?y#z", "git@h:x", "ext::x", "ssh://u:p@h/", "https://[::1]/x", "C:\\x", "file:///x::y"} {
+	for _, s := range []string{"https://u:p@h/x?y#z", "git@h:x", "ext::x", "ssh://u:p@h/", "https://[::1]/x", "C:\\x",
+		"file:///x::y"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -58,7 +58,8 @@ func (r *Repo) inside(ctx context.Context, i Inside) error {
 	w.skeleton("ref: "+string(i.Branch)+"\n", configText(r.Format, i.Moved, allowed(lines, i.Identity)), refs)
 	w.borrow(filepath.Join(r.Common, "objects"), i.Objects)
 	w.carry(r.Common)
-	entry := fmt.Sprintf("%s %s coppice <coppice@localhost> %d +0000\tcoppice: the sandbox begins here\n", OID("").orNull(r.Format), i.Commit, r.opt.Now().Unix())
+	entry := fmt.Sprintf("%s %s coppice <coppice@localhost> %d +0000\tcoppice: the sandbox begins here\n", OID("").
+		orNull(r.Format), i.Commit, r.opt.Now().Unix())
 	w.file("logs/HEAD", entry, 0o644)
 	w.file("logs/"+string(i.Branch), entry, 0o644)
 	if w.err != nil {
@@ -135,7 +136,8 @@ type insideRefs struct {
 
 func (r *Repo) insideRefs(ctx context.Context, gitDir string) (insideRefs, error) {
 	all := insideRefs{map[Ref]OID{}, map[Ref]Ref{}}
-	out, err := r.at(ctx, gitDir, "for-each-ref", "--format=%(objectname) %(refname) %(symref)", "refs/heads/", "refs/tags/", "refs/remotes/")
+	out, err := r.at(ctx, gitDir, "for-each-ref", "--format=%(objectname) %(refname) %(symref)", "refs/heads/",
+		"refs/tags/", "refs/remotes/")
 	if err != nil {
 		return all, fault.Wrap(err, "list the references of %s", gitDir)
 	}

@@ -27,7 +27,9 @@ func (l *lab) begin(r *Repo, commits ...OID) *box {
 	for _, c := range commits {
 		got := s.lay(c)
 		dir := l.t.TempDir()
-		if err := r.Index(ctx, Index{Written: got, Before: index, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), To: l.root(dir)}); err != nil {
+		if err := r.Index(ctx,
+			Index{Written: got, Before: index, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
+				To: l.root(dir)}); err != nil {
 			l.t.Fatal(err)
 		}
 		var err error
@@ -82,8 +84,12 @@ func TestAFreshStatusReadsNoFile(t *testing.T) {
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
 		r := l.open()
-		one := l.madeUp(map[string]leaf{"a": {ModeFile, "one"}, "d/e/b": {ModeExecutable, "two"}, "d/c": {ModeFile, ""}, "l": {ModeLink, "a"}, "g": {ModeFile, "goes"}, "m": {ModeSubmodule, "1"}}, 1_600_000_000)
-		two := l.madeUp(map[string]leaf{"a": {ModeFile, "one"}, "d/e/b": {ModeExecutable, "new"}, "d/c": {ModeFile, ""}, "l": {ModeLink, "d"}, "n": {ModeFile, "new"}, "m": {ModeSubmodule, "2"}}, 1_600_000_100)
+		one := l.madeUp(
+			map[string]leaf{"a": {ModeFile, "one"}, "d/e/b": {ModeExecutable, "two"}, "d/c": {ModeFile, ""},
+				"l": {ModeLink, "a"}, "g": {ModeFile, "goes"}, "m": {ModeSubmodule, "1"}}, 1_600_000_000)
+		two := l.madeUp(
+			map[string]leaf{"a": {ModeFile, "one"}, "d/e/b": {ModeExecutable, "new"}, "d/c": {ModeFile, ""},
+				"l": {ModeLink, "d"}, "n": {ModeFile, "new"}, "m": {ModeSubmodule, "2"}}, 1_600_000_100)
 		b := l.begin(r, one, two)
 		b.clean()
 		if tree := b.sh("write-tree"); tree != l.run(l.top, "rev-parse", string(two)+"^{tree}") {
@@ -126,8 +132,12 @@ func TestTheIndexOfATreeWithChangesOnIt(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
-	base := l.madeUp(map[string]leaf{"a": {ModeFile, "one"}, "b": {ModeFile, "two"}, "g": {ModeFile, "goes"}, "d/x": {ModeFile, "x"}}, 1_600_000_000)
-	start := l.madeUp(map[string]leaf{"a": {ModeFile, "eno"}, "b": {ModeFile, "two"}, "n": {ModeFile, "new"}, "d": {ModeFile, "x"}}, 1_600_000_000)
+	base := l.madeUp(
+		map[string]leaf{"a": {ModeFile, "one"}, "b": {ModeFile, "two"}, "g": {ModeFile, "goes"}, "d/x": {ModeFile, "x"}},
+		1_600_000_000)
+	start := l.madeUp(
+		map[string]leaf{"a": {ModeFile, "eno"}, "b": {ModeFile, "two"}, "n": {ModeFile, "new"}, "d": {ModeFile, "x"}},
+		1_600_000_000)
 	for _, from := range []bool{false, true} {
 		s := l.stack(r)
 		i := Index{Commit: base, To: l.root(l.t.TempDir())}
@@ -176,8 +186,10 @@ func TestAnIndexIsOnlyBuiltOnThatOfItsTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.lay(b)
-	for _, wrong := range [][]byte{nil, before[:len(before)-1], append(slices.Clone(before[:20]), before[21:]...), before} {
-		if err := r.Index(ctx, Index{Written: s.again(c), Before: wrong, To: l.root(t.TempDir())}); !fault.Is(err, fault.Invalid) {
+	for _, wrong := range [][]byte{nil, before[:len(before)-1],
+		append(slices.Clone(before[:20]), before[21:]...), before} {
+		if err := r.Index(ctx,
+			Index{Written: s.again(c), Before: wrong, To: l.root(t.TempDir())}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -206,10 +218,13 @@ func TestGitWorksInside(t *testing.T) {
 		before := l.state()
 		b := l.begin(r, r.Head.Commit)
 		b.clean()
-		if refs := b.sh("for-each-ref", "--format=%(refname)"); refs != "refs/heads/coppice/fix\nrefs/heads/main\nrefs/heads/side\nrefs/remotes/origin/HEAD\nrefs/remotes/origin/main\nrefs/tags/v1" {
+		if refs := b.sh("for-each-ref",
+			"--format=%(refname)"); refs != "refs/heads/coppice/fix\nrefs/heads/main\nrefs/heads/side\nrefs/remotes/origin/HEAD\nrefs/remotes/origin/main\nrefs/tags/v1" {
 			t.Errorf("references inside:\n%s", refs)
 		}
-		if s := b.sh("symbolic-ref", "HEAD") + b.sh("log", "-g", "-1", "--format=%gs") + b.sh("describe") + b.sh("rev-parse", "--abbrev-ref", "origin"); s != "refs/heads/coppice/fixcoppice: the sandbox begins herev1origin/main" {
+		if s := b.sh("symbolic-ref", "HEAD") + b.sh("log", "-g", "-1", "--format=%gs") + b.sh("describe") +
+			b.sh("rev-parse", "--abbrev-ref",
+				"origin"); s != "refs/heads/coppice/fixcoppice: the sandbox begins herev1origin/main" {
 			t.Errorf("%q", s)
 		}
 		l.file(b.dir, "a.txt", "inside\n")
@@ -278,7 +293,8 @@ func TestWhatOfTheConfigurationComesAlong(t *testing.T) {
 		{"branch.main.merge", "refs/heads/main"},
 		{"branch.main.description", "two\nlines\t\"and\\more\""},
 		{"include.path", filepath.Join(l.home, "included")},
-		{"core.gitProxy", secret}, {"pager.log", secret}, {"lfs.url", "https://u:" + secret + "@h"}, {"sendemail.smtppass", secret},
+		{"core.gitProxy", secret}, {"pager.log", secret}, {"lfs.url", "https://u:" + secret + "@h"},
+		{"sendemail.smtppass", secret},
 	} {
 		l.run(l.top, "config", "--add", kv[0], kv[1])
 	}
@@ -295,12 +311,14 @@ func TestWhatOfTheConfigurationComesAlong(t *testing.T) {
 		`remote.ssh.url=ssh://git@example.org/r.git remote.scp.url=git@example.org:r.git remote.path.url=/srv/a b\"c".git remote.a.b "x\y".url=/x core.hookspath=.husky core.autocrlf=input diff.algorithm=histogram ` +
 		`merge.conflictstyle=diff3 user.email=here@example.org submodule.m.url=https://h/m submodule.n.update=rebase branch.main.remote=origin branch.main.merge=refs/heads/main branch.main.description=two
 lines	"and\more" remote.inc.url=https://h/inc core.eol=lf core.trustctime=false`
-	if got := strings.TrimSpace(strings.ReplaceAll(b.sh("config", "--local", "--list", "-z"), "\x00", " ")); normal(got) != normal(want) {
+	if got := strings.TrimSpace(strings.ReplaceAll(b.sh("config", "--local", "--list", "-z"), "\x00", " ")); normal(
+		got) != normal(want) {
 		t.Errorf("the configuration inside is\n%s\nwant\n%s", got, want)
 	}
 	dir := t.TempDir()
 	l.inside(r, Inside{Branch: fix, Commit: r.Head.Commit, Moved: true, Identity: true, To: l.root(dir)})
-	for key, want := range map[string]string{"core.checkStat": "minimal", "user.name": "User", "user.email": "here@example.org"} {
+	for key, want := range map[string]string{"core.checkStat": "minimal", "user.name": "User",
+		"user.email": "here@example.org"} {
 		if got := l.run(dir, "config", "--file", "config", "--get-all", key); got != want {
 			t.Errorf("%s is %q", key, got)
 		}
@@ -369,7 +387,8 @@ func TestRepositoriesOfOtherForms(t *testing.T) {
 		l.file(l.top, "dir/b.txt", "second\n")
 		l.commit(l.top, "second")
 		dir := t.TempDir()
-		linked, shallow, borrower, super := filepath.Join(dir, "linked"), filepath.Join(dir, "shallow"), filepath.Join(dir, "bor # \xffrower"), filepath.Join(dir, "super")
+		linked, shallow, borrower, super := filepath.Join(dir, "linked"), filepath.Join(dir, "shallow"),
+			filepath.Join(dir, "bor # \xffrower"), filepath.Join(dir, "super")
 		l.run(l.top, "worktree", "add", "-q", "-b", "linked", linked)
 		l.run(dir, "clone", "-q", "--depth=1", "file://"+l.top, shallow)
 		l.run(dir, "clone", "-q", "--shared", l.top, borrower)
@@ -378,7 +397,8 @@ func TestRepositoriesOfOtherForms(t *testing.T) {
 		l.run(dir, "init", "-q", "--object-format="+string(f), super)
 		l.run(super, "submodule", "--quiet", "add", l.top, "lib/sub")
 		l.commit(super, "sub")
-		for top, dirs := range map[string]int{linked: 1, shallow: 1, borrower: 2, again: 3, super: 2, filepath.Join(super, "lib/sub"): 1} {
+		for top, dirs := range map[string]int{linked: 1, shallow: 1, borrower: 2, again: 3, super: 2,
+			filepath.Join(super, "lib/sub"): 1} {
 			at := *l
 			at.top = top
 			r := at.open()
@@ -429,7 +449,8 @@ func TestSubmodulesInside(t *testing.T) {
 		b.clean()
 		b.sh("-c", "protocol.allow=never", "submodule", "--quiet", "update", "--init", "--recursive")
 		b.clean()
-		if got, err := os.ReadFile(filepath.Join(b.dir, "x/mid/low/a.txt")); err != nil || string(got) != "one\ntwo\nthree\n" {
+		if got, err := os.ReadFile(filepath.Join(b.dir, "x/mid/low/a.txt")); err != nil ||
+			string(got) != "one\ntwo\nthree\n" {
 			t.Errorf("%q %v", got, err)
 		}
 		if s := b.sh("submodule", "status", "--recursive"); strings.Contains(s, "-") || strings.Contains(s, "+") {

@@ -46,7 +46,8 @@ func (r *Repo) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fault.New(fault.Conflict, "something is applied to %s already", r.Top).WithHint("wait until it is done, and try again")
+			return nil, fault.New(fault.Conflict, "something is applied to %s already", r.Top).
+				WithHint("wait until it is done, and try again")
 		}
 		return nil, fault.Wrap(err, "lock %s", r.Dir)
 	}
@@ -69,7 +70,8 @@ func (r *Repo) writeJournal(j journal) error {
 	if err != nil {
 		return err
 	}
-	return fault.Wrap(vfs.WriteFile(r.opt.FS, filepath.Join(r.Dir, journalName), append(b, '\n')), "write down what is applied")
+	return fault.Wrap(vfs.WriteFile(r.opt.FS, filepath.Join(r.Dir, journalName), append(b, '\n')),
+		"write down what is applied")
 }
 
 // readJournal gives what an apply left, or nil.
@@ -85,8 +87,10 @@ func (r *Repo) readJournal() (*journal, error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&j); err != nil || j.Version != journalVersion {
-		return nil, fault.New(fault.Version, "%s is of an apply that this version does not know", filepath.Join(r.Dir, journalName)).
-			Because(err).WithHint("use the version of coppice that wrote it, or restore the work tree with git and remove the file")
+		return nil, fault.New(fault.Version, "%s is of an apply that this version does not know",
+			filepath.Join(r.Dir, journalName)).
+			Because(err).
+			WithHint("use the version of coppice that wrote it, or restore the work tree with git and remove the file")
 	}
 	for _, id := range []OID{j.Old, j.Tree} {
 		if _, err := ParseOID(string(id)); err != nil {
@@ -108,7 +112,8 @@ func (r *Repo) takeIndex() error {
 	}
 	err := vfs.Link(r.opt.FS, text, name)
 	if errors.Is(err, fs.ErrExist) {
-		err = fault.New(fault.Conflict, "another git works on %s", r.Top).WithHint("wait until it is done; where none runs, remove %s", name)
+		err = fault.New(fault.Conflict, "another git works on %s", r.Top).
+			WithHint("wait until it is done; where none runs, remove %s", name)
 	}
 	return fault.Wrap(errors.Join(err, vfs.Remove(r.opt.FS, text)), "lock the index of %s", r.Top)
 }

@@ -47,7 +47,8 @@ func dirWithIndex(t *testing.T) string {
 func landed(t *testing.T, what, dir string) {
 	t.Helper()
 	r := &Repo{Top: dir, Dir: dir, opt: Options{FS: vfs.OS()}}
-	if index, err := os.ReadFile(filepath.Join(dir, indexName)); err != nil || string(index) != "old" && string(index) != "new" {
+	if index, err := os.ReadFile(filepath.Join(dir, indexName)); err != nil || string(index) != "old" &&
+		string(index) != "new" {
 		t.Errorf("%s: the index is %q, %v", what, index, err)
 	}
 	if _, err := r.readJournal(); err != nil {
@@ -72,7 +73,8 @@ func TestJournal_SurvivesACrash(t *testing.T) {
 	calls := 0
 	disk.OnCall = func(op vfs.Op) {
 		calls++
-		for i, how := range []vfs.Crash{vfs.Kill, {}, {Names: 100}, {Data: 100}, vfs.PowerLoss(uint64(calls)), vfs.PowerLoss(uint64(1000 + calls))} {
+		for i, how := range []vfs.Crash{vfs.Kill, {}, {Names: 100}, {Data: 100}, vfs.PowerLoss(uint64(calls)),
+			vfs.PowerLoss(uint64(1000 + calls))} {
 			at := filepath.Join(clones, fmt.Sprint(calls, "-", i))
 			if err := disk.CrashClone(at, how); err != nil {
 				t.Error(err)

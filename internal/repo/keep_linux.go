@@ -21,7 +21,9 @@ func (r *Repo) keep(ctx context.Context, d *desk, tip OID, known []OID) error {
 	for _, k := range known {
 		fmt.Fprintf(&want, "^%s\n", k)
 	}
-	out, err := d.run(ctx, call{args: []string{"pack-objects", "-q", "--revs", "--window=0", "--non-empty", filepath.Join(d.dir, "out")}, stdin: strings.NewReader(want.String())})
+	out, err := d.run(ctx,
+		call{args: []string{"pack-objects", "-q", "--revs", "--window=0", "--non-empty", filepath.Join(d.dir, "out")},
+			stdin: strings.NewReader(want.String())})
 	if err != nil {
 		return fault.Wrap(err, "pack what is to be kept")
 	}

@@ -30,13 +30,16 @@ var ctx = context.Background()
 func newLab(t testing.TB, format Format) *lab {
 	t.Helper()
 	dir := t.TempDir()
-	l := &lab{t: t, home: filepath.Join(dir, "home"), top: filepath.Join(dir, "repo"), scratch: filepath.Join(dir, "scratch"), format: format}
+	l := &lab{t: t, home: filepath.Join(dir, "home"), top: filepath.Join(dir, "repo"),
+		scratch: filepath.Join(dir, "scratch"), format: format}
 	for _, d := range []string{l.home, l.top, l.scratch} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.file(l.home, ".gitconfig", "[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow = always\n[gc]\n\tauto = 0\n")
+	l.file(l.home, ".gitconfig",
+		"[user]\n\tname = User\n\temail = user@example.org\n[init]\n\tdefaultBranch = main\n[protocol \"file\"]\n\tallow "+
+			"= always\n[gc]\n\tauto = 0\n")
 	g, err := Find(ctx, "", Env{Home: l.home, Path: os.Getenv("PATH")})
 	if err != nil {
 		t.Skip("needs git: ", err)
@@ -63,7 +66,9 @@ func (l *lab) run(dir string, args ...string) string {
 func (l *lab) try(dir string, stdin []byte, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(stdin)
-	cmd.Env = append([]string{"HOME=" + l.home, "PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "LC_ALL=C", "GIT_AUTHOR_DATE=1700000000 +0000", "GIT_COMMITTER_DATE=1700000000 +0000"}, moreEnv...)
+	cmd.Env = append(
+		[]string{"HOME=" + l.home, "PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "LC_ALL=C",
+			"GIT_AUTHOR_DATE=1700000000 +0000", "GIT_COMMITTER_DATE=1700000000 +0000"}, moreEnv...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
@@ -112,7 +117,8 @@ func (l *lab) commit(dir, text string) OID {
 // open opens the user's repository.
 func (l *lab) open() *Repo {
 	l.t.Helper()
-	r, err := Open(ctx, l.git, l.top, Options{Scratch: l.scratch, Now: func() time.Time { return time.Unix(1_700_000_000, 0) }})
+	r, err := Open(ctx, l.git, l.top,
+		Options{Scratch: l.scratch, Now: func() time.Time { return time.Unix(1_700_000_000, 0) }})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -148,7 +154,9 @@ func (l *lab) accept(r *Repo, dir string) Accepted {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	got, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^"+string(base))), Ref: fix, Base: base, To: fix, Old: old, Message: "accept"})
+	got, err := r.Accept(ctx,
+		Accept{Bundle: bytes.NewReader(l.bundle(dir, "coppice/fix", "^"+string(base))), Ref: fix, Base: base, To: fix,
+			Old: old, Message: "accept"})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -177,7 +185,8 @@ func (l *lab) sound() {
 func (l *lab) state() string {
 	l.t.Helper()
 	var b strings.Builder
-	b.WriteString(l.run(l.top, "for-each-ref") + l.run(l.top, "ls-files", "-s") + l.run(l.top, "status", "--porcelain", "--ignored") + l.run(l.top, "rev-parse", "HEAD"))
+	b.WriteString(l.run(l.top, "for-each-ref") + l.run(l.top, "ls-files", "-s") +
+		l.run(l.top, "status", "--porcelain", "--ignored") + l.run(l.top, "rev-parse", "HEAD"))
 	packs, err := filepath.Glob(filepath.Join(l.top, ".git/objects/pack/*"))
 	if err != nil {
 		l.t.Fatal(err)

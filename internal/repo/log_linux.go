@@ -43,12 +43,14 @@ func (r *Repo) Commits(ctx context.Context, from, to OID, most int) (all []Commi
 	}
 	defer d.close(&err)
 	want := map[OID]bool{}
-	err = d.lines(ctx, call{args: []string{"rev-list", "--reverse", "--topo-order", "--max-count=" + strconv.Itoa(most), "--end-of-options", string(to), "^" + string(from)}}, func(l string) error {
-		id, err := ParseOID(l)
-		want[id] = true
-		all = append(all, Commit{ID: id})
-		return err
-	})
+	err = d.lines(ctx,
+		call{args: []string{"rev-list", "--reverse", "--topo-order", "--max-count=" + strconv.Itoa(most), "--end-of-options",
+			string(to), "^" + string(from)}}, func(l string) error {
+			id, err := ParseOID(l)
+			want[id] = true
+			all = append(all, Commit{ID: id})
+			return err
+		})
 	if err != nil {
 		return nil, fault.Wrap(hostile(err, "git does not list the commits"), "list the commits")
 	}

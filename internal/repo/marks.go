@@ -55,7 +55,8 @@ func marks(c Change, before, after []byte) []Mark {
 	if m, is := manifests[base(c.Path)]; is && c.Mode != 0 && m.changed(before, after) {
 		mark(KindBuild, m.why)
 	}
-	if n := base(c.Path); n == "head" && pointer(after) || n == "config" && bytes.Contains(bytes.ToLower(after), []byte("[core")) {
+	if n := base(c.Path); n == "head" && pointer(after) || n == "config" &&
+		bytes.Contains(bytes.ToLower(after), []byte("[core")) {
 		mark(KindRepository, "git would take a directory with it for a repository")
 	}
 	return all
@@ -106,9 +107,15 @@ type manifest struct {
 }
 
 var manifests = map[string]manifest{
-	"package.json":   {"the scripts or tools in it changed, which npm and others run", jsonChanged("scripts", "bin", "main", "type", "config", "gypfile", "workspaces", "packageManager", "engines", "husky", "lint-staged", "pre-commit", "simple-git-hooks", "overrides", "resolutions", "pnpm", "eslintConfig", "babel", "jest", "mocha", "imports")},
-	"pyproject.toml": {"the part of it changed that says what builds and tests the project", tomlChanged("project", "project.optional-dependencies", "project.urls", "dependency-groups", "tool.black", "tool.isort", "tool.ruff", "tool.ruff.lint", "tool.mypy")},
-	"cargo.toml":     {"the part of it changed that says what builds the project", tomlChanged("dependencies", "dev-dependencies", "build-dependencies", "features", "workspace.dependencies")},
+	"package.json": {"the scripts or tools in it changed, which npm and others run",
+		jsonChanged("scripts", "bin", "main", "type", "config", "gypfile", "workspaces", "packageManager", "engines", "husky",
+			"lint-staged", "pre-commit", "simple-git-hooks", "overrides", "resolutions", "pnpm", "eslintConfig", "babel", "jest",
+			"mocha", "imports")},
+	"pyproject.toml": {"the part of it changed that says what builds and tests the project",
+		tomlChanged("project", "project.optional-dependencies", "project.urls", "dependency-groups", "tool.black",
+			"tool.isort", "tool.ruff", "tool.ruff.lint", "tool.mypy")},
+	"cargo.toml": {"the part of it changed that says what builds the project",
+		tomlChanged("dependencies", "dev-dependencies", "build-dependencies", "features", "workspace.dependencies")},
 }
 
 // jsonChanged compares the keys of an object. What cannot be read has changed, and so has

@@ -33,15 +33,27 @@ func kinds(c Change, before, after string) string {
 func TestMarksOfPaths(t *testing.T) {
 	t.Parallel()
 	for p, want := range map[string]string{
-		"main.go": "", "README.md": "", "docs/makefiles.md": "", "src/build.go": "", "a/.gitignore": "", "hooks.go": "", "src/environment.ts": "", "x/claude.txt": "", "vscode/x": "", "index.js": "", "a/headline": "",
-		".gitattributes": "git", "a/.gitattributes": "git", ".GITMODULES": "git", "GITATT~1": "git", ".lfsconfig": "git", ".g\u200citattributes": "git",
-		"CLAUDE.md": "agent", "a/b/claude.MD": "agent", "AGENTS.md ": "agent", "GEMINI.md": "agent", ".claude/settings.json": "agent", ".CLAUDE/x/y": "agent", "CLAUDE~1": "agent", ".codex/config.toml": "agent", ".gemini": "agent", ".cursor/rules/x.mdc": "agent", ".cursorrules": "agent", ".mcp.json": "agent", "opencode.json": "agent", ".github/copilot-instructions.md": "agent",
-		".vscode/tasks.json": "editor", ".idea/x": "editor", ".devcontainer/devcontainer.json": "editor", "x.code-workspace": "editor", ".exrc": "editor",
-		".envrc": "shell", "sub/.envrc": "shell", ".env": "shell", ".env.local": "shell", "flake.nix": "shell", ".mise.toml": "shell",
-		".github/workflows/ci.yml": "ci", ".GitHub/Workflows/ci.yml": "ci", ".gitlab-ci.yml": "ci", "Jenkinsfile": "ci", ".circleci/config.yml": "ci", "a/action.yml": "ci", "CODEOWNERS": "ci",
+		"main.go": "", "README.md": "", "docs/makefiles.md": "", "src/build.go": "", "a/.gitignore": "", "hooks.go": "",
+		"src/environment.ts": "", "x/claude.txt": "", "vscode/x": "", "index.js": "", "a/headline": "",
+		".gitattributes": "git", "a/.gitattributes": "git", ".GITMODULES": "git", "GITATT~1": "git", ".lfsconfig": "git",
+		".g\u200citattributes": "git",
+		"CLAUDE.md":            "agent", "a/b/claude.MD": "agent", "AGENTS.md ": "agent", "GEMINI.md": "agent",
+		".claude/settings.json": "agent", ".CLAUDE/x/y": "agent", "CLAUDE~1": "agent", ".codex/config.toml": "agent",
+		".gemini": "agent", ".cursor/rules/x.mdc": "agent", ".cursorrules": "agent", ".mcp.json": "agent",
+		"opencode.json": "agent", ".github/copilot-instructions.md": "agent",
+		".vscode/tasks.json": "editor", ".idea/x": "editor", ".devcontainer/devcontainer.json": "editor",
+		"x.code-workspace": "editor", ".exrc": "editor",
+		".envrc": "shell", "sub/.envrc": "shell", ".env": "shell", ".env.local": "shell", "flake.nix": "shell",
+		".mise.toml":               "shell",
+		".github/workflows/ci.yml": "ci", ".GitHub/Workflows/ci.yml": "ci", ".gitlab-ci.yml": "ci", "Jenkinsfile": "ci",
+		".circleci/config.yml": "ci", "a/action.yml": "ci", "CODEOWNERS": "ci",
 		".pre-commit-config.yaml": "hook", ".husky/pre-commit": "hook", "hooks/pre-commit": "hook",
-		"Makefile": "build", "GNUmakefile": "build", "a/b.mk": "build", "CMakeLists.txt": "build", "justfile": "build", "setup.py": "build", "build.rs": "build", "a/conftest.py": "build", "tox.ini": "build", ".npmrc": "build", "Rakefile": "build", "build.gradle": "build", "pom.xml": "build", ".cargo/config.toml": "build", "vite.config.ts": "build", "x.csproj": "build", "Makefile:ads": "build", `a\Makefile`: "build",
-		"Dockerfile": "container", "Dockerfile.dev": "container", "docker-compose.yml": "container", "compose.yaml": "container",
+		"Makefile": "build", "GNUmakefile": "build", "a/b.mk": "build", "CMakeLists.txt": "build", "justfile": "build",
+		"setup.py": "build", "build.rs": "build", "a/conftest.py": "build", "tox.ini": "build", ".npmrc": "build",
+		"Rakefile": "build", "build.gradle": "build", "pom.xml": "build", ".cargo/config.toml": "build",
+		"vite.config.ts": "build", "x.csproj": "build", "Makefile:ads": "build", `a\Makefile`: "build",
+		"Dockerfile": "container", "Dockerfile.dev": "container", "docker-compose.yml": "container",
+		"compose.yaml": "container",
 		"coppice.yaml": "policy", "x/commondir": "repository", "x/packed-refs": "repository",
 	} {
 		if got := kinds(Change{Status: 'M', Path: p, OldMode: ModeFile, Mode: ModeFile}, "a", "b"); got != want {
@@ -79,12 +91,14 @@ func TestMarksOfContents(t *testing.T) {
 		{added, "package.json", ``, `{"name":"x"}`, ""},
 		{added, "package.json", ``, `{"scripts":{"test":"x"}}`, "build"},
 		{Change{Status: 'D', OldMode: ModeFile}, "package.json", `{"scripts":{"test":"x"}}`, ``, ""},
-		{change, "pyproject.toml", "[project]\nversion = 1\n[build-system]\nrequires = []\n", "[project]\nversion = 2\n\n[build-system]\nrequires = []\n", ""},
+		{change, "pyproject.toml", "[project]\nversion = 1\n[build-system]\nrequires = []\n",
+			"[project]\nversion = 2\n\n[build-system]\nrequires = []\n", ""},
 		{change, "pyproject.toml", "[project]\n", "[project]\n[build-system]\nbuild-backend = 'x'\n", "build"},
 		{change, "pyproject.toml", "[project]\n", "build-system.build-backend = 'x'\n[project]\n", "build"},
 		{change, "pyproject.toml", "[project]\n", "[project]\n [\"build-system\"] # ]\nx = 1\n", "build"},
 		{change, "pyproject.toml", "[project]\nx = 1\n", "[project]\nx = '''\n[project]\n'''\n", "build"},
-		{change, "Cargo.toml", "[package]\nname='x'\n[dependencies]\n", "[package]\nname='x'\n[dependencies]\nserde='1'\n", ""},
+		{change, "Cargo.toml", "[package]\nname='x'\n[dependencies]\n",
+			"[package]\nname='x'\n[dependencies]\nserde='1'\n", ""},
 		{change, "Cargo.toml", "[package]\nname='x'\n", "[package]\nname='x'\nbuild='x.rs'\n", "build"},
 		{added, "x/HEAD", "", "ref: refs/heads/main\n", "repository"},
 		{added, "x/head", "", strings.Repeat("ab", 20) + "\n", "repository"},
@@ -107,7 +121,8 @@ func TestMarksOfContents(t *testing.T) {
 func TestMarksOfLinks(t *testing.T) {
 	t.Parallel()
 	for target, marked := range map[string]bool{
-		"x": false, "dir/x": false, "../x": false, "./x": false, "../../x": true, "..": false, "../..": true, "/etc/passwd": true, "x/../../y": true, "x/..": true, "../.git/config": true, "../.GIT": true, "../git~1/hooks": true,
+		"x": false, "dir/x": false, "../x": false, "./x": false, "../../x": true, "..": false, "../..": true,
+		"/etc/passwd": true, "x/../../y": true, "x/..": true, "../.git/config": true, "../.GIT": true, "../git~1/hooks": true,
 		"": true, "a\x00b": true, `..\x`: true, "../a/b/c": false, ".//x": false, "../.gitignore": false,
 	} {
 		if got := kinds(Change{Status: 'A', Path: "dir/link", Mode: ModeLink}, "", target); (got == "link") != marked {
@@ -210,7 +225,8 @@ func TestTheIndexOfRulesIsOfTheRules(t *testing.T) {
 }
 
 func BenchmarkMarks(b *testing.B) {
-	c := Change{Status: 'M', Path: "src/github.com/somebody/something/internal/thing/file.go", OldMode: ModeFile, Mode: ModeFile}
+	c := Change{Status: 'M', Path: "src/github.com/somebody/something/internal/thing/file.go", OldMode: ModeFile,
+		Mode: ModeFile}
 	for b.Loop() {
 		marks(c, nil, nil)
 	}

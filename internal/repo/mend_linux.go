@@ -91,7 +91,9 @@ func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, 
 	if err := r.copyIndex(); err != nil {
 		return saved, err
 	}
-	if _, err := r.private(ctx, call{args: []string{"update-index", "-z", "--index-info"}, stdin: bytes.NewReader(indexInfo(changes, r.Format))}); err != nil {
+	if _, err := r.private(ctx,
+		call{args: []string{"update-index", "-z", "--index-info"},
+			stdin: bytes.NewReader(indexInfo(changes, r.Format))}); err != nil {
 		return saved, err
 	}
 	var back bytes.Buffer
@@ -100,7 +102,8 @@ func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, 
 			back.WriteString(c.Path + "\x00")
 		}
 	}
-	if _, err := r.private(ctx, call{args: []string{"checkout-index", "-f", "-u", "-q", "-z", "--stdin"}, stdin: &back}); err != nil {
+	if _, err := r.private(ctx,
+		call{args: []string{"checkout-index", "-f", "-u", "-q", "-z", "--stdin"}, stdin: &back}); err != nil {
 		return saved, err
 	}
 	r.step("restored")
@@ -131,7 +134,8 @@ func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, 
 			}
 			h := (&walk{format: r.Format}).begin(int64(len(target)))
 			h.Write([]byte(target))
-			if id := OID(hex.EncodeToString(h.Sum(nil))); id == c.ID && c.Mode == ModeLink || id == c.OldID && c.OldMode == ModeLink {
+			if id := OID(hex.EncodeToString(h.Sum(nil))); id == c.ID && c.Mode == ModeLink || id == c.OldID &&
+				c.OldMode == ModeLink {
 				clear = append(clear, c.Path)
 			} else {
 				odd = append(odd, c.Path)

@@ -69,7 +69,8 @@ func ParseRef(s string) (Ref, error) {
 // ParseBranch gives the reference of a branch called by its short name.
 func ParseBranch(short string) (Ref, error) {
 	if short == "HEAD" || strings.HasPrefix(short, "refs/") {
-		return "", fault.New(fault.Invalid, "%q is no name for a branch", clip(short)).WithHint("use a name like coppice/fix-auth")
+		return "", fault.New(fault.Invalid, "%q is no name for a branch", clip(short)).
+			WithHint("use a name like coppice/fix-auth")
 	}
 	return ParseRef("refs/heads/" + short)
 }
@@ -145,7 +146,8 @@ func badName(name string) string {
 // applied; Invalid where not.
 func CheckPath(p string) error {
 	if why := badPath(p); why != "" {
-		return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(p), why).WithHint("name it from the top of the work tree on, as in src/main.go")
+		return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(p), why).
+			WithHint("name it from the top of the work tree on, as in src/main.go")
 	}
 	return nil
 }
@@ -159,7 +161,8 @@ func ParsePerson(s string) (Person, error) {
 	email, end, closed := strings.Cut(rest, ">")
 	p := Person{strings.TrimSpace(name), strings.TrimSpace(email)}
 	if why := p.bad(); why != "" || !ok || !closed || strings.TrimSpace(end) != "" {
-		return Person{}, fault.New(fault.Invalid, "%q is nobody whom git could write down", clip(s)).WithHint("write it as in: Ada Lovelace <ada@example.org>")
+		return Person{}, fault.New(fault.Invalid, "%q is nobody whom git could write down", clip(s)).
+			WithHint("write it as in: Ada Lovelace <ada@example.org>")
 	}
 	return p, nil
 }
@@ -167,7 +170,8 @@ func ParsePerson(s string) (Person, error) {
 // bad says why git could not write the person down, or "".
 func (p Person) bad() string {
 	for _, s := range []string{p.Name, p.Email} {
-		if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '<' || r == '>' || r == utf8.RuneError }) {
+		if strings.ContainsFunc(s,
+			func(r rune) bool { return r < ' ' || r == 0x7f || r == '<' || r == '>' || r == utf8.RuneError }) {
 			return "it has a control character, < or >"
 		}
 		if strings.Trim(s, " .,:;\"'") == "" {

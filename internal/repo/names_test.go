@@ -13,16 +13,21 @@ import (
 func TestReferencesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
-		"", "HEAD", "main", "refs", "refs/", "refs/heads", "refs/heads/", "refs/heads//x", "refs/heads/x/", "refs/heads/-x", "refs/heads/.x", "refs/heads/x.lock", "refs/heads/x.lock/y",
-		"refs/heads/a..b", "refs/heads/a b", "refs/heads/a~b", "refs/heads/a^b", "refs/heads/a:b", "refs/heads/a?b", "refs/heads/a*b", "refs/heads/a[b", `refs/heads/a\b`, "refs/heads/a@{b", "refs/heads/@", "refs/heads/a.",
-		"refs/heads/a\nb", "refs/heads/a\x00b", "refs/heads/a\x1b[31m", "refs/heads/a\x7f", "refs/heads/\xff", "refs/heads/a\u202eb", "refs/heads/a\u200cb", "refs/heads/a\u3164", "refs/heads/\u2800", "refs/heads/a\ufe0fb", "refs/../config", "../refs/heads/x", "/refs/heads/x",
+		"", "HEAD", "main", "refs", "refs/", "refs/heads", "refs/heads/", "refs/heads//x", "refs/heads/x/", "refs/heads/-x",
+		"refs/heads/.x", "refs/heads/x.lock", "refs/heads/x.lock/y",
+		"refs/heads/a..b", "refs/heads/a b", "refs/heads/a~b", "refs/heads/a^b", "refs/heads/a:b", "refs/heads/a?b",
+		"refs/heads/a*b", "refs/heads/a[b", `refs/heads/a\b`, "refs/heads/a@{b", "refs/heads/@", "refs/heads/a.",
+		"refs/heads/a\nb", "refs/heads/a\x00b", "refs/heads/a\x1b[31m", "refs/heads/a\x7f", "refs/heads/\xff",
+		"refs/heads/a\u202eb", "refs/heads/a\u200cb", "refs/heads/a\u3164", "refs/heads/\u2800", "refs/heads/a\ufe0fb",
+		"refs/../config", "../refs/heads/x", "/refs/heads/x",
 		"refs/heads/" + strings.Repeat("x", 200),
 	} {
 		if _, err := ParseRef(s); err == nil {
 			t.Errorf("%q is taken", s)
 		}
 	}
-	for _, s := range []string{"refs/heads/main", "refs/heads/coppice/fix-auth", "refs/coppice/x/1", "refs/heads/ä", "refs/heads/a@b", "refs/heads/a.b"} {
+	for _, s := range []string{"refs/heads/main", "refs/heads/coppice/fix-auth", "refs/coppice/x/1", "refs/heads/ä",
+		"refs/heads/a@b", "refs/heads/a.b"} {
 		if _, err := ParseRef(s); err != nil {
 			t.Error(err)
 		}
@@ -59,7 +64,8 @@ func TestPrintable_ReplacesWhatIsNotSeen(t *testing.T) {
 
 // spellings are names that some file system takes for .git.
 var spellings = []string{
-	".git", ".GIT", ".Git", ".git ", ".git.", ".git...", ".git . ", "git~1", "GIT~1", "git~2", ".g\u200cit", "\u200d.git", ".git\ufeff", ".g\u202ei\u206at", ".git:stream", ".git::$INDEX_ALLOCATION",
+	".git", ".GIT", ".Git", ".git ", ".git.", ".git...", ".git . ", "git~1", "GIT~1", "git~2", ".g\u200cit", "\u200d.git",
+	".git\ufeff", ".g\u202ei\u206at", ".git:stream", ".git::$INDEX_ALLOCATION",
 	`x\.git`, `.git\config`, "a\\.GIT\\b", ".gıt", ".gİt", "git~1 ", ".\u00adgit",
 }
 
@@ -72,12 +78,14 @@ func TestEverySpellingOfDotGitIsRefused(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []string{"git", ".gitignore", ".github/x", "a.git", ".git-x", "gitx~1", ".gitt", "x/.gitattributes", "git~", "~1", "git~x", "ġit"} {
+	for _, p := range []string{"git", ".gitignore", ".github/x", "a.git", ".git-x", "gitx~1", ".gitt", "x/.gitattributes",
+		"git~", "~1", "git~x", "ġit"} {
 		if why := badPath(p); why != "" {
 			t.Errorf("%q is refused: %s", p, why)
 		}
 	}
-	for _, p := range []string{"", "/", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/", "./a", ".", "a/.", "a\x00b", strings.Repeat("x", 256), strings.Repeat("a/", 3000) + "x"} {
+	for _, p := range []string{"", "/", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/", "./a", ".", "a/.", "a\x00b",
+		strings.Repeat("x", 256), strings.Repeat("a/", 3000) + "x"} {
 		if badPath(p) == "" {
 			t.Errorf("%q is taken", clip(p))
 		}
@@ -93,7 +101,8 @@ func TestFolding(t *testing.T) {
 		word := rapid.SampledFrom([]string{".git", ".gitmodules", "CLAUDE.md", ".vscode", "Makefile"}).Draw(t, "word")
 		for _, c := range word {
 			for range rapid.IntRange(0, 2).Draw(t, "between") {
-				b.WriteRune(rapid.SampledFrom([]rune{0x200c, 0x200d, 0x200e, 0x200f, 0x202a, 0x202e, 0x206a, 0x206f, 0xfeff}).Draw(t, "unseen"))
+				b.WriteRune(rapid.SampledFrom([]rune{0x200c, 0x200d, 0x200e, 0x200f, 0x202a, 0x202e, 0x206a, 0x206f, 0xfeff}).
+					Draw(t, "unseen"))
 			}
 			if rapid.Bool().Draw(t, "upper") {
 				b.WriteString(strings.ToUpper(string(c)))
@@ -101,7 +110,8 @@ func TestFolding(t *testing.T) {
 				b.WriteRune(c)
 			}
 		}
-		b.WriteString(strings.Repeat(rapid.SampledFrom([]string{".", " ", ""}).Draw(t, "tail"), rapid.IntRange(0, 3).Draw(t, "times")))
+		b.WriteString(
+			strings.Repeat(rapid.SampledFrom([]string{".", " ", ""}).Draw(t, "tail"), rapid.IntRange(0, 3).Draw(t, "times")))
 		b.WriteString(rapid.SampledFrom([]string{"", ":x", "::$DATA"}).Draw(t, "stream"))
 		if fold(b.String()) != strings.ToLower(word) {
 			t.Fatalf("%q folds to %q", b.String(), fold(b.String()))
@@ -146,9 +156,11 @@ func FuzzReadBundle(f *testing.F) {
 
 func FuzzParsers(f *testing.F) {
 	id, none := strings.Repeat("ab", 20), strings.Repeat("0", 40)
-	f.Add(":100644 100755 " + id + " " + id + " M\x00a\x00:100644 100644 " + id + " " + id + " R090\x00b\x00c\x001\t2\ta\x003\t4\t\x00b\x00c\x00")
+	f.Add(":100644 100755 " + id + " " + id + " M\x00a\x00:100644 100644 " + id + " " + id +
+		" R090\x00b\x00c\x001\t2\ta\x003\t4\t\x00b\x00c\x00")
 	f.Add(":000000 120000 " + none + " " + id + " A\x00.git/x\x00")
-	f.Add("1 .M N... 100644 100644 100644 " + id + " " + id + " a b\x002 R. N... 100644 100644 100644 " + id + " " + id + " R100 x\x00y\x00? z\x00")
+	f.Add("1 .M N... 100644 100644 100644 " + id + " " + id + " a b\x002 R. N... 100644 100644 100644 " + id + " " + id +
+		" R100 x\x00y\x00? z\x00")
 	f.Add(id + "\x00a\x00b\x00")
 	f.Add(id + " blob 3\nabc\n" + id + " blob 0\n\n")
 	f.Add("worktree /x\x00HEAD " + id + "\x00branch refs/heads/x\x00\x00")
@@ -184,7 +196,8 @@ func FuzzParsers(f *testing.F) {
 			}
 			out = rest
 		}
-		if text, err := rewrite([]byte(s), OID(id), OID(id), "c <c> 1 +0000"); err == nil && !bytes.HasPrefix(text, []byte("tree "+id+"\nparent "+id+"\nauthor ")) {
+		if text, err := rewrite([]byte(s), OID(id), OID(id), "c <c> 1 +0000"); err == nil &&
+			!bytes.HasPrefix(text, []byte("tree "+id+"\nparent "+id+"\nauthor ")) {
 			t.Errorf("%q", text)
 		}
 	})

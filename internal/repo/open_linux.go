@@ -39,8 +39,9 @@ type Limits struct {
 
 // DefaultLimits are the limits where none are given.
 var DefaultLimits = Limits{
-	Input: limit.BundleBytes, Objects: limit.TreeEntries, Object: limit.ObjectBytes, Total: limit.ObjectsBytes, Changes: limit.TreeChanges,
-	Patch: limit.DeltaBytes, Memory: limit.GitMemory, Work: limit.GitSeconds * time.Second,
+	Input: limit.BundleBytes, Objects: limit.TreeEntries, Object: limit.ObjectBytes, Total: limit.ObjectsBytes,
+	Changes: limit.TreeChanges,
+	Patch:   limit.DeltaBytes, Memory: limit.GitMemory, Work: limit.GitSeconds * time.Second,
 }
 
 func (l Limits) or(d Limits) Limits {
@@ -128,9 +129,12 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 		return strings.TrimSuffix(string(out), "\n"), err
 	}
 	known := []string{"--is-bare-repository", "--is-inside-work-tree", "--is-shallow-repository", "--show-object-format"}
-	if all, err := ask(append(slices.Clip(known), "--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-superproject-working-tree")...); err == nil {
+	if all, err := ask(
+		append(slices.Clip(known), "--show-toplevel", "--absolute-git-dir", "--git-common-dir",
+			"--show-superproject-working-tree")...); err == nil {
 		// A repository in another one, and a newline anywhere, make it more lines.
-		if l := strings.Split(all, "\n"); len(l) == 7 && l[0] == "false" && l[1] == "true" && (Format(l[3]) == SHA1 || Format(l[3]) == SHA256) {
+		if l := strings.Split(all, "\n"); len(l) == 7 && l[0] == "false" && l[1] == "true" &&
+			(Format(l[3]) == SHA1 || Format(l[3]) == SHA256) {
 			r.Shallow, r.Format = l[2] == "true", Format(l[3])
 			r.Top, r.Dir, r.Common = l[4], l[5], l[6]
 			r.Linked = r.Dir != r.Common
@@ -146,7 +150,8 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 	case len(f) != 4:
 		return fault.New(fault.Internal, "git says %q of %s", clip(facts), dir)
 	case f[0] == "true" || f[1] != "true":
-		return fault.New(fault.Unsupported, "%s is in no work tree of a repository, but in a bare one or in its git directory", dir).
+		return fault.New(fault.Unsupported,
+			"%s is in no work tree of a repository, but in a bare one or in its git directory", dir).
 			WithHint("clone it, and work in the clone: git clone %s", dir)
 	case Format(f[3]) != SHA1 && Format(f[3]) != SHA256:
 		return fault.New(fault.Unsupported, "%s names its objects by %q", dir, clip(f[3]))
@@ -156,7 +161,8 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 	for _, w := range []struct {
 		to   *string
 		flag string
-	}{{&r.Top, "--show-toplevel"}, {&r.Dir, "--absolute-git-dir"}, {&r.Common, "--git-common-dir"}, {&super, "--show-superproject-working-tree"}} {
+	}{{&r.Top, "--show-toplevel"}, {&r.Dir, "--absolute-git-dir"}, {&r.Common, "--git-common-dir"},
+		{&super, "--show-superproject-working-tree"}} {
 		if *w.to, err = ask(w.flag); err != nil {
 			return fault.Wrap(err, "find the repository of %s", dir)
 		}
@@ -183,7 +189,8 @@ func notFound(dir string, err error) error {
 // refusePartial: objects that are missing would have to be fetched, and nothing is
 // fetched here.
 func (r *Repo) refusePartial(ctx context.Context) error {
-	out, err := r.user(ctx, call{args: []string{"config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`}})
+	out, err := r.user(ctx,
+		call{args: []string{"config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`}})
 	if code(err) == 1 && len(out) == 0 {
 		return nil
 	}
@@ -216,7 +223,8 @@ func (r *Repo) head(ctx context.Context) (h Head, err error) {
 func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
 	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", rev + "^{commit}"}})
 	if code(err) > 0 {
-		return "", fault.New(fault.NotFound, "%q names no commit of %s", clip(rev), r.Top).WithHint("list the branches with: git branch -a")
+		return "", fault.New(fault.NotFound, "%q names no commit of %s", clip(rev), r.Top).
+			WithHint("list the branches with: git branch -a")
 	}
 	if err != nil {
 		return "", fault.Wrap(err, "look for %q", clip(rev))

@@ -25,13 +25,15 @@ func TestARepositoryIsFoundFromWithin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Top != l.top || r.Dir != filepath.Join(l.top, ".git") || r.Common != r.Dir || r.Linked || r.Submodule || r.Shallow || r.Format != SHA1 {
+	if r.Top != l.top || r.Dir != filepath.Join(l.top, ".git") || r.Common != r.Dir || r.Linked || r.Submodule ||
+		r.Shallow || r.Format != SHA1 {
 		t.Errorf("%+v", r)
 	}
 	if r.Head.Branch != "refs/heads/main" || string(r.Head.Commit) != l.run(l.top, "rev-parse", "HEAD") {
 		t.Errorf("%+v", r.Head)
 	}
-	for rev, want := range map[string]bool{"main": true, "HEAD~0": true, "nothing": false, "-h": false, "--git-dir": false, "HEAD^{tree}": false} {
+	for rev, want := range map[string]bool{"main": true, "HEAD~0": true, "nothing": false, "-h": false, "--git-dir": false,
+		"HEAD^{tree}": false} {
 		if _, err := r.Commit(ctx, rev); (err == nil) != want || err != nil && !fault.Is(err, fault.NotFound) {
 			t.Errorf("%q: %v", rev, err)
 		}
@@ -55,7 +57,8 @@ func TestWhatIsNoRepositoryToWorkInIsRefused(t *testing.T) {
 	l.file(dir, "broken/.git", "gitdir: /nowhere\n")
 	l.run(l.top, "init", "-q", "--bare", "within")
 	for name, kind := range map[string]fault.Kind{
-		"bare": fault.Unsupported, "unborn": fault.Unsupported, "partial": fault.Unsupported, "plain": fault.NotFound, "broken": fault.NotFound,
+		"bare": fault.Unsupported, "unborn": fault.Unsupported, "partial": fault.Unsupported, "plain": fault.NotFound,
+		"broken":        fault.NotFound,
 		l.top + "/.git": fault.Unsupported, l.top + "/within": fault.Unsupported,
 	} {
 		if !filepath.IsAbs(name) {
@@ -70,7 +73,8 @@ func TestWhatIsNoRepositoryToWorkInIsRefused(t *testing.T) {
 		if err := os.Chown(l.top, 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(ctx, l.git, l.top, Options{Scratch: l.scratch}); !fault.Is(err, fault.Denied) || !strings.Contains(fault.HintOf(err), "safe.directory") {
+		if _, err := Open(ctx, l.git, l.top, Options{Scratch: l.scratch}); !fault.Is(err, fault.Denied) ||
+			!strings.Contains(fault.HintOf(err), "safe.directory") {
 			t.Errorf("somebody else's: %v", err)
 		}
 	}
@@ -111,11 +115,13 @@ func TestGitIsFoundOnceAndOldOnesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	l := &lab{t: t}
 	for version, ok := range map[string]bool{
-		"git version 2.37.9": false, "git version 2.38.0": true, "git version 3.0.0-rc1": true, "git version 2.39.5 (Apple Git-154)": true,
-		"git version 1.99.0": false, "git version two": false, "": false,
+		"git version 2.37.9": false, "git version 2.38.0": true, "git version 3.0.0-rc1": true,
+		"git version 2.39.5 (Apple Git-154)": true,
+		"git version 1.99.0":                 false, "git version two": false, "": false,
 	} {
 		p := l.program(dir, "git", "#!/bin/sh\necho '"+version+"'\n")
-		if _, err := Find(ctx, "", Env{Path: "relative::" + dir}); (err == nil) != ok || err != nil && !fault.Is(err, fault.Unsupported) {
+		if _, err := Find(ctx, "", Env{Path: "relative::" + dir}); (err == nil) != ok || err != nil &&
+			!fault.Is(err, fault.Unsupported) {
 			t.Errorf("%q: %v", version, err)
 		}
 		os.Remove(p)
@@ -131,8 +137,10 @@ func TestGitIsBoundedAndCancelled(t *testing.T) {
 	dir := t.TempDir()
 	l := &lab{t: t}
 	pid := filepath.Join(dir, "pid")
-	g := &Git{program: l.program(dir, "git", "#!/bin/sh\ncase $1 in flood) while :; do echo xxxxxxxxxxxxxxxx; done;; hang) sleep 1000 & echo $! >"+pid+".new; mv "+pid+".new "+pid+"; wait;; "+
-		"limits) ulimit -d; ulimit -t; ulimit -c;; env) env;; say) printf 'a\\033[31mb\\nc' >&2; exit 3;; esac\n")}
+	g := &Git{program: l.program(dir, "git",
+		"#!/bin/sh\ncase $1 in flood) while :; do echo xxxxxxxxxxxxxxxx; done;; hang) sleep 1000 & echo $! >"+pid+".new; mv "+
+			pid+".new "+pid+"; wait;; "+
+			"limits) ulimit -d; ulimit -t; ulimit -c;; env) env;; say) printf 'a\\033[31mb\\nc' >&2; exit 3;; esac\n")}
 	if _, err := g.run(ctx, call{args: []string{"flood"}, most: 1000, env: cleanEnv()}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a flood: %v", err)
 	}
@@ -155,7 +163,8 @@ func TestGitIsBoundedAndCancelled(t *testing.T) {
 			break
 		}
 	}
-	out, err := g.run(ctx, call{args: []string{"limits"}, env: cleanEnv(), memory: 1 << 30, cpu: 7, stdin: strings.NewReader("")})
+	out, err := g.run(ctx,
+		call{args: []string{"limits"}, env: cleanEnv(), memory: 1 << 30, cpu: 7, stdin: strings.NewReader("")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +174,8 @@ func TestGitIsBoundedAndCancelled(t *testing.T) {
 	if !errors.As(err, &ge) || ge.Code != 3 || ge.Stderr != "a?[31mb c" {
 		t.Errorf("%+v", ge)
 	}
-	if out, err = g.run(ctx, call{args: []string{"env"}, env: deskEnv("/desk")}); err != nil || bytes.Contains(out, []byte(os.Getenv("HOME")+"\n")) {
+	if out, err = g.run(ctx, call{args: []string{"env"}, env: deskEnv("/desk")}); err != nil ||
+		bytes.Contains(out, []byte(os.Getenv("HOME")+"\n")) {
 		t.Errorf("%s %v", out, err)
 	}
 }
@@ -214,7 +224,9 @@ func TestABombIsRefusedWithinTheLimits(t *testing.T) {
 		pack = append(pack, unhex(base[i])<<4|unhex(base[i+1]))
 	}
 	pack = append(pack, deflate(delta)...)
-	_, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(append(b[:at:at], append(pack, sha1sum(pack)...)...)), Ref: fix, Base: r.Head.Commit, To: fix})
+	_, err := r.Accept(ctx,
+		Accept{Bundle: bytes.NewReader(append(b[:at:at], append(pack, sha1sum(pack)...)...)), Ref: fix,
+			Base: r.Head.Commit, To: fix})
 	if !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
@@ -248,7 +260,8 @@ func TestDifferences(t *testing.T) {
 		}
 		b.WriteString(" " + string(rune('0'+c.Added)) + string(rune('0'+c.Deleted)) + ";")
 	}
-	want := "A 000000 100644  .gitattributes 20;M 100644 100644  a.txt 21;A 000000 100644  binary binary 00;R 100644 100644 dir/b.txt dir/c \t\n.txt 00;A 000000 120000  link 10;A 000000 100755  run 10;"
+	want := "A 000000 100644  .gitattributes 20;M 100644 100644  a.txt 21;A 000000 100644  binary binary 00;R 100644 " +
+		"100644 dir/b.txt dir/c \t\n.txt 00;A 000000 120000  link 10;A 000000 100755  run 10;"
 	if b.String() != want {
 		t.Errorf("the changes are\n%q\nwant\n%q", b.String(), want)
 	}
@@ -297,7 +310,9 @@ func TestARepositoryWithAStrangePath(t *testing.T) {
 
 // A desk that a mischievous user's configuration, environment or templates would change.
 func TestNothingOfOurEnvironmentComesToGit(t *testing.T) {
-	for _, kv := range []string{"GIT_DIR=/nowhere", "GIT_INDEX_FILE=/nowhere", "GIT_OBJECT_DIRECTORY=/nowhere", "GIT_EXEC_PATH=/nowhere", "GIT_EXTERNAL_DIFF=false", "GIT_TRACE=1", "GIT_CONFIG_PARAMETERS='core.bare'='true'", "GIT_NAMESPACE=x", "GIT_DIFF_OPTS=-u0", "GIT_REPLACE_REF_BASE=refs/x", "GIT_PAGER=false"} {
+	for _, kv := range []string{"GIT_DIR=/nowhere", "GIT_INDEX_FILE=/nowhere", "GIT_OBJECT_DIRECTORY=/nowhere",
+		"GIT_EXEC_PATH=/nowhere", "GIT_EXTERNAL_DIFF=false", "GIT_TRACE=1", "GIT_CONFIG_PARAMETERS='core.bare'='true'",
+		"GIT_NAMESPACE=x", "GIT_DIFF_OPTS=-u0", "GIT_REPLACE_REF_BASE=refs/x", "GIT_PAGER=false"} {
 		k, v, _ := strings.Cut(kv, "=")
 		t.Setenv(k, v)
 	}

@@ -93,19 +93,20 @@ func (r *Repo) ReadRecord(ctx context.Context, commit OID) (sizes map[string]int
 	}
 	defer d.close(&err)
 	sizes = map[string]int64{}
-	err = d.records(ctx, call{args: []string{"ls-tree", "-l", "-z", "--full-tree", string(commit)}, most: 64 << 10}, 0, func(s string) error {
-		head, name, ok := strings.Cut(s, "\t")
-		f := strings.Fields(head)
-		if !ok || len(f) != 4 || f[0] != ModeFile.String() || badPath(name) != "" {
-			return fault.New(fault.Invalid, "%s is no record: it has more than plain files", commit)
-		}
-		n, err := strconv.ParseInt(f[3], 10, 64)
-		if err != nil {
-			return fault.New(fault.Invalid, "%s is no record: a file of it is missing", commit)
-		}
-		sizes[name] = n
-		return nil
-	})
+	err = d.records(ctx, call{args: []string{"ls-tree", "-l", "-z", "--full-tree", string(commit)}, most: 64 << 10}, 0,
+		func(s string) error {
+			head, name, ok := strings.Cut(s, "\t")
+			f := strings.Fields(head)
+			if !ok || len(f) != 4 || f[0] != ModeFile.String() || badPath(name) != "" {
+				return fault.New(fault.Invalid, "%s is no record: it has more than plain files", commit)
+			}
+			n, err := strconv.ParseInt(f[3], 10, 64)
+			if err != nil {
+				return fault.New(fault.Invalid, "%s is no record: a file of it is missing", commit)
+			}
+			sizes[name] = n
+			return nil
+		})
 	if err != nil {
 		return nil, hostile(err, "git does not read the record")
 	}
@@ -123,7 +124,8 @@ func (r *Repo) ReadFile(ctx context.Context, commit OID, name string, most int64
 		return err
 	}
 	defer d.close(&err)
-	id, err := d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + ":" + name}})
+	id, err := d.oid(ctx,
+		call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + ":" + name}})
 	if code(err) > 0 {
 		return fault.New(fault.NotFound, "%s has no file %s", commit, name)
 	}
@@ -141,7 +143,8 @@ func (r *Repo) User(ctx context.Context) (Person, error) {
 
 // Parents gives the parents of a commit.
 func (r *Repo) Parents(ctx context.Context, commit OID) ([]OID, error) {
-	out, err := r.user(ctx, call{args: []string{"rev-list", "--parents", "--max-count=1", "--end-of-options", string(commit), "--"}})
+	out, err := r.user(ctx,
+		call{args: []string{"rev-list", "--parents", "--max-count=1", "--end-of-options", string(commit), "--"}})
 	if err != nil {
 		return nil, fault.Wrap(err, "look at %s", commit)
 	}

@@ -22,15 +22,18 @@ func TestARecordIsACommitOfItsFiles(t *testing.T) {
 	for _, format := range []Format{SHA1, SHA256} {
 		l := newLab(t, format)
 		r := l.open()
-		first, err := r.Record(ctx, Record{Files: files("z.md", "report\n", "a.json", "{}\n"), Message: "propose fix", To: record})
+		first, err := r.Record(ctx,
+			Record{Files: files("z.md", "report\n", "a.json", "{}\n"), Message: "propose fix", To: record})
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := r.Record(ctx, Record{Files: files("a.json", "{\"n\": 2}\n"), Message: "again", Parents: []OID{first}, To: record, Old: first})
+		second, err := r.Record(ctx,
+			Record{Files: files("a.json", "{\"n\": 2}\n"), Message: "again", Parents: []OID{first}, To: record, Old: first})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.run(l.top, "log", "--format=%an %ae %s", string(record)); got != "User user@example.org again\nUser user@example.org propose fix" {
+		if got := l.run(l.top, "log", "--format=%an %ae %s",
+			string(record)); got != "User user@example.org again\nUser user@example.org propose fix" {
 			t.Error(got)
 		}
 		if got := l.run(l.top, "show", string(first)+":z.md"); got != "report" {
@@ -67,13 +70,17 @@ func TestARecordThatIsRefusedLeavesNothing(t *testing.T) {
 	}{
 		"it is there already": {Record{Files: files("a", "2"), Message: "m", To: record}, fault.Conflict},
 		"it has moved":        {Record{Files: files("a", "2"), Message: "m", To: record, Old: r.Head.Commit}, fault.Conflict},
-		"checked out":         {Record{Files: files("a", "2"), Message: "m", To: r.Head.Branch, Old: r.Head.Commit}, fault.Conflict},
-		"no message":          {Record{Files: files("a", "2"), Message: " ", To: record, Old: first}, fault.Invalid},
-		"a name twice":        {Record{Files: files("a", "2", "a", "3"), Message: "m", To: record, Old: first}, fault.Invalid},
-		"a path":              {Record{Files: files("a/b", "2"), Message: "m", To: record, Old: first}, fault.Invalid},
-		"git's own":           {Record{Files: files(".git", "2"), Message: "m", To: record, Old: first}, fault.Invalid},
-		"a forged author":     {Record{Files: files("a", "2"), Message: "m", To: record, Old: first, Author: Person{"x\nparent y", "e@x"}}, fault.Invalid},
-		"no reference":        {Record{Files: files("a", "2"), Message: "m", To: "HEAD"}, fault.Invalid},
+		"checked out": {Record{Files: files("a", "2"), Message: "m", To: r.Head.Branch, Old: r.Head.Commit},
+			fault.Conflict},
+		"no message": {Record{Files: files("a", "2"), Message: " ", To: record, Old: first}, fault.Invalid},
+		"a name twice": {Record{Files: files("a", "2", "a", "3"), Message: "m", To: record, Old: first},
+			fault.Invalid},
+		"a path":    {Record{Files: files("a/b", "2"), Message: "m", To: record, Old: first}, fault.Invalid},
+		"git's own": {Record{Files: files(".git", "2"), Message: "m", To: record, Old: first}, fault.Invalid},
+		"a forged author": {
+			Record{Files: files("a", "2"), Message: "m", To: record, Old: first, Author: Person{"x\nparent y", "e@x"}},
+			fault.Invalid},
+		"no reference": {Record{Files: files("a", "2"), Message: "m", To: "HEAD"}, fault.Invalid},
 	} {
 		if _, err := r.Record(ctx, tt.rec); !fault.Is(err, tt.kind) {
 			t.Errorf("%s: %v", name, err)
@@ -93,7 +100,8 @@ func TestWhatIsNoRecordIsNotReadAsOne(t *testing.T) {
 		t.Error(err)
 	}
 	var b bytes.Buffer
-	for name, kind := range map[string]fault.Kind{"nothing": fault.NotFound, "dir": fault.Invalid, "../x": fault.Invalid, ".git": fault.Invalid, "a.txt": fault.Invalid} {
+	for name, kind := range map[string]fault.Kind{"nothing": fault.NotFound, "dir": fault.Invalid, "../x": fault.Invalid,
+		".git": fault.Invalid, "a.txt": fault.Invalid} {
 		if err := r.ReadFile(ctx, r.Head.Commit, name, 3, &b); !fault.Is(err, kind) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -22,7 +22,8 @@ func (r *Repo) settable(ctx context.Context, ref Ref, old OID) error {
 		return err
 	}
 	if at, is := trees[ref]; is {
-		return fault.New(fault.Conflict, "%s is checked out in %s", ref.Short(), at).WithHint("check out another branch there: git -C %s switch -", at)
+		return fault.New(fault.Conflict, "%s is checked out in %s", ref.Short(), at).
+			WithHint("check out another branch there: git -C %s switch -", at)
 	}
 	now, err := r.tip(ctx, ref)
 	if err == nil && now != old {
@@ -59,13 +60,16 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 		return nil
 	}
 	// A git that is killed here leaves its lock of the reference.
-	_, err := r.user(context.WithoutCancel(ctx), call{args: []string{"update-ref", "-m", message, "--create-reflog", "--", string(ref), string(to), string(old.orNull(r.Format))}})
+	_, err := r.user(context.WithoutCancel(ctx),
+		call{args: []string{"update-ref", "-m", message, "--create-reflog", "--", string(ref), string(to),
+			string(old.orNull(r.Format))}})
 	if code(err) > 0 {
 		now, _ := r.tip(ctx, ref)
 		if now != old {
 			return moved(ref, now, old).Because(err)
 		}
-		return fault.New(fault.Conflict, "git does not set %s", ref.Short()).Because(err).WithHint("see what git says above; a branch called like a part of this one stands in its way")
+		return fault.New(fault.Conflict, "git does not set %s", ref.Short()).Because(err).
+			WithHint("see what git says above; a branch called like a part of this one stands in its way")
 	}
 	if err != nil {
 		return fault.Wrap(err, "set %s", ref.Short())

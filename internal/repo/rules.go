@@ -43,33 +43,56 @@ var rules = []rule{
 	{KindGit, "git follows it when it checks files out, compares or fetches", []string{
 		".gitattributes", ".gitmodules", ".gitconfig", ".lfsconfig", ".gitinclude"}},
 	{KindHook, "runs when somebody commits, merges or pushes", []string{
-		".pre-commit-config.y*ml", ".pre-commit-hooks.y*ml", ".husky/", ".githooks/", "githooks/", "hooks/", "lefthook.*", ".lefthook.*", "lefthook-local.*",
+		".pre-commit-config.y*ml", ".pre-commit-hooks.y*ml", ".husky/", ".githooks/", "githooks/", "hooks/", "lefthook.*",
+		".lefthook.*", "lefthook-local.*",
 		".lintstagedrc*", "lint-staged.config.*", ".overcommit.yml", ".simple-git-hooks.*"}},
 	{KindAgent, "tells agents what to do, which tools to start, or what they may", []string{
-		"claude.md", "claude.local.md", ".claude/", ".claude.json", "agents.md", "agents.override.md", "agent.md", ".agents/", ".codex/", "gemini.md", ".gemini/", "qwen.md", ".qwen/",
-		".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules", ".clinerules/", ".roo/", ".roorules*", ".roomodes", ".kilocode/", ".aider*", ".mcp.json", "mcp.json",
-		"opencode.json", "opencode.jsonc", ".opencode/", ".continue/", ".continuerules", ".amazonq/", ".kiro/", ".junie/", ".goosehints", ".goose/", "crush.json", ".crush.json", ".crush/",
-		".augment/", ".augment-guidelines", ".trae/", ".factory/", "warp.md", "skill.md", "copilot-instructions.md", ".github/instructions/", ".github/prompts/", ".github/chatmodes/", ".github/agents/"}},
+		"claude.md", "claude.local.md", ".claude/", ".claude.json", "agents.md", "agents.override.md", "agent.md", ".agents/",
+		".codex/", "gemini.md", ".gemini/", "qwen.md", ".qwen/",
+		".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules", ".clinerules/", ".roo/", ".roorules*",
+		".roomodes", ".kilocode/", ".aider*", ".mcp.json", "mcp.json",
+		"opencode.json", "opencode.jsonc", ".opencode/", ".continue/", ".continuerules", ".amazonq/", ".kiro/", ".junie/",
+		".goosehints", ".goose/", "crush.json", ".crush.json", ".crush/",
+		".augment/", ".augment-guidelines", ".trae/", ".factory/", "warp.md", "skill.md", "copilot-instructions.md",
+		".github/instructions/", ".github/prompts/", ".github/chatmodes/", ".github/agents/"}},
 	{KindEditor, "an editor runs or obeys it when the directory is opened", []string{
-		".vscode/", ".idea/", ".devcontainer/", ".devcontainer.json", ".zed/", ".fleet/", ".vs/", ".theia/", ".nova/", ".helix/", "*.code-workspace", "*.sublime-project",
-		".exrc", ".vimrc", ".lvimrc", ".nvimrc", ".nvim.lua", ".dir-locals*.el", ".projectile", ".clangd", ".ycm_extra_conf.py", ".gdbinit", ".lldbinit"}},
+		".vscode/", ".idea/", ".devcontainer/", ".devcontainer.json", ".zed/", ".fleet/", ".vs/", ".theia/", ".nova/",
+		".helix/", "*.code-workspace", "*.sublime-project",
+		".exrc", ".vimrc", ".lvimrc", ".nvimrc", ".nvim.lua", ".dir-locals*.el", ".projectile", ".clangd",
+		".ycm_extra_conf.py", ".gdbinit", ".lldbinit"}},
 	{KindShell, "a shell, or what watches it, runs it in the directory", []string{
-		".envrc", ".env", ".env.*", ".mise.toml", "mise.toml", ".mise/", ".tool-versions", ".autoenv", ".autoenv.zsh", "flake.nix", "shell.nix", "default.nix", "devenv.nix", "devbox.json",
+		".envrc", ".env", ".env.*", ".mise.toml", "mise.toml", ".mise/", ".tool-versions", ".autoenv", ".autoenv.zsh",
+		"flake.nix", "shell.nix", "default.nix", "devenv.nix", "devbox.json",
 		".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".zprofile", ".tmux.conf", ".inputrc"}},
 	{KindCI, "runs where the forge runs things, with its secrets, or says who must review", []string{
-		".github/workflows/", ".github/actions/", "action.yml", "action.yaml", "codeowners", ".gitlab-ci*.y*ml", ".gitlab/", ".gitea/", ".forgejo/", ".circleci/", ".buildkite/", ".woodpecker*", ".drone.y*ml", ".travis.y*ml",
-		"jenkinsfile*", "azure-pipelines*.y*ml", ".azure-pipelines/", "bitbucket-pipelines.y*ml", "appveyor.y*ml", ".appveyor.y*ml", "cloudbuild*.y*ml", "buildspec*.y*ml", ".cirrus.*", ".semaphore/", ".teamcity/", "renovate.json*", "dependabot.y*ml"}},
+		".github/workflows/", ".github/actions/", "action.yml", "action.yaml", "codeowners", ".gitlab-ci*.y*ml", ".gitlab/",
+		".gitea/", ".forgejo/", ".circleci/", ".buildkite/", ".woodpecker*", ".drone.y*ml", ".travis.y*ml",
+		"jenkinsfile*", "azure-pipelines*.y*ml", ".azure-pipelines/", "bitbucket-pipelines.y*ml", "appveyor.y*ml",
+		".appveyor.y*ml", "cloudbuild*.y*ml", "buildspec*.y*ml", ".cirrus.*", ".semaphore/", ".teamcity/", "renovate.json*",
+		"dependabot.y*ml"}},
 	{KindBuild, "runs when the project is built, installed or tested", []string{
-		"makefile", "makefile.*", "gnumakefile", "bsdmakefile", "*.mk", "*.mak", "cmakelists.txt", "*.cmake", "cmakepresets.json", "cmakeuserpresets.json", "justfile", ".justfile", "*.just", "taskfile*.y*ml", "meson.build", "build.ninja", "configure", "configure.ac", "autogen.sh", "bootstrap", "bootstrap.sh", "wscript", "sconstruct", "sconscript",
-		"build", "build.bazel", "workspace", "workspace.bazel", "module.bazel", "*.bzl", ".bazelrc", "buck", ".buckconfig", "*.gyp", "*.gypi", "build.zig", "build.sh", "build.xml", "build.sbt", "*.sbt",
-		"*.gradle", "*.gradle.kts", "gradlew*", "gradle/wrapper/", "gradle.properties", "pom.xml", ".mvn/", "mvnw*", "build.rs", ".cargo/", "rust-toolchain*",
-		"setup.py", "setup.cfg", "conftest.py", "tox.ini", "pytest.ini", "noxfile.py", "tasks.py", "fabfile.py", "dodo.py", "sitecustomize.py", "usercustomize.py", "*.pth", "pip.conf", ".pypirc",
-		"rakefile*", "*.rake", "gemfile*", "*.gemspec", ".bundle/", ".npmrc", ".yarnrc*", ".yarn/", ".pnpmfile.*", "bunfig.toml", "deno.json*", "gulpfile*", "gruntfile*", "*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts", "*.config.mts", ".eslintrc*", ".babelrc*", ".mocharc*", ".swcrc", ".prettierrc*",
-		"mix.exs", "rebar.config", "package.swift", "podfile", "fastfile", "*.podspec", "*.csproj", "*.vcxproj", "*.fsproj", "*.targets", "*.props", "nuget.config", "snakefile", "dune", "dune-project", "*.cabal", "setup.hs", "stack.yaml", "composer.json", "magefile.go", "magefiles/", "go.work", "*.tf", "ansible.cfg"}},
+		"makefile", "makefile.*", "gnumakefile", "bsdmakefile", "*.mk", "*.mak", "cmakelists.txt", "*.cmake",
+		"cmakepresets.json", "cmakeuserpresets.json", "justfile", ".justfile", "*.just", "taskfile*.y*ml", "meson.build",
+		"build.ninja", "configure", "configure.ac", "autogen.sh", "bootstrap", "bootstrap.sh", "wscript",
+		"sconstruct", "sconscript",
+		"build", "build.bazel", "workspace", "workspace.bazel", "module.bazel", "*.bzl", ".bazelrc", "buck", ".buckconfig",
+		"*.gyp", "*.gypi", "build.zig", "build.sh", "build.xml", "build.sbt", "*.sbt",
+		"*.gradle", "*.gradle.kts", "gradlew*", "gradle/wrapper/", "gradle.properties", "pom.xml", ".mvn/", "mvnw*",
+		"build.rs", ".cargo/", "rust-toolchain*",
+		"setup.py", "setup.cfg", "conftest.py", "tox.ini", "pytest.ini", "noxfile.py", "tasks.py", "fabfile.py", "dodo.py",
+		"sitecustomize.py", "usercustomize.py", "*.pth", "pip.conf", ".pypirc",
+		"rakefile*", "*.rake", "gemfile*", "*.gemspec", ".bundle/", ".npmrc", ".yarnrc*", ".yarn/", ".pnpmfile.*",
+		"bunfig.toml", "deno.json*", "gulpfile*", "gruntfile*", "*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts",
+		"*.config.cts", "*.config.mts", ".eslintrc*", ".babelrc*", ".mocharc*", ".swcrc", ".prettierrc*",
+		"mix.exs", "rebar.config", "package.swift", "podfile", "fastfile", "*.podspec", "*.csproj", "*.vcxproj", "*.fsproj",
+		"*.targets", "*.props", "nuget.config", "snakefile", "dune", "dune-project", "*.cabal", "setup.hs", "stack.yaml",
+		"composer.json", "magefile.go", "magefiles/", "go.work", "*.tf", "ansible.cfg"}},
 	{KindContainer, "says how containers and machines are made, which mount the host's directories", []string{
-		"dockerfile*", "*.dockerfile", "containerfile*", "docker-compose*.y*ml", "compose*.y*ml", "docker-bake.*", "vagrantfile", "procfile*", "tiltfile", "earthfile", "skaffold.y*ml", "dagger.json"}},
+		"dockerfile*", "*.dockerfile", "containerfile*", "docker-compose*.y*ml", "compose*.y*ml", "docker-bake.*",
+		"vagrantfile", "procfile*", "tiltfile", "earthfile", "skaffold.y*ml", "dagger.json"}},
 	{KindPolicy, "says what sandboxes may, or run", []string{"coppice.y*ml", ".coppice/", "candidates.y*ml"}},
-	{KindRepository, "git would take a directory with it for a repository", []string{"commondir", "gitdir", "packed-refs"}},
+	{KindRepository, "git would take a directory with it for a repository",
+		[]string{"commondir", "gitdir", "packed-refs"}},
 }
 
 // byName gives the rules that a path's names fit. Most patterns are plain names, which are
@@ -190,9 +213,12 @@ func Table() string {
 		fmt.Fprintf(&b, "| `%s` | `%s`, by parts | %s |\n", KindBuild, name, manifests[name].why)
 	}
 	for _, r := range []rule{
-		{KindRepository, "git would take a directory with it for a repository", []string{"`HEAD` and `config`, when they hold what a repository's do"}},
-		{KindExecutable, "can be run by its name now", []string{"a file that can be executed and could not, or was not there"}},
-		{KindLink, "whoever follows it leaves the tree, or changes git's own files", []string{"a link to an absolute path, above the top, through `..` behind a name, or into `.git`"}},
+		{KindRepository, "git would take a directory with it for a repository",
+			[]string{"`HEAD` and `config`, when they hold what a repository's do"}},
+		{KindExecutable, "can be run by its name now",
+			[]string{"a file that can be executed and could not, or was not there"}},
+		{KindLink, "whoever follows it leaves the tree, or changes git's own files",
+			[]string{"a link to an absolute path, above the top, through `..` behind a name, or into `.git`"}},
 		{KindSubmodule, "git would fetch and check out what is not in the diff", []string{"a submodule's commit"}},
 	} {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.kind, r.names[0], r.why)

@@ -148,7 +148,8 @@ func (g *Git) start(cmd *exec.Cmd, c call) error {
 		if l.n == 0 && l.what != unix.RLIMIT_CORE {
 			continue
 		}
-		if err := unix.Prlimit(cmd.Process.Pid, l.what, &unix.Rlimit{Cur: l.n, Max: l.n}, nil); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := unix.Prlimit(cmd.Process.Pid, l.what, &unix.Rlimit{Cur: l.n, Max: l.n}, nil); err != nil &&
+			!errors.Is(err, unix.ESRCH) {
 			_ = cmd.Cancel()
 			_ = cmd.Wait()
 			return fault.Wrap(err, "limit git %s", c.name())

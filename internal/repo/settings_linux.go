@@ -69,7 +69,8 @@ func cleanEnv() []string {
 // commonEnv is what neither side does without: no prompts, no network, literal paths.
 func commonEnv() []string {
 	return []string{
-		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=false", "SSH_ASKPASS=false", "GIT_SSH_COMMAND=false", "GIT_EDITOR=false", "GIT_PAGER=cat",
+		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=false", "SSH_ASKPASS=false", "GIT_SSH_COMMAND=false", "GIT_EDITOR=false",
+		"GIT_PAGER=cat",
 		"GIT_ALLOW_PROTOCOL=none", "GIT_PROTOCOL_FROM_USER=0", "GIT_NO_LAZY_FETCH=1", "GIT_OPTIONAL_LOCKS=0",
 		"GIT_LITERAL_PATHSPECS=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_ADVICE=0", "GIT_MERGE_AUTOEDIT=no",
 	}

@@ -79,7 +79,8 @@ func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err e
 		return got, fault.Wrap(err, "look at the work tree")
 	}
 	defer tree.Close()
-	w := &walk{tree: tree, base: base, dirs: base.dirs(), format: r.Format, rules: rules, limits: r.opt.Limits, plain: set(s.Submodules), seen: map[string]bool{}, decided: map[string]bool{}}
+	w := &walk{tree: tree, base: base, dirs: base.dirs(), format: r.Format, rules: rules, limits: r.opt.Limits,
+		plain: set(s.Submodules), seen: map[string]bool{}, decided: map[string]bool{}}
 	if err := w.all(ctx, s.Paths); err != nil {
 		return got, fault.Wrap(err, "look at the work tree")
 	}
@@ -102,7 +103,8 @@ func (d *desk) same(ctx context.Context, a, b OID) bool {
 	var said [2][]byte
 	for i, c := range []OID{a, b} {
 		var err error
-		if said[i], err = d.run(ctx, call{args: []string{"log", "-1", "--format=%T %P%n%B", "--end-of-options", string(c)}}); err != nil {
+		if said[i], err = d.run(ctx,
+			call{args: []string{"log", "-1", "--format=%T %P%n%B", "--end-of-options", string(c)}}); err != nil {
 			return false
 		}
 	}
@@ -129,19 +131,20 @@ type listing map[string]entry
 // list lists a tree.
 func (d *desk) list(ctx context.Context, of OID) (listing, error) {
 	all := listing{}
-	err := d.records(ctx, call{args: []string{"ls-tree", "-r", "-z", "--full-tree", string(of)}, most: 16 << 30}, 0, func(s string) error {
-		head, path, ok := strings.Cut(s, "\t")
-		f := strings.Fields(head)
-		if !ok || len(f) != 3 {
-			return fault.New(fault.Internal, "git says %q of a tree", clip(s))
-		}
-		mode, ok := parseMode(f[0])
-		if !ok {
-			mode = ModeFile // of old histories, which have other bits
-		}
-		all[path] = entry{mode, OID(f[2])}
-		return nil
-	})
+	err := d.records(ctx, call{args: []string{"ls-tree", "-r", "-z", "--full-tree", string(of)}, most: 16 << 30}, 0,
+		func(s string) error {
+			head, path, ok := strings.Cut(s, "\t")
+			f := strings.Fields(head)
+			if !ok || len(f) != 3 {
+				return fault.New(fault.Internal, "git says %q of a tree", clip(s))
+			}
+			mode, ok := parseMode(f[0])
+			if !ok {
+				mode = ModeFile // of old histories, which have other bits
+			}
+			all[path] = entry{mode, OID(f[2])}
+			return nil
+		})
 	return all, err
 }
 
@@ -194,7 +197,8 @@ func (d *desk) importFiles(ctx context.Context, s Snapshot, tree *os.File, chang
 // take a file's place.
 func writeImport(ctx context.Context, w io.Writer, s Snapshot, tree *os.File, changes []found, now int64) error {
 	var head bytes.Buffer
-	fmt.Fprintf(&head, "commit refs/heads/snapshot\nauthor %s <%s> %d +0000\ncommitter %s <%s> %d +0000\n", s.Author.Name, s.Author.Email, now, s.Author.Name, s.Author.Email, now)
+	fmt.Fprintf(&head, "commit refs/heads/snapshot\nauthor %s <%s> %d +0000\ncommitter %s <%s> %d +0000\n", s.Author.Name,
+		s.Author.Email, now, s.Author.Name, s.Author.Email, now)
 	message := strings.TrimSpace(strings.ReplaceAll(s.Message, "\x00", "")) + "\n"
 	fmt.Fprintf(&head, "data %d\n%s\nfrom %s\n", len(message), message, s.Base)
 	for _, c := range changes {
@@ -244,5 +248,6 @@ func writeFile(ctx context.Context, w io.Writer, tree *os.File, c found) error {
 
 // changing: a file is not what it was when it was looked at.
 func changing(path string) error {
-	return fault.New(fault.Conflict, "%q changes while it is read", clip(path)).WithHint("stop the sandbox, or take what a snapshot of it has")
+	return fault.New(fault.Conflict, "%q changes while it is read", clip(path)).
+		WithHint("stop the sandbox, or take what a snapshot of it has")
 }

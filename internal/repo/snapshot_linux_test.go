@@ -29,7 +29,8 @@ func (l *lab) snapshot(r *Repo, dir string, change func(*Snapshot)) (Snapshotted
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	s := Snapshot{Base: r.Head.Commit, Tree: tree, Author: Person{"Agent", "agent@example.org"}, Message: "what it left", To: state, Old: old}
+	s := Snapshot{Base: r.Head.Commit, Tree: tree, Author: Person{"Agent", "agent@example.org"}, Message: "what it left",
+		To: state, Old: old}
 	if change != nil {
 		change(&s)
 	}
@@ -49,7 +50,8 @@ func (l *lab) mustSnapshot(r *Repo, dir string, change func(*Snapshot)) Snapshot
 func (l *lab) tree(of OID) string {
 	l.t.Helper()
 	var b strings.Builder
-	for _, line := range strings.Split(strings.TrimSuffix(l.run(l.top, "ls-tree", "-r", "-z", string(of)), "\x00"), "\x00") {
+	for _, line := range strings.Split(strings.TrimSuffix(l.run(l.top, "ls-tree", "-r", "-z", string(of)), "\x00"),
+		"\x00") {
 		head, path, _ := strings.Cut(line, "\t")
 		fmt.Fprintf(&b, "%s %q\n", head[:6], path)
 	}
@@ -68,14 +70,16 @@ func TestASnapshotIsWhatTheWorkTreeHolds(t *testing.T) {
 	l.file(dir, "empty", "")
 	l.file(dir, ".git/config", "[core]\n\tfsmonitor = /bin/false\n")
 	got := l.mustSnapshot(r, dir, nil)
-	want := "100644 \".gitignore\"\n100644 \"a.txt\"\n100644 \"dir/\\xff \\\"quoted\\\"\\n-tab\\t\"\n100644 \"empty\"\n120000 \"link\"\n100755 \"run.sh\"\n"
+	want := "100644 \".gitignore\"\n100644 \"a.txt\"\n100644 \"dir/\\xff \\\"quoted\\\"\\n-tab\\t\"\n100644 " +
+		"\"empty\"\n120000 \"link\"\n100755 \"run.sh\"\n"
 	if tree := l.tree(got.Commit); tree != want {
 		t.Errorf("the tree is\n%s\nwant\n%s", tree, want)
 	}
 	if s := l.run(l.top, "cat-file", "blob", string(got.Commit)+":link"); s != "/etc/passwd" {
 		t.Errorf("the link leads to %q", s)
 	}
-	if s := l.run(l.top, "log", "-1", "--format=%an %ae %P %s", string(got.Commit)); s != "Agent agent@example.org "+string(r.Head.Commit)+" what it left" {
+	if s := l.run(l.top, "log", "-1", "--format=%an %ae %P %s", string(got.Commit)); s != "Agent agent@example.org "+
+		string(r.Head.Commit)+" what it left" {
 		t.Errorf("the commit is %q", s)
 	}
 	if got.Changed != 6 || len(got.Skipped) != 0 {
@@ -105,7 +109,8 @@ func TestIgnoreRulesCanBeAddedToAndNotTakenFrom(t *testing.T) {
 	l.commit(l.top, "second")
 	r, dir := l.open(), l.sandbox()
 	l.file(dir, ".gitignore", "!*.o\n!secret/\n!*.mine\nnode_modules/\n*.hidden\n!kept.hidden\n")
-	for _, f := range []string{"x.o", "secret/key", "x.mine", "x.local", "node_modules/p/index.js", "dir/x.hidden", "dir/kept.hidden", "dir/seen"} {
+	for _, f := range []string{"x.o", "secret/key", "x.mine", "x.local", "node_modules/p/index.js", "dir/x.hidden",
+		"dir/kept.hidden", "dir/seen"} {
 		l.file(dir, f, f)
 	}
 	l.file(dir, "dir/.gitignore", "/deep\n")
@@ -113,13 +118,15 @@ func TestIgnoreRulesCanBeAddedToAndNotTakenFrom(t *testing.T) {
 	l.file(dir, "kept.o", "changed\n")
 	os.MkdirAll(filepath.Join(dir, "odd"), 0o755)
 	os.Symlink("/etc/passwd", filepath.Join(dir, "odd/.gitignore"))
-	want := "100644 \".gitignore\"\n100644 \"a.txt\"\n100644 \"dir/.gitignore\"\n100644 \"dir/b.txt\"\n100644 \"dir/kept.hidden\"\n100644 \"dir/seen\"\n100644 \"kept.o\"\n120000 \"odd/.gitignore\"\n"
+	want := "100644 \".gitignore\"\n100644 \"a.txt\"\n100644 \"dir/.gitignore\"\n100644 \"dir/b.txt\"\n100644 " +
+		"\"dir/kept.hidden\"\n100644 \"dir/seen\"\n100644 \"kept.o\"\n120000 \"odd/.gitignore\"\n"
 	all := l.mustSnapshot(r, dir, nil)
 	if tree := l.tree(all.Commit); tree != want {
 		t.Errorf("the tree is\n%s\nwant\n%s", tree, want)
 	}
 	named := l.mustSnapshot(r, dir, func(s *Snapshot) {
-		s.Paths = []string{".gitignore", "x.o", "secret/key", "x.mine", "x.local", "node_modules/p/index.js", "dir/x.hidden", "dir/kept.hidden", "dir/seen", "dir/.gitignore", "dir/deep/x", "kept.o", "odd", "odd/.gitignore", "no/such"}
+		s.Paths = []string{".gitignore", "x.o", "secret/key", "x.mine", "x.local", "node_modules/p/index.js", "dir/x.hidden",
+			"dir/kept.hidden", "dir/seen", "dir/.gitignore", "dir/deep/x", "kept.o", "odd", "odd/.gitignore", "no/such"}
 	})
 	if l.tree(named.Commit) != want {
 		t.Errorf("by name the tree is\n%s", l.tree(named.Commit))
@@ -164,7 +171,8 @@ func TestWhatNoCommitCanHoldIsLeftOutAndTold(t *testing.T) {
 		}
 	}
 	slices.Sort(paths)
-	if want := []string{"dir/.GIT", "dir/.g\u200cit", "dir/fifo", "dir/git~1", "fifo", "gitfile", "nested"}; !slices.Equal(paths, want) {
+	if want := []string{"dir/.GIT", "dir/.g\u200cit", "dir/fifo", "dir/git~1", "fifo", "gitfile",
+		"nested"}; !slices.Equal(paths, want) {
 		t.Errorf("left out are %q, want %q", paths, want)
 	}
 	l.sound()
@@ -232,7 +240,8 @@ func TestAFileThatShrinksWhileItIsReadIsAConflict(t *testing.T) {
 	}
 	defer tree.Close()
 	var out strings.Builder
-	if err := writeFile(ctx, &out, tree, found{path: "a.txt", mode: ModeFile, size: 1000}); !fault.Is(err, fault.Conflict) {
+	if err := writeFile(ctx, &out, tree,
+		found{path: "a.txt", mode: ModeFile, size: 1000}); !fault.Is(err, fault.Conflict) {
 		t.Error(err)
 	}
 	os.Remove(filepath.Join(dir, "a.txt"))
@@ -314,7 +323,8 @@ func TestLimitsOfASnapshot(t *testing.T) {
 	for i := range 20 {
 		l.file(dir, fmt.Sprintf("many/%d", i), strings.Repeat("x", 100*i))
 	}
-	for name, limits := range map[string]Limits{"object": {Object: 1000}, "changes": {Changes: 10}, "objects": {Objects: 15}} {
+	for name, limits := range map[string]Limits{"object": {Object: 1000}, "changes": {Changes: 10},
+		"objects": {Objects: 15}} {
 		r.opt.Limits = limits.or(DefaultLimits)
 		for _, paths := range [][]string{nil, {"many"}} {
 			if _, err := l.snapshot(r, dir, func(s *Snapshot) { s.Paths = paths }); !fault.Is(err, fault.TooLarge) {

@@ -68,7 +68,8 @@ func (l *lab) walked(r *Repo, dir string, paths []string) (*walk, error) {
 		l.t.Fatal(err)
 	}
 	defer tree.Close()
-	w := &walk{tree: tree, base: listing{}, dirs: map[string]bool{}, format: r.Format, rules: rules, limits: r.opt.Limits, seen: map[string]bool{}, decided: map[string]bool{}}
+	w := &walk{tree: tree, base: listing{}, dirs: map[string]bool{}, format: r.Format, rules: rules, limits: r.opt.Limits,
+		seen: map[string]bool{}, decided: map[string]bool{}}
 	return w, w.all(ctx, paths)
 }
 
@@ -110,7 +111,8 @@ func TestTops_LeaveOutWhatLiesBelowOthers(t *testing.T) {
 	if _, err := new(walk).tops(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	if err := (&walk{base: listing{"a/b": {}}, dirs: map[string]bool{"a": true}, seen: map[string]bool{}}).gone(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
+	if err := (&walk{base: listing{"a/b": {}}, dirs: map[string]bool{"a": true}, seen: map[string]bool{}}).
+		gone(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("what is gone, with a context that has ended: %v", err)
 	}
 }
@@ -177,7 +179,8 @@ func TestSnapshot_TakesRulesOfFilesAlone(t *testing.T) {
 			l.file(at, kind+"/f", "x")
 		}
 		p := func(kind string) string { return filepath.Join(at, kind, name) }
-		if err := errors.Join(unix.Mkfifo(p("fifo"), 0o666), os.Symlink(filepath.Join(outside, "rules"), p("link")), os.Symlink("/dev/zero", p("zero")), os.Mkdir(p("dir"), 0o755),
+		if err := errors.Join(unix.Mkfifo(p("fifo"), 0o666), os.Symlink(filepath.Join(outside, "rules"), p("link")),
+			os.Symlink("/dev/zero", p("zero")), os.Mkdir(p("dir"), 0o755),
 			unix.Mknod(p("socket"), unix.S_IFSOCK|0o666, 0)); err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +262,8 @@ func TestSnapshot_RulesOfANewDirectoryHideFilesInIt(t *testing.T) {
 	l.file(dir, "new/hidden", "x")
 	l.file(dir, "new/seen", "x")
 	for name, paths := range map[string][]string{"all": nil, "by name": {"new/hidden", "new/seen", "new/.gitignore"}} {
-		if got := l.mustSnapshot(r, dir, func(s *Snapshot) { s.Paths = paths }); strings.Contains(l.tree(got.Commit), "hidden") || got.Changed != 2 {
+		if got := l.mustSnapshot(r, dir,
+			func(s *Snapshot) { s.Paths = paths }); strings.Contains(l.tree(got.Commit), "hidden") || got.Changed != 2 {
 			t.Errorf("%s: %s", name, l.tree(got.Commit))
 		}
 	}
@@ -294,7 +298,8 @@ func TestSnapshot_EndsWithItsContext(t *testing.T) {
 	nest(t, dir, 100)
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	w := &walk{base: listing{}, dirs: map[string]bool{}, format: r.Format, limits: r.opt.Limits, seen: map[string]bool{}, decided: map[string]bool{}}
+	w := &walk{base: listing{}, dirs: map[string]bool{}, format: r.Format, limits: r.opt.Limits, seen: map[string]bool{},
+		decided: map[string]bool{}}
 	tree, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,9 @@ func TestAcceptRefusesTreesThatUnfold(t *testing.T) {
 	}
 	base := r.Head.Commit
 	l.run(dir, "update-ref", "HEAD", l.run(dir, "commit-tree", "-p", "HEAD", "-m", "bomb", tree))
-	_, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(l.bundle(dir, "HEAD", "^"+string(base))), Base: base, To: "refs/coppice/box/x/tip", Message: "m"})
+	_, err := r.Accept(ctx,
+		Accept{Bundle: bytes.NewReader(l.bundle(dir, "HEAD", "^"+string(base))), Base: base,
+			To: "refs/coppice/box/x/tip", Message: "m"})
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "paths differ") {
 		t.Error(err)
 	}
@@ -84,7 +86,8 @@ func TestHistoryOfWhatWasTaken(t *testing.T) {
 	l.file(l.top, "a.txt", "2\n")
 	two := l.commit(l.top, strings.Repeat("long ", maxMessage/4))
 	all, err := r.Commits(ctx, base, two, 10)
-	if err != nil || len(all) != 2 || all[0].ID != one || all[0].Message != "One\n\nof ?[31mtwo" || all[0].Author != (Person{"User", "user@example.org"}) || all[1].ID != two || all[1].Message != "" {
+	if err != nil || len(all) != 2 || all[0].ID != one || all[0].Message != "One\n\nof ?[31mtwo" ||
+		all[0].Author != (Person{"User", "user@example.org"}) || all[1].ID != two || all[1].Message != "" {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if newest, err := r.Commits(ctx, base, two, 1); err != nil || len(newest) != 1 || newest[0].ID != two {
@@ -98,7 +101,8 @@ func TestHistoryOfWhatWasTaken(t *testing.T) {
 		id   OID
 		of   []OID
 		want bool
-	}{{one, []OID{two}, true}, {two, []OID{one}, false}, {base, []OID{one}, true}, {two, []OID{base, two}, true}, {missing, []OID{two}, false}, {two, nil, false}} {
+	}{{one, []OID{two}, true}, {two, []OID{one}, false}, {base, []OID{one}, true}, {two, []OID{base, two}, true},
+		{missing, []OID{two}, false}, {two, nil, false}} {
 		if got, err := r.Within(ctx, c.id, c.of...); got != c.want || err != nil {
 			t.Errorf("%s within %s: %t, %v", c.id, c.of, got, err)
 		}
@@ -178,7 +182,8 @@ func TestApplyInTwoSteps(t *testing.T) {
 
 func TestWordsOfPeople(t *testing.T) {
 	t.Parallel()
-	for s, want := range map[string]Person{"Ada Lovelace <ada@example.org>": {"Ada Lovelace", "ada@example.org"}, " A <a@b> ": {"A", "a@b"}} {
+	for s, want := range map[string]Person{"Ada Lovelace <ada@example.org>": {"Ada Lovelace", "ada@example.org"},
+		" A <a@b> ": {"A", "a@b"}} {
 		if p, err := ParsePerson(s); p != want || err != nil {
 			t.Errorf("%q: %+v, %v", s, p, err)
 		}
@@ -188,7 +193,8 @@ func TestWordsOfPeople(t *testing.T) {
 			t.Errorf("%q: %+v, %v", s, p, err)
 		}
 	}
-	for p, ok := range map[string]bool{"a/b": true, "../a": false, ".git/config": false, "a\x00": false, "": false, "/a": false} {
+	for p, ok := range map[string]bool{"a/b": true, "../a": false, ".git/config": false, "a\x00": false,
+		"": false, "/a": false} {
 		if err := CheckPath(p); (err == nil) != ok {
 			t.Errorf("%q: %v", p, err)
 		}

@@ -16,8 +16,10 @@ func (r *Repo) treeChanges(ctx context.Context, from, to OID) ([]treeChange, err
 	}
 	raw := &rawReader{most: math.MaxInt}
 	s := &splitter{end: 0, fn: raw.record}
-	_, err := r.user(ctx, call{args: []string{"diff-tree", "-r", "-t", "-z", "--raw", "--no-abbrev", "--no-renames", "--no-ext-diff", "--no-relative",
-		"--ignore-submodules=none", "--end-of-options", string(from), string(to)}, stdout: s, most: math.MaxInt64})
+	_, err := r.user(ctx,
+		call{args: []string{"diff-tree", "-r", "-t", "-z", "--raw", "--no-abbrev", "--no-renames", "--no-ext-diff",
+			"--no-relative",
+			"--ignore-submodules=none", "--end-of-options", string(from), string(to)}, stdout: s, most: math.MaxInt64})
 	switch {
 	case s.err != nil:
 		return nil, s.err

@@ -135,7 +135,9 @@ func (r *Repo) writeSome(ctx context.Context, w *treeWriter, files []*treeChange
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, err := r.user(ctx, call{args: []string{"cat-file", "--buffer", "--batch"}, stdin: strings.NewReader(want.String()), stdout: pw, most: math.MaxInt64})
+		_, err := r.user(ctx,
+			call{args: []string{"cat-file", "--buffer", "--batch"}, stdin: strings.NewReader(want.String()), stdout: pw,
+				most: math.MaxInt64})
 		pw.CloseWithError(err)
 	}()
 	h := &hand{w: w, in: bufio.NewReaderSize(pr, 128<<10), dir: -1}

@@ -157,7 +157,8 @@ func (w *walk) open(dir string) (*os.File, error) {
 // hold accounts for bytes of names and paths; what is let go again is negative.
 func (w *walk) hold(n int) error {
 	if w.held += n; w.held > limit.TreePaths {
-		return fault.New(fault.TooLarge, "the paths of the work tree have more than %d bytes", limit.TreePaths).WithHint(haveIgnored, "build")
+		return fault.New(fault.TooLarge, "the paths of the work tree have more than %d bytes", limit.TreePaths).
+			WithHint(haveIgnored, "build")
 	}
 	return nil
 }
@@ -261,7 +262,8 @@ func (w *walk) names(ctx context.Context, f *os.File) (names []string, _ error) 
 			}
 		}
 		if w.met += len(some); w.met > w.limits.Objects {
-			return nil, fault.New(fault.TooLarge, "the work tree has more than %d files", w.limits.Objects).WithHint(haveIgnored, "build")
+			return nil, fault.New(fault.TooLarge, "the work tree has more than %d files", w.limits.Objects).
+				WithHint(haveIgnored, "build")
 		}
 		if errors.Is(err, io.EOF) {
 			slices.Sort(names)

@@ -48,7 +48,8 @@ func (r *Repo) WorkTree(ctx context.Context) (_ OID, _ []Skipped, err error) {
 		return head, skipped, err
 	}
 	who := signature(Person{"coppice", "coppice@localhost"}, r.opt.Now().Unix())
-	commit, err := d.hold(ctx, "commit", commitObject(OID(strings.TrimSpace(string(tree))), []OID{head}, who, who, "What was not committed\n"))
+	commit, err := d.hold(ctx, "commit",
+		commitObject(OID(strings.TrimSpace(string(tree))), []OID{head}, who, who, "What was not committed\n"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -72,8 +73,10 @@ func (r *Repo) resolved(ctx context.Context) error {
 // aside runs the user's git on a copy of the index, and with new objects at the desk.
 func (r *Repo) aside(ctx context.Context, d *desk, c call) ([]byte, error) {
 	// A shared index would be written into the user's repository.
-	c.args = append([]string{"-c", "core.splitIndex=false", "-c", "core.untrackedCache=false", "-c", "core.fsync=none"}, c.args...)
-	c.env = append(c.env, "GIT_INDEX_FILE="+filepath.Join(d.dir, "index"), "GIT_OBJECT_DIRECTORY="+filepath.Join(d.dir, "objects"))
+	c.args = append([]string{"-c", "core.splitIndex=false", "-c", "core.untrackedCache=false", "-c", "core.fsync=none"},
+		c.args...)
+	c.env = append(c.env, "GIT_INDEX_FILE="+filepath.Join(d.dir, "index"),
+		"GIT_OBJECT_DIRECTORY="+filepath.Join(d.dir, "objects"))
 	return r.user(ctx, c)
 }
 
@@ -109,7 +112,8 @@ func (r *Repo) stage(ctx context.Context, d *desk) (skipped []Skipped, err error
 	if _, err := r.aside(ctx, d, call{args: []string{"add", "--update", "--", "."}}); err != nil {
 		return nil, err
 	}
-	out, err := r.aside(ctx, d, call{args: []string{"ls-files", "-z", "--others", "--exclude-standard"}, most: most(r.opt.Limits.Changes, 4<<10)})
+	out, err := r.aside(ctx, d,
+		call{args: []string{"ls-files", "-z", "--others", "--exclude-standard"}, most: most(r.opt.Limits.Changes, 4<<10)})
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +130,8 @@ func (r *Repo) stage(ctx context.Context, d *desk) (skipped []Skipped, err error
 	if add.Len() == 0 {
 		return skipped, nil
 	}
-	_, err = r.aside(ctx, d, call{args: []string{"update-index", "--add", "--remove", "--replace", "-z", "--stdin"}, stdin: strings.NewReader(add.String())})
+	_, err = r.aside(ctx, d,
+		call{args: []string{"update-index", "--add", "--remove", "--replace", "-z", "--stdin"},
+			stdin: strings.NewReader(add.String())})
 	return skipped, err
 }

@@ -71,7 +71,8 @@ func TestWhatIsNotCommitted(t *testing.T) {
 		l.file(l.top, "intent", "to add")
 		l.run(l.top, "add", "-N", "intent")
 		for _, err := range []error{
-			os.Remove(filepath.Join(l.top, "gone")), os.RemoveAll(filepath.Join(l.top, "swap")), os.Remove(filepath.Join(l.top, "file")),
+			os.Remove(filepath.Join(l.top, "gone")), os.RemoveAll(filepath.Join(l.top, "swap")),
+			os.Remove(filepath.Join(l.top, "file")),
 			os.Symlink("dir", filepath.Join(l.top, "swap")), os.Mkdir(filepath.Join(l.top, "file"), 0o755),
 			exec.Command("mkfifo", filepath.Join(l.top, "fifo")).Run(),
 		} {
@@ -172,7 +173,8 @@ func TestWhatIsNotCommittedElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := l.run(super, "rev-parse", string(id)+":sub"); got != l.run(filepath.Join(super, "sub"), "rev-parse", "HEAD") {
+	if got := l.run(super, "rev-parse",
+		string(id)+":sub"); got != l.run(filepath.Join(super, "sub"), "rev-parse", "HEAD") {
 		t.Errorf("the submodule is at %s", got)
 	}
 }

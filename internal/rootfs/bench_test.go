@@ -40,7 +40,8 @@ func BenchmarkPresent(b *testing.B) {
 				n := 0
 				for b.Loop() {
 					n++
-					if _, err := drv.Present(context.Background(), rootfs.Live{Dir: fmt.Sprintf("%s/%s%d", home, who, n), Stack: st}); err != nil {
+					if _, err := drv.Present(context.Background(),
+						rootfs.Live{Dir: fmt.Sprintf("%s/%s%d", home, who, n), Stack: st}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -51,7 +51,9 @@ func (v *volumes) supported() error {
 
 // make creates the subvolume dst with the tree of the stack, which fill writes
 // into an empty directory when it is not cached.
-func (v *volumes) make(ctx context.Context, stack rootspec.Stack, dst string, fill func(context.Context, rootspec.Stack, string) error) error {
+func (v *volumes) make(
+	ctx context.Context, stack rootspec.Stack, dst string, fill func(context.Context, rootspec.Stack, string) error,
+) error {
 	if err := os.MkdirAll(v.cache, 0o700); err != nil {
 		return err
 	}

@@ -84,7 +84,8 @@ func TestStoresThatCannotCarryADriver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := rootspec.Spec{Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/base"}, Upper: dir + "/up", Work: dir + "/work"}}}
+	s := rootspec.Spec{
+		Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{dir + "/base"}, Upper: dir + "/up", Work: dir + "/work"}}}
 	out, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "badHomes", nil)
 	const want = `overlay unsupported true
 copy  false
@@ -144,7 +145,9 @@ func suites(t *testing.T, root bool) {
 	}
 }
 
-func newDriver(t *testing.T, name, home string, root bool, m func(context.Context, rootspec.Stack, string) error) rootfs.Driver {
+func newDriver(
+	t *testing.T, name, home string, root bool, m func(context.Context, rootspec.Stack, string) error,
+) rootfs.Driver {
 	t.Helper()
 	d, err := rootfs.New(name, rootfs.Deps{Home: home, Root: root, Materialise: m})
 	if err != nil {
@@ -225,7 +228,8 @@ func mountImage(t *testing.T, options string, mkfs ...string) (at, why string) {
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	img := filepath.Join(tmp, "img")
 	at = filepath.Join(tmp, "mnt")
-	for _, c := range [][]string{{"chmod", "755", tmp}, {"truncate", "-s", "512M", img}, append(mkfs, img), {"mkdir", at}, {"mount", "-o", "loop," + options, img, at}} {
+	for _, c := range [][]string{{"chmod", "755", tmp}, {"truncate", "-s", "512M", img}, append(mkfs, img), {"mkdir", at},
+		{"mount", "-o", "loop," + options, img, at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			return "", fmt.Sprintf("%s: %v %s", c[0], err, out)
 		}
@@ -260,7 +264,8 @@ func TestShiftedHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := rootfstest.HostOrder{Home: home, Dirs: []string{"/etc", "/root", "/opt/from-layer"}, Want: []string{"/usr/bin", "/etc/passwd"}}
+	o := rootfstest.HostOrder{Home: home, Dirs: []string{"/etc", "/root", "/opt/from-layer"},
+		Want: []string{"/usr/bin", "/etc/passwd"}}
 	out, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{Shift: true}, "host", o)
 	if err != nil || out != "ok" {
 		t.Fatal(out, err)

@@ -39,8 +39,11 @@ func (c *plain) Plain() bool     { return true }
 // to be copied.
 func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if live.Stack.Host {
-		return rootspec.Spec{}, fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: all of it would have to be copied", c.Name()).
-			WithHint("copy the system directories once for all sandboxes: coppice create --from host-copy --driver %s", c.Name())
+		return rootspec.Spec{},
+			fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: all of it would have to be copied",
+				c.Name()).
+				WithHint("copy the system directories once for all sandboxes: coppice create --from host-copy --driver %s",
+					c.Name())
 	}
 	if live.Disk > 0 && c.vol == nil {
 		return rootspec.Spec{}, quota.NoDriver(c.Name())

@@ -121,7 +121,8 @@ func history(t *testing.T, name, home string, root bool, seed uint64) {
 		if !got.Empty {
 			stack = slices.Insert(stack, 0, layers.Dir(id))
 		}
-		next := rootfs.Live{Dir: filepath.Join(home, fmt.Sprint("check", round)), Stack: rootspec.Stack{Layers: slices.Clone(stack)}}
+		next := rootfs.Live{Dir: filepath.Join(home, fmt.Sprint("check", round)),
+			Stack: rootspec.Stack{Layers: slices.Clone(stack)}}
 		agree(t, round, drv, next, want, moved)
 		past = append(past, moment{slices.Clone(stack), want})
 		if round%2 == 1 { // back or sideways, in place

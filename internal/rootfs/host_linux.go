@@ -33,7 +33,8 @@ func parseMounts(r io.Reader) ([]*mountinfo.Info, error) {
 	for _, m := range ms {
 		// The library reads an ID that is not a number as 0, which no visible mount has.
 		if m.ID < 1 || m.Parent < 1 || !path.IsAbs(m.Mountpoint) {
-			return nil, fault.New(fault.Internal, "read the mounts of the host: invalid mount %d on %d at %q", m.ID, m.Parent, m.Mountpoint)
+			return nil, fault.New(fault.Internal, "read the mounts of the host: invalid mount %d on %d at %q", m.ID,
+				m.Parent, m.Mountpoint)
 		}
 	}
 	return ms, nil

@@ -275,7 +275,8 @@ func (b *planner) skeletonDir(p string, mode fs.FileMode) {
 // mountBelow says whether any mount lies below p, covered ones included: those
 // are locked as well.
 func (b *planner) mountBelow(p string) bool {
-	return slices.ContainsFunc(b.Mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != p && rootspec.Within(m.Mountpoint, p) })
+	return slices.ContainsFunc(b.Mounts,
+		func(m *mountinfo.Info) bool { return m.Mountpoint != p && rootspec.Within(m.Mountpoint, p) })
 }
 
 func (b *planner) file(p string) {

@@ -154,12 +154,14 @@ func TestHostParts(t *testing.T) {
 		},
 		{
 			"root, the store is a mount of its own",
-			fakeHost{mounts: rootMount + kernelStuff + "30 20 8:2 / /var/lib/coppice rw - xfs /dev/sdb rw\n", tree: plainTree, root: true, store: "/var/lib/coppice"},
+			fakeHost{mounts: rootMount + kernelStuff + "30 20 8:2 / /var/lib/coppice rw - xfs /dev/sdb rw\n", tree: plainTree,
+				root: true, store: "/var/lib/coppice"},
 			"part /",
 		},
 		{
 			"root, the store lies in a mount",
-			fakeHost{mounts: rootMount + "30 20 8:2 / /data rw - xfs /dev/sdb rw\n", tree: plainTree + "/data dir", root: true, store: "/data/x/coppice"},
+			fakeHost{mounts: rootMount + "30 20 8:2 / /data rw - xfs /dev/sdb rw\n", tree: plainTree + "/data dir", root: true,
+				store: "/data/x/coppice"},
 			"part /\npart /data wrap\nhide /data/x/coppice",
 		},
 		{
@@ -196,24 +198,32 @@ left /var/lib/docker/overlay2/x/merged: it is the root of a container`,
 		},
 		{
 			"root, the store's file system is mounted at a second place",
-			fakeHost{mounts: rootMount + "30 20 8:1 /var /mnt/var rw - ext4 /dev/sda1 rw\n31 20 8:1 /var/lib/coppice/layers /mnt/layers rw - ext4 /dev/sda1 rw\n",
+			fakeHost{mounts: rootMount +
+				"30 20 8:1 /var /mnt/var rw - ext4 /dev/sda1 rw\n31 20 8:1 /var/lib/coppice/layers /mnt/layers rw - ext4 " +
+				"/dev/sda1 rw\n",
 				tree: plainTree + "/mnt/var dir\n/mnt/layers dir", root: true, store: "/var/lib/coppice"},
-			"part / wrap\npart /mnt/var wrap\nhide /mnt/var/lib/coppice\nhide /var/lib/coppice\nleft /mnt/layers: it shows a part of the store",
+			"part / wrap\npart /mnt/var wrap\nhide /mnt/var/lib/coppice\nhide /var/lib/coppice\nleft /mnt/layers: it shows a " +
+				"part of the store",
 		},
 		{
 			"root, mounts that others cover",
-			fakeHost{mounts: rootMount + "30 20 8:2 / /home rw - ext4 /dev/sdb rw\n31 30 8:3 / /home/me rw - ext4 /dev/sdc rw\n32 30 8:4 / /home rw - ext4 /dev/sdd rw\n",
+			fakeHost{mounts: rootMount +
+				"30 20 8:2 / /home rw - ext4 /dev/sdb rw\n31 30 8:3 / /home/me rw - ext4 /dev/sdc rw\n32 30 8:4 / /home rw - " +
+				"ext4 /dev/sdd rw\n",
 				tree: plainTree, root: true, store: "/var/lib/coppice"},
 			"part / wrap\npart /home\nhide /var/lib/coppice",
 		},
 		{
 			"root in a chroot: the mounts do not show the root",
-			fakeHost{mounts: "30 20 8:2 / /home rw - ext4 /dev/sdb rw\n", tree: plainTree, root: true, store: "/var/lib/coppice"},
+			fakeHost{mounts: "30 20 8:2 / /home rw - ext4 /dev/sdb rw\n", tree: plainTree, root: true,
+				store: "/var/lib/coppice"},
 			"part / wrap\nhide /var/lib/coppice",
 		},
 		{
 			"a user",
-			fakeHost{mounts: rootMount + kernelStuff, tree: plainTree + "/root closed\n/srv dir\n/opt enter\n/x file\n/sock socket\n", store: "/home/me/.local/share/coppice"},
+			fakeHost{mounts: rootMount + kernelStuff,
+				tree:  plainTree + "/root closed\n/srv dir\n/opt enter\n/x file\n/sock socket\n",
+				store: "/home/me/.local/share/coppice"},
 			`part /etc
 part /home wrap
 part /opt
@@ -234,13 +244,17 @@ left /sock: it is not a directory, plain file or link`,
 		{
 			"a user, with a mount in a repository whose files are layers",
 			fakeHost{mounts: rootMount + "30 20 8:2 / /srv/r/data rw - ext4 /dev/sdb rw\n", covers: "/srv/r",
-				tree: "/srv dir\n/srv/r mine\n/srv/r/data mine\n/srv/r/x file\n/srv/s mine\n/usr dir\n/usr/bin dir", store: "/home/me/c"},
+				tree:  "/srv dir\n/srv/r mine\n/srv/r/data mine\n/srv/r/x file\n/srv/s mine\n/usr dir\n/usr/bin dir",
+				store: "/home/me/c"},
 			"part /srv/r\npart /srv/s\npart /usr\ndir /srv 555",
 		},
 		{
 			"a user in a container: mounts in the way",
-			fakeHost{mounts: rootMount + kernelStuff + "30 20 8:1 /docker/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n31 20 0:40 / /var/lib/fuse rw - fuse.lxcfs lxcfs rw\n",
-				tree: plainTree + "/etc/hosts file\n/etc/ssl dir\n/etc/ssl/cert file\n/etc/mtab -> /proc/mounts\n/var/lib/fuse dir\n/var/lib/dpkg dir\n/var/lib/dpkg/x file\n/var/log dir\n/var/log/x file", store: "/home/me/c"},
+			fakeHost{mounts: rootMount + kernelStuff +
+				"30 20 8:1 /docker/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n31 20 0:40 / /var/lib/fuse rw - fuse.lxcfs lxcfs rw\n",
+				tree: plainTree +
+					"/etc/hosts file\n/etc/ssl dir\n/etc/ssl/cert file\n/etc/mtab -> /proc/mounts\n/var/lib/fuse " +
+					"dir\n/var/lib/dpkg dir\n/var/lib/dpkg/x file\n/var/log dir\n/var/log/x file", store: "/home/me/c"},
 			`part /etc/ssl
 part /home wrap
 part /usr
@@ -258,12 +272,14 @@ hide /home/me/c`,
 		},
 		{
 			"a user, a mount below a directory that everybody writes to",
-			fakeHost{mounts: rootMount + "30 20 8:2 / /var/tmp/a/b rw - ext4 /dev/sdb rw\n", tree: "/var dir\n/var/tmp scratch\n/var/tmp/a dir\n/var/tmp/a/b dir\n/var/tmp/c file\n", store: "/home/me/c"},
+			fakeHost{mounts: rootMount + "30 20 8:2 / /var/tmp/a/b rw - ext4 /dev/sdb rw\n",
+				tree: "/var dir\n/var/tmp scratch\n/var/tmp/a dir\n/var/tmp/a/b dir\n/var/tmp/c file\n", store: "/home/me/c"},
 			"part /var/tmp empty\ndir /var 555\ndir /var/tmp/a 555\ndir /var/tmp/a/b 555\nfile /var/tmp/c",
 		},
 		{
 			"a user, a mount below a directory that cannot be listed",
-			fakeHost{mounts: rootMount + "30 20 8:2 / /srv/a/b rw - ext4 /dev/sdb rw\n", tree: "/srv enter\n/srv/a dir\n", store: "/home/me/c"},
+			fakeHost{mounts: rootMount + "30 20 8:2 / /srv/a/b rw - ext4 /dev/sdb rw\n", tree: "/srv enter\n/srv/a dir\n",
+				store: "/home/me/c"},
 			"dir /srv 111\nleft /srv: something is mounted below it and it cannot be listed: permission denied",
 		},
 		{
@@ -283,7 +299,8 @@ hide /home/me/c`,
 
 func TestMountinfoThatCannotBeReadIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"1 2 3", "x 1 8:1 / / rw - ext4 a rw", "1 1 8:1 / / rw ext4 a rw", "1 x 8:1 / / rw - ext4 a rw", "1 1 8:1 / relative rw - ext4 a rw"} {
+	for _, s := range []string{"1 2 3", "x 1 8:1 / / rw - ext4 a rw", "1 1 8:1 / / rw ext4 a rw",
+		"1 x 8:1 / / rw - ext4 a rw", "1 1 8:1 / relative rw - ext4 a rw"} {
 		if _, err := parseMounts(strings.NewReader(s)); err == nil {
 			t.Errorf("%q was read", s)
 		}

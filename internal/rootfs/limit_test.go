@@ -38,7 +38,8 @@ func onProjects(t *testing.T) string {
 	dir := os.Getenv("COPPICE_TEST_PROJECTS")
 	if dir == "" {
 		var why string
-		if dir, why = mountImage(t, "prjquota", "mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota"); why != "" {
+		if dir, why = mountImage(t, "prjquota", "mkfs.ext4", "-q", "-O", "quota,project", "-E",
+			"quotatype=prjquota"); why != "" {
 			t.Skip("needs project-quotas: " + why)
 		}
 	}
@@ -178,7 +179,8 @@ empty files: full
 			if err := os.Mkdir(top, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			live := rootfs.Live{Dir: filepath.Join(top, "1"), Stack: rootspec.Stack{Layers: []string{filepath.Join(home, "layer")}}, Disk: diskLimit}
+			live := rootfs.Live{Dir: filepath.Join(top, "1"),
+				Stack: rootspec.Stack{Layers: []string{filepath.Join(home, "layer")}}, Disk: diskLimit}
 			spec, err := drv.Present(t.Context(), live)
 			if err != nil {
 				t.Fatal(err, fault.HintOf(err))
@@ -263,12 +265,14 @@ func TestLimitOfACopiedHome(t *testing.T) {
 			if err := os.Mkdir(top, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			live := rootfs.Live{Dir: filepath.Join(top, "1"), Stack: rootspec.Stack{Layers: []string{filepath.Join(home, "layer")}}}
+			live := rootfs.Live{Dir: filepath.Join(top, "1"),
+				Stack: rootspec.Stack{Layers: []string{filepath.Join(home, "layer")}}}
 			if _, err := drv.Present(t.Context(), live); err != nil {
 				t.Fatal(err)
 			}
 			live.Disk = diskLimit
-			if _, err := drv.Present(t.Context(), live); !fault.Is(err, fault.Conflict) || !strings.Contains(fault.HintOf(err), "coppice checkout") {
+			if _, err := drv.Present(t.Context(), live); !fault.Is(err, fault.Conflict) ||
+				!strings.Contains(fault.HintOf(err), "coppice checkout") {
 				t.Errorf("%v, hint %q", err, fault.HintOf(err))
 			}
 			live.Dir = filepath.Join(top, "2")
@@ -296,7 +300,8 @@ func TestNoLimit(t *testing.T) {
 		if err := drv.(rootfs.Limiter).CanLimit(); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 			t.Errorf("%+v: %v, hint %q", c, err, fault.HintOf(err))
 		}
-		live := rootfs.Live{Dir: filepath.Join(home, "live"), Stack: rootspec.Stack{Layers: []string{filepath.Join(home, "layer")}}, Disk: 1 << 20}
+		live := rootfs.Live{Dir: filepath.Join(home, "live"),
+			Stack: rootspec.Stack{Layers: []string{filepath.Join(home, "layer")}}, Disk: 1 << 20}
 		if _, err := drv.Present(t.Context(), live); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 			t.Errorf("%+v: %v, hint %q", c, err, fault.HintOf(err))
 		}

@@ -105,7 +105,8 @@ func (k Mask) plan(all bool) (*masker, error) {
 	m := &masker{
 		all: all,
 
-		stack: newStackReader(k.Below), mounts: k.Mounts, tree: newMountTree(k.Mounts), from: map[string][]string{}, dirs: map[string]*maskDir{},
+		stack: newStackReader(k.Below), mounts: k.Mounts, tree: newMountTree(k.Mounts), from: map[string][]string{},
+		dirs:  map[string]*maskDir{},
 		asked: map[string]bool{}, looked: map[string]seen{}, twice: map[device]bool{}, names: map[string]map[string]bool{},
 	}
 	devs := map[device]bool{}
@@ -334,7 +335,8 @@ func (m *masker) hold(p string) (string, error) {
 			break
 		}
 		if reserved(join(cur, name)) {
-			return "", fault.New(fault.Invalid, "%s belongs to the sandbox: nothing of the host or the history lies there", join(cur, name))
+			return "", fault.New(fault.Invalid, "%s belongs to the sandbox: nothing of the host or the history lies there",
+				join(cur, name))
 		}
 		mode, where, err := m.look(cur, name)
 		if err != nil {
@@ -389,7 +391,8 @@ func (m *masker) aliases(p, all string) error {
 		}
 		alias, want := mt.Mountpoint, place{deviceOf(mt), mt.Root} // all of it lies in what is hidden
 		if rootspec.Within(at.path, mt.Root) {
-			alias, want = join(mt.Mountpoint, strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
+			alias, want = join(mt.Mountpoint,
+				strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
 		} else if !rootspec.Within(mt.Root, at.path) {
 			continue
 		}

@@ -74,17 +74,24 @@ func TestWhatAMaskHolds(t *testing.T) {
 		{"all in none", []string{"a/"}, nil, "/k/*", "k-"},
 		{"all and one", []string{"k/", "k/a-"}, nil, "/k/* /k/a", "k/!"},
 		{"below a file", []string{"h/", "h/f-"}, nil, "/h/f/x", ""},
-		{"a link", []string{"h/", "data/keys/"}, map[string]string{"h/.ssh": "/data/keys"}, "/h/.ssh", "data/ data/keys- h/ h/.ssh-"},
-		{"a link with dots", []string{"h/", "h/d/", "h/k/"}, map[string]string{"h/.ssh": "d/./..//k/."}, "/h/.ssh", "h/ h/.ssh- h/k-"},
-		{"a link that ends in dots", []string{"h/", "d/k/x/"}, map[string]string{"h/.ssh": "../d/k/x/.."}, "/h/.ssh", "d/ d/k- h/ h/.ssh-"},
-		{"a link to nothing", []string{"h/", "d/"}, map[string]string{"h/.ssh": "/d/none/x"}, "/h/.ssh", "d/ d/none- h/ h/.ssh-"},
-		{"a link on the way", []string{"h/", "dots/gh/"}, map[string]string{"h/.config": "../dots"}, "/h/.config/gh", "dots/ dots/gh-"},
+		{"a link", []string{"h/", "data/keys/"}, map[string]string{"h/.ssh": "/data/keys"}, "/h/.ssh",
+			"data/ data/keys- h/ h/.ssh-"},
+		{"a link with dots", []string{"h/", "h/d/", "h/k/"}, map[string]string{"h/.ssh": "d/./..//k/."}, "/h/.ssh",
+			"h/ h/.ssh- h/k-"},
+		{"a link that ends in dots", []string{"h/", "d/k/x/"}, map[string]string{"h/.ssh": "../d/k/x/.."}, "/h/.ssh",
+			"d/ d/k- h/ h/.ssh-"},
+		{"a link to nothing", []string{"h/", "d/"}, map[string]string{"h/.ssh": "/d/none/x"}, "/h/.ssh",
+			"d/ d/none- h/ h/.ssh-"},
+		{"a link on the way", []string{"h/", "dots/gh/"}, map[string]string{"h/.config": "../dots"}, "/h/.config/gh",
+			"dots/ dots/gh-"},
 		{"all behind a link", []string{"h/", "dots/"}, map[string]string{"h/k": "/dots"}, "/h/k/*", "dots/!"},
-		{"a link to where it lies", []string{"h/"}, map[string]string{"h/x": ".", "h/y": "/h", "h/z": "/"}, "/h/x /h/y /h/z", "h/ h/x- h/y- h/z-"},
+		{"a link to where it lies", []string{"h/"}, map[string]string{"h/x": ".", "h/y": "/h", "h/z": "/"}, "/h/x /h/y /h/z",
+			"h/ h/x- h/y- h/z-"},
 		{"a circle", []string{"h/"}, map[string]string{"h/a": "b", "h/b": "a"}, "/h/a/x", ""},
 		{"a circle of hidden ones", []string{"h/"}, map[string]string{"h/a": "b", "h/b": "a"}, "/h/a", "h/ h/a- h/b-"},
 		{"above the root", []string{"h/", "d/"}, map[string]string{"h/a": "../../../d"}, "/h/a", "d- h/ h/a-"},
-		{"the box's own", []string{"run/user/", "var/"}, map[string]string{"var/run": "/run"}, "/run/user/* /var/run/docker.sock /tmp/x", ""},
+		{"the box's own", []string{"run/user/", "var/"}, map[string]string{"var/run": "/run"},
+			"/run/user/* /var/run/docker.sock /tmp/x", ""},
 		{"nothing", []string{"h/"}, nil, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -124,17 +131,27 @@ func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
 		at     string // where the last one lies
 		err    fault.Kind
 	}{
-		{name: "a file", base: []string{"h/", "h/.netrc-"}, hide: "/h/.netrc /h/b", decoys: "/h/.netrc", want: "h/ h/.netrc= h/b-", at: "/h/.netrc"},
-		{name: "in a directory", base: []string{"h/.ssh/", "h/.ssh/id_rsa-"}, hide: "/h/.ssh", decoys: "/h/.ssh/id_ed25519", want: "h/ h/.ssh/! h/.ssh/id_ed25519=", at: "/h/.ssh/id_ed25519"},
-		{name: "several in one", base: []string{"h/"}, hide: "/h/.config/gh /h/.config/x", decoys: "/h/.config/x /h/.config/gh/hosts.yml", want: "h/ h/.config/! h/.config/gh/! h/.config/gh/hosts.yml= h/.config/x=", at: "/h/.config/gh/hosts.yml"},
+		{name: "a file", base: []string{"h/", "h/.netrc-"}, hide: "/h/.netrc /h/b", decoys: "/h/.netrc",
+			want: "h/ h/.netrc= h/b-", at: "/h/.netrc"},
+		{name: "in a directory", base: []string{"h/.ssh/", "h/.ssh/id_rsa-"}, hide: "/h/.ssh", decoys: "/h/.ssh/id_ed25519",
+			want: "h/ h/.ssh/! h/.ssh/id_ed25519=", at: "/h/.ssh/id_ed25519"},
+		{name: "several in one", base: []string{"h/"}, hide: "/h/.config/gh /h/.config/x",
+			decoys: "/h/.config/x /h/.config/gh/hosts.yml",
+			want:   "h/ h/.config/! h/.config/gh/! h/.config/gh/hosts.yml= h/.config/x=", at: "/h/.config/gh/hosts.yml"},
 		{name: "missing at the top", hide: "/h/x", decoys: "/h/x", want: "h/! h/x=", at: "/h/x"},
-		{name: "among all of a directory", base: []string{"k/", "k/a-"}, hide: "/k/*", decoys: "/k/b/c", want: "k/! k/b/! k/b/c=", at: "/k/b/c"},
-		{name: "in the place of a link", base: []string{"h/", "d/"}, link: map[string]string{"h/.ssh": "/d"}, hide: "/h/.ssh", decoys: "/h/.ssh/id", want: "d- h/ h/.ssh/! h/.ssh/id=", at: "/h/.ssh/id"},
-		{name: "behind a link", base: []string{"h/", "dots/gh/"}, link: map[string]string{"h/.config": "../dots"}, hide: "/h/.config/gh", decoys: "/h/.config/gh/hosts.yml", want: "dots/ dots/gh/! dots/gh/hosts.yml=", at: "/dots/gh/hosts.yml"},
-		{name: "by two names", base: []string{"h/", "dots/"}, link: map[string]string{"h/d": "/dots"}, hide: "/h/d/x /dots/x", decoys: "/dots/x /h/d/x", want: "dots/ dots/x=", at: "/dots/x"},
+		{name: "among all of a directory", base: []string{"k/", "k/a-"}, hide: "/k/*", decoys: "/k/b/c",
+			want: "k/! k/b/! k/b/c=", at: "/k/b/c"},
+		{name: "in the place of a link", base: []string{"h/", "d/"}, link: map[string]string{"h/.ssh": "/d"}, hide: "/h/.ssh",
+			decoys: "/h/.ssh/id", want: "d- h/ h/.ssh/! h/.ssh/id=", at: "/h/.ssh/id"},
+		{name: "behind a link", base: []string{"h/", "dots/gh/"}, link: map[string]string{"h/.config": "../dots"},
+			hide: "/h/.config/gh", decoys: "/h/.config/gh/hosts.yml", want: "dots/ dots/gh/! dots/gh/hosts.yml=",
+			at: "/dots/gh/hosts.yml"},
+		{name: "by two names", base: []string{"h/", "dots/"}, link: map[string]string{"h/d": "/dots"}, hide: "/h/d/x /dots/x",
+			decoys: "/dots/x /h/d/x", want: "dots/ dots/x=", at: "/dots/x"},
 		{name: "one in another", base: []string{"h/"}, hide: "/h/x /h/x/y", decoys: "/h/x /h/x/y", err: fault.Invalid},
 		{name: "what is not hidden", base: []string{"h/", "h/f-"}, decoys: "/h/f", err: fault.Conflict},
-		{name: "the box's own", base: []string{"var/"}, link: map[string]string{"var/run": "/run"}, hide: "/var/run/x", decoys: "/var/run/x", err: fault.Invalid},
+		{name: "the box's own", base: []string{"var/"}, link: map[string]string{"var/run": "/run"}, hide: "/var/run/x",
+			decoys: "/var/run/x", err: fault.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -147,7 +164,8 @@ func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			k := Mask{Below: rootspec.Stack{Layers: []string{base}}, Hide: strings.Fields(c.hide), Decoys: strings.Fields(c.decoys)}
+			k := Mask{Below: rootspec.Stack{Layers: []string{base}}, Hide: strings.Fields(c.hide),
+				Decoys: strings.Fields(c.decoys)}
 			made, err := k.Make(home)
 			if err != nil && strings.Contains(err.Error(), "operation not permitted") {
 				t.Skip("needs overlayfs-marks: whiteouts and attributes")
@@ -185,7 +203,8 @@ func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
 			if plain, err := k.Make(home); err != nil || plain.Dir == made.Dir {
 				t.Errorf("without decoys it is the same: %v", err)
 			}
-			if again, err := (Mask{Below: k.Below, Hide: k.Hide, Decoys: strings.Fields(c.decoys)}).Make(home); err != nil || again.Dir != made.Dir {
+			if again, err := (Mask{Below: k.Below, Hide: k.Hide, Decoys: strings.Fields(c.decoys)}).
+				Make(home); err != nil || again.Dir != made.Dir {
 				t.Errorf("made again it is another one: %v", err)
 			}
 		})
@@ -200,7 +219,8 @@ func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
 	plant(t, top, "h/")
 	plant(t, base, "h/.ssh/")
 	plant(t, base, "etc/ssl/")
-	for p, mode := range map[string]os.FileMode{top: 0o751, top + "/h": 0o700, base + "/h": 0o755, base + "/etc/ssl": 0o711} {
+	for p, mode := range map[string]os.FileMode{top: 0o751, top + "/h": 0o700, base + "/h": 0o755,
+		base + "/etc/ssl": 0o711} {
 		if err := os.Chmod(p, mode); err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +273,8 @@ func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	}
-	for _, p := range []string{"h/.ssh/keys/", "bind/.ssh/keys/", "inner/", "covered/.ssh/", "other/.ssh/", "h/k/", "bind/k/"} {
+	for _, p := range []string{"h/.ssh/keys/", "bind/.ssh/keys/", "inner/", "covered/.ssh/", "other/.ssh/",
+		"h/k/", "bind/k/"} {
 		plant(t, dir, p)
 	}
 	k := Mask{
@@ -274,7 +295,8 @@ func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
 	}
 	var got []string
 	for _, p := range contents(t, made.Dir) {
-		if p = strings.TrimPrefix(p, strings.TrimPrefix(dir, "/")+"/"); strings.HasSuffix(p, "-") || strings.HasSuffix(p, "!") {
+		if p = strings.TrimPrefix(p, strings.TrimPrefix(dir, "/")+"/"); strings.HasSuffix(p, "-") ||
+			strings.HasSuffix(p, "!") {
 			got = append(got, p)
 		}
 	}
@@ -304,7 +326,8 @@ func TestAPlanWithoutWhatIsHidden(t *testing.T) {
 		t.Errorf("without a mask: %+v, %v", same, err)
 	}
 	got, err := p.masked(rootspec.Stack{Layers: []string{mask}, Mask: mask}, keep)
-	if err != nil || len(got.Parts) != 3 || len(got.Skeleton) != 2 || len(got.Files) != 1 || got.Files[0].Target != "/etc/hosts" {
+	if err != nil || len(got.Parts) != 3 || len(got.Skeleton) != 2 || len(got.Files) != 1 ||
+		got.Files[0].Target != "/etc/hosts" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// What cannot be looked at is no plan.

@@ -38,7 +38,8 @@ func (t mountTree) at(p string) *mountinfo.Info {
 	for cur != nil {
 		var next *mountinfo.Info
 		for _, c := range t.children[cur.ID] {
-			if rootspec.Within(p, c.Mountpoint) && rootspec.Within(c.Mountpoint, cur.Mountpoint) && (next == nil || len(c.Mountpoint) <= len(next.Mountpoint)) {
+			if rootspec.Within(p, c.Mountpoint) && rootspec.Within(c.Mountpoint, cur.Mountpoint) &&
+				(next == nil || len(c.Mountpoint) <= len(next.Mountpoint)) {
 				next = c
 			}
 		}

@@ -276,7 +276,8 @@ func (o *overlay) makeDirs(dir string) error {
 // canBeUpper refuses file systems that overlayfs cannot write to, before the
 // kernel does so without a reason.
 func canBeUpper(dir string) error {
-	const hint = "set COPPICE_HOME to a directory on ext4, xfs, btrfs or a tmpfs (in a container: a volume), or use --driver copy"
+	const hint = "set COPPICE_HOME to a directory on ext4, xfs, btrfs or a tmpfs (in a container: a volume), or use " +
+		"--driver copy"
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fault.Wrap(err, "look at the file system of %s", dir)
@@ -286,7 +287,8 @@ func canBeUpper(dir string) error {
 	}
 	if err := unix.Setxattr(dir, "user.overlay.coppice", []byte("y"), 0); err != nil {
 		if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
-			return fault.New(fault.Unsupported, "the file system of %s keeps no user attributes", dir).WithHint(hint).Because(err)
+			return fault.New(fault.Unsupported, "the file system of %s keeps no user attributes", dir).
+				WithHint(hint).Because(err)
 		}
 		return fault.Wrap(err, "set an attribute on %s", dir)
 	}

@@ -96,7 +96,8 @@ func (a Access) Validate() error {
 			return fault.New(fault.Invalid, "root: %q is no clean absolute path", p)
 		}
 		if p != "/" && slices.ContainsFunc(Reserved, func(r string) bool { return Within(p, r) }) {
-			return fault.New(fault.Invalid, "%q belongs to the sandbox: nothing of the history or the host lies there", p).WithHint("name a path that is not in %s", strings.Join(Reserved, ", "))
+			return fault.New(fault.Invalid, "%q belongs to the sandbox: nothing of the history or the host lies there", p).
+				WithHint("name a path that is not in %s", strings.Join(Reserved, ", "))
 		}
 	}
 	for _, list := range [][]Place{a.ReadOnly, a.Writable} {
@@ -119,8 +120,10 @@ func (a Access) Validate() error {
 			return fault.New(fault.Invalid, "root: a decoy of %d bytes at %q", len(d.Text), d.At)
 		}
 		same := func(p string) bool { return Within(p, d.At) || Within(d.At, p) && p != "/" }
-		if slices.ContainsFunc(a.Decoys[:i], func(o Decoy) bool { return same(o.At) }) || slices.ContainsFunc(a.Mounts, func(m HostMount) bool { return same(m.To) }) {
-			return fault.New(fault.Invalid, "a decoy at %q, where something is mounted already", d.At).WithHint("leave one of them out")
+		if slices.ContainsFunc(a.Decoys[:i], func(o Decoy) bool { return same(o.At) }) ||
+			slices.ContainsFunc(a.Mounts, func(m HostMount) bool { return same(m.To) }) {
+			return fault.New(fault.Invalid, "a decoy at %q, where something is mounted already", d.At).
+				WithHint("leave one of them out")
 		}
 	}
 	return nil

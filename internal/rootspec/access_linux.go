@@ -55,8 +55,10 @@ func (s *Sources) Points(a Access) []Point {
 
 // kernels are the file systems of the kernel, through which the machine is changed.
 var kernels = []int64{
-	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC,
-	unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.DEVPTS_SUPER_MAGIC, unix.EFIVARFS_MAGIC, unix.PSTOREFS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC,
+	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC,
+	unix.TRACEFS_MAGIC,
+	unix.SECURITYFS_MAGIC, unix.BPF_FS_MAGIC, unix.DEVPTS_SUPER_MAGIC, unix.EFIVARFS_MAGIC, unix.PSTOREFS_MAGIC,
+	unix.SELINUX_MAGIC, unix.SMACK_MAGIC,
 }
 
 // Sources checks a, and opens what it shows of the host: directories and regular files, by paths
@@ -74,10 +76,12 @@ func (a Access) Sources() (_ *Sources, err error) {
 	for _, h := range a.Mounts {
 		fd, err := dirfd.Open(unix.AT_FDCWD, h.From, unix.O_PATH|unix.O_NOFOLLOW, dirfd.NoLinks)
 		if errors.Is(err, unix.ELOOP) {
-			return nil, fault.New(fault.Invalid, "%s cannot be mounted: there is a link on the way", h.From).WithHint("%s", linkHint(h.From))
+			return nil, fault.New(fault.Invalid, "%s cannot be mounted: there is a link on the way", h.From).
+				WithHint("%s", linkHint(h.From))
 		}
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			return nil, fault.New(fault.NotFound, "%s, which is to be mounted at %s, is not there", h.From, h.To).WithHint("make it, and try again")
+			return nil, fault.New(fault.NotFound, "%s, which is to be mounted at %s, is not there", h.From, h.To).
+				WithHint("make it, and try again")
 		}
 		if err != nil {
 			return nil, fault.Wrap(err, "open %s, which is to be mounted at %s", h.From, h.To)
@@ -91,7 +95,8 @@ func (a Access) Sources() (_ *Sources, err error) {
 		kind := st.Mode & unix.S_IFMT
 		switch {
 		case kind != unix.S_IFDIR && kind != unix.S_IFREG, slices.Contains(kernels, fs.Type):
-			return nil, fault.New(fault.Invalid, "%s cannot be mounted: it is no directory and no regular file of the host's", h.From).
+			return nil, fault.New(fault.Invalid, "%s cannot be mounted: it is no directory and no regular file of the host's",
+				h.From).
 				WithHint("mount a directory or a regular file; sockets, devices, /proc and /sys are never shown")
 		}
 		s.files = append(s.files, kind == unix.S_IFREG)
@@ -180,7 +185,8 @@ func (m *mounter) find(p, what string) (int, error) {
 		link = st.Mode&unix.S_IFMT == unix.S_IFLNK
 	}
 	if link {
-		return -1, fault.New(fault.Invalid, "%s cannot be %s: there is a link on the way, which could be changed", p, what).WithHint("name what it leads to")
+		return -1, fault.New(fault.Invalid, "%s cannot be %s: there is a link on the way, which could be changed", p, what).
+			WithHint("name what it leads to")
 	}
 	return fd, fault.Wrap(err, "open %s", p)
 }
@@ -207,7 +213,8 @@ func (m *mounter) point(p Point) error {
 			err = m.asZero(func() error { return m.mkdirs(p.Path, keepMode) })
 		}
 		if err != nil {
-			return fault.New(fault.KindOf(err), "make %s, where something is to be mounted", p.Path).Because(err).WithHint("name a place in a directory that the sandbox can write to")
+			return fault.New(fault.KindOf(err), "make %s, where something is to be mounted", p.Path).Because(err).
+				WithHint("name a place in a directory that the sandbox can write to")
 		}
 		return nil
 	}
@@ -216,7 +223,8 @@ func (m *mounter) point(p Point) error {
 		return fault.Wrap(err, "look at %s", p.Path)
 	}
 	if p.File == (st.Mode&unix.S_IFMT == unix.S_IFDIR) {
-		return fault.New(fault.Invalid, "a directory can be mounted at a directory alone, and a file at a file: %s", p.Path).WithHint("name another place")
+		return fault.New(fault.Invalid, "a directory can be mounted at a directory alone, and a file at a file: %s", p.Path).
+			WithHint("name another place")
 	}
 	return nil
 }
@@ -311,7 +319,8 @@ func (m *mounter) readOnly(places []Place) ([]string, error) {
 		}
 		if !found {
 			return nil, fault.New(fault.NotFound, "%s is to be read-only, and is not there", p.Said).
-				WithHint("what is not there cannot be kept from being made: name a directory around it that is there, or take it out of files.readonly")
+				WithHint("what is not there cannot be kept from being made: name a directory around it that is there, or take " +
+					"it out of files.readonly")
 		}
 	}
 	slices.Sort(all)

@@ -47,9 +47,12 @@ func TestFiles_OpenWhatTheyHaveLookedAtAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.WriteFile(at("file"), []byte("text"), 0o644), os.WriteFile(at("large"), make([]byte, 11), 0o644), os.WriteFile(at("decoy"), []byte("decoy"), 0o644),
-		os.WriteFile(at("empty"), nil, 0o644), os.Mkdir(at("dir"), 0o755), unix.Mkfifo(at("fifo"), 0o644), os.Symlink("/file", at("link")), os.Symlink("/decoy", at("decoylink")),
-		os.Symlink("../../decoy", at("dir/up")), os.Symlink("/proc/self/fd/0", at("magic")), os.Symlink("loop", at("loop"))); err != nil {
+	if err := errors.Join(os.WriteFile(at("file"), []byte("text"), 0o644),
+		os.WriteFile(at("large"), make([]byte, 11), 0o644), os.WriteFile(at("decoy"), []byte("decoy"), 0o644),
+		os.WriteFile(at("empty"), nil, 0o644), os.Mkdir(at("dir"), 0o755), unix.Mkfifo(at("fifo"), 0o644),
+		os.Symlink("/file", at("link")), os.Symlink("/decoy", at("decoylink")),
+		os.Symlink("../../decoy", at("dir/up")), os.Symlink("/proc/self/fd/0", at("magic")),
+		os.Symlink("loop", at("loop"))); err != nil {
 		t.Fatal(err)
 	}
 	f := filesOf(t, dir)
@@ -58,7 +61,8 @@ func TestFiles_OpenWhatTheyHaveLookedAtAlone(t *testing.T) {
 	for _, name := range []string{"decoy", "large", "fifo"} {
 		opened[name] = watched(t, at(name))
 	}
-	for name, want := range map[string]string{"/file": "text", "/link": "text", "/empty": "", "/large": "none", "/decoy": "none", "/decoylink": "none", "/dir/up": "none",
+	for name, want := range map[string]string{"/file": "text", "/link": "text", "/empty": "", "/large": "none",
+		"/decoy": "none", "/decoylink": "none", "/dir/up": "none",
 		"/dir": "none", "/fifo": "none", "/magic": "none", "/loop": "none", "/nothing": "none", "/file/x": "none"} {
 		got := "none"
 		found, err := f.Find(name, 10)
@@ -115,7 +119,8 @@ func TestFiles_OpenNoDecoyThatTakesAPlace(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.WriteFile(at("store"), []byte("text"), 0o644), os.WriteFile(at("decoy"), []byte("decoy"), 0o644), os.Symlink("decoy", at("link"))); err != nil {
+	if err := errors.Join(os.WriteFile(at("store"), []byte("text"), 0o644),
+		os.WriteFile(at("decoy"), []byte("decoy"), 0o644), os.Symlink("decoy", at("link"))); err != nil {
 		t.Fatal(err)
 	}
 	f := filesOf(t, dir)

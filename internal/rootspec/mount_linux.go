@@ -166,7 +166,8 @@ func (m *mounter) place(p string) (int, error) {
 }
 
 func (m *mounter) inside(p string, flags int) (int, error) {
-	fd, err := dirfd.OpenLong(m.root, cmp.Or(strings.TrimPrefix(p, "/"), "."), unix.O_PATH|unix.O_NOFOLLOW|flags, dirfd.Beneath)
+	fd, err := dirfd.OpenLong(m.root, cmp.Or(strings.TrimPrefix(p, "/"), "."),
+		unix.O_PATH|unix.O_NOFOLLOW|flags, dirfd.Beneath)
 	if err != nil {
 		return -1, err
 	}

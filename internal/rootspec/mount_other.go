@@ -9,5 +9,6 @@ type Options struct{ IDMapFD int }
 
 // Mount needs Linux.
 func Mount(Spec, string, Options) error {
-	return fault.New(fault.Unsupported, "sandboxes need Linux").WithHint("run the daemon on Linux and point COPPICE_HOST at it")
+	return fault.New(fault.Unsupported, "sandboxes need Linux").
+		WithHint("run the daemon on Linux and point COPPICE_HOST at it")
 }

@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) {
 	rootfstest.Main(m, map[string]rootfstest.Step{
-		"ops": ops, "failing": failing, "oldKernel": oldKernel, "mountTimes": mountTimes, "walkTimes": walkTimes, "nothing": func(string, []byte, io.Writer) error { return nil },
+		"ops": ops, "failing": failing, "oldKernel": oldKernel, "mountTimes": mountTimes, "walkTimes": walkTimes,
+		"nothing": func(string, []byte, io.Writer) error { return nil },
 	})
 }
 
@@ -122,7 +123,8 @@ func (f fixture) tree(name string, lines ...string) string {
 
 func (f fixture) overlay(target string, lowers ...string) rootspec.Overlay {
 	n := strings.ReplaceAll(target, "/", "_")
-	return rootspec.Overlay{Target: target, Lowers: lowers, Upper: f.tree("live/upper/" + n), Work: f.tree("live/work/" + n)}
+	return rootspec.Overlay{Target: target, Lowers: lowers, Upper: f.tree("live/upper/" + n),
+		Work: f.tree("live/work/" + n)}
 }
 
 func must(t testing.TB, err error) {
@@ -160,7 +162,8 @@ func TestLayersShowInOrderAndWritesGoToTheUpper(t *testing.T) {
 		f := newFixture(t)
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/",
 			f.tree("top", "a top", "d/x 1"), f.tree("base", "a base", "b base", "d/y 2"))}}
-		f.run(s, rootfstest.MountOptions{}, "/a=top\n/b=base\n/d:x,y\n", "read /a", "read /b", "ls /d", "write /b new", "write /n new")
+		f.run(s, rootfstest.MountOptions{}, "/a=top\n/b=base\n/d:x,y\n", "read /a", "read /b", "ls /d", "write /b new",
+			"write /n new")
 		f.run(s, rootfstest.MountOptions{}, "/b=new\n/n=new\n", "read /b", "read /n")
 	})
 }
@@ -204,12 +207,14 @@ func TestMountinfoShowsNoPathOfTheStore(t *testing.T) {
 func TestWrapAllowsLayersBelowTheBottom(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
-		base := f.tree("base", "f base", "store/keep hidden", "store/layer/f top", "store/layer/n 1", "store/upper/", "store/work/")
+		base := f.tree("base", "f base", "store/keep hidden", "store/layer/f top", "store/layer/n 1",
+			"store/upper/", "store/work/")
 		o := rootspec.Overlay{
 			Target: "/", Lowers: []string{base + "/store/layer", base},
 			Upper: base + "/store/upper", Work: base + "/store/work",
 		}
-		if _, err := rootfstest.InRoot(t, rootspec.Spec{Overlays: []rootspec.Overlay{o}}, rootfstest.MountOptions{}, "nothing", nil); err == nil || !strings.Contains(err.Error(), "too many levels") {
+		if _, err := rootfstest.InRoot(t, rootspec.Spec{Overlays: []rootspec.Overlay{o}}, rootfstest.MountOptions{},
+			"nothing", nil); err == nil || !strings.Contains(err.Error(), "too many levels") {
 			t.Errorf("without wrap: %v", err)
 		}
 		o.Wrap = true
@@ -260,7 +265,8 @@ func TestOlderKernels(t *testing.T) {
 	both(t, func(t *testing.T) {
 		for _, before65 := range []bool{false, true} {
 			f := newFixture(t)
-			base := f.tree("base", "f base", "a/b 1", "store/layer/f top", "store/layer/n 1", "store/upper/", "store/work/", "store/upper2/", "store/work2/")
+			base := f.tree("base", "f base", "a/b 1", "store/layer/f top", "store/layer/n 1", "store/upper/", "store/work/",
+				"store/upper2/", "store/work2/")
 			wrapped := rootspec.Overlay{
 				Target: "/", Lowers: []string{base + "/store/layer", base}, Wrap: true,
 				Upper: base + "/store/upper", Work: base + "/store/work",
@@ -304,7 +310,8 @@ func TestWhatFailsLeavesNothingMounted(t *testing.T) {
 			{Target: "/a", Lowers: []string{good.Lowers[0]}, Upper: good.Upper, Work: f.tree("elsewhere") + "/none"},
 		} {
 			s := rootspec.Spec{Overlays: []rootspec.Overlay{good, bad}}
-			out, err := rootfstest.InRoot(t, rootspec.Spec{Overlays: []rootspec.Overlay{good}}, rootfstest.MountOptions{}, "failing", s)
+			out, err := rootfstest.InRoot(t, rootspec.Spec{Overlays: []rootspec.Overlay{good}},
+				rootfstest.MountOptions{}, "failing", s)
 			if err != nil {
 				t.Error(err)
 			}
@@ -340,9 +347,11 @@ func TestSkeletonFilesAndSeveralOverlays(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		s := rootspec.Spec{
-			Overlays: []rootspec.Overlay{f.overlay("/usr", f.tree("usr", "bin/sh x")), f.overlay("/var/lib", f.tree("var", "db 1"))},
+			Overlays: []rootspec.Overlay{f.overlay("/usr", f.tree("usr", "bin/sh x")),
+				f.overlay("/var/lib", f.tree("var", "db 1"))},
 			Skeleton: []rootspec.Entry{{Path: "/bin", Link: "usr/bin"}, {Path: "/var", Mode: 0o751}, {Path: "/closed"}},
-			Files:    []rootspec.File{{Source: f.tree("one", "file text") + "/file", Target: "/etc/one"}, {Source: "/nonexistent", Target: "/etc/two"}},
+			Files: []rootspec.File{{Source: f.tree("one", "file text") + "/file", Target: "/etc/one"},
+				{Source: "/nonexistent", Target: "/etc/two"}},
 		}
 		defer syscall.Umask(syscall.Umask(0o077))
 		f.run(s, rootfstest.MountOptions{}, `/:bin,closed,dev,etc,proc,run,sys,tmp,usr,var
@@ -392,13 +401,15 @@ func TestShiftedIDs(t *testing.T) {
 		t.Skip("needs real-root: only it shifts ids")
 	}
 	f := newFixture(t)
-	base := f.tree("base", "f base", "etc/passwd p", "store/layer/f top", "store/layer/n 1", "store/live/upper/", "store/live/work/")
+	base := f.tree("base", "f base", "etc/passwd p", "store/layer/f top", "store/layer/n 1", "store/live/upper/",
+		"store/live/work/")
 	must(t, os.Chown(base+"/etc/passwd", 1000, 7))
 	check := func(name string, s rootspec.Spec, dir string) {
 		t.Run(name, func(t *testing.T) {
 			g := f
 			g.t = t
-			g.run(s, rootfstest.MountOptions{Shift: true}, "/ 40755 0:0\n/etc/passwd 100644 1000:7\n/etc/passwd=p\n/new 100644 0:0\n",
+			g.run(s, rootfstest.MountOptions{Shift: true},
+				"/ 40755 0:0\n/etc/passwd 100644 1000:7\n/etc/passwd=p\n/new 100644 0:0\n",
 				"stat /", "stat /etc/passwd", "read /etc/passwd", "write /new x", "stat /new", "write /etc/passwd q",
 				"mkdir /d", "rm /d", "rm /f", "chown /new 5")
 			var st unix.Stat_t

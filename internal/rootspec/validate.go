@@ -79,7 +79,8 @@ func (o Overlay) validate() error {
 		}
 	}
 	if n := len(o.Lowers); n == 0 || n > MaxLowers {
-		return fault.New(fault.Invalid, "root: overlay of %q has %d lower directories; 1 to %d are possible", o.Target, n, MaxLowers)
+		return fault.New(fault.Invalid, "root: overlay of %q has %d lower directories; 1 to %d are possible", o.Target,
+			n, MaxLowers)
 	}
 	for _, l := range append([]string{o.Upper, o.Work}, o.Lowers...) {
 		if !isClean(l) {

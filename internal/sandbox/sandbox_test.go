@@ -31,7 +31,8 @@ func TestLock_NamesTheHolder(t *testing.T) {
 	cause := errors.New("its patience is at an end")
 	cancel(cause)
 	_, err := b.Lock(ctx, "a", "stopping")
-	if !fault.Is(err, fault.Conflict) || !errors.Is(err, cause) || !strings.Contains(err.Error(), "sandbox a is busy: capturing") {
+	if !fault.Is(err, fault.Conflict) || !errors.Is(err, cause) ||
+		!strings.Contains(err.Error(), "sandbox a is busy: capturing") {
 		t.Errorf("%v: want a Conflict that names sandbox, holder and cause", err)
 	}
 	h.Unlock()

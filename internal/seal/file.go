@@ -53,7 +53,8 @@ func Load(path string) (Key, error) {
 		return Key{}, ErrLost
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return Key{}, fault.New(fault.Denied, "the key %s can be read by others", path).WithHint("close it to them: chmod 600 %s", path)
+		return Key{}, fault.New(fault.Denied, "the key %s can be read by others", path).
+			WithHint("close it to them: chmod 600 %s", path)
 	}
 	return parse(path, string(b))
 }
@@ -63,7 +64,8 @@ func parse(path, text string) (Key, error) {
 	first, rest, _ := strings.Cut(text, "\n")
 	if first != title {
 		if strings.HasPrefix(first, strings.TrimSuffix(title, "1")) {
-			return Key{}, fault.New(fault.Version, "the key %s begins with %.40q; this build knows %q", path, first, title).WithHint("use the coppice that made it")
+			return Key{}, fault.New(fault.Version, "the key %s begins with %.40q; this build knows %q", path, first, title).
+				WithHint("use the coppice that made it")
 		}
 		return Key{}, fault.New(fault.Corrupt, "%s is not a key", path)
 	}

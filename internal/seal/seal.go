@@ -93,7 +93,8 @@ func (k Key) Seal(purpose string, value []byte) (string, error) {
 	}
 	room := k.aead.NonceSize() + len(value) + k.aead.Overhead()
 	nonce := h.Sum(make([]byte, 0, max(room, sha256.Size)))[:k.aead.NonceSize()]
-	return prefix + k.id + ":" + base64.RawURLEncoding.EncodeToString(k.aead.Seal(nonce, nonce, value, []byte(purpose))), nil
+	return prefix + k.id + ":" + base64.RawURLEncoding.EncodeToString(k.aead.Seal(nonce, nonce, value, []byte(purpose))),
+		nil
 }
 
 // Open gives a value that was sealed for a purpose. The errors are fault.Corrupt for one

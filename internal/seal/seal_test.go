@@ -165,7 +165,8 @@ func FuzzOpen(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, seed := range []string{s, "", "sealed1:", "sealed1:" + k.ID() + ":", "sealed1:" + k.ID() + ":AAAA", s[:len(s)-1], s + "A"} {
+	for _, seed := range []string{s, "", "sealed1:", "sealed1:" + k.ID() + ":", "sealed1:" + k.ID() + ":AAAA",
+		s[:len(s)-1], s + "A"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, in string) {

@@ -21,7 +21,8 @@ func tree(words ...string) *History {
 	for i, w := range words {
 		id, parent, _ := strings.Cut(w, "<")
 		h.Head = SnapshotID(id)
-		h.Snapshots[h.Head] = Snapshot{ID: h.Head, Parent: SnapshotID(parent), Created: epoch.Add(time.Duration(i) * time.Minute)}
+		h.Snapshots[h.Head] = Snapshot{ID: h.Head, Parent: SnapshotID(parent),
+			Created: epoch.Add(time.Duration(i) * time.Minute)}
 	}
 	return h
 }
@@ -193,7 +194,9 @@ func TestNewestFirstIsTopologicalAndByTime(t *testing.T) {
 				monotonic = monotonic && !p.Created.After(s.Created)
 			}
 		}
-		if monotonic && !slices.IsSortedFunc(order, func(a, b SnapshotID) int { return h.Snapshots[b].Created.Compare(h.Snapshots[a].Created) }) {
+		if monotonic &&
+			!slices.IsSortedFunc(order,
+				func(a, b SnapshotID) int { return h.Snapshots[b].Created.Compare(h.Snapshots[a].Created) }) {
 			t.Fatal("clocks were right, yet the order is not by time")
 		}
 	})
@@ -210,7 +213,8 @@ func drawHistory(t *rapid.T, most int) *History {
 		if i > 0 && rapid.IntRange(0, 20).Draw(t, "root") > 0 {
 			s.Parent = ids[rapid.IntRange(max(0, i-6), i-1).Draw(t, "parent")]
 		}
-		s.Created = epoch.Add(time.Duration(i+rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 3, -3}).Draw(t, "skew")) * time.Minute)
+		s.Created = epoch.Add(
+			time.Duration(i+rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 0, 3, -3}).Draw(t, "skew")) * time.Minute)
 		h.Snapshots[s.ID] = s
 		h.Head = s.ID
 	}

@@ -16,7 +16,8 @@ import (
 func TestTreeQuestions(t *testing.T) {
 	t.Parallel()
 	h := tree("a", "b<a", "c<b", "d<b", "e<d", "x")
-	for id, want := range map[SnapshotID][]SnapshotID{"a": nil, "b": {"a"}, "e": {"d", "b", "a"}, "x": nil, "unknown": nil} {
+	for id, want := range map[SnapshotID][]SnapshotID{"a": nil, "b": {"a"}, "e": {"d", "b", "a"}, "x": nil,
+		"unknown": nil} {
 		if got := h.Ancestors(id); !slices.Equal(got, want) || h.Depth(id) != len(want) {
 			t.Errorf("Ancestors(%s) = %v, depth %d; want %v", id, got, h.Depth(id), want)
 		}

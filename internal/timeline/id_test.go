@@ -14,7 +14,8 @@ import (
 
 func TestNewIDsAreWhatParseAccepts(t *testing.T) {
 	t.Parallel()
-	random := bytes.NewReader([]byte{0, 1, 2, 0xfd, 0xfe, 0xff, 0, 1, 2, 3, 4, 5, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 0, 1})
+	random := bytes.NewReader(
+		[]byte{0, 1, 2, 0xfd, 0xfe, 0xff, 0, 1, 2, 3, 4, 5, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 0, 1})
 	box, err := NewSandboxID(random)
 	if err != nil || box != "000102fdfeff" {
 		t.Errorf("sandbox: %q, %v", box, err)
@@ -89,7 +90,8 @@ func TestValidTagsResolve(t *testing.T) {
 		if ValidTag(tag) != nil {
 			t.Skip("refused")
 		}
-		h := History{Snapshots: map[SnapshotID]Snapshot{"000000000001": {ID: "000000000001"}}, Tags: map[string]SnapshotID{tag: "000000000001"}}
+		h := History{Snapshots: map[SnapshotID]Snapshot{"000000000001": {ID: "000000000001"}},
+			Tags: map[string]SnapshotID{tag: "000000000001"}}
 		if id, err := h.Resolve(tag, epoch); id != "000000000001" || err != nil {
 			t.Fatalf("%q: %q, %v", tag, id, err)
 		}

@@ -24,7 +24,8 @@ import (
 const maxCandidates = 8
 
 // refHint ends every error about the form of a reference.
-const refHint = "a reference is an id, the beginning of one, a tag, HEAD, HEAD~2 or @{5m}; see them with: coppice log NAME"
+const refHint = "a reference is an id, the beginning of one, a tag, HEAD, HEAD~2 or @{5m}; see them with: coppice " +
+	"log NAME"
 
 // Ref is a parsed reference: where to begin, and how many ancestors up.
 type Ref struct {
@@ -195,7 +196,8 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 		return h.moment(r.At, ref, now)
 	case r.Name == "":
 		if _, ok := h.Snapshots[h.Head]; !ok {
-			return "", fault.New(fault.Corrupt, "HEAD is snapshot %q, which does not exist", string(h.Head)).WithHint("coppice verify")
+			return "", fault.New(fault.Corrupt, "HEAD is snapshot %q, which does not exist", string(h.Head)).
+				WithHint("coppice verify")
 		}
 		return h.Head, nil
 	}

@@ -15,7 +15,8 @@ var epoch = time.Date(2026, 1, 2, 15, 0, 0, 0, time.UTC)
 func sample() *History {
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Tags: map[string]SnapshotID{}, Sandbox: "0000000000aa"}
 	add := func(id, parent SnapshotID, minute int, message string) {
-		h.Snapshots[id] = Snapshot{ID: id, Parent: parent, Sandbox: "0000000000aa", Created: epoch.Add(time.Duration(minute) * time.Minute), Message: message}
+		h.Snapshots[id] = Snapshot{ID: id, Parent: parent, Sandbox: "0000000000aa",
+			Created: epoch.Add(time.Duration(minute) * time.Minute), Message: message}
 		h.Head = id
 	}
 	add("abcd00000001", "", 0, "base")
@@ -32,14 +33,19 @@ func TestResolve(t *testing.T) {
 	t.Parallel()
 	now := epoch.Add(10 * time.Minute)
 	for ref, want := range map[string]SnapshotID{
-		"HEAD": "ef0000000004", "@": "ef0000000004", "HEAD~": "abcd00000002", "HEAD^": "abcd00000002", "HEAD~2": "abcd00000001",
-		"HEAD~~": "abcd00000001", "HEAD^^": "abcd00000001", "HEAD~1^": "abcd00000001", "HEAD~0": "ef0000000004", "@~": "abcd00000002",
+		"HEAD": "ef0000000004", "@": "ef0000000004", "HEAD~": "abcd00000002", "HEAD^": "abcd00000002",
+		"HEAD~2": "abcd00000001",
+		"HEAD~~": "abcd00000001", "HEAD^^": "abcd00000001", "HEAD~1^": "abcd00000001", "HEAD~0": "ef0000000004",
+		"@~":   "abcd00000002",
 		"good": "abcd00000002", "good~1": "abcd00000001", "ef00": "abcd00000001", "ef0000000003": "ef0000000003",
 		"ef0000000003~": "abcd00000002", "abcd00000002^": "abcd00000001",
 		"@{10m}": "abcd00000001", "@{9m1s}": "abcd00000001", "@{9m}": "abcd00000002", "@{8m}": "ef0000000003",
-		"@{7m}": "abcd00000002", "@{6m1s}": "abcd00000002", "@{6m}": "ef0000000004", "@{0s}": "ef0000000004", "@{6m}~2": "abcd00000001",
-		"@{2026-01-02T15:02:30Z}": "ef0000000003", "@{2026-01-02T15:02:30}": "ef0000000003", "@{2026-01-02 15:02:30}": "ef0000000003",
-		"@{2026-01-02 15:02}": "ef0000000003", "@{2026-01-02T16:02:30+01:00}": "ef0000000003", "@{2026-01-02T15:02:59.999999999Z}": "ef0000000003",
+		"@{7m}": "abcd00000002", "@{6m1s}": "abcd00000002", "@{6m}": "ef0000000004", "@{0s}": "ef0000000004",
+		"@{6m}~2":                 "abcd00000001",
+		"@{2026-01-02T15:02:30Z}": "ef0000000003", "@{2026-01-02T15:02:30}": "ef0000000003",
+		"@{2026-01-02 15:02:30}": "ef0000000003",
+		"@{2026-01-02 15:02}":    "ef0000000003", "@{2026-01-02T16:02:30+01:00}": "ef0000000003",
+		"@{2026-01-02T15:02:59.999999999Z}": "ef0000000003",
 	} {
 		if got, err := sample().Resolve(ref, now); got != want || err != nil {
 			t.Errorf("%s = %q, %v; want %q", ref, got, err, want)
@@ -106,8 +112,9 @@ func TestParseAgo(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	for in, want := range map[string]time.Duration{
-		"5m": 5 * time.Minute, "1h30m": 90 * time.Minute, "2d": 2 * day, "1w": 7 * day, "1w2d3h4m5s": 9*day + 3*time.Hour + 4*time.Minute + 5*time.Second,
-		"1.5h": 90 * time.Minute, "0s": 0, "10ms": 10 * time.Millisecond,
+		"5m": 5 * time.Minute, "1h30m": 90 * time.Minute, "2d": 2 * day, "1w": 7 * day,
+		"1w2d3h4m5s": 9*day + 3*time.Hour + 4*time.Minute + 5*time.Second,
+		"1.5h":       90 * time.Minute, "0s": 0, "10ms": 10 * time.Millisecond,
 	} {
 		if got, ok := parseAgo(in); got != want || !ok {
 			t.Errorf("parseAgo(%q) = %v, %v", in, got, ok)
@@ -123,7 +130,8 @@ func TestParseAgo(t *testing.T) {
 func TestShort(t *testing.T) {
 	t.Parallel()
 	h := sample()
-	want := map[SnapshotID]string{"abcd00000001": "abcd00000001", "abcd00000002": "abcd00000002", "ef0000000003": "ef0000000003", "ef0000000004": "ef0000000004"}
+	want := map[SnapshotID]string{"abcd00000001": "abcd00000001", "abcd00000002": "abcd00000002",
+		"ef0000000003": "ef0000000003", "ef0000000004": "ef0000000004"}
 	h.Snapshots["123400000000"] = Snapshot{ID: "123400000000"}
 	h.Snapshots["567800000000"] = Snapshot{ID: "567800000000"}
 	h.Tags["5678"] = "123400000000"
@@ -141,7 +149,8 @@ func TestShort(t *testing.T) {
 
 func FuzzRef(f *testing.F) {
 	for _, s := range []string{
-		"", "HEAD", "HEAD~3", "HEAD^^~2", "@", "@{5m}", "@{1w2d}~4", "@{2026-01-02T15:04:05Z}", "@{2026-01-02}", "abcd", "good~1",
+		"", "HEAD", "HEAD~3", "HEAD^^~2", "@", "@{5m}", "@{1w2d}~4", "@{2026-01-02T15:04:05Z}", "@{2026-01-02}",
+		"abcd", "good~1",
 		"@{5m", "~~~", "^", "@{}", "HEAD~18446744073709551616", "@{9223372036854775807ns}", "a\x00", "é",
 	} {
 		f.Add(s)
@@ -153,7 +162,8 @@ func FuzzRef(f *testing.F) {
 			if !fault.Is(err, fault.Invalid) || r != (Ref{}) {
 				t.Fatalf("%q: %+v, %v", s, r, err)
 			}
-		} else if again, err := ParseRef(r.String(), time.UTC); err != nil || again.String() != r.String() || again.Up != r.Up || again.Ago != r.Ago || !again.At.Equal(r.At) {
+		} else if again, err := ParseRef(r.String(), time.UTC); err != nil || again.String() != r.String() ||
+			again.Up != r.Up || again.Ago != r.Ago || !again.At.Equal(r.At) {
 			t.Fatalf("%q reads as %+v, whose text %q reads as %+v, %v", s, r, r.String(), again, err)
 		}
 		id, err := h.Resolve(s, epoch.Add(time.Hour))

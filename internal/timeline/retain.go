@@ -73,11 +73,15 @@ func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID)
 // Thin is Retain for a history that thins by itself: of the snapshots that Retain
 // might drop it drops those alone that may says. The others stay, and count for
 // their spans: where one of a span stays anyway, no other is kept for it.
-func Thin(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool) (drop []SnapshotID) {
+func Thin(
+	h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool,
+) (drop []SnapshotID) {
 	return retain(h, policy, now, pinned, may)
 }
 
-func retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool) (drop []SnapshotID) {
+func retain(
+	h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool,
+) (drop []SnapshotID) {
 	kids := h.childCount()
 	fixed := map[SnapshotID]bool{h.Head: true}
 	for _, id := range h.Tags {

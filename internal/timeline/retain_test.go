@@ -118,7 +118,8 @@ func TestSparse(t *testing.T) {
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Sandbox: "a"}
 	// One every ten minutes, for 100 days; the fork before them is foreign.
 	for i := range 100*144 + 1 {
-		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a", Created: epoch.Add(time.Duration(i) * 10 * time.Minute)}
+		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a",
+			Created: epoch.Add(time.Duration(i) * 10 * time.Minute)}
 		if i == 0 {
 			s.Sandbox = "b"
 		}
@@ -143,7 +144,8 @@ func TestSparse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			last := h.Newest(tt.last)
-			drop := Retain(h, Sparse(tt.within, tt.hours, tt.days, tt.weeks), now, func(id SnapshotID) bool { return slices.Contains(last, id) })
+			drop := Retain(h, Sparse(tt.within, tt.hours, tt.days, tt.weeks), now,
+				func(id SnapshotID) bool { return slices.Contains(last, id) })
 			gone := map[SnapshotID]bool{}
 			for _, id := range drop {
 				gone[id] = true
@@ -177,7 +179,8 @@ func TestThinDropsOnlyWhatItMay(t *testing.T) {
 			h.Snapshots[id] = s
 		}
 		auto := func(s Snapshot) bool { return s.Cause == CauseAuto }
-		policy := Retention{{Within: 5 * time.Minute}, {Within: 20 * time.Minute, Every: 3 * time.Minute}, {Every: 10 * time.Minute}}
+		policy := Retention{{Within: 5 * time.Minute}, {Within: 20 * time.Minute, Every: 3 * time.Minute},
+			{Every: 10 * time.Minute}}
 		now := epoch.Add(time.Duration(rapid.IntRange(0, 80).Draw(t, "now")) * time.Minute)
 		drop := Thin(h, policy, now, nil, auto)
 		for _, id := range drop {
@@ -211,7 +214,8 @@ func TestAWeekLevelsOff(t *testing.T) {
 	var atDay []int
 	most := 0
 	for i := range int(7 * day / (2 * time.Second)) {
-		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a", Cause: CauseAuto, Created: epoch.Add(time.Duration(i) * 2 * time.Second)}
+		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a", Cause: CauseAuto,
+			Created: epoch.Add(time.Duration(i) * 2 * time.Second)}
 		if i == 0 {
 			s.Cause = CauseImport
 		}

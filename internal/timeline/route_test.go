@@ -40,12 +40,16 @@ func TestStackOf(t *testing.T) {
 		{"equal to its parent", append(slices.Clone(own[:2]), own[3]), line, "d", "4 2 1", ""},
 		{"merged", append(slices.Clone(own), Route{"c", "", "m", true}), line, "d", "4 m", ""},
 		{"merged above does not help below", append(slices.Clone(own), Route{"d", "b", "m", true}), line, "c", "3 2 1", ""},
-		{"the deepest of two", append(slices.Clone(own), Route{"d", "b", "m", true}, Route{"d", "a", "n", true}), line, "d", "n 1", ""},
-		{"deepest first is not always shortest", append(slices.Clone(own), Route{"d", "b", "m", true}, Route{"c", "", "n", true}), line, "d", "4 n", ""},
-		{"below what is no ancestor", []Route{{"b", "x", "2", false}, {"x", "", "7", false}}, parents("a", "b<a", "x<a"), "b", "2 7", ""},
+		{"the deepest of two", append(slices.Clone(own), Route{"d", "b", "m", true}, Route{"d", "a", "n", true}), line,
+			"d", "n 1", ""},
+		{"deepest first is not always shortest",
+			append(slices.Clone(own), Route{"d", "b", "m", true}, Route{"c", "", "n", true}), line, "d", "4 n", ""},
+		{"below what is no ancestor", []Route{{"b", "x", "2", false}, {"x", "", "7", false}}, parents("a", "b<a", "x<a"),
+			"b", "2 7", ""},
 		{"unknown target", own, line, "z", "", "snapshot z, which is not known"},
 		{"unknown parent", own[2:], parents("b<a", "c<b"), "c", "", "built on snapshot a, which"},
-		{"an unknown parent behind a merged route", append(slices.Clone(own[2:]), Route{"c", "", "m", true}), parents("c<b", "d<c"), "d", "4 m", ""},
+		{"an unknown parent behind a merged route", append(slices.Clone(own[2:]), Route{"c", "", "m", true}),
+			parents("c<b", "d<c"), "d", "4 m", ""},
 		{"a circle", []Route{{"a", "b", "1", false}, {"b", "a", "2", false}}, line, "b", "", "circle"},
 		{"a circle of parents", nil, parents("a<b", "b<a"), "b", "", "circle"},
 	} {
@@ -170,7 +174,8 @@ func TestStacksEqualTheChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
-		changes := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}), rapid.SampledFrom([]string{"", "1", "2", "3"}), 0, 3)
+		changes := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}),
+			rapid.SampledFrom([]string{"", "1", "2", "3"}), 0, 3)
 		t.Repeat(map[string]func(*rapid.T){
 			"": w.check,
 			"add": func(t *rapid.T) {
@@ -352,7 +357,8 @@ func TestMergesOfRaggedStacks(t *testing.T) {
 		if err != nil || len(stack) >= maxStack {
 			t.Fatalf("%d layers, %v", len(stack), err)
 		}
-		if again, err := PlanMerges(RoutesByTop(w.routes), top, w.parentOf); err != nil || len(again) > 0 && len(stack) >= maxStack {
+		if again, err := PlanMerges(RoutesByTop(w.routes), top, w.parentOf); err != nil || len(again) > 0 &&
+			len(stack) >= maxStack {
 			t.Fatalf("%v, %v", again, err)
 		}
 	})

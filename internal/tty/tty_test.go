@@ -74,13 +74,15 @@ func TestTableAlignsAndTrims(t *testing.T) {
 
 func TestBytesAgoCut(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB"} {
+	for in, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB",
+		5 << 30: "5.0 GiB"} {
 		if got := Bytes(in); got != want {
 			t.Errorf("Bytes(%d) = %q, want %q", in, got, want)
 		}
 	}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for d, want := range map[time.Duration]string{0: "just now", time.Minute: "1 min ago", 47 * time.Hour: "47 h ago", 72 * time.Hour: "3 days ago"} {
+	for d, want := range map[time.Duration]string{0: "just now", time.Minute: "1 min ago", 47 * time.Hour: "47 h ago",
+		72 * time.Hour: "3 days ago"} {
 		if got := Ago(now.Add(-d), now); got != want {
 			t.Errorf("Ago(%s) = %q, want %q", d, got, want)
 		}

@@ -84,7 +84,8 @@ func TestRefused(t *testing.T) {
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unixsock.Listen(filepath.Join(dir, "link"), "s", 0o600); !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
+	if _, err := unixsock.Listen(filepath.Join(dir, "link"), "s", 0o600); !errors.Is(err, unix.ENOTDIR) &&
+		!errors.Is(err, unix.ELOOP) {
 		t.Errorf("a link was followed: %v", err)
 	}
 }

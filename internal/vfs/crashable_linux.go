@@ -361,7 +361,8 @@ func (c *Crashable) Link(fromDir int, from string, toDir int, to string) error {
 
 // Rename implements FS.
 func (c *Crashable) Rename(fromDir int, from string, toDir int, to string) error {
-	return c.change(OpRename, func() error { return system{}.Rename(fromDir, from, toDir, to) }, name{fromDir, from}, name{toDir, to})
+	return c.change(OpRename, func() error { return system{}.Rename(fromDir, from, toDir, to) }, name{fromDir, from},
+		name{toDir, to})
 }
 
 // Unlink implements FS.
@@ -425,7 +426,8 @@ func (c *Crashable) SetXattr(fd int, key string, value []byte) error {
 
 // SetXattrAt implements FS.
 func (c *Crashable) SetXattrAt(dir int, base, key string, value []byte) error {
-	return c.describe(OpXattr, dir, base, unix.O_NOFOLLOW, func() error { return system{}.SetXattrAt(dir, base, key, value) })
+	return c.describe(OpXattr, dir, base, unix.O_NOFOLLOW,
+		func() error { return system{}.SetXattrAt(dir, base, key, value) })
 }
 
 // RemoveXattr implements FS.

@@ -299,7 +299,8 @@ func TestCrashClone_KeepsMetadata(t *testing.T) {
 	defer d.close()
 	d.create("f", "one")
 	d.in("f", func(dir int, base string) error {
-		d.must(d.Link(dir, base, dir, "same"), d.Symlink("f", dir, "link"), d.Mknod(dir, "fifo", unix.S_IFIFO|0o600, 0), d.Utimes(dir, base, 1e18))
+		d.must(d.Link(dir, base, dir, "same"), d.Symlink("f", dir, "link"), d.Mknod(dir, "fifo", unix.S_IFIFO|0o600, 0),
+			d.Utimes(dir, base, 1e18))
 		if err := d.SetXattrAt(dir, base, "user.k", []byte("v")); err != unix.ENOTSUP {
 			d.must(err)
 		}
@@ -315,7 +316,8 @@ func TestCrashClone_KeepsMetadata(t *testing.T) {
 		d.must(err)
 		fifo, err := os.Lstat(filepath.Join(at, "fifo"))
 		d.must(err)
-		if f.Mode() != want || f.ModTime().UnixNano() != 1e18 || !os.SameFile(f, same) || fifo.Mode() != os.ModeNamedPipe|0o600 {
+		if f.Mode() != want || f.ModTime().UnixNano() != 1e18 || !os.SameFile(f, same) ||
+			fifo.Mode() != os.ModeNamedPipe|0o600 {
 			t.Errorf("%v, %v, %v, the same: %v", f.Mode(), f.ModTime(), fifo.Mode(), os.SameFile(f, same))
 		}
 		var here, there unix.Stat_t
@@ -388,7 +390,8 @@ func TestCrashClone_Names(t *testing.T) {
 			paths = append(paths, dir+"/x", dir+"/y")
 		}
 		d.sync("")
-		s := names{now: map[string]string{}, maybe: map[string]map[string]bool{}, durable: map[string]bool{}, gone: map[string]bool{}, left: map[string]bool{}}
+		s := names{now: map[string]string{}, maybe: map[string]map[string]bool{}, durable: map[string]bool{},
+			gone: map[string]bool{}, left: map[string]bool{}}
 		for step := range rapid.IntRange(1, 30).Draw(t, "steps") {
 			path := rapid.SampledFrom(paths).Draw(t, "path")
 			there := s.now[path]
@@ -475,7 +478,8 @@ func TestCrashClone_Blocks(t *testing.T) {
 				copy(block, b[min(at, len(b)):])
 				return block
 			}
-			if b := got[at : at+n]; !slices.ContainsFunc([][]byte{of(old), of(now)}, func(c []byte) bool { return bytes.Equal(b, c) }) {
+			if b := got[at : at+
+				n]; !slices.ContainsFunc([][]byte{of(old), of(now)}, func(c []byte) bool { return bytes.Equal(b, c) }) {
 				t.Errorf("block at %d is neither what was synced nor what was written", at)
 			}
 		}

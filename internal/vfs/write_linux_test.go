@@ -63,7 +63,8 @@ func TestWriteUnsynced(t *testing.T) {
 	d.left(nothing)
 	d.must(Sync(d, d.path("")), Sync(d, d.path("a")), Sync(d, d.path("a/b")))
 	d.left(nothing, "a", "/", "a/b", "/", "a/b/f", "")
-	d.must(Rename(d, d.path("a/b/f"), d.path("g")), Remove(d, d.path("g")), Remove(d, d.path("g")), Remove(d, d.path("none/g")))
+	d.must(Rename(d, d.path("a/b/f"), d.path("g")), Remove(d, d.path("g")), Remove(d, d.path("g")),
+		Remove(d, d.path("none/g")))
 	d.left(Kill, "a", "/", "a/b", "/")
 	failed := errors.New("no more")
 	err := WriteUnsynced(d, d.path("h"), func(w *Writer) error {

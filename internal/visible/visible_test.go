@@ -12,9 +12,12 @@ import (
 // invisible are characters that terminals and browsers show as nothing, as a space, or as
 // something other than their place in the text.
 var invisible = []struct{ from, to rune }{
-	{0, 0x1f}, {0x7f, 0xa0}, {0xad, 0xad}, {0x34f, 0x34f}, {0x61c, 0x61c}, {0x115f, 0x1160}, {0x1680, 0x1680}, {0x17b4, 0x17b5},
-	{0x180b, 0x180f}, {0x2000, 0x200f}, {0x2028, 0x202f}, {0x205f, 0x206f}, {0x2800, 0x2800}, {0x3000, 0x3000}, {0x3164, 0x3164},
-	{0xd800, 0xf8ff}, {0xfdd0, 0xfdef}, {0xfe00, 0xfe0f}, {0xfeff, 0xfeff}, {0xffa0, 0xffa0}, {0xfff0, 0xfffb}, {0xfffd, 0xffff},
+	{0, 0x1f}, {0x7f, 0xa0}, {0xad, 0xad}, {0x34f, 0x34f}, {0x61c, 0x61c}, {0x115f, 0x1160}, {0x1680, 0x1680},
+	{0x17b4, 0x17b5},
+	{0x180b, 0x180f}, {0x2000, 0x200f}, {0x2028, 0x202f}, {0x205f, 0x206f}, {0x2800, 0x2800}, {0x3000, 0x3000},
+	{0x3164, 0x3164},
+	{0xd800, 0xf8ff}, {0xfdd0, 0xfdef}, {0xfe00, 0xfe0f}, {0xfeff, 0xfeff}, {0xffa0, 0xffa0}, {0xfff0, 0xfffb},
+	{0xfffd, 0xffff},
 	{0x13441, 0x13442}, {0x16fe4, 0x16fe4}, {0x1bca0, 0x1bca3}, {0x1d159, 0x1d159}, {0x1d173, 0x1d17a}, {0x1fffe, 0x1ffff},
 	{0xe0000, 0xe0fff}, {0xf0000, 0x10ffff},
 }
@@ -41,7 +44,8 @@ func TestClean_EscapesWhatIsNotSeen(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\u3164": `a\u3164`, "\u115f": `\u115f`, "\uffa0": `\uffa0`, "\u2800": `\u2800`, "x\ufe0f": `x\ufe0f`,
 		"\u034f": `\u034f`, "\u180b": `\u180b`, "\U000e0100": `\U000e0100`, "a\u00a0b": `a\u00a0b`,
-		"\u0301x": `\u0301x`, " \u0301": ` \u0301`, "\u202e\u0301": `\u202e\u0301`, "a\u0301\u0302": "a\u0301\u0302", "\n\u0301": `\n\u0301`,
+		"\u0301x": `\u0301x`, " \u0301": ` \u0301`, "\u202e\u0301": `\u202e\u0301`, "a\u0301\u0302": "a\u0301\u0302",
+		"\n\u0301":     `\n\u0301`,
 		"plain \u0301": `plain \u0301`, "\xff": `\377`, "\ue000": `\ue000`, "\U000e0001": `\U000e0001`,
 	} {
 		if got := Clean(in); got != want {
@@ -75,7 +79,9 @@ func seen(t interface{ Errorf(string, ...any) }, s string) {
 	before := ' '
 	for _, r := range out {
 		switch {
-		case r == utf8.RuneError || !unicode.IsPrint(r), unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, unicode.Bidi_Control):
+		case r == utf8.RuneError || !unicode.IsPrint(r),
+			unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector,
+				unicode.Bidi_Control):
 			t.Errorf("Clean(%q) = %q, which shows U+%04X", s, out, r)
 		case unicode.Is(unicode.M, r) && before == ' ':
 			t.Errorf("Clean(%q) = %q, in which U+%04X combines with nothing", s, out, r)

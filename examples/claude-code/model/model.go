@@ -74,7 +74,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]int{"input_tokens": 1})
 		return
 	case r.Method != http.MethodPost || r.URL.Path != "/v1/messages":
-		http.Error(w, `{"type":"error","error":{"type":"not_found_error","message":"no such thing here"}}`, http.StatusNotFound)
+		http.Error(w, `{"type":"error","error":{"type":"not_found_error","message":"no such thing here"}}`,
+			http.StatusNotFound)
 		return
 	}
 	var req request
@@ -142,7 +143,8 @@ func answer(w http.ResponseWriter, req *request, t Turn) {
 	content, stop := []block{{Type: "text", Text: t.Say}}, "end_turn"
 	if t.Tool != "" {
 		stop = "tool_use"
-		content = append(content, block{Type: "tool_use", ID: fmt.Sprintf("toolu_%d", len(req.Messages)), Name: t.Tool, Input: t.Input})
+		content = append(content,
+			block{Type: "tool_use", ID: fmt.Sprintf("toolu_%d", len(req.Messages)), Name: t.Tool, Input: t.Input})
 	}
 	whole := map[string]any{
 		"id": fmt.Sprintf("msg_%d", len(req.Messages)), "type": "message", "role": "assistant", "model": req.Model,

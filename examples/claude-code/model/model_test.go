@@ -12,21 +12,26 @@ import (
 // ask posts a conversation, and gives the answer.
 func ask(s *model.Server, messages string) string {
 	w := httptest.NewRecorder()
-	s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader(`{"stream":true,"tools":[{"name":"Bash"}],"messages":[`+messages+`]}`)))
+	s.ServeHTTP(w,
+		httptest.NewRequest(http.MethodPost, "/v1/messages",
+			strings.NewReader(`{"stream":true,"tools":[{"name":"Bash"}],"messages":[`+messages+`]}`)))
 	return w.Body.String()
 }
 
 const (
 	asked  = `{"role":"user","content":"go"}`
-	called = asked + `,{"role":"assistant","content":[{"type":"tool_use"}]},{"role":"user","content":[{"type":"tool_result","content":"`
+	called = asked +
+		`,{"role":"assistant","content":[{"type":"tool_use"}]},{"role":"user","content":[{"type":"tool_result","content":"`
 )
 
 func TestAStoryIsPlayedAndChecked(t *testing.T) {
 	t.Parallel()
-	story := []model.Turn{{Say: "I count.", Tool: "Bash", Input: map[string]any{"command": "seq 3"}, Want: "3"}, {Say: "Done."}}
+	story := []model.Turn{{Say: "I count.", Tool: "Bash", Input: map[string]any{"command": "seq 3"}, Want: "3"},
+		{Say: "Done."}}
 	s := model.New(story)
 	for range 2 { // an agent may ask again
-		if got := ask(s, asked); !strings.Contains(got, `"partial_json":"{\"command\":\"seq 3\"}"`) || !strings.Contains(got, `"stop_reason":"tool_use"`) {
+		if got := ask(s, asked); !strings.Contains(got, `"partial_json":"{\"command\":\"seq 3\"}"`) ||
+			!strings.Contains(got, `"stop_reason":"tool_use"`) {
 			t.Error(got)
 		}
 	}

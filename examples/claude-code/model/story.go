@@ -35,12 +35,14 @@ func Story(st Stage) []Turn {
 		},
 		Works: {
 			Say: "I carry it out.", Tool: "Bash", Want: "1000 numbers",
-			Input: map[string]any{"command": "seq 1000 >numbers && echo Done. >>plan.md && wc -l numbers", "description": "Count"},
+			Input: map[string]any{"command": "seq 1000 >numbers && echo Done. >>plan.md && wc -l numbers",
+				"description": "Count"},
 		},
 		Destroys: {
 			Say: "I tidy up, and go too far.", Tool: "Bash", Want: "it is gone",
 			Input: map[string]any{
-				"command":     fmt.Sprintf("rm -rf numbers plan.md %s; test -e %s || echo it is gone", strings.Join(st.Doomed, " "), st.Claude),
+				"command": fmt.Sprintf("rm -rf numbers plan.md %s; test -e %s || echo it is gone",
+					strings.Join(st.Doomed, " "), st.Claude),
 				"description": "Tidy up",
 			},
 			Before: func(ctx context.Context) error {
@@ -51,7 +53,8 @@ func Story(st Stage) []Turn {
 		},
 		GoesOn: {
 			Say: "I look at what is there.", Tool: "Bash", Want: "Claude Code",
-			Input: map[string]any{"command": st.Claude + " --version && cat plan.md && tail -n 1 numbers", "description": "Look"},
+			Input: map[string]any{"command": st.Claude + " --version && cat plan.md && tail -n 1 numbers",
+				"description": "Look"},
 			Before: func(ctx context.Context) error {
 				_, err := st.Coppice(ctx, "checkout", "--in-place", st.Sandbox, good)
 				return err

@@ -122,7 +122,8 @@ func (g *Group) Take(pid int) error {
 // delegated takes the error of an access to a file of a control group. It reports false if
 // the group or controller is not ours to use; any other error is returned.
 func delegated(err error) (bool, error) {
-	for _, not := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV} {
+	for _, not := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL,
+		unix.EOPNOTSUPP, unix.ENODEV} {
 		if errors.Is(err, not) {
 			return false, nil
 		}
@@ -202,7 +203,8 @@ func ownGroup(controller string) (string, error) {
 	for line := range strings.Lines(string(b)) {
 		// 4:memory:/user.slice
 		// 0::/user.slice
-		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && slices.Contains(strings.Split(f[1], ","), controller) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 &&
+			slices.Contains(strings.Split(f[1], ","), controller) {
 			return f[2], nil
 		}
 	}
@@ -305,7 +307,8 @@ func (g *Group) Freeze() error {
 		if time.Since(start) > cgroupPatience {
 			_ = g.Thaw()
 			return fault.New(fault.Timeout, "the sandbox's processes do not freeze").
-				WithHint("one of them waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo pid,stat,wchan,args")
+				WithHint("one of them waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo " +
+					"pid,stat,wchan,args")
 		}
 		time.Sleep(wait)
 	}

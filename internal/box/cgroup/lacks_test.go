@@ -18,12 +18,14 @@ import (
 // TestDelegated_TellsTheHostFromAFailure has the errno of everything that a start may do without.
 func TestDelegated_TellsTheHostFromAFailure(t *testing.T) {
 	t.Parallel()
-	for _, e := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV, unix.EBUSY, unix.EINVAL} {
+	for _, e := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV,
+		unix.EBUSY, unix.EINVAL} {
 		if ours, err := delegated(&os.PathError{Op: "write", Path: "x", Err: e}); ours || err != nil {
 			t.Errorf("%v does not say that the host lacks it: %v", e, err)
 		}
 	}
-	for _, e := range []unix.Errno{unix.EEXIST, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT} {
+	for _, e := range []unix.Errno{unix.EEXIST, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO,
+		unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT} {
 		if _, err := delegated(fmt.Errorf("write: %w", e)); err == nil {
 			t.Errorf("%v says that the host lacks it", e)
 		}
@@ -54,7 +56,8 @@ func ownGroups(t *testing.T, c plan.Config) (*Group, Shares) {
 
 // limited is a box with a limit for which each host has a group, if it has groups.
 func limited(name string) plan.Config {
-	return plan.Config{ID: name + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
+	return plan.Config{ID: name + strconv.FormatInt(time.Now().UnixNano(), 36),
+		Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
 }
 
 // A keeper that is killed leaves its groups, and another one may get its number.

@@ -58,7 +58,8 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	var all []error
 	for path := range strings.Lines(string(b)) {
 		path = strings.TrimSuffix(path, "\n")
-		if filepath.IsAbs(path) && strings.HasPrefix(filepath.Base(path), groupPrefix) { // else the keeper was killed while it wrote
+		// else the keeper was killed while it wrote
+		if filepath.IsAbs(path) && strings.HasPrefix(filepath.Base(path), groupPrefix) {
 			all = append(all, removeGroup(path, patience))
 		}
 	}

@@ -42,7 +42,8 @@ func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
 		}
 	}
 	if n := c.Limits.Memory; n > 0 && !have.Memory {
-		s, err := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes", strconv.FormatInt(n, 10))
+		s, err := all.add(c, "memory", share{counts: "memory.oom_control", key: "oom_kill"}, "memory.limit_in_bytes",
+			strconv.FormatInt(n, 10))
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +54,8 @@ func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
 		}
 	}
 	if n := c.Limits.Pids; n > 0 && !have.Pids && c.Tier != plan.TierGvisor {
-		if _, err := all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
+		if _, err := all.add(c, "pids", share{counts: "pids.events", key: "max"}, "pids.max",
+			strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
 			return nil, err
 		}
 	}
@@ -156,7 +158,8 @@ func (all Shares) Remove() {
 // CanLimitCPU tries whether a box can be held to a share of the processors, by a daemon
 // of real root or not. Where it cannot, the error says what mends that.
 func CanLimitCPU(root bool) error {
-	c := plan.Config{ID: "try" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: root}, Limits: plan.Limits{MilliCPUs: 1000}}
+	c := plan.Config{ID: "try" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: root},
+		Limits: plan.Limits{MilliCPUs: 1000}}
 	g, err := New(c)
 	if err != nil {
 		return err

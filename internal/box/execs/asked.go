@@ -37,7 +37,8 @@ func (p *Recorder) Asked(x notify.Execution) {
 		x.Args, x.Cut = x.Args[:MaxProgramArgs], true
 	}
 	now := time.Now()
-	n := ask{Execution: x, dir: readLink("/proc/" + strconv.Itoa(x.TID) + "/cwd"), at: now, check: now.Add(pause), again: pause}
+	n := ask{Execution: x, dir: readLink("/proc/" + strconv.Itoa(x.TID) + "/cwd"), at: now,
+		check: now.Add(pause), again: pause}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.newest = nil
@@ -223,5 +224,6 @@ func (p *Recorder) tellAsked(a *alive, x ask, lost bool) uint64 {
 
 // program returns a new program with the fields that tellBegun and tellAsked have in common.
 func (p *Recorder) program(a *alive, x ask) *initlink.Program {
-	return &initlink.Program{ID: p.begun.Add(1), PID: a.pid, PPID: a.ppid, Parent: a.parent, Exec: a.exec, Dir: x.dir, Started: x.at}
+	return &initlink.Program{ID: p.begun.Add(1), PID: a.pid, PPID: a.ppid, Parent: a.parent, Exec: a.exec,
+		Dir: x.dir, Started: x.at}
 }

@@ -44,7 +44,8 @@ func newEnds() (*ends, error) {
 
 // add watches the process of a pidfd. The pidfd stays the caller's until remove.
 func (e *ends) add(fd, pid int) error {
-	return unix.EpollCtl(e.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(pid)})
+	return unix.EpollCtl(e.poll, unix.EPOLL_CTL_ADD, fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(pid)})
 }
 
 // remove stops watching a pidfd, and closes it.

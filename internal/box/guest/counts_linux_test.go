@@ -33,7 +33,8 @@ func TestCounts_AreReachedInANamespace(t *testing.T) {
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), inNamespace+"=1"), &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
 	}
 	if err := cmd.Start(); err != nil {
 		t.Skip("needs user-namespaces: " + err.Error())
@@ -110,8 +111,10 @@ func take(t *testing.T, kind string, n int) (int, error) {
 		return 1, nil
 	}
 	return enter(n, map[string]int{
-		"max_cgroup_namespaces": unix.CLONE_NEWCGROUP, "max_ipc_namespaces": unix.CLONE_NEWIPC, "max_mnt_namespaces": unix.CLONE_NEWNS, "max_net_namespaces": unix.CLONE_NEWNET,
-		"max_pid_namespaces": unix.CLONE_NEWPID, "max_time_namespaces": unix.CLONE_NEWTIME, "max_uts_namespaces": unix.CLONE_NEWUTS,
+		"max_cgroup_namespaces": unix.CLONE_NEWCGROUP, "max_ipc_namespaces": unix.CLONE_NEWIPC,
+		"max_mnt_namespaces": unix.CLONE_NEWNS, "max_net_namespaces": unix.CLONE_NEWNET,
+		"max_pid_namespaces": unix.CLONE_NEWPID, "max_time_namespaces": unix.CLONE_NEWTIME,
+		"max_uts_namespaces": unix.CLONE_NEWUTS,
 	}[kind])
 }
 

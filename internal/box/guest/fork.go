@@ -92,7 +92,8 @@ func forkOpenly(c command) (pid int, err error) {
 // executed can make it wait: in gVisor, a script whose interpreter is a FIFO.
 const execPatience = 30 * time.Second
 
-var errTooLong = fault.New(fault.Timeout, "it was not executed within %v: the interpreter that it names may be a FIFO", execPatience)
+var errTooLong = fault.New(fault.Timeout, "it was not executed within %v: the interpreter that it names may be a FIFO",
+	execPatience)
 
 // askChild waits for a child's execve(2), which closes the other end of the pipe, as does the
 // end of the child. An error says why there was none.
@@ -144,7 +145,8 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	if g.Tier == plan.TierGvisor {
 		return l, nil
 	}
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{initlink.Argv0}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{initlink.Argv0},
+		&syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	if err != nil {
 		return unix.Rlimit{Cur: min(l.Cur, leastOpen, most), Max: most}, nil // ptrace is not allowed here
 	}
@@ -208,15 +210,18 @@ type kid struct {
 //go:noinline
 func (k *kid) fork() (pid int, errno unix.Errno) {
 	all := ^uint64(0)
-	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&k.before)), 8, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)),
+		uintptr(unsafe.Pointer(&k.before)), 8, 0, 0); errno != 0 {
 		return 0, errno
 	}
-	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0, uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
+	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD|unix.CLONE_PARENT_SETTID), 0,
+		uintptr(unsafe.Pointer(k.pid)), 0, 0, 0)
 	pid = int(child)
 	if pid == 0 && errno == 0 {
 		k.become()
 	}
-	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&k.before)), 0, 8, 0, 0)
+	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&k.before)), 0, 8,
+		0, 0)
 	return pid, errno
 }
 
@@ -244,13 +249,16 @@ func (k *kid) become() {
 			goto failed
 		}
 	}
-	if _, _, errno = syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&k.limit)), 0, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&k.limit)), 0,
+		0, 0); errno != 0 {
 		goto failed
 	}
-	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&k.before)), 0, 8, 0, 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&k.before)), 0,
+		8, 0, 0); errno != 0 {
 		goto failed
 	}
-	_, _, errno = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(k.file)), uintptr(unsafe.Pointer(k.argv)), uintptr(unsafe.Pointer(k.envv)))
+	_, _, errno = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(k.file)), uintptr(unsafe.Pointer(k.argv)),
+		uintptr(unsafe.Pointer(k.envv)))
 failed:
 	k.failed = uint32(errno)
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(k.told), uintptr(unsafe.Pointer(&k.failed)), 4)

@@ -129,8 +129,10 @@ func (f *freezer) stop() (procs.List, error) {
 					break
 				}
 				if time.Since(start) > freezePatience {
-					return nil, fault.New(fault.Timeout, "%d processes do not stop, one of them %s", len(moving), describe(moving[0].PID)).
-						WithHint("it waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo pid,stat,wchan,args")
+					return nil, fault.New(fault.Timeout, "%d processes do not stop, one of them %s", len(moving),
+						describe(moving[0].PID)).
+						WithHint("it waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo " +
+							"pid,stat,wchan,args")
 				}
 				time.Sleep(wait)
 			}

@@ -79,7 +79,9 @@ func keepPlaces(fixed []string) error {
 	if len(done) == 0 {
 		return nil
 	}
-	return fault.Wrap(unix.Mount("tmpfs", keptAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0"), "cover %s", keptAt)
+	return fault.Wrap(
+		unix.Mount("tmpfs", keptAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0"),
+		"cover %s", keptAt)
 }
 
 // leading lists the directories above a clean path, the highest first, and the path.

@@ -173,7 +173,8 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	if ok, _, err := mayCover(h.proc, h.regions, name, over); err != nil || !ok {
 		return false, err
 	}
-	fd, err := unix.Openat(h.files, strconv.Itoa(i), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
+	fd, err := unix.Openat(h.files, strconv.Itoa(i), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+		0o444)
 	if err != nil {
 		return false, fault.Wrap(err, "make what is laid over %s", name)
 	}

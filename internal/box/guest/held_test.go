@@ -74,7 +74,8 @@ func TestHeld_ReplacesWhatIsLaidOverStoresOfJava(t *testing.T) {
 	h.java = map[string]*os.File{"/opt/jdk/lib/security/cacerts": h.trust[0]}
 	err := h.replaceJava([]plan.JavaStore{
 		{Paths: [][]byte{[]byte("/opt/other/lib/security/cacerts")}, Content: []byte("not laid")},
-		{Paths: [][]byte{[]byte("/opt/link/lib/security/cacerts"), []byte("/opt/jdk/lib/security/cacerts")}, Content: []byte("store with another")},
+		{Paths: [][]byte{[]byte("/opt/link/lib/security/cacerts"), []byte("/opt/jdk/lib/security/cacerts")},
+			Content: []byte("store with another")},
 	})
 	if err != nil {
 		t.Fatal(err)

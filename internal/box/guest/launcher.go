@@ -157,7 +157,8 @@ func dropPrivileges(g plan.Guest) error {
 		first = unsafe.Pointer(&u.Groups[0])
 	}
 	// Where one id is mapped, setgroups(2) is denied for good.
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(first), 0); e != 0 && (e != unix.EPERM || !same) {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(first), 0); e != 0 &&
+		(e != unix.EPERM || !same) {
 		return fault.Wrap(e, "set the supplementary groups")
 	}
 	if !same {
@@ -213,7 +214,8 @@ func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {
 	if err == nil {
 		var pid int
 		if l.openly() {
-			pid, err = forkOpenly(command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open, child: &l.child})
+			pid, err = forkOpenly(
+				command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open, child: &l.child})
 			atomic.StoreInt32(&l.child, 0)
 		} else {
 			pid, err = syscall.ForkExec(file, s.Cmd, &syscall.ProcAttr{
@@ -228,8 +230,9 @@ func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
-		return initlink.Spawned{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
-			WithHint("end some, or raise --limit pids=: coppice stop %s ends all of them", l.name()))}
+		return initlink.Spawned{
+			Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
+				WithHint("end some, or raise --limit pids=: coppice stop %s ends all of them", l.name()))}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return initlink.Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
 	}

@@ -52,14 +52,18 @@ func (d *daemon) look(m initlink.Message) error {
 		queue = d.onlooker.lists
 	case initlink.LookPorts, initlink.LookDial:
 	default:
-		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(initlink.Older("cannot look at %q", l.What))})
+		return d.link.Send(initlink.MsgSeen,
+			initlink.Seen{ID: l.ID, Err: initlink.WireError(initlink.Older("cannot look at %q", l.What))})
 	}
 	select {
 	case queue <- l:
 		return nil
 	default:
-		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox's processes are looked at already, %d times", maxLooks).
-			WithHint("try again"))})
+		return d.link.Send(initlink.MsgSeen,
+			initlink.Seen{ID: l.ID,
+				Err: initlink.WireError(
+					fault.New(fault.Conflict, "the sandbox's processes are looked at already, %d times", maxLooks).
+						WithHint("try again"))})
 	}
 }
 

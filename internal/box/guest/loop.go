@@ -135,7 +135,8 @@ func (d *daemon) reapSignalled() {
 // waitid gives a child that has ended, which stays; with WNOHANG 0 is that none has.
 func waitid(flags uintptr) (pid int, err error) {
 	var info [128]byte // siginfo_t
-	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|unix.WALL|flags, 0, 0)
+	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
+		unix.WEXITED|unix.WNOWAIT|unix.WALL|flags, 0, 0)
 	if e != 0 {
 		return 0, e
 	}
@@ -168,12 +169,14 @@ func (d *daemon) collect(pid int) error {
 	if err := d.refused.Tell(d.link); err != nil {
 		return err
 	}
-	return d.link.Send(initlink.MsgExited, initlink.Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
+	return d.link.Send(initlink.MsgExited,
+		initlink.Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
 }
 
 // resources gives what a process that was waited for used.
 func resources(u *unix.Rusage) wire.Resources {
-	return wire.Resources{UserMicros: u.Utime.Nano() / 1e3, SystemMicros: u.Stime.Nano() / 1e3, MaxRSSBytes: u.Maxrss << 10}
+	return wire.Resources{UserMicros: u.Utime.Nano() / 1e3, SystemMicros: u.Stime.Nano() / 1e3,
+		MaxRSSBytes: u.Maxrss << 10}
 }
 
 // settle waits until nothing is done any more for callers that are dead. While
@@ -224,7 +227,8 @@ func (d *daemon) handle(m initlink.Message) error {
 		return d.link.Send(initlink.MsgClocked, initlink.Clocked{Clock: n, Err: initlink.WireError(err)})
 	}
 	m.Close()
-	return d.link.Send(initlink.MsgUnknown, initlink.Unknown{Kind: m.Kind, Err: initlink.WireError(initlink.Older("does not know message %q", byte(m.Kind)))})
+	return d.link.Send(initlink.MsgUnknown,
+		initlink.Unknown{Kind: m.Kind, Err: initlink.WireError(initlink.Older("does not know message %q", byte(m.Kind)))})
 }
 
 func (d *daemon) spawn(m initlink.Message) error {
@@ -260,7 +264,8 @@ func (d *daemon) spawn(m initlink.Message) error {
 		return fmt.Errorf("a spawn with %d descriptors", len(files))
 	}
 	if len(s.Cmd) == 0 {
-		return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(fault.New(fault.Invalid, "no command was given"))})
+		return d.link.Send(initlink.MsgSpawned,
+			initlink.Spawned{Err: initlink.WireError(fault.New(fault.Invalid, "no command was given"))})
 	}
 	d.turns.starting.Lock()
 	d.programs.Starting(s.Exec)
@@ -282,7 +287,8 @@ func (d *daemon) spawn(m initlink.Message) error {
 	// The command cannot run without anyone at its terminal.
 	delete(d.commands, r.PID)
 	d.killTree(r.PID, unix.SIGKILL)
-	return d.link.Send(initlink.MsgSpawned, initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "hand over the command's terminal"))})
+	return d.link.Send(initlink.MsgSpawned,
+		initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "hand over the command's terminal"))})
 }
 
 // terminal makes a pseudo terminal of the sandbox's own devpts.
@@ -393,7 +399,8 @@ func (d *daemon) childless() bool {
 
 func (d *daemon) freeze() error {
 	if d.frozen {
-		return d.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
+		return d.link.Send(initlink.MsgFrozen,
+			initlink.Frozen{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
 	}
 	d.turns.Lock()
 	f, err := d.freezer.freeze(d.childless())

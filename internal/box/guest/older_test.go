@@ -37,23 +37,27 @@ func TestAnOlderInitRefusesWhatItDoesNotKnow(t *testing.T) {
 	defer d.link.Close()
 	var u initlink.Unknown
 	m := asked(t, d, keeper, '~', `{"what":"not known"}`)
-	if err := m.Decode(&u); m.Kind != initlink.MsgUnknown || err != nil || u.Kind != '~' || u.Err == nil || u.Err.Kind != string(fault.Version) || u.Err.Hint == "" {
+	if err := m.Decode(&u); m.Kind != initlink.MsgUnknown || err != nil || u.Kind != '~' || u.Err == nil ||
+		u.Err.Kind != string(fault.Version) || u.Err.Hint == "" {
 		t.Errorf("a message: %q %+v %v", byte(m.Kind), u, err)
 	}
 	var s initlink.Spawned
 	m = asked(t, d, keeper, initlink.MsgSpawn, `{"cmd":["true"],"confined":true}`)
-	if err := m.Decode(&s); m.Kind != initlink.MsgSpawned || err != nil || s.PID != 0 || s.Err == nil || s.Err.Kind != string(fault.Version) {
+	if err := m.Decode(&s); m.Kind != initlink.MsgSpawned || err != nil || s.PID != 0 || s.Err == nil ||
+		s.Err.Kind != string(fault.Version) {
 		t.Errorf("a command with a field: %q %+v %v", byte(m.Kind), s, err)
 	}
 	var r initlink.Resealed
 	m = asked(t, d, keeper, initlink.MsgReseal, `{"env":[],"seed":"AAAA","keys":true}`)
-	if err := m.Decode(&r); m.Kind != initlink.MsgResealed || err != nil || len(r.Steps) != 0 || r.Err == nil || r.Err.Kind != string(fault.Version) {
+	if err := m.Decode(&r); m.Kind != initlink.MsgResealed || err != nil || len(r.Steps) != 0 || r.Err == nil ||
+		r.Err.Kind != string(fault.Version) {
 		t.Errorf("a reseal with a field: %q %+v %v", byte(m.Kind), r, err)
 	}
 	for _, q := range []string{`{"id":7,"what":"ports","deep":true}`, `{"id":7,"what":"memory"}`} {
 		var seen initlink.Seen
 		m = asked(t, d, keeper, initlink.MsgLook, q)
-		if err := m.Decode(&seen); m.Kind != initlink.MsgSeen || err != nil || seen.ID != 7 || seen.Err == nil || seen.Err.Kind != string(fault.Version) {
+		if err := m.Decode(&seen); m.Kind != initlink.MsgSeen || err != nil || seen.ID != 7 || seen.Err == nil ||
+			seen.Err.Kind != string(fault.Version) {
 			t.Errorf("a look %s: %q %+v %v", q, byte(m.Kind), seen, err)
 		}
 	}
@@ -61,8 +65,10 @@ func TestAnOlderInitRefusesWhatItDoesNotKnow(t *testing.T) {
 		t.Errorf("a signal to whom it does not know: %v", err)
 	}
 	// To what has no answer there is none, and nothing is done.
-	if err := errors.Join(d.handle(initlink.Message{Kind: initlink.MsgKill, Payload: []byte(`{"pid":1,"signal":0,"whom":"all","but":[1]}`)}),
-		d.handle(initlink.Message{Kind: initlink.MsgKill, Payload: []byte(`{"pid":1,"signal":0,"whom":"most"}`)})); err != nil {
+	if err := errors.Join(
+		d.handle(initlink.Message{Kind: initlink.MsgKill, Payload: []byte(`{"pid":1,"signal":0,"whom":"all","but":[1]}`)}),
+		d.handle(initlink.Message{Kind: initlink.MsgKill,
+			Payload: []byte(`{"pid":1,"signal":0,"whom":"most"}`)})); err != nil {
 		t.Error(err)
 	}
 	if m = asked(t, d, keeper, '~', ""); m.Kind != initlink.MsgUnknown {

@@ -35,7 +35,8 @@ func mountResolv(g plan.Guest) error {
 		return fault.Wrap(err, "open %s", resolvName)
 	case errors.Is(err, unix.ENOENT):
 		return makeResolv(g.Resolv)
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EACCES):
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR),
+		errors.Is(err, unix.EACCES):
 		return nil // the name leads to no file
 	case err != nil:
 		return fault.Wrap(err, "open %s", resolvName)

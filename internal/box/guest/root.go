@@ -118,7 +118,8 @@ func mountProc(g plan.Guest, root int, host *mounts.Host) (weak []plan.Item, err
 	}
 	if host.OuterProc {
 		return append(weak, plan.Item{Name: "proc", State: plan.Weak,
-			Detail: "the outer /proc is shown, because parts of it are masked here; ps shows nothing of the sandbox, and its processes can be stopped but not watched"}), nil
+			Detail: "the outer /proc is shown, because parts of it are masked here; ps shows nothing of the sandbox, and its " +
+				"processes can be stopped but not watched"}), nil
 	}
 	if g.PidMax > 0 {
 		if err := writeBeneath(host.Proc, "sys/kernel/pid_max", strconv.Itoa(g.PidMax)); err != nil {
@@ -173,7 +174,8 @@ func mountDev(root int, host *mounts.Host) error {
 		attr       int
 		options    []string
 	}{
-		{"pts", "devpts", unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, []string{"newinstance", "ptmxmode=0666", "mode=620", "max=" + strconv.Itoa(limit.Terminals)}},
+		{"pts", "devpts", unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC,
+			[]string{"newinstance", "ptmxmode=0666", "mode=620", "max=" + strconv.Itoa(limit.Terminals)}},
 		{"shm", "tmpfs", mounts.PlainAttr, []string{"mode=1777"}},
 		{"mqueue", "mqueue", mounts.PlainAttr, nil},
 	} {
@@ -205,7 +207,8 @@ func mountSys(root int, host *mounts.Host) error {
 			return err
 		}
 	}
-	return fault.Wrap(unix.MountSetattr(sys, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}), "make /sys read-only")
+	return fault.Wrap(unix.MountSetattr(sys, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}),
+		"make /sys read-only")
 }
 
 // inMemory gives the options of a file system in memory of that mode. What is

@@ -23,5 +23,6 @@ func (d *daemon) countRefusals(fd int) error {
 
 // callRefused is notify.Options.Refused.
 func (d *daemon) callRefused(n notify.Refusal) {
-	d.refused.Add(refusals.Refusal{Call: n.Call, Program: n.Program, Errno: n.Errno, Command: refusals.SessionOf(n.TID)}, func() int { return procs.ProcessOf(n.TID) })
+	d.refused.Add(refusals.Refusal{Call: n.Call, Program: n.Program, Errno: n.Errno, Command: refusals.SessionOf(n.TID)},
+		func() int { return procs.ProcessOf(n.TID) })
 }

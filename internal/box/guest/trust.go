@@ -54,7 +54,8 @@ type truster struct{ files rootspec.Files }
 func (t truster) mountBundles(ca []byte) error {
 	var first []byte
 	for i, name := range plan.TrustStores {
-		have, err := t.lay(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".pem"), func(have []byte) []byte { return withPEM(have, ca) })
+		have, err := t.lay(name, filepath.Join(plan.TrustDir, strconv.Itoa(i)+".pem"),
+			func(have []byte) []byte { return withPEM(have, ca) })
 		if err != nil {
 			return err
 		}

@@ -18,10 +18,12 @@ func TestWithPEM_CopiesNothingButCertificates(t *testing.T) {
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	ca, other, key := cert("CERTIFICATE", "gate"), cert("CERTIFICATE", "other"), cert("PRIVATE KEY", "secret")
 	for name, have := range map[string][]byte{
-		"without the authority":     join([]byte("secret\n"), other, key),
-		"with the authority":        join([]byte("secret\n"), ca, other, key, []byte("secret")),
-		"with the authority twice":  join(ca, ca, other),
-		"with one that has headers": join(other, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"Note": "secret"}, Bytes: []byte("gate")})),
+		"without the authority":    join([]byte("secret\n"), other, key),
+		"with the authority":       join([]byte("secret\n"), ca, other, key, []byte("secret")),
+		"with the authority twice": join(ca, ca, other),
+		"with one that has headers": join(other,
+			pem.EncodeToMemory(
+				&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"Note": "secret"}, Bytes: []byte("gate")})),
 	} {
 		got := withPEM(have, ca)
 		if want := join(other, ca); !bytes.Equal(got, want) {

@@ -161,7 +161,8 @@ func commandOf(t *sentry.Task) refusals.Session {
 }
 
 // signalCalls signal, or open, the process or thread whose number is their first argument.
-var signalCalls = []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN}
+var signalCalls = []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO,
+	unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN}
 
 // bySignal keeps signals from init. Groups are left to the kernel: that of init has nobody
 // else in it, and is the one which kill(2) spares with -1.

@@ -8,10 +8,10 @@
 // killed, nothing of them is left. It lives in a root of its own, where besides the
 // sandbox's files there is the program of init alone.
 //
-// gVisor starts this program again, as its kernel ("runsc-sandbox") and as the process that
-// opens files for it ("runsc-gofer"). In the kernel's process a sink of ours (sink.go) is told
-// of the programs that are started, of which the conductor tells the keeper. What gVisor can do and what it costs is measured in
-// docs/benchmarks.md.
+// gVisor starts this program again, as its kernel ("runsc-sandbox") and as the process that opens
+// files for it ("runsc-gofer"). In the kernel's process a sink of ours (sink.go) is told of the
+// programs that are started, of which the conductor tells the keeper. What gVisor can do and what
+// it costs is measured in docs/benchmarks.md.
 //
 // The program coppice-sentry is all of it. It imports relay, initlink, mounts, procs, execs,
 // refusals, plan and fault.

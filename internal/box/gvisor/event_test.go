@@ -28,7 +28,8 @@ func TestABatchIsReadAsItWasWritten(t *testing.T) {
 		var all bytes.Buffer
 		var want []batch
 		for range rapid.IntRange(0, 4).Draw(t, "batches") {
-			b := batch{Events: rapid.SliceOfN(rapid.Custom(anEvent), 1, 8).Draw(t, "events"), Dropped: rapid.Uint64().Draw(t, "dropped")}
+			b := batch{Events: rapid.SliceOfN(rapid.Custom(anEvent), 1, 8).Draw(t, "events"),
+				Dropped: rapid.Uint64().Draw(t, "dropped")}
 			want = append(want, b)
 			if err := writeBatch(&all, b); err != nil {
 				t.Fatal(err)
@@ -48,7 +49,9 @@ func TestABatchIsReadAsItWasWritten(t *testing.T) {
 // A kernel that was taken over may write anything.
 func FuzzBatch(f *testing.F) {
 	var good bytes.Buffer
-	if err := writeBatch(&good, batch{Events: []event{{Kind: eventBegan, PID: 7, Parent: 1, Exe: []byte("/bin/true"), Args: []byte("true\x00")}, {Kind: eventEnded, PID: 7, Status: 256}}, Dropped: 3}); err != nil {
+	if err := writeBatch(&good,
+		batch{Events: []event{{Kind: eventBegan, PID: 7, Parent: 1, Exe: []byte("/bin/true"), Args: []byte("true\x00")},
+			{Kind: eventEnded, PID: 7, Status: 256}}, Dropped: 3}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(good.Bytes())

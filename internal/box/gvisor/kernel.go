@@ -84,7 +84,8 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
 	c, err := container.New(conf, container.Args{ID: containerID, Spec: spec, BundleDir: worldState})
 	if err != nil {
-		return nil, fault.New(fault.Unsupported, "gVisor does not start here").Because(err).WithHint("see what this host allows: coppice probe")
+		return nil, fault.New(fault.Unsupported, "gVisor does not start here").Because(err).
+			WithHint("see what this host allows: coppice probe")
 	}
 	return &kernel{container: c}, nil
 }
@@ -136,7 +137,8 @@ func failed(err error, doing string) error {
 		return fault.Wrap(err, "%s", doing)
 	}
 	return fault.New(fault.Unavailable, "%s: the sandbox's kernel failed", doing).Because(err).
-		WithHint("free what the host ran out of (descriptors: ulimit -n, memory, processes), and try again; or use another tier: coppice create --tier supervised")
+		WithHint("free what the host ran out of (descriptors: ulimit -n, memory, processes), and try again; or use " +
+			"another tier: coppice create --tier supervised")
 }
 
 // resume goes on where a memory image was taken. Pages that are not needed at once are
@@ -172,7 +174,8 @@ func links(nic *os.File, resumed bool) *boot.CreateLinksAndRoutesArgs {
 	}
 	l := link.BoxInterface()
 	a.FilePayload = urpc.FilePayload{Files: []*os.File{nic}}
-	eth := boot.FDBasedLink{Name: l.Name, MTU: l.MTU, NumChannels: 1, TXChecksumOffload: l.NoChecksums, RXChecksumOffload: l.NoChecksums, QDisc: config.QDiscNone}
+	eth := boot.FDBasedLink{Name: l.Name, MTU: l.MTU, NumChannels: 1, TXChecksumOffload: l.NoChecksums,
+		RXChecksumOffload: l.NoChecksums, QDisc: config.QDiscNone}
 	for _, p := range l.Addrs {
 		eth.Addresses = append(eth.Addresses, boot.IPWithPrefix{Address: p.Addr().AsSlice(), PrefixLen: p.Bits()})
 	}
@@ -202,7 +205,8 @@ func (k *kernel) trace(g plan.Guest, tally, to *os.File) error {
 	if g.Tell {
 		files = []*os.File{tally, to}
 	}
-	return k.call(boot.ContMgrCreateTraceSession, &boot.CreateTraceSessionArgs{Config: session(g), FilePayload: urpc.FilePayload{Files: files}})
+	return k.call(boot.ContMgrCreateTraceSession,
+		&boot.CreateTraceSessionArgs{Config: session(g), FilePayload: urpc.FilePayload{Files: files}})
 }
 
 // mark has the kernel write a mark after the events by now: it asks for the sink's state.
@@ -236,7 +240,8 @@ func (k *kernel) save(files []*os.File) error {
 	})
 	if fault.Is(err, fault.Internal) {
 		return fault.New(fault.Unsupported, "gVisor cannot keep what the processes have open or in memory").Because(err).
-			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: coppice commit NAME -m MSG; " +
+			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: coppice commit NAME -m " +
+				"MSG; " +
 				"or leave the processes, before a checkout: coppice stop NAME")
 	}
 	return fault.Wrap(err, "write the memory image")

@@ -23,7 +23,8 @@ func TestErrorsOfTheKernel(t *testing.T) {
 		kind fault.Kind
 	}{
 		{nil, "", ""},
-		{urpc.RemoteError{Message: "error serializing object: " + syscall.ENOSPC.Error() + stacks}, "no space left on device", fault.NoSpace},
+		{urpc.RemoteError{Message: "error serializing object: " + syscall.ENOSPC.Error() + stacks}, "no space left on device",
+			fault.NoSpace},
 		{urpc.RemoteError{Message: "write pages: " + syscall.EDQUOT.Error()}, "disk quota exceeded", fault.NoSpace},
 		{urpc.RemoteError{Message: "object of no type" + stacks}, "object of no type", fault.Internal},
 		{errors.New("closed"), "closed", fault.Internal},

@@ -59,7 +59,8 @@ func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *initlink.Link)
 		return nil, fault.Wrap(err, "make the pipe from the sandbox's kernel")
 	}
 	_ = unix.SetNonblock(ends[0], true)
-	p := &programs{kernel: k, link: link, traced: g.Trace, from: os.NewFile(uintptr(ends[0]), "programs"), record: newRecord(), commands: map[int]string{}}
+	p := &programs{kernel: k, link: link, traced: g.Trace, from: os.NewFile(uintptr(ends[0]), "programs"),
+		record: newRecord(), commands: map[int]string{}}
 	p.changed = sync.NewCond(&p.mu)
 	to := os.NewFile(uintptr(ends[1]), "programs") // blocking, at the kernel's end
 	defer to.Close()

@@ -29,8 +29,10 @@ func TestWhatGVisorCompares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(&b, "protocol %d\nfiles of an image %q\ncontainer %s\nspecification %d.%d.%d%s\nsettings %q\n", plan.Protocol, initlink.ImageFiles, containerID,
-		specs.VersionMajor, specs.VersionMinor, specs.VersionPatch, specs.VersionDev, slices.Sorted(slices.Values(conf.ToFlags())))
+	fmt.Fprintf(&b, "protocol %d\nfiles of an image %q\ncontainer %s\nspecification %d.%d.%d%s\nsettings %q\n",
+		plan.Protocol, initlink.ImageFiles, containerID,
+		specs.VersionMajor, specs.VersionMinor, specs.VersionPatch, specs.VersionDev,
+		slices.Sorted(slices.Values(conf.ToFlags())))
 	for _, g := range []plan.Guest{{}, {Tmp: true, Memory: 1 << 30, Shared: 1}} {
 		s, err := specOf(g)
 		if err != nil {
@@ -52,6 +54,7 @@ func TestWhatGVisorCompares(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
-		t.Errorf("how a sandbox is described to gVisor is not %s any more (%v). Memory images were taken under what it was: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
+		t.Errorf("how a sandbox is described to gVisor is not %s any more (%v). Memory images were taken under what it "+
+			"was: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
 	}
 }

@@ -52,29 +52,31 @@ func session(g plan.Guest) seccheck.SessionConfig {
 // registerSinks makes the sinks known in this process, which is to be the kernel's and has
 // these calls.
 func registerSinks(c *calls) {
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: tallyName, New: func(_ map[string]any, of *fd.FD) (seccheck.Sink, error) {
-		if of == nil {
-			return nil, unix.EBADF
-		}
-		defer of.Close() //nolint:errcheck // it was mapped
-		t, err := refusals.MapTally(of.FD())
-		if err != nil {
-			return nil, err
-		}
-		c.refusals.Store(refusals.NewSummary(t))
-		return tallySink{}, nil
-	}})
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: sinkName, New: func(config map[string]any, to *fd.FD) (seccheck.Sink, error) {
-		if to == nil {
-			return nil, unix.EBADF
-		}
-		emulate, _ := config["emulate"].(bool)
-		netlink, _ := config["netlink"].(bool)
-		c.answerAs(emulate, seccomp.Options{Netlink: netlink})
-		s := newSink(c.refusals.Load())
-		go s.write(to)
-		return s, nil
-	}})
+	seccheck.RegisterSink(
+		seccheck.SinkDesc{Name: tallyName, New: func(_ map[string]any, of *fd.FD) (seccheck.Sink, error) {
+			if of == nil {
+				return nil, unix.EBADF
+			}
+			defer of.Close() //nolint:errcheck // it was mapped
+			t, err := refusals.MapTally(of.FD())
+			if err != nil {
+				return nil, err
+			}
+			c.refusals.Store(refusals.NewSummary(t))
+			return tallySink{}, nil
+		}})
+	seccheck.RegisterSink(
+		seccheck.SinkDesc{Name: sinkName, New: func(config map[string]any, to *fd.FD) (seccheck.Sink, error) {
+			if to == nil {
+				return nil, unix.EBADF
+			}
+			emulate, _ := config["emulate"].(bool)
+			netlink, _ := config["netlink"].(bool)
+			c.answerAs(emulate, seccomp.Options{Netlink: netlink})
+			s := newSink(c.refusals.Load())
+			go s.write(to)
+			return s, nil
+		}})
 }
 
 // tallySink is told nothing.
@@ -125,7 +127,8 @@ func (s *sink) Status() seccheck.SinkStatus {
 // Clone is called before a new task runs.
 func (s *sink) Clone(_ context.Context, _ seccheck.FieldSet, info *pb.CloneInfo) error {
 	if info.GetFlags()&unix.CLONE_THREAD == 0 {
-		s.add(event{Kind: eventCloned, PID: int(info.GetCreatedThreadGroupId()), Parent: int(info.GetContextData().GetThreadGroupId())}, false)
+		s.add(event{Kind: eventCloned, PID: int(info.GetCreatedThreadGroupId()),
+			Parent: int(info.GetContextData().GetThreadGroupId())}, false)
 	}
 	return nil
 }
@@ -134,7 +137,8 @@ func (s *sink) Clone(_ context.Context, _ seccheck.FieldSet, info *pb.CloneInfo)
 // it but its end.
 func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveInfo) error {
 	d := info.GetContextData()
-	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()), At: time.Now().UnixNano(), Exe: path(file(ctx, info.GetBinaryPath())), Dir: path(d.GetCwd())}
+	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()),
+		At: time.Now().UnixNano(), Exe: path(file(ctx, info.GetBinaryPath())), Dir: path(d.GetCwd())}
 	e.Args, e.Cut = arguments(info.GetArgv())
 	s.add(e, false)
 	return nil
@@ -143,7 +147,8 @@ func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveI
 // ExitNotifyParent is called when a process has ended, before its parent can know it.
 func (s *sink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, info *pb.ExitNotifyParentInfo) error {
 	d := info.GetContextData()
-	s.add(event{Kind: eventEnded, PID: int(d.GetThreadGroupId()), At: time.Now().UnixNano(), Status: uint32(info.GetExitStatus())}, d.GetParentThreadGroupId() == 1)
+	s.add(event{Kind: eventEnded, PID: int(d.GetThreadGroupId()), At: time.Now().UnixNano(),
+		Status: uint32(info.GetExitStatus())}, d.GetParentThreadGroupId() == 1)
 	return nil
 }
 
@@ -155,7 +160,8 @@ func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskE
 		return nil
 	}
 	if g := t.ThreadGroup(); g.Leader() == t {
-		s.add(event{Kind: eventEnded, PID: int(g.ID()), At: time.Now().UnixNano(), Status: uint32(info.GetExitStatus())}, false)
+		s.add(event{Kind: eventEnded, PID: int(g.ID()), At: time.Now().UnixNano(), Status: uint32(info.GetExitStatus())},
+			false)
 	}
 	return nil
 }

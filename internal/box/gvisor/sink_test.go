@@ -28,7 +28,8 @@ func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
 	go func() { defer close(written); s.write(w) }()
 	const n = 4 * maxPending
 	for i := range n {
-		err := s.Execve(context.Background(), seccheck.FieldSet{}, &pb.ExecveInfo{ContextData: &pb.ContextData{ThreadGroupId: int32(i)}, BinaryPath: strings.Repeat("x", 200)})
+		err := s.Execve(context.Background(), seccheck.FieldSet{},
+			&pb.ExecveInfo{ContextData: &pb.ContextData{ThreadGroupId: int32(i)}, BinaryPath: strings.Repeat("x", 200)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +70,8 @@ func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
 func TestThreadsAreNoProcesses(t *testing.T) {
 	t.Parallel()
 	s := newSink(nil)
-	_ = s.Clone(context.Background(), seccheck.FieldSet{}, &pb.CloneInfo{Flags: unix.CLONE_THREAD | unix.CLONE_VM, CreatedThreadGroupId: 4})
+	_ = s.Clone(context.Background(), seccheck.FieldSet{},
+		&pb.CloneInfo{Flags: unix.CLONE_THREAD | unix.CLONE_VM, CreatedThreadGroupId: 4})
 	if b := s.take(); len(b.Events) != 0 {
 		t.Errorf("%+v", b)
 	}
@@ -79,13 +81,15 @@ func TestThreadsAreNoProcesses(t *testing.T) {
 func TestArgumentsAreCut(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		argv := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("y", n) }), 0, 6).Draw(t, "argv")
+		argv := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("y", n) }), 0,
+			6).Draw(t, "argv")
 		var whole []byte
 		for _, a := range argv {
 			whole = append(append(whole, a...), 0)
 		}
 		args, cut := arguments(argv)
-		if len(args) > 4096 || !bytes.HasPrefix(whole, args) || int64(len(whole)-len(args)) != cut || cut > 0 && len(args) != 4096 {
+		if len(args) > 4096 || !bytes.HasPrefix(whole, args) || int64(len(whole)-len(args)) != cut || cut > 0 &&
+			len(args) != 4096 {
 			t.Fatalf("%d bytes, %d cut, of %d", len(args), cut, len(whole))
 		}
 	})
@@ -106,11 +110,13 @@ func BenchmarkSink(b *testing.B) {
 	}()
 	s := newSink(nil)
 	go s.write(w)
-	info := &pb.ExecveInfo{ContextData: &pb.ContextData{ThreadGroupId: 7, ParentThreadGroupId: 5, Cwd: "/work"}, BinaryPath: "/usr/bin/true", Argv: []string{"/bin/true", "1"}}
+	info := &pb.ExecveInfo{ContextData: &pb.ContextData{ThreadGroupId: 7, ParentThreadGroupId: 5, Cwd: "/work"},
+		BinaryPath: "/usr/bin/true", Argv: []string{"/bin/true", "1"}}
 	b.ReportAllocs()
 	for b.Loop() {
 		_ = s.Clone(context.Background(), seccheck.FieldSet{}, &pb.CloneInfo{CreatedThreadGroupId: 7})
 		_ = s.Execve(context.Background(), seccheck.FieldSet{}, info)
-		_ = s.ExitNotifyParent(context.Background(), seccheck.FieldSet{}, &pb.ExitNotifyParentInfo{ContextData: info.ContextData})
+		_ = s.ExitNotifyParent(context.Background(), seccheck.FieldSet{},
+			&pb.ExitNotifyParentInfo{ContextData: info.ContextData})
 	}
 }

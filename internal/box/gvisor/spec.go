@@ -38,7 +38,8 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 	mounts := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
 		tmpfs("/dev/shm", "1777"),
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
 		tmpfs("/run", "755"),
@@ -48,22 +49,25 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 		mounts = append(mounts, tmpfs("/tmp", "1777"))
 	}
 	for i := range g.Shared {
-		mounts = append(mounts, specs.Mount{Destination: rootspec.SharedPath(i), Type: "bind", Source: worldShared + "/" + strconv.Itoa(i),
-			Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}})
+		mounts = append(mounts,
+			specs.Mount{Destination: rootspec.SharedPath(i), Type: "bind", Source: worldShared + "/" + strconv.Itoa(i),
+				Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}})
 	}
 	s := &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: worldBox},
 		Process: &specs.Process{
 			Args: []string{plan.InnerPath}, Cwd: "/", Env: []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=24MiB"},
-			User:         specs.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
-			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps},
+			User: specs.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps,
+				Ambient: caps},
 		},
 		Mounts: mounts,
 		Linux: &specs.Linux{
 			UIDMappings: uids, GIDMappings: gids,
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.UserNamespace},
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.UserNamespace},
 			},
 		},
 	}

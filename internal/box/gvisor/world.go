@@ -39,8 +39,10 @@ func makeWorld(g plan.Guest, trees []int) error {
 	host, err := mounts.TakeHost(worldDevices, false)
 	if err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return fault.New(fault.Unsupported, "parts of /proc are masked here, as in a container: tier gvisor needs one of its own").Because(err).
-				WithHint("start coppice in a container whose /proc is not masked (docker run --security-opt systempaths=unconfined), or use --tier supervised")
+			return fault.New(fault.Unsupported,
+				"parts of /proc are masked here, as in a container: tier gvisor needs one of its own").Because(err).
+				WithHint("start coppice in a container whose /proc is not masked (docker run --security-opt " +
+					"systempaths=unconfined), or use --tier supervised")
 		}
 		return err
 	}

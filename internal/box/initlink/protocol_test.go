@@ -25,13 +25,18 @@ var said = []struct {
 	to   string
 	what any
 }{
-	{"Spawn", MsgSpawn, "init", Spawn{}}, {"Spawned", MsgSpawned, "keeper", Spawned{}}, {"Exited", MsgExited, "keeper", Exited{}},
+	{"Spawn", MsgSpawn, "init", Spawn{}}, {"Spawned", MsgSpawned, "keeper", Spawned{}},
+	{"Exited", MsgExited, "keeper", Exited{}},
 	{"Kill", MsgKill, "init", Kill{}}, {"Resize", MsgResize, "init", Resize{}},
-	{"Freeze", MsgFreeze, "init", nil}, {"Frozen", MsgFrozen, "keeper", Frozen{}}, {"Thaw", MsgThaw, "init", nil}, {"Thawed", MsgThawed, "keeper", nil},
-	{"Map", MsgMap, "init", nil}, {"Mapped", MsgMapped, "keeper", Mapped{}}, {"Count", MsgCount, "init", nil}, {"Counted", MsgCounted, "keeper", Counted{}},
-	{"Clock", MsgClock, "init", nil}, {"Clocked", MsgClocked, "keeper", Clocked{}}, {"Look", MsgLook, "init", Look{}}, {"Seen", MsgSeen, "keeper", Seen{}},
+	{"Freeze", MsgFreeze, "init", nil}, {"Frozen", MsgFrozen, "keeper", Frozen{}}, {"Thaw", MsgThaw, "init", nil},
+	{"Thawed", MsgThawed, "keeper", nil},
+	{"Map", MsgMap, "init", nil}, {"Mapped", MsgMapped, "keeper", Mapped{}}, {"Count", MsgCount, "init", nil},
+	{"Counted", MsgCounted, "keeper", Counted{}},
+	{"Clock", MsgClock, "init", nil}, {"Clocked", MsgClocked, "keeper", Clocked{}}, {"Look", MsgLook, "init", Look{}},
+	{"Seen", MsgSeen, "keeper", Seen{}},
 	{"Self", MsgSelf, "keeper", nil}, {"Adopt", MsgAdopt, "keeper", Adopt{}},
-	{"Reseal", MsgReseal, "init", Reseal{}}, {"Resealed", MsgResealed, "keeper", Resealed{}}, {"Unknown", MsgUnknown, "keeper", Unknown{}},
+	{"Reseal", MsgReseal, "init", Reseal{}}, {"Resealed", MsgResealed, "keeper", Resealed{}},
+	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }
 
 // TestWhatIsSaidToInit holds what an init of another build understands: see plan.Protocol.
@@ -39,7 +44,8 @@ func TestWhatIsSaidToInit(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	fmt.Fprintf(&b, "protocol %d\nkinds of Kill: %q\nkinds of Look: %q\ndescriptors: %q %q\n", plan.Protocol,
-		[]string{KillGroup, KillTree, KillAll, KillForeground}, []string{LookProcesses, LookPorts, LookDial, LookSignal}, Pipes, Terminal)
+		[]string{KillGroup, KillTree, KillAll, KillForeground}, []string{LookProcesses, LookPorts, LookDial, LookSignal},
+		Pipes, Terminal)
 	for _, m := range said {
 		fmt.Fprintf(&b, "\n%s %q to %s\n", m.name, byte(m.kind), m.to)
 		if m.what != nil {
@@ -54,7 +60,9 @@ func TestWhatIsSaidToInit(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
-		t.Errorf("what is said to init, or what it says, is not %s any more (%v). Memory images have inits of older builds: read plan.Protocol, raise it unless what has changed is one of the exceptions there, and then run this test with -update. It is now:\n%s", golden, err, b.String())
+		t.Errorf("what is said to init, or what it says, is not %s any more (%v). Memory images have inits of older "+
+			"builds: read plan.Protocol, raise it unless what has changed is one of the exceptions there, and then run this "+
+			"test with -update. It is now:\n%s", golden, err, b.String())
 	}
 }
 

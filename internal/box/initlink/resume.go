@@ -20,9 +20,10 @@ type Adopt struct {
 // Reseal gives a box that was resumed its own identity.
 type Reseal struct {
 	Hostname string   `json:"hostname,omitempty"`
-	Env      []string `json:"env"`            // of every command from now on, complete
-	CA       []byte   `json:"ca,omitempty"`   // as plan.Guest.CA
-	Seed     []byte   `json:"seed,omitempty"` // fresh randomness, 32 bytes; if it is empty, only Env, CA and Java are changed
+	Env      []string `json:"env"`          // of every command from now on, complete
+	CA       []byte   `json:"ca,omitempty"` // as plan.Guest.CA
+	// fresh randomness, 32 bytes; if it is empty, only Env, CA and Java are changed
+	Seed []byte `json:"seed,omitempty"`
 	// Java is as plan.Guest.Java. An init of an older build refuses a message that has it.
 	Java []plan.JavaStore `json:"java,omitempty"`
 }

@@ -74,7 +74,8 @@ func (s *socket) recv() (Message, error) {
 				if nfd > len(s.fds) {
 					return Message{}, fmt.Errorf("message %q lost its descriptors", s.in[0])
 				}
-				m := Message{Kind: Kind(s.in[0]), Payload: append([]byte(nil), s.in[headLen:headLen+n]...), FDs: append([]int(nil), s.fds[:nfd]...)}
+				m := Message{Kind: Kind(s.in[0]), Payload: append([]byte(nil), s.in[headLen:headLen+n]...),
+					FDs: append([]int(nil), s.fds[:nfd]...)}
 				s.in, s.fds = append([]byte(nil), s.in[headLen+n:]...), s.fds[nfd:]
 				return m, nil
 			}

@@ -54,7 +54,9 @@ func (k *keeper) looksOn() (done func()) {
 // it too.
 // least is how long to wait between two looks at least; with 0, output of a command
 // is noticed at once.
-func (k *keeper) activity(conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration) (uint64, error) {
+func (k *keeper) activity(
+	conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration,
+) (uint64, error) {
 	defer k.looksOn()()
 	var stirred <-chan struct{}
 	if least == 0 {

@@ -23,7 +23,8 @@ import (
 
 func TestAsk_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []initlink.Kind{initlink.MsgFreeze, initlink.MsgThaw, initlink.MsgMap, initlink.MsgCount, initlink.MsgSave} {
+	for _, kind := range []initlink.Kind{initlink.MsgFreeze, initlink.MsgThaw, initlink.MsgMap, initlink.MsgCount,
+		initlink.MsgSave} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			k, _ := halfKeeper(t)
@@ -111,7 +112,8 @@ func TestStatus_FitsAFrame(t *testing.T) {
 		t.Fatalf("%d commands, %d processes, %v", len(st.Execs), st.Procs, err)
 	}
 	for _, e := range st.Execs {
-		if n := len(e.Cmd[1]); e.Cmd[0] != "echo" || n > limit.StatusArgs || n < limit.StatusArgs/2 || !strings.HasSuffix(e.Cmd[1], "...") {
+		if n := len(e.Cmd[1]); e.Cmd[0] != "echo" || n > limit.StatusArgs || n < limit.StatusArgs/2 ||
+			!strings.HasSuffix(e.Cmd[1], "...") {
 			t.Errorf("%s: an argument of %d bytes", e.ID, n)
 		}
 	}
@@ -135,7 +137,8 @@ func TestTell_FailsWhereAnAnswerDoesNotFit(t *testing.T) {
 	go func() { _ = tell(theirs, strings.Repeat("x", wire.MaxFrame)) }()
 	frame, p, err := wire.ReadFrame(ours, nil)
 	var f protocol.Failure
-	if err = errors.Join(err, json.Unmarshal(p, &f)); err != nil || frame != wire.FrameFailed || f.Kind != string(fault.TooLarge) {
+	if err = errors.Join(err, json.Unmarshal(p, &f)); err != nil || frame != wire.FrameFailed ||
+		f.Kind != string(fault.TooLarge) {
 		t.Errorf("frame %d of kind %q, %v; want too_large", frame, f.Kind, err)
 	}
 	if _, err := b.Procs(t.Context()); err != nil {

@@ -41,7 +41,8 @@ func (e *execution) terminate() {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
-	_ = e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGTERM), Whom: initlink.KillGroup, Doom: true})
+	_ = e.k.link.Send(initlink.MsgKill,
+		initlink.Kill{PID: e.pid, Signal: int(unix.SIGTERM), Whom: initlink.KillGroup, Doom: true})
 	_ = e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGCONT), Whom: initlink.KillGroup})
 	e.timer = time.AfterFunc(plan.TermGrace, func() {
 		_ = e.k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGKILL), Whom: initlink.KillTree})
@@ -75,7 +76,8 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 		e.redraw(*req.Size)
 	}
 	if e.pid != 0 {
-		if err := wire.WriteJSON(conn, wire.FrameStarted, wire.Started{Exec: e.id, PID: e.pid, Offset: r.from()}); err != nil {
+		if err := wire.WriteJSON(conn, wire.FrameStarted,
+			wire.Started{Exec: e.id, PID: e.pid, Offset: r.from()}); err != nil {
 			return nil
 		}
 	}

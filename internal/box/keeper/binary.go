@@ -68,7 +68,8 @@ func readOnly(path string) (*os.File, error) {
 	if err == nil {
 		f := os.NewFile(uintptr(fd), name)
 		if err = unix.Fstat(fd, &st); err == nil && st.Dev == is.Dev && st.Ino == is.Ino {
-			if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err == nil {
+			if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH,
+				&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err == nil {
 				return program.Executable(f)
 			}
 		}
@@ -120,8 +121,10 @@ func (k *keeper) openInner() (*os.File, error) {
 	}
 	now, err := stateOf(int(f.Fd()))
 	if err == nil && now != k.inner.was {
-		err = fault.New(fault.Conflict, "the program of the sandbox's init was written over while it ran, so that its memory has no code to go on with").
-			WithHint("whoever replaces coppice puts a new file in its place; start the sandbox anew: coppice stop %s", k.config.Name)
+		err = fault.New(fault.Conflict,
+			"the program of the sandbox's init was written over while it ran, so that its memory has no code to go on with").
+			WithHint("whoever replaces coppice puts a new file in its place; start the sandbox anew: coppice stop %s",
+				k.config.Name)
 	}
 	if err != nil {
 		f.Close()

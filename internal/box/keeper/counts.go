@@ -14,7 +14,8 @@ import (
 // have together (create_user_ns of kernel/user_namespace.c, since Linux 5.14), so no sandbox
 // can use the other half. Call it once, before init is started.
 func leaveToOwner() error {
-	for what, name := range map[int]string{unix.RLIMIT_SIGPENDING: "queued signals", unix.RLIMIT_MSGQUEUE: "messages", unix.RLIMIT_MEMLOCK: "locked memory"} {
+	for what, name := range map[int]string{unix.RLIMIT_SIGPENDING: "queued signals", unix.RLIMIT_MSGQUEUE: "messages",
+		unix.RLIMIT_MEMLOCK: "locked memory"} {
 		var l unix.Rlimit
 		if err := unix.Getrlimit(what, &l); err != nil {
 			return fault.Wrap(err, "read the limit of %s", name)

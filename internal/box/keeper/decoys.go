@@ -46,11 +46,13 @@ func (k *keeper) watchDecoys(files []int) (err error) {
 		return nil
 	}
 	if len(files) != len(list) || k.config.Journal == "" {
-		return fault.New(fault.Internal, "%d decoys, %d of them made, and a journal in %q", len(list), len(files), k.config.Journal)
+		return fault.New(fault.Internal, "%d decoys, %d of them made, and a journal in %q", len(list), len(files),
+			k.config.Journal)
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return fault.New(fault.Unavailable, "watch the decoys").Because(err).WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_instances")
+		return fault.New(fault.Unavailable, "watch the decoys").Because(err).
+			WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_instances")
 	}
 	d := &decoys{in: os.NewFile(uintptr(fd), "inotify"), at: map[int32]string{}, seen: map[string]*touched{}}
 	defer func() {
@@ -61,7 +63,8 @@ func (k *keeper) watchDecoys(files []int) (err error) {
 	for i, file := range files {
 		wd, err := unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(file), unix.IN_OPEN)
 		if err != nil {
-			return fault.New(fault.Unavailable, "watch the decoy %s", list[i].At).Because(err).WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_watches")
+			return fault.New(fault.Unavailable, "watch the decoy %s", list[i].At).Because(err).
+				WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_watches")
 		}
 		d.at[int32(wd)] = list[i].At
 	}
@@ -176,7 +179,8 @@ func (d *decoys) due() (at time.Time) {
 func (k *keeper) touches(b []byte) {
 	d := k.decoys
 	for len(b) >= unix.SizeofInotifyEvent {
-		wd, mask, size := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint32(b[12:])
+		wd, mask, size := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:]),
+			binary.NativeEndian.Uint32(b[12:])
 		b = b[min(unix.SizeofInotifyEvent+int(size), len(b)):]
 		at, known := d.at[wd]
 		switch {

@@ -27,7 +27,8 @@ func TestStrayDescriptorsAreClosed(t *testing.T) {
 	defer init.Close()
 	defer conductor.Close()
 	k := &keeper{config: plan.Config{Tier: plan.TierGvisor, RunDir: t.TempDir()}, link: conductor,
-		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan initlink.Message, 8), byPID: map[int]*execution{}}
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan initlink.Message, 8),
+		byPID: map[int]*execution{}}
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		t.Fatal(err)
@@ -65,21 +66,25 @@ func TestAnInitThatDoesNotKnow(t *testing.T) {
 	defer init.Close()
 	defer ours.Close()
 	k := &keeper{config: plan.Config{Tier: plan.TierGvisor}, link: ours, answerPatience: time.Minute,
-		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan initlink.Message), byPID: map[int]*execution{}}
+		over: make(chan struct{}), stop: make(chan struct{}), answers: make(chan initlink.Message),
+		byPID: map[int]*execution{}}
 	go k.receive()
 	unknown := func(kind initlink.Kind) initlink.Unknown {
-		return initlink.Unknown{Kind: kind, Err: &wire.Error{Kind: string(fault.Version), Message: "not known", Hint: "mend it"}}
+		return initlink.Unknown{Kind: kind,
+			Err: &wire.Error{Kind: string(fault.Version), Message: "not known", Hint: "mend it"}}
 	}
 	sent := make(chan error, 1)
 	go func() {
 		m, err := init.Recv()
 		if err == nil && m.Kind == initlink.MsgClock {
-			err = errors.Join(init.Send(initlink.MsgUnknown, unknown(initlink.MsgKill)), init.Send(initlink.MsgUnknown, unknown(initlink.MsgClock)))
+			err = errors.Join(init.Send(initlink.MsgUnknown, unknown(initlink.MsgKill)),
+				init.Send(initlink.MsgUnknown, unknown(initlink.MsgClock)))
 		}
 		sent <- err
 	}()
 	var c initlink.Clocked
-	if err := k.ask(initlink.MsgClock, &c); !fault.Is(err, fault.Version) || err.Error() != "not known" || fault.HintOf(err) != "mend it" {
+	if err := k.ask(initlink.MsgClock, &c); !fault.Is(err, fault.Version) || err.Error() != "not known" ||
+		fault.HintOf(err) != "mend it" {
 		t.Errorf("%+v %v", c, err)
 	}
 	if err := errors.Join(<-sent, init.Send(initlink.MsgUnknown, unknown(initlink.MsgClock))); err != nil {

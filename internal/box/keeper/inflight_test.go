@@ -38,7 +38,8 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	}
 	drain := fillFlight(t)
 	k, far := halfKeeper(t)
-	if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), "descriptors") {
+	if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.HintOf(err), "descriptors") {
 		t.Errorf("with too many descriptors in flight: %v", err)
 	}
 	drain()
@@ -46,7 +47,8 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	go func() {
 		m, err := far.Recv()
 		if err == nil {
-			err = far.Send(initlink.MsgSpawned, initlink.Spawned{Err: &wire.Error{Kind: string(fault.NotFound), Message: "asked"}})
+			err = far.Send(initlink.MsgSpawned,
+				initlink.Spawned{Err: &wire.Error{Kind: string(fault.NotFound), Message: "asked"}})
 		}
 		if err != nil {
 			t.Error(err)

@@ -65,7 +65,8 @@ func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 	}
 	var why []string
 	if len(left) > 0 {
-		why = append(why, "by "+strings.Join(left, " nor by ")+", which are no stores of authorities, or have another password")
+		why = append(why,
+			"by "+strings.Join(left, " nor by ")+", which are no stores of authorities, or have another password")
 	}
 	if j.more != "" {
 		why = append(why, "by further stores, "+j.more)
@@ -78,7 +79,9 @@ func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 
 // untrusted is the item of a sandbox whose Java does not trust the gate, or not everywhere.
 func untrusted(why string) plan.Item {
-	return plan.Item{Name: "java", State: plan.Off, Detail: "Java does not trust the gate " + why + "; make one for it: keytool -importcert -cacerts -file " + plan.TrustCA}
+	return plan.Item{Name: "java", State: plan.Off,
+		Detail: "Java does not trust the gate " + why + "; make one for it: keytool -importcert -cacerts -file " +
+			plan.TrustCA}
 }
 
 // Bounds of what is looked for in a root that the sandbox has written.

@@ -92,7 +92,8 @@ func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
 		}
 	}
 	for name, to := range map[string]string{
-		"/opt/link": "/etc/ssl/certs/java/cacerts", "/opt/out": outside + "/cacerts", "/opt/up": "../../../../../../../../../.." + outside + "/cacerts",
+		"/opt/link": "/etc/ssl/certs/java/cacerts", "/opt/out": outside + "/cacerts",
+		"/opt/up":   "../../../../../../../../../.." + outside + "/cacerts",
 		"/opt/loop": "cacerts", "/opt/magic": "/proc/self/cwd", "/opt/nothing": "/nothing",
 	} {
 		place(name, func(at string) error { return os.Symlink(to, at) })
@@ -141,7 +142,8 @@ func TestJavaStores_AreBounded(t *testing.T) {
 	}
 	half := strings.Repeat("x", limit.TrustStoreBytes/2)
 	_, root = rootOf(t, map[string]string{
-		"/opt/a/lib/security/cacerts": "first" + half, "/opt/b/lib/security/cacerts": "second" + half, "/opt/c/lib/security/cacerts": "third",
+		"/opt/a/lib/security/cacerts": "first" + half, "/opt/b/lib/security/cacerts": "second" + half,
+		"/opt/c/lib/security/cacerts": "third",
 	})
 	found, all = storesIn(t, root)
 	if len(found) != 2 || !reflect.DeepEqual(all.left, []string{`"/opt/b/lib/security/cacerts"`}) {
@@ -191,10 +193,13 @@ func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
 	if err := trust(&g, &e, ca, func() (javaStores, error) { return findJava(t.Context(), root) }); err != nil {
 		t.Fatal(err)
 	}
-	if len(g.Java) != 1 || string(g.Java[0].Paths[0]) != "/opt/a/lib/security/cacerts" || !bytes.Contains(g.Java[0].Content, []byte("the gate")) {
+	if len(g.Java) != 1 || string(g.Java[0].Paths[0]) != "/opt/a/lib/security/cacerts" ||
+		!bytes.Contains(g.Java[0].Content, []byte("the gate")) {
 		t.Errorf("%q", g.Java)
 	}
-	if got := e.State("java"); got != plan.Off || !strings.Contains(e.Items[len(e.Items)-1].Detail, `by "/opt/b\n/lib/security/cacerts" nor by "/opt/b/jre/lib/security/cacerts", which`) {
+	if got := e.State("java"); got != plan.Off ||
+		!strings.Contains(e.Items[len(e.Items)-1].Detail,
+			`by "/opt/b\n/lib/security/cacerts" nor by "/opt/b/jre/lib/security/cacerts", which`) {
 		t.Errorf("%+v", e)
 	}
 

@@ -13,7 +13,8 @@ import (
 // TestLacking_TellsTheHostFromAFailure has the errno of everything that a start may do without.
 func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
 	t.Parallel()
-	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT}
+	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC,
+		unix.ENAMETOOLONG, unix.EFAULT}
 	for _, tt := range []struct {
 		name   string
 		lacks  func(error) bool
@@ -21,7 +22,8 @@ func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
 		failed []unix.Errno
 	}{
 		{"Landlock", noLandlock, []unix.Errno{unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM}, []unix.Errno{unix.EINVAL}},
-		{"id maps", func(err error) bool { return err != nil && noIDMap(&idMapError{err}) }, []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS}, []unix.Errno{unix.EPERM}},
+		{"id maps", func(err error) bool { return err != nil && noIDMap(&idMapError{err}) },
+			[]unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS}, []unix.Errno{unix.EPERM}},
 	} {
 		for _, e := range tt.missed {
 			if !tt.lacks(&os.PathError{Op: "write", Path: "x", Err: e}) {

@@ -23,14 +23,16 @@ import (
 func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if k.config.Tier != plan.TierGvisor {
 		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be saved", k.config.Tier).
-			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME --tier gvisor")
+			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME " +
+				"--tier gvisor")
 	}
 	var q protocol.SaveRequest
 	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
 		return fault.New(fault.Internal, "a memory image at %q", payload)
 	}
 	if !maps.Equal(k.config.MemoryFacts, q.Facts) {
-		return fault.New(fault.Version, "the sandbox was started by another build of coppice, whose memory this one could not resume").
+		return fault.New(fault.Version,
+			"the sandbox was started by another build of coppice, whose memory this one could not resume").
 			WithHint("restart it: coppice stop %s", k.config.Name)
 	}
 	init, err := k.openInner()

@@ -108,7 +108,8 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	}
 	if k.enforced.State("programs") != plan.On {
 		return p, fault.New(fault.Unsupported, "the programs of this sandbox are not recorded").
-			WithHint("see why: coppice status NAME; they are in the tiers supervised and gvisor, unless the policy has programs: none")
+			WithHint("see why: coppice status NAME; they are in the tiers supervised and gvisor, unless the policy has " +
+				"programs: none")
 	}
 	if now {
 		return p, nil

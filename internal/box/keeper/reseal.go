@@ -51,8 +51,11 @@ func (k *keeper) resealInside(r initlink.Reseal) ([]initlink.ResealStep, error) 
 		return done.Steps, (*protocol.Failure)(done.Err).Fault()
 	}
 	if !done.Held && len(r.Seed) > 0 {
-		return done.Steps, fault.New(fault.Version, "the memory image has an init of an older coppice, which the sandbox can keep from drawing a new identity").
-			WithHint("go back to its files alone: coppice checkout --files-only; or fork without memory: coppice fork --files-only")
+		return done.Steps,
+			fault.New(fault.Version,
+				"the memory image has an init of an older coppice, which the sandbox can keep from drawing a new identity").
+				WithHint("go back to its files alone: coppice checkout --files-only; or fork without memory: coppice fork " +
+					"--files-only")
 	}
 	return done.Steps, nil
 }

@@ -68,7 +68,10 @@ func TestDamagedProgramsAreTold(t *testing.T) {
 	t.Parallel()
 	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
 	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}
-	k.programs.add(initlink.Programs{Events: []initlink.ProgramEvent{{Began: &initlink.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
+	k.programs.add(
+		initlink.Programs{
+			Events: []initlink.ProgramEvent{
+				{Began: &initlink.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
 	if err := k.leavePrograms(); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,10 @@ func TestTypeOfMount(t *testing.T) {
 func TestStandsOn_GivesEachFileSystemOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	on, err := standsOn(rootspec.Spec{Bind: dir, Overlays: []rootspec.Overlay{{Upper: dir, Lowers: []string{"/proc", filepath.Join(dir, "missing"), dir, "/proc/self"}}}})
+	on, err := standsOn(
+		rootspec.Spec{Bind: dir,
+			Overlays: []rootspec.Overlay{
+				{Upper: dir, Lowers: []string{"/proc", filepath.Join(dir, "missing"), dir, "/proc/self"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

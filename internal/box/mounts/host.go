@@ -105,7 +105,8 @@ func CheckProc(fd int) error {
 		return fault.Wrap(err, "look at /proc")
 	}
 	if st.Type != unix.PROC_SUPER_MAGIC {
-		return fault.New(fault.Unsupported, "/proc of the host is not a procfs").WithHint("mount one: mount -t proc proc /proc")
+		return fault.New(fault.Unsupported, "/proc of the host is not a procfs").
+			WithHint("mount one: mount -t proc proc /proc")
 	}
 	return nil
 }

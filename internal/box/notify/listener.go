@@ -75,7 +75,8 @@ func (l listener) valid(id uint64) bool {
 // syncWakeUp makes the kernel run listener and caller on one CPU (6.6), which
 // halves the cost of a notification. Older kernels answer EINVAL.
 func (l listener) syncWakeUp() {
-	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+		unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 }
 
 // verdict is the answer to one call.

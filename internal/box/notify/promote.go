@@ -188,7 +188,8 @@ func makeWorkshop(root int, rel string) (int, error) {
 		}
 		unix.Close(work)
 	}
-	return -1, errors.Join(fmt.Errorf("write %s: %w", journalName, err), unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR))
+	return -1, errors.Join(fmt.Errorf("write %s: %w", journalName, err),
+		unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR))
 }
 
 // removeWorkshop succeeds only when the tree is gone, so that a failed undo is
@@ -197,7 +198,8 @@ func removeWorkshop(root, work int) error {
 	for _, left := range []struct {
 		name  string
 		flags int
-	}{{journalTree, unix.AT_REMOVEDIR}, {journalTry + "/x", unix.AT_REMOVEDIR}, {journalTry, unix.AT_REMOVEDIR}, {journalFrom, 0}} {
+	}{{journalTree, unix.AT_REMOVEDIR}, {journalTry + "/x", unix.AT_REMOVEDIR}, {journalTry, unix.AT_REMOVEDIR},
+		{journalFrom, 0}} {
 		if err := unix.Unlinkat(work, left.name, left.flags); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("clean up %s: %w", journalName, err)
 		}

@@ -34,7 +34,8 @@ func (l *Left) Unwrap() error { return l.Err }
 // ofFiles are the errors that a sandbox's files can cause: by their types, permissions and
 // the space that is left.
 var ofFiles = []error{
-	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EXDEV, unix.EEXIST, unix.ENOTEMPTY, unix.EINVAL, unix.ENAMETOOLONG, unix.EMLINK,
+	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EXDEV, unix.EEXIST, unix.ENOTEMPTY, unix.EINVAL,
+	unix.ENAMETOOLONG, unix.EMLINK,
 	unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.ESTALE, unix.ENOSPC, unix.EDQUOT,
 }
 

@@ -54,7 +54,8 @@ func beRefused() int {
 	ctx, stop := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		_ = Serve(ctx, file, Options{Refusals: seccomp.RefusalsOf(told), Refused: func(r Refusal) { fmt.Println("told", r.Call, int(r.Errno)) }})
+		_ = Serve(ctx, file,
+			Options{Refusals: seccomp.RefusalsOf(told), Refused: func(r Refusal) { fmt.Println("told", r.Call, int(r.Errno)) }})
 	})
 	for _, f := range []func(){bpf, mount} {
 		calls <- f
@@ -80,7 +81,9 @@ func TestWhatNobodyListensToIsRefused(t *testing.T) {
 	t.Parallel()
 	out, err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{argRefused}}).CombinedOutput()
 	got := strings.Fields(string(out))
-	want := strings.Fields(fmt.Sprintf("told bpf %d bpf %[1]d told mount %[1]d mount %[1]d bpf %d mount %[2]d", int(unix.EPERM), int(unix.ENOSYS)))
+	want := strings.Fields(
+		fmt.Sprintf("told bpf %d bpf %[1]d told mount %[1]d mount %[1]d bpf %d mount %[2]d", int(unix.EPERM),
+			int(unix.ENOSYS)))
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v %q, want %q", err, got, want)
 	}

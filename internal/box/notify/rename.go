@@ -230,7 +230,8 @@ func needed(old, new *end, flags uint32) (verdict, []*end) {
 		return proceed, nil // EBUSY
 	}
 	var op, np unix.Statx_t
-	if statx(old.parent, &op) != nil || statx(new.parent, &np) != nil || op.Mnt_id != np.Mnt_id || old.st.Mnt_id != op.Mnt_id {
+	if statx(old.parent, &op) != nil || statx(new.parent, &np) != nil || op.Mnt_id != np.Mnt_id ||
+		old.st.Mnt_id != op.Mnt_id {
 		return proceed, nil // another mount: EXDEV, and rightly so
 	}
 	if !onOverlay(old.parent) {
@@ -329,7 +330,8 @@ func (c caller) mayMove(old, new *end, flags uint32) bool {
 }
 
 func access(fd int, mode uint32) error {
-	_, _, e := unix.Syscall6(unix.SYS_FACCESSAT2, uintptr(fd), uintptr(ptr("\x00")), uintptr(mode), unix.AT_EMPTY_PATH|unix.AT_EACCESS, 0, 0)
+	_, _, e := unix.Syscall6(unix.SYS_FACCESSAT2, uintptr(fd), uintptr(ptr("\x00")), uintptr(mode),
+		unix.AT_EMPTY_PATH|unix.AT_EACCESS, 0, 0)
 	if e != 0 {
 		return e
 	}

@@ -308,7 +308,8 @@ var scenarios = map[string]struct {
 	}, 3},
 	"git mv": {func(a *actor) {
 		git := func(args ...string) {
-			cmd := exec.Command("git", append([]string{"-c", "user.name=n", "-c", "user.email=e", "-c", "safe.directory=*"}, args...)...)
+			cmd := exec.Command("git",
+				append([]string{"-c", "user.name=n", "-c", "user.email=e", "-c", "safe.directory=*"}, args...)...)
 			cmd.Env = append(os.Environ(), "HOME=/nonexistent")
 			if out, err := cmd.CombinedOutput(); err != nil {
 				a.errorf("git %v: %v %s", args, err, out)

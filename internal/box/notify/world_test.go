@@ -158,7 +158,8 @@ func beWorld() int {
 	if err != nil {
 		return complain("socketpair: %v", err)
 	}
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{argActor, c.arg()}, Dir: in("m"), Stdout: os.Stdout, Stderr: os.Stderr}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{argActor, c.arg()}, Dir: in("m"), Stdout: os.Stdout,
+		Stderr: os.Stderr}
 	cmd.ExtraFiles = []*os.File{os.NewFile(uintptr(pair[1]), "pair")}
 	if err := cmd.Start(); err != nil {
 		return complain("actor: %v", err)
@@ -173,9 +174,11 @@ func beWorld() int {
 			return complain("listener: %v", err)
 		}
 		go func() {
-			served <- Serve(context.Background(), l, Options{Emulate: c.Emulate, Freeze: freezeAll, hook: hook, Report: func(e Event) {
-				fmt.Printf("event %s %s moved=%d bytes=%d err=%v\n", e.Kind, strings.TrimPrefix(e.Path, in("m")), e.Moved, e.Bytes, e.Err)
-			}})
+			served <- Serve(context.Background(), l,
+				Options{Emulate: c.Emulate, Freeze: freezeAll, hook: hook, Report: func(e Event) {
+					fmt.Printf("event %s %s moved=%d bytes=%d err=%v\n", e.Kind, strings.TrimPrefix(e.Path, in("m")), e.Moved,
+						e.Bytes, e.Err)
+				}})
 		}()
 	}
 	werr := cmd.Wait()
@@ -307,7 +310,8 @@ func prepare(t testing.TB, c *worldConfig, fill func(lower string)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // paths are longer than PATH_MAX: not for package os
-		if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, dir).CombinedOutput(); err != nil {
+		if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, dir).
+			CombinedOutput(); err != nil {
 			t.Errorf("clean up: %v %.300s", err, out)
 		}
 	})

@@ -70,7 +70,8 @@ func tryGuest() []result {
 	}
 	rs := []result{tried(UserNamespaces, "made user, mount, pid, ipc, uts, cgroup and net namespaces", made())}
 	dir := "/proc" // any directory will do as a mount point: the namespace is ours
-	proc := tried(FreshProc, "mounted proc", unix.Mount("proc", dir, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	proc := tried(FreshProc, "mounted proc",
+		unix.Mount("proc", dir, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
 	if proc.State == Missing {
 		// The outer one is bound instead (its masks stay), so it is a weakness.
 		proc.State, proc.Detail = Weak, "the outer /proc is shown, with its masks: processes outside are visible in it"

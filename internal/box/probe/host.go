@@ -74,7 +74,8 @@ func (h host) remedy(feature, errno string) string {
 		case h.kubernetes:
 			return "in the pod: securityContext: {seccompProfile: {type: Unconfined}, procMount: Unmasked}, and hostUsers: false"
 		case h.container:
-			return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+			return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt " +
+				"systempaths=unconfined"
 		case errno == "ENOSYS" || errno == "EINVAL":
 			return "a kernel with CONFIG_USER_NS and CONFIG_SECCOMP_FILTER, 5.11 or later"
 		}
@@ -118,7 +119,8 @@ func (h host) kernelRemedy(err error) string {
 	case h.ptrace:
 		return "sudo sysctl -w kernel.yama.ptrace_scope=1"
 	case h.container:
-		return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+		return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt " +
+			"systempaths=unconfined"
 	}
 	return "see what it says of it: coppice create --tier gvisor NAME, then coppice exec NAME true"
 }
@@ -145,8 +147,10 @@ func landlock() Item {
 // magics are of linux/magic.h; what is not named is shown as a number.
 var magics = map[uint32]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
-	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs", unix.FUSE_SUPER_MAGIC: "fuse",
-	0x2fc12fc1: "zfs", unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.V9FS_MAGIC: "9p", 0xca451a4e: "bcachefs",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs",
+	unix.FUSE_SUPER_MAGIC: "fuse",
+	0x2fc12fc1:            "zfs", unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.V9FS_MAGIC: "9p",
+	0xca451a4e:                "bcachefs",
 	unix.ECRYPTFS_SUPER_MAGIC: "ecryptfs",
 }
 
@@ -199,7 +203,8 @@ func diskLimit(root bool, home string) Item {
 // subordinateIDs looks for newuidmap(1) and ranges in subuid(5), which let more
 // than one id be mapped. Without them root is emulated.
 func subordinateIDs(root bool) Item {
-	it := Item{Group: Features, Name: SubordinateIDs, State: OK, Tried: "newuidmap, newgidmap, /etc/subuid and /etc/subgid"}
+	it := Item{Group: Features, Name: SubordinateIDs, State: OK,
+		Tried: "newuidmap, newgidmap, /etc/subuid and /etc/subgid"}
 	if root {
 		it.Detail = "root maps any ids"
 		return it
@@ -249,7 +254,8 @@ func cgroup() Item {
 	it := Item{Group: Features, Name: Cgroup, State: Missing, Tried: "made a child of our control group"}
 	dir, err := cgroupDir()
 	if err != nil {
-		it.Detail, it.Errno, it.Remedy = "no version 2 hierarchy: "+err.Error(), errnoName(err), "boot with systemd.unified_cgroup_hierarchy=1"
+		it.Detail, it.Errno, it.Remedy = "no version 2 hierarchy: "+err.Error(), errnoName(err),
+			"boot with systemd.unified_cgroup_hierarchy=1"
 		return it
 	}
 	it.Remedy = host{container: filtered()}.remedy(Cgroup, "")

@@ -121,7 +121,8 @@ func tiers(r *Report, h host) []Item {
 			supervised.Detail = "process, with rules for the network and a record of the programs that are started"
 		}
 	}
-	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing: it needs nothing", Detail: "history without confinement"}
+	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing: it needs nothing",
+		Detail: "history without confinement"}
 	if process.State == OK || process.State == Weak {
 		r.Tier = TierProcess
 	}
@@ -153,7 +154,8 @@ func (it *Item) need(r *Report, features ...string) bool {
 // gvisor judges tier gvisor by starting it, where the host can give what its walls are
 // made of.
 func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
-	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it", Detail: "a kernel of the sandbox's own, in user space"}
+	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it",
+		Detail: "a kernel of the sandbox's own, in user space"}
 	for _, other := range judged {
 		if other.Name == TierProcess && (other.State == Missing || other.State == Unknown) {
 			it.State, it.Detail, it.Errno, it.Remedy = other.State, other.Detail, other.Errno, other.Remedy
@@ -173,14 +175,16 @@ func told(err error) string { return strings.Join(strings.Fields(err.Error()), "
 
 // drivers judges the drivers by the features and the home.
 func drivers(r *Report, home string) []Item {
-	overlay := Item{Group: Drivers, Name: DriverOverlay, State: OK, Tried: "mounted it with userxattr, its upper directory in the home"}
+	overlay := Item{Group: Drivers, Name: DriverOverlay, State: OK,
+		Tried: "mounted it with userxattr, its upper directory in the home"}
 	if it, ok := r.Item(Features, Overlay); !ok || it.State != OK {
 		if !ok {
 			it.State = Missing
 		}
 		overlay.State, overlay.Detail, overlay.Errno, overlay.Remedy = it.State, it.Detail, it.Errno, it.Remedy
 	}
-	cp := Item{Group: Drivers, Name: DriverCopy, State: OK, Tried: "access to the home", Detail: "plain directories; slower"}
+	cp := Item{Group: Drivers, Name: DriverCopy, State: OK, Tried: "access to the home",
+		Detail: "plain directories; slower"}
 	if it, ok := r.Item(Features, Whiteouts); ok && it.State != OK {
 		cp.State, cp.Detail, cp.Errno, cp.Remedy = it.State, it.Detail, it.Errno, it.Remedy
 	}
@@ -261,7 +265,8 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if t == taskGuest {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS |
+			syscall.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 	}
 	if t == taskGuest || os.Geteuid() != 0 {
 		ownUser(cmd.SysProcAttr)

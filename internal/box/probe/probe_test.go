@@ -34,7 +34,8 @@ func TestProbe(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	start := time.Now()
-	r, err := Probe(t.Context(), Options{Program: self(t), Home: filepath.Join(home, "not", "yet"), Root: os.Getuid() == 0})
+	r, err := Probe(t.Context(),
+		Options{Program: self(t), Home: filepath.Join(home, "not", "yet"), Root: os.Getuid() == 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,8 @@ func check(t *testing.T, r Report) {
 			t.Errorf("%s: a remedy is one line", it.Name)
 		}
 	}
-	for _, want := range []string{UserNamespaces, Overlay, Whiteouts, FreshProc, Devpts, Seccomp, SeccompNotify, Landlock, HomeFS} {
+	for _, want := range []string{UserNamespaces, Overlay, Whiteouts, FreshProc, Devpts, Seccomp, SeccompNotify,
+		Landlock, HomeFS} {
 		if !seen[Features+want] {
 			t.Errorf("%s was not tried", want)
 		}
@@ -110,7 +112,8 @@ func TestProbeAsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestQuick$|^TestProbe$", "-test.v")
-	cmd.Env = []string{"TMPDIR=" + home, "HOME=" + home, "PATH=/usr/bin:/bin", "COPPICE_EXEC_PATH=" + os.Getenv("COPPICE_EXEC_PATH")}
+	cmd.Env = []string{"TMPDIR=" + home, "HOME=" + home, "PATH=/usr/bin:/bin",
+		"COPPICE_EXEC_PATH=" + os.Getenv("COPPICE_EXEC_PATH")}
 	cmd.Dir = home
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	out, err := cmd.CombinedOutput()
@@ -148,7 +151,8 @@ func TestRemediesNameTheCause(t *testing.T) {
 func BenchmarkProbeQuick(b *testing.B) {
 	home := b.TempDir()
 	for b.Loop() {
-		if _, err := Probe(b.Context(), Options{Program: self(b), Home: home, Root: os.Getuid() == 0, Quick: true}); err != nil {
+		if _, err := Probe(b.Context(),
+			Options{Program: self(b), Home: home, Root: os.Getuid() == 0, Quick: true}); err != nil {
 			b.Fatal(err)
 		}
 	}

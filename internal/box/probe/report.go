@@ -69,7 +69,9 @@ type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	Tier   string `json:"tier"`   // the strongest tier that works, of those that cost nothing: process, or "" when it does not work or is not known to; never workspace, which confines nothing
+	// the strongest tier that works, of those that cost nothing: process, or "" when it does not work
+	// or is not known to; never workspace, which confines nothing
+	Tier   string `json:"tier"`
 	Driver string `json:"driver"` // the best driver that works; "" when none does
 }
 
@@ -121,7 +123,8 @@ func Wire(ctx context.Context, o Options) (wire.ProbeReport, error) {
 			detail += ": " + it.Errno
 		}
 		w.Items = append(w.Items, wire.ProbeItem{
-			Name: it.Name, Group: it.Group, OK: it.State == OK || it.State == Weak, Weak: it.State == Weak, Unknown: it.State == Unknown, Detail: detail, Remedy: it.Remedy,
+			Name: it.Name, Group: it.Group, OK: it.State == OK || it.State == Weak, Weak: it.State == Weak,
+			Unknown: it.State == Unknown, Detail: detail, Remedy: it.Remedy,
 		})
 	}
 	return w, nil

@@ -68,4 +68,5 @@ func Held(tid string) bool {
 }
 
 // heldIn are the kernel functions in which a task that is held sleeps.
-var heldIn = []string{"kernel_clone", "wait_for_vfork_done", "seccomp_do_user_notification", "__seccomp_filter", "do_freezer_trap", "get_signal"}
+var heldIn = []string{"kernel_clone", "wait_for_vfork_done", "seccomp_do_user_notification", "__seccomp_filter",
+	"do_freezer_trap", "get_signal"}

@@ -62,7 +62,8 @@ func ExitStatus(fd, pid int) (status uint32, ok bool) {
 	if status, ok := exitInfo(fd); ok {
 		return status, true
 	}
-	if line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil && unix.PidfdSendSignal(fd, 0, nil, 0) == nil {
+	if line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil &&
+		unix.PidfdSendSignal(fd, 0, nil, 0) == nil {
 		f := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
 		if len(f) >= 50 && f[0][0] == 'Z' {
 			n, err := strconv.ParseUint(string(f[49]), 10, 32) // exit_code, the 52nd of proc_pid_stat(5)

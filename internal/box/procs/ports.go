@@ -46,7 +46,8 @@ func (v *View) Ports(port uint16) (initlink.Seen, error) {
 		s.Ports = append(s.Ports, initlink.Port{Addr: l.Addr, Inode: l.Inode, PID: pid})
 	}
 	slices.SortFunc(s.Ports, func(a, b initlink.Port) int {
-		return cmp.Or(cmp.Compare(a.Addr.Port(), b.Addr.Port()), a.Addr.Addr().Compare(b.Addr.Addr()), cmp.Compare(a.Inode, b.Inode))
+		return cmp.Or(cmp.Compare(a.Addr.Port(), b.Addr.Port()), a.Addr.Addr().Compare(b.Addr.Addr()),
+			cmp.Compare(a.Inode, b.Inode))
 	})
 	if len(s.Ports) > maxPorts {
 		s.More = len(s.Ports) - maxPorts

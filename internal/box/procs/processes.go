@@ -47,8 +47,9 @@ func (v *View) Processes() (initlink.Seen, error) {
 	left := maxListArgs
 	for _, p := range list {
 		n := initlink.Process{
-			PID: p.PID, PPID: p.ppid, State: stateOf(p.state), Start: p.start, Started: boot.Add(time.Duration(p.start) * time.Second / ticks).Truncate(time.Second / ticks),
-			CPUMS: int64(p.cpu) * 1000 / ticks, RSS: p.rss * pageSize, Name: nameOf(p.PID),
+			PID: p.PID, PPID: p.ppid, State: stateOf(p.state), Start: p.start,
+			Started: boot.Add(time.Duration(p.start) * time.Second / ticks).Truncate(time.Second / ticks),
+			CPUMS:   int64(p.cpu) * 1000 / ticks, RSS: p.rss * pageSize, Name: nameOf(p.PID),
 		}
 		if left > 0 && !p.Dead() {
 			n.Args, n.Cut = splitArgs(v.args.read(ctx, p.PID))

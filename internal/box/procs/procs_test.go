@@ -23,7 +23,8 @@ func TestParseStatReadsOurOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, name, ok := parseStat(b)
-	if !ok || p.PID != os.Getpid() || p.ppid != os.Getppid() || p.start == 0 || p.rss == 0 || p.threads < 1 || !strings.HasPrefix("procs.test", string(name)) {
+	if !ok || p.PID != os.Getpid() || p.ppid != os.Getppid() || p.start == 0 || p.rss == 0 || p.threads < 1 ||
+		!strings.HasPrefix("procs.test", string(name)) {
 		t.Errorf("%+v %q %v", p, name, ok)
 	}
 	up := time.Since(bootTime().Add(time.Duration(p.start) * time.Second / ticks))
@@ -37,7 +38,8 @@ func TestParseStatBearsAnyName(t *testing.T) {
 	const rest = " S 1 2 3 0 -1 4 5 6 7 8 11 22 0 0 20 0 9 0 77 1000 12 18446744073709551615"
 	for _, name := range []string{"sh", ") R 9 9 9 (", "a b", "\n", "\xff", ""} {
 		p, got, ok := parseStat([]byte("42 (" + name + ")" + rest))
-		if !ok || string(got) != name || p != (Stat{PID: 42, ppid: 1, pgrp: 2, session: 3, threads: 9, state: 'S', cpu: 33, start: 77, rss: 12}) {
+		if !ok || string(got) != name ||
+			p != (Stat{PID: 42, ppid: 1, pgrp: 2, session: 3, threads: 9, state: 'S', cpu: 33, start: 77, rss: 12}) {
 			t.Errorf("%q: %+v %q %v", name, p, got, ok)
 		}
 	}
@@ -50,7 +52,8 @@ func TestSplitArgs(t *testing.T) {
 		n   int
 		cut bool
 	}{
-		{"", 0, false}, {"a\x00", 1, false}, {"a\x00\x00", 2, false}, {"a", 1, false}, {"\x00", 1, false}, {strings.Repeat("x", maxCmdline+1), 1, true},
+		{"", 0, false}, {"a\x00", 1, false}, {"a\x00\x00", 2, false}, {"a", 1, false}, {"\x00", 1, false},
+		{strings.Repeat("x", maxCmdline+1), 1, true},
 		{strings.Repeat("\x00", maxCmdline), maxCmdline / 16, true},
 	} {
 		args, cut := splitArgs([]byte(c.in))
@@ -63,11 +66,14 @@ func TestSplitArgs(t *testing.T) {
 // The largest answers fit into a frame.
 func TestAnswersFitIntoAFrame(t *testing.T) {
 	t.Parallel()
-	for name, arg := range map[string]string{"one long argument": strings.Repeat("\xff", maxCmdline), "many of one byte": strings.Repeat("\xff\x00", maxCmdline/2)} {
+	for name, arg := range map[string]string{"one long argument": strings.Repeat("\xff", maxCmdline),
+		"many of one byte": strings.Repeat("\xff\x00", maxCmdline/2)} {
 		s := initlink.Seen{ID: 1 << 60, More: 1 << 30}
 		left := maxListArgs
 		for i := range maxListed {
-			p := initlink.Process{PID: 4194304 - i, PPID: 4194304, State: "S", Start: 1 << 40, Started: time.Date(2026, 12, 31, 23, 59, 59, 990e6, time.UTC), CPUMS: 1 << 40, RSS: 1 << 50, Name: []byte("\xff23456789012345")}
+			p := initlink.Process{PID: 4194304 - i, PPID: 4194304, State: "S", Start: 1 << 40,
+				Started: time.Date(2026, 12, 31, 23, 59, 59, 990e6, time.UTC), CPUMS: 1 << 40, RSS: 1 << 50,
+				Name: []byte("\xff23456789012345")}
 			if left > 0 {
 				p.Args, p.Cut = splitArgs([]byte(arg))
 				for _, a := range p.Args {
@@ -83,7 +89,9 @@ func TestAnswersFitIntoAFrame(t *testing.T) {
 	}
 	var s initlink.Seen
 	for range maxPorts {
-		s.Ports = append(s.Ports, initlink.Port{Addr: netip.MustParseAddrPort("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"), Inode: 1 << 60, PID: 4194304, Name: bytes.Repeat([]byte{0xff}, 64)})
+		s.Ports = append(s.Ports,
+			initlink.Port{Addr: netip.MustParseAddrPort("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"), Inode: 1 << 60,
+				PID: 4194304, Name: bytes.Repeat([]byte{0xff}, 64)})
 	}
 	if b, err := json.Marshal(s); err != nil || len(b) > wire.MaxFrame {
 		t.Errorf("ports: %d bytes, %v", len(b), err)

@@ -38,12 +38,14 @@ func (v *View) SharesNet() bool { return !v.ownNet }
 // about it.
 func (v *View) Signal(l initlink.Look) error {
 	if l.PID <= 1 || l.PID == v.self {
-		return fault.New(fault.Denied, "process %d is not to be signalled: it is none, or it holds the sandbox together", l.PID).
+		return fault.New(fault.Denied, "process %d is not to be signalled: it is none, or it holds the sandbox together",
+			l.PID).
 			WithHint("to end all processes: coppice stop NAME")
 	}
 	none := fault.New(fault.NotFound, "the sandbox has no process %d", l.PID).WithHint("list them with: coppice ps NAME")
 	fd, err := unix.PidfdOpen(l.PID, 0)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // EINVAL, ENOENT: a thread
+	// EINVAL, ENOENT: a thread
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 		return none
 	}
 	if err != nil {
@@ -59,13 +61,15 @@ func (v *View) Signal(l initlink.Look) error {
 			return none
 		}
 		if l.Start != 0 && p.start != l.Start {
-			return fault.New(fault.NotFound, "process %d has ended, and another one has its number now", l.PID).WithHint("list them again with: coppice ps NAME")
+			return fault.New(fault.NotFound, "process %d has ended, and another one has its number now", l.PID).
+				WithHint("list them again with: coppice ps NAME")
 		}
 		if v.self != 0 && !v.ours(p) {
 			return none
 		}
 		if p.Dead() {
-			return fault.New(fault.NotFound, "process %d has ended, and waits for its parent", l.PID).WithHint("list them with: coppice ps NAME")
+			return fault.New(fault.NotFound, "process %d has ended, and waits for its parent", l.PID).
+				WithHint("list them with: coppice ps NAME")
 		}
 	}
 	err = unix.PidfdSendSignal(fd, syscall.Signal(l.Signal), nil, 0)
@@ -98,6 +102,7 @@ func (v *View) ours(p Stat) bool {
 }
 
 func (v *View) blindness() error {
-	return fault.New(fault.Unsupported, "the sandbox's processes cannot be seen here: parts of the outer /proc are masked, so that it is shown inside").
+	return fault.New(fault.Unsupported,
+		"the sandbox's processes cannot be seen here: parts of the outer /proc are masked, so that it is shown inside").
 		WithHint("start coppice in a container whose /proc is not masked; see what this host allows: coppice probe")
 }

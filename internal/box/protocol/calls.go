@@ -134,7 +134,8 @@ func FailureOf(err error) *Failure {
 	if err == nil {
 		return nil
 	}
-	return &Failure{Kind: string(fault.KindOf(err)), Message: limit.Cut(err.Error(), limit.KeeperText), Hint: limit.Cut(fault.HintOf(err), limit.KeeperText)}
+	return &Failure{Kind: string(fault.KindOf(err)), Message: limit.Cut(err.Error(), limit.KeeperText),
+		Hint: limit.Cut(fault.HintOf(err), limit.KeeperText)}
 }
 
 // Fault returns the fault.

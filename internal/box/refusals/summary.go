@@ -107,7 +107,9 @@ func (r *Summary) Take(now time.Time) (out initlink.Refused) {
 	for key, at := range r.seen {
 		switch {
 		case at.count > 0:
-			out.Calls = append(out.Calls, initlink.RefusedCall{Call: key.Call, Errno: unix.ErrnoName(key.Errno), Program: key.Program, PID: at.pid, Command: key.Command.Leader, Lives: key.Command.Lives, Count: at.count})
+			out.Calls = append(out.Calls,
+				initlink.RefusedCall{Call: key.Call, Errno: unix.ErrnoName(key.Errno), Program: key.Program, PID: at.pid,
+					Command: key.Command.Leader, Lives: key.Command.Lives, Count: at.count})
 			at.count, at.at = 0, now
 		case now.Sub(at.at) >= refusedAgain:
 			delete(r.seen, key)

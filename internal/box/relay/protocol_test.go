@@ -20,7 +20,9 @@ var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after
 func TestWhatIsOnThePipes(t *testing.T) {
 	t.Parallel()
 	message := encode(byte(initlink.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
-	now := fmt.Sprintf("protocol %d\nframes %q, of at most %d bytes\nflows %q\nfirst streams %d of the outside, %d of the inside\na stream: %d bytes on their way, %d at once\na frame %x\na message %x\n",
+	now := fmt.Sprintf(
+		"protocol %d\nframes %q, of at most %d bytes\nflows %q\nfirst streams %d of the outside, %d of the inside\na "+
+			"stream: %d bytes on their way, %d at once\na frame %x\na message %x\n",
 		plan.Protocol,
 		[]frameType{frameHello, frameMessage, frameData, frameEnd, frameCancel, frameWindow}, maxFrame,
 		[]flow{flowOut, flowIn, flowBoth, flowTTY},
@@ -35,6 +37,7 @@ func TestWhatIsOnThePipes(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != now {
-		t.Errorf("what the relay's pipes carry is not %s any more (%v). Memory images have relays of older builds: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, now)
+		t.Errorf("what the relay's pipes carry is not %s any more (%v). Memory images have relays of older builds: raise "+
+			"plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, now)
 	}
 }

@@ -110,7 +110,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr, stdin *os.File, cmd *exec.Cmd) {
 	t.Helper()
 	out, errs, in := pipe(t), pipe(t), pipe(t)
-	if err := w.keeper.Send(initlink.MsgSpawn, initlink.Spawn{Exec: name, Cmd: args}, int(out[1].Fd()), int(errs[1].Fd()), int(in[0].Fd())); err != nil {
+	if err := w.keeper.Send(initlink.MsgSpawn, initlink.Spawn{Exec: name, Cmd: args}, int(out[1].Fd()), int(errs[1].Fd()),
+		int(in[0].Fd())); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []*os.File{out[1], errs[1], in[0]} {
@@ -293,8 +294,9 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 		"a head that is none": {byte(frameData), 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0},
 		"a message cut off":   frame{kind: frameMessage, body: []byte{byte(initlink.MsgSelf), 3}}.append(nil),
 		"a stream of no kind": message(byte(initlink.MsgSelf), []travelling{{2, 'x'}}),
-		"a stream twice":      append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}), message(byte(initlink.MsgSelf), []travelling{{2, flowOut}})...),
-		"stream 0":            message(byte(initlink.MsgSelf), []travelling{{0, flowOut}}),
+		"a stream twice": append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}),
+			message(byte(initlink.MsgSelf), []travelling{{2, flowOut}})...),
+		"stream 0": message(byte(initlink.MsgSelf), []travelling{{0, flowOut}}),
 		// Of a stream that is not read, 2*window may be queued, as much be on its way to the pipe,
 		// and 64 KiB in it.
 		"more than its window": append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}),
@@ -336,7 +338,8 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 }
 
 func FuzzFrames(f *testing.F) {
-	f.Add(frame{kind: frameMessage, body: encode(byte(initlink.MsgSelf), []travelling{{2, flowBoth}}, []byte("{}"))}.append(nil))
+	f.Add(frame{kind: frameMessage,
+		body: encode(byte(initlink.MsgSelf), []travelling{{2, flowBoth}}, []byte("{}"))}.append(nil))
 	f.Add(frame{frameData, 7, []byte("data")}.append(nil))
 	f.Add([]byte{'w', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {

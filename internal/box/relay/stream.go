@@ -38,7 +38,8 @@ type stream struct {
 
 func (r *Relay) newStream(id uint32, fd int, f flow) *stream {
 	_ = unix.SetNonblock(fd, true)
-	s := &stream{relay: r, id: id, file: os.NewFile(uintptr(fd), "stream"), flow: f, credit: window, sent: f == flowIn, got: f == flowOut}
+	s := &stream{relay: r, id: id, file: os.NewFile(uintptr(fd), "stream"), flow: f, credit: window, sent: f == flowIn,
+		got: f == flowOut}
 	s.changed = sync.NewCond(&s.mu)
 	return s
 }

@@ -13,7 +13,8 @@ import (
 // BenchmarkFcntl measures the cost of the filters for fcntl, whose command they read: without
 // filters, without the rule, so that the kernel caches the call as allowed, and with it.
 func BenchmarkFcntl(b *testing.B) {
-	without := slices.DeleteFunc(hardeningRules(Options{Told: true}), func(r Rule) bool { return slices.Contains(r.Calls, unix.SYS_FCNTL) })
+	without := slices.DeleteFunc(hardeningRules(Options{Told: true}),
+		func(r Rule) bool { return slices.Contains(r.Calls, unix.SYS_FCNTL) })
 	give := NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}
 	for _, v := range []struct {
 		name    string

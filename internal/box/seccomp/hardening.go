@@ -97,7 +97,8 @@ func allRules(o Options) []Rule {
 var leases = Rule{
 	Calls: []uint32{unix.SYS_FCNTL},
 	Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
-	Why: "opening a leased file waits for the holder of the lease, as would init when it starts a program, and a capture when it reads the file " +
+	Why: "opening a leased file waits for the holder of the lease, as would init when it starts a program, and a " +
+		"capture when it reads the file " +
 		"(F_SETLEASE); file servers share leases with other kernels, and work without. inotify(7) replaced F_NOTIFY. " +
 		"Both are EINVAL on a file system without them, and are not reported",
 }
@@ -105,7 +106,8 @@ var leases = Rule{
 // ordinaryNetlink are the protocols of netlink that ordinary programs ask for and do without:
 // addresses (getaddrinfo), audit (su, useradd), devices (libudev), sockets (ss), and families
 // by their names (libnl).
-var ordinaryNetlink = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_AUDIT, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_SOCK_DIAG, unix.NETLINK_GENERIC}
+var ordinaryNetlink = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_AUDIT, unix.NETLINK_KOBJECT_UEVENT,
+	unix.NETLINK_SOCK_DIAG, unix.NETLINK_GENERIC}
 
 func socketRule(o Options) Rule {
 	inet := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
@@ -113,9 +115,11 @@ func socketRule(o Options) Rule {
 	r := Rule{
 		Calls: []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR},
 		Cases: []Case{
-			{When: []Test{{Arg: 0, Is: NotIn, Of: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}}}, Do: Errno(unix.EAFNOSUPPORT)},
+			{When: []Test{{Arg: 0, Is: NotIn, Of: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}}},
+				Do: Errno(unix.EAFNOSUPPORT)},
 			// SOCK_SEQPACKET of INET is SCTP by another name.
-			{When: []Test{inet, {Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}}},
+			{When: []Test{inet,
+				{Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}}},
 				Do: Errno(unix.ESOCKTNOSUPPORT)},
 			// SCTP, DCCP, L2TP, SMC and their like load modules with a long record.
 			{When: []Test{inet, {Arg: 2, Is: NotIn, Of: []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP,
@@ -144,11 +148,13 @@ var hardening = []Rule{
 			{When: []Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Do: Errno(unix.EPERM)},
 			{When: []Test{{Arg: 1, Is: In, Of: btrfsAllowed}}, Do: Allow},
 			// Programs try to make a subvolume, and make a directory then.
-			{When: []Test{{Arg: 1, Mask: ioctlTypeMask, Is: In, Of: []uint32{btrfsIoctlType}}}, Do: Errno(unix.ENOTTY), Quiet: true},
+			{When: []Test{{Arg: 1, Mask: ioctlTypeMask, Is: In, Of: []uint32{btrfsIoctlType}}},
+				Do: Errno(unix.ENOTTY), Quiet: true},
 		},
 		Tell: true,
 		Why: "TIOCSTI and TIOCLINUX type into the terminal that the command was started from (ioctl_tty(2)), " +
-			"TIOCCONS takes console output, TIOCSETD loads line disciplines; of btrfs, a new subvolume would be outside of the " +
+			"TIOCCONS takes console output, TIOCSETD loads line disciplines; of btrfs, a new subvolume would be outside of " +
+			"the " +
 			"limit of the root's, and a read-only one could not be removed; the kernel reads 32 bits of the request",
 	},
 	{
@@ -164,9 +170,10 @@ var hardening = []Rule{
 	},
 	{
 		Calls: []uint32{unix.SYS_UNSHARE},
-		Cases: []Case{{When: []Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces | unix.CLONE_NEWTIME}}}, Do: Errno(unix.EPERM)}},
-		Tell:  true,
-		Why:   "as clone; CLONE_FS, CLONE_FILES and CLONE_SYSVSEM stay allowed",
+		Cases: []Case{
+			{When: []Test{{Arg: 0, Is: AnyBits, Of: []uint32{namespaces | unix.CLONE_NEWTIME}}}, Do: Errno(unix.EPERM)}},
+		Tell: true,
+		Why:  "as clone; CLONE_FS, CLONE_FILES and CLONE_SYSVSEM stay allowed",
 	},
 	{
 		Calls: []uint32{unix.SYS_SETNS},
@@ -191,7 +198,8 @@ var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_IO_SETUP},
 		Do:    Errno(unix.ENOSYS),
-		Why:   "contexts of aio(7) are counted for the whole machine (fs.aio-max-nr), so that one sandbox could leave none; programs fall back",
+		Why: "contexts of aio(7) are counted for the whole machine (fs.aio-max-nr), so that one sandbox could leave " +
+			"none; programs fall back",
 	},
 	{
 		Calls: []uint32{unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_LOOKUP_DCOOKIE},
@@ -256,9 +264,11 @@ var hardening = []Rule{
 	},
 	{
 		Calls: []uint32{unix.SYS_PTRACE},
-		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{unix.PTRACE_ATTACH, unix.PTRACE_SEIZE}}, {Arg: 1, Is: In, Of: []uint32{initPid}}}, Do: Errno(unix.EPERM)}},
-		Tell:  true,
-		Why:   "of init, which the kernel refuses too; debuggers of other processes work",
+		Cases: []Case{
+			{When: []Test{{Arg: 0, Is: In, Of: []uint32{unix.PTRACE_ATTACH, unix.PTRACE_SEIZE}},
+				{Arg: 1, Is: In, Of: []uint32{initPid}}}, Do: Errno(unix.EPERM)}},
+		Tell: true,
+		Why:  "of init, which the kernel refuses too; debuggers of other processes work",
 	},
 	{
 		Calls: []uint32{unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV},

@@ -35,12 +35,14 @@ func innerRules(emulate bool) []Rule {
 		{
 			Calls: []uint32{unix.SYS_IOCTL},
 			Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{fiosetown, siocspgrp}}}, Do: Errno(unix.EINVAL)}},
-			Why:   "whoever owns a descriptor is sent signals (F_SETSIG) with O_ASYNC; this owner is in memory, where other threads can change it meanwhile",
+			Why: "whoever owns a descriptor is sent signals (F_SETSIG) with O_ASYNC; this owner is in memory, where other " +
+				"threads can change it meanwhile",
 		},
 		{
 			Calls: []uint32{unix.SYS_FCNTL},
 			Cases: []Case{
-				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN}}, {Arg: 2, Is: In, Of: []uint32{initPid, initGroup}}}, Do: Errno(unix.EPERM)},
+				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN}}, {Arg: 2, Is: In, Of: []uint32{initPid, initGroup}}},
+					Do: Errno(unix.EPERM)},
 				{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN_EX}}}, Do: Errno(unix.EINVAL)},
 			},
 			Why: "the same",
@@ -53,7 +55,8 @@ func innerRules(emulate bool) []Rule {
 		Rule{Calls: chownCalls, Do: Pretend, Why: "ids that are not mapped are EINVAL for the kernel"})
 	for _, r := range mknodRules {
 		for _, c := range r.Cases {
-			rules = append(rules, Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
+			rules = append(rules,
+				Rule{Calls: r.Calls, Cases: []Case{{When: c.When, Do: Pretend}}, Why: "a user namespace may not make device nodes"})
 		}
 	}
 	return rules

@@ -62,17 +62,20 @@ var executing = []Rule{
 	{
 		Calls: []uint32{unix.SYS_EXECVE, unix.SYS_EXECVEAT},
 		Do:    Notify,
-		Why:   "every program that is started is recorded; there is no other way to start one (io_uring and foreign entries are closed)",
+		Why: "every program that is started is recorded; there is no other way to start one (io_uring and foreign " +
+			"entries are closed)",
 	},
 	{
 		Calls: []uint32{unix.SYS_SET_TID_ADDRESS},
 		Do:    Notify,
-		Why:   "the first thing that the C libraries do in a new program: what was asked for has come about, and the kernel tells what it is",
+		Why: "the first thing that the C libraries do in a new program: what was asked for has come about, and the " +
+			"kernel tells what it is",
 	},
 	{
 		Calls: []uint32{unix.SYS_SCHED_GETAFFINITY},
-		Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{0}}, {Arg: 1, Is: In, Of: []uint32{goAffinity}}}, Do: Notify}},
-		Why:   "the same of programs in Go without a C library",
+		Cases: []Case{
+			{When: []Test{{Arg: 0, Is: In, Of: []uint32{0}}, {Arg: 1, Is: In, Of: []uint32{goAffinity}}}, Do: Notify}},
+		Why: "the same of programs in Go without a C library",
 	},
 }
 
@@ -90,8 +93,9 @@ var emulation = []Rule{
 			unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR,
 			unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
 		},
-		Do:  Notify,
-		Why: "file capabilities, security labels and ACLs for unmapped ids fail in a user namespace; user.* goes on to the kernel",
+		Do: Notify,
+		Why: "file capabilities, security labels and ACLs for unmapped ids fail in a user namespace; user.* goes on to " +
+			"the kernel",
 	},
 	{
 		Calls: []uint32{unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT},
@@ -105,8 +109,9 @@ var emulation = []Rule{
 func mknodRule(call uint32, arg int) Rule {
 	return Rule{
 		Calls: []uint32{call},
-		Cases: []Case{{When: []Test{{Arg: arg, Mask: unix.S_IFMT, Is: In, Of: []uint32{unix.S_IFCHR, unix.S_IFBLK}}}, Do: Notify}},
-		Why:   "a user namespace may not make device nodes; the listener leaves a placeholder that remembers it",
+		Cases: []Case{
+			{When: []Test{{Arg: arg, Mask: unix.S_IFMT, Is: In, Of: []uint32{unix.S_IFCHR, unix.S_IFBLK}}}, Do: Notify}},
+		Why: "a user namespace may not make device nodes; the listener leaves a placeholder that remembers it",
 	}
 }
 

@@ -102,16 +102,24 @@ func (t Test) holds(args [6]uint64) bool {
 // toldNames are the names of the calls whose refusals are told.
 var toldNames = func() map[uint32]string {
 	m := map[uint32]string{
-		unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_IOCTL: "ioctl", unix.SYS_CLONE: "clone", unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns",
-		unix.SYS_MOUNT: "mount", unix.SYS_UMOUNT2: "umount2", unix.SYS_PIVOT_ROOT: "pivot_root", unix.SYS_FSOPEN: "fsopen", unix.SYS_FSMOUNT: "fsmount", unix.SYS_FSCONFIG: "fsconfig",
-		unix.SYS_FSPICK: "fspick", unix.SYS_OPEN_TREE: "open_tree", unix.SYS_OPEN_TREE_ATTR: "open_tree_attr", unix.SYS_MOVE_MOUNT: "move_mount", unix.SYS_MOUNT_SETATTR: "mount_setattr",
-		unix.SYS_BPF: "bpf", unix.SYS_PERF_EVENT_OPEN: "perf_event_open", unix.SYS_USERFAULTFD: "userfaultfd", unix.SYS_LOOKUP_DCOOKIE: "lookup_dcookie",
-		unix.SYS_ADD_KEY: "add_key", unix.SYS_REQUEST_KEY: "request_key", unix.SYS_KEYCTL: "keyctl",
-		unix.SYS_OPEN_BY_HANDLE_AT: "open_by_handle_at", unix.SYS_PIDFD_GETFD: "pidfd_getfd", unix.SYS_FANOTIFY_INIT: "fanotify_init", unix.SYS_FANOTIFY_MARK: "fanotify_mark",
-		unix.SYS_KEXEC_LOAD: "kexec_load", unix.SYS_KEXEC_FILE_LOAD: "kexec_file_load", unix.SYS_INIT_MODULE: "init_module", unix.SYS_FINIT_MODULE: "finit_module", unix.SYS_DELETE_MODULE: "delete_module",
-		unix.SYS_REBOOT: "reboot", unix.SYS_SWAPON: "swapon", unix.SYS_SWAPOFF: "swapoff", unix.SYS_ACCT: "acct", unix.SYS_QUOTACTL: "quotactl", unix.SYS_QUOTACTL_FD: "quotactl_fd",
+		unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_IOCTL: "ioctl", unix.SYS_CLONE: "clone",
+		unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns",
+		unix.SYS_MOUNT: "mount", unix.SYS_UMOUNT2: "umount2", unix.SYS_PIVOT_ROOT: "pivot_root", unix.SYS_FSOPEN: "fsopen",
+		unix.SYS_FSMOUNT: "fsmount", unix.SYS_FSCONFIG: "fsconfig",
+		unix.SYS_FSPICK: "fspick", unix.SYS_OPEN_TREE: "open_tree", unix.SYS_OPEN_TREE_ATTR: "open_tree_attr",
+		unix.SYS_MOVE_MOUNT: "move_mount", unix.SYS_MOUNT_SETATTR: "mount_setattr",
+		unix.SYS_BPF: "bpf", unix.SYS_PERF_EVENT_OPEN: "perf_event_open", unix.SYS_USERFAULTFD: "userfaultfd",
+		unix.SYS_LOOKUP_DCOOKIE: "lookup_dcookie",
+		unix.SYS_ADD_KEY:        "add_key", unix.SYS_REQUEST_KEY: "request_key", unix.SYS_KEYCTL: "keyctl",
+		unix.SYS_OPEN_BY_HANDLE_AT: "open_by_handle_at", unix.SYS_PIDFD_GETFD: "pidfd_getfd",
+		unix.SYS_FANOTIFY_INIT: "fanotify_init", unix.SYS_FANOTIFY_MARK: "fanotify_mark",
+		unix.SYS_KEXEC_LOAD: "kexec_load", unix.SYS_KEXEC_FILE_LOAD: "kexec_file_load", unix.SYS_INIT_MODULE: "init_module",
+		unix.SYS_FINIT_MODULE: "finit_module", unix.SYS_DELETE_MODULE: "delete_module",
+		unix.SYS_REBOOT: "reboot", unix.SYS_SWAPON: "swapon", unix.SYS_SWAPOFF: "swapoff", unix.SYS_ACCT: "acct",
+		unix.SYS_QUOTACTL: "quotactl", unix.SYS_QUOTACTL_FD: "quotactl_fd",
 		unix.SYS_SYSLOG: "syslog", unix.SYS_NFSSERVCTL: "nfsservctl", unix.SYS_VHANGUP: "vhangup",
-		unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_PERSONALITY: "personality", unix.SYS_PTRACE: "ptrace", unix.SYS_PROCESS_VM_READV: "process_vm_readv", unix.SYS_PROCESS_VM_WRITEV: "process_vm_writev",
+		unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_PERSONALITY: "personality", unix.SYS_PTRACE: "ptrace",
+		unix.SYS_PROCESS_VM_READV: "process_vm_readv", unix.SYS_PROCESS_VM_WRITEV: "process_vm_writev",
 	}
 	maps.Copy(m, toldArch)
 	return m

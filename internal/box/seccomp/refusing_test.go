@@ -15,8 +15,10 @@ import (
 
 // strictest is what the kernel takes of two answers (seccomp(2)).
 func strictest(a, b Action) Action {
-	order := []uint32{unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_ERRNO, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_ALLOW}
-	if slices.Index(order, uint32(b)&unix.SECCOMP_RET_ACTION_FULL) < slices.Index(order, uint32(a)&unix.SECCOMP_RET_ACTION_FULL) {
+	order := []uint32{unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_ERRNO, unix.SECCOMP_RET_USER_NOTIF,
+		unix.SECCOMP_RET_ALLOW}
+	if slices.Index(order, uint32(b)&unix.SECCOMP_RET_ACTION_FULL) < slices.Index(order,
+		uint32(a)&unix.SECCOMP_RET_ACTION_FULL) {
 		return b
 	}
 	return a
@@ -32,7 +34,8 @@ func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 		with.Told = true
 		c := drawCall(t, lastKnownCall+5)
 		want := answer(t, Hardening(o), c)
-		give := NotifyOptions{Emulate: rapid.Bool().Draw(t, "emulate"), Promote: rapid.Bool().Draw(t, "promote"), Trace: rapid.Bool().Draw(t, "trace")}
+		give := NotifyOptions{Emulate: rapid.Bool().Draw(t, "emulate"), Promote: rapid.Bool().Draw(t, "promote"),
+			Trace: rapid.Bool().Draw(t, "trace")}
 		before := answer(t, append(Notifying(give), ret(Allow)), c)
 		give.Refuse = with
 		got := strictest(answer(t, Hardening(with), c), answer(t, Notifying(give), c))
@@ -51,7 +54,8 @@ func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 // drawCall draws a call up to a number, with arguments that often mean something.
 func drawCall(t *rapid.T, last uint32) call {
 	told := slices.Sorted(maps.Keys(toldNames))
-	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff, unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
+	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff,
+		unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
 	c := call{arch: nativeArch, nr: rapid.OneOf(rapid.SampledFrom(told), rapid.Uint32Range(0, last)).Draw(t, "call")}
 	for i := range c.args {
 		c.args[i] = rapid.OneOf(rapid.SampledFrom(interesting), rapid.Uint64Range(0, 64), rapid.Uint64()).Draw(t, "argument")

@@ -109,7 +109,8 @@ func TestHardening(t *testing.T) {
 		{"unshare time", unix.SYS_UNSHARE, [6]uint64{unix.CLONE_NEWTIME}, eperm},
 		{"unshare cgroup", unix.SYS_UNSHARE, [6]uint64{unix.CLONE_NEWCGROUP | unix.CLONE_FS}, eperm},
 		{"fcntl F_SETLEASE", unix.SYS_FCNTL, [6]uint64{3, unix.F_SETLEASE, unix.F_WRLCK}, Errno(unix.EINVAL)},
-		{"fcntl F_SETLEASE with rubbish above", unix.SYS_FCNTL, [6]uint64{3, high | unix.F_SETLEASE, unix.F_RDLCK}, Errno(unix.EINVAL)},
+		{"fcntl F_SETLEASE with rubbish above", unix.SYS_FCNTL, [6]uint64{3, high | unix.F_SETLEASE, unix.F_RDLCK},
+			Errno(unix.EINVAL)},
 		{"fcntl F_NOTIFY", unix.SYS_FCNTL, [6]uint64{3, unix.F_NOTIFY, 1}, Errno(unix.EINVAL)},
 		{"fcntl F_GETLEASE", unix.SYS_FCNTL, [6]uint64{3, unix.F_GETLEASE}, Allow},
 		{"fcntl F_SETLK", unix.SYS_FCNTL, [6]uint64{3, unix.F_SETLK, 0x1000}, Allow},
@@ -120,7 +121,8 @@ func TestHardening(t *testing.T) {
 		{"ioctl FICLONERANGE", unix.SYS_IOCTL, [6]uint64{0, 0x4020940d}, Allow},
 		{"ioctl FIDEDUPERANGE", unix.SYS_IOCTL, [6]uint64{0, 0xc0189436}, Allow},
 		{"ioctl BTRFS_IOC_SUBVOL_SETFLAGS", unix.SYS_IOCTL, [6]uint64{0, 0x4008941a}, Errno(unix.ENOTTY)},
-		{"ioctl BTRFS_IOC_SUBVOL_SETFLAGS with rubbish above", unix.SYS_IOCTL, [6]uint64{0, high | 0x4008941a}, Errno(unix.ENOTTY)},
+		{"ioctl BTRFS_IOC_SUBVOL_SETFLAGS with rubbish above", unix.SYS_IOCTL, [6]uint64{0, high | 0x4008941a},
+			Errno(unix.ENOTTY)},
 		{"ioctl BTRFS_IOC_SET_RECEIVED_SUBVOL", unix.SYS_IOCTL, [6]uint64{0, 0xc0c89425}, Errno(unix.ENOTTY)},
 		{"ioctl BTRFS_IOC_SUBVOL_CREATE", unix.SYS_IOCTL, [6]uint64{0, 0x5000940e}, Errno(unix.ENOTTY)},
 		{"ioctl of btrfs that no kernel has", unix.SYS_IOCTL, [6]uint64{0, 0x400894ff}, Errno(unix.ENOTTY)},
@@ -136,8 +138,10 @@ func TestHardening(t *testing.T) {
 		{"socket unix seqpacket", unix.SYS_SOCKET, [6]uint64{unix.AF_UNIX, unix.SOCK_SEQPACKET, 0}, Allow},
 		{"socketpair unix", unix.SYS_SOCKETPAIR, [6]uint64{unix.AF_UNIX, unix.SOCK_STREAM, 0}, Allow},
 		{"socketpair tipc", unix.SYS_SOCKETPAIR, [6]uint64{unix.AF_TIPC, unix.SOCK_STREAM, 0}, Errno(unix.EAFNOSUPPORT)},
-		{"socket inet seqpacket", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_SEQPACKET, 0}, Errno(unix.ESOCKTNOSUPPORT)},
-		{"socket sctp", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, Errno(unix.EPROTONOSUPPORT)},
+		{"socket inet seqpacket", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_SEQPACKET, 0},
+			Errno(unix.ESOCKTNOSUPPORT)},
+		{"socket sctp", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP},
+			Errno(unix.EPROTONOSUPPORT)},
 		{"socket vsock", unix.SYS_SOCKET, [6]uint64{unix.AF_VSOCK, unix.SOCK_STREAM, 0}, Errno(unix.EAFNOSUPPORT)},
 		{"socket netlink", unix.SYS_SOCKET, [6]uint64{unix.AF_NETLINK, unix.SOCK_RAW, 0}, Errno(unix.EAFNOSUPPORT)},
 		{"socket vsock with rubbish above", unix.SYS_SOCKET, [6]uint64{high | unix.AF_VSOCK, 1, 0}, Errno(unix.EAFNOSUPPORT)},
@@ -302,7 +306,8 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 		"notifying": Notifying(NotifyOptions{Emulate: true, Promote: true, Trace: true}),
 
 		"hardening that is told": Hardening(Options{Told: true}),
-		"notifying that is told": Notifying(NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}),
+		"notifying that is told": Notifying(
+			NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}),
 	}
 	for name, p := range programs {
 		args := 0
@@ -314,7 +319,8 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 				args++
 			}
 		}
-		if limit := map[string]int{"hardening": 10, "hardening that is told": 0, "notifying": 3, "notifying that is told": 13}[name]; args > limit {
+		if limit := map[string]int{"hardening": 10, "hardening that is told": 0, "notifying": 3,
+			"notifying that is told": 13}[name]; args > limit {
 			t.Errorf("%s: %d calls have their arguments read, want at most %d", name, args, limit)
 		}
 		fcntl := call{nr: unix.SYS_FCNTL, arch: nativeArch, args: [6]uint64{3, unix.F_GETFL}}

@@ -49,7 +49,8 @@ func confined(t *testing.T, netlink bool, script string) (string, error) {
 func TestToolsWorkUnderHardening(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ tool, script, want string }{
-		{"node", `node -e 'require("dns").lookup("localhost", (e, a) => console.log(e ? e.code : "looked up"))'`, "looked up"},
+		{"node", `node -e 'require("dns").lookup("localhost", (e, a) => console.log(e ? e.code : "looked up"))'`,
+			"looked up"},
 		{"node", `node -e 'require("fs").readFile("/etc/passwd", (e, d) => console.log(e ? e.code : "read"))'`, "read"},
 		{"node", `node -e 'require("http").createServer().listen(0, "127.0.0.1", function () { console.log("listens"); this.close() })'`, "listens"},
 		{"python3", `python3 -c 'import socket; socket.getaddrinfo("localhost", 80, flags=socket.AI_ADDRCONFIG); print("looked up")'`, "looked up"},

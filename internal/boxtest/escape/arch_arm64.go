@@ -27,7 +27,8 @@ func changeCall(pid int, nr, arg0, arg1 uintptr) error {
 	r.Regs[0], r.Regs[1], r.Regs[8] = uint64(arg0), uint64(arg1), uint64(nr)
 	number := int32(nr)
 	iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(&number)), Len: 4}
-	return errors.Join(unix.PtraceSetRegs(pid, &r), sys(unix.SYS_PTRACE, unix.PTRACE_SETREGSET, uintptr(pid), ntSystemCall, ptr(&iov)))
+	return errors.Join(unix.PtraceSetRegs(pid, &r),
+		sys(unix.SYS_PTRACE, unix.PTRACE_SETREGSET, uintptr(pid), ntSystemCall, ptr(&iov)))
 }
 
 // callResult is what the call came to.

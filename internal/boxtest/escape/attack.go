@@ -33,7 +33,8 @@ type Facts struct {
 	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
 	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not
 
-	Decoys   []string `json:"decoys,omitempty"`    // decoys inside, Glances of them; a file that holds it is hidden at each
+	// decoys inside, Glances of them; a file that holds it is hidden at each
+	Decoys   []string `json:"decoys,omitempty"`
 	DecoysIn string   `json:"decoys_in,omitempty"` // a directory around them all
 
 	Gate *GateFacts `json:"gate,omitempty"` // nil without a gate
@@ -167,7 +168,8 @@ func (f Facts) holds(b []byte) error {
 }
 
 // Attacks is the corpus.
-var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks, btrfsAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
+var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks,
+	btrfsAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
 
 // netOff: a sandbox that was given the host's network may use it, and one with a gate
 // may send what the gate drops.

@@ -60,13 +60,16 @@ const (
 
 // btrfsGiven are the requests of btrfs's type that other file systems may answer too, or that
 // only read: a sandbox may use them (seccomp, btrfsAllowed).
-var btrfsGiven = map[request]bool{0x40049409: true, 0x4020940d: true, 0xc0189436: true, 0x81009431: true, 0x8400941f: true, 0x80089424: true}
+var btrfsGiven = map[request]bool{0x40049409: true, 0x4020940d: true, 0xc0189436: true, 0x81009431: true,
+	0x8400941f: true, 0x80089424: true}
 
 // btrfsAttacks are attempts on the file system that holds a sandbox's files. Any answer other
 // than ENOTTY, which other file systems give, shows that a request has reached a btrfs.
 var btrfsAttacks = []Attack{
-	{Name: "btrfs", None: "the answer is that of another file system: programs that cannot make a subvolume make a directory",
-		What: "make, snapshot, change and delete subvolumes, including read-only ones, which cannot be removed; flush the disk's caches; try every request that btrfs may have",
+	{Name: "btrfs",
+		None: "the answer is that of another file system: programs that cannot make a subvolume make a directory",
+		What: "make, snapshot, change and delete subvolumes, including read-only ones, which cannot be removed; flush the " +
+			"disk's caches; try every request that btrfs may have",
 		Run: func(f Facts) error {
 			err := each([]string{"/", "/tmp", "/etc", "/usr", "/srv", "/work"}, func(dir string) error {
 				return inside(dir, func(fd uintptr) error { return any1(btrfsWays(fd)) })
@@ -100,7 +103,8 @@ func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 // disk busy.
 func btrfsWays(fd uintptr) map[string]func() error {
 	ways := map[string]func() error{}
-	for name, req := range map[string]request{"subvol-create": btrfsSubvolCreate, "snap-create": btrfsSnapCreate, "snap-destroy": btrfsSnapDestroy} {
+	for name, req := range map[string]request{"subvol-create": btrfsSubvolCreate, "snap-create": btrfsSnapCreate,
+		"snap-destroy": btrfsSnapDestroy} {
 		ways[name] = func() error {
 			v := btrfsVolume{fd: int64(fd)}
 			copy(v.name[:], "escape-"+name)
@@ -108,7 +112,8 @@ func btrfsWays(fd uintptr) map[string]func() error {
 		}
 	}
 	const readOnly = 1 << 1 // BTRFS_SUBVOL_RDONLY
-	for name, req := range map[string]request{"subvol-create-v2": btrfsSubvolCreate2, "snap-create-v2": btrfsSnapCreate2, "snap-destroy-v2": btrfsSnapDestroy2} {
+	for name, req := range map[string]request{"subvol-create-v2": btrfsSubvolCreate2, "snap-create-v2": btrfsSnapCreate2,
+		"snap-destroy-v2": btrfsSnapDestroy2} {
 		ways[name] = func() error {
 			v := btrfsVolume2{fd: int64(fd)}
 			if req == btrfsSnapCreate2 {

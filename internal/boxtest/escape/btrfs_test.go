@@ -74,7 +74,8 @@ func btrfsDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	at, img := filepath.Join(dir, "at"), filepath.Join(dir, "img")
-	for _, c := range [][]string{{"mkdir", at}, {"truncate", "-s", "1G", img}, {"mkfs.btrfs", "-q", img}, {"mount", "-o", "loop", img, at}, {"chmod", "755", dir}, {"chmod", "1777", at}} {
+	for _, c := range [][]string{{"mkdir", at}, {"truncate", "-s", "1G", img}, {"mkfs.btrfs", "-q", img},
+		{"mount", "-o", "loop", img, at}, {"chmod", "755", dir}, {"chmod", "1777", at}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("needs btrfs: %s: %v %s", c[0], err, out)
 		}

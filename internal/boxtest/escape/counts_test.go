@@ -66,7 +66,8 @@ func TestInotify_IsLeftToTheOwner(t *testing.T) {
 // the most that one user has, and how many there are.
 func hold(t *testing.T, b *box.Box, what string) (most, all int) {
 	t.Helper()
-	session, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{attacker, escape.HoldWord, what}, Dir: "/", Stdin: true})
+	session, err := b.Exec(t.Context(),
+		wire.ExecRequest{Cmd: []string{attacker, escape.HoldWord, what}, Dir: "/", Stdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,8 @@ var glances = []struct {
 		return readDecoy(p, fd, err)
 	}},
 	{"for reads and locks alone", func(p string) error {
-		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_NOFOLLOW|unix.O_LARGEFILE|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_NOFOLLOW|unix.O_LARGEFILE|unix.O_CLOEXEC,
+			0)
 		return readDecoy(p, fd, err)
 	}},
 	{"mapped", func(p string) error {
@@ -114,7 +115,8 @@ var glances = []struct {
 			return err
 		}
 		defer unix.Close(dir)
-		fd, err := unix.Openat2(dir, filepath.Base(p), &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+		fd, err := unix.Openat2(dir, filepath.Base(p),
+			&unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
 		return readDecoy(p, fd, err)
 	}},
 	{"by a child that is killed", func(p string) error {
@@ -235,90 +237,97 @@ var glances = []struct {
 var Glances = len(glances) + 2
 
 var decoyAttacks = []Attack{
-	{Name: "read-a-decoy", Refused: []string{"open_by_handle_at", "fanotify_init", "open_tree"}, What: "read decoys unnoticed: by every way to open them, also by a process that is killed at once, by other roots, mounts, names, handles, rings and watches, and behind more openings than the kernel remembers", Applies: decoyed, Touches: true, Run: func(f Facts) error {
-		for i, way := range glances {
-			err := way.read(f.Decoys[i])
-			tell(os.Stdout, way.name, err)
-			if errors.Is(err, errUnseen) {
-				return nil
+	{Name: "read-a-decoy", Refused: []string{"open_by_handle_at", "fanotify_init", "open_tree"},
+		What: "read decoys unnoticed: by every way to open them, also by a process that is killed at once, by other " +
+			"roots, mounts, names, handles, rings and watches, and behind more openings than the kernel remembers",
+		Applies: decoyed, Touches: true, Run: func(f Facts) error {
+			for i, way := range glances {
+				err := way.read(f.Decoys[i])
+				tell(os.Stdout, way.name, err)
+				if errors.Is(err, errUnseen) {
+					return nil
+				}
 			}
-		}
-		// What stands between two of one file is not one with the first.
-		flood, last := f.Decoys[len(glances)], f.Decoys[len(glances)+1]
-		for i := range 40000 {
-			fd, err := unix.Open([]string{flood, f.Decoys[0]}[i%2], unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			unix.Close(fd)
-		}
-		fd, err := unix.Open(last, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err := readDecoy(last, fd, err); err != nil {
-			return err
-		}
-		return errors.New("they were read; whether that is told is to be seen outside")
-	}},
-	{Name: "beneath-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "read the hidden file that a decoy stands for: by links, by other names of the directories around it, by making its place anew, by taking the decoy off", Applies: decoyed, Run: func(f Facts) error {
-		return each(f.Decoys[:2], func(p string) error {
-			own, err := os.MkdirTemp(filepath.Dir(f.DecoysIn), "own")
-			if err != nil {
-				return err
-			}
-			ways, err := replacements(p, f.DecoysIn)
-			if err != nil {
-				return err
-			}
-			ways["root"] = func() error { return f.read("/proc/self/root" + p) }
-			ways["init"] = func() error { return f.read("/proc/1/root" + p) }
-			ways["link"] = func() error {
-				link := filepath.Join(own, "link")
-				if err := either(os.Link(p, link), os.Symlink(p, link)); err != nil {
+			// What stands between two of one file is not one with the first.
+			flood, last := f.Decoys[len(glances)], f.Decoys[len(glances)+1]
+			for i := range 40000 {
+				fd, err := unix.Open([]string{flood, f.Decoys[0]}[i%2], unix.O_RDONLY|unix.O_CLOEXEC, 0)
+				if err != nil {
 					return err
 				}
-				return f.read(link)
+				unix.Close(fd)
 			}
-			ways["copy"] = func() error {
-				out, err := exec.Command("/bin/cp", "-a", filepath.Dir(p), filepath.Join(own, "copy")).CombinedOutput()
+			fd, err := unix.Open(last, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err := readDecoy(last, fd, err); err != nil {
+				return err
+			}
+			return errors.New("they were read; whether that is told is to be seen outside")
+		}},
+	{Name: "beneath-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"},
+		What: "read the hidden file that a decoy stands for: by links, by other names of the directories around it, by " +
+			"making its place anew, by taking the decoy off", Applies: decoyed, Run: func(f Facts) error {
+			return each(f.Decoys[:2], func(p string) error {
+				own, err := os.MkdirTemp(filepath.Dir(f.DecoysIn), "own")
 				if err != nil {
-					return fmt.Errorf("%w: %s", err, out)
+					return err
 				}
-				return f.read(filepath.Join(own, "copy", filepath.Base(p)))
-			}
-			ways["overlay"] = func() error {
-				return unix.Mount("overlay", own, "overlay", 0, "lowerdir="+filepath.Dir(p)+":"+own)
-			}
-			// Where its place is free, what would be there.
-			return any1(ways2(ways, func(err error) error {
-				if f.read(p) == nil {
-					return nil
+				ways, err := replacements(p, f.DecoysIn)
+				if err != nil {
+					return err
 				}
-				return either(f.read(filepath.Join(own, filepath.Base(p))), errors.Join(errNothing, err))
-			}))
-		})
-	}},
-	{Name: "change-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "write to a decoy, or put something else in its place or that of a directory around it, and take it off", Applies: decoyed, Run: func(f Facts) error {
-		return each(f.Decoys[:2], func(p string) error {
-			ways, err := replacements(p, f.DecoysIn)
-			if err != nil {
-				return err
-			}
-			for name, way := range writes(p, filepath.Dir(p)) {
-				ways["write "+name] = way
-			}
-			before, err := look(p)
-			if err != nil {
-				return err
-			}
-			return any1(ways2(ways, func(err error) error {
-				after, lerr := look(p)
-				if lerr != nil || after != before {
-					tell(os.Stdout, p, "is", after, lerr, "and was", before)
-					return nil
+				ways["root"] = func() error { return f.read("/proc/self/root" + p) }
+				ways["init"] = func() error { return f.read("/proc/1/root" + p) }
+				ways["link"] = func() error {
+					link := filepath.Join(own, "link")
+					if err := either(os.Link(p, link), os.Symlink(p, link)); err != nil {
+						return err
+					}
+					return f.read(link)
 				}
-				return f.real(err)
-			}))
-		})
-	}},
+				ways["copy"] = func() error {
+					out, err := exec.Command("/bin/cp", "-a", filepath.Dir(p), filepath.Join(own, "copy")).CombinedOutput()
+					if err != nil {
+						return fmt.Errorf("%w: %s", err, out)
+					}
+					return f.read(filepath.Join(own, "copy", filepath.Base(p)))
+				}
+				ways["overlay"] = func() error {
+					return unix.Mount("overlay", own, "overlay", 0, "lowerdir="+filepath.Dir(p)+":"+own)
+				}
+				// Where its place is free, what would be there.
+				return any1(ways2(ways, func(err error) error {
+					if f.read(p) == nil {
+						return nil
+					}
+					return either(f.read(filepath.Join(own, filepath.Base(p))), errors.Join(errNothing, err))
+				}))
+			})
+		}},
+	{Name: "change-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"},
+		What:    "write to a decoy, or put something else in its place or that of a directory around it, and take it off",
+		Applies: decoyed, Run: func(f Facts) error {
+			return each(f.Decoys[:2], func(p string) error {
+				ways, err := replacements(p, f.DecoysIn)
+				if err != nil {
+					return err
+				}
+				for name, way := range writes(p, filepath.Dir(p)) {
+					ways["write "+name] = way
+				}
+				before, err := look(p)
+				if err != nil {
+					return err
+				}
+				return any1(ways2(ways, func(err error) error {
+					after, lerr := look(p)
+					if lerr != nil || after != before {
+						tell(os.Stdout, p, "is", after, lerr, "and was", before)
+						return nil
+					}
+					return f.real(err)
+				}))
+			})
+		}},
 }
 
 // seen is what can be told of a file without opening it.

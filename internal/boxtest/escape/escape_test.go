@@ -70,7 +70,8 @@ func TestMain(m *testing.M) {
 }
 
 func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error) {
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Env: append(os.Environ(), env...), Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attr}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: args, Env: append(os.Environ(), env...), Stdout: os.Stdout,
+		Stderr: os.Stderr, SysProcAttr: attr}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -93,8 +94,10 @@ func asUser(t *testing.T, tests string) {
 		t.Skip("needs ordinary-user: to be one (make it: useradd coppiceuser)")
 	}
 	uid, _ := strconv.Atoi(u.Uid)
-	cmd := exec.Command("/proc/self/exe", "-test.run="+tests, "-test.v="+strconv.FormatBool(testing.Verbose()), "-test.parallel=4",
-		"-roots.for="+rootsFor.String(), "-roots.seed="+strconv.FormatUint(*rootsSeed, 10), "-roots.all="+strconv.FormatBool(*rootsAll))
+	cmd := exec.Command("/proc/self/exe", "-test.run="+tests, "-test.v="+strconv.FormatBool(testing.Verbose()),
+		"-test.parallel=4",
+		"-roots.for="+rootsFor.String(), "-roots.seed="+strconv.FormatUint(*rootsSeed, 10),
+		"-roots.all="+strconv.FormatBool(*rootsAll))
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "HOME="+u.HomeDir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
@@ -223,7 +226,8 @@ const escapeTasks = 250
 // /usr/local/bin.
 func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	t.Helper()
-	c := plan.Config{Trace: true, ID: "escape", Name: "escape", RunDir: filepath.Join(o.dir, "run-"+strings.ReplaceAll(s.name, "/", "-")), User: s.user, Net: s.net,
+	c := plan.Config{Trace: true, ID: "escape", Name: "escape",
+		RunDir: filepath.Join(o.dir, "run-"+strings.ReplaceAll(s.name, "/", "-")), User: s.user, Net: s.net,
 		Caller: plan.Caller{Root: true}, IdleAfter: -1}
 	if v := os.Getenv(realID); v != "" {
 		c.Caller = plan.Caller{}
@@ -269,7 +273,8 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	}
 	c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(o.base, "host"), To: "/srv/kept/mounted"}}
 	for _, p := range o.facts.Decoys { // with the mode of a program: that is opened, too
-		c.Access.Decoys = append(c.Access.Decoys, rootspec.Decoy{At: p, Text: []byte(escape.DecoyText + "\n"), Mode: 0o755, ModTime: time.Unix(1e9, 0)})
+		c.Access.Decoys = append(c.Access.Decoys,
+			rootspec.Decoy{At: p, Text: []byte(escape.DecoyText + "\n"), Mode: 0o755, ModTime: time.Unix(1e9, 0)})
 	}
 	bin := filepath.Join(live, "usr/upper/local/bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -283,7 +288,8 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{escape.Argv0: self, "self": []byte("#!/proc/self/exe " + selfWord + "\n")} {
+	for name, content := range map[string][]byte{escape.Argv0: self,
+		"self": []byte("#!/proc/self/exe " + selfWord + "\n")} {
 		if err := os.WriteFile(filepath.Join(bin, name), content, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -363,7 +369,8 @@ func tryAll(t *testing.T, all []sandbox) {
 			}
 			t.Cleanup(func() {
 				for _, d := range []string{o.base, o.inTmp} {
-					if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, d).CombinedOutput(); err != nil {
+					if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, d).
+						CombinedOutput(); err != nil {
 						t.Logf("clean up: %v %s", err, out)
 					}
 				}
@@ -419,7 +426,8 @@ func tryAll(t *testing.T, all []sandbox) {
 				interpreted(t, b)
 			})
 			// The box must still work: an attacker that broke it would be refused everything.
-			if out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/bin/echo", "alive"}, Dir: "/"}); exit.Code != 0 || out != "alive\n" {
+			if out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/bin/echo", "alive"}, Dir: "/"}); exit.Code != 0 ||
+				out != "alive\n" {
 				t.Errorf("the sandbox does not work any more: %d %q", exit.Code, out)
 			}
 			o.unharmed(t)
@@ -472,7 +480,8 @@ func TestTheCorpusBites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"read-outside", "environments", "unix-sockets", "abstract-socket", "loopback", "shared-memory", "socket-families", "capabilities", "host-words", "race-the-root", "exhaust-tasks"} {
+	for _, name := range []string{"read-outside", "environments", "unix-sockets", "abstract-socket", "loopback",
+		"shared-memory", "socket-families", "capabilities", "host-words", "race-the-root", "exhaust-tasks"} {
 		var out bytes.Buffer
 		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{escape.Argv0, name, string(facts)}, Stdout: &out}
 		if err := cmd.Run(); err != nil {
@@ -516,7 +525,8 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 			given += fmt.Sprintf("| `%s` | %s |\n", a.Name, a.Emulated)
 		}
 	}
-	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`, the program of init; another process holds it, and writes to it when it has ended | none: " + escape.Files + " |\n" + given
+	want += "| `interpreter-is-the-binary` | a script whose interpreter is `/proc/self/exe`, the program of init; " +
+		"another process holds it, and writes to it when it has ended | none: " + escape.Files + " |\n" + given
 	want += "\n| what the set-up finds at a path that it touches | the protection that it meets |\n|---|---|\n"
 	for _, c := range escape.Classes {
 		want += fmt.Sprintf("| %s | %s |\n", c.What, c.Meets)
@@ -525,7 +535,8 @@ func TestTheThreatModelNamesEveryAttack(t *testing.T) {
 		return
 	}
 	if os.Getenv("COPPICE_UPDATE") == "" {
-		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel ./internal/boxtest/escape", path)
+		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel "+
+			"./internal/boxtest/escape", path)
 	}
 	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {
 		t.Fatal(err)

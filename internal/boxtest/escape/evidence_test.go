@@ -53,7 +53,8 @@ func (e *evidence) append(ctx context.Context, t *testing.T) {
 	e.at = next
 	var drafts []ledger.Draft
 	for _, s := range audit.EvidenceOf(evs, func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }) {
-		drafts = append(drafts, ledger.Draft{Sandbox: attacked, Name: "escape", Observer: s.By, Policy: s.Policy, Body: s.Body})
+		drafts = append(drafts,
+			ledger.Draft{Sandbox: attacked, Name: "escape", Observer: s.By, Policy: s.Policy, Body: s.Body})
 	}
 	if len(drafts) == 0 {
 		return
@@ -100,7 +101,8 @@ func fits(r *format.Record, want escape.Record) bool {
 			many := b.Path == "" && strings.Contains(b.Reason, wire.DecoyMany)
 			return r.Observer == format.ByKeeper && (b.Path == want.Path || many)
 		}
-		return r.Observer == format.ByKernel && b.Exec == want.Exec && b.Syscall == want.Syscall && b.Count > 0 && b.Reason != "" && (b.Syscall == "" || b.Program == attacker)
+		return r.Observer == format.ByKernel && b.Exec == want.Exec && b.Syscall == want.Syscall && b.Count > 0 &&
+			b.Reason != "" && (b.Syscall == "" || b.Program == attacker)
 	case *format.Network:
 		if want.Reason != "" {
 			return r.Observer == format.ByGate && b.Verdict == want.Verdict && b.Reason == want.Reason
@@ -109,7 +111,9 @@ func fits(r *format.Record, want escape.Record) bool {
 		if a, err := netip.ParseAddr(b.Addr); err == nil && b.Host == "" {
 			place = netip.AddrPortFrom(a, uint16(b.Port)).String()
 		}
-		return r.Observer == format.ByGate && (b.Verdict == want.Verdict || want.Verdict == "" && b.Verdict != wire.VerdictAllow) && b.Reason != "" && strings.EqualFold(place, normal(want.Place))
+		return r.Observer == format.ByGate &&
+			(b.Verdict == want.Verdict || want.Verdict == "" && b.Verdict != wire.VerdictAllow) && b.Reason != "" &&
+			strings.EqualFold(place, normal(want.Place))
 	}
 	return false
 }

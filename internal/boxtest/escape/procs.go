@@ -35,49 +35,55 @@ func processes() []int {
 func outsiders(f Facts) []int { return []int{1, f.Victim} }
 
 var procAttacks = []Attack{
-	{Name: "proc-links", None: Kernel, What: "go through root, cwd, exe and fd links of every process in /proc", Run: func(f Facts) error {
-		return each(processes(), func(pid int) error {
-			var ways []string
-			for _, l := range []string{"root", "cwd"} {
-				for _, file := range f.Files {
-					ways = append(ways, fmt.Sprintf("/proc/%d/%s%s", pid, l, file), fmt.Sprintf("/proc/%d/%s%s%s", pid, l, strings.Repeat("/..", 32), file))
+	{Name: "proc-links", None: Kernel, What: "go through root, cwd, exe and fd links of every process in /proc",
+		Run: func(f Facts) error {
+			return each(processes(), func(pid int) error {
+				var ways []string
+				for _, l := range []string{"root", "cwd"} {
+					for _, file := range f.Files {
+						ways = append(ways, fmt.Sprintf("/proc/%d/%s%s", pid, l, file),
+							fmt.Sprintf("/proc/%d/%s%s%s", pid, l, strings.Repeat("/..", 32), file))
+					}
 				}
-			}
-			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/fd/*", pid))
-			for _, fd := range append(fds, tasks...) {
-				ways = append(ways, fd)
-				for _, file := range f.Files {
-					ways = append(ways, fd+file, fd+"/"+filepath.Base(file))
+				fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+				tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/fd/*", pid))
+				for _, fd := range append(fds, tasks...) {
+					ways = append(ways, fd)
+					for _, file := range f.Files {
+						ways = append(ways, fd+file, fd+"/"+filepath.Base(file))
+					}
 				}
-			}
-			return each(ways, f.read)
-		})
-	}},
-	{Name: "init-links", Emulated: "names of namespaces of the sandbox's own kernel", None: Kernel, What: "read where init's links lead", Run: func(f Facts) error {
-		return each([]string{"root", "cwd", "exe", "ns/mnt", "ns/user", "fd/0", "fd/3"}, func(l string) error {
-			to, err := os.Readlink("/proc/1/" + l)
-			if strings.HasPrefix(l, "ns/") && !slices.Contains(f.Words, to) {
-				return f.own(err)
-			}
-			return err
-		})
-	}},
-	{Name: "init-files", Emulated: "counts of the sandbox's own kernel", None: Kernel, What: "read init's memory, environment, maps and state", Run: func(f Facts) error {
-		return each([]string{"mem", "environ", "maps", "smaps", "auxv", "stack", "syscall", "pagemap", "io", "task/1/mem", "map_files"}, func(l string) error {
-			b, err := os.ReadFile("/proc/1/" + l)
-			if err != nil {
+				return each(ways, f.read)
+			})
+		}},
+	{Name: "init-links", Emulated: "names of namespaces of the sandbox's own kernel", None: Kernel,
+		What: "read where init's links lead", Run: func(f Facts) error {
+			return each([]string{"root", "cwd", "exe", "ns/mnt", "ns/user", "fd/0", "fd/3"}, func(l string) error {
+				to, err := os.Readlink("/proc/1/" + l)
+				if strings.HasPrefix(l, "ns/") && !slices.Contains(f.Words, to) {
+					return f.own(err)
+				}
 				return err
-			}
-			if len(b) == 0 {
-				return errNothing
-			}
-			if l == "io" {
-				return f.own(nil)
-			}
-			return nil
-		})
-	}},
+			})
+		}},
+	{Name: "init-files", Emulated: "counts of the sandbox's own kernel", None: Kernel,
+		What: "read init's memory, environment, maps and state", Run: func(f Facts) error {
+			return each(
+				[]string{"mem", "environ", "maps", "smaps", "auxv", "stack", "syscall", "pagemap", "io", "task/1/mem", "map_files"},
+				func(l string) error {
+					b, err := os.ReadFile("/proc/1/" + l)
+					if err != nil {
+						return err
+					}
+					if len(b) == 0 {
+						return errNothing
+					}
+					if l == "io" {
+						return f.own(nil)
+					}
+					return nil
+				})
+		}},
 	{Name: "environments", None: Kernel, What: "read the environment of every process", Run: func(f Facts) error {
 		return each(processes(), func(pid int) error {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -87,27 +93,31 @@ var procAttacks = []Attack{
 			return f.holds(b)
 		})
 	}},
-	{Name: "ptrace", Refused: []string{"ptrace"}, What: "attach to init and to a process outside", Run: func(f Facts) error {
-		return each(outsiders(f), func(pid int) error {
-			for _, req := range []int{unix.PTRACE_ATTACH, unix.PTRACE_SEIZE} {
-				if _, _, e := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(req), uintptr(pid), 0, 0, 0, 0); e == 0 {
-					return nil
-				} else if req == unix.PTRACE_SEIZE {
-					return e
+	{Name: "ptrace", Refused: []string{"ptrace"}, What: "attach to init and to a process outside",
+		Run: func(f Facts) error {
+			return each(outsiders(f), func(pid int) error {
+				for _, req := range []int{unix.PTRACE_ATTACH, unix.PTRACE_SEIZE} {
+					if _, _, e := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(req), uintptr(pid), 0, 0, 0, 0); e == 0 {
+						return nil
+					} else if req == unix.PTRACE_SEIZE {
+						return e
+					}
 				}
-			}
-			return errNothing
-		})
-	}},
-	{Name: "changed-call", Refused: []string{"unshare"}, What: "have a tracer change a call that is allowed into one that is not, or into a signal to init", Run: changeCalls},
-	{Name: "process-memory", Refused: []string{"process_vm_readv"}, What: "read init's and an outsider's memory by process_vm_readv", Run: func(f Facts) error {
-		return each(outsiders(f), func(pid int) error {
-			b := make([]byte, 8)
-			// Where a Go program's text begins; init is one.
-			_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x401000, Len: 8}}, 0)
-			return err
-		})
-	}},
+				return errNothing
+			})
+		}},
+	{Name: "changed-call", Refused: []string{"unshare"},
+		What: "have a tracer change a call that is allowed into one that is not, or into a signal to init", Run: changeCalls},
+	{Name: "process-memory", Refused: []string{"process_vm_readv"},
+		What: "read init's and an outsider's memory by process_vm_readv", Run: func(f Facts) error {
+			return each(outsiders(f), func(pid int) error {
+				b := make([]byte, 8)
+				// Where a Go program's text begins; init is one.
+				_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}},
+					[]unix.RemoteIovec{{Base: 0x401000, Len: 8}}, 0)
+				return err
+			})
+		}},
 	{Name: "pidfd", Refused: []string{"pidfd_getfd"}, What: "take descriptors out of init", Run: func(f Facts) error {
 		return each(outsiders(f), func(pid int) error {
 			p, err := unix.PidfdOpen(pid, 0)
@@ -128,7 +138,9 @@ var procAttacks = []Attack{
 		}
 		return errors.New("the victim says")
 	}},
-	{Name: "start-unseen", What: "start a program that is not recorded: out of memory, under a tracer, by the x32 number, for a moment, with many at once (the record says)",
+	{Name: "start-unseen",
+		What: "start a program that is not recorded: out of memory, under a tracer, by the x32 number, for a moment, " +
+			"with many at once (the record says)",
 		Starts: unseen, Run: startUnseen},
 	{Name: "signal-init", None: Kernel, What: "kill init, by every signal and every call", Run: func(f Facts) error {
 		for sig := unix.Signal(1); sig <= 64; sig++ {
@@ -141,104 +153,112 @@ var procAttacks = []Attack{
 		}
 		return initLives()
 	}},
-	{Name: "signal-launcher", Refused: []string{"prlimit64"}, What: "stop or kill every thread of init", Run: func(f Facts) error {
-		tasks, _ := filepath.Glob("/proc/1/task/*")
-		for _, t := range tasks {
-			tid, _ := strconv.Atoi(filepath.Base(t))
-			_ = unix.Tgkill(1, tid, unix.SIGSTOP)
-			_ = unix.Tgkill(1, tid, unix.SIGKILL)
-		}
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 1, 19)
-		_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1, Max: 1})), 0, 0, 0)
-		if e == 0 {
-			return nil
-		}
-		return e
-	}},
-	{Name: "capabilities", None: Nothing, What: "find a capability that commands must not have, or that can be got back", Run: func(f Facts) error {
-		b, err := os.ReadFile("/proc/self/status")
-		if err != nil {
-			return err
-		}
-		const forbidden = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SYS_MODULE |
-			1<<unix.CAP_SYS_BOOT | 1<<unix.CAP_SYS_RAWIO | 1<<unix.CAP_SYS_TIME | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON | 1<<unix.CAP_DAC_READ_SEARCH |
-			1<<unix.CAP_SYSLOG | 1<<unix.CAP_MAC_ADMIN | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_IPC_OWNER
-		for line := range strings.Lines(string(b)) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
-			switch key {
-			case "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb":
-				if v, err := strconv.ParseUint(value, 16, 64); err != nil || v&forbidden != 0 {
-					tell(os.Stdout, line)
-					return nil
-				}
-			case "NoNewPrivs":
-				if value != "1" {
-					tell(os.Stdout, line)
-					return nil
-				}
-			case "Seccomp": // a kernel of the sandbox's own refuses calls without
-				if value != "2" && !f.Own {
-					tell(os.Stdout, line)
-					return nil
-				}
+	{Name: "signal-launcher", Refused: []string{"prlimit64"}, What: "stop or kill every thread of init",
+		Run: func(f Facts) error {
+			tasks, _ := filepath.Glob("/proc/1/task/*")
+			for _, t := range tasks {
+				tid, _ := strconv.Atoi(filepath.Base(t))
+				_ = unix.Tgkill(1, tid, unix.SIGSTOP)
+				_ = unix.Tgkill(1, tid, unix.SIGKILL)
 			}
-		}
-		return errNothing
-	}},
-	{Name: "nested-namespaces", Refused: []string{"unshare", "clone"}, What: "make user and other namespaces by clone, clone3 and unshare", Run: func(f Facts) error {
-		flags := []int{unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
-			unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, unix.CLONE_NEWUSER | unix.CLONE_NEWNS}
-		return each(flags, func(flag int) error {
-			if err := unix.Unshare(flag); err == nil {
-				return nil
-			}
-			if flag == unix.CLONE_NEWTIME {
-				return errNothing
-			}
-			cmd := exec.Command("/proc/self/exe")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: uintptr(flag)}
-			if err := cmd.Start(); err == nil {
-				_ = cmd.Wait()
-				return nil
-			}
-			args := struct {
-				flags, pidfd, childTid, parentTid, exit, stack, size, tls uint64
-			}{flags: uint64(flag), exit: uint64(unix.SIGCHLD)}
-			pid, _, e := unix.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
-			switch {
-			case e == 0 && pid == 0:
-				_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
-			case e == 0:
+			_ = unix.Setpriority(unix.PRIO_PROCESS, 1, 19)
+			_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE,
+				uintptr(unsafe.Pointer(&unix.Rlimit{Cur: 1, Max: 1})), 0, 0, 0)
+			if e == 0 {
 				return nil
 			}
 			return e
-		})
-	}},
-	{Name: "setns", Refused: []string{"setns"}, What: "enter the namespaces of init, of others and of pidfds", Run: func(f Facts) error {
-		return each(processes(), func(pid int) error {
-			links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/ns/*", pid))
-			if len(links) == 0 {
-				links = []string{fmt.Sprintf("/proc/%d/ns/mnt", pid)}
+		}},
+	{Name: "capabilities", None: Nothing, What: "find a capability that commands must not have, or that can be got back",
+		Run: func(f Facts) error {
+			b, err := os.ReadFile("/proc/self/status")
+			if err != nil {
+				return err
 			}
-			err := each(links, func(l string) error {
-				fd, err := unix.Open(l, unix.O_RDONLY, 0)
-				if err != nil {
-					return err
+			const forbidden = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW |
+				1<<unix.CAP_SYS_MODULE |
+				1<<unix.CAP_SYS_BOOT | 1<<unix.CAP_SYS_RAWIO | 1<<unix.CAP_SYS_TIME | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON |
+				1<<unix.CAP_DAC_READ_SEARCH |
+				1<<unix.CAP_SYSLOG | 1<<unix.CAP_MAC_ADMIN | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_IPC_OWNER
+			for line := range strings.Lines(string(b)) {
+				key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+				switch key {
+				case "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb":
+					if v, err := strconv.ParseUint(value, 16, 64); err != nil || v&forbidden != 0 {
+						tell(os.Stdout, line)
+						return nil
+					}
+				case "NoNewPrivs":
+					if value != "1" {
+						tell(os.Stdout, line)
+						return nil
+					}
+				case "Seccomp": // a kernel of the sandbox's own refuses calls without
+					if value != "2" && !f.Own {
+						tell(os.Stdout, line)
+						return nil
+					}
 				}
-				defer unix.Close(fd)
-				return unix.Setns(fd, 0)
+			}
+			return errNothing
+		}},
+	{Name: "nested-namespaces", Refused: []string{"unshare", "clone"},
+		What: "make user and other namespaces by clone, clone3 and unshare", Run: func(f Facts) error {
+			flags := []int{unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC,
+				unix.CLONE_NEWUTS,
+				unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME, unix.CLONE_NEWUSER | unix.CLONE_NEWNS}
+			return each(flags, func(flag int) error {
+				if err := unix.Unshare(flag); err == nil {
+					return nil
+				}
+				if flag == unix.CLONE_NEWTIME {
+					return errNothing
+				}
+				cmd := exec.Command("/proc/self/exe")
+				cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: uintptr(flag)}
+				if err := cmd.Start(); err == nil {
+					_ = cmd.Wait()
+					return nil
+				}
+				args := struct {
+					flags, pidfd, childTid, parentTid, exit, stack, size, tls uint64
+				}{flags: uint64(flag), exit: uint64(unix.SIGCHLD)}
+				pid, _, e := unix.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
+				switch {
+				case e == 0 && pid == 0:
+					_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+				case e == 0:
+					return nil
+				}
+				return e
 			})
-			if err == nil {
-				return nil
-			}
-			p, perr := unix.PidfdOpen(pid, 0)
-			if perr != nil {
-				return errors.Join(err, perr)
-			}
-			defer unix.Close(p)
-			return unix.Setns(p, unix.CLONE_NEWNS|unix.CLONE_NEWUSER)
-		})
-	}},
+		}},
+	{Name: "setns", Refused: []string{"setns"}, What: "enter the namespaces of init, of others and of pidfds",
+		Run: func(f Facts) error {
+			return each(processes(), func(pid int) error {
+				links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/ns/*", pid))
+				if len(links) == 0 {
+					links = []string{fmt.Sprintf("/proc/%d/ns/mnt", pid)}
+				}
+				err := each(links, func(l string) error {
+					fd, err := unix.Open(l, unix.O_RDONLY, 0)
+					if err != nil {
+						return err
+					}
+					defer unix.Close(fd)
+					return unix.Setns(fd, 0)
+				})
+				if err == nil {
+					return nil
+				}
+				p, perr := unix.PidfdOpen(pid, 0)
+				if perr != nil {
+					return errors.Join(err, perr)
+				}
+				defer unix.Close(p)
+				return unix.Setns(p, unix.CLONE_NEWNS|unix.CLONE_NEWUSER)
+			})
+		}},
 	{Name: "uid-map", None: Files, What: "write the id maps of our user namespace", Run: func(f Facts) error {
 		// Anyone may write projid_map once; ids of quota projects cannot be used in a
 		// user namespace (fs/ioctl.c, fileattr_set_prepare).
@@ -271,7 +291,8 @@ func startUnseen(Facts) error {
 		return err
 	}
 	errs := []error{(&exec.Cmd{Path: fmt.Sprintf("/proc/self/fd/%d", fd), Args: []string{"unseen-memory"}}).Run()}
-	traced := &exec.Cmd{Path: "/bin/true", Args: []string{"unseen-traced"}, SysProcAttr: &syscall.SysProcAttr{Ptrace: true}}
+	traced := &exec.Cmd{Path: "/bin/true", Args: []string{"unseen-traced"},
+		SysProcAttr: &syscall.SysProcAttr{Ptrace: true}}
 	if err := traced.Start(); err == nil {
 		_ = traced.Process.Kill()
 		_ = traced.Wait() // that it was killed

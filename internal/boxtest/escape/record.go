@@ -68,7 +68,10 @@ func (a Attack) Recorded() string {
 		all = append(all, "denial of each decoy that was opened")
 	}
 	if a.Told != "" {
-		all = append(all, "network: "+strings.NewReplacer("{host}", "HOST", "{tcp}", "PORT", "{udp}", "PORT", "{allowed}", "PORT", "{name}", "NAME", "{secret}", "SECRET", "{hex}", "HEX").Replace(a.Told))
+		all = append(all,
+			"network: "+
+				strings.NewReplacer("{host}", "HOST", "{tcp}", "PORT", "{udp}", "PORT", "{allowed}", "PORT", "{name}", "NAME",
+					"{secret}", "SECRET", "{hex}", "HEX").Replace(a.Told))
 	}
 	if a.Because != "" {
 		all = append(all, "network: "+a.Because)

@@ -70,7 +70,8 @@ var Places = []Place{
 
 // The kinds of an Entry.
 const (
-	Link    = "link"    // a symbolic link to To, in which $OUT is the directory of the canaries and $BASE the entry's last name
+	// a symbolic link to To, in which $OUT is the directory of the canaries and $BASE the entry's last name
+	Link    = "link"
 	Parent  = "parent"  // the same, in the place of the directory of the path
 	Missing = "missing" // nothing
 	FIFO    = "fifo"
@@ -114,36 +115,48 @@ type Class struct {
 // Classes lists every Class. The grammar puts the forms, whose Path is empty, at any path.
 var Classes = []Class{
 	{"a link that climbs out of the root (`/..`, `../../..`), or names a path of the host",
-		"the host's root is detached before init touches the first path of the sandbox; names are resolved beneath the root, and nothing is written through one",
+		"the host's root is detached before init touches the first path of the sandbox; names are resolved beneath the " +
+			"root, and nothing is written through one",
 		[]Entry{
-			{Kind: Link, To: "/..$OUT/secret"}, {Kind: Link, To: "/..$OUT/precious"}, {Kind: Link, To: "/..$OUT/empty/new"}, {Kind: Link, To: "/..$OUT/empty"},
-			{Kind: Link, To: "/..$OUT/closed/new"}, {Kind: Link, To: "$OUT/secret"}, {Kind: Link, To: "../../../../../../../../..$OUT/precious"},
+			{Kind: Link, To: "/..$OUT/secret"}, {Kind: Link, To: "/..$OUT/precious"}, {Kind: Link, To: "/..$OUT/empty/new"},
+			{Kind: Link, To: "/..$OUT/empty"},
+			{Kind: Link, To: "/..$OUT/closed/new"}, {Kind: Link, To: "$OUT/secret"},
+			{Kind: Link, To: "../../../../../../../../..$OUT/precious"},
 			{Kind: Link, To: "/run/../..$OUT/precious"}, {Kind: Link, To: "/var/run/../../..$OUT/precious"},
 		}},
 	{"a link through `/proc`: `1/root`, `self/root`, `self/cwd`, `self/fd/N`",
 		"magic links are never followed; init reads `/proc` by a descriptor of the procfs that it mounted",
 		[]Entry{
-			{Kind: Link, To: "/proc/1/root$OUT/secret"}, {Kind: Link, To: "/proc/self/root/..$OUT/precious"}, {Kind: Link, To: "/proc/self/cwd/..$OUT/secret"},
-			{Kind: Link, To: "/proc/self/fd/3$OUT/secret"}, {Kind: Link, To: "/proc/self/fd/5$OUT/precious"}, {Kind: Link, To: "/proc/self/fd/7$OUT/empty/new"},
+			{Kind: Link, To: "/proc/1/root$OUT/secret"}, {Kind: Link, To: "/proc/self/root/..$OUT/precious"},
+			{Kind: Link, To: "/proc/self/cwd/..$OUT/secret"},
+			{Kind: Link, To: "/proc/self/fd/3$OUT/secret"}, {Kind: Link, To: "/proc/self/fd/5$OUT/precious"},
+			{Kind: Link, To: "/proc/self/fd/7$OUT/empty/new"},
 		}},
 	{"a directory on the way that is such a link",
 		"the same: every part of a name is resolved beneath the root",
 		[]Entry{
-			{Kind: Parent, To: "/..$OUT/empty"}, {Kind: Parent, To: "/..$OUT"}, {Kind: Parent, To: "../../../../../../../..$OUT/empty"},
-			{Kind: Parent, To: "/proc/1/root$OUT/empty"}, {Kind: Parent, To: "/proc/self/fd/4$OUT/empty"}, {Kind: Parent, To: "/.hostile/dir"},
+			{Kind: Parent, To: "/..$OUT/empty"}, {Kind: Parent, To: "/..$OUT"},
+			{Kind: Parent, To: "../../../../../../../..$OUT/empty"},
+			{Kind: Parent, To: "/proc/1/root$OUT/empty"}, {Kind: Parent, To: "/proc/self/fd/4$OUT/empty"},
+			{Kind: Parent, To: "/.hostile/dir"},
 		}},
 	{"a link to another file of the sandbox, to itself, or to nothing; one with the longest possible target",
-		"a mount point must be a directory and not a link, otherwise the start is refused (`invalid`); a file that does not resolve is left as it is",
+		"a mount point must be a directory and not a link, otherwise the start is refused (`invalid`); a file that does " +
+			"not resolve is left as it is",
 		[]Entry{
-			{Kind: Link, To: "/.hostile/dir"}, {Kind: Link, To: "/.hostile/file"}, {Kind: Link, To: "$BASE"}, {Kind: Link, To: "/nowhere/at/all"}, {Kind: Long},
+			{Kind: Link, To: "/.hostile/dir"}, {Kind: Link, To: "/.hostile/file"}, {Kind: Link, To: "$BASE"},
+			{Kind: Link, To: "/nowhere/at/all"}, {Kind: Long},
 		}},
 	{"a FIFO, a socket, a device, or a link to one",
-		"files are opened with O_PATH or O_NONBLOCK, and only regular files are read; devices of an image have no effect (`nodev`); a start that is not ready in time is killed",
+		"files are opened with O_PATH or O_NONBLOCK, and only regular files are read; devices of an image have no effect " +
+			"(`nodev`); a start that is not ready in time is killed",
 		[]Entry{
-			{Kind: FIFO}, {Kind: Socket}, {Kind: Device}, {Kind: White}, {Kind: Link, To: "/dev/zero"}, {Kind: Link, To: "/dev/tty"}, {Kind: Link, To: "/.hostile/fifo"},
+			{Kind: FIFO}, {Kind: Socket}, {Kind: Device}, {Kind: White}, {Kind: Link, To: "/dev/zero"},
+			{Kind: Link, To: "/dev/tty"}, {Kind: Link, To: "/.hostile/fifo"},
 		}},
 	{"a directory in place of a file, a file in place of a directory, nothing, or an entry with mode 000",
-		"missing mount points are made in a layer below; everything else is refused, or left as it is; no error from the sandbox's files makes a start omit a protection",
+		"missing mount points are made in a layer below; everything else is refused, or left as it is; no error from the " +
+			"sandbox's files makes a start omit a protection",
 		[]Entry{{Kind: Dir}, {Kind: File}, {Kind: Missing}, {Kind: Closed}}},
 	{"a file of one TiB",
 		"reads of a file are bounded ([LIMITS.md](LIMITS.md))",

@@ -90,7 +90,8 @@ func newCanary(t testing.TB) *canary {
 	t.Cleanup(func() { unix.Close(c.watch) })
 	// No close events: a process that another test forks has our descriptors until it
 	// executes its program.
-	const seen = unix.IN_OPEN | unix.IN_ACCESS | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE
+	const seen = unix.IN_OPEN | unix.IN_ACCESS | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CREATE |
+		unix.IN_DELETE | unix.IN_MOVE
 	for _, name := range []string{"", "empty", "closed"} {
 		_, err := unix.InotifyAddWatch(c.watch, filepath.Join(dir, name), seen)
 		must(err)
@@ -110,7 +111,8 @@ func (c *canary) state(t testing.TB) map[string]string {
 		if err := unix.Lstat(p, &st); err != nil {
 			return err
 		}
-		all[p] = fmt.Sprintf("mode %o, owner %d:%d, size %d, links %d, %v, %v", st.Mode, st.Uid, st.Gid, st.Size, st.Nlink, st.Mtim, st.Ctim)
+		all[p] = fmt.Sprintf("mode %o, owner %d:%d, size %d, links %d, %v, %v", st.Mode, st.Uid, st.Gid, st.Size, st.Nlink,
+			st.Mtim, st.Ctim)
 		if d.Type().IsRegular() {
 			b, err := os.ReadFile(p)
 			all[p] += fmt.Sprintf(", %q, %v", b, err)
@@ -243,8 +245,10 @@ func newTrial(t testing.TB, s setting, tools string) *trial {
 	}
 	x.furnish(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	c := plan.Config{ID: fmt.Sprintf("roots-%d-%d", os.Getpid(), rootIDs.Add(1)), Name: "roots", RunDir: at("run"), Journal: at("journal"),
-		Tier: s.tier, Net: s.net, User: s.user, Caller: caller(t), IdleAfter: -1, Self: true, Trace: true, Shared: []string{at("shared")}, Dirs: []string{"/work"}}
+	c := plan.Config{ID: fmt.Sprintf("roots-%d-%d", os.Getpid(), rootIDs.Add(1)), Name: "roots", RunDir: at("run"),
+		Journal: at("journal"),
+		Tier:    s.tier, Net: s.net, User: s.user, Caller: caller(t), IdleAfter: -1, Self: true, Trace: true,
+		Shared: []string{at("shared")}, Dirs: []string{"/work"}}
 	if c.Gated() {
 		rules := "version: 1\nnetwork: {allow: [{host: a.example}]}"
 		if s.inspects {
@@ -254,13 +258,15 @@ func newTrial(t testing.TB, s setting, tools string) *trial {
 	}
 	c.Spec = rootspec.Spec{Bind: at("image")}
 	if !s.bound {
-		c.Spec = rootspec.Spec{Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{at("image")}, Upper: at("upper"), Work: at("work")}}}
+		c.Spec = rootspec.Spec{
+			Overlays: []rootspec.Overlay{{Target: "/", Lowers: []string{at("image")}, Upper: at("upper"), Work: at("work")}}}
 	}
 	c.Spec.Hide = []string{"/srv/hidden"}
 	if s.access {
 		c.Access.ReadOnly = []rootspec.Place{{Said: "/srv/kept", At: []string{"/srv/kept"}}}
 		c.Access.Mounts = []rootspec.HostMount{{From: at("shown"), To: "/srv/mount"}}
-		c.Access.Decoys = []rootspec.Decoy{{At: "/srv/decoy", Text: []byte("decoy\n"), Mode: 0o644, ModTime: time.Unix(1e9, 0)}}
+		c.Access.Decoys = []rootspec.Decoy{
+			{At: "/srv/decoy", Text: []byte("decoy\n"), Mode: 0o644, ModTime: time.Unix(1e9, 0)}}
 	}
 	x.config = c
 	return x
@@ -291,7 +297,8 @@ func (x *trial) furnish(t testing.TB) {
 	if err := os.WriteFile(filepath.Join(x.dir, "shown/file"), []byte(kept), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	dirs := []string{"usr", "etc/ssl/certs", "proc", "dev", "sys", "run", "tmp", "root", "work", "srv/mount", "srv/kept", "srv/hidden", "var"}
+	dirs := []string{"usr", "etc/ssl/certs", "proc", "dev", "sys", "run", "tmp", "root", "work", "srv/mount", "srv/kept",
+		"srv/hidden", "var"}
 	for _, d := range dirs {
 		if err := os.MkdirAll(filepath.Join(image, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -499,7 +506,8 @@ func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), rootsPatience)
 	defer cancel()
-	s, err := b.Exec(ctx, wire.ExecRequest{Cmd: []string{"/tools/" + escape.Argv0, escape.InspectWord, string(arg)}, Dir: "/"})
+	s, err := b.Exec(ctx,
+		wire.ExecRequest{Cmd: []string{"/tools/" + escape.Argv0, escape.InspectWord, string(arg)}, Dir: "/"})
 	if err != nil {
 		t.Errorf("exec: %v", err)
 		return
@@ -517,7 +525,8 @@ func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 
 // kept lists the files that the policy protects, except those that the root replaces.
 func (x *trial) kept() []escape.Kept {
-	all := []escape.Kept{{Path: "/srv/kept/file", Text: kept}, {Path: "/srv/mount/file", Text: kept}, {Path: "/srv/decoy", Text: "decoy\n"}}
+	all := []escape.Kept{{Path: "/srv/kept/file", Text: kept}, {Path: "/srv/mount/file", Text: kept},
+		{Path: "/srv/decoy", Text: "decoy\n"}}
 	return slices.DeleteFunc(all, func(k escape.Kept) bool {
 		return slices.ContainsFunc(x.root, func(e escape.Entry) bool { return rootspec.Within(k.Path, e.Path) })
 	})

@@ -13,9 +13,11 @@ import (
 const (
 	readRights  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	runRights   = readRights | unix.LANDLOCK_ACCESS_FS_EXECUTE
-	writeRights = readRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
+	writeRights = readRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+		unix.LANDLOCK_ACCESS_FS_MAKE_REG |
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+		unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
 // opening is a place of the host that the process of a gate may use.
@@ -30,7 +32,8 @@ func openings(program, journal string) []opening {
 	return []opening{
 		{program, runRights},
 		{"/lib", runRights}, {"/lib64", runRights}, {"/usr/lib", runRights}, // where the binary is not static
-		{"/etc", readRights}, {"/run/systemd/resolve", readRights}, {"/run/resolvconf", readRights}, {"/run/NetworkManager", readRights},
+		{"/etc", readRights}, {"/run/systemd/resolve", readRights}, {"/run/resolvconf", readRights},
+		{"/run/NetworkManager", readRights},
 		{"/proc", readRights}, {"/sys", readRights}, {"/usr/share/zoneinfo", readRights},
 		{"/usr/share/ca-certificates", readRights}, {"/usr/local/share/ca-certificates", readRights}, // whom the host trusts
 		{"/dev/null", readRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE},
@@ -105,8 +108,10 @@ func allow(ruleset int, path string, rights uint64) error {
 		rights &= fileRights
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
-	if e != 0 && e != unix.EBADFD { // a file in memory, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd)
+	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	// a file in memory, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd)
+	if e != 0 && e != unix.EBADFD {
 		return e
 	}
 	return nil

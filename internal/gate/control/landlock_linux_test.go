@@ -45,18 +45,21 @@ func TestWall(t *testing.T) {
 			}
 		}
 		name := filepath.Join(journal, "net.jsonl")
-		if err := errors.Join(os.WriteFile(name, []byte("x"), 0o600), os.Rename(name, name+".1"), os.Remove(name+".1")); err != nil {
+		if err := errors.Join(os.WriteFile(name, []byte("x"), 0o600), os.Rename(name, name+".1"),
+			os.Remove(name+".1")); err != nil {
 			t.Errorf("it cannot write the journal: %v", err)
 		}
 		for what, try := range map[string]func() error{
-			"read a file":        func() error { _, err := os.ReadFile(filepath.Join(other, "file")); return err },
-			"list a directory":   func() error { _, err := os.ReadDir(other); return err },
-			"write a file":       func() error { return os.WriteFile(filepath.Join(other, "file"), nil, 0o600) },
-			"make a file":        func() error { return os.WriteFile(filepath.Join(other, "new"), nil, 0o600) },
-			"make a directory":   func() error { return os.Mkdir(filepath.Join(journal, "new"), 0o700) },
-			"make a link":        func() error { return os.Symlink("/", filepath.Join(journal, "link")) },
-			"remove a file":      func() error { return os.Remove(filepath.Join(other, "file")) },
-			"move a file":        func() error { return os.Rename(filepath.Join(other, "file"), filepath.Join(journal, "file")) },
+			"read a file":      func() error { _, err := os.ReadFile(filepath.Join(other, "file")); return err },
+			"list a directory": func() error { _, err := os.ReadDir(other); return err },
+			"write a file":     func() error { return os.WriteFile(filepath.Join(other, "file"), nil, 0o600) },
+			"make a file":      func() error { return os.WriteFile(filepath.Join(other, "new"), nil, 0o600) },
+			"make a directory": func() error { return os.Mkdir(filepath.Join(journal, "new"), 0o700) },
+			"make a link":      func() error { return os.Symlink("/", filepath.Join(journal, "link")) },
+			"remove a file":    func() error { return os.Remove(filepath.Join(other, "file")) },
+			"move a file": func() error {
+				return os.Rename(filepath.Join(other, "file"), filepath.Join(journal, "file"))
+			},
 			"run another binary": func() error { return unix.Exec(filepath.Join(other, "file"), nil, nil) },
 		} {
 			if err := try(); !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EXDEV) {

@@ -103,7 +103,8 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 		touch.Close()
 		return nil, fault.Wrap(err, "start the gate")
 	}
-	p := &Process{journal: journal, key: key, pid: pid, conn: conn, gone: make(chan struct{}), touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
+	p := &Process{journal: journal, key: key, pid: pid, conn: conn, gone: make(chan struct{}),
+		touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
 	p.dec = json.NewDecoder(p.read)
 	go p.wait() // ends with the process, which Close kills
 	go func() { // so does this
@@ -134,9 +135,9 @@ func (p *Process) wait() {
 	}
 }
 
-// Begin makes the gate of the sandbox whose packets come out of packets, the socket of a
-// link of either kind: it keeps to phases, looks for tokens of decoys, and tells the journal what happens. packets is not
-// closed. ca is Reply.CA.
+// Begin makes the gate of the sandbox whose packets come out of packets, the socket of a link of
+// either kind: it keeps to phases, looks for tokens of decoys, and tells the journal what happens.
+// packets is not closed. ca is Reply.CA.
 func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {

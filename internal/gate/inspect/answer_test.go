@@ -58,12 +58,14 @@ type heard struct {
 func (w *world) listen(t *testing.T, h2 bool, n, size, trailer int) (x heard) {
 	t.Helper()
 	var hints, length atomic.Int64
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-		hints.Add(1)
-		length.Add(headSize(http.Header(h)))
-		return nil
-	}})
-	req, err := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("https://example.com/?n=%d&size=%d&trailer=%d", n, size, trailer), nil)
+	ctx := httptrace.WithClientTrace(t.Context(),
+		&httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			hints.Add(1)
+			length.Add(headSize(http.Header(h)))
+			return nil
+		}})
+	req, err := http.NewRequestWithContext(ctx, "GET",
+		fmt.Sprintf("https://example.com/?n=%d&size=%d&trailer=%d", n, size, trailer), nil)
 	must(t, err)
 	r, err := w.client(t, h2).Do(req)
 	if x.err = err; err == nil {

@@ -30,8 +30,10 @@ const (
 
 // codeName returns the name of an error code in the specification.
 func codeName(code uint32) string {
-	names := [...]string{"NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR",
-		"REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"}
+	names := [...]string{"NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
+		"STREAM_CLOSED", "FRAME_SIZE_ERROR",
+		"REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY",
+		"HTTP_1_1_REQUIRED"}
 	if code < uint32(len(names)) {
 		return names[code]
 	}
@@ -120,7 +122,8 @@ func (s *frames) feed(b []byte, take func(frame2) error) error {
 				return errFrames
 			}
 			s.now = frame2{
-				kind: s.head[3], flags: s.head[4], stream: binary.BigEndian.Uint32(s.head[5:]) & (1<<31 - 1), size: s.left, payload: s.now.payload[:0],
+				kind: s.head[3], flags: s.head[4], stream: binary.BigEndian.Uint32(s.head[5:]) & (1<<31 - 1), size: s.left,
+				payload: s.now.payload[:0],
 			}
 		}
 		n := min(s.left, len(b))

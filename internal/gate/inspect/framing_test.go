@@ -37,24 +37,29 @@ func TestFraming(t *testing.T) {
 		stream string
 		want   error
 	}{
-		"get":                {get, nil},
-		"pipelined":          {get + get + get, nil},
-		"a length":           {"POST /x HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabc" + get, nil},
-		"no length":          {"POST /x HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n" + get, nil},
-		"chunks":             {"POST /x HTTP/1.1\r\n" + host + "Transfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n" + get, nil},
-		"trailers":           {"POST /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\n" + get, nil},
-		"websocket":          {"GET / HTTP/1.1\r\n" + host + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00 whatever", nil},
-		"old":                {"GET / HTTP/1.0\r\n" + host + "\r\n", nil},
-		"both lengths":       {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", errLengths},
-		"two lengths":        {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 4\r\n\r\n", errLengths},
-		"the same twice":     {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 3\r\n\r\n", errLengths},
-		"a list":             {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3, 3\r\n\r\n", errLengths},
-		"a sign":             {"POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\n", errLengths},
-		"an empty length":    {"POST / HTTP/1.1\r\n" + host + "Content-Length:\r\n\r\n", errLengths},
-		"hexadecimal":        {"POST / HTTP/1.1\r\n" + host + "Content-Length: 0x3\r\n\r\n", errLengths},
-		"identity":           {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: identity\r\n\r\n", errLengths},
-		"gzip":               {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n", errLengths},
-		"two codings":        {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", errLengths},
+		"get":       {get, nil},
+		"pipelined": {get + get + get, nil},
+		"a length":  {"POST /x HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabc" + get, nil},
+		"no length": {"POST /x HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n" + get, nil},
+		"chunks": {"POST /x HTTP/1.1\r\n" + host +
+			"Transfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n" + get, nil},
+		"trailers": {"POST /x HTTP/1.1\r\n" + host +
+			"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\n" + get, nil},
+		"websocket": {"GET / HTTP/1.1\r\n" + host +
+			"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00 whatever", nil},
+		"old": {"GET / HTTP/1.0\r\n" + host + "\r\n", nil},
+		"both lengths": {"POST / HTTP/1.1\r\n" + host +
+			"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", errLengths},
+		"two lengths":     {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 4\r\n\r\n", errLengths},
+		"the same twice":  {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 3\r\n\r\n", errLengths},
+		"a list":          {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3, 3\r\n\r\n", errLengths},
+		"a sign":          {"POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\n", errLengths},
+		"an empty length": {"POST / HTTP/1.1\r\n" + host + "Content-Length:\r\n\r\n", errLengths},
+		"hexadecimal":     {"POST / HTTP/1.1\r\n" + host + "Content-Length: 0x3\r\n\r\n", errLengths},
+		"identity":        {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: identity\r\n\r\n", errLengths},
+		"gzip":            {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n", errLengths},
+		"two codings": {"POST / HTTP/1.1\r\n" + host +
+			"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", errLengths},
 		"a vertical tab":     {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding:\x0bchunked\r\n\r\n", errHead},
 		"chunked in 1.0":     {"POST / HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n", errLengths},
 		"a space before :":   {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding : chunked\r\n\r\n", errHead},
@@ -89,15 +94,18 @@ func TestFraming(t *testing.T) {
 		"no size":            {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n\r\n", errChunk},
 		"0x":                 {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0x1\r\n", errChunk},
 		"a negative size":    {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n-1\r\n", errChunk},
-		"an endless size":    {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("0", 99), errChunk},
-		"a large size":       {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", errChunk},
-		"an extension":       {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1;a=b\r\n", errChunk},
-		"LF after a size":    {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1\na\r\n", errChunk},
-		"too much data":      {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", errChunk},
-		"Host as a trailer":  {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\nHost: b.example\r\n\r\n", errChunk},
-		"a long head":        {"GET / HTTP/1.1\r\n" + host + "X: " + strings.Repeat("a", limit.HeadBytes), errLong},
-		"many headers":       {"GET / HTTP/1.1\r\n" + host + strings.Repeat("X: a\r\n", limit.HeadFields) + "\r\n", errLong},
-		"TLS":                {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03\r\n\r\n", errHead},
+		"an endless size": {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("0", 99),
+			errChunk},
+		"a large size": {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+			errChunk},
+		"an extension":    {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1;a=b\r\n", errChunk},
+		"LF after a size": {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1\na\r\n", errChunk},
+		"too much data":   {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", errChunk},
+		"Host as a trailer": {"POST / HTTP/1.1\r\n" + host +
+			"Transfer-Encoding: chunked\r\n\r\n0\r\nHost: b.example\r\n\r\n", errChunk},
+		"a long head":  {"GET / HTTP/1.1\r\n" + host + "X: " + strings.Repeat("a", limit.HeadBytes), errLong},
+		"many headers": {"GET / HTTP/1.1\r\n" + host + strings.Repeat("X: a\r\n", limit.HeadFields) + "\r\n", errLong},
+		"TLS":          {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03\r\n\r\n", errHead},
 	} {
 		for _, size := range []int{1, 7, 1 << 20} {
 			out, _, err := through(x.stream, size)
@@ -114,9 +122,12 @@ func TestFraming(t *testing.T) {
 // What passes, net/http takes for the same requests, with the same bodies.
 func FuzzFraming(f *testing.F) {
 	for _, s := range []string{
-		"GET / HTTP/1.1\r\n" + host + "\r\n", "POST /x HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n" + host + "\r\n",
-		"POST /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\nGET / HTTP/1.0\r\n" + host + "\r\n",
-		"GET / HTTP/1.1\r\n" + host + "Upgrade: websocket\r\nConnection: upgrade\r\n\r\nxyz", "POST / HTTP/1.1\r\n" + host + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"GET / HTTP/1.1\r\n" + host + "\r\n",
+		"POST /x HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n" + host + "\r\n",
+		"POST /x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\nGET / HTTP/1.0\r\n" +
+			host + "\r\n",
+		"GET / HTTP/1.1\r\n" + host + "Upgrade: websocket\r\nConnection: upgrade\r\n\r\nxyz",
+		"POST / HTTP/1.1\r\n" + host + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
 		f.Add(s, 1)
 		f.Add(s, 100)

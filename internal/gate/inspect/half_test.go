@@ -27,7 +27,8 @@ func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
 		{"chunks", "POST /a" + host + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", []string{"POST /a 3"}},
 		{"two", "GET /a" + host + "\r\nPOST /b" + host + "Content-Length: 2\r\n\r\nxy", []string{"GET /a 0", "POST /b 2"}},
 		{"one and a part", "GET /a" + host + "\r\nGET /b" + host, []string{"GET /a 0"}},
-		{"one and a part of a body", "GET /a" + host + "\r\nPOST /b" + host + "Content-Length: 9\r\n\r\nxy", []string{"GET /a 0"}},
+		{"one and a part of a body", "GET /a" + host + "\r\nPOST /b" + host + "Content-Length: 9\r\n\r\nxy",
+			[]string{"GET /a 0"}},
 		{"part of a body", "POST /a" + host + "Content-Length: 9\r\n\r\nxy", nil},
 	} {
 		for _, by := range []string{"plain", "TLS", "TLS, and says so"} {

@@ -119,20 +119,22 @@ func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
 		t.Fatalf("%+v", x)
 	}
 	for what, h := range map[string][]string{
-		"connect":                  {":method: CONNECT", ":authority: example.com:443"},
-		"connect elsewhere":        {":method: CONNECT", ":authority: other.example:443"},
-		"extended connect":         {":method: CONNECT", ":protocol: websocket", ":scheme: https", ":authority: example.com", ":path: /echo"},
-		"another authority":        {":method: GET", ":scheme: https", ":authority: other.example", ":path: /echo"},
-		"another host":             with("host: other.example"),
-		"two hosts":                with("host: example.com", "host: other.example"),
-		"host alone, another":      {":method: GET", ":scheme: https", ":path: /echo", "host: other.example"},
-		"two authorities":          with(":authority: other.example"),
-		"two paths":                with(":path: /secret"),
-		"two methods":              with(":method: DELETE"),
-		"no authority":             {":method: GET", ":scheme: https", ":path: /echo"},
-		"a port":                   {":method: GET", ":scheme: https", ":authority: example.com:8443", ":path: /echo"},
-		"a user":                   {":method: GET", ":scheme: https", ":authority: a@example.com", ":path: /echo"},
-		"absolute":                 {":method: GET", ":scheme: https", ":authority: example.com", ":path: https://other.example/echo"},
+		"connect":           {":method: CONNECT", ":authority: example.com:443"},
+		"connect elsewhere": {":method: CONNECT", ":authority: other.example:443"},
+		"extended connect": {":method: CONNECT", ":protocol: websocket", ":scheme: https", ":authority: example.com",
+			":path: /echo"},
+		"another authority":   {":method: GET", ":scheme: https", ":authority: other.example", ":path: /echo"},
+		"another host":        with("host: other.example"),
+		"two hosts":           with("host: example.com", "host: other.example"),
+		"host alone, another": {":method: GET", ":scheme: https", ":path: /echo", "host: other.example"},
+		"two authorities":     with(":authority: other.example"),
+		"two paths":           with(":path: /secret"),
+		"two methods":         with(":method: DELETE"),
+		"no authority":        {":method: GET", ":scheme: https", ":path: /echo"},
+		"a port":              {":method: GET", ":scheme: https", ":authority: example.com:8443", ":path: /echo"},
+		"a user":              {":method: GET", ":scheme: https", ":authority: a@example.com", ":path: /echo"},
+		"absolute": {":method: GET", ":scheme: https", ":authority: example.com",
+			":path: https://other.example/echo"},
 		"an authority in brackets": {":method: GET", ":scheme: https", ":authority: [example.com]:443", ":path: /echo"},
 		"brackets without a port":  {":method: GET", ":scheme: https", ":authority: [example.com]", ":path: /echo"},
 		"a space in the query":     {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo?a b"},
@@ -140,16 +142,18 @@ func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
 		"a query beyond ASCII":     {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo?a=ä"},
 		"a star":                   {":method: OPTIONS", ":scheme: https", ":authority: example.com", ":path: *"},
 		"no path":                  {":method: GET", ":scheme: https", ":authority: example.com", ":path: "},
-		"a line in the path":       {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo HTTP/1.1\r\nHost: other.example"},
-		"a line in the method":     {":method: GET / HTTP/1.1\r\nX: ", ":scheme: https", ":authority: example.com", ":path: /echo"},
-		"a line in a header":       with("x: a\r\nx-http-method-override: DELETE"),
-		"a pseudo-header later":    with("x: a", ":path: /secret"),
-		"a capital":                with("X-Http-Method-Override: DELETE"),
-		"an override":              with("x-http-method-override: DELETE"),
-		"an override with _":       with("x_http_method_override: DELETE"),
-		"chunks":                   with("transfer-encoding: chunked"),
-		"an upgrade":               with("connection: upgrade", "upgrade: websocket"),
-		"an upgrade alone":         with("upgrade: h2c"),
+		"a line in the path": {":method: GET", ":scheme: https", ":authority: example.com",
+			":path: /echo HTTP/1.1\r\nHost: other.example"},
+		"a line in the method": {":method: GET / HTTP/1.1\r\nX: ", ":scheme: https", ":authority: example.com",
+			":path: /echo"},
+		"a line in a header":    with("x: a\r\nx-http-method-override: DELETE"),
+		"a pseudo-header later": with("x: a", ":path: /secret"),
+		"a capital":             with("X-Http-Method-Override: DELETE"),
+		"an override":           with("x-http-method-override: DELETE"),
+		"an override with _":    with("x_http_method_override: DELETE"),
+		"chunks":                with("transfer-encoding: chunked"),
+		"an upgrade":            with("connection: upgrade", "upgrade: websocket"),
+		"an upgrade alone":      with("upgrade: h2c"),
 	} {
 		if x := w.speak2(t, 1, one(h)); x.ok {
 			t.Errorf("%s: %+v", what, x)
@@ -157,8 +161,10 @@ func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
 	}
 	// A body that is not as long as it says is none, and its request came to nothing.
 	for what, body := range map[string][]byte{"short": []byte("ab"), "long": []byte("abcdef")} {
-		post := frame(frameHeaders, endHeaders, 1, head(":method: POST", ":scheme: https", ":authority: example.com", ":path: /echo", "content-length: 4"))
-		if x := w.speak2(t, 1, post, frame(frameData, endStream, 1, body)); x.ok && x.resets == 0 && strings.Contains(x.data, "ab") && x.err == nil {
+		post := frame(frameHeaders, endHeaders, 1,
+			head(":method: POST", ":scheme: https", ":authority: example.com", ":path: /echo", "content-length: 4"))
+		if x := w.speak2(t, 1, post, frame(frameData, endStream, 1, body)); x.ok && x.resets == 0 &&
+			strings.Contains(x.data, "ab") && x.err == nil {
 			t.Errorf("a %s body: %+v", what, x)
 		}
 	}
@@ -184,7 +190,8 @@ func TestStreamsThatAreGivenUp(t *testing.T) {
 	get := head(":method: GET", ":scheme: https", ":authority: example.com", ":path: /slow")
 	var all [][]byte
 	for i := range uint32(2000) {
-		all = append(all, frame(frameHeaders, endStream|endHeaders, 2*i+1, get), frame(frameReset, 0, 2*i+1, []byte{0, 0, 0, 8}))
+		all = append(all, frame(frameHeaders, endStream|endHeaders, 2*i+1, get),
+			frame(frameReset, 0, 2*i+1, []byte{0, 0, 0, 8}))
 	}
 	all = append(all, frame(framePing, 0, 0, make([]byte, 8)), frame(frameGoAway, 0, 0, make([]byte, 8)))
 	x := w.speak2(t, 1<<30, all...)

@@ -13,7 +13,8 @@ import (
 // A sandbox that begins a handshake or a head, and does not end it, is not waited for.
 func TestServe_EndsWithItsPatience(t *testing.T) {
 	t.Parallel()
-	for what, say := range map[string]string{"nothing of TLS": "", "part of a ClientHello": "\x16\x03\x01\x02\x00", "part of a head": "GET / HTTP/1.1\r\n"} {
+	for what, say := range map[string]string{"nothing of TLS": "", "part of a ClientHello": "\x16\x03\x01\x02\x00",
+		"part of a head": "GET / HTTP/1.1\r\n"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -22,7 +23,8 @@ func TestServe_EndsWithItsPatience(t *testing.T) {
 				inside, in := net.Pipe()
 				outside, out := net.Pipe()
 				defer outside.Close()
-				o := Options{Inside: in, Outside: out, Port: 80, Authority: a, Judge: &court{allow: all}, Now: time.Now, Patience: limit.GateHelloSeconds * time.Second}
+				o := Options{Inside: in, Outside: out, Port: 80, Authority: a, Judge: &court{allow: all}, Now: time.Now,
+					Patience: limit.GateHelloSeconds * time.Second}
 				if plain := say != "" && say[0] == 'G'; plain {
 					o.Names = []policy.Host{name(t, "example.com")}
 				} else {

@@ -32,7 +32,8 @@ func get2(more ...string) []string {
 }
 
 func post2(more ...string) []byte {
-	return frame(frameHeaders, endHeaders, 1, head(append([]string{":method: POST", ":scheme: https", ":authority: example.com", ":path: /echo"}, more...)...))
+	return frame(frameHeaders, endHeaders, 1,
+		head(append([]string{":method: POST", ":scheme: https", ":authority: example.com", ":path: /echo"}, more...)...))
 }
 
 // bomb is a header of 3,000 bytes, so many times, by one byte each (RFC 7541, 6.1).
@@ -54,7 +55,8 @@ func TestHTTP2_RecordsWhatNetHTTPRefuses(t *testing.T) {
 	if x := w.speak2(t, 1, one(get2()...)...); !x.ok {
 		t.Fatalf("%+v", x)
 	}
-	if x := w.speak2(t, 1, post2("content-length: 4", "te: trailers"), frame(frameData, endStream, 1, []byte("abcd"))); !x.ok || x.data != "abcd" {
+	if x := w.speak2(t, 1, post2("content-length: 4", "te: trailers"),
+		frame(frameData, endStream, 1, []byte("abcd"))); !x.ok || x.data != "abcd" {
 		t.Fatalf("%+v", x)
 	}
 	if denied := w.alone(); len(denied) > 0 {
@@ -73,38 +75,56 @@ func TestHTTP2_RecordsWhatNetHTTPRefuses(t *testing.T) {
 		"a pseudo-header later": {one(get2("x: a", ":path: /secret")...), of + errStream},
 		"an unknown one":        {one(get2(":x: a")...), of + errStream},
 		"a status":              {one(get2(":status: 200")...), of + errStream},
-		"connect with a path":   {one(":method: CONNECT", ":authority: example.com", ":path: /echo"), "CONNECT example.com/echo: " + errStream},
-		"extended connect":      {one(":method: CONNECT", ":protocol: websocket", ":scheme: https", ":authority: example.com", ":path: /echo"), "CONNECT example.com/echo: " + errStream},
-		"a bad escape":          {one(":method: GET", ":scheme: https", ":authority: example.com", ":path: /%zz"), "GET example.com/%zz: " + errStream},
-		"a capital":             {one(get2("X-A: b")...), of + errStream},
-		"a line in a header":    {one(get2("x: a\r\nb")...), of + errStream},
-		"chunks":                {one(get2("transfer-encoding: chunked")...), of + errConnection},
-		"an upgrade":            {one(get2("upgrade: websocket")...), of + errConnection},
-		"te":                    {one(get2("te: gzip")...), of + errConnection},
-		"two te":                {one(get2("te: trailers", "te: trailers")...), of + errConnection},
+		"connect with a path": {one(":method: CONNECT", ":authority: example.com", ":path: /echo"),
+			"CONNECT example.com/echo: " + errStream},
+		"extended connect": {
+			one(":method: CONNECT", ":protocol: websocket", ":scheme: https", ":authority: example.com", ":path: /echo"),
+			"CONNECT example.com/echo: " + errStream},
+		"a bad escape": {one(":method: GET", ":scheme: https", ":authority: example.com", ":path: /%zz"),
+			"GET example.com/%zz: " + errStream},
+		"a capital":          {one(get2("X-A: b")...), of + errStream},
+		"a line in a header": {one(get2("x: a\r\nb")...), of + errStream},
+		"chunks":             {one(get2("transfer-encoding: chunked")...), of + errConnection},
+		"an upgrade":         {one(get2("upgrade: websocket")...), of + errConnection},
+		"te":                 {one(get2("te: gzip")...), of + errConnection},
+		"two te":             {one(get2("te: trailers", "te: trailers")...), of + errConnection},
 		"a long head": {[][]byte{
 			frame(frameHeaders, endStream, 1, head(get2("x: "+strings.Repeat("y", 12_000))...)),
 			frame(frameContinuation, 0, 1, head("x: "+strings.Repeat("y", 12_000))),
 			frame(frameContinuation, endHeaders, 1, head("x: "+strings.Repeat("y", 10_000))),
 		}, of + string(errLong)},
-		"a long head of few bytes": {[][]byte{frame(frameHeaders, endStream|endHeaders, 1, append(head(get2()...), bomb(20)...))}, of + string(errLong)},
+		"a long head of few bytes": {
+			[][]byte{frame(frameHeaders, endStream|endHeaders, 1, append(head(get2()...), bomb(20)...))}, of + string(errLong)},
 		"an endless head": {[][]byte{
 			frame(frameHeaders, 0, 1, head(get2("x: "+strings.Repeat("y", 16_000))...)),
 			frame(frameContinuation, 0, 1, head("x: "+strings.Repeat("y", 16_000))),
 			frame(frameContinuation, 0, 1, head("x: "+strings.Repeat("y", 16_000))),
 		}, of + errAway},
-		"a long body":           {[][]byte{post2("content-length: 4"), frame(frameData, endStream, 1, []byte("abcdef"))}, "POST example.com/echo: " + errStream},
-		"a short body":          {[][]byte{post2("content-length: 4"), frame(frameData, endStream, 1, []byte("ab"))}, "POST example.com/echo: " + errShort},
-		"a body of no length":   {[][]byte{post2("content-length: abc"), frame(frameData, endStream, 1, []byte("ab"))}, "POST example.com/echo: " + errStream},
-		"bad trailers":          {[][]byte{post2("trailer: x"), frame(frameHeaders, endStream|endHeaders, 1, head("content-length: 4"))}, "POST example.com/echo: " + errStream},
-		"trailers with a path":  {[][]byte{post2(), frame(frameHeaders, endStream|endHeaders, 1, head(":path: /secret"))}, "POST example.com/echo: " + errStream},
+		"a long body": {[][]byte{post2("content-length: 4"), frame(frameData, endStream, 1, []byte("abcdef"))},
+			"POST example.com/echo: " + errStream},
+		"a short body": {[][]byte{post2("content-length: 4"), frame(frameData, endStream, 1, []byte("ab"))},
+			"POST example.com/echo: " + errShort},
+		"a body of no length": {[][]byte{post2("content-length: abc"), frame(frameData, endStream, 1, []byte("ab"))},
+			"POST example.com/echo: " + errStream},
+		"bad trailers": {
+			[][]byte{post2("trailer: x"), frame(frameHeaders, endStream|endHeaders, 1, head("content-length: 4"))},
+			"POST example.com/echo: " + errStream},
+		"trailers with a path": {[][]byte{post2(), frame(frameHeaders, endStream|endHeaders, 1, head(":path: /secret"))},
+			"POST example.com/echo: " + errStream},
 		"an even stream":        {[][]byte{frame(frameHeaders, endStream|endHeaders, 2, head(get2()...))}, errAway},
 		"a stream that is idle": {[][]byte{frame(frameData, endStream, 9, []byte("a"))}, errAway},
-		"a frame that is long":  {[][]byte{frame(frameData, endStream, 1, make([]byte, limit.FrameBytes+1))}, string(errFrames)},
-		"no HPACK":              {[][]byte{frame(frameHeaders, endStream|endHeaders, 1, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})}, string(errHPACK)},
-		"padding beyond a head": {[][]byte{frame(frameHeaders, endStream|endHeaders|8, 1, append([]byte{200}, head(get2()...)...))}, string(errFrames)},
-		"a continuation":        {[][]byte{frame(frameContinuation, endHeaders, 1, head(get2()...))}, errAway},
-		"a head in a head":      {[][]byte{frame(frameHeaders, 0, 1, head(get2()...)), frame(frameHeaders, endStream|endHeaders, 3, head(get2()...))}, of + errAway},
+		"a frame that is long": {[][]byte{frame(frameData, endStream, 1, make([]byte, limit.FrameBytes+1))},
+			string(errFrames)},
+		"no HPACK": {
+			[][]byte{frame(frameHeaders, endStream|endHeaders, 1,
+				[]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})}, string(errHPACK)},
+		"padding beyond a head": {
+			[][]byte{frame(frameHeaders, endStream|endHeaders|8, 1, append([]byte{200}, head(get2()...)...))},
+			string(errFrames)},
+		"a continuation": {[][]byte{frame(frameContinuation, endHeaders, 1, head(get2()...))}, errAway},
+		"a head in a head": {
+			[][]byte{frame(frameHeaders, 0, 1, head(get2()...)), frame(frameHeaders, endStream|endHeaders, 3, head(get2()...))},
+			of + errAway},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -149,7 +169,9 @@ func TestHTTP2_RecordsStreamsBeyondTheBound(t *testing.T) {
 	w := way(t, srv, roots, &court{allow: all})
 	var say [][]byte
 	for i := range uint32(limit.Streams + 1) {
-		say = append(say, frame(frameHeaders, endStream|endHeaders, 2*i+1, head(":method: GET", ":scheme: https", ":authority: example.com", fmt.Sprintf(":path: /slow?%d", i))))
+		say = append(say,
+			frame(frameHeaders, endStream|endHeaders, 2*i+1,
+				head(":method: GET", ":scheme: https", ":authority: example.com", fmt.Sprintf(":path: /slow?%d", i))))
 	}
 	if x := w.speak2(t, 2*limit.Streams+1, say...); x.resets == 0 {
 		t.Errorf("%+v", x)
@@ -177,7 +199,8 @@ func TestHTTP2_RecordsARefusalOnce(t *testing.T) {
 
 // hoarder is a server that reads no bodies, and has little buffered.
 func hoarder(t *testing.T) *world {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	srv := httptest.NewUnstartedServer(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	srv.EnableHTTP2 = true
 	srv.Config.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 10, MaxReceiveBufferPerConnection: 64 << 10}
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -257,8 +280,11 @@ func TestHTTP2_KeepsTheBeginningOfAPath(t *testing.T) {
 	t.Parallel()
 	judge := &court{}
 	long := strings.Repeat("a", 2*limit.ToldPath)
-	_ = heads(t, judge, frame(frameHeaders, endStream|endHeaders, 1, head(":method: GET", ":scheme: https", ":authority: example.com", ":path: /"+long, "upgrade: h2c")))
-	if denied := judge.alone(); len(denied) != 1 || denied[0] != "GET example.com/"+long[:limit.ToldPath-1]+": "+errConnection {
+	_ = heads(t, judge,
+		frame(frameHeaders, endStream|endHeaders, 1,
+			head(":method: GET", ":scheme: https", ":authority: example.com", ":path: /"+long, "upgrade: h2c")))
+	if denied := judge.alone(); len(denied) != 1 ||
+		denied[0] != "GET example.com/"+long[:limit.ToldPath-1]+": "+errConnection {
 		t.Errorf("denied was %q", denied)
 	}
 }

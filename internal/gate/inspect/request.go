@@ -17,7 +17,8 @@ import (
 
 // overrides are headers by which frameworks take another method or path for the
 // request's. Many do not tell - from _ in a name (RFC 3875, 4.1.18).
-var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"}
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url",
+	"X-Rewrite-Url"}
 
 // odd says why a request is denied whatever the policy says, or "".
 func (c *conn) odd(r *http.Request, q *Request) string {
@@ -58,7 +59,9 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.requests.Done()
-	q := Request{Host: c.host(r.Host), Size: headSize(r.Header) + int64(len(r.Method)+len(r.RequestURI)+len(r.Host)) + max(r.ContentLength, 0), Header: r.Header}
+	q := Request{Host: c.host(r.Host),
+		Size:   headSize(r.Header) + int64(len(r.Method)+len(r.RequestURI)+len(r.Host)) + max(r.ContentLength, 0),
+		Header: r.Header}
 	q.Method, q.Path, q.Query = r.Method, r.URL.EscapedPath(), r.URL.RawQuery
 	if c.beyond.Load() {
 		// The refusal, or whatever was answered, closed the connection. This is the second bolt.
@@ -135,7 +138,8 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	if !x.conn.Name.IsZero() {
 		scheme = "https"
 	}
-	p.Out.URL = &url.URL{Scheme: scheme, Host: x.conn.place(), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, ForceQuery: u.ForceQuery}
+	p.Out.URL = &url.URL{Scheme: scheme, Host: x.conn.place(), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery,
+		ForceQuery: u.ForceQuery}
 	p.Out.Host = x.asked.Host.String() // as it was judged, not as it was written
 	if _, port, err := net.SplitHostPort(p.In.Host); err == nil {
 		p.Out.Host = net.JoinHostPort(p.Out.Host, port)
@@ -243,7 +247,8 @@ func refuse(w http.ResponseWriter, r *http.Request, d *Denial) {
 		h.Set("Connection", "close") // what follows was not read as requests
 	}
 	w.WriteHeader(d.Status)
-	fmt.Fprintf(w, "coppice: the sandbox's gate did not pass this request on\nrequest: %s %q\nreason: %s\n", r.Method, r.Host+r.URL.EscapedPath(), d.Reason)
+	fmt.Fprintf(w, "coppice: the sandbox's gate did not pass this request on\nrequest: %s %q\nreason: %s\n", r.Method,
+		r.Host+r.URL.EscapedPath(), d.Reason)
 	if d.Rule != "" {
 		fmt.Fprintf(w, "rule: %s\n", d.Rule)
 	}

@@ -125,11 +125,13 @@ func Serve(ctx context.Context, o Options) error {
 	spoken.SetHTTP1(!h2)
 	spoken.SetUnencryptedHTTP2(h2) // TLS ended before
 	srv := &http.Server{
-		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: limit.HeadBytes, DisableGeneralOptionsHandler: true,
-		ErrorLog:    log.New(io.Discard, "", 0), // of what the sandbox sends; the Judge tells
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: limit.HeadBytes,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(io.Discard, "", 0), // of what the sandbox sends; the Judge tells
+		BaseContext:                  func(net.Listener) context.Context { return ctx },
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: limit.Streams, MaxReadFrameSize: limit.FrameBytes, MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer,
+			MaxConcurrentStreams: limit.Streams, MaxReadFrameSize: limit.FrameBytes,
+			MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer,
 		},
 	}
 	if h2 {
@@ -193,7 +195,8 @@ func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 	t := &http.Transport{
 		DialContext: give, DialTLSContext: give, Protocols: &both, DisableCompression: true,
 		MaxResponseHeaderBytes: limit.HeadBytes, ExpectContinueTimeout: time.Second,
-		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer},
+		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, MaxReceiveBufferPerStream: limit.StreamBuffer,
+			MaxReceiveBufferPerConnection: limit.StreamsBuffer},
 	}
 	if c.out, err = t.NewClientConn(ctx, scheme, c.place()); err != nil {
 		return nil, fmt.Errorf("the server does not speak HTTP: %w", err)

@@ -151,7 +151,8 @@ func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *wo
 	t.Helper()
 	a, err := NewAuthority(time.Now())
 	must(t, err)
-	w := &world{court: c, roots: x509.NewCertPool(), errs: make(chan error, 100), secure: srv.TLS != nil, ended: make(chan struct{})}
+	w := &world{court: c, roots: x509.NewCertPool(), errs: make(chan error, 100), secure: srv.TLS != nil,
+		ended: make(chan struct{})}
 	if !w.roots.AppendCertsFromPEM(a.PEM()) {
 		t.Fatal("no PEM")
 	}
@@ -172,7 +173,8 @@ func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *wo
 					in.Close()
 					return
 				}
-				o := Options{Inside: seen{in.(*net.TCPConn), w}, Outside: out, Port: 443, Authority: a, Roots: roots, Judge: c, Now: time.Now, Patience: 10 * time.Second}
+				o := Options{Inside: seen{in.(*net.TCPConn), w}, Outside: out, Port: 443, Authority: a, Roots: roots, Judge: c,
+					Now: time.Now, Patience: 10 * time.Second}
 				if w.secure {
 					o.Name = name(t, "example.com")
 				} else {
@@ -201,7 +203,8 @@ func (w *world) client(t testing.TB, h2 bool) *http.Client {
 		},
 	}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Timeout: time.Minute,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // ws asks for a WebSocket, says something when there is one, and gives what is answered.
@@ -212,7 +215,8 @@ func (w *world) ws(t testing.TB, s string) string {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(time.Minute))
 	x := tls.Client(c, &tls.Config{RootCAs: w.roots, ServerName: "example.com"})
-	_, err = io.WriteString(x, "GET /ws HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, err = io.WriteString(x,
+		"GET /ws HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	must(t, err)
 	r := bufio.NewReader(x)
 	a, err := http.ReadResponse(r, nil)
@@ -333,13 +337,16 @@ func TestRequestsPass(t *testing.T) {
 			if string(got) != body || r.Trailer.Get("X-End") != "trailer" {
 				t.Errorf("%d bytes, trailer %v", len(got), r.Trailer)
 			}
-			if !strings.Contains(saw, "example.com /echo?b=2;x&a=%zz ") || !strings.Contains(saw, "X-Forwarded-For:[1.2.3.4]") || !strings.Contains(saw, "X-Mine:[a b]") || strings.Contains(saw, "User-Agent") || h2 != strings.HasPrefix(saw, "HTTP/2.0") {
+			if !strings.Contains(saw, "example.com /echo?b=2;x&a=%zz ") || !strings.Contains(saw, "X-Forwarded-For:[1.2.3.4]") ||
+				!strings.Contains(saw, "X-Mine:[a b]") || strings.Contains(saw, "User-Agent") ||
+				h2 != strings.HasPrefix(saw, "HTTP/2.0") {
 				t.Errorf("the server saw %s", saw)
 			}
 			for _, x := range [][2]string{{"DELETE", "/echo"}, {"GET", "/secret"}} {
 				req, err := http.NewRequest(x[0], "https://example.com"+x[1], strings.NewReader("abc"))
 				must(t, err)
-				if code, got := ask(t, c, req); code != 403 || !strings.Contains(got, "reason: the court says no\nrule: rule 1\nhint: appeal\n") {
+				if code, got := ask(t, c, req); code != 403 ||
+					!strings.Contains(got, "reason: the court says no\nrule: rule 1\nhint: appeal\n") {
 					t.Errorf("%v: %d %s", x, code, got)
 				}
 			}
@@ -433,7 +440,8 @@ func TestRequestsThatNobodyMayMake(t *testing.T) {
 			x.mu.Unlock()
 		}
 		// What is smuggled behind a body that is no body is not a request.
-		got := x.raw(t, "POST /echo HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n"+ok+end)
+		got := x.raw(t,
+			"POST /echo HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n"+ok+end)
 		if strings.Contains(got, "abcdef") || strings.HasPrefix(got, "HTTP/1.1 200") && strings.HasSuffix(got, "0\r\n\r\n") {
 			t.Errorf("%q", got)
 		}
@@ -460,7 +468,10 @@ func TestWebSocket(t *testing.T) {
 	}
 	w.has(t, "too large")
 	// A server that does not upgrade is not taken to have done so.
-	if got := w.raw(t, "GET /echo HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /echo HTTP/1.1\r\nHost: example.com\r\n\r\n"); strings.Count(got, "HTTP/1.1 200") != 1 || !strings.Contains(got, "Connection: close") {
+	if got := w.raw(t,
+		"GET /echo HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /echo "+
+			"HTTP/1.1\r\nHost: example.com\r\n\r\n"); strings.Count(got, "HTTP/1.1 200") != 1 ||
+		!strings.Contains(got, "Connection: close") {
 		t.Errorf("%q", got)
 	}
 }
@@ -476,7 +487,8 @@ func TestARefusedWebSocketIsTheLast(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+r.Header.Get("Upgrade")+"\r\n\r\n")
+		io.WriteString(c,
+			"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+r.Header.Get("Upgrade")+"\r\n\r\n")
 		line, _ := b.ReadString('\n')
 		io.WriteString(c, "you said "+line)
 	}))
@@ -485,7 +497,8 @@ func TestARefusedWebSocketIsTheLast(t *testing.T) {
 	for _, first := range []string{"GET /denied", "GET /odd|"} {
 		w := way(t, srv, nil, &court{allow: func(q Request) bool { return q.Path != "/denied" }})
 		got := w.raw(t, first+" HTTP/1.1\r\n"+ask+"websocket\r\n\r\nGET / HTTP/1.1\r\n"+ask+"h2c\r\n\r\nanything at all\n")
-		if strings.Contains(got, "101") || strings.Contains(got, "anything") || strings.Count(got, "HTTP/1.1") != 1 || !strings.Contains(got, "Connection: close") {
+		if strings.Contains(got, "101") || strings.Contains(got, "anything") || strings.Count(got, "HTTP/1.1") != 1 ||
+			!strings.Contains(got, "Connection: close") {
 			t.Errorf("after %s: %q", first, got)
 		}
 	}
@@ -537,7 +550,8 @@ func TestServersThatAreNotTrusted(t *testing.T) {
 	if err := <-w.errs; !strings.Contains(err.Error(), "another server name") {
 		t.Error(err)
 	}
-	c, err = tls.Dial("tcp", w.at, &tls.Config{ServerName: "example.com", NextProtos: []string{"imap"}, InsecureSkipVerify: true})
+	c, err = tls.Dial("tcp", w.at,
+		&tls.Config{ServerName: "example.com", NextProtos: []string{"imap"}, InsecureSkipVerify: true})
 	if err == nil {
 		c.Close()
 		t.Error("another protocol")
@@ -571,7 +585,8 @@ func TestAuthority(t *testing.T) {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(leafFresh + leafFor)}); !errors.As(err, new(x509.CertificateInvalidError)) {
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(leafFresh + leafFor)}); !errors.As(err,
+		new(x509.CertificateInvalidError)) {
 		t.Error(err)
 	}
 	for i := range 3 * limit.Certificates {

@@ -21,7 +21,8 @@ import (
 func TestWebSocketClients(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}, CompressionMode: websocket.CompressionContextTakeover})
+		c, err := websocket.Accept(w, r,
+			&websocket.AcceptOptions{Subprotocols: []string{"mcp"}, CompressionMode: websocket.CompressionContextTakeover})
 		if err != nil {
 			t.Error(err)
 			return
@@ -166,7 +167,8 @@ func TestCallsOfGRPC(t *testing.T) {
 		}
 	}
 	must(t, out.Close())
-	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) || talk.Trailer.Get("Grpc-Status") != "0" || talk.Trailer.Get("Grpc-Message") != "EOF" {
+	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) || talk.Trailer.Get("Grpc-Status") != "0" ||
+		talk.Trailer.Get("Grpc-Message") != "EOF" {
 		t.Errorf("%v, %v", err, talk.Trailer)
 	}
 	none := call(t.Context(), "Nothing", bytes.NewReader(message("x")))

@@ -42,7 +42,8 @@ func TestTrailersOfRequests(t *testing.T) {
 					t.Errorf("%v: %d %s", trailer, code, got)
 				}
 			}
-			if code, got := send(http.Header{"X-Sum": {"1"}, "X-Bad": {"yes"}}); code != 403 || !strings.Contains(got, "reason: a bad trailer\n") {
+			if code, got := send(http.Header{"X-Sum": {"1"}, "X-Bad": {"yes"}}); code != 403 ||
+				!strings.Contains(got, "reason: a bad trailer\n") {
 				t.Errorf("%d %s", code, got)
 			}
 			judge.has(t, "POST example.com/: a bad trailer")
@@ -57,11 +58,13 @@ func TestTrailersOfRequests(t *testing.T) {
 		t.Parallel()
 		srv := trailed(t, false)
 		w := way(t, srv, trusting(srv), &court{allow: all})
-		const head = "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n"
+		const head = "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\nTransfer-Encoding: " +
+			"chunked\r\n\r\n4\r\nbody\r\n0\r\n"
 		if got := w.raw(t, head+"X-Sum: 1\r\n\r\n"); !strings.Contains(got, "4 bytes, <nil>, trailers 0, header []") {
 			t.Errorf("%q", got)
 		}
-		if got := w.raw(t, head+"X-Sum: 1\r\nX-Bad: yes\r\n\r\n"); !strings.Contains(got, "403 Forbidden") || !strings.Contains(got, "reason: a bad trailer\n") {
+		if got := w.raw(t, head+"X-Sum: 1\r\nX-Bad: yes\r\n\r\n"); !strings.Contains(got, "403 Forbidden") ||
+			!strings.Contains(got, "reason: a bad trailer\n") {
 			t.Errorf("%q", got)
 		}
 		w.has(t, "a bad trailer")

@@ -145,7 +145,8 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	w = &warden{stops: q.Decoys.Stops, journal: j, clock: time.Now, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
+	w = &warden{stops: q.Decoys.Stops, journal: j, clock: time.Now, stop: make(chan struct{}),
+		changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
 	}
@@ -196,5 +197,6 @@ func asking(q gate.Question) wire.NetQuestion {
 	if q.Addr.IsValid() {
 		ev.Addr = q.Addr.String()
 	}
-	return wire.NetQuestion{Place: ev.Place(), Proto: ev.Proto, Name: ev.Name, Addr: ev.Addr, Port: ev.Port, Since: q.Since, Until: q.Until, Waiting: q.Waiting}
+	return wire.NetQuestion{Place: ev.Place(), Proto: ev.Proto, Name: ev.Name, Addr: ev.Addr, Port: ev.Port,
+		Since: q.Since, Until: q.Until, Waiting: q.Waiting}
 }

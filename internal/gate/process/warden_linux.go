@@ -104,7 +104,8 @@ func (w *warden) holdLocked(read []phase) error {
 	case w.phases == nil:
 		w.inspects = inspects
 	case inspects && !w.inspects:
-		return fault.New(fault.Unsupported, "rules about HTTP requests need a certificate in the sandbox, which it is given as it starts").
+		return fault.New(fault.Unsupported,
+			"rules about HTTP requests need a certificate in the sandbox, which it is given as it starts").
 			WithHint("stop the sandbox and say it again: coppice stop NAME; the next command starts it")
 	}
 	w.phases = read
@@ -207,7 +208,8 @@ func (w *warden) tellEnded() {
 	ended := w.ended
 	w.ended = nil
 	w.mu.Unlock()
-	if ended == nil || w.write(wire.NetEvent{Time: w.clock(), Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: *ended}) {
+	if ended == nil ||
+		w.write(wire.NetEvent{Time: w.clock(), Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: *ended}) {
 		return
 	}
 	w.mu.Lock()

@@ -23,7 +23,8 @@ func TestRest(t *testing.T) {
 	t.Parallel()
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	phases := []phase{{digest: "a", until: t0}, {digest: "b", until: t0.Add(time.Minute)}, {digest: "c"}}
-	for after, want := range map[time.Duration]string{-time.Hour: "a", -1: "a", 0: "b", time.Second: "b", time.Minute: "c", time.Hour: "c"} {
+	for after, want := range map[time.Duration]string{-time.Hour: "a", -1: "a", 0: "b", time.Second: "b", time.Minute: "c",
+		time.Hour: "c"} {
 		if got := rest(phases, t0.Add(after))[0]; got.digest != want {
 			t.Errorf("after %v: %s, want %s", after, got.digest, want)
 		}
@@ -85,7 +86,8 @@ func newWard(t *testing.T, phases ...plan.Phase) *ward {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.warden = &warden{journal: j, clock: func() time.Time { return w.at }, stop: make(chan struct{}), changed: make(chan struct{}, 1)}
+	w.warden = &warden{journal: j, clock: func() time.Time { return w.at }, stop: make(chan struct{}),
+		changed: make(chan struct{}, 1)}
 	if err := w.take(phases); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,8 @@ func newWard(t *testing.T, phases ...plan.Phase) *ward {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(ends[1]) })
-	if w.gate, err = gate.New(t.Context(), gate.Options{FD: os.NewFile(uintptr(ends[0]), "packets"), Report: w.report}); err != nil {
+	if w.gate, err = gate.New(t.Context(),
+		gate.Options{FD: os.NewFile(uintptr(ends[0]), "packets"), Report: w.report}); err != nil {
 		t.Fatal(err)
 	}
 	w.step()

@@ -38,9 +38,10 @@ type Sentry struct{ stack *stack.Stack }
 // and has to stay open for as long as Close has not returned.
 func New(fd int, i link.Interface) (*Sentry, error) {
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
-		HandleLocal:        true,
+		NetworkProtocols: []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
+			icmp.NewProtocol6},
+		HandleLocal: true,
 	})
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)
@@ -56,7 +57,8 @@ func New(fd int, i link.Interface) (*Sentry, error) {
 		return nil, failed("make eth0", terr)
 	}
 	for _, p := range i.Addrs {
-		a := tcpip.ProtocolAddress{Protocol: netProto(p.Addr()), AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}}
+		a := tcpip.ProtocolAddress{Protocol: netProto(p.Addr()),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}}
 		if terr := s.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
 			return nil, failed("give eth0 its address", terr)
 		}
@@ -107,7 +109,8 @@ func (s *Sentry) DialContext(ctx context.Context, network, addr string) (net.Con
 }
 
 func (s *Sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	full, proto := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(to.Addr().AsSlice()), Port: to.Port()}, netProto(to.Addr())
+	full, proto := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(to.Addr().AsSlice()), Port: to.Port()},
+		netProto(to.Addr())
 	number := udp.ProtocolNumber
 	switch {
 	case strings.HasPrefix(network, "tcp"):

@@ -20,7 +20,8 @@ import (
 func sample() []Entry {
 	return []Entry{
 		{Path: "", Type: Dir, Mode: 0o755, Mtime: -5},
-		{Path: "a b\n%", Type: File, Mode: 0o4755, UID: 1, GID: 4294967295, Mtime: 1700000000123456789, Size: 3, Xattrs: []Xattr{{"user.a", ""}, {"user.b", "\x00\xff"}}},
+		{Path: "a b\n%", Type: File, Mode: 0o4755, UID: 1, GID: 4294967295, Mtime: 1700000000123456789, Size: 3,
+			Xattrs: []Xattr{{"user.a", ""}, {"user.b", "\x00\xff"}}},
 		{Path: "d", Type: Opaque, Mode: 0o1777},
 		{Path: "d/dev", Type: Char, Major: 1, Minor: 3, Mode: 0o666},
 		{Path: "d/h", Type: Hardlink, Link: "a b\n%"},
@@ -109,7 +110,8 @@ func TestLessIsTreeOrder(t *testing.T) {
 func TestTar(t *testing.T) {
 	open := func(*Entry) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("abc")), nil }
 	var one, two bytes.Buffer
-	if err := errors.Join(WriteTar(t.Context(), &one, sample(), open), WriteTar(t.Context(), &two, sample(), open)); err != nil {
+	if err := errors.Join(WriteTar(t.Context(), &one, sample(), open),
+		WriteTar(t.Context(), &two, sample(), open)); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(one.Bytes(), two.Bytes()) {
@@ -196,8 +198,10 @@ func TestTar_BelievesNoDeviceThatCannotBe(t *testing.T) {
 func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
 	root, dir := Entry{Type: Dir, Mode: 0o755}, Entry{Path: "d", Type: Dir, Mode: 0o755}
 	for _, e := range []Entry{
-		{Path: ".wh.passwd", Type: File}, {Path: "d/.wh.passwd", Type: File}, {Path: "d/.wh..wh..opq", Type: File}, {Path: "d/.wh.", Type: File},
-		{Path: "d/.wh.h", Type: Hardlink, Link: "d/f"}, {Path: "d/.wh.l", Type: Symlink, Link: "x"}, {Path: "d/.wh.p", Type: FIFO},
+		{Path: ".wh.passwd", Type: File}, {Path: "d/.wh.passwd", Type: File}, {Path: "d/.wh..wh..opq", Type: File},
+		{Path: "d/.wh.", Type: File},
+		{Path: "d/.wh.h", Type: Hardlink, Link: "d/f"}, {Path: "d/.wh.l", Type: Symlink, Link: "x"},
+		{Path: "d/.wh.p", Type: FIFO},
 		{Path: "d/.wh.c", Type: Char}, {Path: "d/.wh.d", Type: Dir}, {Path: "d/.wh.o", Type: Opaque},
 		{Path: "d/.wh..opq", Type: Whiteout}, // whose mark is that of an opaque directory
 	} {
@@ -207,7 +211,8 @@ func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
 			t.Errorf("%s: %v, and %d bytes are written", e.Path, err, b.Len())
 		}
 	}
-	for _, e := range []Entry{{Path: "d/.wh.s", Type: Socket}, {Path: "d/.wh.x", Type: Whiteout}, {Path: "d/.whx", Type: File}, {Path: "d/a.wh.b", Type: File}} {
+	for _, e := range []Entry{{Path: "d/.wh.s", Type: Socket}, {Path: "d/.wh.x", Type: Whiteout},
+		{Path: "d/.whx", Type: File}, {Path: "d/a.wh.b", Type: File}} {
 		if err := WriteTar(t.Context(), io.Discard, []Entry{root, dir, e}, nil); err != nil {
 			t.Errorf("%s: %v", e.Path, err)
 		}

@@ -141,7 +141,8 @@ func Parse(ctx context.Context, data []byte) ([]Entry, error) {
 	line, rest, ok := bytes.Cut(data, []byte{'\n'})
 	if first := string(line); !ok || first != Magic && first != magicSparse {
 		if strings.HasPrefix(first, "coppice layer ") && len(first) < 40 {
-			return nil, fault.New(fault.Version, "layer manifest has version %q; this build knows \"1\" and \"2\"", first[len("coppice layer "):]).
+			return nil, fault.New(fault.Version, "layer manifest has version %q; this build knows \"1\" and \"2\"",
+				first[len("coppice layer "):]).
 				WithHint("use the build of coppice that wrote it")
 		}
 		return nil, fault.New(fault.Corrupt, "not a layer manifest")

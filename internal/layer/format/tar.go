@@ -230,7 +230,8 @@ func emulated(h *tar.Header, e *Entry, key, value string) bool {
 		var kind byte
 		var major, minor uint32
 		n, err := fmt.Sscanf(value, "%c %d:%d", &kind, &major, &minor)
-		if n != 3 || err != nil || e.Type != File || e.Size != 0 || kind != 'c' && kind != 'b' || major > maxMajor || minor > maxMinor {
+		if n != 3 || err != nil || e.Type != File || e.Size != 0 || kind != 'c' && kind != 'b' || major > maxMajor ||
+			minor > maxMinor {
 			return false
 		}
 		h.Typeflag = tar.TypeChar

@@ -64,7 +64,8 @@ func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*V
 	if err != nil {
 		return nil, err
 	}
-	v := &Verified{Sandbox: b.Sandbox, Records: b.Records, Key: b.key, Keys: b.keys, Trusted: len(d.Keys) > 0, Absent: b.Absent}
+	v := &Verified{Sandbox: b.Sandbox, Records: b.Records, Key: b.key, Keys: b.keys, Trusted: len(d.Keys) > 0,
+		Absent: b.Absent}
 	if v.Log, err = b.checkpoint(); err != nil {
 		return nil, err
 	}
@@ -175,7 +176,8 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 		case err == io.EOF: //nolint:errorlint // what Lines gives at the end is io.EOF itself
 			return nil, nil
 		case err != nil:
-			return nil, chain.Misfit(chain.Seq+1, "it cannot be read", fault.New(fault.Corrupt, "its line is damaged").Because(err))
+			return nil, chain.Misfit(chain.Seq+1, "it cannot be read",
+				fault.New(fault.Corrupt, "its line is damaged").Because(err))
 		case chain.Seq%1024 == 0 && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		}
@@ -212,7 +214,8 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 		return errors.Join(err, chain.Misfit(chain.Seq, "it lies after the end of the log", nil))
 	}
 	if chain.Seq != b.Records || chain.Head != b.Head {
-		return chain.Misfit(max(min(chain.Seq, b.Records+1), 1), fmt.Sprintf("the bundle was made of %d records that end with another one", b.Records), nil)
+		return chain.Misfit(max(min(chain.Seq, b.Records+1), 1),
+			fmt.Sprintf("the bundle was made of %d records that end with another one", b.Records), nil)
 	}
 	if _, err := proof.ReadByte(); err == nil {
 		return fault.New(fault.Corrupt, "the proof of the bundle has more than it needs")

@@ -112,7 +112,9 @@ func TestACoverGivesTheRoot(t *testing.T) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	line, err := Encode(&Record{Body: &Exec{Exec: "1", Args: []string{"make", "-j2", "target"}, Env: []string{"HOME", "PATH"}}, Sandbox: "00000000000a", Seq: 1, Observer: ByKeeper, Policy: "sha256:00", Tier: "process"})
+	line, err := Encode(
+		&Record{Body: &Exec{Exec: "1", Args: []string{"make", "-j2", "target"}, Env: []string{"HOME", "PATH"}},
+			Sandbox: "00000000000a", Seq: 1, Observer: ByKeeper, Policy: "sha256:00", Tier: "process"})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -103,7 +103,8 @@ func (g Growth) Proves(from, to Checkpoint) error {
 // grew checks a proof of growth between two sizes.
 func grew(proof tlog.TreeProof, from, to Checkpoint) error {
 	if tlog.CheckTree(proof, to.Size, tlog.Hash(to.Root), from.Size, tlog.Hash(from.Root)) != nil {
-		return fault.New(fault.Corrupt, "the log of %d records did not grow from that of %d: it was rewritten", to.Size, from.Size)
+		return fault.New(fault.Corrupt, "the log of %d records did not grow from that of %d: it was rewritten",
+			to.Size, from.Size)
 	}
 	return nil
 }

@@ -37,8 +37,10 @@ const (
 
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit, KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindReseal, KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
+	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit,
+		KindFork, KindGrant, KindKey,
+		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindReseal,
+		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
 // Body is what a record says; each kind has its own type, a pointer to a struct of

@@ -44,7 +44,8 @@ type Manifest struct {
 // Text is what is signed.
 func (m *Manifest) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s\nsandbox %s\nrecords %d\nhead %s\nsize %d\n", manifestTitle, m.Origin, m.Sandbox, m.Records, m.Head, m.Size)
+	fmt.Fprintf(&b, "%s\n%s\nsandbox %s\nrecords %d\nhead %s\nsize %d\n", manifestTitle, m.Origin, m.Sandbox, m.Records,
+		m.Head, m.Size)
 	for _, f := range m.Files {
 		if strings.HasPrefix(f.Name, blobsPrefix) {
 			fmt.Fprintf(&b, "blob %d %s %s %s\n", f.Bytes, f.Sum, f.Salt, strings.TrimPrefix(f.Name, blobsPrefix))
@@ -114,7 +115,8 @@ func (m *Manifest) ordered() error {
 	}
 	last := ""
 	for _, f := range rest {
-		if _, err := ParseHash(strings.TrimPrefix(f.Name, blobsPrefix)); err != nil || !strings.HasPrefix(f.Name, blobsPrefix) || f.Name <= last {
+		if _, err := ParseHash(strings.TrimPrefix(f.Name, blobsPrefix)); err != nil ||
+			!strings.HasPrefix(f.Name, blobsPrefix) || f.Name <= last {
 			return fault.New(fault.Corrupt, "the manifest of a bundle lists %.80q, which has no place there", f.Name)
 		}
 		last = f.Name

@@ -132,7 +132,8 @@ func ParseKeys(text []byte) (Keys, error) {
 		}
 		from, _ := strconv.ParseInt(f[2], 10, 64)
 		next, err := note.NewVerifier(f[3])
-		if err != nil || !sameKey(f[3], next) || next.Name() != v.Name() || from < last.From || said != Rotation(v.Name(), from, f[3]) {
+		if err != nil || !sameKey(f[3], next) || next.Name() != v.Name() || from < last.From ||
+			said != Rotation(v.Name(), from, f[3]) {
 			return nil, fault.New(fault.Corrupt, "key %d of the log does not follow the one before", len(keys)).Because(err)
 		}
 		keys = append(keys, LogKey{Key: f[3], From: from, Statement: statement})
@@ -163,7 +164,8 @@ func (k Keys) Trusting(trusted []string) (Keys, error) {
 			}
 		}
 	}
-	return nil, fault.New(fault.Denied, "no key of %s is one that is trusted", k.Origin()).WithHint("compare the keys with those that the host's owner gave you")
+	return nil, fault.New(fault.Denied, "no key of %s is one that is trusted", k.Origin()).
+		WithHint("compare the keys with those that the host's owner gave you")
 }
 
 // Open gives the text of a note that was signed when the log had size leaves, and the
@@ -242,7 +244,8 @@ func Cosigned(msg []byte, vkey string) (time.Time, error) {
 		return time.Time{}, none
 	}
 	key, err := base64.StdEncoding.DecodeString(f[2])
-	if err != nil || len(key) != 1+ed25519.PublicKeySize || key[0] != cosignature || f[1] != fmt.Sprintf("%08x", witnessHash(f[0], key)) {
+	if err != nil || len(key) != 1+ed25519.PublicKeySize || key[0] != cosignature ||
+		f[1] != fmt.Sprintf("%08x", witnessHash(f[0], key)) {
 		return time.Time{}, none.WithHint("a witness' key is NAME+HASH+BASE64, of type 4 (tlog-cosignature/v1)")
 	}
 	for line := range strings.Lines(sigs) {

@@ -211,7 +211,8 @@ func foreign(line []byte, err error) error {
 }
 
 func newer(msg string, args ...any) *fault.Error {
-	return fault.New(fault.Version, msg, args...).WithHint("read it with the version of Coppice that wrote it, or a newer one")
+	return fault.New(fault.Version, msg, args...).
+		WithHint("read it with the version of Coppice that wrote it, or a newer one")
 }
 
 // strict reads one JSON value and nothing after it, without unknown fields.

@@ -54,7 +54,8 @@ func TestWhatIsWrittenCanBeRead(t *testing.T) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	r := &Record{Body: &Fork{Child: "00000000000b", Snapshot: "0123456789abc"}, Observer: ByDaemon, Sandbox: "00000000000a", Name: "box", Seq: 1, Tier: "process", Time: time.Unix(1e9, 1)}
+	r := &Record{Body: &Fork{Child: "00000000000b", Snapshot: "0123456789abc"}, Observer: ByDaemon,
+		Sandbox: "00000000000a", Name: "box", Seq: 1, Tier: "process", Time: time.Unix(1e9, 1)}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Encode(r); err != nil {

@@ -16,7 +16,8 @@ const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when
 
 // line is one of the kernel's; it has more columns than we read.
 func line(addr, state, inode string) string {
-	return "   0: " + addr + " 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000     0        0 " + inode + " 1 0000000000000000 100 0 0 10 0\n"
+	return "   0: " + addr + " 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000     0        0 " +
+		inode + " 1 0000000000000000 100 0 0 10 0\n"
 }
 
 func read(t *testing.T, text string) (all []sockets.Listener, err error) {
@@ -51,7 +52,8 @@ func TestReadRefusesWhatTheKernelDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{
 		"x\n", line("0100007F1F90", "0A", "1"), line("0100007F:1F9", "0A", "1"), line("0100007G:1F90", "0A", "1"),
-		line("0100007F:1F90", "0A", "-1"), line("0100007F:1F90", "0A", "x"), line("+100007F:1F90", "0A", "1"), strings.Repeat("x", 5000) + "\n",
+		line("0100007F:1F90", "0A", "-1"), line("0100007F:1F90", "0A", "x"), line("+100007F:1F90", "0A", "1"),
+		strings.Repeat("x", 5000) + "\n",
 	} {
 		if all, err := read(t, head+bad); err == nil {
 			t.Errorf("%.60q gives %v", bad, all)
@@ -61,12 +63,14 @@ func TestReadRefusesWhatTheKernelDoesNotWrite(t *testing.T) {
 
 func TestReadEndsWithThoseThatListen(t *testing.T) {
 	t.Parallel()
-	all, err := read(t, head+line("0100007F:1F90", "0A", "1")+strings.Repeat(line("0100007F:1F91", "01", "2"), 1000)+"rubbish\n")
+	all, err := read(t,
+		head+line("0100007F:1F90", "0A", "1")+strings.Repeat(line("0100007F:1F91", "01", "2"), 1000)+"rubbish\n")
 	if err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
 	}
 	n := 0
-	if err := sockets.Read(strings.NewReader(head+strings.Repeat(line("0100007F:1F90", "0A", "1"), 9)), func(sockets.Listener) bool { n++; return n < 3 }); err != nil || n != 3 {
+	if err := sockets.Read(strings.NewReader(head+strings.Repeat(line("0100007F:1F90", "0A", "1"), 9)),
+		func(sockets.Listener) bool { n++; return n < 3 }); err != nil || n != 3 {
 		t.Errorf("%d, %v", n, err)
 	}
 }
@@ -86,7 +90,8 @@ func TestReadKnowsOurOwnListeners(t *testing.T) {
 		}
 		want := ln.Addr().(*net.TCPAddr).AddrPort()
 		found := false
-		if err := sockets.Read(bytes.NewReader(b), func(l sockets.Listener) bool { found = l.Addr == want; return !found }); err != nil || !found {
+		if err := sockets.Read(bytes.NewReader(b),
+			func(l sockets.Listener) bool { found = l.Addr == want; return !found }); err != nil || !found {
 			t.Errorf("%s is not in %s: %v", want, file, err)
 		}
 	}

@@ -89,7 +89,8 @@ func testMask(s *suite) {
 		must(s.t, os.MkdirAll(filepath.Dir(p), 0o755))
 		must(s.t, os.WriteFile(p, []byte(text), 0o600))
 	}
-	for _, name := range []string{".ssh/id", ".config/gh/hosts.yml", "keys/a", "keys/b/c", "real/id", "dots/aws/credentials", "token"} {
+	for _, name := range []string{".ssh/id", ".config/gh/hosts.yml", "keys/a", "keys/b/c", "real/id",
+		"dots/aws/credentials", "token"} {
 		plant(name, secret)
 	}
 	plant(".config/other", "open")
@@ -98,7 +99,8 @@ func testMask(s *suite) {
 	must(s.t, os.Symlink(mine+"/dots", mine+"/.dots"))
 	must(s.t, os.Chmod(mine+"/dots", 0o711))
 	var hide []string
-	for _, p := range []string{".ssh", ".config/gh", "keys/*", "linked", ".dots/aws", "token", "new/deep/token", ".dots/new"} {
+	for _, p := range []string{".ssh", ".config/gh", "keys/*", "linked", ".dots/aws", "token",
+		"new/deep/token", ".dots/new"} {
 		hide = append(hide, filepath.Join(mine, p))
 	}
 	l := s.live("gen")
@@ -109,7 +111,8 @@ func testMask(s *suite) {
 	must(s.t, err)
 	made, err := k.Make(filepath.Join(s.home, "masks"))
 	must(s.t, err)
-	if again, err := k.Make(filepath.Join(s.home, "masks")); err != nil || again.Dir != made.Dir || again.Places != made.Places || made.Places < 9 {
+	if again, err := k.Make(filepath.Join(s.home, "masks")); err != nil || again.Dir != made.Dir ||
+		again.Places != made.Places || made.Places < 9 {
 		s.t.Errorf("made %+v, then %+v, %v", made, again, err)
 	}
 	l.Stack.Layers, l.Stack.Mask = []string{made.Dir}, made.Dir

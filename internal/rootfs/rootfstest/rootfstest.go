@@ -480,7 +480,9 @@ func testHost(s *suite) {
 	must(s.t, os.MkdirAll(layer+mine, 0o755))
 	must(s.t, os.WriteFile(layer+mine+"/from-layer", nil, 0o600))
 	l.Stack.Layers = []string{layer}
-	o := HostOrder{Home: s.home, Dirs: []string{mine}, Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer", mine + "/socket"}, Deaf: []string{mine + "/socket"}}
+	o := HostOrder{Home: s.home, Dirs: []string{mine},
+		Want: []string{"/usr/bin", "/etc/passwd", "/usr/lib/coppice-layer", mine + "/precious", mine + "/from-layer",
+			mine + "/socket"}, Deaf: []string{mine + "/socket"}}
 	for range 2 {
 		if got := s.step(s.present(l), "host", o); got != "ok" {
 			s.t.Error(got)
@@ -494,7 +496,8 @@ func testHost(s *suite) {
 	found := 0
 	for _, p := range parts {
 		if rootspec.Within(mine, p.Path) {
-			if _, err := os.Lstat(p.Dir + strings.TrimPrefix(mine, strings.TrimSuffix(p.Path, "/")) + "/coppice-made"); err == nil {
+			if _, err := os.Lstat(p.Dir + strings.TrimPrefix(mine, strings.TrimSuffix(p.Path, "/")) +
+				"/coppice-made"); err == nil {
 				found++
 			}
 		}

@@ -48,7 +48,8 @@ func apply(layer, dst string, links map[uint64]string) error {
 			return err
 		}
 		isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-		keep := isDir && unix.Lstat(to, &old) == nil && old.Mode&unix.S_IFMT == unix.S_IFDIR && xattr(from, "user.overlay.opaque") != "y"
+		keep := isDir && unix.Lstat(to, &old) == nil && old.Mode&unix.S_IFMT == unix.S_IFDIR &&
+			xattr(from, "user.overlay.opaque") != "y"
 		if !keep {
 			if err := os.RemoveAll(to); err != nil {
 				return err
@@ -191,7 +192,8 @@ func Dump(root string, out io.Writer) error {
 		for _, n := range xattrs(full) {
 			attrs = append(attrs, n+"="+xattr(full, n))
 		}
-		fmt.Fprintf(out, "%q %o %d:%d %d.%09d %s %q\n", filepath.Clean("/"+p), st.Mode, st.Uid, st.Gid, st.Mtim.Sec, st.Mtim.Nsec, what, attrs)
+		fmt.Fprintf(out, "%q %o %d:%d %d.%09d %s %q\n", filepath.Clean("/"+p), st.Mode, st.Uid, st.Gid, st.Mtim.Sec,
+			st.Mtim.Nsec, what, attrs)
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 			return nil
 		}
