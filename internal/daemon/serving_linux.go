@@ -107,9 +107,9 @@ func (s *serving) openEngine(ctx context.Context) error {
 	s.base, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.onEnd(func() { s.cancel(nil) })
 	s.programs = program.New(filepath.Join(s.opt.Home, "programs"), s.opt.ExecPath)
-	s.onEnd(func() { _ = s.programs.Close() }) // they were read
-	s.lines = newLines(s.base, s.opt.Home, s.mem.gate, s.log)
-	removeLeft(s.opt.Home, s.log) // first: the engine goes on with removals of sandboxes
+	s.onEnd(func() { _ = s.programs.Close() })                // they were read
+	s.lines = newLines(s.base, s.opt.Home, s.mem.gate, s.log) //nolint:contextcheck // connections outlive the call
+	removeLeft(s.opt.Home, s.log)                             // first: the engine goes on with removals of sandboxes
 	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) { return newEngine(ctx, s.engineConfig()) })
 	if s.hung = !inTime; s.hung || err != nil && ctx.Err() != nil {
 		err = fault.New(fault.Unavailable, "stopped while recovering %s; the next start continues", s.opt.Home).Because(err)
@@ -158,7 +158,7 @@ func (s *serving) openDoors(ctx context.Context) (err error) {
 	s.api = httpapi.New(httpapi.Options{
 		Roles:     roles(swept{s.eng, s.lines}),
 		Sockets:   s.lines,
-		MCP:       mcpHandler(s.base, s.in, s.opt.Version, s.log),
+		MCP:       mcpHandler(s.base, s.in, s.opt.Version, s.log), //nolint:contextcheck // sessions outlive the call
 		Tokens:    s.tokens,
 		Previews:  s.previews,
 		Answers:   s.eng,

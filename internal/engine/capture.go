@@ -62,11 +62,11 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	if !e.presented(rec) {
 		return taken{id: rec.Head}, nil
 	}
-	hold, released := s.Capturing(ctx)
+	hold, released := s.Capturing(ctx) // ends once a stop or rm waits for the sandbox
 	defer released()
-	c := &capturing{Engine: e, s: s, rec: rec, n: n, hold: hold, t: taken{id: rec.Head}}
+	c := &capturing{Engine: e, s: s, rec: rec, n: n, t: taken{id: rec.Head}}
 	defer func() {
-		err = c.release(err)
+		err = c.release(hold, err)
 		t = c.t
 		hintRoom(err, "make room on the file system of %s: delete files in the sandbox with "+
 			"coppice exec %s -- rm FILE, or what nobody needs with coppice gc", e.Home, rec.Name)
@@ -75,7 +75,7 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	if err != nil || !there {
 		return t, err
 	}
-	if err := c.freeze(ctx); err != nil {
+	if err := c.freeze(ctx, hold); err != nil {
 		return t, err
 	}
 	id, made, err := e.newLayer()
@@ -84,13 +84,13 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	}
 	defer made() // when the layer has its record
 	c.layer = id
-	if err := c.take(ctx); err != nil {
+	if err := c.take(ctx, hold); err != nil {
 		return t, err
 	}
 	if n.memory {
 		e.imaging.RLock() // until the snapshot has the image
 		defer e.imaging.RUnlock()
-		if err := c.keepMemory(ctx); err != nil {
+		if err := c.keepMemory(ctx, hold); err != nil {
 			return t, errors.Join(err, e.unmade(ctx, c.layer))
 		}
 	}
@@ -104,11 +104,10 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 // capturing is a capture that is under way.
 type capturing struct {
 	*Engine
-	s    *held
-	rec  *meta.Sandbox
-	n    note
-	t    taken           // what has come of it so far
-	hold context.Context // ends once a stop or rm waits for the sandbox
+	s   *held
+	rec *meta.Sandbox
+	n   note
+	t   taken // what has come of it so far
 
 	drv   rootfs.Driver
 	live  rootfs.Live
@@ -144,9 +143,9 @@ func (c *capturing) find(ctx context.Context) (there bool, err error) {
 }
 
 // freeze has the processes stand still, and takes back what a killed init left half done.
-func (c *capturing) freeze(ctx context.Context) error {
+func (c *capturing) freeze(ctx, hold context.Context) error {
 	if b := c.liveBox(c.s); b != nil && !c.n.still {
-		f, err := b.Freeze(c.hold)
+		f, err := b.Freeze(hold)
 		switch {
 		case fault.Is(err, fault.Unavailable):
 			// The keeper has just ended; perhaps it was killed, and init, which
@@ -175,11 +174,11 @@ func (c *capturing) freeze(ctx context.Context) error {
 }
 
 // release lets the processes go on. With note.frozen the caller does, if nothing has failed.
-func (c *capturing) release(failed error) error {
+func (c *capturing) release(hold context.Context, failed error) error {
 	switch {
 	case c.frozen == nil:
 	case !c.n.frozen || failed != nil:
-		return errors.Join(failed, thaw(c.hold, c.frozen))
+		return errors.Join(failed, thaw(hold, c.frozen))
 	default:
 		c.t.frozen = c.frozen
 	}
@@ -217,12 +216,12 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 }
 
 // take makes the layer of what has changed, if it is not too much for that.
-func (c *capturing) take(ctx context.Context) error {
+func (c *capturing) take(ctx, hold context.Context) error {
 	in := c.input(ctx)
 	var err error
 	c.shape.RLock()    // what the present is compared with stays
 	c.s.renames.Lock() // who writes files from outside does not stand still otherwise
-	c.got, err = c.Layers.Capture(c.hold, c.layer, in)
+	c.got, err = c.Layers.Capture(hold, c.layer, in)
 	c.s.renames.Unlock()
 	c.shape.RUnlock()
 	if err != nil {
@@ -237,10 +236,10 @@ func (c *capturing) take(ctx context.Context) error {
 
 // keepMemory keeps what the frozen processes have in memory. They go on before it is stored,
 // unless they are to stay frozen.
-func (c *capturing) keepMemory(ctx context.Context) error {
-	image, err := c.save(c.hold, c.s, c.rec, c.frozen)
+func (c *capturing) keepMemory(ctx, hold context.Context) error {
+	image, err := c.save(hold, c.s, c.rec, c.frozen)
 	if !c.n.frozen && err == nil {
-		err, c.frozen = thaw(c.hold, c.frozen), nil
+		err, c.frozen = thaw(hold, c.frozen), nil
 	}
 	c.t.stood = time.Since(c.since)
 	if err != nil {

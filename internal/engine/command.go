@@ -350,19 +350,20 @@ func (e *Engine) tellEnd(ctx context.Context, rec *meta.Sandbox, c *command, end
 // ended reports whether the keeper may forget the command. If the engine is closed meanwhile, the
 // next daemon finds the command.
 func (e *Engine) await(s *entry, b Box, c *command, ended func(end Ended, err error) (forget bool)) {
-	e.bg.Go(func() error {
+	follow := func() {
 		end, err := b.Wait(e.bgCtx, c.id)
 		if err == nil {
 			e.commands.ends(c, end)
 		}
-		if e.bgCtx.Err() != nil || !ended(end, err) || e.bgCtx.Err() != nil {
-			return nil
+		if e.bgCtx.Err() != nil || !ended(end, err) {
+			return
 		}
-		if err := b.Forget(e.bgCtx, c.id); err != nil && !fault.Is(err, fault.Unavailable) {
+		err = b.Forget(e.bgCtx, c.id)
+		if err != nil && !fault.Is(err, fault.Unavailable) && e.bgCtx.Err() == nil {
 			e.Logger.Warn("the keeper holds a result for longer", "sandbox", s.ID, "err", err)
 		}
-		return nil
-	})
+	}
+	e.bg.Go(func() error { follow(); return nil })
 }
 
 // leave lets the daemon see a command through that runs on without the client that was attached.

@@ -232,8 +232,8 @@ func (s *Server) terminal(sandbox, exec string, readOnly bool, w http.ResponseWr
 	ctx, cancel := s.bounded(context.WithoutCancel(r.Context())) // a hijacked request's own tells nothing
 	defer cancel()
 	t := newTerminal(ctx, conn)
-	exit, err := s.opt.Commands.Exec(s.opt.Base, sandbox,
-		wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}, t) //nolint:contextcheck // a command outlives its request
+	req := wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}
+	exit, err := s.opt.Commands.Exec(s.opt.Base, sandbox, req, t) //nolint:contextcheck // a command outlives its request
 	defer t.end()
 	last := wire.TerminalControl{Exit: &exit}
 	switch {
