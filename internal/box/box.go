@@ -62,7 +62,9 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	if err != nil {
 		return nil, e, err
 	}
-	if err := b.follow(k.pidfd); err != nil {
+	pidfd := k.pidfd
+	k.pidfd = -1 // it is b's
+	if err := b.follow(pidfd); err != nil {
 		return nil, e, err
 	}
 	undone.Release()

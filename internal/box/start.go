@@ -82,7 +82,7 @@ func findHelpers(programs *program.Set, c *plan.Config) (h helpers, err error) {
 type spawned struct {
 	runDir  string
 	process *os.Process
-	pidfd   int
+	pidfd   int      // -1: it belongs to the Box
 	config  *os.File // takes the plan
 	ready   *os.File // gives the outcome
 }
@@ -145,6 +145,9 @@ func (k *spawned) term() error {
 	_ = k.process.Signal(unix.SIGTERM)
 	late := time.AfterFunc(termKeeper, func() { _ = k.process.Kill() })
 	defer late.Stop()
+	if k.pidfd >= 0 {
+		unix.Close(k.pidfd)
+	}
 	_, err := k.process.Wait()
 	_ = cgroup.RemoveLeft(k.runDir, time.Second) // a group that stays is tried again
 	return err
@@ -171,6 +174,9 @@ func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, er
 	}
 	if o.Err != nil {
 		return e, o.Err.Fault()
+	}
+	if ctx.Err() != nil { // the caller has gone, and would not know of the box
+		return e, fault.Wrap(context.Cause(ctx), "start the sandbox")
 	}
 	return o.Enforced, nil
 }

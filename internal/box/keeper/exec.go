@@ -226,6 +226,14 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 	}
 	e := k.order[0]
 	k.order = k.order[1:]
+	if s.PID != 0 && (len(fds) == 1) != e.tty { // init is not to be believed any more
+		k.mu.Unlock()
+		initlink.Message{FDs: fds}.Close()
+		err := fault.New(fault.Unavailable, "init answered with %d terminals to a command", len(fds))
+		e.born <- initlink.Spawned{Err: (*wire.Error)(protocol.FailureOf(err))}
+		k.quit()
+		return
+	}
 	if s.PID != 0 {
 		e.pid = s.PID
 		k.byPID[s.PID] = e

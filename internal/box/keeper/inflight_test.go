@@ -67,6 +67,34 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	<-served
 }
 
+// An init that is taken over may answer anything. A terminal that is missing, or that was not asked
+// for, ends its box.
+func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
+	t.Parallel()
+	for _, tty := range []bool{false, true} {
+		k, far := halfKeeper(t)
+		served := make(chan struct{})
+		go func() { k.serve(); close(served) }()
+		go func() {
+			var fds []int
+			m, err := far.Recv()
+			if err == nil && !tty {
+				fds = m.FDs[:1]
+			}
+			if err == nil {
+				err = far.Send(initlink.MsgSpawned, initlink.Spawned{PID: 7}, fds...)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}, TTY: tty}); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("with a terminal %v: %v", tty, err)
+		}
+		<-served
+	}
+}
+
 // fillFlight brings as many descriptors into flight as this process may open, until drain.
 func fillFlight(t *testing.T) (drain func()) {
 	t.Helper()
