@@ -293,6 +293,8 @@ func (d disturbance) documented(call string) string {
 		slices.Contains([]int{unix.SYS_OPENAT2, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR}, d.step.Call) &&
 		lacks(unix.ENOENT):
 		return "what of /proc and /sys there is not"
+	case d.step.Call == unix.SYS_READLINKAT && strings.Contains(call, `"self"`) && lacks(unix.ENOENT):
+		return "a /proc of the pid namespace"
 	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) &&
 		d.step.Role == "coppice-init" && lacks(unix.EPERM):
 		return "a procfs of its own"

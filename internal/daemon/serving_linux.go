@@ -231,9 +231,10 @@ func (s *serving) wait(ctx context.Context) error {
 // shut ends what was served and closes the engine. err is what wait returned.
 func (s *serving) shut(ctx context.Context, err error) error {
 	s.home.unlisten()
+	idle := err == nil && ctx.Err() == nil // stop ends ctx
 	s.stop()
-	if err == nil && ctx.Err() == nil {
-		// Idle. Who connected before the socket's name was gone is still served.
+	if idle {
+		// Who connected before the socket's name was gone is still served.
 		s.home.acceptLast()
 	}
 	s.cancel(fault.New(fault.Unavailable, "the daemon stops"))

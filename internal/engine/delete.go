@@ -199,7 +199,9 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 	return fault.Wrap(err, "remove the ledger of sandbox %s", name)
 }
 
-func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
+// removeOne removes a sandbox; with force, its processes end with it. It does nothing unless all of
+// still are true of the sandbox when nobody else works on it any more.
+func (e *Engine) removeOne(ctx context.Context, name string, force bool, still ...func(*meta.Sandbox) bool) error {
 	acquire := e.acquire
 	if force {
 		acquire = func(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
@@ -211,6 +213,11 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	defer s.unlock(e)
+	for _, is := range still {
+		if !is(&rec) {
+			return nil
+		}
+	}
 	if s.run != nil {
 		s.run.stopped = true
 	}

@@ -109,13 +109,14 @@ func (e *Engine) expireAll(ctx context.Context) {
 // the newest that is tagged, and keeps what its tags name.
 func (e *Engine) expire(ctx context.Context, id timeline.SandboxID) error {
 	rec, h, err := e.find(ctx, string(id))
-	if err != nil || rec.Expires == nil || rec.Expires.After(e.Now()) {
-		return err // it was given more
+	if err != nil || !expired(&rec, e.Now()) {
+		return err
 	}
 	tagged, ok := newestTagged(h)
 	if !ok {
 		e.Logger.Info("a sandbox has expired", "sandbox", rec.Name)
-		return e.removeOne(ctx, string(id), true)
+		// It may be given more while others work on it.
+		return e.removeOne(ctx, string(id), true, func(r *meta.Sandbox) bool { return expired(r, e.Now()) })
 	}
 	if _, err := e.Stop(ctx, string(id)); err != nil {
 		return err
@@ -127,11 +128,19 @@ func (e *Engine) expire(ctx context.Context, id timeline.SandboxID) error {
 		return err
 	}
 	return e.DB.UpdateSandbox(ctx, id, func(r *meta.Sandbox) error {
+		if !expired(r, e.Now()) { // it was given more
+			return nil
+		}
 		r.Notices = append(r.Notices,
 			fmt.Sprintf("it expired at %s: what its tags name was kept", r.Expires.Format(time.RFC3339)))
 		r.Expires, r.Redo = nil, nil
 		return nil
 	})
+}
+
+// expired reports whether the time of a sandbox has come.
+func expired(rec *meta.Sandbox, now time.Time) bool {
+	return rec.Expires != nil && !rec.Expires.After(now)
 }
 
 // newestTagged is the newest snapshot with a tag.
@@ -149,7 +158,7 @@ func (e *Engine) dropUntagged(ctx context.Context, id timeline.SandboxID) error 
 	e.thinning.Lock()
 	defer e.thinning.Unlock()
 	rec, h, err := e.find(ctx, string(id))
-	if err != nil {
+	if err != nil || !expired(&rec, e.Now()) {
 		return err
 	}
 	held, err := e.DB.Held(ctx, id)

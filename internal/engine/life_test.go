@@ -4,12 +4,14 @@ package engine
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
 )
 
 func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
@@ -38,7 +40,7 @@ func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
 	create("short", 100)
 	eventually("it lives on", gone("short"))
 
-	create("spared", 300)
+	create("spared", time.Hour.Milliseconds())
 	never := int64(0)
 	if sb, err := h.SetLife(ctx, "spared", wire.LifeRequest{TTLMS: &never}); err != nil || sb.Expires != nil {
 		t.Errorf("%+v, %v", sb, err)
@@ -62,6 +64,40 @@ func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
 		if _, err := h.SetLife(ctx, "spared", wire.LifeRequest{TTLMS: &ms}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%d ms: %v", ms, err)
 		}
+	}
+}
+
+// A sandbox that is given more time while its removal waits for others stays.
+func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	s, rec, err := h.acquire(t.Context(), "a", "changing its life")
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := func(until *time.Time) {
+		t.Helper()
+		err := h.DB.UpdateSandbox(t.Context(), rec.ID, func(r *meta.Sandbox) error { r.Expires = until; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := h.Now().Add(-time.Second)
+	live(&past)
+	expired := make(chan error, 1)
+	go func() { expired <- h.expire(t.Context(), rec.ID) }()
+	for waits := false; !waits; runtime.Gosched() { // it cancels starts until it has the lock
+		ctx, done := s.Starting(t.Context())
+		waits = ctx.Err() != nil
+		done()
+	}
+	live(nil)
+	s.unlock(h.Engine)
+	if err := <-expired; err != nil {
+		t.Error(err)
+	}
+	if _, err := h.DB.Sandbox(t.Context(), "a"); err != nil {
+		t.Errorf("it was given more time: %v", err)
 	}
 }
 
