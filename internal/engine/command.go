@@ -90,16 +90,16 @@ type commandKey struct {
 
 func (c *command) key() commandKey { return commandKey{c.sandbox, c.id} }
 
-// add opens a command, and returns it; or the one that is open under its id already, which a
-// daemon before this one had begun.
-func (cs *commands) add(c *command) *command {
+// add opens a command. If one is open under its id already, which a daemon before this one began
+// to start, it takes over what is recorded of that.
+func (cs *commands) add(c *command) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if is := cs.open[c.key()]; is != nil {
-		return is
+	if was := cs.open[c.key()]; was != nil {
+		c.at, c.before, c.found = was.at, was.before, was.found
+		c.state, c.seq, c.denials = was.state, was.seq, was.denials
 	}
 	cs.open[c.key()] = c
-	return c
 }
 
 // replace opens a command in the place of what was open under its id.

@@ -145,8 +145,9 @@ func (e *Engine) open(
 	if req.Attach != "" {
 		c = e.foundAgain(rec.ID, req.Attach, time.Time{})
 	} else {
-		c = e.commands.add(newCommand(rec.ID, req.ID, e.Now(), rec.Head))
+		c = newCommand(rec.ID, req.ID, e.Now(), rec.Head)
 		c.req = req
+		e.commands.add(c)
 	}
 	var b Box
 	tell, err := e.beginning(ctx, rec, req, besides)

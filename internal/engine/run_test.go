@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,8 +18,10 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
 	for name, prepare := range map[string]func(h *home, b *fakeBox){
-		"before its box was started": func(_ *home, b *fakeBox) { close(b.gone) },
-		"before it was asked for":    func(*home, *fakeBox) {},
+		"before its box was started":               func(_ *home, b *fakeBox) { close(b.gone) },
+		"before it was asked for":                  func(*home, *fakeBox) {},
+		"before its box was started, and recorded": func(_ *home, b *fakeBox) { close(b.gone) },
+		"before it was asked for, and recorded":    func(*home, *fakeBox) {},
 		"before it was noted": func(_ *home, b *fakeBox) {
 			_, _ = b.keep(wire.ExecRequest{ID: id})
 		},
@@ -46,6 +49,13 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if strings.HasSuffix(name, "recorded") {
+				h.commands.add(newCommand(rec.ID, id, time.Now(), rec.Head))
+				began := h.execRecord(ctx, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})
+				if err := h.record(ctx, &rec, began); err != nil {
+					t.Fatal(err)
+				}
+			}
 			h.close()
 			prepare(h, b)
 			h.open()
@@ -70,6 +80,9 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 				if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
 					t.Fatalf("its end is not recorded: %+v, %v", st.Run, err)
 				}
+			}
+			if h.isOpen(t, "a", id) {
+				t.Error("its end is still to be recorded")
 			}
 			if st.Run.Exit.Code != 0 || st.Run.Exec != id || b.starts != 1 {
 				t.Errorf("%+v after %d starts", st.Run.Exit, b.starts)
