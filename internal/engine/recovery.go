@@ -30,6 +30,8 @@ var errUnanswered = errors.New("its keeper does not answer")
 const attachesAtOnce = 16
 
 // run takes up all sandboxes. What goes wrong with one is logged: the others are not to wait for that.
+// What their journals told while no daemon ran becomes records in the background: there may be many,
+// and each operation that needs these records makes its own.
 func (e recovery) run(ctx context.Context) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
@@ -43,6 +45,7 @@ func (e recovery) run(ctx context.Context) error {
 			e.Logger.Error("what runs in a sandbox is not followed", "sandbox", recs[i].Name, "err", err)
 		}
 	}
+	e.bg.Go(func() error { e.journals(e.bgCtx, recs); return nil })
 	return nil
 }
 
@@ -106,11 +109,20 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 
 // ended records what a keeper that has ended had not told a daemon.
 func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
-	if e.hasJournal(rec.ID) {
-		e.tellNet(ctx, e.entry(rec.ID))
-	}
 	e.leftPrograms(ctx, rec.ID)
 	e.noteHalt(ctx, rec)
+}
+
+// journals records what is told in the journals of sandboxes and not recorded yet.
+func (e recovery) journals(ctx context.Context, recs []meta.Sandbox) {
+	for i := range recs {
+		if ctx.Err() != nil {
+			return
+		}
+		if e.hasJournal(recs[i].ID) {
+			e.tellNet(ctx, e.entry(recs[i].ID))
+		}
+	}
 }
 
 // box follows a box that lives on, and the commands of the sandbox. b is nil if its box has
