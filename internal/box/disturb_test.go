@@ -293,7 +293,11 @@ func (d disturbance) documented(call string) string {
 		slices.Contains([]int{unix.SYS_OPENAT2, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR}, d.step.Call) &&
 		lacks(unix.ENOENT):
 		return "what of /proc and /sys there is not"
-	case d.step.Call == unix.SYS_READLINKAT && strings.Contains(call, `"self"`) && lacks(unix.ENOENT):
+	// See notify.OwnsProc.
+	case d.step.Role == "coppice-init" && d.step.Call == unix.SYS_OPENAT && strings.Contains(call, `"/proc"`) &&
+		lacks(unix.ENOENT, unix.ENOTDIR, unix.ELOOP),
+		d.step.Role == "coppice-init" && d.step.Call == unix.SYS_READLINKAT && strings.Contains(call, `"self"`) &&
+			lacks(unix.ENOENT):
 		return "a /proc of the pid namespace"
 	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) &&
 		d.step.Role == "coppice-init" && lacks(unix.EPERM):
