@@ -75,7 +75,9 @@ func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
 		k, far := halfKeeper(t)
 		served := make(chan struct{})
 		go func() { k.serve(); close(served) }()
+		answered := make(chan struct{})
 		go func() {
+			defer close(answered)
 			var fds []int
 			m, err := far.Recv()
 			if err == nil && !tty {
@@ -91,6 +93,7 @@ func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
 		if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}, TTY: tty}); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("with a terminal %v: %v", tty, err)
 		}
+		<-answered
 		<-served
 	}
 }
