@@ -12,8 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// secretValue has no part that could be one of a digest by chance.
-const secretValue = "correct-horse-battery-staple-Zq8+Vx~T"
+// secretValue has no part of five characters that a digest, a signature or an id may have by chance:
+// each has one that base64 has not.
+const secretValue = "cor~rect!hor~se-b!att~ery!sta~ple~Zq8!Vx~T"
 
 // record gives what a keeper records of output that keeps so much of it, and so much more
 // before the end.
