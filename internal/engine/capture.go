@@ -88,9 +88,9 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 		return t, err
 	}
 	if n.memory {
-		e.imaging.RLock() // until the snapshot has the image
-		defer e.imaging.RUnlock()
-		if err := c.keepMemory(ctx, hold); err != nil {
+		known, err := c.keepMemory(ctx, hold)
+		defer known()
+		if err != nil {
 			return t, errors.Join(err, e.unmade(ctx, c.layer))
 		}
 	}
@@ -235,8 +235,8 @@ func (c *capturing) take(ctx, hold context.Context) error {
 }
 
 // keepMemory keeps what the frozen processes have in memory. They go on before it is stored,
-// unless they are to stay frozen.
-func (c *capturing) keepMemory(ctx, hold context.Context) error {
+// unless they are to stay frozen. The image is not dropped before known is called.
+func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err error) {
 	image, err := c.save(hold, c.s, c.rec, c.frozen)
 	if !c.n.frozen && err == nil {
 		err, c.frozen = thaw(hold, c.frozen), nil
@@ -246,10 +246,11 @@ func (c *capturing) keepMemory(ctx, hold context.Context) error {
 		if image.init != nil {
 			image.init.Close()
 		}
-		return err
+		return func() {}, err
 	}
+	c.imaging.RLock()
 	c.t.memory, err = c.keepImage(ctx, c.rec, image)
-	return err
+	return c.imaging.RUnlock, err
 }
 
 // name gives the snapshot its message, and notes what changed.

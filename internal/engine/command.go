@@ -32,7 +32,6 @@ type command struct {
 	at      time.Time           // when it began; zero: not known
 	before  timeline.SnapshotID // HEAD then; "": not known
 	found   bool                // an earlier daemon began it
-	resumed bool                // it goes on from a memory image; what began before under its id is another one
 
 	req   wire.ExecRequest // what it was started with, as far as is known
 	run   wire.Run         // the same of a supervised command
@@ -97,7 +96,7 @@ func (cs *commands) add(c *command) {
 	defer cs.mu.Unlock()
 	if was := cs.open[c.key()]; was != nil {
 		c.at, c.before, c.found = was.at, was.before, was.found
-		c.state, c.seq, c.denials = was.state, was.seq, was.denials
+		c.state, c.seq, c.denials = min(was.state, stateRunning), was.seq, was.denials
 	}
 	cs.open[c.key()] = c
 }
@@ -130,6 +129,15 @@ func (cs *commands) in(id timeline.SandboxID) (all []*command) {
 	}
 	slices.SortFunc(all, func(a, b *command) int { return a.at.Compare(b.at) })
 	return all
+}
+
+// starts notes when a command was started, its box being there.
+func (cs *commands) starts(c *command, at time.Time) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if !c.found {
+		c.at = at
+	}
 }
 
 // runs notes that the record seq tells the beginning of a command.
@@ -333,6 +341,7 @@ func (e *Engine) takeUp(ctx context.Context, s *held, rec *meta.Sandbox) {
 			e.bg.Go(func() error { e.seeThrough(s.entry, b, c); return nil })
 			continue
 		}
+		e.tellDenials(ctx, s.entry) // what was denied while no daemon ran counts to it
 		end := killed("the sandbox's processes ended while no daemon ran")
 		e.tellEnd(ctx, rec, c, end, end.Exit)
 	}

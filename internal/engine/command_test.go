@@ -6,8 +6,10 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -194,4 +196,35 @@ func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	}
 	open := h.commands.find(rec.ID, exec) != nil
 	return open
+}
+
+// What was denied while no daemon ran counts to a command that ended meanwhile.
+func TestTakeUp_CountsWhatWasDeniedWithoutADaemon(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	id := h.keptIn(t, "a")
+	box := h.boxNow("a")
+	place := h.journalAt(h.id("a"))
+	h.close()
+	j, err := journal.Open(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		ev := to("one.example")
+		ev.Time = time.Now()
+		if err := j.Append(ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j.Close()
+	if err := box.Stop(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
+	h.ends("a", id)
+	if x := h.exits(t, "a")[id]; x.Denials != 3 {
+		t.Errorf("%d denials, want 3", x.Denials)
+	}
 }

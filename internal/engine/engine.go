@@ -475,7 +475,7 @@ func (e *Engine) Busy() bool {
 		if h == nil {
 			return true
 		}
-		live := e.liveBox(h) != nil
+		live := e.liveBox(h) != nil || h.doubt != nil
 		h.unlock(e)
 		if live {
 			return true

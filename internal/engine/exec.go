@@ -173,6 +173,9 @@ func (e *Engine) open(
 		e.takeBack(ctx, c, told, err)
 		return nil, nil, nil, err
 	}
+	if req.Attach == "" {
+		e.commands.starts(c, e.Now())
+	}
 	return c, session, told, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
 // watched counts the reads of a connection that are under way.
@@ -153,5 +154,16 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 	}
 	if b.freezes != before+1 {
 		t.Error("what may run was not stopped")
+	}
+}
+
+// A command takes as long as it runs, however long its box took to start.
+func TestExec_DurationIsWithoutTheStartOfTheBox(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.boxes.begun = func(context.Context) error { time.Sleep(3 * time.Second); return nil }
+	h.run("a", "true")
+	if d := time.Duration(last[*format.Exit](h, h.id("a")).DurationNanos); d >= 3*time.Second {
+		t.Errorf("true took %s", d)
 	}
 }

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,11 +61,13 @@ type fakeBoxes struct {
 }
 
 type fakeBox struct {
-	boxes *fakeBoxes
-	hangs atomic.Bool // it does not answer to Attach
-	root  string
-	gone  chan struct{}
-	once  sync.Once
+	boxes  *fakeBoxes
+	hangs  atomic.Bool   // it does not answer to Attach
+	mute   chan struct{} // Execs waits for it
+	thawed atomic.Int32
+	root   string
+	gone   chan struct{}
+	once   sync.Once
 
 	alone    bool           // what commands end with
 	suspects layer.Suspects // what freezes find
@@ -116,6 +119,9 @@ func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, erro
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
+	}
+	if b.root == "" {
+		b.root = c.Spec.Overlays[0].Upper
 	}
 	f.boxes[c.RunDir] = b
 	return b, Enforced{Tier: c.Tier, Protections: slices.Clone(f.holds), Found: slices.Clone(f.found)}, nil
@@ -340,7 +346,14 @@ func (b *fakeBox) Input(_ context.Context, _ string, r io.Reader, _ bool) error 
 }
 
 // Execs lists what was started with Keep, by the order of its ids.
-func (b *fakeBox) Execs(context.Context) ([]wire.ExecInfo, error) {
+func (b *fakeBox) Execs(ctx context.Context) ([]wire.ExecInfo, error) {
+	if b.mute != nil {
+		select {
+		case <-b.mute:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []wire.ExecInfo
@@ -355,7 +368,7 @@ type fakeFrozen struct{ b *fakeBox }
 func (f fakeFrozen) Procs() int               { return f.b.procs }
 func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
-func (fakeFrozen) Thaw() error                { return nil }
+func (f fakeFrozen) Thaw() error              { f.b.thawed.Add(1); return nil }
 func (fakeFrozen) Drop()                      {}
 
 // Save writes an image of two pages, of which one says how many freezes there were. Its init
@@ -484,6 +497,7 @@ type home struct {
 	kernel string           // what memory images depend on
 	build  string           // and those without their init
 	speaks int              // the protocol, of which older ones but 0 are understood
+	driver string
 	*Engine
 	*audit.Reader      // of the engine
 	*events.Bus        // of the engine
@@ -534,8 +548,8 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Push(layers.Close)
-	drv, err := rootfs.New("copy",
-		rootfs.Deps{Home: h.dir, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
+	drv, err := rootfs.New(cmp.Or(h.driver, "copy"),
+		rootfs.Deps{Home: h.dir, Root: true, Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {
 			return layers.Materialise(ctx, layers.View(st), dst)
 		}})
 	if err != nil {

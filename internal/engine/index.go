@@ -35,25 +35,24 @@ func (e *Engine) saveIndex(path string, ix *layer.Index) error {
 func (e *Engine) presentIndex(s *held, rec *meta.Sandbox) *layer.Index {
 	if s.index == nil && !s.read {
 		s.read = true
-		if err := e.loadIndex(s, rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		ix, err := loadIndex(e.indexPath(s.ID, rec.Head))
+		switch {
+		case err == nil:
+			s.index, s.of = ix, rec.Head
+		case !errors.Is(err, fs.ErrNotExist):
 			e.Logger.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
 		}
 	}
 	return s.index
 }
 
-func (e *Engine) loadIndex(s *held, rec *meta.Sandbox) error {
-	f, err := os.Open(e.indexPath(s.ID, rec.Head))
+func loadIndex(path string) (*layer.Index, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
-	ix, err := layer.ReadIndex(f)
-	if err != nil {
-		return err
-	}
-	s.index, s.of = ix, rec.Head
-	return nil
+	return layer.ReadIndex(f)
 }
 
 // dropIndex removes the index of a snapshot that is no longer HEAD.

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -216,7 +217,9 @@ func (e *Engine) resumeKept(ctx context.Context, s *held, rec *meta.Sandbox) {
 	if b == nil {
 		return
 	}
-	all, err := b.Execs(ctx)
+	soon, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
+	defer cancel()
+	all, err := b.Execs(soon)
 	if err != nil {
 		e.Logger.Warn("commands of an earlier daemon are not followed", "sandbox", rec.Name, "err", err)
 		return

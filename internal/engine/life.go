@@ -118,8 +118,11 @@ func (e *Engine) expire(ctx context.Context, id timeline.SandboxID) error {
 		// It may be given more while others work on it.
 		return e.removeOne(ctx, string(id), true, func(r *meta.Sandbox) bool { return expired(r, e.Now()) })
 	}
-	if _, err := e.Stop(ctx, string(id)); err != nil {
+	if _, err := e.stopIf(ctx, string(id), func(r *meta.Sandbox) bool { return expired(r, e.Now()) }); err != nil {
 		return err
+	}
+	if rec, err = e.DB.Sandbox(ctx, string(id)); err != nil || !expired(&rec, e.Now()) {
+		return err // it was given more time
 	}
 	if _, err := e.Checkout(ctx, string(id), wire.CheckoutRequest{Node: string(tagged)}); err != nil {
 		return err

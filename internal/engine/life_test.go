@@ -184,3 +184,42 @@ func TestAConflictNamesItsHolder(t *testing.T) {
 		t.Errorf("a reader waits too: %v", err)
 	}
 }
+
+// As TestExpire_LooksAgainOnceItsTurnHasCome, of a sandbox with a tag.
+func TestExpire_LeavesATaggedSandboxThatIsGivenMore(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	if _, err := h.SetTag(ctx, "a", "base", "HEAD"); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "write", "f", "1")
+	s, rec, err := h.acquire(t.Context(), "a", "changing its life")
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := func(until *time.Time) {
+		t.Helper()
+		err := h.DB.UpdateSandbox(t.Context(), rec.ID, func(r *meta.Sandbox) error { r.Expires = until; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := h.Now().Add(-time.Second)
+	live(&past)
+	expired := make(chan error, 1)
+	go func() { expired <- h.expire(t.Context(), rec.ID) }()
+	for waits := false; !waits; runtime.Gosched() {
+		ctx, done := s.Starting(t.Context())
+		waits = ctx.Err() != nil
+		done()
+	}
+	live(nil)
+	s.unlock(h.Engine)
+	if err := <-expired; err != nil {
+		t.Error(err)
+	}
+	now, err := h.DB.Sandbox(t.Context(), "a")
+	if err != nil || now.Head != rec.Head {
+		t.Errorf("it was given more time, and is at %s instead of %s, %v", now.Head, rec.Head, err)
+	}
+}

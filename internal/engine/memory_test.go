@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -385,5 +386,28 @@ func TestMemoryWithoutItsInit(t *testing.T) {
 	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) ||
 		!strings.Contains(err.Error(), `init is in the image and was not kept with it, was "b" when`) {
 		t.Errorf("under another: %v", err)
+	}
+}
+
+// Processes do not stand still while memory images are dropped.
+func TestCommitMemory_FreezesNoLongerWhileImagesAreDropped(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.inGvisor(t, "a")
+	b := h.boxNow("a")
+	h.imaging.Lock()
+	done := make(chan error, 1)
+	go func() { _, err := h.CommitMemory(ctx, "a", "m"); done <- err }()
+	ok := false
+	for deadline := time.Now().Add(time.Minute); !ok &&
+		time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		ok = b.thawed.Load() > 0
+	}
+	if !ok {
+		t.Error("the processes stand still for as long as images are dropped")
+	}
+	h.imaging.Unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -57,12 +57,20 @@ func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
 
 // Stop ends all processes of a sandbox and captures what they left.
 func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
+	return e.stopIf(ctx, name, func(*meta.Sandbox) bool { return true })
+}
+
+// stopIf is Stop, unless still is false of the sandbox when nobody else works on it any more.
+func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandbox) bool) (wire.StopResult, error) {
 	s, rec, err := e.acquireToEnd(ctx, e.acquire, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
 	if err != nil {
 		return wire.StopResult{}, err
 	}
 	defer s.unlock(e)
 	var res wire.StopResult
+	if !still(&rec) {
+		return res, nil
+	}
 	if b := e.liveBox(s); b != nil {
 		if res.Stopped, err = procsInTime(ctx, b); err != nil {
 			e.Logger.Warn("the processes that a stop ends could not be counted", "err", err)

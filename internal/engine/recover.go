@@ -192,6 +192,9 @@ func (e *Engine) sweep(ctx context.Context) error {
 			}
 			continue
 		}
+		if err := sweepIndexes(e.FS, e.indexPath(rec.ID, rec.Head)); err != nil {
+			return err
+		}
 		if err := e.sweepGenerations(ctx, rec); err != nil {
 			return err
 		}
@@ -232,4 +235,20 @@ func (e *Engine) discard(ctx context.Context, dir string) error {
 		e.Logger.Warn("cannot remove a leftover; it takes space until gc can", "dir", dir, "err", err)
 	}
 	return ctx.Err()
+}
+
+// sweepIndexes removes the indexes in a sandbox's directory but that of HEAD: a daemon was killed before
+// it came to that. A later generation on the same snapshot is not to be compared with them.
+func sweepIndexes(fsys vfs.FS, head string) error {
+	dir, keep := filepath.Split(head)
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, f := range files {
+		if name := f.Name(); strings.HasPrefix(name, "index.") && name != keep {
+			err = errors.Join(err, vfs.Remove(fsys, filepath.Join(dir, name)))
+		}
+	}
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -323,5 +324,44 @@ func TestLostDatabaseKeepsTheLayers(t *testing.T) {
 	}
 	if left, err := layers.List(ctx); err != nil || len(left) == 0 {
 		t.Errorf("the layers are gone: %v, %v", left, err)
+	}
+}
+
+// A daemon is killed in an undo, between the new HEAD and the removal of the old one's index.
+func TestRecover_RemovesTheIndexOfAnEarlierGeneration(t *testing.T) {
+	h := newHome(t)
+	h.close()
+	h.driver = "overlay"
+	h.open()
+	h.onDir("a")
+	h.run("a", "write", "f", "1")
+	files, _ := filepath.Glob(filepath.Join(h.dir, "sandboxes", "*", "index.*"))
+	if len(files) != 1 {
+		t.Fatal(files)
+	}
+	old, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Undo(ctx, "a", wire.UndoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	if err := os.WriteFile(files[0], old, 0o600); err != nil { // the kill -9 was before dropIndex
+		t.Fatal(err)
+	}
+	h.open()
+	if _, err := h.Redo(ctx, "a", wire.RedoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	h.run("a", "true")
+	h.close()
+	h.open()
+	h.run("a", "write", "g", "2")
+	all := h.told(h.id("a"), format.KindExit)
+	for _, c := range all[len(all)-1].Body.(*format.Exit).Changes {
+		if c.Change == "removed" {
+			t.Errorf("the snapshot of a command that wrote g says that %s is %s", c.Path, c.Change)
+		}
 	}
 }

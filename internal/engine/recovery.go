@@ -42,7 +42,8 @@ func (e recovery) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.Logger.Error("what runs in a sandbox is not followed", "sandbox", recs[i].Name, "err", err)
+			e.Logger.Error("what runs in a sandbox is not followed yet", "sandbox", recs[i].Name, "err", err)
+			e.bg.Go(func() error { e.retry(e.bgCtx, recs[i].ID); return nil })
 		}
 	}
 	e.bg.Go(func() error { e.journals(e.bgCtx, recs); return nil })
@@ -75,6 +76,13 @@ func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached
 
 func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 	b, err := e.Boxes.Attach(ctx, e.runDir(id))
+	if err == nil { // the keeper answers; does its init?
+		soon, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
+		defer cancel()
+		if _, xerr := b.Execs(soon); xerr != nil && soon.Err() != nil {
+			return attached{doubt: xerr}
+		}
+	}
 	switch {
 	case err == nil:
 		return attached{box: b}
@@ -113,6 +121,25 @@ func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
 	e.noteHalt(ctx, rec)
 }
 
+// retry asks a keeper that did not answer in time until it does, or has ended.
+func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		s, _, err := e.acquire(ctx, string(id), "taking up what runs in it") // which settles the doubt
+		if err == nil {
+			s.unlock(e.Engine)
+			return
+		}
+		if fault.Is(err, fault.NotFound) {
+			return
+		}
+	}
+}
+
 // journals records what is told in the journals of sandboxes and not recorded yet.
 func (e recovery) journals(ctx context.Context, recs []meta.Sandbox) {
 	for i := range recs {
@@ -134,7 +161,10 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, b Box) {
 		e.idleChanged()
 		e.watchPorts(s.ID, b)
 		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
-			if err := b.Release(ctx); err != nil {
+			soon, cancel := context.WithTimeout(ctx, policyPatience)
+			err := b.Release(soon)
+			cancel()
+			if err != nil {
 				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
 			}
 		}

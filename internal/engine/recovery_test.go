@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -82,5 +83,55 @@ func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
 	h.run("a", "write", "f", "2")
 	if h.box("a") != a {
 		t.Error("a has another box")
+	}
+}
+
+// A keeper that was slow as the daemon started is followed once it answers.
+func TestRecovery_FollowsASlowKeeper(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	run, err := h.Run(ctx, "a",
+		wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartNo, Capture: wire.Capture{Off: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := h.boxNow("a")
+	h.close()
+	b.hangs.Store(true)
+	h.open()
+	b.hangs.Store(false)
+	b.mu.Lock()
+	close(b.kept[run.Exec])
+	b.mu.Unlock()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		rec, err := h.DB.Sandbox(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Run.Ended != nil {
+			return
+		}
+	}
+	t.Errorf("nobody notices that its command has ended; busy: %v", h.Busy())
+}
+
+// A keeper whose init does not answer holds up no start of the daemon.
+func TestRecovery_DoesNotWaitForInit(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	h.keptIn(t, "a")
+	b := h.boxNow("a")
+	h.close()
+	b.mute = make(chan struct{})
+	opened := make(chan struct{})
+	go func() { h.open(); close(opened) }()
+	select {
+	case <-opened:
+	case <-time.After(time.Minute):
+		t.Error("the daemon does not start")
+		close(b.mute)
+		<-opened
 	}
 }

@@ -267,7 +267,7 @@ func (e *Engine) adoptCommands(
 			continue
 		}
 		c := newCommand(rec.ID, x.ID, now, rec.Head)
-		c.resumed, c.req = true, wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
+		c.req = wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
 		e.commands.replace(c)
 		tell = append(tell, e.execRecord(ctx, rec, c.req))
 		ids = append(ids, x.ID)

@@ -317,13 +317,16 @@ func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	tell := func(t taken) []testimony {
 		return e.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.id, t), t)
 	}
-	t, err := e.capture(ctx, s, rec,
-		note{cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), with: tell})
+	n := note{cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd})}
+	if !rec.Starting { // else it begins now, under this id
+		n.with = tell
+	}
+	t, err := e.capture(ctx, s, rec, n)
 	if err == nil && !t.told && !rec.Starting {
 		err = e.record(ctx, rec, tell(t)...)
 		t.told = err == nil
 	}
-	if t.told {
+	if t.told && !rec.Starting {
 		e.commands.settle(c)
 	}
 	var session io.Closer

@@ -4,11 +4,14 @@ package engine
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
@@ -148,5 +151,60 @@ func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// As TestACommandThatADaemonWasKilledOverRunsOnce, where something is not captured yet.
+func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
+	const id = "x0123456789"
+	h := newHome(t)
+	h.onDir("a")
+	b := h.box("a")
+	rec, err := h.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := wire.Run{
+		RunRequest: wire.RunRequest{Cmd: []string{"agent"}, Restart: wire.RestartNo, Capture: wire.Capture{Off: true}},
+		Exec:       id, Starts: 1, Started: time.Now()}
+	err = h.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Run, r.Starting = &run, true; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.commands.add(newCommand(rec.ID, id, time.Now(), rec.Head))
+	if err := h.record(ctx, &rec, h.execRecord(ctx, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})); err != nil {
+		t.Fatal(err)
+	}
+	h.close()
+	close(b.gone)
+	if err := os.WriteFile(filepath.Join(b.root, "left"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
+	var end chan struct{}
+	for deadline := time.Now().Add(time.Minute); end == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not run")
+		}
+		b = h.boxNow("a")
+		b.mu.Lock()
+		end = b.kept[id]
+		b.mu.Unlock()
+	}
+	close(end)
+	for st := (wire.StatusResult{}); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
+		if st, err = h.Status(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	for _, r := range h.told(rec.ID, format.KindExec, format.KindExit) {
+		t.Logf("%d %s %+v", r.Seq, r.Kind(), r.Body)
+		if x, ok := r.Body.(*format.Exit); ok && x.Exec == id {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d exits of one command", n)
 	}
 }
