@@ -16,6 +16,20 @@ import (
 
 // confined are the rows for tiers that confine.
 var confined = []check{
+	{"a process that stops all others keeps init from nothing", walled, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo go; while :; do kill -STOP -1; done"}})
+		WaitOutput(t, s, "go")
+		for range 8 { // each may be stopped before it is executed, or after that
+			r := b.Do(t, wire.ExecRequest{Cmd: []string{"true"}, TimeoutMS: 200})
+			if strings.Contains(r.Exit.Message, "was not executed within") {
+				t.Errorf("init waited for a command that was stopped: %+v", r.Exit)
+			}
+		}
+		if _, err := b.Procs(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}},
 	{"everything can be killed but init", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		for range 5 {

@@ -76,7 +76,7 @@ func forkOpenly(c command) (pid int, err error) {
 	if errno != 0 {
 		return 0, errno
 	}
-	failed := askChild(ends[0], execPatience)
+	failed := askChild(ends[0], pid, execPatience)
 	if failed == nil {
 		return pid, nil
 	}
@@ -95,13 +95,28 @@ const execPatience = 30 * time.Second
 var errTooLong = fault.New(fault.Timeout, "it was not executed within %v: the interpreter that it names may be a FIFO",
 	execPatience)
 
+// execLook is how often a child is looked at that has not executed yet. It has the ids of the sandbox's
+// user already, so that any process of that user may stop it: it is killed then, since init would wait.
+const execLook = 50 * time.Millisecond
+
+var errHeld = fault.New(fault.Conflict, "a process of the sandbox stopped it before it was executed")
+
+// isStopped reports whether a child has been stopped by a signal.
+func isStopped(pid int) bool {
+	var info [128]byte // siginfo_t
+	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
+		unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT, 0, 0)
+	return e == 0 && *(*int32)(unsafe.Pointer(&info[16])) != 0
+}
+
 // askChild waits for a child's execve(2), which closes the other end of the pipe, as does the
 // end of the child. An error says why there was none.
-func askChild(end int, patience time.Duration) error {
+func askChild(end, pid int, patience time.Duration) error {
 	until := time.Now().Add(patience)
 	for {
 		left := max(time.Until(until), 0)
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		held := isStopped(pid) // before the poll: a command that was executed may be stopped
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}}, int(min(left, execLook).Milliseconds()))
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -109,6 +124,8 @@ func askChild(end int, patience time.Duration) error {
 			return err
 		case n == 0 && left == 0:
 			return errTooLong
+		case n == 0 && held:
+			return errHeld
 		case n == 0:
 			continue
 		}

@@ -4,6 +4,7 @@ package guest
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestAskChild(t *testing.T) {
 			} else {
 				defer unix.Close(ends[1])
 			}
-			if err := askChild(ends[0], c.bound); !errors.Is(err, c.want) {
+			if err := askChild(ends[0], os.Getpid(), c.bound); !errors.Is(err, c.want) {
 				t.Errorf("%v: want %v", err, c.want)
 			}
 		})

@@ -20,6 +20,10 @@ func (k *keeper) ask(kind initlink.Kind, v any) error { return k.askWith(kind, n
 func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
+	select {
+	case <-k.answers: // nobody has asked for it
+	default:
+	}
 	k.asked.Store(uint32(kind))
 	defer k.asked.Store(0)
 	switch err := k.link.Send(kind, q, fds...); {
@@ -85,10 +89,7 @@ func (k *keeper) patienceFor(kind initlink.Kind) time.Duration {
 func (k *keeper) unknown(m initlink.Message) {
 	var u initlink.Unknown
 	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {
-		select {
-		case k.answers <- m:
-		case <-k.stop:
-		}
+		k.answered(m)
 		return
 	}
 	k.misses.Do(func() { fmt.Fprintf(os.Stderr, "coppice-keeper: init does not know message %q\n", byte(u.Kind)) })

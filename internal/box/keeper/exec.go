@@ -5,6 +5,7 @@ package keeper
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -226,12 +227,15 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 	}
 	e := k.order[0]
 	k.order = k.order[1:]
-	if s.PID != 0 && (len(fds) == 1) != e.tty { // init is not to be believed any more
+	want := 0
+	if e.tty && s.PID != 0 {
+		want = 1
+	}
+	if len(fds) != want { // init is not to be believed any more
+		k.order = slices.Insert(k.order, 0, e) // endExecs answers
 		k.mu.Unlock()
 		initlink.Message{FDs: fds}.Close()
-		err := fault.New(fault.Unavailable, "init answered with %d terminals to a command", len(fds))
-		e.born <- initlink.Spawned{Err: (*wire.Error)(protocol.FailureOf(err))}
-		k.quit()
+		k.halt(fmt.Sprintf("its init answered with %d descriptors, not %d", len(fds), want))
 		return
 	}
 	if s.PID != 0 {
@@ -253,8 +257,12 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 // notSpawned answers for init, which was not asked to start a command.
 func (k *keeper) notSpawned(e *execution, err error) {
 	k.mu.Lock()
+	asked := slices.Contains(k.order, e)
 	k.order = slices.DeleteFunc(k.order, func(o *execution) bool { return o == e })
 	k.mu.Unlock()
+	if !asked { // init answered without having been asked, or the box has ended
+		return
+	}
 	f := protocol.FailureOf(fault.OfHost(fault.Wrap(err, "give the command its pipes")))
 	e.born <- initlink.Spawned{Err: (*wire.Error)(f)}
 }

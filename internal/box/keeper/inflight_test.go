@@ -90,8 +90,9 @@ func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}, TTY: tty}); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("with a terminal %v: %v", tty, err)
+		e, err := k.start(wire.ExecRequest{Cmd: []string{"true"}, TTY: tty})
+		if err != nil || !strings.Contains(e.exit.Message, "its init answered with") {
+			t.Errorf("with a terminal %v: %+v, %v", tty, e, err)
 		}
 		<-answered
 		<-served

@@ -182,7 +182,9 @@ func (k *keeper) forgetInit() {
 	}
 	if k.link != nil {
 		k.link.Close()
-		k.link = nil
+		if len(k.execs) == 0 { // else what was adopted may still send, in vain
+			k.link = nil
+		}
 	}
 	if k.exe != nil {
 		k.exe.Close()

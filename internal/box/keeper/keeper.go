@@ -166,7 +166,7 @@ func blankKeeper(c plan.Config) *keeper {
 		startPatience: limit.StartSeconds * time.Second,
 		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
 		answerPatience: limit.InitAnswerSeconds * time.Second, savePatience: limit.SaveSeconds * time.Second,
-		freezing: make(chan struct{}, 1), answers: make(chan initlink.Message),
+		freezing: make(chan struct{}, 1), answers: make(chan initlink.Message, 1),
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
 	}

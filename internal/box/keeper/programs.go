@@ -106,7 +106,10 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	if later == nil {
 		return p, nil
 	}
-	if k.enforced.State("programs") != plan.On {
+	k.mu.Lock()
+	recorded := k.enforced.State("programs") == plan.On
+	k.mu.Unlock()
+	if !recorded {
 		return p, fault.New(fault.Unsupported, "the programs of this sandbox are not recorded").
 			WithHint("see why: coppice status NAME; they are in the tiers supervised and gvisor, unless the policy has " +
 				"programs: none")

@@ -74,10 +74,17 @@ func (k *keeper) receive() {
 				return
 			}
 		default:
-			select {
-			case k.answers <- m:
-			case <-k.stop:
-			}
+			k.answered(m)
 		}
+	}
+}
+
+// answered passes on what may be the answer to the question of askWith, which takes the first; what
+// nobody waits for is dropped, so that an init that answers unasked holds nothing up.
+func (k *keeper) answered(m initlink.Message) {
+	select {
+	case k.answers <- m: // it has room for one
+	default:
+		m.Close()
 	}
 }

@@ -113,10 +113,18 @@ func (b *building) awaitReady(ctx context.Context) error {
 	k := b.k
 	var r initlink.Ready
 	m, err := k.link.Recv()
-	for ; err == nil && m.Kind == initlink.MsgAdopt; m, err = k.link.Recv() {
+	for left := mostAdopted; err == nil && m.Kind == initlink.MsgAdopt; m, err = k.link.Recv() {
+		if left -= len(m.Payload); left < 0 {
+			m.Close()
+			return fault.New(fault.TooLarge, "the commands that go on take more than %d bytes to describe", mostAdopted)
+		}
 		if err := k.adopt(m); err != nil {
 			return err
 		}
+	}
+	if err == nil && m.Kind != initlink.MsgReady {
+		m.Close()
+		return fault.New(fault.Unavailable, "init sent message %q while it started", byte(m.Kind))
 	}
 	if errors.Is(err, io.EOF) {
 		return fault.New(fault.Unavailable, "init ended while it started").
@@ -142,15 +150,26 @@ func (b *building) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// enforcedBy returns what is enforced: the plan, but for what init found to be weaker.
+// mostAdopted bounds what a sandbox that is resumed from memory says of its commands, in bytes.
+const mostAdopted = 16 << 20
+
+// enforcedBy returns what is enforced: the plan, but for what init found to be weaker. In a sandbox
+// that is resumed from memory programs of the user run already, which may answer for init: they can
+// have nothing look stronger, and what the home remembers of the host is not theirs to say.
 func (b *building) enforcedBy(r initlink.Ready) plan.Enforced {
 	e := b.enforced
 	for _, w := range r.Weak {
-		e.Items = slices.DeleteFunc(e.Items, func(i plan.Item) bool { return i.Name == w.Name })
+		if w.State == plan.On {
+			continue
+		}
+		e.Items = append(slices.DeleteFunc(slices.Clone(e.Items), func(i plan.Item) bool { return i.Name == w.Name }), w)
 	}
-	e.Items = append(e.Items, r.Weak...)
+	known := e
+	if b.config.Image != "" {
+		known = b.enforced
+	}
 	e = e.Bounded()
-	e.Found = append(b.found, e.Findings(b.facts)...)
+	e.Found = append(b.found, known.Findings(b.facts)...)
 	return e
 }
 
