@@ -192,9 +192,6 @@ func (e *Engine) sweep(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := sweepIndexes(e.FS, e.indexPath(rec.ID, rec.Head)); err != nil {
-			return err
-		}
 		if err := e.sweepGenerations(ctx, rec); err != nil {
 			return err
 		}
