@@ -13,7 +13,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -212,23 +211,12 @@ func (e *Engine) findKept(ctx context.Context, name, id string) (*command, *entr
 }
 
 // resumeKept takes up the kept commands that an earlier daemon left.
-func (e *Engine) resumeKept(ctx context.Context, s *held, rec *meta.Sandbox) {
-	b := e.liveBox(s)
-	if b == nil {
-		return
-	}
-	soon, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
-	defer cancel()
-	all, err := b.Execs(soon)
-	if err != nil {
-		e.Logger.Warn("commands of an earlier daemon are not followed", "sandbox", rec.Name, "err", err)
-		return
-	}
-	for _, x := range all {
+func (e *Engine) resumeKept(s *held, rec *meta.Sandbox, a attached) {
+	for _, x := range a.execs {
 		if x.Kept && (rec.Run == nil || x.ID != rec.Run.Exec) {
 			c := e.foundAgain(s.ID, x.ID, x.Started)
 			c.req = wire.ExecRequest{Cmd: x.Cmd}
-			e.keep(s, b, c)
+			e.keep(s, a.box, c)
 		}
 	}
 }

@@ -67,10 +67,10 @@ func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
 	}
 }
 
-// A sandbox that is given more time while its removal waits for others stays.
-func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
-	h := newHome(t)
-	h.onDir("a")
+// extendsWhileItExpires gives sandbox a more time while its expiry waits for the sandbox's lock, and
+// returns its record of before.
+func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
+	t.Helper()
 	s, rec, err := h.acquire(t.Context(), "a", "changing its life")
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +96,14 @@ func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
 	if err := <-expired; err != nil {
 		t.Error(err)
 	}
+	return rec
+}
+
+// A sandbox that is given more time while its removal waits for others stays.
+func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.extendsWhileItExpires(t)
 	if _, err := h.DB.Sandbox(t.Context(), "a"); err != nil {
 		t.Errorf("it was given more time: %v", err)
 	}
@@ -193,31 +201,7 @@ func TestExpire_LeavesATaggedSandboxThatIsGivenMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.run("a", "write", "f", "1")
-	s, rec, err := h.acquire(t.Context(), "a", "changing its life")
-	if err != nil {
-		t.Fatal(err)
-	}
-	live := func(until *time.Time) {
-		t.Helper()
-		err := h.DB.UpdateSandbox(t.Context(), rec.ID, func(r *meta.Sandbox) error { r.Expires = until; return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	past := h.Now().Add(-time.Second)
-	live(&past)
-	expired := make(chan error, 1)
-	go func() { expired <- h.expire(t.Context(), rec.ID) }()
-	for waits := false; !waits; runtime.Gosched() {
-		ctx, done := s.Starting(t.Context())
-		waits = ctx.Err() != nil
-		done()
-	}
-	live(nil)
-	s.unlock(h.Engine)
-	if err := <-expired; err != nil {
-		t.Error(err)
-	}
+	rec := h.extendsWhileItExpires(t)
 	now, err := h.DB.Sandbox(t.Context(), "a")
 	if err != nil || now.Head != rec.Head {
 		t.Errorf("it was given more time, and is at %s instead of %s, %v", now.Head, rec.Head, err)

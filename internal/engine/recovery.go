@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -52,8 +53,9 @@ func (e recovery) run(ctx context.Context) error {
 
 // attached is what became of looking for a keeper.
 type attached struct {
-	box   Box   // nil: there is none
-	doubt error // why that is not known; nil if it is
+	box   Box             // nil: there is none
+	execs []wire.ExecInfo // its commands
+	doubt error           // why that is not known; nil if it is
 }
 
 // attachAll looks for the keepers of all sandboxes. Those that have not answered in time are left
@@ -76,20 +78,23 @@ func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached
 
 func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 	b, err := e.Boxes.Attach(ctx, e.runDir(id))
-	if err == nil { // the keeper answers; does its init?
-		soon, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
-		defer cancel()
-		if _, xerr := b.Execs(soon); xerr != nil && soon.Err() != nil {
-			return attached{doubt: xerr}
-		}
-	}
 	switch {
-	case err == nil:
-		return attached{box: b}
 	case fault.Is(err, fault.NotFound):
 		return attached{}
+	case err != nil:
+		return attached{doubt: err}
 	}
-	return attached{doubt: err}
+	// The keeper answers; its init may not.
+	soon, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
+	defer cancel()
+	execs, err := b.Execs(soon)
+	if err != nil && soon.Err() != nil {
+		return attached{doubt: err}
+	}
+	if err != nil {
+		e.Logger.Warn("commands of an earlier daemon are not followed", "sandbox", id, "err", err)
+	}
+	return attached{box: b, execs: execs}
 }
 
 // sandbox takes up one sandbox, as far as something is left of it.
@@ -114,7 +119,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 	if s.doubt = a.doubt; s.doubt != nil {
 		return a.doubt
 	}
-	e.box(ctx, s, rec, a.box)
+	e.box(ctx, s, rec, a)
 	return nil
 }
 
@@ -155,9 +160,9 @@ func (e recovery) journals(ctx context.Context, recs []meta.Sandbox) {
 	}
 }
 
-// box follows a box that lives on, and the commands of the sandbox. b is nil if its box has
-// ended.
-func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, b Box) {
+// box follows a box that lives on, and the commands of the sandbox.
+func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attached) {
+	b := a.box
 	if b != nil {
 		s.box, s.told, s.mapped = b, b, true // for all we know
 		e.watch(s.entry, b)
@@ -182,7 +187,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, b Box) {
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}
 	e.resume(s, rec)
-	e.resumeKept(ctx, s, rec)
+	e.resumeKept(s, rec, a)
 	e.takeUp(ctx, s, rec)
 }
 
@@ -203,6 +208,6 @@ func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) er
 	if a.box == nil {
 		r.ended(ctx, rec)
 	}
-	r.box(ctx, s, rec, a.box)
+	r.box(ctx, s, rec, a)
 	return nil
 }
