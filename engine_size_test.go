@@ -77,7 +77,7 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 	}
 	engine, ok := typesOf(files)["Engine"].(*ast.StructType)
 	if !ok {
-		t.Fatal("there is no struct Engine")
+		t.Fatal("internal/engine has no struct Engine")
 	}
 	locks := 0
 	for _, field := range engine.Fields.List {
@@ -96,7 +96,7 @@ func TestRolesOfTheAPI_AreSmall(t *testing.T) {
 	types := typesOf(parsed(t, "internal/httpapi"))
 	roles, ok := types["Roles"].(*ast.StructType)
 	if !ok {
-		t.Fatal("there is no struct Roles")
+		t.Fatal("internal/httpapi has no struct Roles")
 	}
 	seen := map[string]int{}
 	for _, field := range roles.Fields.List {

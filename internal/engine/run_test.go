@@ -15,6 +15,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
+// runHasEnded waits for the end of the supervised command of sandbox a.
+func (h *home) runHasEnded(t *testing.T) (st wire.StatusResult) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(time.Minute); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
+		if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
+			t.Fatalf("its end is not recorded: %+v, %v", st.Run, err)
+		}
+	}
+	return st
+}
+
 // A daemon may be killed at any point while it starts a supervised command. The
 // next one starts it if it has not begun, and follows it: it runs once.
 func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
@@ -78,12 +90,7 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 				t.Error("another one was started beside it")
 			}
 			close(end)
-			var st wire.StatusResult
-			for deadline := time.Now().Add(time.Minute); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
-				if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
-					t.Fatalf("its end is not recorded: %+v, %v", st.Run, err)
-				}
-			}
+			st := h.runHasEnded(t)
 			if h.isOpen(t, "a", id) {
 				t.Error("its end is still to be recorded")
 			}
@@ -192,11 +199,7 @@ func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
 		b.mu.Unlock()
 	}
 	close(end)
-	for st := (wire.StatusResult{}); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
-		if st, err = h.Status(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.runHasEnded(t)
 	n := 0
 	for _, r := range h.told(rec.ID, format.KindExec, format.KindExit) {
 		t.Logf("%d %s %+v", r.Seq, r.Kind(), r.Body)
