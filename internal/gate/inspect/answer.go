@@ -28,18 +28,30 @@ type informed struct {
 	lost bool // guarded by mu: net/http may still use them
 }
 
-var errGone = errors.New("the sandbox gave the request up")
+var (
+	errGone = errors.New("the sandbox gave the request up")
+	errCut  = errors.New("the body of the request ended too early")
+)
 
 // RoundTrip sends the request. It passes on informational responses in place of the proxy,
-// whose trace r has.
+// whose trace r has. A request whose body ended too early has no answer: net/http closes the
+// connection to the server, but an answer may come before it is closed.
 func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	httptrace.ContextClientTrace(r.Context()).Got1xxResponse = x.inform
 	res, err := x.conn.out.RoundTrip(r)
-	if x.before.end() && err == nil {
-		_ = res.Body.Close()
-		return nil, errGone
+	gone := x.before.end()
+	switch {
+	case err != nil:
+		return nil, err
+	case gone:
+		err = errGone
+	case x.cut.Load():
+		err = errCut
+	default:
+		return res, nil
 	}
-	return res, err
+	_ = res.Body.Close()
+	return nil, err
 }
 
 // end ends the informational responses, and reports whether net/http may still use the headers.

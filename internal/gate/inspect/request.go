@@ -100,6 +100,7 @@ type exchange struct {
 	reply  *http.Response // the answer; nil before it
 	failed string
 	no     atomic.Pointer[Denial] // why it ends early
+	cut    atomic.Bool            // the sandbox ended before the body of its request
 	before informed
 }
 
@@ -164,9 +165,10 @@ func (x *exchange) unanswered(w http.ResponseWriter, r *http.Request, err error)
 
 // metered counts what is read before it goes on.
 type metered struct {
-	rc  io.ReadCloser
-	x   *exchange
-	out bool // to the server
+	rc     io.ReadCloser
+	x      *exchange
+	out    bool        // to the server
+	closed atomic.Bool // by net/http, which reads no more of it
 }
 
 func (m *metered) Read(p []byte) (int, error) {
@@ -183,6 +185,9 @@ func (m *metered) Read(p []byte) (int, error) {
 				return 0, no
 			}
 		}
+	}
+	if m.out && err != nil && !errors.Is(err, io.EOF) && !m.closed.Load() {
+		m.x.cut.Store(true)
 	}
 	if m.out && errors.Is(err, io.EOF) && len(m.x.in.Trailer) > 0 { // which is complete now
 		if no := m.refused(m.x.Trailer(m.x.in.Trailer)); no != nil {
@@ -206,7 +211,10 @@ func (m *metered) count(n int, out bool) error {
 
 func (m *metered) refused(no *Denial) error { return m.x.refused(no) }
 
-func (m *metered) Close() error { return m.rc.Close() }
+func (m *metered) Close() error {
+	m.closed.Store(true)
+	return m.rc.Close()
+}
 
 // tunnel is the server's side of a WebSocket.
 type tunnel struct {
