@@ -86,6 +86,8 @@ func (s Source) IsZero() bool { return s == Source{} }
 const (
 	StateIdle = "idle" // no process and no keeper: costs no memory
 	StateLive = "live" // a keeper runs, perhaps with processes
+	// It may be live: its keeper does not answer, and nothing else is known of its processes.
+	StateUnavailable = "unavailable"
 )
 
 // Sandbox is one isolated environment with history.
@@ -94,7 +96,7 @@ type Sandbox struct {
 	Name    string    `json:"name"`             // unique
 	Created time.Time `json:"created"`          // when
 	Head    string    `json:"head"`             // the snapshot that the live state descends from
-	State   string    `json:"state"`            // "idle" (no process and no keeper: it costs no memory) or "live"
+	State   string    `json:"state"`            // "idle" (no keeper: it costs no memory), "live", or "unavailable"
 	Procs   int       `json:"procs,omitempty"`  // processes of commands, when live
 	From    string    `json:"from"`             // what it was made from, for people
 	Driver  string    `json:"driver"`           // in force: "overlay", "copy", "btrfs"

@@ -181,10 +181,16 @@ func (f *fakeBoxes) CanLimitCPU() error {
 	return nil
 }
 
-func (b *fakeBox) Gone() <-chan struct{}                { return b.gone }
-func (b *fakeBox) Pause(context.Context) error          { b.paused.Store(true); return nil }
-func (b *fakeBox) Resume(context.Context) error         { b.paused.Store(false); return nil }
-func (b *fakeBox) Paused(context.Context) (bool, error) { return b.paused.Load(), nil }
+func (b *fakeBox) Gone() <-chan struct{}        { return b.gone }
+func (b *fakeBox) Pause(context.Context) error  { b.paused.Store(true); return nil }
+func (b *fakeBox) Resume(context.Context) error { b.paused.Store(false); return nil }
+func (b *fakeBox) Paused(ctx context.Context) (bool, error) {
+	if b.hangs.Load() {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
+	return b.paused.Load(), nil
+}
 
 func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]ResealStep, error) {
 	b.mu.Lock()

@@ -22,7 +22,7 @@ type entry struct {
 	*sandbox.Sandbox
 	guarded sandbox.Guarded[owned]
 
-	seen Box // owned.box when the lock was last released; guarded by Engine.mu
+	seen seenBox // guarded by Engine.mu
 
 	collecting chan struct{} // one token: holding it is taking out what was done; before the sandbox's lock
 	collected  *collected    // what was taken out last; guarded by collecting
@@ -34,6 +34,12 @@ type entry struct {
 	renames sync.Mutex      // see boxfs.Options.Renames
 	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
 	files   map[*Files]bool // who has the live root open; guarded by Engine.mu
+}
+
+// seenBox is what was known of a box when the lock was last released.
+type seenBox struct {
+	box   Box
+	doubt bool
 }
 
 // owned is what the lock of a sandbox guards.
@@ -185,7 +191,7 @@ func (s *entry) held(h *sandbox.Held) *held { return &held{entry: s, owned: s.gu
 // unlock releases the lock, and publishes the box for those who do not take it.
 func (h *held) unlock(e *Engine) {
 	e.mu.Lock()
-	h.seen = h.box
+	h.seen = seenBox{h.box, h.doubt != nil}
 	e.mu.Unlock()
 	h.Unlock()
 }

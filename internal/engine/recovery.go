@@ -27,8 +27,8 @@ type recovery struct{ *Engine }
 // errUnanswered is the cause if a sandbox may be live and cannot be inspected.
 var errUnanswered = errors.New("its keeper does not answer")
 
-// attachesAtOnce is how many keepers are asked at the same time.
-const attachesAtOnce = 16
+// keepersAtOnce is how many keepers are asked at the same time.
+const keepersAtOnce = 16
 
 // run takes up all sandboxes. What goes wrong with one is logged: the others are not to wait for that.
 // What their journals told while no daemon ran becomes records in the background: there may be many,
@@ -65,7 +65,7 @@ func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached
 	defer cancel()
 	all := make([]attached, len(recs))
 	var asking errgroup.Group
-	asking.SetLimit(attachesAtOnce)
+	asking.SetLimit(keepersAtOnce)
 	for i := range recs {
 		asking.Go(func() error {
 			all[i] = e.attach(ctx, recs[i].ID)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,6 +76,7 @@ func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
 	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD"}); err == nil {
 		t.Error("a sandbox is used whose keeper has not answered")
 	}
+	wantStates(t, h, wire.StateUnavailable, wire.StateLive)
 	h.run("b", "write", "f", "2")
 	if h.box("b") != b {
 		t.Error("b has another box")
@@ -83,6 +85,37 @@ func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
 	h.run("a", "write", "f", "2")
 	if h.box("a") != a {
 		t.Error("a has another box")
+	}
+}
+
+// One keeper that hangs does not hold up a list of sandboxes for long.
+func TestList_DoesNotWaitForAHungKeeper(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	h.onDir("b")
+	h.run("a", "write", "f", "1")
+	h.run("b", "write", "f", "1")
+	wantStates(t, h, wire.StateLive, wire.StateLive)
+	h.box("a").hangs.Store(true)
+	wantStates(t, h, wire.StateUnavailable, wire.StateLive)
+	h.box("a").hangs.Store(false)
+	wantStates(t, h, wire.StateLive, wire.StateLive)
+}
+
+// wantStates checks the states of all sandboxes, in the order of their names.
+func wantStates(t *testing.T, h *home, want ...string) {
+	t.Helper()
+	all, err := h.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range all {
+		got = append(got, s.State)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("states %q, want %q", got, want)
 	}
 }
 

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -23,9 +26,15 @@ func (e *Engine) List(ctx context.Context) ([]wire.Sandbox, error) {
 		return nil, err
 	}
 	out := make([]wire.Sandbox, len(recs))
+	var asking errgroup.Group
+	asking.SetLimit(keepersAtOnce)
 	for i := range recs {
-		out[i] = e.wire(ctx, &recs[i])
+		asking.Go(func() error {
+			out[i] = e.wire(ctx, &recs[i])
+			return nil
+		})
 	}
+	_ = asking.Wait() // none fails
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
 }
@@ -39,8 +48,8 @@ func (e *Engine) Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	return e.wire(ctx, &rec), nil
 }
 
-// wire puts a record into what travels. The state is what is known without
-// waiting for anybody.
+// wire converts a record for clients. It does not wait for the sandbox's lock, and for its keeper
+// StateSeconds at most.
 func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
@@ -49,34 +58,52 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 		Repo: wireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}
-	b := e.seenBox(rec.ID)
-	if b == nil {
-		return w
-	}
-	w.State = wire.StateLive
-	if paused, err := b.Paused(ctx); err == nil {
-		w.Paused = paused
-	}
-	if n, err := b.Procs(ctx); err == nil {
-		w.Procs = n
+	seen := e.seen(rec.ID)
+	if seen.box != nil {
+		w.State, w.Paused, w.Procs = stateOf(ctx, seen.box)
+	} else if seen.doubt {
+		w.State = wire.StateUnavailable
 	}
 	return w
 }
 
-// seenBox gives the box that a sandbox was last seen with, while its keeper runs, else
-// nil. It waits for nobody who works on the sandbox.
-func (e *Engine) seenBox(id timeline.SandboxID) Box {
+// stateOf asks a keeper for the state of its sandbox.
+func stateOf(ctx context.Context, b Box) (state string, paused bool, procs int) {
+	ctx, cancel := context.WithTimeout(ctx, limit.StateSeconds*time.Second)
+	defer cancel()
+	paused, err := b.Paused(ctx)
+	if err == nil {
+		procs, err = b.Procs(ctx)
+	}
+	select {
+	case <-b.Gone():
+		return wire.StateIdle, false, 0
+	default:
+	}
+	if err != nil && ctx.Err() != nil {
+		return wire.StateUnavailable, paused, 0
+	}
+	return wire.StateLive, paused, procs
+}
+
+// seen returns what is known of the box of a sandbox, without its lock. A box whose keeper has
+// ended is left out.
+func (e *Engine) seen(id timeline.SandboxID) seenBox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.boxes[id]
-	if s == nil || s.seen == nil {
-		return nil
+	if s == nil {
+		return seenBox{}
+	}
+	now := s.seen
+	if now.box == nil {
+		return now
 	}
 	select {
-	case <-s.seen.Gone():
-		return nil
+	case <-now.box.Gone():
+		return seenBox{}
 	default:
-		return s.seen
+		return now
 	}
 }
 

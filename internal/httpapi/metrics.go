@@ -85,7 +85,7 @@ func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64,
 	family := func(name, kind, help string) {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 	}
-	states := map[string]int{wire.StateIdle: 0, wire.StateLive: 0}
+	states := map[string]int{wire.StateIdle: 0, wire.StateLive: 0, wire.StateUnavailable: 0}
 	for _, sb := range sandboxes {
 		states[sb.State]++
 	}

@@ -20,6 +20,9 @@ const RekeySeconds = 60
 // RecoverSeconds is how long a daemon that starts waits for the keepers that an earlier one left.
 const RecoverSeconds = 5
 
+// StateSeconds is how long a listing of sandboxes waits for a keeper.
+const StateSeconds = 5
+
 // UnansweredStopSeconds is how long a stop waits, besides the grace of the processes, for
 // an init that does not answer.
 const UnansweredStopSeconds = 3
@@ -96,6 +99,11 @@ func setup() area {
 			Name: "waiting for the keepers of an earlier daemon, when the daemon starts", Value: RecoverSeconds, Unit: "seconds",
 			Reached: "the sandbox cannot be used until its keeper answers (`unavailable`): each use asks it again",
 			Test:    "internal/engine/recovery_test.go TestRecovery_DoesNotWaitForAHungKeeper",
+		},
+		{
+			Name: "waiting for a keeper, in a list of sandboxes", Value: StateSeconds, Unit: "seconds",
+			Reached: "the state of the sandbox is `unavailable`",
+			Test:    "internal/engine/recovery_test.go TestList_DoesNotWaitForAHungKeeper",
 		},
 		{
 			Name:  "waiting for an init that does not answer a stop, after the grace period of processes",
