@@ -17,7 +17,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
-	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -496,20 +495,6 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 	if got := dropRecords("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
 		t.Errorf("%d records of snapshots that are gone", len(got))
-	}
-}
-
-// When records cannot be written, the newest are only counted.
-func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
-	t.Parallel()
-	e := &Engine{}
-	for range 3 {
-		e.keepUnsaid(make([]ledger.Draft, limit.RecordsUnsaid))
-	}
-	got := e.takeUnsaid()
-	if l, ok := got[len(got)-1].Body.(*format.Lost); len(got) != limit.RecordsUnsaid || !ok ||
-		l.Count != 2*limit.RecordsUnsaid+1 {
-		t.Errorf("%d wait, the last is %+v", len(got), got[len(got)-1])
 	}
 }
 

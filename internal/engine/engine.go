@@ -310,6 +310,8 @@ type Engine struct {
 
 	// Records answers what is recorded. It is not changed after Open.
 	Records *audit.Reader
+	// Book writes the ledger. It is not changed after Open.
+	Book *audit.Book
 	// Feed tells what happens in sandboxes. It is not changed after Open.
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
@@ -367,10 +369,7 @@ type Engine struct {
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 
-	signing sync.Mutex     // held while a signer is looked for and remembered
-	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
-	doing   atomic.Int64   // how much is recorded, and not yet done or undone
-	agreed  atomic.Int64   // see settingAgreed
+	signing sync.Mutex // held while a signer is looked for and remembered
 
 	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
@@ -427,6 +426,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
+	e.Book = audit.NewBook(audit.BookConfig{
+		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, Policies: e.policiesOf,
+		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
+	})
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}
@@ -461,7 +464,7 @@ func (e *Engine) Close() error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, errClosed) {
 		err = nil
 	}
-	if aerr := e.agree(context.WithoutCancel(e.bgCtx)); aerr != nil {
+	if aerr := e.Book.Agree(context.WithoutCancel(e.bgCtx)); aerr != nil {
 		e.Logger.Warn("the ledger is compared again at the next start", "err", aerr)
 	}
 	return err

@@ -200,7 +200,7 @@ func (e *Engine) tellSomeNet(ctx context.Context, s *entry) (more bool, err erro
 			return false, err
 		}
 		// All or none, so that one that is there stands for all.
-		if _, err := e.write(ctx, drafts); err != nil {
+		if _, err := e.Book.Append(ctx, drafts...); err != nil {
 			s.net = nil // it may be there
 			return false, err
 		}
@@ -251,12 +251,12 @@ func (e *Engine) writeNetTold(id timeline.SandboxID, t netTold) error {
 
 // netDrafts makes records of events.
 func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
-	var tell []testimony
+	var tell []audit.Statement
 	var policies []string
 	for _, t := range audit.EvidenceOf(evs, e.cleaners.For(ctx, rec).RecordText) {
-		tell, policies = append(tell, testimony{t.By, t.Body}), append(policies, t.Policy)
+		tell, policies = append(tell, audit.Statement{By: t.By, Body: t.Body}), append(policies, t.Policy)
 	}
-	out := e.drafts(ctx, rec, tell...)
+	out := e.Book.Drafts(ctx, rec, tell...)
 	for i, p := range policies {
 		if p != "" {
 			out[i].Policy = p
@@ -267,9 +267,9 @@ func (e *Engine) netDrafts(ctx context.Context, rec *meta.Sandbox, evs []wire.Ne
 
 // lostDrafts returns the records of losses.
 func (e *Engine) lostDrafts(ctx context.Context, rec *meta.Sandbox, owed []format.Lost) []ledger.Draft {
-	var tell []testimony
+	var tell []audit.Statement
 	for i := range owed {
-		tell = append(tell, byDaemon(&owed[i])...)
+		tell = append(tell, audit.ByDaemon(&owed[i])...)
 	}
-	return e.drafts(ctx, rec, tell...)
+	return e.Book.Drafts(ctx, rec, tell...)
 }
