@@ -312,7 +312,7 @@ func (e *Engine) takeUp(ctx context.Context, s *held, rec *meta.Sandbox) {
 			e.bg.Go(func() error { e.seeThrough(s.entry, b, c); return nil })
 			continue
 		}
-		e.tellDenials(ctx, s.entry) // what was denied while no daemon ran counts to it
+		e.journals.Finish(ctx, s.ID) // what was denied while no daemon ran counts to it
 		end := killed("the sandbox's processes ended while no daemon ran")
 		e.tellEnd(ctx, rec, c, end, end.Exit)
 	}

@@ -368,6 +368,7 @@ type Engine struct {
 	commands commands
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
+	journals *audit.Journals
 
 	signing sync.Mutex // held while a signer is looked for and remembered
 
@@ -429,6 +430,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Book = audit.NewBook(audit.BookConfig{
 		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, Policies: e.policiesOf,
 		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
+	})
+	e.journals = audit.NewJournals(audit.JournalsConfig{
+		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.commands.denied,
+		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalTold) },
 	})
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -500,15 +505,21 @@ func (e *Engine) runDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "run")
 }
 
-// hasJournal reports whether something was ever told in the journal of a sandbox.
-func (e *Engine) hasJournal(id timeline.SandboxID) bool {
-	return journal.Newest(e.journalDir(id)) != nil
-}
-
 // journalDir holds what was decided about the network of a sandbox, and what else gate and
 // keeper tell.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
+}
+
+// journalTold is the file of a sandbox that says how far its journal has become records.
+const journalTold = "journal.told"
+
+// watchJournal records what the journal of a box says while it lives.
+func (e *Engine) watchJournal(id timeline.SandboxID, b Box, busy bool) {
+	e.bg.Go(func() error {
+		e.journals.Watch(e.bgCtx, id, b.Gone(), busy)
+		return nil
+	})
 }
 
 // journalAt is journalDir, with the key of what is there.

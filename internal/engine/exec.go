@@ -349,7 +349,7 @@ func (e *Engine) settle(
 		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: " +
 			"coppice attach " + rec.Name + " " + c.id
 	}
-	e.tellDenials(ctx, s.entry)
+	e.journals.Finish(ctx, s.ID)
 	code := exit.Code
 	programs := e.endPrograms(ctx, s, &rec)
 	ends := func(x wire.Exit, t taken) []audit.Statement {

@@ -279,7 +279,7 @@ func (e *Engine) startBox(
 		e.watchDecoys(s.ID, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s.entry, b, policies.Gated(rec.Tier) || len(tokens) > 0)
+		e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }

@@ -314,7 +314,7 @@ func exitOf(c *command, end Ended, err error) wire.Exit {
 // log, when that is impossible.
 func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
 	c := s.run
-	e.tellDenials(ctx, s.entry)
+	e.journals.Finish(ctx, s.ID)
 	tell := func(t taken) []audit.Statement {
 		return e.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.id, t), t)
 	}
@@ -347,7 +347,7 @@ func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
 	x := exitOf(c, end, err)
 	code := x.Code
-	e.tellDenials(ctx, s.entry)
+	e.journals.Finish(ctx, s.ID)
 	t, cerr := e.capture(ctx, s, rec,
 		note{cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code,
 			still: end.Alone && s.begun == 1 && !s.mapped,
