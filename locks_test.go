@@ -24,7 +24,7 @@ var lockOrder = []struct{ name, guards string }{
 	{"sandbox", "the state of a sandbox: its box, index and commands (`sandbox.Held`)"},
 	{"Engine.refs", "references of users' repositories that hold what sandboxes need"},
 	{"Engine.naming", "the name of the home in users' repositories"},
-	{"boxPrograms.mu", "programs of a box that are not recorded yet"},
+	{"BoxPrograms.mu", "programs of a box that are not recorded yet, until the end of a command is recorded"},
 	{"reading.mu", "how far a sandbox's journal has become records"},
 	{"sandboxBudget.mu", "the budget of a sandbox, while the ledger is read for it"},
 	{"Engine.merging", "nothing: one caller at a time merges long chains of layers"},
@@ -47,7 +47,7 @@ var leafLocks = []string{
 var lockPackages = []string{"internal/audit", "internal/engine", "internal/events", "internal/policies"}
 
 // returnHolding are functions that return with a lock, beside those that return a *held.
-var returnHolding = map[string]string{"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu"}
+var returnHolding = map[string]string{"entry.collects": "entry.collecting", "BoxPrograms.End": "BoxPrograms.mu"}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {

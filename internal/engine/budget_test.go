@@ -180,11 +180,40 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	}
 }
 
+// toldBox is a box that tells of programs as a test says.
+type toldBox struct {
+	evs wire.ProgramEvents
+}
+
+func (b *toldBox) Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
+	return b.ProgramsNow(ctx, after, kept)
+}
+
+func (b *toldBox) ProgramsNow(_ context.Context, after, _ uint64) (wire.ProgramEvents, error) {
+	if b.evs.Next <= after {
+		return wire.ProgramEvents{Next: after}, nil
+	}
+	return b.evs, nil
+}
+
+func (*toldBox) Gone() <-chan struct{} { return nil }
+
+// toldPrograms are the programs of a toldBox.
+type toldPrograms struct {
+	*audit.BoxPrograms
+	box *toldBox
+}
+
+func (h *home) programsOf(id timeline.SandboxID) toldPrograms {
+	b := &toldBox{}
+	return toldPrograms{h.programs.Of(id, b, true), b}
+}
+
 // starts has programs with long, random arguments started, and records them.
-func (h *home) starts(id timeline.SandboxID, p *boxPrograms, n int, exe func(i int) string) {
+func (h *home) starts(id timeline.SandboxID, p toldPrograms, n int, exe func(i int) string) {
 	h.t.Helper()
 	text := make([]byte, 1900)
-	evs := wire.ProgramEvents{Next: p.after}
+	evs := wire.ProgramEvents{Next: p.box.evs.Next}
 	for i := range n {
 		rand.Read(text)
 		evs.Next++
@@ -192,10 +221,15 @@ func (h *home) starts(id timeline.SandboxID, p *boxPrograms, n int, exe func(i i
 			wire.ProgramEvent{Seq: evs.Next,
 				Began: &wire.StartedProgram{ID: evs.Next, Exe: exe(i), Args: []string{fmt.Sprintf("%x", text)}, Started: h.Now()}})
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.take(evs)
-	if err := h.writePrograms(ctx, id, p); err != nil {
+	p.box.evs = evs
+	rec, err := h.DB.Sandbox(ctx, string(id))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ending := p.End(ctx, &rec)
+	err = h.Book.Record(ctx, &rec, ending.Records()...)
+	ending.Written(err)
+	if err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -226,7 +260,7 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	h := newHomeAt(t, &now)
 	h.onDir("a")
 	h.onDir("b")
-	id, p := h.id("a"), newBoxPrograms(nil, true)
+	id, p := h.id("a"), h.programsOf(h.id("a"))
 	const room, parts, part = 1 << 20, 4, 250
 	h.spends("a", audit.ClassLists, limit.EvidenceLists-room)
 	h.spends("a", audit.ClassPrograms, limit.EvidencePrograms-room)
@@ -242,7 +276,12 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 		listed == 0 || count == 0 {
 		t.Errorf("%d programs are counted, %d listed and %d lost of %d", started, listed, count, parts*part)
 	}
-	if !p.short {
+	_, records := h.lost(id, format.KindProgram)
+	p.box.evs = wire.ProgramEvents{Next: p.box.evs.Next + 1} // one is lost
+	if err := p.Fetch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, now := h.lost(id, format.KindProgram); now != records {
 		t.Error("what else is lost is not left to gather")
 	}
 
@@ -255,12 +294,12 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	if grew := h.recorded(id) - before; grew > room+8<<10 || grew < room/2 {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
 	}
-	if got := last[*format.Lost](h, id); got == nil || got.Reason != audit.BeyondBudget || got.Through != int64(p.after) {
+	if got := last[*format.Lost](h, id); got == nil || got.Reason != audit.BeyondBudget || got.Through != int64(p.box.evs.Next) {
 		t.Errorf("%+v", got)
 	}
 
 	// Another sandbox has its own.
-	h.starts(h.id("b"), newBoxPrograms(nil, true), 2, same)
+	h.starts(h.id("b"), h.programsOf(h.id("b")), 2, same)
 	if _, listed := h.listed(h.id("b")); listed != 2 || last[*format.Lost](h, h.id("b")) != nil {
 		t.Errorf("%d programs of 2 of another sandbox are listed", listed)
 	}
@@ -281,7 +320,7 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 	}
 	h.journals.CatchUp(ctx, id)
 	before[audit.ClassNetwork] = h.recorded(id)
-	h.starts(id, newBoxPrograms(nil, true), 200, same)
+	h.starts(id, h.programsOf(id), 200, same)
 	before[audit.ClassLists] = h.recorded(id) - before[audit.ClassNetwork]
 	h.close()
 	now = time.Now()
@@ -470,16 +509,6 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 }
 
-// tellingBox is a box that reports programs at once.
-type tellingBox struct {
-	Box
-	evs wire.ProgramEvents
-}
-
-func (b tellingBox) Programs(context.Context, uint64, uint64) (wire.ProgramEvents, error) {
-	return b.evs, nil
-}
-
 // Programs are recorded before their time when many bytes of them are held; many with
 // different files become so many records, and one.
 func TestFetchPrograms_HoldsNoMoreThanTheLimit(t *testing.T) {
@@ -495,8 +524,9 @@ func TestFetchPrograms_HoldsNoMoreThanTheLimit(t *testing.T) {
 				Began: &wire.StartedProgram{ID: evs.Next, Exe: fmt.Sprintf("/bin/%d", i), Args: []string{strings.Repeat("x", each)},
 					Started: time.Now()}})
 	}
-	p := newBoxPrograms(tellingBox{evs: evs}, true)
-	if err := h.fetchPrograms(ctx, h.id("a"), p); err != nil {
+	p := h.programsOf(h.id("a"))
+	p.box.evs = evs
+	if err := p.Fetch(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(h.told(h.id("a"), format.KindProgram)); got != limit.ProgramGroups+1 {

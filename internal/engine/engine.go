@@ -369,6 +369,7 @@ type Engine struct {
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
+	programs *audit.Programs
 
 	signing sync.Mutex // held while a signer is looked for and remembered
 
@@ -434,6 +435,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.journals = audit.NewJournals(audit.JournalsConfig{
 		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.commands.denied,
 		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalTold) },
+	})
+	e.programs = audit.NewPrograms(audit.ProgramsConfig{
+		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)

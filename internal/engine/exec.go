@@ -351,9 +351,10 @@ func (e *Engine) settle(
 	}
 	e.journals.Finish(ctx, s.ID)
 	code := exit.Code
-	programs := e.endPrograms(ctx, s, &rec)
+	programs := s.programs.End(ctx, &rec)
+	s.ending = programs
 	ends := func(x wire.Exit, t taken) []audit.Statement {
-		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, c, end, x, t))
+		return slices.Concat(programs.Records(), e.exitRecords(ctx, &rec, c, end, x, t))
 	}
 	t, err := e.capture(ctx, s, &rec, note{
 		cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, &rec, c.req), exit: &code,
@@ -361,7 +362,7 @@ func (e *Engine) settle(
 		with:  func(t taken) []audit.Statement { return ends(withHead(exit, t.id, t), t) },
 	})
 	if err != nil {
-		programs.written(err)
+		programs.Written(err)
 		e.Book.Note(ctx, &rec, e.exitRecords(ctx, &rec, c, end, exit, t)...)
 		e.commands.settle(c)
 		return exit,
@@ -374,7 +375,7 @@ func (e *Engine) settle(
 	if err == nil {
 		e.commands.settle(c)
 	}
-	programs.written(err)
+	programs.Written(err)
 	return exit, err
 }
 

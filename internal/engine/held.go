@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -59,8 +60,8 @@ type owned struct {
 	autos    int                 // automatic snapshots since the history was thinned
 	told     Box                 // whose start was told, and whose end was not yet
 
-	programs *boxPrograms    // of its box, or of the one before; nil: there is none
-	ending   *endingPrograms // those that are written by who holds the lock; nil: none are
+	programs *audit.BoxPrograms    // of its box, or of the one before; nil: there is none
+	ending   *audit.EndingPrograms // those that are written by who holds the lock; nil: none are
 }
 
 // held is a sandbox whose lock the caller holds. There is no other way to its state.

@@ -125,7 +125,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 
 // ended records what a keeper that has ended had not told a daemon.
 func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
-	e.leftPrograms(ctx, rec.ID)
+	e.programs.Finish(ctx, rec.ID)
 	e.noteHalt(ctx, rec)
 }
 

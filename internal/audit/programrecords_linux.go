@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package audit
 
 import (
 	"bytes"
@@ -8,28 +8,27 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// programRecords makes records of the programs in sum. The list of the programs that one record
-// sums up is stored first. p.mu is held.
-func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []audit.Statement, err error) {
-	kept, err := e.Policies.Evidence(ctx, rec)
+// records makes records of the programs in sum. The list of the programs that one record
+// sums up is stored first. b.mu is held.
+func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Statement, err error) {
+	kept, err := b.programs.Evidence(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
-	left, err := e.budgets.Of(ctx, rec.ID)
+	left, err := b.programs.Budgets.Of(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
-	c, now := e.cleaners.For(ctx, rec), e.Now()
+	c, now := b.programs.Book.Cleaners.For(ctx, rec), b.programs.Book.Now()
 	var list bytes.Buffer
-	lost, over := p.sum.Lost(), int64(0)
+	lost, over := b.sum.Lost(), int64(0)
 	var several []*format.Program
-	for _, g := range p.sum.Groups() {
+	for _, g := range b.sum.Groups() {
 		body, by := groupRecord(c, g), format.ByKernel
 		if g.Asked {
 			by = format.BySandbox
@@ -38,7 +37,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 			over += int64(len(g.Programs))
 			continue
 		}
-		tell = append(tell, audit.Statement{By: by, Body: body})
+		all = append(all, Statement{By: by, Body: body})
 		if len(g.Programs) == 1 {
 			continue
 		}
@@ -51,7 +50,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 			switch {
 			case err != nil || list.Len()+len(line) >= format.MaxBlob:
 				lost++
-			case !left.Take(now, audit.ClassLists, int64(len(line))):
+			case !left.Take(now, ClassLists, int64(len(line))):
 				over++
 			default:
 				list.Write(append(line, '\n'))
@@ -59,36 +58,36 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 		}
 	}
 	if list.Len() > 0 {
-		name, err := e.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
+		name, err := b.programs.Book.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
 		if err != nil {
 			return nil, err
 		}
-		for _, b := range several {
-			b.List = name
+		for _, of := range several {
+			of.List = name
 		}
 	}
 	if lost > 0 {
-		tell = append(tell,
-			audit.ByKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram),
+		all = append(all,
+			ByKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram),
 				Reason: "there were more at a time than are kept"}))
 	}
-	if p.short = lost+over > 0; over > 0 {
-		tell = append(tell, audit.ByKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: audit.BeyondBudget}))
+	if b.short = lost+over > 0; over > 0 {
+		all = append(all, ByKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: BeyondBudget}))
 	}
-	if len(tell) == 0 {
+	if len(all) == 0 {
 		return nil, nil
 	}
-	switch b := tell[len(tell)-1].Body.(type) {
+	switch last := all[len(all)-1].Body.(type) {
 	case *format.Program:
-		b.Through = int64(p.after)
+		last.Through = int64(b.after)
 	case *format.Lost:
-		b.Through = int64(p.after)
+		last.Through = int64(b.after)
 	}
-	return tell, nil
+	return all, nil
 }
 
 // groupRecord is the record of a group: of one program, or of several that it sums up.
-func groupRecord(c audit.Cleaner, g audit.ProgramGroup) *format.Program {
+func groupRecord(c Cleaner, g ProgramGroup) *format.Program {
 	first := programRecord(c, g.Programs[0])
 	if len(g.Programs) == 1 {
 		return first
@@ -105,7 +104,7 @@ func groupRecord(c audit.Cleaner, g audit.ProgramGroup) *format.Program {
 }
 
 // counts is 1 for a program that began in its interval.
-func counts(p *audit.Program) int64 {
+func counts(p *Program) int64 {
 	if p.Earlier {
 		return 0
 	}
@@ -113,7 +112,7 @@ func counts(p *audit.Program) int64 {
 }
 
 // programRecord is the record of one program.
-func programRecord(c audit.Cleaner, p *audit.Program) *format.Program {
+func programRecord(c Cleaner, p *Program) *format.Program {
 	args := c.RecordArgs(p.Args)
 	if p.Cut != 0 {
 		args = append(args, "...")

@@ -1,0 +1,314 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// The programs that a box tells of become records when a command ends, and else after
+// limit.ProgramsInterval: those with the same file are one, with a list of all of them. The last
+// of the records that are written at once says up to which event they tell (Through). So
+// the next daemon finds in the ledger after a crash where to go on, and the keeper has what
+// follows: nothing is recorded twice or left out.
+
+// programRest is how long the events of a box gather.
+const programRest = time.Second
+
+// ProgramBox is a box that tells which programs begin and end in it.
+type ProgramBox interface {
+	// Programs returns events after one of them, as soon as there are any; the caller has recorded
+	// those up to kept. fault.Unsupported: the box does not tell.
+	Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
+	// ProgramsNow is Programs, and does not wait.
+	ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
+	// Gone is closed when the box has ended.
+	Gone() <-chan struct{}
+}
+
+// LeftPrograms is what boxes that have ended left in their directories.
+type LeftPrograms interface {
+	// LeftPrograms returns the events that the keeper of a directory had not told, sealed by key.
+	// fault.NotFound: it left none; fault.Corrupt: they are damaged.
+	LeftPrograms(runDir string, key []byte) (wire.ProgramEvents, error)
+	// ForgetPrograms removes them.
+	ForgetPrograms(runDir string) error
+}
+
+// ProgramsConfig is what Programs are made of. All fields are required.
+type ProgramsConfig struct {
+	Book    *Book
+	Budgets *Budgets
+	Left    LeftPrograms
+	// Evidence returns what the policy of a sandbox says about evidence.
+	Evidence func(context.Context, *meta.Sandbox) (policy.Evidence, error)
+	// Place returns the journal of a sandbox, whose key seals what is left, and RunDir where that is.
+	Place  func(timeline.SandboxID) journal.Place
+	RunDir func(timeline.SandboxID) string
+}
+
+// Programs records the programs that begin in boxes. All methods are safe for concurrent use.
+type Programs struct{ ProgramsConfig }
+
+// NewPrograms returns Programs.
+func NewPrograms(c ProgramsConfig) *Programs { return &Programs{c} }
+
+// BoxPrograms are the programs of one box on their way to the ledger.
+type BoxPrograms struct {
+	programs *Programs
+	sandbox  timeline.SandboxID
+	box      ProgramBox
+	done     chan struct{} // closed when all is recorded that there will be
+
+	mu    sync.Mutex  // held while records are made and written
+	known bool        // guarded by mu; what follows is known
+	after uint64      // guarded by mu; the last event that is in sum or in records
+	kept  uint64      // guarded by mu; the last that is in records
+	sum   *ProgramSum // guarded by mu
+	since time.Time   // guarded by mu; when the first in sum came; zero: there is none
+	// guarded by mu; the last records had losses: the next ones with losses wait for their interval
+	short bool
+}
+
+// Of returns the programs of a box. fresh: it has told nothing yet; else what an earlier daemon
+// recorded of it is read from the ledger.
+func (p *Programs) Of(id timeline.SandboxID, b ProgramBox, fresh bool) *BoxPrograms {
+	return &BoxPrograms{
+		programs: p, sandbox: id, box: b, done: make(chan struct{}), known: fresh, sum: NewProgramSum(limit.ProgramGroups),
+	}
+}
+
+// Done is closed when Follow has returned.
+func (b *BoxPrograms) Done() <-chan struct{} { return b.done }
+
+// Follow records the programs of a box until all is recorded that there will be, or ctx ends. It is
+// called once.
+func (b *BoxPrograms) Follow(ctx context.Context) {
+	defer close(b.done)
+	log := b.programs.Book.Logger.With("sandbox", b.sandbox)
+	for ctx.Err() == nil {
+		err := b.Fetch(ctx)
+		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not recorded; or removed
+			return
+		}
+		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
+			log.Error("programs are not in the ledger yet", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-b.box.Gone():
+			if err := b.finish(ctx); err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil {
+				log.Error("the last programs are not in the ledger", "err", err)
+			}
+			return
+		case <-time.After(programRest):
+		}
+	}
+}
+
+// Fetch waits for events of the box, or until those that are held are due, and records them if they
+// are due or too many to hold.
+func (b *BoxPrograms) Fetch(ctx context.Context) error {
+	b.mu.Lock()
+	err := b.learn(ctx)
+	after, kept, since := b.after, b.kept, b.since
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithCancel(ctx)
+	if !since.IsZero() {
+		wait, cancel = context.WithTimeout(ctx, limit.ProgramsInterval-time.Since(since))
+	}
+	evs, err := b.box.Programs(wait, after, kept)
+	due := !since.IsZero() && wait.Err() != nil
+	cancel()
+	if err != nil && !due {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		b.take(evs)
+	}
+	if due || b.sum.Bytes() >= limit.ProgramsHeld || b.sum.Lost() > 0 && !b.short ||
+		time.Since(b.since) >= limit.ProgramsInterval && !b.since.IsZero() {
+		return b.write(ctx)
+	}
+	return nil
+}
+
+// take takes events that it has not had. b.mu is held.
+func (b *BoxPrograms) take(evs wire.ProgramEvents) {
+	if evs.Next <= b.after {
+		return
+	}
+	list := evs.Events
+	for len(list) > 0 && list[0].Seq <= b.after {
+		list = list[1:]
+	}
+	b.sum.Add(list, int64(evs.Next-b.after)-int64(len(list)))
+	b.after = evs.Next
+	if b.since.IsZero() && (b.sum.Len() > 0 || b.sum.Lost() > 0) {
+		b.since = time.Now()
+	}
+}
+
+// learn finds in the ledger up to which event there are records. b.mu is held.
+func (b *BoxPrograms) learn(ctx context.Context) error {
+	if b.known {
+		return nil
+	}
+	l := b.programs.Book.Ledger
+	if _, err := l.Last(ctx, format.Sandbox(b.sandbox)); err != nil { // what was appended can be read
+		return err
+	}
+	through := int64(0)
+	for r, err := range l.Read(ctx, format.Sandbox(b.sandbox),
+		ledger.Filter{Kinds: []format.Kind{format.KindStart, format.KindProgram, format.KindLost}}) {
+		if err != nil {
+			return err
+		}
+		switch of := r.Body.(type) {
+		case *format.Start: // another box counts from 1
+			through = 0
+		case *format.Program:
+			through = max(through, of.Through)
+		case *format.Lost:
+			through = max(through, of.Through)
+		}
+	}
+	b.after, b.kept, b.known, b.since = uint64(through), uint64(through), true, time.Time{}
+	b.sum = NewProgramSum(limit.ProgramGroups)
+	return nil
+}
+
+// write records what is in sum. b.mu is held.
+func (b *BoxPrograms) write(ctx context.Context) error {
+	book := b.programs.Book
+	rec, err := book.Store.Sandbox(ctx, string(b.sandbox))
+	if err != nil {
+		return err
+	}
+	all, err := b.records(ctx, &rec)
+	if err == nil && len(all) > 0 {
+		err = book.Record(ctx, &rec, all...)
+	}
+	b.written(err)
+	return err
+}
+
+// written says whether what is in sum is recorded: with an error it may be. b.mu is held.
+func (b *BoxPrograms) written(err error) {
+	if err != nil {
+		b.known = false
+		return
+	}
+	b.sum.Clear()
+	b.kept, b.since = b.after, time.Time{}
+}
+
+// finish records what a box that has ended has left. It may be called again.
+func (b *BoxPrograms) finish(ctx context.Context) error {
+	p := b.programs
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.learn(ctx); err != nil {
+		return err
+	}
+	left, err := p.Left.LeftPrograms(p.RunDir(b.sandbox), p.Place(b.sandbox).Key)
+	why := ""
+	switch {
+	case err == nil:
+		b.take(left)
+	case fault.Is(err, fault.Corrupt):
+		why = "what the keeper left is damaged, or sealed by a key that is lost"
+	case !fault.Is(err, fault.NotFound):
+		return err
+	case b.after > 0: // else perhaps none began
+		why = "the keeper was killed; what it had not told is not known"
+	}
+	if why != "" {
+		if rec, err := p.Book.Store.Sandbox(ctx, string(b.sandbox)); err == nil {
+			p.Book.Note(ctx, &rec, ByDaemon(&format.Lost{Of: string(format.KindProgram), Reason: why})...)
+		}
+	}
+	if err := b.write(ctx); err != nil {
+		return err
+	}
+	return p.Left.ForgetPrograms(p.RunDir(b.sandbox))
+}
+
+// Finish records what a box left that ended while no daemon ran.
+func (p *Programs) Finish(ctx context.Context, id timeline.SandboxID) {
+	if _, err := p.Left.LeftPrograms(p.RunDir(id), p.Place(id).Key); fault.Is(err, fault.NotFound) {
+		return
+	}
+	if err := p.Of(id, nil, false).finish(ctx); err != nil {
+		p.Book.Logger.Error("the last programs are not in the ledger", "sandbox", id, "err", err)
+	}
+}
+
+// EndingPrograms are records of programs that are being written with the end of a command.
+// Meanwhile Follow of their box waits. The caller of End owns it; it is not safe for concurrent use.
+type EndingPrograms struct {
+	all []Statement
+	of  *BoxPrograms // whose lock is held; nil: none is
+}
+
+// End returns the records of the programs of a box whose command has ended, as far as
+// they are there, for the caller to write with its end. The caller calls Written.
+func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingPrograms {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	n := &EndingPrograms{of: b}
+	for more := b.known; more; {
+		evs, err := b.box.ProgramsNow(ctx, b.after, b.kept)
+		if more = err == nil && len(evs.Events) > 0 && b.sum.Bytes() < limit.ProgramsHeld; more {
+			b.take(evs)
+		}
+	}
+	if !b.known {
+		return n
+	}
+	all, err := b.records(ctx, rec)
+	if err != nil {
+		b.programs.Book.Logger.Error("programs are not in the ledger yet", "sandbox", b.sandbox, "err", err)
+		n.Written(err)
+		return n
+	}
+	n.all = all
+	return n
+}
+
+// Records returns those that are still to be written.
+func (n *EndingPrograms) Records() []Statement {
+	if n == nil {
+		return nil
+	}
+	return n.all
+}
+
+// Written says how that went, and lets Follow go on. It may be called again.
+func (n *EndingPrograms) Written(err error) {
+	if n == nil || n.of == nil {
+		return
+	}
+	n.of.written(err)
+	n.of.mu.Unlock()
+	n.of, n.all = nil, nil
+}
