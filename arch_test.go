@@ -42,7 +42,7 @@ var packages = map[string][]string{
 		"internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/vfs",
+		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/upkeep", "internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
@@ -66,7 +66,7 @@ var packages = map[string][]string{
 		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
 		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
-		"internal/undo", "internal/vfs", "internal/visible",
+		"internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -162,6 +162,10 @@ var packages = map[string][]string{
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",
+	},
+	"internal/upkeep": {
+		"client/wire", "internal/events", "internal/fault", "internal/layer", "internal/meta",
+		"internal/timeline",
 	},
 	"internal/seal":     {"internal/fault", "internal/vfs"},
 	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},

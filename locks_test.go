@@ -20,14 +20,14 @@ import (
 // it, and it is printed into docs/ARCHITECTURE.md.
 var lockOrder = []struct{ name, guards string }{
 	{"entry.collecting", "what was last taken out of a sandbox's repository; one caller takes out at a time"},
-	{"Engine.thinning", "nothing: one caller at a time drops old automatic snapshots"},
+	{"Upkeep.thinning", "nothing: one caller at a time drops snapshots of a whole history"},
 	{"sandbox", "the state of a sandbox: its box, index and commands (`sandbox.Held`)"},
 	{"Engine.refs", "references of users' repositories that hold what sandboxes need"},
 	{"Engine.naming", "the name of the home in users' repositories"},
 	{"boxPrograms.mu", "programs of a box that are not recorded yet"},
 	{"entry.telling", "how far a sandbox's journal has become records"},
-	{"Engine.merging", "nothing: one caller at a time merges long chains of layers"},
-	{"Engine.sealing", "nothing: one caller at a time seals layers"},
+	{"Upkeep.merging", "nothing: one caller at a time merges long chains of layers"},
+	{"Upkeep.sealing", "nothing: one caller at a time seals layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
 	{"Engine.importing", "the store's bases; one import at a time"},
 	{"Engine.imaging", "memory images that no snapshot has yet"},
@@ -38,15 +38,22 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Bus.mu", "Engine.mu", "Policies.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu",
-	"outlet.mu", "presence.mu",
+	"outlet.mu", "presence.mu", "Upkeep.mu",
 }
 
-// lockPackages are the engine and the parts of it that have locks. The walk does not follow a call from
-// one package into another: so the locks of parts are leaves.
-var lockPackages = []string{"internal/engine", "internal/events", "internal/policies"}
+// lockPackages are the parts of the engine that have locks, and then the engine. The walk follows calls of
+// the engine into its parts, which are fields of it. It does not follow what a part calls of the engine by
+// an interface: returnHolding names the functions of parts that take locks that way.
+var lockPackages = []string{"internal/events", "internal/policies", "internal/upkeep", "internal/engine"}
 
 // returnHolding are functions that return with a lock, beside those that return a *held.
-var returnHolding = map[string]string{"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu"}
+var returnHolding = map[string]string{
+	"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu",
+	"Upkeep.acquire": "sandbox", "Upkeep.tryAcquire": "sandbox",
+}
+
+// lent are fields of parts that are a lock of the engine.
+var lent = map[string]string{"Upkeep.shape": "Engine.shape"}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {
@@ -61,6 +68,7 @@ type lockSource struct {
 	info   *types.Info
 	pkg    *types.Package
 	owners map[types.Object]string // the struct of each field
+	parts  map[types.Object]string // the type of each field that points to a type of another package
 	funcs  map[string]*ast.FuncDecl
 }
 
@@ -76,8 +84,12 @@ func (nothing) Import(path string) (*types.Package, error) {
 func readLocks(t *testing.T, dir string) *lockSource {
 	t.Helper()
 	s := &lockSource{
-		fset: token.NewFileSet(), owners: map[types.Object]string{}, funcs: map[string]*ast.FuncDecl{},
-		info: &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}, Uses: map[*ast.Ident]types.Object{}},
+		fset: token.NewFileSet(), owners: map[types.Object]string{}, parts: map[types.Object]string{},
+		funcs: map[string]*ast.FuncDecl{},
+		info: &types.Info{
+			Selections: map[*ast.SelectorExpr]*types.Selection{}, Uses: map[*ast.Ident]types.Object{},
+			Defs: map[*ast.Ident]types.Object{},
+		},
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(names) == 0 {
@@ -109,6 +121,18 @@ func readLocks(t *testing.T, dir string) *lockSource {
 				s.funcs[nameOf(fn)] = fn
 			}
 		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if f, ok := n.(*ast.Field); ok {
+				if star, ok := f.Type.(*ast.StarExpr); ok {
+					if of, ok := star.X.(*ast.SelectorExpr); ok {
+						for _, name := range f.Names {
+							s.parts[s.info.Defs[name]] = of.Sel.Name
+						}
+					}
+				}
+			}
+			return true
+		})
 	}
 	return s
 }
@@ -213,13 +237,22 @@ func (s *lockSource) lockOf(x ast.Expr) string {
 		return ""
 	}
 	field := s.info.Selections[sel].Obj()
-	return s.owners[field] + "." + field.Name()
+	name := s.owners[field] + "." + field.Name()
+	if of, ok := lent[name]; ok {
+		return of
+	}
+	return name
 }
 
-// method is the name of a method of the package that is called.
+// method is the name of a method that is called, of the package or of one of its parts.
 func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	of := s.info.Selections[sel]
 	if of == nil {
+		if part, ok := sel.X.(*ast.SelectorExpr); ok && s.info.Selections[part] != nil {
+			if name, ok := s.parts[s.info.Selections[part].Obj()]; ok {
+				return name + "." + sel.Sel.Name
+			}
+		}
 		return ""
 	}
 	m, ok := of.Obj().(*types.Func)
@@ -237,9 +270,10 @@ func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	return named.Obj().Name() + "." + m.Name()
 }
 
-// acquired gives the locks that each function takes, by itself or by what it calls.
-func (s *lockSource) acquired() map[string]map[string]bool {
-	all, steps := map[string]map[string]bool{}, map[string][]lockEvent{}
+// acquired gives the locks that each function takes, by itself or by what it calls; those of parts are
+// known.
+func (s *lockSource) acquired(known map[string]map[string]bool) map[string]map[string]bool {
+	all, steps := maps.Clone(known), map[string][]lockEvent{}
 	for name, fn := range s.funcs {
 		steps[name], all[name] = s.steps(fn.Body), map[string]bool{}
 		if lock := keeps(fn); lock != "" {
@@ -386,9 +420,13 @@ func TestLockOrder(t *testing.T) {
 	for _, name := range leafLocks {
 		rank[name] = len(lockOrder) + 1
 	}
-	seen := map[string]bool{}
+	seen, known := map[string]bool{}, map[string]map[string]bool{}
 	for _, dir := range lockPackages {
-		followLocks(t, dir, rank, seen)
+		for name, locks := range followLocks(t, dir, rank, seen, known) {
+			if strings.Contains(name, ".") { // a method
+				known[name] = locks
+			}
+		}
 	}
 	for name := range rank {
 		if !seen[name] {
@@ -397,8 +435,11 @@ func TestLockOrder(t *testing.T) {
 	}
 }
 
-// followLocks is TestLockOrder for one package; it notes in seen which locks are taken.
-func followLocks(t *testing.T, dir string, rank map[string]int, seen map[string]bool) {
+// followLocks is TestLockOrder for one package; it notes in seen which locks are taken, and returns which
+// each function takes. known has those of the packages before.
+func followLocks(
+	t *testing.T, dir string, rank map[string]int, seen map[string]bool, known map[string]map[string]bool,
+) map[string]map[string]bool {
 	t.Helper()
 	s := readLocks(t, dir)
 	for _, name := range s.mutexes(parsed(t, dir)) {
@@ -406,7 +447,7 @@ func followLocks(t *testing.T, dir string, rank map[string]int, seen map[string]
 			t.Errorf("%s is in no list: name it in lockOrder with what it guards, or in leafLocks", name)
 		}
 	}
-	w := &lockWalk{s: s, acquired: s.acquired()}
+	w := &lockWalk{s: s, acquired: s.acquired(known)}
 	for _, name := range slices.Sorted(maps.Keys(s.funcs)) {
 		fn := s.funcs[name]
 		w.take = func(lock string, held map[string]bool, at token.Pos) {
@@ -423,6 +464,7 @@ func followLocks(t *testing.T, dir string, rank map[string]int, seen map[string]
 		}
 		w.list(fn.Body.List, held)
 	}
+	return w.acquired
 }
 
 func TestLockOrderTable(t *testing.T) { // not beside TestArchitectureTable, which writes to the same page

@@ -93,7 +93,7 @@ func (e *Engine) addBase(ctx context.Context, b meta.Base, id timeline.LayerID, 
 	if err := e.DB.AddBase(ctx, b, s, timeline.Route{Top: snap, Below: b.Parent, Layer: id}); err != nil {
 		return base{}, errors.Join(err, e.Layers.Remove(ctx, id))
 	}
-	e.mayBeDeep(snap) // a copy of the host that has been refreshed often
+	e.Upkeep.MayBeDeep(snap) // a copy of the host that has been refreshed often
 	return base{Base: b, Warnings: warnings(rep)}, nil
 }
 

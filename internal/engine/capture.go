@@ -307,10 +307,10 @@ func (c *capturing) commit(ctx context.Context) error {
 	c.dropIndex(c.s.ID, c.rec.Head)
 	c.rec.Head = snap.ID
 	c.s.index, c.s.of = c.got.Index, snap.ID
-	c.mayBeDeep(snap.ID)
+	c.Upkeep.MayBeDeep(snap.ID)
 	c.t = kept
 	c.Feed.Emit(events.Snapshot(c.rec, snap))
-	c.mayBeThick(c.s, snap)
+	c.Upkeep.MayBeThick(snap)
 	return nil
 }
 

@@ -41,6 +41,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -314,12 +315,11 @@ type Engine struct {
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
 	Policies *policies.Policies
+	// Upkeep seals, merges and frees layers. It is not changed after Open.
+	Upkeep *upkeep.Upkeep
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
-	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
-	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
-	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
@@ -333,17 +333,12 @@ type Engine struct {
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
-	shape     sync.RWMutex
-	sealing   sync.Mutex // one sealer at a time
-	underSeal seal       // the layer that it seals now; guarded by mu
-	merging   sync.Mutex // one mergeAll at a time
+	shape sync.RWMutex
 
 	// imaging is held for reading from when a memory image is added until a snapshot has
 	// it, and for writing while those are dropped that none has. Before a sandbox's own lock
 	// or shape neither is taken for writing.
 	imaging sync.RWMutex
-
-	thinning sync.Mutex // one at a time; before a sandbox's own lock
 
 	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
 
@@ -357,7 +352,6 @@ type Engine struct {
 	bg    *errgroup.Group
 	bgCtx context.Context
 	stop  context.CancelCauseFunc
-	work  chan struct{} // one token: there may be something to seal or merge
 	lives chan struct{} // one token: somebody lives for another time than before
 	idles chan struct{} // one token: there may be somebody else who is to be stopped when idle
 
@@ -407,12 +401,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
-		shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
 		trials:  make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
-		thick:   map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{},
-		work:  make(chan struct{}, 1),
 		lives: make(chan struct{}, 1),
 		idles: make(chan struct{}, 1),
 		uses:  map[timeline.SandboxID]usage{},
@@ -427,6 +418,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
+	e.Upkeep = upkeep.New(upkeepConfig(e))
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}
@@ -440,7 +432,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}
-	e.bg.Go(func() error { return e.background(e.bgCtx) })
+	e.bg.Go(func() error { e.Upkeep.Work(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
 	e.bg.Go(func() error {
@@ -449,7 +441,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		}
 		return nil
 	})
-	e.wake()
+	e.Upkeep.Wake()
 	return e, nil
 }
 

@@ -242,7 +242,7 @@ func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
 			t.Fatalf("import %d was a whole one", i)
 		}
 	}
-	if err := f.mergeAll(ctx); err != nil {
+	if err := f.Merge(ctx); err != nil {
 		t.Fatal(err)
 	}
 	last := "b" + itoa(n-1)

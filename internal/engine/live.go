@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -82,10 +81,7 @@ func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
 	if err != nil || len(ids) <= maxMount {
 		return err
 	}
-	e.mu.Lock()
-	delete(e.shallow, id)
-	e.mu.Unlock()
-	return e.merge(ctx, id)
+	return e.Upkeep.Flatten(ctx, id)
 }
 
 // stepDown looks for a snapshot just below that is remembered. While there is
@@ -322,7 +318,7 @@ func (e *Engine) present(
 		return spec, mask, nil // it holds all that it shows
 	}
 	if len(layers) >= timeline.MergeArity {
-		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
+		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
 	return spec, mask, e.noteMounted(s.ID, layers)
 }
@@ -409,30 +405,6 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	s.box = nil
 	e.ended(ctx, s, "")
 	return e.forgetMounted(s.ID)
-}
-
-// retire deletes a generation all of whose changes are captured, once their new
-// place survives a power loss.
-func (e *Engine) retire(dir string) {
-	e.bg.Go(func() error {
-		err := e.sealAll(e.bgCtx)
-		if err == nil {
-			err = e.DB.Flush()
-		}
-		if err != nil {
-			e.Logger.Warn("left for gc", "dir", dir, "err", err)
-			return nil
-		}
-		e.removeTree(dir)
-		return nil
-	})
-}
-
-// removeTree deletes a directory that nothing refers to any more.
-func (e *Engine) removeTree(dir string) {
-	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-		e.Logger.Warn("left for gc", "dir", dir, "err", err)
-	}
 }
 
 // confine gives what a box is started with to keep to the policy of its sandbox. It

@@ -263,14 +263,6 @@ func (e *Engine) untilGone(i *image, b Box) {
 	})
 }
 
-// secure waits until what is recorded is safe from a power loss.
-func (e *Engine) secure(ctx context.Context) error {
-	if err := e.sealAll(ctx); err != nil {
-		return err
-	}
-	return e.DB.Flush()
-}
-
 // keepMemory keeps the memory of a box every so often, until it has ended.
 func (e *Engine) keepMemory(sbx *entry, b Box, every time.Duration) {
 	tick := time.NewTicker(every)

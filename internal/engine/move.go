@@ -44,7 +44,7 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 	defer s.unlock(e)
 	t, err := e.captureMemory(ctx, s, &rec, note{cause: timeline.CauseManual, message: message})
 	if err == nil {
-		err = e.secure(ctx)
+		err = e.Upkeep.Secure(ctx)
 	}
 	return committed(&rec, t), err
 }
@@ -364,6 +364,6 @@ func (e *Engine) reset(
 	rec.Head, rec.MountTop, rec.Gen, rec.Redo = to, to, rec.Gen+1, redo
 	s.index, s.of = nil, ""
 	e.dropIndex(s.ID, head)
-	e.retire(old)
+	e.Upkeep.Retire(old)
 	return nil
 }

@@ -151,7 +151,7 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away",
 				filepath.Join(e.Home, "layers"))
 	}
-	dead, err := e.garbage(ctx, nil)
+	dead, err := upkeepCore{e}.Garbage(ctx, nil)
 	if err != nil {
 		return err
 	}

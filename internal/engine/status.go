@@ -182,7 +182,7 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 	if err := e.Records.VerifyAll(ctx, name, progress, &res); err != nil {
 		return res, err
 	}
-	if err := e.sealAll(ctx); err != nil {
+	if err := e.Upkeep.Seal(ctx); err != nil {
 		return res, err
 	}
 	e.shape.RLock()
