@@ -62,8 +62,8 @@ var packages = map[string][]string{
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
 		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
-		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
+		"internal/events", "internal/fault", "internal/images", "internal/journal", "internal/label",
+		"internal/layer", "internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
 		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
 		"internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
@@ -159,6 +159,10 @@ var packages = map[string][]string{
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/events":    {"client/wire", "internal/meta", "internal/timeline"},
+	"internal/images": {
+		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
+		"internal/timeline",
+	},
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",

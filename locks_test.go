@@ -30,7 +30,7 @@ var lockOrder = []struct{ name, guards string }{
 	{"Upkeep.sealing", "nothing: one caller at a time seals layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
 	{"Engine.importing", "the store's bases; one import at a time"},
-	{"Engine.imaging", "memory images that no snapshot has yet"},
+	{"Images.imaging", "memory images that no snapshot has yet"},
 	{"entry.renames", "names in a live root that change while a capture walks it"},
 	{"Engine.signing", "the settings of signers"},
 }
@@ -44,7 +44,9 @@ var leafLocks = []string{
 // lockPackages are the parts of the engine that have locks, and then the engine. The walk follows calls of
 // the engine into its parts, which are fields of it. It does not follow what a part calls of the engine by
 // an interface: returnHolding names the functions of parts that take locks that way.
-var lockPackages = []string{"internal/events", "internal/policies", "internal/upkeep", "internal/engine"}
+var lockPackages = []string{
+	"internal/events", "internal/images", "internal/policies", "internal/upkeep", "internal/engine",
+}
 
 // returnHolding are functions that return with a lock, beside those that return a *held.
 var returnHolding = map[string]string{

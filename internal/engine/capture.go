@@ -237,20 +237,17 @@ func (c *capturing) take(ctx, hold context.Context) error {
 // keepMemory keeps what the frozen processes have in memory. They go on before it is stored,
 // unless they are to stay frozen. The image is not dropped before known is called.
 func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err error) {
-	image, err := c.save(hold, c.s, c.rec, c.frozen)
+	image, err := c.Images.Save(hold, c.rec, c.frozen)
 	if !c.n.frozen && err == nil {
 		err, c.frozen = thaw(hold, c.frozen), nil
 	}
 	c.t.stood = time.Since(c.since)
 	if err != nil {
-		if image.init != nil {
-			image.init.Close()
-		}
+		image.Close()
 		return func() {}, err
 	}
-	c.imaging.RLock()
-	c.t.memory, err = c.keepImage(ctx, c.rec, image)
-	return c.imaging.RUnlock, err
+	c.t.memory, known, err = c.Images.Keep(ctx, c.rec, image)
+	return known, err
 }
 
 // name gives the snapshot its message, and notes what changed.

@@ -20,9 +20,13 @@ func upkeepConfig(e *Engine) upkeep.Config {
 	core := upkeepCore{e}
 	return upkeep.Config{
 		DB: e.DB, Layers: e.Layers, Shape: &e.shape, Sandboxes: core, Stacks: core, Recorder: core, Sweeps: core,
-		Feed: e.Feed, Log: e.Logger, Now: func() time.Time { return e.Now() },
-		Go: func(fn func(context.Context)) { e.bg.Go(func() error { fn(e.bgCtx); return nil }) },
+		Feed: e.Feed, Log: e.Logger, Now: func() time.Time { return e.Now() }, Go: inBackground(e),
 	}
+}
+
+// inBackground returns a function that runs functions in the background of an engine that is open.
+func inBackground(e *Engine) func(fn func(context.Context)) {
+	return func(fn func(context.Context)) { e.bg.Go(func() error { fn(e.bgCtx); return nil }) }
 }
 
 // upkeepCore is the engine as Upkeep needs it. It implements upkeep.Sandboxes, upkeep.Stacks,
@@ -138,7 +142,7 @@ func (c upkeepCore) SweepLeftovers(ctx context.Context) error { return c.e.sweep
 
 // SweepImages drops memory images that no snapshot has.
 func (c upkeepCore) SweepImages(ctx context.Context, res *wire.GCResult) error {
-	return c.e.sweepImages(ctx, res)
+	return c.e.Images.Sweep(ctx, res)
 }
 
 // Garbage returns the layers that may go: the dead ones, and those on the disk that

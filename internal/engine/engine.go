@@ -31,6 +31,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -317,6 +318,8 @@ type Engine struct {
 	Policies *policies.Policies
 	// Upkeep seals, merges and frees layers. It is not changed after Open.
 	Upkeep *upkeep.Upkeep
+	// Images keeps what processes have in memory. It is not changed after Open.
+	Images *images.Images
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -334,11 +337,6 @@ type Engine struct {
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape sync.RWMutex
-
-	// imaging is held for reading from when a memory image is added until a snapshot has
-	// it, and for writing while those are dropped that none has. Before a sandbox's own lock
-	// or shape neither is taken for writing.
-	imaging sync.RWMutex
 
 	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
 
@@ -418,7 +416,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
-	e.Upkeep = upkeep.New(upkeepConfig(e))
+	e.Upkeep, e.Images = upkeep.New(upkeepConfig(e)), images.New(imagesConfig(e))
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -179,7 +180,7 @@ func (e *Engine) startTelling(
 // startBox starts the box of a sandbox that has none; its processes go on from a memory
 // image, unless from is nil.
 func (e *Engine) startBox(
-	ctx context.Context, s *held, rec *meta.Sandbox, from *image,
+	ctx context.Context, s *held, rec *meta.Sandbox, from *images.Image,
 ) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
@@ -248,7 +249,7 @@ func (e *Engine) startBox(
 		JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
-		config.Image, config.Init = from.dir, from.init
+		config.Image, config.Init = from.Dir, from.Init
 	}
 	startCtx, done := s.Starting(ctx)
 	if err = context.Cause(startCtx); err == nil {

@@ -26,7 +26,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := vfs.MkdirAll(e.FS, filepath.Join(e.Home, "sandboxes")); err != nil {
 		return err
 	}
-	if err := e.dropUnkept(); err != nil {
+	if err := e.Images.DropUnstored(); err != nil {
 		return err
 	}
 	if err := e.findMounted(ctx); err != nil {
