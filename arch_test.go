@@ -61,10 +61,10 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/events", "internal/fault", "internal/images", "internal/journal", "internal/label",
-		"internal/layer", "internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
-		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
+		"client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/decoy",
+		"internal/dirfd", "internal/events", "internal/fault", "internal/images", "internal/journal",
+		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format",
+		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
 		"internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
 	},
@@ -166,6 +166,10 @@ var packages = map[string][]string{
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",
+	},
+	"internal/bases": {
+		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
+		"internal/rootspec", "internal/timeline", "internal/vfs",
 	},
 	"internal/upkeep": {
 		"client/wire", "internal/events", "internal/fault", "internal/layer", "internal/meta",

@@ -29,7 +29,7 @@ var lockOrder = []struct{ name, guards string }{
 	{"Upkeep.merging", "nothing: one caller at a time merges long chains of layers"},
 	{"Upkeep.sealing", "nothing: one caller at a time seals layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
-	{"Engine.importing", "the store's bases; one import at a time"},
+	{"Bases.importing", "the store's bases; one import at a time"},
 	{"Images.imaging", "memory images that no snapshot has yet"},
 	{"entry.renames", "names in a live root that change while a capture walks it"},
 	{"Engine.signing", "the settings of signers"},
@@ -45,13 +45,13 @@ var leafLocks = []string{
 // the engine into its parts, which are fields of it. It does not follow what a part calls of the engine by
 // an interface: returnHolding names the functions of parts that take locks that way.
 var lockPackages = []string{
-	"internal/events", "internal/images", "internal/policies", "internal/upkeep", "internal/engine",
+	"internal/bases", "internal/events", "internal/images", "internal/policies", "internal/upkeep", "internal/engine",
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held.
 var returnHolding = map[string]string{
 	"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu",
-	"Upkeep.acquire": "sandbox", "Upkeep.tryAcquire": "sandbox",
+	"Upkeep.acquire": "sandbox", "Upkeep.tryAcquire": "sandbox", "Bases.Importing": "Bases.importing",
 }
 
 // lent are fields of parts that are a lock of the engine.
@@ -320,8 +320,12 @@ func (w *lockWalk) step(n ast.Node, held map[string]bool) {
 			for lock := range w.acquired[e.what] {
 				w.take(lock, held, e.pos)
 			}
-			if fn := w.s.funcs[e.what]; fn != nil && keeps(fn) != "" {
-				held[keeps(fn)] = true
+			lock := returnHolding[e.what] // of a part
+			if fn := w.s.funcs[e.what]; fn != nil {
+				lock = keeps(fn)
+			}
+			if lock != "" {
+				held[lock] = true
 			}
 		}
 	}

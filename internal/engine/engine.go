@@ -28,6 +28,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/bases"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -320,6 +321,8 @@ type Engine struct {
 	Upkeep *upkeep.Upkeep
 	// Images keeps what processes have in memory. It is not changed after Open.
 	Images *images.Images
+	// Bases finds and makes what sandboxes begin on. It is not changed after Open.
+	Bases *bases.Bases
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -337,8 +340,6 @@ type Engine struct {
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape sync.RWMutex
-
-	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
 
 	naming sync.Mutex // one homeID at a time
 
@@ -409,14 +410,16 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		holds: map[int64]bool{},
 		Feed:  events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
-			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: hostCopyKey,
+			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
 		}),
 
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
-	e.Upkeep, e.Images = upkeep.New(upkeepConfig(e)), images.New(imagesConfig(e))
+	e.Upkeep = upkeep.New(upkeepConfig(e))
+	e.Images = images.New(imagesConfig(e))
+	e.Bases = bases.New(basesConfig(e))
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

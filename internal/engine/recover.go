@@ -196,11 +196,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	if !e.importing.TryLock() {
-		return nil // an import is about to sweep them itself
-	}
-	defer e.importing.Unlock()
-	return e.sweepBases(ctx)
+	return e.Bases.Sweep(ctx)
 }
 
 func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error {
