@@ -41,17 +41,25 @@ var leafLocks = []string{
 	"outlet.mu", "presence.mu", "Upkeep.mu",
 }
 
-// lockPackages are the parts of the engine that have locks, and then the engine. The walk follows calls of
-// the engine into its parts, which are fields of it. It does not follow what a part calls of the engine by
-// an interface: returnHolding names the functions of parts that take locks that way.
+// lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
+// into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
-	"internal/bases", "internal/events", "internal/images", "internal/policies", "internal/upkeep", "internal/engine",
+	"internal/bases", "internal/engine", "internal/events", "internal/images", "internal/policies", "internal/upkeep",
 }
 
-// returnHolding are functions that return with a lock, beside those that return a *held.
+// adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
+// gives them as functions.
+var adapters = map[string][]string{
+	"Host": {"basesCore"}, "Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore"},
+	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
+	"Config.Intact": {"imagesCore.intact"},
+}
+
+// returnHolding are functions that return with a lock, beside those that return a *held; of parts and of
+// their interfaces, all.
 var returnHolding = map[string]string{
 	"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu",
-	"Upkeep.acquire": "sandbox", "Upkeep.tryAcquire": "sandbox", "Bases.Importing": "Bases.importing",
+	"Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox", "Bases.Importing": "Bases.importing",
 }
 
 // lent are fields of parts that are a lock of the engine.
@@ -257,6 +265,9 @@ func (s *lockSource) method(sel *ast.SelectorExpr) string {
 		}
 		return ""
 	}
+	if field, ok := of.Obj().(*types.Var); ok {
+		return s.owners[field] + "." + field.Name()
+	}
 	m, ok := of.Obj().(*types.Func)
 	if !ok || m.Pkg() != s.pkg {
 		return ""
@@ -272,8 +283,8 @@ func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	return named.Obj().Name() + "." + m.Name()
 }
 
-// acquired gives the locks that each function takes, by itself or by what it calls; those of parts are
-// known.
+// acquired gives the locks that each function takes, by itself or by what it calls; those that methods of
+// other packages take are known.
 func (s *lockSource) acquired(known map[string]map[string]bool) map[string]map[string]bool {
 	all, steps := maps.Clone(known), map[string][]lockEvent{}
 	for name, fn := range s.funcs {
@@ -426,13 +437,13 @@ func TestLockOrder(t *testing.T) {
 	for _, name := range leafLocks {
 		rank[name] = len(lockOrder) + 1
 	}
-	seen, known := map[string]bool{}, map[string]map[string]bool{}
+	sources := map[string]*lockSource{}
 	for _, dir := range lockPackages {
-		for name, locks := range followLocks(t, dir, rank, seen, known) {
-			if strings.Contains(name, ".") { // a method
-				known[name] = locks
-			}
-		}
+		sources[dir] = readLocks(t, dir)
+	}
+	known, seen := acquiredByAll(sources), map[string]bool{}
+	for _, dir := range lockPackages {
+		followLocks(t, dir, sources[dir], known, rank, seen)
 	}
 	for name := range rank {
 		if !seen[name] {
@@ -441,13 +452,46 @@ func TestLockOrder(t *testing.T) {
 	}
 }
 
-// followLocks is TestLockOrder for one package; it notes in seen which locks are taken, and returns which
-// each function takes. known has those of the packages before.
+// acquiredByAll gives the locks that methods of all packages take, by themselves or by what they call.
+func acquiredByAll(sources map[string]*lockSource) map[string]map[string]bool {
+	known := map[string]map[string]bool{}
+	learn := func(name string, locks map[string]bool) (more bool) {
+		before := len(known[name])
+		if known[name] == nil {
+			known[name] = map[string]bool{}
+		}
+		maps.Copy(known[name], locks)
+		return len(known[name]) > before
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, s := range sources {
+			for name, locks := range s.acquired(known) {
+				of, method, ok := strings.Cut(name, ".")
+				if !ok {
+					continue // packages may have functions of the same name
+				}
+				changed = learn(name, locks) || changed
+				for role, by := range adapters {
+					if slices.Contains(by, name) {
+						changed = learn(role, locks) || changed
+					} else if slices.Contains(by, of) {
+						changed = learn(role+"."+method, locks) || changed
+					}
+				}
+			}
+		}
+	}
+	return known
+}
+
+// followLocks is TestLockOrder for one package, when the locks are known that methods of all packages take.
+// It notes in seen which locks are taken.
 func followLocks(
-	t *testing.T, dir string, rank map[string]int, seen map[string]bool, known map[string]map[string]bool,
-) map[string]map[string]bool {
+	t *testing.T, dir string, s *lockSource, known map[string]map[string]bool, rank map[string]int,
+	seen map[string]bool,
+) {
 	t.Helper()
-	s := readLocks(t, dir)
 	for _, name := range s.mutexes(parsed(t, dir)) {
 		if rank[name] == 0 {
 			t.Errorf("%s is in no list: name it in lockOrder with what it guards, or in leafLocks", name)
@@ -470,7 +514,6 @@ func followLocks(
 		}
 		w.list(fn.Body.List, held)
 	}
-	return w.acquired
 }
 
 func TestLockOrderTable(t *testing.T) { // not beside TestArchitectureTable, which writes to the same page
