@@ -42,7 +42,7 @@ var packages = map[string][]string{
 		"internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/vfs",
+		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/upkeep", "internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
@@ -61,12 +61,12 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
-		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
-		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
+		"client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/decoy",
+		"internal/dirfd", "internal/events", "internal/fault", "internal/images", "internal/journal",
+		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format",
+		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
-		"internal/undo", "internal/vfs", "internal/visible",
+		"internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -159,9 +159,21 @@ var packages = map[string][]string{
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/events":    {"client/wire", "internal/meta", "internal/timeline"},
+	"internal/images": {
+		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
+		"internal/timeline",
+	},
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",
+	},
+	"internal/bases": {
+		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
+		"internal/rootspec", "internal/timeline", "internal/vfs",
+	},
+	"internal/upkeep": {
+		"client/wire", "internal/events", "internal/fault", "internal/layer", "internal/meta",
+		"internal/timeline",
 	},
 	"internal/seal":     {"internal/fault", "internal/vfs"},
 	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},

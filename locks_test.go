@@ -20,34 +20,52 @@ import (
 // it, and it is printed into docs/ARCHITECTURE.md.
 var lockOrder = []struct{ name, guards string }{
 	{"entry.collecting", "what was last taken out of a sandbox's repository; one caller takes out at a time"},
-	{"Engine.thinning", "nothing: one caller at a time drops old automatic snapshots"},
+	{"Upkeep.thinning", "nothing: one caller at a time drops snapshots of a whole history"},
 	{"sandbox", "the state of a sandbox: its box, index and commands (`sandbox.Held`)"},
 	{"Engine.refs", "references of users' repositories that hold what sandboxes need"},
 	{"Engine.naming", "the name of the home in users' repositories"},
 	{"BoxPrograms.mu", "programs of a box that are not recorded yet, until the end of a command is recorded"},
 	{"reading.mu", "how far a sandbox's journal has become records"},
 	{"sandboxBudget.mu", "the budget of a sandbox, while the ledger is read for it"},
-	{"Engine.merging", "nothing: one caller at a time merges long chains of layers"},
-	{"Engine.sealing", "nothing: one caller at a time seals layers"},
+	{"Upkeep.merging", "nothing: one caller at a time merges long chains of layers"},
+	{"Upkeep.sealing", "nothing: one caller at a time seals layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
-	{"Engine.importing", "the store's bases; one import at a time"},
-	{"Engine.imaging", "memory images that no snapshot has yet"},
+	{"Bases.importing", "the store's bases; one import at a time"},
+	{"Images.imaging", "memory images that no snapshot has yet"},
 	{"entry.renames", "names in a live root that change while a capture walks it"},
 	{"Engine.signing", "the settings of signers"},
 }
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Policies.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu",
-	"outlet.mu", "presence.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Policies.mu",
+	"Upkeep.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu", "outlet.mu",
+	"presence.mu",
 }
 
-// lockPackages are the engine and the parts of it that have locks. The walk does not follow a call from
-// one package into another: so the locks of parts are leaves.
-var lockPackages = []string{"internal/audit", "internal/engine", "internal/events", "internal/policies"}
+// lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
+// into its parts, which are fields of it, and back: see adapters.
+var lockPackages = []string{
+	"internal/audit", "internal/bases", "internal/engine", "internal/events", "internal/images", "internal/policies", "internal/upkeep",
+}
 
-// returnHolding are functions that return with a lock, beside those that return a *held.
-var returnHolding = map[string]string{"entry.collects": "entry.collecting", "BoxPrograms.End": "BoxPrograms.mu"}
+// adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
+// gives them as functions.
+var adapters = map[string][]string{
+	"Host": {"basesCore"}, "Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore"},
+	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
+	"Config.Intact": {"imagesCore.intact"},
+}
+
+// returnHolding are functions that return with a lock, beside those that return a *held; of parts and of
+// their interfaces, all.
+var returnHolding = map[string]string{
+	"entry.collects": "entry.collecting", "BoxPrograms.End": "BoxPrograms.mu",
+	"Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox", "Bases.Importing": "Bases.importing",
+}
+
+// lent are fields of parts that are a lock of the engine.
+var lent = map[string]string{"Upkeep.shape": "Engine.shape"}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {
@@ -62,6 +80,7 @@ type lockSource struct {
 	info   *types.Info
 	pkg    *types.Package
 	owners map[types.Object]string // the struct of each field
+	parts  map[types.Object]string // the type of each field that points to a type of another package
 	funcs  map[string]*ast.FuncDecl
 }
 
@@ -77,8 +96,12 @@ func (nothing) Import(path string) (*types.Package, error) {
 func readLocks(t *testing.T, dir string) *lockSource {
 	t.Helper()
 	s := &lockSource{
-		fset: token.NewFileSet(), owners: map[types.Object]string{}, funcs: map[string]*ast.FuncDecl{},
-		info: &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}, Uses: map[*ast.Ident]types.Object{}},
+		fset: token.NewFileSet(), owners: map[types.Object]string{}, parts: map[types.Object]string{},
+		funcs: map[string]*ast.FuncDecl{},
+		info: &types.Info{
+			Selections: map[*ast.SelectorExpr]*types.Selection{}, Uses: map[*ast.Ident]types.Object{},
+			Defs: map[*ast.Ident]types.Object{},
+		},
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(names) == 0 {
@@ -110,6 +133,18 @@ func readLocks(t *testing.T, dir string) *lockSource {
 				s.funcs[nameOf(fn)] = fn
 			}
 		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if f, ok := n.(*ast.Field); ok {
+				if star, ok := f.Type.(*ast.StarExpr); ok {
+					if of, ok := star.X.(*ast.SelectorExpr); ok {
+						for _, name := range f.Names {
+							s.parts[s.info.Defs[name]] = of.Sel.Name
+						}
+					}
+				}
+			}
+			return true
+		})
 	}
 	return s
 }
@@ -214,14 +249,26 @@ func (s *lockSource) lockOf(x ast.Expr) string {
 		return ""
 	}
 	field := s.info.Selections[sel].Obj()
-	return s.owners[field] + "." + field.Name()
+	name := s.owners[field] + "." + field.Name()
+	if of, ok := lent[name]; ok {
+		return of
+	}
+	return name
 }
 
-// method is the name of a method of the package that is called.
+// method is the name of a method that is called, of the package or of one of its parts.
 func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	of := s.info.Selections[sel]
 	if of == nil {
+		if part, ok := sel.X.(*ast.SelectorExpr); ok && s.info.Selections[part] != nil {
+			if name, ok := s.parts[s.info.Selections[part].Obj()]; ok {
+				return name + "." + sel.Sel.Name
+			}
+		}
 		return ""
+	}
+	if field, ok := of.Obj().(*types.Var); ok {
+		return s.owners[field] + "." + field.Name()
 	}
 	m, ok := of.Obj().(*types.Func)
 	if !ok || m.Pkg() != s.pkg {
@@ -238,9 +285,10 @@ func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	return named.Obj().Name() + "." + m.Name()
 }
 
-// acquired gives the locks that each function takes, by itself or by what it calls.
-func (s *lockSource) acquired() map[string]map[string]bool {
-	all, steps := map[string]map[string]bool{}, map[string][]lockEvent{}
+// acquired gives the locks that each function takes, by itself or by what it calls; those that methods of
+// other packages take are known.
+func (s *lockSource) acquired(known map[string]map[string]bool) map[string]map[string]bool {
+	all, steps := maps.Clone(known), map[string][]lockEvent{}
 	for name, fn := range s.funcs {
 		steps[name], all[name] = s.steps(fn.Body), map[string]bool{}
 		if lock := keeps(fn); lock != "" {
@@ -285,8 +333,12 @@ func (w *lockWalk) step(n ast.Node, held map[string]bool) {
 			for lock := range w.acquired[e.what] {
 				w.take(lock, held, e.pos)
 			}
-			if fn := w.s.funcs[e.what]; fn != nil && keeps(fn) != "" {
-				held[keeps(fn)] = true
+			lock := returnHolding[e.what] // of a part
+			if fn := w.s.funcs[e.what]; fn != nil {
+				lock = keeps(fn)
+			}
+			if lock != "" {
+				held[lock] = true
 			}
 		}
 	}
@@ -387,9 +439,13 @@ func TestLockOrder(t *testing.T) {
 	for _, name := range leafLocks {
 		rank[name] = len(lockOrder) + 1
 	}
-	seen := map[string]bool{}
+	sources := map[string]*lockSource{}
 	for _, dir := range lockPackages {
-		followLocks(t, dir, rank, seen)
+		sources[dir] = readLocks(t, dir)
+	}
+	known, seen := acquiredByAll(sources), map[string]bool{}
+	for _, dir := range lockPackages {
+		followLocks(t, dir, sources[dir], known, rank, seen)
 	}
 	for name := range rank {
 		if !seen[name] {
@@ -398,16 +454,52 @@ func TestLockOrder(t *testing.T) {
 	}
 }
 
-// followLocks is TestLockOrder for one package; it notes in seen which locks are taken.
-func followLocks(t *testing.T, dir string, rank map[string]int, seen map[string]bool) {
+// acquiredByAll gives the locks that methods of all packages take, by themselves or by what they call.
+func acquiredByAll(sources map[string]*lockSource) map[string]map[string]bool {
+	known := map[string]map[string]bool{}
+	learn := func(name string, locks map[string]bool) (more bool) {
+		before := len(known[name])
+		if known[name] == nil {
+			known[name] = map[string]bool{}
+		}
+		maps.Copy(known[name], locks)
+		return len(known[name]) > before
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, s := range sources {
+			for name, locks := range s.acquired(known) {
+				of, method, ok := strings.Cut(name, ".")
+				if !ok {
+					continue // packages may have functions of the same name
+				}
+				changed = learn(name, locks) || changed
+				for role, by := range adapters {
+					if slices.Contains(by, name) {
+						changed = learn(role, locks) || changed
+					} else if slices.Contains(by, of) {
+						changed = learn(role+"."+method, locks) || changed
+					}
+				}
+			}
+		}
+	}
+	return known
+}
+
+// followLocks is TestLockOrder for one package, when the locks are known that methods of all packages take.
+// It notes in seen which locks are taken.
+func followLocks(
+	t *testing.T, dir string, s *lockSource, known map[string]map[string]bool, rank map[string]int,
+	seen map[string]bool,
+) {
 	t.Helper()
-	s := readLocks(t, dir)
 	for _, name := range s.mutexes(parsed(t, dir)) {
 		if rank[name] == 0 {
 			t.Errorf("%s is in no list: name it in lockOrder with what it guards, or in leafLocks", name)
 		}
 	}
-	w := &lockWalk{s: s, acquired: s.acquired()}
+	w := &lockWalk{s: s, acquired: s.acquired(known)}
 	for _, name := range slices.Sorted(maps.Keys(s.funcs)) {
 		fn := s.funcs[name]
 		w.take = func(lock string, held map[string]bool, at token.Pos) {

@@ -73,7 +73,7 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 	ctx = context.WithoutCancel(ctx)
 	if err == nil {
 		if _, err = b.Append(ctx, r.drafts()...); err != nil {
-			return &Unrecorded{fault.Wrap(err, "it is done, and will be in the ledger when there is room again")}
+			return fault.Wrap(err, "it is done, and will be in the ledger when there is room again")
 		}
 	}
 	if eerr := b.Store.EndIntent(ctx, intent); eerr != nil {
@@ -81,13 +81,6 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 	}
 	return err
 }
-
-// Unrecorded is the error of Free if room was made and the ledger could not be written. The next
-// daemon's Reconcile writes it.
-type Unrecorded struct{ error }
-
-// Unwrap returns why the ledger could not be written.
-func (u *Unrecorded) Unwrap() error { return u.error }
 
 // freed records what was taken away before a crash and is not recorded.
 func (b *Book) freed(ctx context.Context) error {

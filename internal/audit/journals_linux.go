@@ -216,7 +216,9 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	defer r.mu.Unlock()
 	for ctx.Err() == nil {
 		more, err := j.some(ctx, id, r)
-		if err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil { // it was removed
+		if fault.Is(err, fault.NotFound) { // it was removed
+			j.Forget(id)
+		} else if err != nil && ctx.Err() == nil {
 			j.Book.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)
 		}
 		if err != nil || !more {

@@ -24,6 +24,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -46,6 +47,7 @@ type whole struct {
 	*audit.Reader      // the engine's
 	*events.Bus        // the engine's
 	*policies.Policies // the engine's
+	*upkeep.Upkeep     // the engine's
 	db                 *meta.DB
 	layers             *layer.Store
 	images             *memory.Store
@@ -136,7 +138,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	}
 	undone.Release()
 	return &whole{
-		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies,
+		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

@@ -55,11 +55,11 @@ func (c *capturing) adopt(ctx context.Context) error {
 	c.dropIndex(c.s.ID, c.rec.Head)
 	c.rec.Head, c.rec.MountTop, c.rec.Gen = snap.ID, snap.ID, c.rec.Gen+1
 	c.s.index, c.s.of = nil, ""
-	c.retire(c.live.Dir)
-	c.mayBeDeep(snap.ID)
+	c.Upkeep.Retire(c.live.Dir)
+	c.Upkeep.MayBeDeep(snap.ID)
 	c.t = c.kept(snap)
 	c.Feed.Emit(events.Snapshot(c.rec, snap))
-	c.mayBeThick(c.s, snap)
+	c.Upkeep.MayBeThick(snap)
 	return nil
 }
 

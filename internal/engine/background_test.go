@@ -30,19 +30,19 @@ func TestSealAll_GoesOnPastALayerThatCannotBeSealed(t *testing.T) {
 	h := newHome(t)
 	h.onDir("evil")
 	h.onDir("innocent")
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	h.sealing.Lock() // the background waits
+	release := h.Hold() // the background waits
 	bad := h.layerOf(h.run("evil", "write", "f", "one").Head)
 	// The place of the new manifest is taken.
 	if err := os.Mkdir(filepath.Join(filepath.Dir(h.Layers.Dir(bad)), "manifest.tmp"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	good := h.layerOf(h.run("innocent", "write", "precious", "work").Head)
-	h.sealing.Unlock()
+	release()
 
-	if err := h.sealAll(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) ||
+	if err := h.Seal(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) ||
 		strings.Contains(err.Error(), string(good)) {
 		t.Errorf("the error is %v, want that of layer %s alone", err, bad)
 	}
@@ -79,19 +79,19 @@ func TestRemove_CancelsTheSealOfItsLayer(t *testing.T) {
 	h := newHomeOn(t, files)
 	h.onDir("evil")
 	h.onDir("innocent")
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	h.sealing.Lock() // the background waits
+	release := h.Hold() // the background waits
 	large := h.layerOf(h.run("evil", "write", "f", "one").Head)
 	if err := unix.Setxattr(filepath.Join(h.Layers.Dir(large), "f"), "user.overlay.metacopy", nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	good := h.layerOf(h.run("innocent", "write", "precious", "work").Head)
-	h.sealing.Unlock()
+	release()
 
 	done := make(chan error)
-	go func() { done <- h.sealAll(ctx) }()
+	go func() { done <- h.Seal(ctx) }()
 	<-files.reached
 	if _, err := h.Remove(ctx, []string{"evil"}, true); err != nil {
 		t.Error(err)
@@ -102,22 +102,5 @@ func TestRemove_CancelsTheSealOfItsLayer(t *testing.T) {
 	}
 	if h.Layers.Sealed(large) || !h.Layers.Sealed(good) {
 		t.Errorf("sealed: the removed sandbox's layer %v, the other one's %v", h.Layers.Sealed(large), h.Layers.Sealed(good))
-	}
-}
-
-// A layer whose turn comes after its removal is not hashed at all.
-func TestSealOne_LeavesWhatWasRemovedBefore(t *testing.T) {
-	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
-	close(files.release)
-	h := newHomeOn(t, files)
-	h.onDir("gone")
-	h.sealing.Lock() // the background waits
-	defer h.sealing.Unlock()
-	id := h.layerOf(h.run("gone", "write", "f", "one").Head)
-	if _, err := h.Remove(ctx, []string{"gone"}, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.sealOne(ctx, id); err != nil || h.Layers.Sealed(id) {
-		t.Errorf("%v; sealed: %v", err, h.Layers.Sealed(id))
 	}
 }

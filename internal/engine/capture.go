@@ -238,20 +238,17 @@ func (c *capturing) take(ctx, hold context.Context) error {
 // keepMemory keeps what the frozen processes have in memory. They go on before it is stored,
 // unless they are to stay frozen. The image is not dropped before known is called.
 func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err error) {
-	image, err := c.save(hold, c.s, c.rec, c.frozen)
+	image, err := c.Images.Save(hold, c.rec, c.frozen)
 	if !c.n.frozen && err == nil {
 		err, c.frozen = thaw(hold, c.frozen), nil
 	}
 	c.t.stood = time.Since(c.since)
 	if err != nil {
-		if image.init != nil {
-			image.init.Close()
-		}
+		image.Close()
 		return func() {}, err
 	}
-	c.imaging.RLock()
-	c.t.memory, err = c.keepImage(ctx, c.rec, image)
-	return c.imaging.RUnlock, err
+	c.t.memory, known, err = c.Images.Keep(ctx, c.rec, image)
+	return known, err
 }
 
 // name gives the snapshot its message, and notes what changed.
@@ -305,10 +302,10 @@ func (c *capturing) commit(ctx context.Context) error {
 	c.dropIndex(c.s.ID, c.rec.Head)
 	c.rec.Head = snap.ID
 	c.s.index, c.s.of = c.got.Index, snap.ID
-	c.mayBeDeep(snap.ID)
+	c.Upkeep.MayBeDeep(snap.ID)
 	c.t = kept
 	c.Feed.Emit(events.Snapshot(c.rec, snap))
-	c.mayBeThick(c.s, snap)
+	c.Upkeep.MayBeThick(snap)
 	return nil
 }
 

@@ -264,7 +264,7 @@ func (h *home) lives(note func(func(k *acked))) {
 		return id
 	}
 	seal := func() {
-		must(h.sealAll(ctx))
+		must(h.Seal(ctx))
 		note(func(k *acked) { k.sealed = maps.Clone(k.all) })
 	}
 	note(func(k *acked) { k.tried["afterwards"] = true })

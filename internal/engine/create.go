@@ -41,7 +41,7 @@ func (e *Engine) Create(
 	if err := e.nameFree(ctx, rec.Name); err != nil {
 		return wire.Sandbox{}, err
 	}
-	base, err := e.base(ctx, req, &rec, progress)
+	base, err := e.Bases.For(ctx, req, rec.Tier, progress)
 	if err != nil {
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
@@ -304,6 +304,9 @@ const (
 
 // maxPasswd is as much of an /etc/passwd as is read.
 const maxPasswd = 1 << 20
+
+// maxListed is how many names or paths a message lists one by one.
+const maxListed = 20
 
 // userKnown refuses a user that the base does not have. Where its /etc/passwd
 // cannot be read from here, and in tier workspace, which has the host's, the

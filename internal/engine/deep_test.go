@@ -161,7 +161,7 @@ func TestSealing_GoesOnPastALayerThatHasNoManifest(t *testing.T) {
 	if _, err := h.Commit(ctx, "b", "small"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := h.DB.LayersUnsealed(ctx); err != nil || len(left) > 0 {

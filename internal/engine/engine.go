@@ -28,9 +28,11 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/bases"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -41,6 +43,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -316,12 +319,15 @@ type Engine struct {
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
 	Policies *policies.Policies
+	// Upkeep seals, merges and frees layers. It is not changed after Open.
+	Upkeep *upkeep.Upkeep
+	// Images keeps what processes have in memory. It is not changed after Open.
+	Images *images.Images
+	// Bases finds and makes what sandboxes begin on. It is not changed after Open.
+	Bases *bases.Bases
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
-	shallow map[timeline.SnapshotID]bool               // snapshots whose chains need no merging
-	thick   map[timeline.SandboxID]bool                // histories that may have snapshots to drop
-	deep    map[timeline.SnapshotID]bool               // snapshots whose chains may need it
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
@@ -335,19 +341,7 @@ type Engine struct {
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
-	shape     sync.RWMutex
-	sealing   sync.Mutex // one sealer at a time
-	underSeal seal       // the layer that it seals now; guarded by mu
-	merging   sync.Mutex // one mergeAll at a time
-
-	// imaging is held for reading from when a memory image is added until a snapshot has
-	// it, and for writing while those are dropped that none has. Before a sandbox's own lock
-	// or shape neither is taken for writing.
-	imaging sync.RWMutex
-
-	thinning sync.Mutex // one at a time; before a sandbox's own lock
-
-	importing sync.Mutex // one import of the host or a commit at a time; guards Home/bases
+	shape sync.RWMutex
 
 	naming sync.Mutex // one homeID at a time
 
@@ -359,7 +353,6 @@ type Engine struct {
 	bg    *errgroup.Group
 	bgCtx context.Context
 	stop  context.CancelCauseFunc
-	work  chan struct{} // one token: there may be something to seal or merge
 	lives chan struct{} // one token: somebody lives for another time than before
 	idles chan struct{} // one token: there may be somebody else who is to be stopped when idle
 
@@ -408,12 +401,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
-		shallow: map[timeline.SnapshotID]bool{}, deep: map[timeline.SnapshotID]bool{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
 		trials:  make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
-		thick:   map[timeline.SandboxID]bool{},
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{},
-		work:  make(chan struct{}, 1),
 		lives: make(chan struct{}, 1),
 		idles: make(chan struct{}, 1),
 		uses:  map[timeline.SandboxID]usage{},
@@ -421,7 +411,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		holds: map[int64]bool{},
 		Feed:  events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
-			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: hostCopyKey,
+			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
 		}),
 
@@ -439,6 +429,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
+	e.Upkeep = upkeep.New(upkeepConfig(e))
+	e.Images = images.New(imagesConfig(e))
+	e.Bases = bases.New(basesConfig(e))
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}
@@ -452,7 +445,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}
-	e.bg.Go(func() error { return e.background(e.bgCtx) })
+	e.bg.Go(func() error { e.Upkeep.Work(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
 	e.bg.Go(func() error {
@@ -461,7 +454,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		}
 		return nil
 	})
-	e.wake()
+	e.Upkeep.Wake()
 	return e, nil
 }
 

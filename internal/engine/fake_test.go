@@ -36,6 +36,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/undo"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -504,10 +505,13 @@ type home struct {
 	build  string           // and those without their init
 	speaks int              // the protocol, of which older ones but 0 are understood
 	driver string
+	// release lets the background go on; nil unless it is held.
+	release func()
 	*Engine
 	*audit.Reader      // of the engine
 	*events.Bus        // of the engine
 	*policies.Policies // of the engine
+	*upkeep.Upkeep     // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -590,7 +594,7 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Release()
-	h.Engine, h.Reader, h.Bus, h.Policies = e, e.Records, e.Feed, e.Policies
+	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
 	return nil
 }
 
@@ -604,7 +608,7 @@ func (h *home) close() {
 	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
-	h.Engine, h.Reader, h.Bus, h.Policies = nil, nil, nil, nil
+	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = nil, nil, nil, nil, nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

@@ -70,11 +70,11 @@ var failings = map[string]failing{
 	"recovery from a power loss": {boot: "boot-2", prepare: func(h *home, k *acked) {
 		h.run("b", "write", "f", "of b")
 		k.live["b"] = "of b"
-		if err := h.sealAll(ctx); err != nil {
+		if err := h.Seal(ctx); err != nil {
 			h.t.Fatal(err)
 		}
 		k.tried["unsealed"] = true
-		h.sealing.Lock() // until the home was cloned
+		h.release = h.Hold() // until the home was cloned
 		h.run("a", "write", "f", "unsealed")
 		h.halfAdopted("b")
 	}},
@@ -115,8 +115,8 @@ func (s failing) eachFault(t *testing.T) {
 		}
 	}
 	must(disk.CrashClone(begin, vfs.Kill))
-	if s.boot != "boot-1" {
-		h.sealing.Unlock()
+	if h.release != nil {
+		h.release()
 	}
 	h.close()
 	must(disk.Close())

@@ -136,7 +136,7 @@ func (e *Engine) forkPoint(
 		if at, err = h.Resolve(req.At, e.Now()); err != nil || !req.Memory {
 			return rec, at, nil, err
 		}
-		m, err = e.resumable(&rec, h.Snapshots[at])
+		m, err = e.Images.Resumable(&rec, h.Snapshots[at])
 		return rec, at, m, err
 	}
 	s, rec, err := e.acquire(ctx, name, "forking")

@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 func ignore(wire.Progress) {}
@@ -143,21 +141,6 @@ func TestRetentionIsAskedFor(t *testing.T) {
 	}
 	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 {
 		t.Errorf("without a rule: %+v, %v", res, err)
-	}
-}
-
-func TestByHalves(t *testing.T) {
-	t.Parallel()
-	for n := range 20 {
-		var ids []timeline.SnapshotID
-		for i := range n {
-			ids = append(ids, timeline.SnapshotID(fmt.Sprintf("%02d", i)))
-		}
-		got := byHalves(ids)
-		slices.Sort(got)
-		if !slices.Equal(got, ids) {
-			t.Errorf("of %d: %v", n, got)
-		}
 	}
 }
 

@@ -57,7 +57,6 @@ type owned struct {
 	captured time.Time           // when the last capture began
 	changed  time.Time           // when changes were first seen since; zero: none were
 	name     string              // for events
-	autos    int                 // automatic snapshots since the history was thinned
 	told     Box                 // whose start was told, and whose end was not yet
 
 	programs *audit.BoxPrograms    // of its box, or of the one before; nil: there is none
@@ -89,7 +88,6 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 	if s == nil {
 		s = &entry{
 			Sandbox: sandbox.New(id), collecting: make(chan struct{}, 1),
-			guarded: sandbox.Guard(owned{autos: thinEvery - 1}), // an earlier daemon may not have thinned it
 			watches: boxfs.Watches{All: &e.watchers},
 		}
 		s.collecting <- struct{}{}

@@ -110,7 +110,7 @@ func (f *fakeHost) check() {
 	if r, err := f.Verify(ctx, "", func(wire.Progress) {}); err != nil || len(r.Damage) > 0 {
 		f.t.Errorf("verify: %+v, %v", r, err)
 	}
-	if files, err := os.ReadDir(f.basesDir()); err != nil || len(files) != 1 {
+	if files, err := os.ReadDir(f.Bases.Dir()); err != nil || len(files) != 1 {
 		f.t.Errorf("bases: %v, %v", files, err)
 	}
 }
@@ -188,7 +188,7 @@ func TestHostCopyWithoutAnIndexIsImportedWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeHost(t)
 			f.box("a")
-			files, err := filepath.Glob(filepath.Join(f.basesDir(), "index.*"))
+			files, err := filepath.Glob(filepath.Join(f.Bases.Dir(), "index.*"))
 			if err != nil || len(files) != 1 {
 				t.Fatalf("index files: %v, %v", files, err)
 			}
@@ -217,7 +217,7 @@ func TestIndexWithoutItsBaseIsSwept(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
 	for _, n := range []string{"index.0123456789ab", "index.0123456789ab.tmp"} {
-		if err := os.WriteFile(filepath.Join(f.basesDir(), n), []byte("x"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(f.Bases.Dir(), n), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -242,7 +242,7 @@ func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
 			t.Fatalf("import %d was a whole one", i)
 		}
 	}
-	if err := f.mergeAll(ctx); err != nil {
+	if err := f.Merge(ctx); err != nil {
 		t.Fatal(err)
 	}
 	last := "b" + itoa(n-1)

@@ -19,13 +19,9 @@ import (
 // snapshot, written before the snapshot is acknowledged. One that is missing or
 // torn costs a larger layer, never a wrong one.
 
+// writeIndex puts an index in its place, whole or not at all.
 func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
-	return e.saveIndex(e.indexPath(id, snap), ix)
-}
-
-// saveIndex puts an index in its place, whole or not at all.
-func (e *Engine) saveIndex(path string, ix *layer.Index) error {
-	return fault.Wrap(vfs.WriteUnsynced(e.FS, path, func(w *vfs.Writer) error {
+	return fault.Wrap(vfs.WriteUnsynced(e.FS, e.indexPath(id, snap), func(w *vfs.Writer) error {
 		_, err := ix.WriteTo(w)
 		return err
 	}), "write index")

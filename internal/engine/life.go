@@ -11,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
 // maxLife is the longest time that a sandbox can be given: what lives for longer
@@ -158,29 +159,18 @@ func newestTagged(h *timeline.History) (timeline.SnapshotID, bool) {
 
 // dropUntagged drops what a sandbox has made and nobody has named or needs.
 func (e *Engine) dropUntagged(ctx context.Context, id timeline.SandboxID) error {
-	e.thinning.Lock()
-	defer e.thinning.Unlock()
-	rec, h, err := e.find(ctx, string(id))
-	if err != nil || !expired(&rec, e.Now()) {
-		return err
-	}
-	held, err := e.DB.Held(ctx, id)
-	if err != nil {
-		return err
-	}
-	var doomed []timeline.SnapshotID
-	for _, snap := range h.NewestFirst() {
-		s := h.Snapshots[snap]
-		if s.Sandbox == id && s.Cause != timeline.CauseImport && s.Cause != timeline.CauseFork &&
-			snap != h.Head && !held[snap] && len(h.TagsOf(snap)) == 0 {
-			doomed = append(doomed, snap)
+	choose := func(rec *meta.Sandbox, h *timeline.History, needed upkeep.Needed) (doomed []timeline.SnapshotID) {
+		if !expired(rec, e.Now()) {
+			return nil
 		}
-	}
-	for _, run := range timeline.Runs(h, doomed, maxRun) {
-		if err := e.dropRun(ctx, &rec, h, run); err != nil {
-			return err
+		for _, snap := range h.NewestFirst() {
+			s := h.Snapshots[snap]
+			if s.Sandbox == id && s.Cause != timeline.CauseImport && s.Cause != timeline.CauseFork &&
+				snap != h.Head && !needed[snap] && len(h.TagsOf(snap)) == 0 {
+				doomed = append(doomed, snap)
+			}
 		}
+		return doomed
 	}
-	e.mayBeDeep(rec.Head)
-	return nil
+	return e.Upkeep.Drop(ctx, id, choose)
 }

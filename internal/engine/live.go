@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -83,10 +83,7 @@ func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
 	if err != nil || len(ids) <= maxMount {
 		return err
 	}
-	e.mu.Lock()
-	delete(e.shallow, id)
-	e.mu.Unlock()
-	return e.merge(ctx, id)
+	return e.Upkeep.Flatten(ctx, id)
 }
 
 // stepDown looks for a snapshot just below that is remembered. While there is
@@ -184,7 +181,7 @@ func (e *Engine) startTelling(
 // startBox starts the box of a sandbox that has none; its processes go on from a memory
 // image, unless from is nil.
 func (e *Engine) startBox(
-	ctx context.Context, s *held, rec *meta.Sandbox, from *image,
+	ctx context.Context, s *held, rec *meta.Sandbox, from *images.Image,
 ) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
@@ -253,7 +250,7 @@ func (e *Engine) startBox(
 		JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
-		config.Image, config.Init = from.dir, from.init
+		config.Image, config.Init = from.Dir, from.Init
 	}
 	startCtx, done := s.Starting(ctx)
 	if err = context.Cause(startCtx); err == nil {
@@ -323,7 +320,7 @@ func (e *Engine) present(
 		return spec, mask, nil // it holds all that it shows
 	}
 	if len(layers) >= timeline.MergeArity {
-		e.mayBeDeep(rec.MountTop) // after a crash nobody else may know
+		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
 	return spec, mask, e.noteMounted(s.ID, layers)
 }
@@ -410,30 +407,6 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	s.box = nil
 	e.ended(ctx, s, "")
 	return e.forgetMounted(s.ID)
-}
-
-// retire deletes a generation all of whose changes are captured, once their new
-// place survives a power loss.
-func (e *Engine) retire(dir string) {
-	e.bg.Go(func() error {
-		err := e.sealAll(e.bgCtx)
-		if err == nil {
-			err = e.DB.Flush()
-		}
-		if err != nil {
-			e.Logger.Warn("left for gc", "dir", dir, "err", err)
-			return nil
-		}
-		e.removeTree(dir)
-		return nil
-	})
-}
-
-// removeTree deletes a directory that nothing refers to any more.
-func (e *Engine) removeTree(dir string) {
-	if err := e.Layers.RemoveTree(e.bgCtx, dir); err != nil && e.bgCtx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-		e.Logger.Warn("left for gc", "dir", dir, "err", err)
-	}
 }
 
 // confine gives what a box is started with to keep to the policy of its sandbox. It

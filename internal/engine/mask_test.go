@@ -108,7 +108,7 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 		f.run("b5", "write", "f", itoa(i))
 		f.run("b5", "write", "etc/shadow", "my own")
 	}
-	if err := f.mergeAll(t.Context()); err != nil {
+	if err := f.Merge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := f.DB.Sandbox(t.Context(), "b5")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -295,7 +296,7 @@ func TestPauseHoldsOverTheDaemon(t *testing.T) {
 func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
-	dir := filepath.Join(h.dir, "sandboxes", sb.ID, imageDir)
+	dir := filepath.Join(h.dir, "sandboxes", sb.ID, images.Unstored)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -379,11 +380,11 @@ func TestMemoryWithoutItsInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &timeline.Memory{Image: warm.Memory.Image, Facts: map[string]string{"gvisor": "v", "build": "b"}}
-	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); err != nil {
+	if _, err := h.Images.Resumable(&rec, timeline.Snapshot{Memory: m}); err != nil {
 		t.Errorf("under the same build: %v", err)
 	}
 	h.build = "2"
-	if _, err := h.resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) ||
+	if _, err := h.Images.Resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) ||
 		!strings.Contains(err.Error(), `init is in the image and was not kept with it, was "b" when`) {
 		t.Errorf("under another: %v", err)
 	}
@@ -395,7 +396,7 @@ func TestCommitMemory_FreezesNoLongerWhileImagesAreDropped(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	b := h.boxNow("a")
-	h.imaging.Lock()
+	release := h.Images.Hold()
 	done := make(chan error, 1)
 	go func() { _, err := h.CommitMemory(ctx, "a", "m"); done <- err }()
 	ok := false
@@ -406,7 +407,7 @@ func TestCommitMemory_FreezesNoLongerWhileImagesAreDropped(t *testing.T) {
 	if !ok {
 		t.Error("the processes stand still for as long as images are dropped")
 	}
-	h.imaging.Unlock()
+	release()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

@@ -113,33 +113,3 @@ func (e *Engine) inUse() map[timeline.LayerID]bool {
 	}
 	return used
 }
-
-// letGo forgets what is noted of sandboxes whose keepers have ended.
-func (e *Engine) letGo(ctx context.Context) error {
-	e.mu.Lock()
-	ids := make([]timeline.SandboxID, 0, len(e.mounted))
-	for id := range e.mounted {
-		ids = append(ids, id)
-	}
-	e.mu.Unlock()
-	for _, id := range ids {
-		if e.whole(id, "") != nil {
-			continue // not in use
-		}
-		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
-		if fault.Is(err, fault.NotFound) {
-			continue // it is being removed, and its directory with it
-		}
-		if err != nil {
-			return err
-		}
-		if e.liveBox(s) == nil {
-			err = e.forgetMounted(id)
-		}
-		s.unlock(e)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -46,7 +47,7 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 	defer s.unlock(e)
 	t, err := e.captureMemory(ctx, s, &rec, note{cause: timeline.CauseManual, message: message})
 	if err == nil {
-		err = e.secure(ctx)
+		err = e.Upkeep.Secure(ctx)
 	}
 	return committed(&rec, t), err
 }
@@ -57,7 +58,7 @@ func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutReq
 		func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
 			id, err := h.Resolve(req.Node, e.Now())
 			if snap := h.Snapshots[id]; err == nil && snap.Memory != nil && !req.FilesOnly && !req.InPlace {
-				to.memory, err = e.resumable(rec, snap)
+				to.memory, err = e.Images.Resumable(rec, snap)
 				to.foreign = snap.Sandbox != rec.ID || snap.Cause == timeline.CauseFork
 			}
 			to.clean, to.dirty = id, id
@@ -153,7 +154,7 @@ func (e *Engine) move(
 	m := &moving{Engine: e, s: s, rec: &rec, what: what, req: req, goal: goal}
 	defer func() {
 		if m.img != nil {
-			m.img.release()
+			m.img.Release()
 		}
 	}()
 	if err := m.keepPresent(ctx); err != nil {
@@ -185,8 +186,8 @@ type moving struct {
 	req  wire.CheckoutRequest
 	goal target
 
-	img  *image // processes go on from there; nil: they do not, or have done so
-	t    taken  // what became of the present
+	img  *images.Image // processes go on from there; nil: they do not, or have done so
+	t    taken         // what became of the present
 	to   timeline.SnapshotID
 	left []timeline.SnapshotID // what can be redone afterwards
 	res  wire.MoveResult
@@ -198,7 +199,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 	grace := graceOf(m.req, m.s.run != nil)
 	n := note{cause: timeline.CauseCheckout, message: "before " + m.what}
 	if m.goal.memory != nil {
-		if m.img, err = m.ready(ctx, m.rec, m.goal.clean, m.goal.memory); err != nil {
+		if m.img, err = m.Images.Ready(ctx, m.rec, m.goal.clean, m.goal.memory); err != nil {
 			return err
 		}
 		if n.memory, err = m.worthMemory(ctx, m.s, m.rec); err != nil {
@@ -290,7 +291,7 @@ func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (b
 // comeBack lets processes go on from memory over the files that the sandbox was brought to,
 // and opens its gate, unless they were another sandbox's: see released. It gives the
 // commands that go on.
-func (e *Engine) comeBack(ctx context.Context, s *held, rec *meta.Sandbox, img *image, foreign bool) ([]string, error) {
+func (e *Engine) comeBack(ctx context.Context, s *held, rec *meta.Sandbox, img *images.Image, foreign bool) ([]string, error) {
 	for _, c := range e.commands.in(s.ID) { // those of the same id are others from here on
 		end := killed("the sandbox was brought to another snapshot")
 		e.tellEnd(ctx, rec, c, end, end.Exit)
@@ -298,7 +299,7 @@ func (e *Engine) comeBack(ctx context.Context, s *held, rec *meta.Sandbox, img *
 	if foreign {
 		q := &meta.Quarantine{Since: e.Now().UTC(), At: rec.Head, Reason: underWay}
 		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = q; return nil }); err != nil {
-			img.release()
+			img.Release()
 			return nil, err
 		}
 		rec.Quarantine = q
@@ -369,6 +370,6 @@ func (e *Engine) reset(
 	rec.Head, rec.MountTop, rec.Gen, rec.Redo = to, to, rec.Gen+1, redo
 	s.index, s.of = nil, ""
 	e.dropIndex(s.ID, head)
-	e.retire(old)
+	e.Upkeep.Retire(old)
 	return nil
 }

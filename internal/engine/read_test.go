@@ -12,7 +12,7 @@ func TestSnapshots_AreThoseOfTheLog(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")
-	if err := h.sealAll(ctx); err != nil { // or one may say sealed, and the other not
+	if err := h.Seal(ctx); err != nil { // or one may say sealed, and the other not
 		t.Fatal(err)
 	}
 	log, err := h.Log(ctx, "a")

@@ -27,7 +27,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := vfs.MkdirAll(e.FS, filepath.Join(e.Home, "sandboxes")); err != nil {
 		return err
 	}
-	if err := e.dropUnkept(); err != nil {
+	if err := e.Images.DropUnstored(); err != nil {
 		return err
 	}
 	if err := e.findMounted(ctx); err != nil {
@@ -152,7 +152,7 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away",
 				filepath.Join(e.Home, "layers"))
 	}
-	dead, err := e.garbage(ctx, nil)
+	dead, err := upkeepCore{e}.Garbage(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -197,11 +197,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	if !e.importing.TryLock() {
-		return nil // an import is about to sweep them itself
-	}
-	defer e.importing.Unlock()
-	return e.sweepBases(ctx)
+	return e.Bases.Sweep(ctx)
 }
 
 func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error {

@@ -65,11 +65,10 @@ func TestADeletionLeavesNothingUnsealed(t *testing.T) {
 	h.run("a", "write", "f", "one")
 	middle := h.run("a", "write", "g", "two").Head
 	h.run("a", "write", "f", "three")
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	h.sealing.Lock() // the background keeps its hands off
-	defer h.sealing.Unlock()
+	defer h.Hold()() // the background keeps its hands off
 	if _, err := h.DeleteSnapshot(ctx, "a", middle); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +278,7 @@ func TestChainsStayShallow(t *testing.T) {
 	for i := range n {
 		heads[i] = h.run("a", "write", "f"+itoa(i%7), itoa(i)).Head
 	}
-	if err := h.mergeAll(ctx); err != nil {
+	if err := h.Merge(ctx); err != nil {
 		t.Fatal(err)
 	}
 	ids, err := h.layersBelow(ctx, timeline.SnapshotID(heads[n-1]))

@@ -141,7 +141,7 @@ func (e *Engine) recordOn(
 	if err != nil {
 		return errors.Join(err, e.Layers.Remove(context.WithoutCancel(ctx), id))
 	}
-	e.mayBeDeep(first.ID)
+	e.Upkeep.MayBeDeep(first.ID)
 	return nil
 }
 

@@ -75,8 +75,8 @@ func (e *Engine) treeOf(ctx context.Context, t *workTree, progress func(wire.Pro
 	if b, known, err := e.knownTree(ctx, t); known || err != nil {
 		return b, err
 	}
-	e.importing.Lock()
-	defer e.importing.Unlock()
+	done := e.Bases.Importing()
+	defer done()
 	if b, known, err := e.knownTree(ctx, t); known || err != nil {
 		return b, err
 	}
@@ -188,7 +188,7 @@ func (e *Engine) importTree(
 		func(lb *layer.Builder) error { out, err = w.write(ctx, lb); return err }); err != nil {
 		return base{}, out, fault.Wrap(err, "import commit %s of %s", short(t.start), t.Top)
 	}
-	got, err := e.addBase(ctx, b, id, layer.Report{Entries: int64(out.Files), Bytes: out.Bytes})
+	got, err := e.Bases.Add(ctx, b, id, layer.Report{Entries: int64(out.Files), Bytes: out.Bytes})
 	return got, out, err
 }
 

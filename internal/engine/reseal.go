@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -207,11 +208,11 @@ func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at tim
 	if err != nil {
 		return nil, err
 	}
-	m, err := e.resumable(rec, h.Snapshots[at])
+	m, err := e.Images.Resumable(rec, h.Snapshots[at])
 	if err != nil {
 		return nil, err
 	}
-	img, err := e.ready(ctx, rec, at, m)
+	img, err := e.Images.Ready(ctx, rec, at, m)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +222,7 @@ func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at tim
 		err = e.reset(ctx, s, rec, at, nil)
 	}
 	if err != nil {
-		img.release()
+		img.Release()
 		return nil, err
 	}
 	b, _, err := e.goOn(ctx, s, rec, img)
@@ -231,13 +232,13 @@ func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at tim
 // goOn starts the box of a sandbox from a memory image, over the files of the same snapshot,
 // and takes its commands up; it gives their ids. The image is released by it. The caller holds
 // the lock; nothing passes the gate yet.
-func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *image) (Box, []string, error) {
+func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *images.Image) (Box, []string, error) {
 	b, enforced, err := e.startBox(ctx, s, rec, img)
 	if err != nil {
-		img.release()
+		img.Release()
 		return nil, nil, err
 	}
-	e.untilGone(img, b)
+	e.Images.ReleaseAfter(img, b.Gone())
 	told := e.Book.Begin(ctx, rec, startRecord(enforced))
 	e.watchPrograms(ctx, s, rec, b, told)
 	ids, err := e.adoptCommands(ctx, s, rec, b, img.Run)

@@ -93,13 +93,12 @@ func moveOverFault(
 	t *testing.T, h *home, f *vfs.Faulty, to string, k int, errno unix.Errno, stays bool,
 ) (failed bool, err error) {
 	t.Helper()
-	calm(t, h)
+	release := calm(t, h)
 	f.FailAt(k, errno, stays)
 	_, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: to, InPlace: true})
 	failed = f.Failed()
 	f.FailAt(0, 0, false)
-	h.sealing.Unlock()
-	h.merging.Unlock()
+	release()
 	return failed, err
 }
 
@@ -188,12 +187,11 @@ func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
 	}
 }
 
-// calm lets the background come to its end and keeps it from the files.
-func calm(t *testing.T, h *home) {
+// calm lets the background come to its end and keeps it from the files until release is called.
+func calm(t *testing.T, h *home) (release func()) {
 	t.Helper()
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	h.sealing.Lock()
-	h.merging.Lock()
+	return h.Hold()
 }

@@ -182,7 +182,7 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 	if err := e.Records.VerifyAll(ctx, name, progress, &res); err != nil {
 		return res, err
 	}
-	if err := e.sealAll(ctx); err != nil {
+	if err := e.Upkeep.Seal(ctx); err != nil {
 		return res, err
 	}
 	e.shape.RLock()
@@ -211,7 +211,7 @@ func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Pro
 		res.Layers++
 		res.Bytes += l.Size
 	}
-	return res, e.verifyImages(ctx, name, progress, &res)
+	return res, e.Images.Verify(ctx, name, progress, &res)
 }
 
 func (e *Engine) damage(ctx context.Context, id timeline.LayerID, err error) wire.Damage {

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +18,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/looptest"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
 // clock is a time that a test sets while the background reads it.
@@ -55,7 +58,7 @@ func (h *home) thinNow(name string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.thin(ctx, rec.ID); err != nil {
+	if err := h.Thin(ctx, rec.ID); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -179,7 +182,7 @@ func TestThinningComesByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.run("a", "true")
-	for i := range thinEvery + 2 {
+	for i := range upkeep.ThinEvery + 2 {
 		clock.advance(2 * time.Second)
 		h.behind("a", "f", itoa(i))
 		h.auto("a")
@@ -188,6 +191,34 @@ func TestThinningComesByItself(t *testing.T) {
 	if ev := got[len(got)-1]; ev.Detail != "retention" || ev.Cause != "auto" || ev.Snapshot == "" {
 		t.Errorf("%+v", ev)
 	}
+}
+
+// meanwhile is a Recorder that records nothing, and does something before snapshots are dropped.
+type meanwhile struct {
+	do  func()
+	err error // of the drop
+}
+
+func (m *meanwhile) Drop(ctx context.Context, _ upkeep.Dropped, drop func(context.Context) error) error {
+	m.do()
+	m.err = drop(ctx)
+	return m.err
+}
+
+// dropBeside drops snapshots of a sandbox. Between plan and deed it calls do. The error is that of the
+// deed.
+func (h *home) dropBeside(id timeline.SandboxID, run []timeline.SnapshotID, do func()) error {
+	h.t.Helper()
+	c := upkeepConfig(h.Engine)
+	m := &meanwhile{do: do}
+	c.Recorder = m
+	err := upkeep.New(c).Drop(ctx, id, func(*meta.Sandbox, *timeline.History, upkeep.Needed) []timeline.SnapshotID {
+		return run
+	})
+	if err != nil && m.err == nil {
+		h.t.Fatal(err)
+	}
+	return m.err
 }
 
 // A run that changed between plan and deed is left alone.
@@ -228,30 +259,22 @@ func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
 	} {
 		at := map[string]int{"tagged": 1, "deleted": 3, "forked": 5}[name]
 		run := []timeline.SnapshotID{ids[at+1], ids[at]}
-		c, err := h.prepareCut(ctx, run)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := use(ids[at]); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := h.commitCut(ctx, rec.ID, c); !fault.Is(err, fault.Conflict) {
+		err := h.dropBeside(rec.ID, run, func() {
+			if err := use(ids[at]); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if !fault.Is(err, fault.Conflict) {
 			t.Errorf("%s: %v", name, err)
 		}
-		c.made()
 		if n := count(); n != before {
 			t.Errorf("%s: %d are left of %d", name, n, before)
 		}
 	}
 	// Somebody who reads layers for long is not waited for.
-	c, err := h.prepareCut(ctx, ids[:1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.shape.RLock()
-	_, err = h.commitCut(ctx, rec.ID, c)
+	err = h.dropBeside(rec.ID, ids[:1], h.shape.RLock)
 	h.shape.RUnlock()
-	if err == nil || !strings.Contains(err.Error(), errBusy.Error()) {
+	if err == nil || !strings.Contains(err.Error(), upkeep.ErrBusy.Error()) {
 		t.Errorf("while layers are read: %v", err)
 	}
 	if v, err := h.Verify(ctx, "", ignore); err != nil || len(v.Damage) > 0 {

@@ -24,6 +24,9 @@ import (
 // maxCandidates is how many candidates one tournament may have.
 const maxCandidates = 1000
 
+// removers is how many forks are removed at once: it is the disk that takes the time.
+const removers = 8
+
 // Tournament runs every candidate in a fork of its own, and then the test, and
 // finds the winner, whose snapshot becomes a branch of the sandbox's history. The
 // forks stay, marked, until gc. When ctx ends before there is a winner, whatever

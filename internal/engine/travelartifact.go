@@ -32,7 +32,7 @@ func (e *Engine) Packing(ctx context.Context, name string) (res wire.Packing, er
 	if err != nil {
 		return res, err
 	}
-	if err := e.sealAll(ctx); err != nil {
+	if err := e.Upkeep.Seal(ctx); err != nil {
 		return res, err
 	}
 	list, err := e.packing(ctx, &rec)
@@ -133,7 +133,7 @@ func (e *Engine) packOne(ctx context.Context, rec *meta.Sandbox, digest, file st
 // recordArtifact writes into the repository where the layers of a sandbox are: all that it
 // has now, or Conflict.
 func (e *Engine) recordArtifact(ctx context.Context, t *travel, rec *meta.Sandbox, a *wire.Artifact) error {
-	if err := e.sealAll(ctx); err != nil {
+	if err := e.Upkeep.Seal(ctx); err != nil {
 		return err
 	}
 	list, _, err := e.packable(ctx, rec)

@@ -26,7 +26,7 @@ func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, m
 	if most <= 0 {
 		most = wire.DefaultPacked
 	}
-	if err := e.sealAll(ctx); err != nil {
+	if err := e.Upkeep.Seal(ctx); err != nil {
 		return 0, err
 	}
 	e.shape.RLock() // the layers stay

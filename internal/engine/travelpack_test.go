@@ -15,7 +15,7 @@ func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", ".wh.base", "x")
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := h.DB.Sandbox(ctx, "a")
@@ -35,7 +35,7 @@ func TestPacking_RefusesALayerThatAVersionBeforePacked(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.layerOf(h.run("a", "write", ".wh.base", "x").Head)
-	if err := h.sealAll(ctx); err != nil {
+	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
 	l, err := h.DB.Layer(ctx, id)

@@ -140,7 +140,7 @@ func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.La
 		return errors.Join(err, g.drop(ctx))
 	}
 	rec.Head, rec.MountTop = head, head
-	e.mayBeDeep(head)
+	e.Upkeep.MayBeDeep(head)
 	return nil
 }
 

@@ -1,11 +1,10 @@
 //go:build linux
 
-package engine
+package upkeep
 
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/bits"
 	"slices"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -25,54 +23,51 @@ import (
 // descends from, layers without a record, generations that were left, and what a
 // crash left half made. Before that it removes the forks of ended tournaments, and
 // drops what the request's rules do not keep.
-func (e *Engine) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
-	res, err := e.collectGarbage(ctx, req, progress)
+func (u *Upkeep) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
+	res, err := u.collectGarbage(ctx, req, progress)
 	if err != nil || req.DryRun {
 		return res, err
 	}
-	return res, e.sweepImages(ctx, &res)
+	return res, u.config.Sweeps.SweepImages(ctx, &res)
 }
 
 // collectGarbage is GC for all but memory images.
-func (e *Engine) collectGarbage(
+func (u *Upkeep) collectGarbage(
 	ctx context.Context, req wire.GCRequest, progress func(wire.Progress),
 ) (wire.GCResult, error) {
 	res := wire.GCResult{DryRun: req.DryRun, Removed: []string{}}
 	if err := checkRules(req); err != nil {
 		return res, err
 	}
-	if err := e.dropForks(ctx, &res, progress); err != nil {
+	if err := u.dropForks(ctx, &res, progress); err != nil {
 		return res, err
 	}
-	if err := e.retain(ctx, req, &res, progress); err != nil {
+	if err := u.retain(ctx, req, &res, progress); err != nil {
 		return res, err
 	}
-	if err := e.letGo(ctx); err != nil {
+	if err := u.config.Stacks.LetGo(ctx); err != nil {
 		return res, err
 	}
 	if !req.DryRun {
-		if err := e.sweepRepos(ctx); err != nil {
-			return res, err
-		}
-		if err := e.DB.ForgetBases(ctx, treeKey, e.Now().Add(-keepTree)); err != nil {
+		if err := u.config.Sweeps.SweepReferences(ctx); err != nil {
 			return res, err
 		}
 	}
-	e.shape.Lock()
-	defer e.shape.Unlock()
-	dead, err := e.DB.Unreferenced(ctx)
+	u.shape.Lock()
+	defer u.shape.Unlock()
+	dead, err := u.config.DB.Unreferenced(ctx)
 	if err != nil {
 		return res, err
 	}
 	for _, id := range dead.Snapshots {
 		res.Removed = append(res.Removed, string(id))
 	}
-	garbage, err := e.garbage(ctx, dead.Layers)
+	garbage, err := u.config.Stacks.Garbage(ctx, dead.Layers)
 	if err != nil {
 		return res, err
 	}
 	for i, id := range garbage {
-		n, err := e.Layers.Usage(ctx, id)
+		n, err := u.config.Layers.Usage(ctx, id)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return res, err
 		}
@@ -83,48 +78,47 @@ func (e *Engine) collectGarbage(
 	if req.DryRun {
 		return res, nil
 	}
-	pay, err := e.owe(ctx,
-		debt{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host), Snapshots: dead.Snapshots,
-			Reason: "unreferenced"})
-	if err != nil {
-		return res, err
-	}
-	if _, err := e.DB.DropUnreferenced(ctx); err != nil {
-		return res, pay(err)
-	}
-	return res, errors.Join(e.clear(ctx, garbage, progress), pay(nil))
+	var cleared error // the records are gone all the same
+	err = u.config.Recorder.Drop(ctx, Dropped{nil, dead.Snapshots, "unreferenced"}, func(ctx context.Context) error {
+		if _, err := u.config.DB.DropUnreferenced(ctx); err != nil {
+			return err
+		}
+		cleared = u.clear(ctx, garbage, progress)
+		return nil
+	})
+	return res, errors.Join(cleared, err)
 }
 
 // clear deletes layers that have no record any more, and what else is left over.
-func (e *Engine) clear(ctx context.Context, garbage []timeline.LayerID, progress func(wire.Progress)) error {
-	if err := e.DB.Flush(); err != nil {
+func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress func(wire.Progress)) error {
+	if err := u.config.DB.Flush(); err != nil {
 		return err
 	}
 	for i, id := range garbage {
-		if err := e.Layers.Remove(ctx, id); err != nil {
+		if err := u.config.Layers.Remove(ctx, id); err != nil {
 			return err
 		}
 		progress(wire.Progress{Phase: "remove", Unit: "layers", Done: int64(i + 1), Total: int64(len(garbage))})
 	}
-	return e.sweep(ctx)
+	return u.config.Sweeps.SweepLeftovers(ctx)
 }
 
 // dropForks removes the forks of tournaments that have ended, also by a crash, and
 // adds them to res. One in which commands run stays.
-func (e *Engine) dropForks(ctx context.Context, res *wire.GCResult, progress func(wire.Progress)) error {
-	recs, err := e.DB.Sandboxes(ctx)
+func (u *Upkeep) dropForks(ctx context.Context, res *wire.GCResult, progress func(wire.Progress)) error {
+	recs, err := u.config.DB.Sandboxes(ctx)
 	if err != nil {
 		return err
 	}
 	recs = slices.DeleteFunc(recs, func(r meta.Sandbox) bool {
-		return r.Tournament == "" || e.playing.taken(r.Tournament) || e.whole(r.ID, "") != nil
+		return r.Tournament == "" || u.config.Sandboxes.Playing(r.Tournament) || u.config.Sandboxes.Whole(r.ID) != nil
 	})
 	var mu sync.Mutex // guards res and progress
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(removers)
 	for i := range recs {
 		g.Go(func() error {
-			freed, gone, err := e.dropFork(ctx, &recs[i], res.DryRun)
+			freed, gone, err := u.dropFork(ctx, &recs[i], res.DryRun)
 			if err != nil || !gone {
 				return err
 			}
@@ -146,15 +140,15 @@ func (e *Engine) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 const removers = 8
 
 // dropFork removes one, unless it is in use, and tells how many bytes that frees.
-func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (freed int64, gone bool, err error) {
-	use, err := e.DB.Usage(ctx, rec.ID)
+func (u *Upkeep) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (freed int64, gone bool, err error) {
+	use, err := u.config.DB.Usage(ctx, rec.ID)
 	if err != nil {
 		return 0, false, err
 	}
 	if dry {
-		return use.Own, e.wire(ctx, rec).Procs == 0, nil
+		return use.Own, u.config.Sandboxes.Idle(ctx, rec), nil
 	}
-	err = e.removeOne(ctx, string(rec.ID), false)
+	err = u.config.Sandboxes.Remove(ctx, rec.ID)
 	switch {
 	case fault.Is(err, fault.Conflict), fault.Is(err, fault.NotFound):
 		return 0, false, nil // in use, or removed meanwhile
@@ -162,44 +156,6 @@ func (e *Engine) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 		return 0, false, fault.Wrap(err, "remove sandbox %s", rec.Name)
 	}
 	return use.Own, true, nil
-}
-
-// garbage is the layers that may go: the dead ones, and those on the disk that
-// have no record, except layers that are mounted, being made, or to be moved back.
-func (e *Engine) garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
-	// In this order: a layer is on the disk, has its record, and only then is made.
-	// One that is made meanwhile would else be seen with neither.
-	onDisk, err := e.Layers.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	e.mu.Lock()
-	making := maps.Clone(e.making)
-	e.mu.Unlock()
-	adopting, err := e.adopting(ctx)
-	if err != nil {
-		return nil, err
-	}
-	known, err := e.DB.Layers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	recorded := make(map[timeline.LayerID]bool, len(known))
-	for _, l := range known {
-		recorded[l.ID] = true
-	}
-	for _, id := range onDisk {
-		if !recorded[id] && !making[id] && !adopting[id] {
-			dead = append(dead, id)
-		}
-	}
-	used := e.inUse()
-	for _, id := range dead {
-		if !used[id] {
-			out = append(out, id)
-		}
-	}
-	return out, nil
 }
 
 // maxSpans bounds how many hours, days and weeks a rule may count.
@@ -226,7 +182,7 @@ func checkRules(req wire.GCRequest) error {
 
 // retain drops the snapshots that the request's rules do not keep, and adds them
 // to res. Without a rule it drops nothing.
-func (e *Engine) retain(
+func (u *Upkeep) retain(
 	ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress),
 ) error {
 	k := req.Keep
@@ -235,19 +191,19 @@ func (e *Engine) retain(
 	}
 	names := req.Sandboxes
 	if len(names) == 0 {
-		recs, err := e.DB.Sandboxes(ctx)
+		recs, err := u.config.DB.Sandboxes(ctx)
 		if err != nil {
 			return err
 		}
 		for i := range recs {
-			if e.whole(recs[i].ID, "") == nil { // of others nothing can be dropped
+			if u.config.Sandboxes.Whole(recs[i].ID) == nil { // of others nothing can be dropped
 				names = append(names, recs[i].Name)
 			}
 		}
 	}
 	for i, name := range names {
 		progress(wire.Progress{Phase: "sandboxes", Done: int64(i), Total: int64(len(names))})
-		err := e.retainIn(ctx, name, k, req.DryRun, res, progress)
+		err := u.retainIn(ctx, name, k, req.DryRun, res, progress)
 		if fault.Is(err, fault.NotFound) && len(req.Sandboxes) == 0 {
 			continue // removed meanwhile
 		}
@@ -259,32 +215,34 @@ func (e *Engine) retain(
 }
 
 // retainIn drops what the rules do not keep in one sandbox.
-func (e *Engine) retainIn(
+func (u *Upkeep) retainIn(
 	ctx context.Context, name string, k wire.Keep, dry bool, res *wire.GCResult, progress func(wire.Progress),
 ) error {
-	rec, h, err := e.find(ctx, name)
+	rec, h, err := u.find(ctx, name)
 	if err != nil {
 		return err
 	}
-	drop, err := e.surplus(ctx, &rec, h, k)
+	drop, err := u.surplus(ctx, &rec, h, k)
 	if err != nil || len(drop) == 0 {
 		return err
 	}
 	if !dry {
-		s, rec, err := e.acquire(ctx, string(rec.ID), "dropping snapshots")
+		release, rec, err := u.acquire(ctx, string(rec.ID), "dropping snapshots")
 		if err != nil {
 			return err
 		}
-		defer s.unlock(e)
-		defer e.mayBeDeep(rec.Head)
-		if h, err = e.history(ctx, &rec); err != nil {
+		defer release()
+		defer u.MayBeDeep(rec.Head)
+		now, err := u.config.DB.History(ctx, rec.ID)
+		if err != nil {
 			return err
 		}
-		if drop, err = e.surplus(ctx, &rec, h, k); err != nil {
+		h = &now
+		if drop, err = u.surplus(ctx, &rec, h, k); err != nil {
 			return err
 		}
 	}
-	nodes, err := e.nodes(ctx, h)
+	nodes, err := u.config.Sandboxes.Nodes(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -292,16 +250,16 @@ func (e *Engine) retainIn(
 	for i, id := range drop {
 		if !dry {
 			progress(wire.Progress{Phase: "drop", Unit: "snapshots", Done: int64(i), Total: int64(len(drop))})
-			e.shape.Lock()
-			err := e.spliceTelling(ctx, &rec, id, "retention", e.DB.DropSnapshot)
-			e.shape.Unlock()
+			u.shape.Lock()
+			err := u.takeOut(ctx, &rec, id, retention, u.config.DB.DropSnapshot)
+			u.shape.Unlock()
 			if fault.Is(err, fault.Conflict) {
 				continue // forked or tagged in this moment
 			}
 			if err != nil {
 				return fault.Wrap(err, "drop snapshot %s of sandbox %s", id, name)
 			}
-			e.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], "retention"))
+			u.config.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], retention))
 		}
 		gone = append(gone, nodes[id])
 	}
@@ -314,10 +272,10 @@ func (e *Engine) retainIn(
 }
 
 // surplus is what the rules do not keep, in the order in which it is dropped.
-func (e *Engine) surplus(
+func (u *Upkeep) surplus(
 	ctx context.Context, rec *meta.Sandbox, h *timeline.History, k wire.Keep,
 ) ([]timeline.SnapshotID, error) {
-	held, err := e.DB.Held(ctx, rec.ID)
+	held, err := u.config.DB.Held(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -325,7 +283,7 @@ func (e *Engine) surplus(
 		held[id] = true
 	}
 	policy := timeline.Sparse(time.Duration(k.WithinMS)*time.Millisecond, k.Hourly, k.Daily, k.Weekly)
-	drop := timeline.Retain(h, policy, e.Now(), func(id timeline.SnapshotID) bool { return held[id] })
+	drop := timeline.Retain(h, policy, u.config.Now(), func(id timeline.SnapshotID) bool { return held[id] })
 	return byHalves(drop), nil
 }
 

@@ -1,0 +1,188 @@
+//go:build linux
+
+package bases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// Records are the records of bases.
+type Records interface {
+	// Base finds the newest base of a key; NotFound if there is none.
+	Base(ctx context.Context, key string) (meta.Base, error)
+	// AddBase records a base with its snapshot and route.
+	AddBase(ctx context.Context, b meta.Base, s timeline.Snapshot, r timeline.Route) error
+	// SetBasePrint records that a base is what its source is now, which has that fingerprint.
+	SetBasePrint(ctx context.Context, id, print string) error
+	// Grown returns how much content the import at the bottom of a base brought, and how much all
+	// refreshes on it did.
+	Grown(ctx context.Context, top timeline.SnapshotID) (whole, since int64, err error)
+}
+
+// Stacks is what Bases need of the layers that others make and read.
+type Stacks interface {
+	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
+	// removes it although it has no record.
+	NewLayer() (id timeline.LayerID, made func(), err error)
+	// Dirs returns the directories of the layers that make up a snapshot, topmost first.
+	Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error)
+	// MayBeDeep says that the chain below a snapshot may need merging.
+	MayBeDeep(id timeline.SnapshotID)
+}
+
+// Host is the host as Bases import it.
+type Host interface {
+	// Root is the directory that is copied.
+	Root() string
+	// Print is a cheap fingerprint of the host's system directories.
+	Print() string
+	// Import says what of the host is copied.
+	Import() (layer.ImportOptions, error)
+}
+
+// Config is what Bases are made of. All fields are required.
+type Config struct {
+	Records Records
+	Layers  *layer.Store
+	Stacks  Stacks
+	Host    Host
+	Home    string // COPPICE_HOME
+	FS      vfs.FS // what is written below Home through
+	// Redact replaces what looks like a secret in a text that is recorded.
+	Redact func(text string) string
+	Rand   io.Reader
+	Now    func() time.Time
+	Log    *slog.Logger
+}
+
+// Bases finds and makes bases. Make one with New. All methods are safe for concurrent use.
+type Bases struct {
+	config Config // never changed
+
+	importing sync.Mutex // one import at a time of what is found by a key; guards Home/bases
+}
+
+// New makes Bases.
+func New(c Config) *Bases { return &Bases{config: c} }
+
+// Base is what a sandbox begins on.
+type Base struct {
+	meta.Base
+	Warnings []string
+	Notes    []string // what was done, for people
+}
+
+// For finds or makes what a request's sandbox of a tier begins on. What is imported once is shared by all
+// sandboxes that are made from the same thing.
+func (b *Bases) For(
+	ctx context.Context, req wire.CreateRequest, tier string, progress func(wire.Progress),
+) (Base, error) {
+	switch req.From.Kind {
+	case "", wire.SourceHost:
+		if req.Repo != nil && tier == string(policy.Workspace) {
+			return Base{}, nil // the repository is all that there is
+		}
+		return Base{Base: meta.Base{Host: true, Label: "host"}}, nil
+	case wire.SourceHostCopy:
+		return b.hostCopy(ctx, progress)
+	case wire.SourceDir:
+		return b.importBase(ctx, meta.Base{Label: req.From.Path}, func(id timeline.LayerID) (layer.Report, error) {
+			return b.config.Layers.ImportDir(ctx, id, req.From.Path, layer.ImportOptions{Progress: relay(progress)})
+		})
+	case wire.SourceTar:
+		if req.Tar == nil {
+			return Base{}, fault.New(fault.Invalid, "the archive is missing from the request")
+		}
+		return b.importBase(ctx, meta.Base{Label: req.From.Path}, func(id timeline.LayerID) (layer.Report, error) {
+			return b.config.Layers.ImportTar(ctx, id, req.Tar, layer.TarOptions{Progress: relay(progress)})
+		})
+	}
+	return Base{}, fault.New(fault.Invalid, "there is no source %q", req.From.Kind).
+		WithHint("use host, host-copy, a directory, an archive, or SANDBOX[@REF]")
+}
+
+func relay(progress func(wire.Progress)) func(layer.Progress) {
+	return func(p layer.Progress) {
+		progress(wire.Progress{Phase: "import", Unit: "bytes", Done: p.Bytes, Total: p.Total})
+	}
+}
+
+// importBase makes a layer by run and records it as a base.
+func (b *Bases) importBase(
+	ctx context.Context, of meta.Base, run func(timeline.LayerID) (layer.Report, error),
+) (Base, error) {
+	id, made, err := b.config.Stacks.NewLayer()
+	if err != nil {
+		return Base{}, err
+	}
+	defer made()
+	rep, err := run(id)
+	if err != nil {
+		return Base{}, fault.Wrap(err, "import %s", of.Label)
+	}
+	return b.Add(ctx, of, id, rep)
+}
+
+// Importing waits for imports of what is found again by a key, and prevents others until done is called.
+// The caller may hold no lock.
+func (b *Bases) Importing() (done func()) {
+	b.importing.Lock()
+	return b.importing.Unlock
+}
+
+// Add records a layer, which has just been made, as a base; of.Parent is what it stands on. When that
+// fails, the layer is gone. The index of a base that will be found again is there before its record is,
+// and means nothing without it. For a base with a key the caller holds Importing.
+func (b *Bases) Add(ctx context.Context, of meta.Base, id timeline.LayerID, rep layer.Report) (Base, error) {
+	snap, err := timeline.NewSnapshotID(b.config.Rand)
+	if err == nil && of.Key != "" && rep.Index != nil {
+		err = b.writeIndex(snap, rep.Index)
+	}
+	if err != nil {
+		return Base{}, errors.Join(err, b.config.Layers.Remove(ctx, id))
+	}
+	of.ID, of.Top, of.Created = string(snap), snap, b.config.Now().UTC().Truncate(time.Microsecond)
+	s := timeline.Snapshot{
+		ID: snap, Parent: of.Parent, Cause: timeline.CauseImport, Created: of.Created,
+		Message: "import " + b.config.Redact(of.Label),
+		Stats:   timeline.Stats{Paths: int(rep.Entries), Bytes: rep.Bytes},
+	}
+	if err := b.config.Records.AddBase(ctx, of, s, timeline.Route{Top: snap, Below: of.Parent, Layer: id}); err != nil {
+		return Base{}, errors.Join(err, b.config.Layers.Remove(ctx, id))
+	}
+	b.config.Stacks.MayBeDeep(snap) // a copy of the host that has been refreshed often
+	return Base{Base: of, Warnings: warnings(rep)}, nil
+}
+
+// maxListed is how many paths a warning names one by one.
+const maxListed = 20
+
+func warnings(rep layer.Report) []string {
+	var out []string
+	list := func(what string, paths []string) {
+		for i, p := range paths {
+			if i == maxListed {
+				out = append(out, fmt.Sprintf("%s: %d more", what, len(paths)-i))
+				return
+			}
+			out = append(out, what+": "+p)
+		}
+	}
+	list("could not be read", rep.Unreadable)
+	list("changed", rep.Changed)
+	return out
+}

@@ -1,0 +1,52 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/bases"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// base is what a sandbox begins on.
+type base = bases.Base
+
+// basesConfig is what the Bases of an engine are made of.
+func basesConfig(e *Engine) bases.Config {
+	core := basesCore{e}
+	return bases.Config{
+		Records: e.DB, Layers: e.Layers, Stacks: core, Host: core, Home: e.Home, FS: e.FS, Rand: e.Rand, Log: e.Logger,
+		Now:    func() time.Time { return e.Now() },
+		Redact: func(text string) string { return e.cleaners.Formats().Redact(text) },
+	}
+}
+
+// basesCore is the engine as Bases need it. It implements bases.Stacks and bases.Host.
+type basesCore struct{ e *Engine }
+
+// NewLayer names a layer that is about to be made.
+func (c basesCore) NewLayer() (id timeline.LayerID, made func(), err error) { return c.e.newLayer() }
+
+// Dirs returns the directories of the layers that make up a snapshot.
+func (c basesCore) Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error) {
+	ids, err := c.e.layersBelow(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return c.e.layerDirs(ids), nil
+}
+
+// MayBeDeep says that the chain below a snapshot may need merging.
+func (c basesCore) MayBeDeep(id timeline.SnapshotID) { c.e.Upkeep.MayBeDeep(id) }
+
+// Root is the directory that a host-copy imports.
+func (c basesCore) Root() string { return c.e.HostRoot }
+
+// Print is a cheap fingerprint of the host's system directories.
+func (c basesCore) Print() string { return c.e.HostPrint() }
+
+// Import says what a host-copy imports.
+func (c basesCore) Import() (layer.ImportOptions, error) { return c.e.HostImport() }

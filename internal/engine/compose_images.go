@@ -1,0 +1,61 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// maxRehash is how much of a snapshot's own files is hashed again before processes go on
+// over them, in bytes. coppice verify does so with all.
+const maxRehash = 64 << 20
+
+// imagesConfig is what the Images of an engine are made of.
+func imagesConfig(e *Engine) images.Config {
+	return images.Config{
+		Store: e.Memory, Records: e.DB, Home: e.Home, Log: e.Logger, Intact: imagesCore{e}.intact,
+		Host: images.Host{
+			MemoryFacts: e.MemoryFacts, BuildFacts: e.BuildFacts, Understands: e.Understands,
+			Print: func() string { return e.HostPrint() },
+		},
+		Go: inBackground(e),
+	}
+}
+
+// imagesCore is the engine as Images needs it.
+type imagesCore struct{ e *Engine }
+
+// intact finds damage of the files that processes would go on over, which their kernel would
+// not notice. Of large layers it is only seen that they are there.
+func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error {
+	c.e.shape.RLock()
+	defer c.e.shape.RUnlock()
+	ids, err := c.e.layersBelow(ctx, id)
+	if err != nil {
+		return err
+	}
+	left := int64(maxRehash)
+	for _, l := range ids {
+		known, err := c.e.DB.Layer(ctx, l)
+		if err == nil && !c.e.Layers.Has(l) {
+			err = fault.New(fault.Corrupt, "layer %s is gone", l)
+		}
+		if err == nil && known.Sealed && known.Digest != "" && known.Size <= left {
+			left -= known.Size
+			err = c.e.Layers.VerifyDigest(ctx, l, known.Digest)
+		}
+		if err != nil {
+			return fault.New(fault.Corrupt,
+				"the processes of snapshot %s cannot go on: its files are not those that their memory was kept with",
+				id).Because(err).
+				WithHint("see what is damaged: coppice verify %s; go to what is left: coppice checkout --files-only %s %s",
+					rec.Name, rec.Name, id)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/upkeep"
+)
+
+// upkeepConfig is what the Upkeep of an engine is made of.
+func upkeepConfig(e *Engine) upkeep.Config {
+	core := upkeepCore{e}
+	return upkeep.Config{
+		DB: e.DB, Layers: e.Layers, Shape: &e.shape, Sandboxes: core, Stacks: core, Recorder: core, Sweeps: core,
+		Feed: e.Feed, Log: e.Logger, Now: func() time.Time { return e.Now() }, Go: inBackground(e),
+	}
+}
+
+// inBackground returns a function that runs functions in the background of an engine that is open.
+func inBackground(e *Engine) func(fn func(context.Context)) {
+	return func(fn func(context.Context)) { e.bg.Go(func() error { fn(e.bgCtx); return nil }) }
+}
+
+// upkeepCore is the engine as Upkeep needs it. It implements upkeep.Sandboxes, upkeep.Stacks,
+// upkeep.Recorder and upkeep.Sweeps.
+type upkeepCore struct{ e *Engine }
+
+// Acquire takes the lock of a sandbox.
+func (c upkeepCore) Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error) {
+	h, rec, err := c.e.acquire(ctx, name, what)
+	if err != nil {
+		return nil, rec, err
+	}
+	return func() { h.unlock(c.e) }, rec, nil
+}
+
+// TryAcquire takes the lock of a sandbox if nobody holds it.
+func (c upkeepCore) TryAcquire(id timeline.SandboxID, what string) (release func(), ok bool) {
+	h := c.e.tryLock(c.e.entry(id), what)
+	if h == nil {
+		return nil, false
+	}
+	return func() { h.unlock(c.e) }, true
+}
+
+// Whole returns an error if an adoption of the sandbox could not be undone.
+func (c upkeepCore) Whole(id timeline.SandboxID) error { return c.e.whole(id, "") }
+
+// Playing reports whether a tournament is under way.
+func (c upkeepCore) Playing(tournament string) bool { return c.e.playing.taken(tournament) }
+
+// Idle reports whether no process runs in a sandbox.
+func (c upkeepCore) Idle(ctx context.Context, rec *meta.Sandbox) bool {
+	return c.e.wire(ctx, rec).Procs == 0
+}
+
+// Remove removes a sandbox without force.
+func (c upkeepCore) Remove(ctx context.Context, id timeline.SandboxID) error {
+	return c.e.removeOne(ctx, string(id), false)
+}
+
+// Nodes describes the snapshots of a history for clients.
+func (c upkeepCore) Nodes(
+	ctx context.Context, h *timeline.History,
+) (map[timeline.SnapshotID]wire.Snapshot, error) {
+	return c.e.nodes(ctx, h)
+}
+
+// NewLayer names a layer that is about to be made.
+func (c upkeepCore) NewLayer() (id timeline.LayerID, made func(), err error) { return c.e.newLayer() }
+
+// Rerouted discards the stacks that are remembered.
+func (c upkeepCore) Rerouted() { c.e.rerouted() }
+
+// Mounted returns the layers that live roots are mounted through.
+func (c upkeepCore) Mounted() map[timeline.LayerID]bool { return c.e.inUse() }
+
+// LetGo forgets the mounts of sandboxes whose keepers have ended.
+func (c upkeepCore) LetGo(ctx context.Context) error {
+	e := c.e
+	e.mu.Lock()
+	ids := make([]timeline.SandboxID, 0, len(e.mounted))
+	for id := range e.mounted {
+		ids = append(ids, id)
+	}
+	e.mu.Unlock()
+	for _, id := range ids {
+		if e.whole(id, "") != nil {
+			continue // not in use
+		}
+		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
+		if fault.Is(err, fault.NotFound) {
+			continue // it is being removed, and its directory with it
+		}
+		if err != nil {
+			return err
+		}
+		if e.liveBox(s) == nil {
+			err = e.forgetMounted(id)
+		}
+		s.unlock(e)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Drop records what is dropped, once it is.
+func (c upkeepCore) Drop(ctx context.Context, d upkeep.Dropped, drop func(context.Context) error) error {
+	gone := audit.Removal{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host)}
+	if d.Of != nil {
+		gone = c.e.Book.RemovalOf(ctx, d.Of)
+	}
+	gone.Snapshots, gone.Reason = d.Snapshots, d.Reason
+	return c.e.Book.Free(ctx, gone, drop)
+}
+
+// SweepReferences drops references in users' repositories, and the files of commits that were
+// imported and are not used.
+func (c upkeepCore) SweepReferences(ctx context.Context) error {
+	if err := c.e.sweepRepos(ctx); err != nil {
+		return err
+	}
+	return c.e.DB.ForgetBases(ctx, treeKey, c.e.Now().Add(-keepTree))
+}
+
+// SweepLeftovers deletes directories that belong to no sandbox and to no current generation.
+func (c upkeepCore) SweepLeftovers(ctx context.Context) error { return c.e.sweep(ctx) }
+
+// SweepImages drops memory images that no snapshot has.
+func (c upkeepCore) SweepImages(ctx context.Context, res *wire.GCResult) error {
+	return c.e.Images.Sweep(ctx, res)
+}
+
+// Garbage returns the layers that may go: the dead ones, and those on the disk that
+// have no record, except layers that are mounted, being made, or to be moved back.
+func (c upkeepCore) Garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
+	// In this order: a layer is on the disk, has its record, and only then is made.
+	// One that is made meanwhile would else be seen with neither.
+	onDisk, err := c.e.Layers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.e.mu.Lock()
+	making := maps.Clone(c.e.making)
+	c.e.mu.Unlock()
+	adopting, err := c.e.adopting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known, err := c.e.DB.Layers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	recorded := make(map[timeline.LayerID]bool, len(known))
+	for _, l := range known {
+		recorded[l.ID] = true
+	}
+	for _, id := range onDisk {
+		if !recorded[id] && !making[id] && !adopting[id] {
+			dead = append(dead, id)
+		}
+	}
+	used := c.e.inUse()
+	for _, id := range dead {
+		if !used[id] {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,113 @@
+//go:build linux
+
+package images
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/memory"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+const (
+	// factHost says what the host's own files were, below a sandbox that shows them.
+	factHost = "host"
+	// factProtocol is a number of package plan's: see Host.Understands.
+	factProtocol = "protocol"
+)
+
+// facts are what has to be the same where an image of a sandbox is taken and resumed.
+func (m *Images) facts(rec *meta.Sandbox) (map[string]string, error) {
+	facts, err := m.config.Host.MemoryFacts()
+	if err != nil {
+		return nil, fault.Wrap(err, "find out what a memory image depends on")
+	}
+	facts = maps.Clone(facts)
+	if rec.Host {
+		facts[factHost] = m.config.Host.Print()
+	}
+	return facts, nil
+}
+
+// factsFor are the facts of now that those of an image are compared with. Where its init was
+// kept, it is that one which it goes on with; else it is the one of this build.
+func (m *Images) factsFor(rec *meta.Sandbox, kept *timeline.Memory) (map[string]string, error) {
+	facts, err := m.facts(rec)
+	if err != nil {
+		return nil, err
+	}
+	if init := kept.Facts[memory.InitFact]; init != "" {
+		facts[memory.InitFact] = init
+		if p := kept.Facts[factProtocol]; m.config.Host.Understands(p) {
+			facts[factProtocol] = p
+		}
+		return facts, nil
+	}
+	build, err := m.config.Host.BuildFacts()
+	if err != nil {
+		return nil, fault.Wrap(err, "find out what a memory image depends on")
+	}
+	maps.Copy(facts, build)
+	return facts, nil
+}
+
+// factName is what a fact is called for people.
+func factName(fact string) string {
+	switch fact {
+	case "gvisor":
+		return "the version of gVisor"
+	case "cpu":
+		return "what the processor can do"
+	case "arch":
+		return "the kind of processor"
+	case "page":
+		return "the size of a page"
+	case "build":
+		return "the build of Coppice, whose init is in the image and was not kept with it,"
+	case "plan":
+		return "the version of Coppice's plan of a sandbox"
+	case factProtocol:
+		return "the protocol between Coppice and the init in an image"
+	case factHost:
+		return "the host's own files, which the sandbox shows"
+	}
+	return fact
+}
+
+// differs tells the first fact that is another one now; "" when none is.
+func differs(then, now map[string]string) (what, was, is string) {
+	for _, k := range slices.Sorted(maps.Keys(then)) {
+		if now[k] != then[k] {
+			return factName(k), then[k], now[k]
+		}
+	}
+	return "", "", ""
+}
+
+// Resumable returns what the processes of a snapshot had in memory, if they can go on here. NotFound: the
+// snapshot has no memory; Unsupported: no sandbox of that tier can; Conflict: the host is another one.
+func (m *Images) Resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline.Memory, error) {
+	if snap.Memory == nil {
+		return nil, fault.New(fault.NotFound, "snapshot %s has no memory of processes", snap.ID).
+			WithHint("see those that have: coppice log %s; take one: coppice commit --memory -m MSG %s", rec.Name, rec.Name)
+	}
+	if !m.Keeps(rec.Tier) {
+		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s",
+			snap.ID, rec.Tier).
+			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
+	}
+	now, err := m.factsFor(rec, snap.Memory)
+	if err != nil {
+		return nil, err
+	}
+	if what, was, is := differs(snap.Memory.Facts, now); what != "" {
+		return nil, fault.New(fault.Conflict,
+			"the processes of snapshot %s cannot go on here: %s was %q when their memory was kept, and is %q", snap.ID,
+			what, was, is).
+			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
+	}
+	return snap.Memory, nil
+}

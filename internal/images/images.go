@@ -1,0 +1,284 @@
+//go:build linux
+
+package images
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/memory"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Unstored is the directory of a sandbox that holds an image until it is stored.
+const Unstored = "image"
+
+// Records are the records that images belong to.
+type Records interface {
+	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
+	// History reads the history of a sandbox.
+	History(ctx context.Context, id timeline.SandboxID) (timeline.History, error)
+	// MemoryImages lists the images that snapshots have.
+	MemoryImages(ctx context.Context) ([]string, error)
+	// Flush makes what is recorded safe against power loss.
+	Flush() error
+}
+
+// Host is what an image depends on where it is taken and where it is resumed.
+type Host struct {
+	// MemoryFacts are what has to be the same, and BuildFacts what has to be besides for an image that
+	// was kept without its init.
+	MemoryFacts func() (map[string]string, error)
+	BuildFacts  func() (map[string]string, error)
+	// Understands reports whether an image of another protocol, a fact of its memory, can be resumed
+	// nevertheless.
+	Understands func(protocol string) bool
+	// Print is a cheap fingerprint of the host's system directories.
+	Print func() string
+}
+
+// Config is what Images are made of. All fields but Store are required.
+type Config struct {
+	Store   *memory.Store // nil: no image is kept
+	Records Records
+	Host    Host
+	Home    string // COPPICE_HOME
+	// Intact returns an error if the files of a snapshot are damaged.
+	Intact func(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error
+	// Go runs fn in the background. The context ends when the engine closes, which waits for fn.
+	Go  func(fn func(context.Context))
+	Log *slog.Logger
+}
+
+// Images keeps memory images. Make one with New. All methods are safe for concurrent use.
+type Images struct {
+	config Config // never changed
+
+	// imaging is held for reading from when an image is added until a snapshot has it, and for writing
+	// while those are dropped that none has. While it is held, no sandbox's lock is taken, and layers are
+	// not taken away.
+	imaging sync.RWMutex
+}
+
+// New makes Images.
+func New(c Config) *Images { return &Images{config: c} }
+
+// Keeps reports whether the memory of sandboxes of a tier can be kept.
+func (m *Images) Keeps(tier string) bool {
+	return tier == string(policy.GVisor) && m.config.Store != nil
+}
+
+// Saver is a frozen box.
+type Saver interface {
+	// Save writes what processes have in memory into a directory that exists and is empty, and returns
+	// the program that is PID 1 among them, which the caller closes.
+	Save(ctx context.Context, dir string) (init *os.File, err error)
+}
+
+// Saved is an image that is not stored yet.
+type Saved struct {
+	dir  string
+	init *os.File // the program that is PID 1 in it
+}
+
+// Close lets go of an image that is not given to Keep. Its files stay until the next Save, or the next
+// daemon.
+func (i Saved) Close() {
+	if i.init != nil {
+		_ = i.init.Close() // it was only read
+	}
+}
+
+// Save has the frozen box of a sandbox write its image. The caller, which holds the sandbox's lock, gives
+// it to Keep, or closes it, also after an error.
+func (m *Images) Save(ctx context.Context, rec *meta.Sandbox, f Saver) (i Saved, err error) {
+	i.dir = filepath.Join(m.config.Home, "sandboxes", string(rec.ID), Unstored)
+	if err := os.RemoveAll(i.dir); err != nil { // of one that failed
+		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
+	}
+	if err := os.Mkdir(i.dir, 0o700); err != nil {
+		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
+	}
+	if i.init, err = f.Save(ctx, i.dir); err != nil {
+		return i, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
+	}
+	return i, nil
+}
+
+// Keep stores an image, and closes it. Until known is called, which the caller does once a snapshot has
+// the image or none will, also after an error, no sweep drops it.
+func (m *Images) Keep(ctx context.Context, rec *meta.Sandbox, i Saved) (_ *timeline.Memory, known func(), err error) {
+	m.imaging.RLock()
+	kept, err := m.store(ctx, rec, i)
+	return kept, m.imaging.RUnlock, err
+}
+
+// store stores an image. The caller holds imaging until a snapshot has it.
+func (m *Images) store(ctx context.Context, rec *meta.Sandbox, i Saved) (*timeline.Memory, error) {
+	defer i.init.Close()
+	facts, err := m.facts(rec)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(i.dir))
+	}
+	image, err := m.config.Store.Add(ctx, i.dir, facts, i.init)
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
+	}
+	kept := &timeline.Memory{Image: string(image.ID), Size: image.Size, Added: image.AddedBytes, Facts: image.Facts}
+	if rec.Run != nil && rec.Run.Ended == nil {
+		kept.Run = rec.Run.Exec
+	}
+	return kept, nil
+}
+
+// Image is an image that is ready to be resumed. It stays in the store until it is released.
+type Image struct {
+	*timeline.Memory
+	Dir  string // holds the image
+	Init string // the file with its init; "" is this program
+	// Release lets go of it. It is called once, unless ReleaseAfter is.
+	Release func()
+}
+
+// Ready makes the image of a snapshot ready, whose files have to be intact: the kernel of the processes
+// would not notice that they are not. The caller holds the sandbox's lock.
+func (m *Images) Ready(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, kept *timeline.Memory,
+) (*Image, error) {
+	if err := m.config.Intact(ctx, rec, id); err != nil {
+		return nil, err
+	}
+	dir, release, err := m.config.Store.Checkout(ctx, memory.ID(kept.Image))
+	if err != nil {
+		return nil, fault.Wrap(err, "make the memory of snapshot %s ready", id)
+	}
+	init, err := m.config.Store.Init(ctx, memory.ID(kept.Image))
+	if err != nil {
+		release()
+		return nil, fault.Wrap(err, "make the memory of snapshot %s ready", id)
+	}
+	return &Image{kept, dir, init, release}, nil
+}
+
+// ReleaseAfter releases an image when a box has gone that went on from it, which reads it as it needs it.
+func (m *Images) ReleaseAfter(i *Image, gone <-chan struct{}) {
+	m.config.Go(func(ctx context.Context) {
+		defer i.Release()
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// DropUnstored deletes images that an earlier daemon had not stored yet. No sandbox is in use.
+func (m *Images) DropUnstored() error {
+	left, err := filepath.Glob(filepath.Join(m.config.Home, "sandboxes", "*", Unstored))
+	for _, dir := range left {
+		if err := os.RemoveAll(dir); err != nil {
+			m.config.Log.Warn("an image that was not stored cannot be removed", "dir", dir, "err", err)
+		}
+	}
+	return err
+}
+
+// Hold prevents images from being kept, dropped and verified until release is called. It is for tests, of
+// what must not wait for a sweep.
+func (m *Images) Hold() (release func()) {
+	m.imaging.Lock()
+	return m.imaging.Unlock
+}
+
+// Sweep drops the images that no snapshot has, and adds them to res.
+func (m *Images) Sweep(ctx context.Context, res *wire.GCResult) error {
+	if m.config.Store == nil {
+		return nil
+	}
+	m.imaging.Lock()
+	defer m.imaging.Unlock()
+	had, err := m.config.Records.MemoryImages(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.config.Records.Flush(); err != nil { // no record comes back that names what goes now
+		return err
+	}
+	wanted := map[memory.ID]bool{}
+	for _, id := range had {
+		wanted[memory.ID(id)] = true
+	}
+	before := len(m.config.Store.List())
+	freed, err := m.config.Store.Sweep(ctx, func(id memory.ID) bool { return wanted[id] })
+	res.Images, res.Bytes = res.Images+before-len(m.config.Store.List()), res.Bytes+freed
+	return err
+}
+
+// Verify hashes the images of a sandbox's history again, or with name "" all, and adds what it finds to
+// res. The caller may hold layers in their places, but no sandbox's lock.
+func (m *Images) Verify(
+	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
+) error {
+	if m.config.Store == nil {
+		return nil
+	}
+	m.imaging.RLock()
+	defer m.imaging.RUnlock()
+	images, err := m.config.Records.MemoryImages(ctx)
+	if err != nil {
+		return err
+	}
+	of := map[string]timeline.Snapshot{}
+	if name != "" {
+		if of, err = m.imagesOf(ctx, name); err != nil {
+			return err
+		}
+		images = slices.Sorted(maps.Keys(of))
+	}
+	for i, id := range images {
+		progress(wire.Progress{Phase: "verify", Unit: "images", Done: int64(i), Total: int64(len(images))})
+		err := m.config.Store.Verify(ctx, memory.ID(id))
+		switch {
+		case err == nil:
+			if at, err := m.config.Store.Stat(memory.ID(id)); err == nil {
+				res.Bytes += at.Size
+			}
+		case fault.Is(err, fault.Corrupt), fault.Is(err, fault.NotFound):
+			res.Damage = append(res.Damage,
+				wire.Damage{Sandbox: name, Snapshot: string(of[id].ID), Image: id, Message: err.Error()})
+		default:
+			return fault.Wrap(err, "verify memory image %s", id)
+		}
+		res.Images++
+	}
+	return nil
+}
+
+// imagesOf gives the snapshots of a sandbox's history that have images, by these.
+func (m *Images) imagesOf(ctx context.Context, name string) (map[string]timeline.Snapshot, error) {
+	rec, err := m.config.Records.Sandbox(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	h, err := m.config.Records.History(ctx, rec.ID)
+	if err != nil {
+		return nil, err
+	}
+	of := map[string]timeline.Snapshot{}
+	for _, s := range h.Snapshots {
+		if s.Memory != nil {
+			of[s.Memory.Image] = s
+		}
+	}
+	return of, nil
+}

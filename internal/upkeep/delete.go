@@ -1,0 +1,181 @@
+//go:build linux
+
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// DeleteSnapshot drops a snapshot from the history. What it changed is merged
+// into its children, whose roots stay what they were. It gives the head.
+func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head string, err error) {
+	release, rec, err := u.acquire(ctx, name, "deleting "+ref)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	u.shape.Lock()
+	defer u.shape.Unlock()
+	h, err := u.config.DB.History(ctx, rec.ID)
+	if err != nil {
+		return "", err
+	}
+	id, err := h.Resolve(ref, u.config.Now())
+	if err != nil {
+		return "", err
+	}
+	if err := u.deletable(ctx, &rec, &h, id); err != nil {
+		return "", err
+	}
+	if err := u.takeOut(ctx, &rec, id, "asked", u.config.DB.DeleteSnapshot); err != nil {
+		return "", err
+	}
+	u.config.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], ""))
+	u.MayBeDeep(rec.Head)
+	return string(rec.Head), nil
+}
+
+// deletable says why a snapshot must stay.
+func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.History, id timeline.SnapshotID) error {
+	snap := h.Snapshots[id]
+	switch {
+	case id == h.Head:
+		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, rec.Name).
+			WithHint("go elsewhere first: coppice checkout %s REF", rec.Name)
+	case snap.Sandbox != rec.ID:
+		return fault.New(fault.Conflict, "snapshot %s was made in another sandbox, which shares it", id).
+			WithHint("delete it there, or leave it: it costs this sandbox nothing")
+	case snap.Cause == timeline.CauseImport || snap.Cause == timeline.CauseFork:
+		return fault.New(fault.Conflict, "snapshot %s is the first one of sandbox %s", id, rec.Name)
+	}
+	user, err := u.config.DB.At(ctx, id)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return nil
+	case err != nil:
+		return err
+	case user.Head == id:
+		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, user.Name).
+			WithHint("go elsewhere first: coppice checkout %s REF", user.Name)
+	}
+	return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", user.Name, id).
+		WithHint("begin a new one on its head: coppice checkout %s HEAD", user.Name)
+}
+
+// acquire takes the lock of a sandbox, which the caller releases.
+func (u *Upkeep) acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error) {
+	return u.config.Sandboxes.Acquire(ctx, name, what)
+}
+
+// takeOut is splice, which is recorded before it returns, with the reason why.
+func (u *Upkeep) takeOut(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper,
+) error {
+	return u.config.Recorder.Drop(ctx, Dropped{rec, []timeline.SnapshotID{id}, why}, func(ctx context.Context) error {
+		return u.splice(ctx, id, drop)
+	})
+}
+
+// splice takes a snapshot out: every route that ended in it is led on to what
+// lies below, through a merged copy where both changed something. drop takes it
+// out of the database. The caller holds shape.
+func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop dropper) (err error) {
+	cut, err := u.config.DB.Cut(ctx, id)
+	if err != nil {
+		return err
+	}
+	var fresh []timeline.LayerID
+	var sealed []meta.Layer
+	var routes []timeline.Route
+	defer func() {
+		if err != nil {
+			for _, l := range fresh {
+				err = errors.Join(err, u.config.Layers.Remove(ctx, l))
+			}
+		}
+	}()
+	for _, r := range cut.Above {
+		led := timeline.Route{Top: r.Top, Below: cut.Below, Layer: r.Layer}
+		if cut.Own != nil {
+			id, made, err := u.config.Stacks.NewLayer()
+			if err != nil {
+				return err
+			}
+			defer made()
+			led.Layer = id
+			fresh = append(fresh, led.Layer)
+			if err := u.config.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
+				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
+			}
+			// What it takes the place of may be sealed, and is gone after this.
+			got, err := u.config.Layers.Seal(ctx, led.Layer)
+			if err != nil {
+				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
+			}
+			sealed = append(sealed, meta.Layer{ID: led.Layer, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size})
+		}
+		routes = append(routes, led)
+	}
+	unused, err := drop(ctx, id, routes, sealed...)
+	if err != nil {
+		return err
+	}
+	u.chainsChanged()
+	u.Discard(ctx, unused)
+	return nil
+}
+
+// dropper takes a snapshot out of the database, led being what its routes become;
+// it gives the layers that are of no use any more.
+type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route,
+	sealed ...meta.Layer) (unused []timeline.LayerID, err error)
+
+// Discard deletes layers that have no record any more; what is mounted, and
+// what fails, is left for gc. That they are not needed has to survive a power loss
+// before they go. The caller may hold any lock.
+func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
+	if len(ids) == 0 {
+		return
+	}
+	u.CancelSeal(ids)
+	if err := u.config.DB.Flush(); err != nil {
+		u.config.Log.Warn("layers are left for gc", "layers", ids, "err", err)
+		return
+	}
+	used := u.config.Stacks.Mounted()
+	for _, id := range ids {
+		if used[id] {
+			continue
+		}
+		if err := u.config.Layers.Remove(ctx, id); err != nil {
+			u.config.Log.Warn("left for gc", "layer", id, "err", err)
+		}
+	}
+}
+
+// Retire deletes, in the background, a generation of a live root all of whose changes are captured,
+// once their new place survives a power loss. The caller may hold any lock.
+func (u *Upkeep) Retire(dir string) {
+	u.config.Go(func(ctx context.Context) {
+		if err := u.Secure(ctx); err != nil {
+			u.config.Log.Warn("left for gc", "dir", dir, "err", err)
+			return
+		}
+		u.RemoveTree(ctx, dir)
+	})
+}
+
+// RemoveTree deletes a directory that nothing refers to any more. One that cannot be deleted is logged,
+// and left for gc. The caller may hold any lock.
+func (u *Upkeep) RemoveTree(ctx context.Context, dir string) {
+	if err := u.config.Layers.RemoveTree(ctx, dir); err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
+		u.config.Log.Warn("left for gc", "dir", dir, "err", err)
+	}
+}

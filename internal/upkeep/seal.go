@@ -1,0 +1,109 @@
+//go:build linux
+
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Seal makes every new layer safe against power loss, oldest first. A layer that cannot be
+// sealed is logged, and the others are sealed all the same: its content is up to a sandbox,
+// and a power loss takes only the snapshots that need it. The error joins all failures. The caller
+// may hold a sandbox's lock, but not Config.Shape.
+func (u *Upkeep) Seal(ctx context.Context) error {
+	u.sealing.Lock()
+	defer u.sealing.Unlock()
+	ids, err := u.config.DB.LayersUnsealed(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range ids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := u.sealOne(ctx, l.ID)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		u.config.Log.Warn("a layer is not sealed yet; a power loss would take its snapshot", "layer", l.ID, "err", err)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// sealOne seals a layer and records that. It ignores the error of a layer that was removed
+// meanwhile.
+func (u *Upkeep) sealOne(ctx context.Context, id timeline.LayerID) error {
+	err := u.sealWhileKept(ctx, id)
+	if err == nil {
+		return nil
+	}
+	if _, gone := u.config.DB.Layer(ctx, id); fault.Is(gone, fault.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func (u *Upkeep) sealWhileKept(ctx context.Context, id timeline.LayerID) error {
+	kept, done := u.whileKept(ctx, id)
+	defer done()
+	if _, err := u.config.DB.Layer(ctx, id); err != nil { // it was removed before removing could cancel this
+		return err
+	}
+	sealed, err := u.config.Layers.Seal(kept, id)
+	if err != nil {
+		return err
+	}
+	if sealed.Digest == "" {
+		u.config.Log.Warn("a layer is flushed, but no manifest can describe it: it cannot be verified", "layer", id)
+	}
+	err = u.config.DB.MarkSealed(ctx, id, sealed.Digest, sealed.DiffID, sealed.Size)
+	return fault.Wrap(err, "record that layer %s is sealed", id)
+}
+
+// seal is the sealing of a layer that is under way.
+type seal struct {
+	layer  timeline.LayerID
+	cancel context.CancelCauseFunc
+}
+
+// whileKept returns the context for sealing a layer, which CancelSeal cancels. The caller holds
+// sealing, and calls done.
+func (u *Upkeep) whileKept(ctx context.Context, id timeline.LayerID) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	u.mu.Lock()
+	u.underSeal = seal{id, cancel}
+	u.mu.Unlock()
+	return ctx, func() {
+		u.mu.Lock()
+		u.underSeal = seal{}
+		u.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// Secure waits until all that is recorded is safe against power loss. The caller may hold a sandbox's
+// lock, but not Config.Shape.
+func (u *Upkeep) Secure(ctx context.Context) error {
+	if err := u.Seal(ctx); err != nil {
+		return err
+	}
+	return u.config.DB.Flush()
+}
+
+// CancelSeal cancels the seal in progress if its layer is among ids, whose records are gone:
+// hashing it would delay other layers, and keep its space from being freed. It does not wait, and the
+// caller may hold any lock.
+func (u *Upkeep) CancelSeal(ids []timeline.LayerID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if slices.Contains(ids, u.underSeal.layer) {
+		u.underSeal.cancel(fault.New(fault.NotFound, "layer %s was removed while it was sealed", u.underSeal.layer))
+	}
+}

@@ -1,0 +1,345 @@
+//go:build linux
+
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Automatic snapshots thin out by themselves: dense where they are young, sparse
+// where they are old. Nothing else ever goes unasked. The work is done in the
+// background and holds locks for one transaction at a time: layers are merged and
+// sealed without them, and when something has changed meanwhile the merged layer
+// is thrown away.
+
+const (
+	// ThinEvery is how many new automatic snapshots make it worth while to look.
+	ThinEvery = 100
+	// maxRun is how many neighbours are dropped at a time, which is what a
+	// transaction takes.
+	maxRun = 32
+	// retention is the reason that is recorded for snapshots that rules do not keep.
+	retention = "retention"
+	// patience is how often, every patienceStep, the locks are tried for.
+	patience     = 50
+	patienceStep = 20 * time.Millisecond
+)
+
+// ErrBusy is the error of a drop of snapshots that found layers or the sandbox in use for too long.
+var ErrBusy = errors.New("layers are in use")
+
+// MayBeThick counts a new snapshot, and has Work thin out its sandbox every so often. It does not
+// wait, and the caller may hold any lock.
+func (u *Upkeep) MayBeThick(snap timeline.Snapshot) {
+	if snap.Cause == timeline.CauseAuto && u.isThick(snap.Sandbox) {
+		u.Wake()
+	}
+}
+
+// isThick counts an automatic snapshot, and queues the sandbox if it is due.
+func (u *Upkeep) isThick(id timeline.SandboxID) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n, counted := u.autos[id]
+	if n++; counted && n < ThinEvery { // an earlier daemon may not have thinned it
+		u.autos[id] = n
+		return false
+	}
+	u.autos[id] = 0
+	u.thick[id] = true
+	return true
+}
+
+// thinQueued thins out the sandboxes that MayBeThick has queued. What cannot be done now is tried
+// again next time.
+func (u *Upkeep) thinQueued(ctx context.Context) error {
+	u.mu.Lock()
+	ids := slices.Collect(maps.Keys(u.thick))
+	u.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		switch err := u.Thin(ctx, id); {
+		case errors.Is(err, ErrBusy):
+			continue
+		case err != nil:
+			errs = append(errs, err)
+			continue
+		}
+		u.mu.Lock()
+		delete(u.thick, id)
+		u.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// Thin drops the automatic snapshots of a sandbox that its rules do not keep; nothing if the sandbox
+// was removed. ErrBusy: see Drop.
+func (u *Upkeep) Thin(ctx context.Context, id timeline.SandboxID) error {
+	u.thinning.Lock()
+	defer u.thinning.Unlock()
+	rec, h, err := u.find(ctx, string(id))
+	if fault.Is(err, fault.NotFound) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	err = u.drop(ctx, &rec, h, func(rec *meta.Sandbox, h *timeline.History, needed Needed) []timeline.SnapshotID {
+		return thinPlan(rec, h, needed, u.config.Now())
+	})
+	return fault.Wrap(err, "thin out sandbox %s", rec.Name)
+}
+
+// Needed are the snapshots of a history that something needs: a tag, a fork, or a live root.
+type Needed = map[timeline.SnapshotID]bool
+
+// Choice chooses snapshots of a history to drop; none of needed may be among them.
+type Choice func(rec *meta.Sandbox, h *timeline.History, needed Needed) []timeline.SnapshotID
+
+// Drop drops the snapshots of a sandbox that are chosen, several neighbours at a time, and holds its
+// lock for one transaction at a time. What has come into use since it was chosen stays. ErrBusy: the
+// sandbox, or the layers, were in use for too long; some snapshots may be gone.
+func (u *Upkeep) Drop(ctx context.Context, id timeline.SandboxID, choose Choice) error {
+	u.thinning.Lock()
+	defer u.thinning.Unlock()
+	rec, h, err := u.find(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	return u.drop(ctx, &rec, h, choose)
+}
+
+// drop is Drop for a history. The caller holds thinning.
+func (u *Upkeep) drop(ctx context.Context, rec *meta.Sandbox, h *timeline.History, choose Choice) error {
+	needed, err := u.config.DB.Held(ctx, rec.ID)
+	if err != nil {
+		return err
+	}
+	runs := timeline.Runs(h, choose(rec, h, needed), maxRun)
+	for _, run := range runs {
+		if err := u.dropRun(ctx, rec, h, run); err != nil {
+			return err
+		}
+	}
+	if len(runs) > 0 {
+		u.MayBeDeep(rec.Head)
+	}
+	return nil
+}
+
+// thinPlan is what goes now.
+func thinPlan(
+	rec *meta.Sandbox, h *timeline.History, held map[timeline.SnapshotID]bool, now time.Time,
+) []timeline.SnapshotID {
+	recent, all := rec.KeepRecent, time.Duration(rec.KeepForMS)*time.Millisecond
+	if recent == 0 {
+		recent = wire.DefaultKeepRecent
+	}
+	if all == 0 {
+		all = wire.DefaultKeepForMS * time.Millisecond
+	}
+	for _, id := range h.Newest(recent) {
+		held[id] = true
+	}
+	return timeline.Thin(h, timeline.AutoRetention(all), now,
+		func(id timeline.SnapshotID) bool { return held[id] },
+		func(s timeline.Snapshot) bool { return s.Cause == timeline.CauseAuto })
+}
+
+// dropRun drops neighbours, newest first, by one merged layer; where their routes
+// are not those of neighbours, one by one.
+func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.History, run []timeline.SnapshotID) error {
+	c, err := u.prepareCut(ctx, run)
+	if errors.Is(err, errUnlike) {
+		for _, id := range run {
+			if err := u.dropRun(ctx, rec, h, []timeline.SnapshotID{id}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer c.made()
+	var unused []timeline.LayerID
+	gone := false
+	err = u.config.Recorder.Drop(ctx, Dropped{rec, run, retention}, func(ctx context.Context) (err error) {
+		unused, err = u.commitCut(ctx, rec.ID, c)
+		gone = err == nil
+		return err
+	})
+	switch {
+	case gone && err != nil:
+		u.config.Log.Error("not in the ledger yet", "sandbox", rec.Name, "err", err)
+	case err != nil:
+		ids := make([]timeline.LayerID, len(c.sealed))
+		for i, l := range c.sealed {
+			ids[i] = l.ID
+		}
+		u.Discard(ctx, ids)
+		if fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) {
+			return nil // it has come into use, or is gone: the next look sees
+		}
+		return err
+	}
+	u.Discard(ctx, unused)
+	for _, id := range run {
+		u.config.Feed.Emit(events.Dropped(rec, h.Snapshots[id], retention))
+	}
+	return nil
+}
+
+// cut is a run that is ready to be taken out.
+type cutting struct {
+	run    []timeline.SnapshotID // newest first
+	seen   []meta.Cut            // what it was made from
+	led    [][]timeline.Route
+	sealed []meta.Layer
+	made   func()
+}
+
+// errUnlike says that a run is no plain chain of layers.
+var errUnlike = errors.New("the routes of the run are not those of neighbours")
+
+// prepareCut makes the layers that take the place of a run's. Nothing is recorded.
+func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c cutting, err error) {
+	c = cutting{run: run, led: make([][]timeline.Route, len(run)), made: func() {}}
+	u.shape.RLock()
+	defer func() {
+		if err != nil {
+			c.made()
+		}
+	}()
+	if c.seen, err = u.cuts(ctx, run); err != nil {
+		u.shape.RUnlock()
+		return c, err
+	}
+	if len(run) > 1 && !chained(run, c.seen) {
+		u.shape.RUnlock()
+		return c, errUnlike
+	}
+	var merged []timeline.LayerID
+	for _, r := range c.seen[0].Above {
+		layers := []timeline.LayerID{r.Layer}
+		for _, s := range c.seen {
+			if s.Own != nil {
+				layers = append(layers, s.Own.Layer)
+			}
+		}
+		to := r.Layer
+		if len(layers) > 1 {
+			var made func()
+			if to, made, err = u.config.Stacks.NewLayer(); err == nil {
+				before := c.made
+				c.made = func() { before(); made() }
+				if err = u.config.Layers.Merge(ctx, to, layers); err == nil {
+					merged = append(merged, to)
+				}
+			}
+			if err != nil {
+				break
+			}
+		}
+		for i, s := range c.seen {
+			c.led[i] = append(c.led[i], timeline.Route{Top: r.Top, Below: s.Below, Layer: to})
+		}
+	}
+	u.shape.RUnlock()
+	// What they take the place of may be sealed, and is gone afterwards.
+	for _, id := range merged {
+		if err != nil {
+			break
+		}
+		got, serr := u.config.Layers.Seal(ctx, id)
+		c.sealed, err = append(c.sealed, meta.Layer{ID: id, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size}), serr
+	}
+	if err != nil {
+		u.Discard(ctx, merged)
+		return c, fault.Wrap(err, "merge snapshot %s with its neighbours", run[0])
+	}
+	return c, nil
+}
+
+// cuts reads how each of a run is tied to its neighbours.
+func (u *Upkeep) cuts(ctx context.Context, run []timeline.SnapshotID) ([]meta.Cut, error) {
+	out := make([]meta.Cut, len(run))
+	for i, id := range run {
+		var err error
+		if out[i], err = u.config.DB.Cut(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// chained reports whether one route leads from above through each of a run to the
+// next.
+func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
+	for i, c := range cuts {
+		switch {
+		case len(c.Above) != 1:
+			return false
+		case i > 0 && (c.Above[0].Top != run[i-1] || cuts[i-1].Own == nil):
+			return false
+		}
+	}
+	return true
+}
+
+// commitCut records that a run is gone, if everything still is as it was when that
+// was prepared; else it is a Conflict. It never makes anybody wait for longer than
+// a transaction.
+func (u *Upkeep) commitCut(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
+	for range patience {
+		if release, ok := u.tryAcquire(id); ok {
+			if u.shape.TryLock() {
+				defer release()
+				defer u.shape.Unlock()
+				return u.commitLocked(ctx, id, c)
+			}
+			release()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(patienceStep):
+		}
+	}
+	return nil, ErrBusy
+}
+
+// tryAcquire takes the lock of a sandbox if nobody holds it. The caller releases it.
+func (u *Upkeep) tryAcquire(id timeline.SandboxID) (release func(), ok bool) {
+	return u.config.Sandboxes.TryAcquire(id, "dropping old automatic snapshots")
+}
+
+func (u *Upkeep) commitLocked(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
+	if _, err := u.config.DB.Sandbox(ctx, string(id)); err != nil {
+		return nil, err
+	}
+	now, err := u.cuts(ctx, c.run)
+	if err != nil {
+		return nil, err
+	}
+	if !reflect.DeepEqual(now, c.seen) {
+		return nil, fault.New(fault.Conflict, "the neighbours of snapshot %s have changed", c.run[0])
+	}
+	unused, err := u.config.DB.DropRun(ctx, c.run, c.led, c.sealed...)
+	if err != nil {
+		return nil, err
+	}
+	u.chainsChanged()
+	return unused, nil
+}
