@@ -38,7 +38,7 @@ var packages = map[string][]string{
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs",
-		"internal/engine", "internal/events", "internal/fault", "internal/httpapi",
+		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/httpapi",
 		"internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
@@ -62,7 +62,7 @@ var packages = map[string][]string{
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
 		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
+		"internal/egress", "internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
 		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
 		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
@@ -158,7 +158,11 @@ var packages = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
-	"internal/events":    {"client/wire", "internal/meta", "internal/timeline"},
+	"internal/egress": {
+		"client/wire", "internal/events", "internal/fault", "internal/journal", "internal/meta",
+		"internal/policies", "internal/policy", "internal/sandbox", "internal/timeline",
+	},
+	"internal/events": {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -46,6 +47,7 @@ type whole struct {
 	*audit.Reader      // the engine's
 	*events.Bus        // the engine's
 	*policies.Policies // the engine's
+	*egress.Control    // the engine's
 	db                 *meta.DB
 	layers             *layer.Store
 	images             *memory.Store
@@ -136,7 +138,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	}
 	undone.Release()
 	return &whole{
-		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies,
+		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Control: e.Egress,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -314,6 +315,8 @@ type Engine struct {
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
 	Policies *policies.Policies
+	// Egress controls what goes between sandboxes and the network. It is not changed after Open.
+	Egress *egress.Control
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -427,6 +430,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
+	e.Egress = newEgress(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

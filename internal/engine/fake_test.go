@@ -26,6 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -508,6 +509,7 @@ type home struct {
 	*audit.Reader      // of the engine
 	*events.Bus        // of the engine
 	*policies.Policies // of the engine
+	*egress.Control    // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -590,7 +592,7 @@ func (h *home) tryOpen() (err error) {
 		return err
 	}
 	undone.Release()
-	h.Engine, h.Reader, h.Bus, h.Policies = e, e.Records, e.Feed, e.Policies
+	h.Engine, h.Reader, h.Bus, h.Policies, h.Control = e, e.Records, e.Feed, e.Policies, e.Egress
 	return nil
 }
 
@@ -604,7 +606,7 @@ func (h *home) close() {
 	if err := errors.Join(h.Layers.Close(), h.Memory.Close(), h.Ledger.Close(), h.DB.Close()); err != nil {
 		h.t.Error(err)
 	}
-	h.Engine, h.Reader, h.Bus, h.Policies = nil, nil, nil, nil
+	h.Engine, h.Reader, h.Bus, h.Policies, h.Control = nil, nil, nil, nil, nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

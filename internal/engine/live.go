@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -242,7 +243,7 @@ func (e *Engine) startBox(
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	dirs, shared := e.beginIn(rec, spec)
-	began, asks := e.Now(), asks(phases)
+	began, asks := e.Now(), egress.Asks(phases)
 	var b Box
 	config := BoxConfig{
 		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
@@ -272,7 +273,7 @@ func (e *Engine) startBox(
 	e.idleChanged()
 	e.watchPorts(s.ID, b)
 	if asks {
-		e.watchQuestions(s.ID, b, began)
+		e.Egress.WatchQuestions(s.ID, b, began)
 	}
 	if len(tokens) > 0 {
 		e.watchDecoys(s.ID, b, began)

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -57,7 +58,7 @@ func (e *Engine) Net(ctx context.Context, name string, req wire.NetRequest) (res
 		if err == nil {
 			res.Now = &now
 		} else if !fault.Is(err, fault.Unavailable) { // it has just ended
-			return res, named(err, rec.Name)
+			return res, sandbox.Named(err, rec.Name)
 		}
 	}
 	if res.Events, err = journal.Read(e.journalAt(rec.ID), q); err != nil {
@@ -288,40 +289,6 @@ func (e *Engine) policyRecords(
 		}
 	}
 	return out
-}
-
-// followBox calls fn with the events that a box has in its journal, those that q asks for,
-// until ctx or the box ends; what the box told last is among them.
-func (e *Engine) followBox(
-	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
-) error {
-	alive, cancel := context.WithCancel(ctx)
-	var gone sync.WaitGroup
-	defer gone.Wait()
-	defer cancel()
-	gone.Go(func() {
-		select {
-		case <-b.Gone():
-			cancel()
-		case <-alive.Done():
-		}
-	})
-	told := 0
-	err := journal.Follow(alive, e.journalAt(id), q, func(ev wire.NetEvent) error {
-		if ev.Kind != "" { // else it says that nothing is missed from now on
-			told++
-			fn(ev)
-		}
-		return nil
-	})
-	if alive.Err() == nil || ctx.Err() != nil {
-		return err
-	}
-	evs, err := journal.Read(e.journalAt(id), q)
-	for _, ev := range evs[min(told, len(evs)):] {
-		fn(ev)
-	}
-	return err
 }
 
 // rulesOf reads the rules of a request.

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -43,7 +44,7 @@ func (e *Engine) Ports(ctx context.Context, name string) (wire.PortsResult, erro
 	if fault.Is(err, fault.Unavailable) {
 		return none, nil // it has just ended
 	}
-	return res, named(err, rec.Name)
+	return res, sandbox.Named(err, rec.Name)
 }
 
 // DialPort connects to a port that a process of the sandbox listens on. A sandbox
@@ -74,7 +75,7 @@ func (e *Engine) dialPort(ctx context.Context, name string, port int) (net.Conn,
 			return usedConn{conn, e.use(rec.ID)}, nil
 		}
 		if !fault.Is(err, fault.NotFound) {
-			return nil, named(err, rec.Name)
+			return nil, sandbox.Named(err, rec.Name)
 		}
 		if !startsUp(&rec, e.Now()) {
 			return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox %s", port, rec.Name).

@@ -177,7 +177,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 			}
 		}
 		e.renew(ctx, rec, b)
-		e.resumeQuestions(ctx, rec, b)
+		e.Egress.ResumeQuestions(ctx, rec, b)
 		if e.hasDecoys(s.ID) {
 			e.watchDecoys(s.ID, b, e.Now())
 		}

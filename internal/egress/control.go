@@ -1,0 +1,100 @@
+//go:build linux
+
+package egress
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// policyPatience is how long a keeper has to put a policy in force.
+const policyPatience = 10 * time.Second
+
+// Box is the keeper of a live sandbox, as far as egress control needs it.
+type Box interface {
+	// Gone is closed when the keeper has ended.
+	Gone() <-chan struct{}
+	// Net tells what is open, went through and waits for a person. Unavailable: the keeper has
+	// ended. Unsupported: the tier has no gate.
+	Net(ctx context.Context) (wire.NetNow, error)
+}
+
+// Sandboxes finds sandboxes. The engine implements it.
+type Sandboxes interface {
+	// Live finds a sandbox by name or id, and its box: nil if it has none. what says for which
+	// operation, for the message that another caller gets meanwhile.
+	Live(ctx context.Context, name, what string) (Box, meta.Sandbox, error)
+	// Journal is where gate and keeper of a sandbox tell what happens.
+	Journal(id timeline.SandboxID) journal.Place
+}
+
+// Records are the records of sandboxes.
+type Records interface {
+	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
+}
+
+// Config is what a Control is made of. All fields are required.
+type Config struct {
+	Sandboxes Sandboxes
+	Records   Records
+	Policies  *policies.Policies
+	Feed      *events.Bus // hears what happens
+	// Go runs a function in the background. Its context ends with the engine, which waits for it.
+	Go  func(func(context.Context))
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// Control is the egress control of all sandboxes of a home. Make one with New. All methods are
+// safe for concurrent use.
+type Control struct {
+	config Config // never changed
+}
+
+// New makes a Control.
+func New(c Config) *Control { return &Control{config: c} }
+
+// Follow calls fn with the events of a box's journal that match q, until ctx or the box ends. It
+// includes the last event that the box wrote.
+func (c *Control) Follow(
+	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
+) error {
+	alive, cancel := context.WithCancel(ctx)
+	var gone sync.WaitGroup
+	defer gone.Wait()
+	defer cancel()
+	gone.Go(func() {
+		select {
+		case <-b.Gone():
+			cancel()
+		case <-alive.Done():
+		}
+	})
+	told := 0
+	at := c.config.Sandboxes.Journal(id)
+	err := journal.Follow(alive, at, q, func(ev wire.NetEvent) error {
+		if ev.Kind != "" { // else it says that nothing is missed from now on
+			told++
+			fn(ev)
+		}
+		return nil
+	})
+	if alive.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	evs, err := journal.Read(at, q)
+	for _, ev := range evs[min(told, len(evs)):] {
+		fn(ev)
+	}
+	return err
+}

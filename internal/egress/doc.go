@@ -1,0 +1,12 @@
+//go:build linux
+
+// Package egress controls what goes between sandboxes and the network. It shows the questions of
+// gates that wait for a person.
+//
+// Control has no locks and no state of its own in memory: what it decides is in the records of
+// sandboxes, and what happened is in their journals. What the lock of a sandbox guards it reaches
+// through Held alone.
+//
+// It needs the engine for little, and declares that as interfaces: Sandboxes finds sandboxes and
+// their boxes. The engine imports it; it never imports the engine.
+package egress

@@ -1,0 +1,43 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// newEgress makes the egress control of an engine that has its Policies and its Feed. It may be used
+// before the engine has its background: nothing is run there until a box is watched.
+func newEgress(e *Engine) *egress.Control {
+	return egress.New(egress.Config{
+		Sandboxes: egressCore{e}, Records: e.DB, Policies: e.Policies, Feed: e.Feed, Now: e.Now, Log: e.Logger,
+		Go: func(fn func(context.Context)) {
+			e.bg.Go(func() error { fn(e.bgCtx); return nil })
+		},
+	})
+}
+
+// egressCore is what egress control needs of the engine.
+type egressCore struct{ *Engine }
+
+// Live implements egress.Sandboxes.
+func (c egressCore) Live(ctx context.Context, name, what string) (egress.Box, meta.Sandbox, error) {
+	b, rec, err := c.liveNow(ctx, name, what)
+	return b, rec, err
+}
+
+// Journal implements egress.Sandboxes.
+func (c egressCore) Journal(id timeline.SandboxID) journal.Place { return c.journalAt(id) }
+
+// followBox follows the journal of a box; see egress.Control.Follow.
+func (e *Engine) followBox(
+	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
+) error {
+	return e.Egress.Follow(ctx, id, b, q, fn)
+}
