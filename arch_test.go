@@ -159,8 +159,8 @@ var packages = map[string][]string{
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/egress": {
-		"client/wire", "internal/events", "internal/fault", "internal/journal", "internal/meta",
-		"internal/policies", "internal/policy", "internal/sandbox", "internal/timeline",
+		"client/wire", "internal/events", "internal/fault", "internal/journal", "internal/label",
+		"internal/meta", "internal/policies", "internal/policy", "internal/sandbox", "internal/timeline",
 	},
 	"internal/events": {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/policies": {

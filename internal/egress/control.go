@@ -5,11 +5,13 @@ package egress
 import (
 	"context"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
@@ -26,6 +28,24 @@ type Box interface {
 	// Net tells what is open, went through and waits for a person. Unavailable: the keeper has
 	// ended. Unsupported: the tier has no gate.
 	Net(ctx context.Context) (wire.NetNow, error)
+	// Ran waits until a process has run since the clock was since, 0 being before everything,
+	// and gives the clock. Unavailable: the keeper has ended.
+	Ran(ctx context.Context, since uint64) (clock uint64, err error)
+	// Ports lists the TCP ports that processes listen on.
+	Ports(ctx context.Context) (wire.PortsResult, error)
+	// DialPort connects to one of them and to nothing else. NotFound: nothing listens there.
+	DialPort(ctx context.Context, port int) (net.Conn, error)
+}
+
+// Held is a sandbox whose lock the caller holds, and the only way to what the lock guards. It is
+// not used after Unlock.
+type Held interface {
+	// Box gives the box of the sandbox while its keeper runs; nil otherwise.
+	Box() Box
+	// StartAgain starts the supervised command of a sandbox that has no box, and gives the box.
+	// why says that the command cannot be run any more; then there is no error and no box.
+	StartAgain(ctx context.Context, rec *meta.Sandbox) (b Box, why *fault.Error, err error)
+	Unlock()
 }
 
 // Sandboxes finds sandboxes. The engine implements it.
@@ -33,6 +53,11 @@ type Sandboxes interface {
 	// Live finds a sandbox by name or id, and its box: nil if it has none. what says for which
 	// operation, for the message that another caller gets meanwhile.
 	Live(ctx context.Context, name, what string) (Box, meta.Sandbox, error)
+	// Acquire finds a sandbox by name or id and takes its lock, for what it says, as in Live. The
+	// caller unlocks.
+	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
+	// Use notes that a sandbox is in use, until done is called: it is not stopped for being idle.
+	Use(id timeline.SandboxID) (done func())
 	// Journal is where gate and keeper of a sandbox tell what happens.
 	Journal(id timeline.SandboxID) journal.Place
 }

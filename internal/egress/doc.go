@@ -1,12 +1,13 @@
 //go:build linux
 
 // Package egress controls what goes between sandboxes and the network. It shows the questions of
-// gates that wait for a person.
+// gates that wait for a person, and connects to the ports that processes listen on.
 //
 // Control has no locks and no state of its own in memory: what it decides is in the records of
 // sandboxes, and what happened is in their journals. What the lock of a sandbox guards it reaches
 // through Held alone.
 //
 // It needs the engine for little, and declares that as interfaces: Sandboxes finds sandboxes and
-// their boxes. The engine imports it; it never imports the engine.
+// their boxes, and takes locks; Held starts what a connection needs. The engine imports it; it
+// never imports the engine.
 package egress

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/egress"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -32,8 +33,44 @@ func (c egressCore) Live(ctx context.Context, name, what string) (egress.Box, me
 	return b, rec, err
 }
 
+// Acquire implements egress.Sandboxes.
+func (c egressCore) Acquire(ctx context.Context, name, what string) (egress.Held, meta.Sandbox, error) {
+	h, rec, err := c.acquire(ctx, name, what)
+	if err != nil {
+		return nil, rec, err
+	}
+	return egressHeld{c.Engine, h}, rec, nil
+}
+
+// Use implements egress.Sandboxes.
+func (c egressCore) Use(id timeline.SandboxID) (done func()) { return c.use(id) }
+
 // Journal implements egress.Sandboxes.
 func (c egressCore) Journal(id timeline.SandboxID) journal.Place { return c.journalAt(id) }
+
+// egressHeld is a sandbox whose lock egress control holds.
+type egressHeld struct {
+	e *Engine
+	h *held
+}
+
+// Box implements egress.Held.
+func (s egressHeld) Box() egress.Box { return s.e.liveBox(s.h) }
+
+// StartAgain implements egress.Held.
+func (s egressHeld) StartAgain(ctx context.Context, rec *meta.Sandbox) (egress.Box, *fault.Error, error) {
+	exit, err := s.e.startAgain(ctx, s.h, rec)
+	if err != nil {
+		return nil, nil, err
+	}
+	if exit != nil {
+		return nil, cannotStart(rec, exit), nil
+	}
+	return s.h.box, nil, nil
+}
+
+// Unlock implements egress.Held.
+func (s egressHeld) Unlock() { s.h.unlock(s.e) }
 
 // followBox follows the journal of a box; see egress.Control.Follow.
 func (e *Engine) followBox(

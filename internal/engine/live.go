@@ -271,7 +271,7 @@ func (e *Engine) startBox(
 	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
 	e.idleChanged()
-	e.watchPorts(s.ID, b)
+	e.Egress.WatchPorts(s.ID, b)
 	if asks {
 		e.Egress.WatchQuestions(s.ID, b, began)
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package egress
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -27,16 +28,16 @@ const (
 	// the first time.
 	portsEvery = time.Second
 	portsFirst = 300 * time.Millisecond
-	// maxPortEvents is how many of them one look tells: what happens in a sandbox
-	// shall not push the events of others out.
-	maxPortEvents = 16
+	// MaxPortEvents is how many events about ports one look sends: what happens in a sandbox
+	// shall not push the events of others out. One more event counts the rest.
+	MaxPortEvents = 16
 )
 
 // Ports lists the TCP ports that processes of a sandbox listen on. One that is
 // stopped has none, and stays so.
-func (e *Engine) Ports(ctx context.Context, name string) (wire.PortsResult, error) {
+func (c *Control) Ports(ctx context.Context, name string) (wire.PortsResult, error) {
 	none := wire.PortsResult{Ports: []wire.Port{}}
-	b, rec, err := e.liveNow(ctx, name, "listing its ports")
+	b, rec, err := c.config.Sandboxes.Live(ctx, name, "listing its ports")
 	if err != nil || b == nil {
 		return none, err
 	}
@@ -51,33 +52,33 @@ func (e *Engine) Ports(ctx context.Context, name string) (wire.PortsResult, erro
 // that is stopped is started by it, when it has a supervised command that is to be
 // started again; such a command is given some time to listen. NotFound says that
 // nothing listens there, and how to have something listen.
-func (e *Engine) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
+func (c *Control) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
 		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
 	}
-	conn, err := e.dialPort(ctx, name, port)
+	conn, err := c.dialPort(ctx, name, port)
 	if fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
 		// The keeper ended by itself, being idle, between our look and the call.
-		conn, err = e.dialPort(ctx, name, port)
+		conn, err = c.dialPort(ctx, name, port)
 	}
 	return conn, err
 }
 
 // dialPort connects once; the connection counts as use of the sandbox.
-func (e *Engine) dialPort(ctx context.Context, name string, port int) (net.Conn, error) {
-	b, rec, err := e.listening(ctx, name, port)
+func (c *Control) dialPort(ctx context.Context, name string, port int) (net.Conn, error) {
+	b, rec, err := c.listening(ctx, name, port)
 	if err != nil {
 		return nil, err
 	}
 	for {
 		conn, err := b.DialPort(ctx, port)
 		if err == nil {
-			return usedConn{conn, e.use(rec.ID)}, nil
+			return usedConn{conn, c.config.Sandboxes.Use(rec.ID)}, nil
 		}
 		if !fault.Is(err, fault.NotFound) {
 			return nil, sandbox.Named(err, rec.Name)
 		}
-		if !startsUp(&rec, e.Now()) {
+		if !startsUp(&rec, c.config.Now()) {
 			return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox %s", port, rec.Name).
 				WithHint("see what does: coppice port %s; start something that does: coppice run --in %s --detach -- CMD",
 					rec.Name, rec.Name)
@@ -92,38 +93,57 @@ func (e *Engine) dialPort(ctx context.Context, name string, port int) (net.Conn,
 	}
 }
 
+// usedConn is a connection into a sandbox that is in use until it is closed.
+type usedConn struct {
+	net.Conn
+	done func()
+}
+
+func (c usedConn) Close() error {
+	c.done()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends what is sent.
+func (c usedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
+
 // listening gives the box of a sandbox that may listen on a port; it is started if it
 // can be.
-func (e *Engine) listening(ctx context.Context, name string, port int) (Box, meta.Sandbox, error) {
-	s, rec, err := e.acquire(ctx, name, "connecting to a port")
+func (c *Control) listening(ctx context.Context, name string, port int) (Box, meta.Sandbox, error) {
+	s, rec, err := c.config.Sandboxes.Acquire(ctx, name, "connecting to a port")
 	if err != nil {
 		return nil, rec, err
 	}
-	defer s.unlock(e)
-	if b := e.liveBox(s); b != nil {
+	defer s.Unlock()
+	if b := s.Box(); b != nil {
 		return b, rec, nil
 	}
 	if !revives(&rec) {
 		how := fmt.Sprintf("coppice run --in %s --detach -- CMD", rec.Name)
 		if rec.Run != nil {
-			how = fmt.Sprintf("coppice run --in %s --detach -- %s", rec.Name, commandLine(rec.Run.Cmd))
+			command := label.OfCommand(wire.ExecRequest{Cmd: rec.Run.Cmd})
+			how = fmt.Sprintf("coppice run --in %s --detach -- %s", rec.Name, command)
 		}
 		return nil, rec, fault.New(fault.NotFound, "nothing listens on port %d: sandbox %s is stopped", port, rec.Name).
 			WithHint("start something that does: %s", how)
 	}
-	exit, err := e.startAgain(ctx, s, &rec)
+	b, why, err := s.StartAgain(ctx, &rec)
 	if err != nil {
 		return nil, rec, err
 	}
-	if exit != nil {
-		why := cannotStart(&rec, exit)
+	if why != nil {
 		return nil, rec, fault.New(fault.NotFound, "nothing listens on port %d", port).Because(why).WithHint("%s", why.Hint)
 	}
-	return s.box, rec, nil
+	return b, rec, nil
 }
 
-// revives reports whether the supervised command of a stopped sandbox is started
-// again by whoever needs it.
+// revives reports whether the supervised command of a stopped sandbox is started again by a
+// connection to a port.
 func revives(rec *meta.Sandbox) bool {
 	return rec.Run != nil && rec.Run.Restart != wire.RestartNo && !rec.Run.Remove
 }
@@ -133,47 +153,53 @@ func startsUp(rec *meta.Sandbox, now time.Time) bool {
 	return rec.Run != nil && rec.Run.Ended == nil && now.Sub(rec.Run.Started) < portPatience
 }
 
-// watchPorts tells of ports that open and close while a box lives. Nothing is looked
-// at while no process runs. A daemon that finds a box tells of those that are open.
-func (e *Engine) watchPorts(id timeline.SandboxID, b Box) {
-	e.bg.Go(func() error {
-		open := map[int]bool{}
-		var clock uint64
-		for wait := portsFirst; ; wait = portsEvery {
-			select {
-			case <-e.bgCtx.Done():
-				return nil
-			case <-b.Gone():
-				e.tellPorts(id, open, nil)
-				return nil
-			case <-time.After(wait):
-			}
-			now, err := b.Ran(e.bgCtx, clock)
-			var res wire.PortsResult
-			if err == nil {
-				clock = now
-				res, err = b.Ports(e.bgCtx)
-			}
-			switch {
-			case e.bgCtx.Err() != nil:
-				return nil //nolint:nilerr // of our own end there is nothing to say
-			case fault.Is(err, fault.Unavailable):
-				e.tellPorts(id, open, nil)
-				return nil
-			case fault.Is(err, fault.Version), fault.Is(err, fault.Unsupported):
-				return nil // who asks for ports is told
-			case err != nil:
-				e.Logger.Warn("ports are not looked at", "sandbox", id, "err", err)
-				continue
-			}
-			open = e.tellPorts(id, open, res.Ports)
-		}
-	})
+// WatchPorts sends events about ports that open and close while a box lives, and returns at once.
+// Nothing is looked at while no process runs. Of a box that survived an earlier daemon, the first
+// events are about the ports that are open.
+func (c *Control) WatchPorts(id timeline.SandboxID, b Box) {
+	c.config.Go(func(ctx context.Context) { c.followPorts(ctx, id, b) })
 }
 
-// tellPorts tells how the ports that are open differ from those that were, and gives
-// them.
-func (e *Engine) tellPorts(id timeline.SandboxID, before map[int]bool, list []wire.Port) map[int]bool {
+// followPorts is WatchPorts, until ctx or the box ends.
+func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box) {
+	open := map[int]bool{}
+	var clock uint64
+	for wait := portsFirst; ; wait = portsEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.Gone():
+			c.tellPorts(ctx, id, open, nil)
+			return
+		case <-time.After(wait):
+		}
+		now, err := b.Ran(ctx, clock)
+		var res wire.PortsResult
+		if err == nil {
+			clock = now
+			res, err = b.Ports(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return // of our own end there is nothing to say
+		case fault.Is(err, fault.Unavailable):
+			c.tellPorts(ctx, id, open, nil)
+			return
+		case fault.Is(err, fault.Version), fault.Is(err, fault.Unsupported):
+			return // a caller of Ports gets the error
+		case err != nil:
+			c.config.Log.Warn("ports are not looked at", "sandbox", id, "err", err)
+			continue
+		}
+		open = c.tellPorts(ctx, id, open, res.Ports)
+	}
+}
+
+// tellPorts sends events about the difference between the ports that were open before and those of
+// list, and returns the latter.
+func (c *Control) tellPorts(
+	ctx context.Context, id timeline.SandboxID, before map[int]bool, list []wire.Port,
+) map[int]bool {
 	now := make(map[int]bool, len(list))
 	for _, p := range list {
 		now[p.Port] = true
@@ -182,22 +208,22 @@ func (e *Engine) tellPorts(id timeline.SandboxID, before map[int]bool, list []wi
 	if len(changes) == 0 {
 		return now
 	}
-	rec, err := e.DB.Sandbox(e.bgCtx, string(id))
+	rec, err := c.config.Records.Sandbox(ctx, string(id))
 	if err != nil {
 		return now // it was removed
 	}
 	for i, port := range changes {
 		ev := events.About(&rec, wire.EventPort)
-		if i == maxPortEvents {
+		if i == MaxPortEvents {
 			ev.Detail = fmt.Sprintf("%d more were opened or closed", len(changes)-i)
-			e.Feed.Emit(ev)
+			c.config.Feed.Emit(ev)
 			break
 		}
 		ev.Port, ev.Detail = port, wire.PortClosed
 		if at := slices.IndexFunc(list, func(p wire.Port) bool { return p.Port == port }); at >= 0 {
 			ev.Detail, ev.Message = wire.PortOpened, list[at].Program
 		}
-		e.Feed.Emit(ev)
+		c.config.Feed.Emit(ev)
 	}
 	return now
 }
