@@ -61,8 +61,7 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/egress", "internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
+		"client/wire", "internal/audit", "internal/boxfs", "internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
 		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
 		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
@@ -159,8 +158,9 @@ var packages = map[string][]string{
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/egress": {
-		"client/wire", "internal/events", "internal/fault", "internal/journal", "internal/label",
-		"internal/meta", "internal/policies", "internal/policy", "internal/sandbox", "internal/timeline",
+		"client/wire", "internal/audit", "internal/decoy", "internal/events", "internal/fault",
+		"internal/journal", "internal/label", "internal/meta", "internal/policies", "internal/policy",
+		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline", "internal/vfs",
 	},
 	"internal/events": {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/policies": {

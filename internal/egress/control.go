@@ -4,6 +4,7 @@ package egress
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // policyPatience is how long a keeper has to put a policy in force.
@@ -58,6 +60,11 @@ type Sandboxes interface {
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Use notes that a sandbox is in use, until done is called: it is not stopped for being idle.
 	Use(id timeline.SandboxID) (done func())
+	// Dir is the directory of a sandbox.
+	Dir(id timeline.SandboxID) string
+	// Mask returns the layer that hides places of a sandbox, and has files where decoys are; "" if
+	// there is none.
+	Mask(ctx context.Context, rec *meta.Sandbox) (string, error)
 	// Journal is where gate and keeper of a sandbox tell what happens.
 	Journal(id timeline.SandboxID) journal.Place
 }
@@ -66,6 +73,9 @@ type Sandboxes interface {
 type Records interface {
 	// Sandbox finds a sandbox by name or id; NotFound if there is none.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
+	// UpdateSandbox has change edit the record of a sandbox, and stores it; an error of change, which
+	// it returns, leaves it as it is.
+	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 }
 
 // Config is what a Control is made of. All fields are required.
@@ -74,6 +84,9 @@ type Config struct {
 	Records   Records
 	Policies  *policies.Policies
 	Feed      *events.Bus // hears what happens
+	FS        vfs.FS      // what is kept is written through
+	Homes     []string    // the homes of users, in which decoys lie
+	Rand      io.Reader
 	// Go runs a function in the background. Its context ends with the engine, which waits for it.
 	Go  func(func(context.Context))
 	Now func() time.Time

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/egress"
@@ -17,7 +18,8 @@ import (
 // before the engine has its background: nothing is run there until a box is watched.
 func newEgress(e *Engine) *egress.Control {
 	return egress.New(egress.Config{
-		Sandboxes: egressCore{e}, Records: e.DB, Policies: e.Policies, Feed: e.Feed, Now: e.Now, Log: e.Logger,
+		Sandboxes: egressCore{e}, Records: e.DB, Policies: e.Policies, Feed: e.Feed, FS: e.FS, Homes: e.Homes,
+		Rand: e.Rand, Now: e.Now, Log: e.Logger,
 		Go: func(fn func(context.Context)) {
 			e.bg.Go(func() error { fn(e.bgCtx); return nil })
 		},
@@ -45,6 +47,14 @@ func (c egressCore) Acquire(ctx context.Context, name, what string) (egress.Held
 // Use implements egress.Sandboxes.
 func (c egressCore) Use(id timeline.SandboxID) (done func()) { return c.use(id) }
 
+// Dir implements egress.Sandboxes.
+func (c egressCore) Dir(id timeline.SandboxID) string { return c.sandboxDir(id) }
+
+// Mask implements egress.Sandboxes.
+func (c egressCore) Mask(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	return c.maskOf(ctx, rec)
+}
+
 // Journal implements egress.Sandboxes.
 func (c egressCore) Journal(id timeline.SandboxID) journal.Place { return c.journalAt(id) }
 
@@ -71,6 +81,9 @@ func (s egressHeld) StartAgain(ctx context.Context, rec *meta.Sandbox) (egress.B
 
 // Unlock implements egress.Held.
 func (s egressHeld) Unlock() { s.h.unlock(s.e) }
+
+// halted reports whether a sandbox was stopped since that time because it touched a decoy.
+func (e *Engine) halted(since time.Time, rec *meta.Sandbox) bool { return e.Egress.Halted(rec, since) }
 
 // followBox follows the journal of a box; see egress.Control.Follow.
 func (e *Engine) followBox(

@@ -96,7 +96,7 @@ type BoxConfig struct {
 type Phase = policies.Phase
 
 // DecoyToken is a token, and the path inside of the decoy that it is from.
-type DecoyToken struct{ Path, Text string }
+type DecoyToken = egress.DecoyToken
 
 // Boxes starts and finds boxes; see package box.
 type Boxes interface {

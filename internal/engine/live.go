@@ -223,7 +223,7 @@ func (e *Engine) startBox(
 		return nil, enforced, err
 	}
 	var tokens []DecoyToken
-	if access.Decoys, tokens, err = e.decoys(rec, mask.Decoys); err != nil {
+	if access.Decoys, tokens, err = e.Egress.Decoys(s.Held, rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	phases, journal, err := e.confine(ctx, rec)
@@ -234,7 +234,7 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	stops, err := e.stopsWhenTouched(ctx, rec)
+	stops, err := e.Egress.StopsWhenTouched(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -276,7 +276,7 @@ func (e *Engine) startBox(
 		e.Egress.WatchQuestions(s.ID, b, began)
 	}
 	if len(tokens) > 0 {
-		e.watchDecoys(s.ID, b, began)
+		e.Egress.WatchDecoys(s.ID, b, began)
 	}
 	if journal != "" {
 		e.watchNet(s.entry, b, policies.Gated(rec.Tier) || len(tokens) > 0)
@@ -384,7 +384,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.ID)); err != nil {
 			return nil
 		}
-		e.noteHalt(e.bgCtx, &rec)
+		e.Egress.NoteHalt(e.bgCtx, &rec)
 		if err := e.forgetMounted(s.ID); err != nil {
 			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
 		}

@@ -126,7 +126,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 // ended records what a keeper that has ended had not told a daemon.
 func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
 	e.leftPrograms(ctx, rec.ID)
-	e.noteHalt(ctx, rec)
+	e.Egress.NoteHalt(ctx, rec)
 }
 
 // retry asks a keeper that did not answer in time until it does, or has ended.
@@ -178,11 +178,11 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 		}
 		e.renew(ctx, rec, b)
 		e.Egress.ResumeQuestions(ctx, rec, b)
-		if e.hasDecoys(s.ID) {
-			e.watchDecoys(s.ID, b, e.Now())
+		if e.Egress.HasDecoys(s.ID) {
+			e.Egress.WatchDecoys(s.ID, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchNet(s.entry, b, policies.Gated(rec.Tier) || e.hasDecoys(s.ID))
+			e.watchNet(s.entry, b, policies.Gated(rec.Tier) || e.Egress.HasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}
