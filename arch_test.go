@@ -159,8 +159,9 @@ var packages = map[string][]string{
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/egress": {
 		"client/wire", "internal/audit", "internal/decoy", "internal/events", "internal/fault",
-		"internal/journal", "internal/label", "internal/meta", "internal/policies", "internal/policy",
-		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline", "internal/vfs",
+		"internal/journal", "internal/label", "internal/ledger", "internal/ledger/format",
+		"internal/meta", "internal/policies", "internal/policy", "internal/rootfs", "internal/rootspec",
+		"internal/sandbox", "internal/timeline", "internal/vfs",
 	},
 	"internal/events": {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/policies": {

@@ -36,6 +36,52 @@ func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, 
 	return res, sandbox.Named(err, rec.Name)
 }
 
+// The commands that answer questions: a change of the rules that one of them makes is an approval, too.
+const (
+	byApprove = "coppice approve"
+	byDeny    = "coppice deny"
+)
+
+// Approve allows places about which a gate asks a person, or will. It changes the rules as Allow
+// does, and returns the questions that no longer wait.
+func (c *Control) Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	return c.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, byApprove)
+}
+
+// Deny denies such places; otherwise it is Approve.
+func (c *Control) Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	return c.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
+}
+
+// questions gives what waits for a person in a sandbox; none where that is not known.
+func questions(ctx context.Context, s Held) []wire.NetQuestion {
+	b := s.Box()
+	if b == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, PolicyPatience)
+	defer cancel()
+	now, err := b.Net(ctx)
+	if err != nil {
+		return nil // only what is told of the change depends on it
+	}
+	return now.Asking
+}
+
+// settled gives the questions of before that wait no longer.
+func settled(before, after []wire.NetQuestion) []wire.NetQuestion {
+	out := []wire.NetQuestion{}
+	for _, q := range before {
+		same := func(w wire.NetQuestion) bool {
+			return w.Place == q.Place && w.Proto == q.Proto && w.Since.Equal(q.Since)
+		}
+		if !slices.ContainsFunc(after, same) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
 // Asks reports whether one of the policies has the gate ask a person about places that no rule
 // names.
 func Asks(phases []policies.Phase) bool {
@@ -51,7 +97,7 @@ func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box)
 	if !policies.Gated(rec.Tier) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), policyPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), PolicyPatience)
 	defer cancel()
 	phases, err := c.config.Policies.Phases(ctx, rec)
 	if err != nil || !Asks(phases) {

@@ -11,17 +11,22 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// policyPatience is how long a keeper has to put a policy in force.
-const policyPatience = 10 * time.Second
+// PolicyPatience is how long a keeper has to answer a request about its gate, as to put a policy in
+// force.
+const PolicyPatience = 10 * time.Second
 
 // Box is the keeper of a live sandbox, as far as egress control needs it.
 type Box interface {
@@ -30,6 +35,9 @@ type Box interface {
 	// Net tells what is open, went through and waits for a person. Unavailable: the keeper has
 	// ended. Unsupported: the tier has no gate.
 	Net(ctx context.Context) (wire.NetNow, error)
+	// SetPolicy puts policies in force, each until its end; connections that are not allowed any
+	// more are cut. Unsupported: the tier has no gate.
+	SetPolicy(ctx context.Context, phases []policies.Phase) error
 	// Ran waits until a process has run since the clock was since, 0 being before everything,
 	// and gives the clock. Unavailable: the keeper has ended.
 	Ran(ctx context.Context, since uint64) (clock uint64, err error)
@@ -42,11 +50,14 @@ type Box interface {
 // Held is a sandbox whose lock the caller holds, and the only way to what the lock guards. It is
 // not used after Unlock.
 type Held interface {
+	// Proof is the lock itself.
+	Proof() *sandbox.Held
 	// Box gives the box of the sandbox while its keeper runs; nil otherwise.
 	Box() Box
 	// StartAgain starts the supervised command of a sandbox that has no box, and gives the box.
 	// why says that the command cannot be run any more; then there is no error and no box.
 	StartAgain(ctx context.Context, rec *meta.Sandbox) (b Box, why *fault.Error, err error)
+	// Unlock releases the lock.
 	Unlock()
 }
 
@@ -78,19 +89,35 @@ type Records interface {
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 }
 
+// Recorder keeps the records of the ledger. The engine implements it.
+type Recorder interface {
+	// Drafts makes records of a sandbox, as rec has it, that tell what the daemon observed.
+	Drafts(ctx context.Context, rec *meta.Sandbox, bodies ...format.Body) []ledger.Draft
+	// Append writes records. They are on the disk when it returns.
+	Append(ctx context.Context, drafts []ledger.Draft) error
+	// Do writes records of what fn is about to do, then calls fn. It returns without calling fn if
+	// they cannot be written. If fn fails, it records that they did not come about, and returns the
+	// error of fn.
+	Do(ctx context.Context, drafts []ledger.Draft, fn func(context.Context) error) error
+}
+
 // Config is what a Control is made of. All fields are required.
 type Config struct {
 	Sandboxes Sandboxes
 	Records   Records
+	Recorder  Recorder
 	Policies  *policies.Policies
-	Feed      *events.Bus // hears what happens
-	FS        vfs.FS      // what is kept is written through
-	Homes     []string    // the homes of users, in which decoys lie
+	Cleaners  *audit.Cleaners // remove secrets from what is recorded
+	Feed      *events.Bus     // hears what happens
+	FS        vfs.FS          // what is kept is written through
+	Homes     []string        // the homes of users, in which decoys lie
 	Rand      io.Reader
 	// Go runs a function in the background. Its context ends with the engine, which waits for it.
-	Go  func(func(context.Context))
-	Now func() time.Time
-	Log *slog.Logger
+	Go func(func(context.Context))
+	// Caller names the caller of an operation, for the ledger; "" if it has no name.
+	Caller func(context.Context) string
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Control is the egress control of all sandboxes of a home. Make one with New. All methods are

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -169,14 +170,14 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 		e.idleChanged()
 		e.Egress.WatchPorts(s.ID, b)
 		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
-			soon, cancel := context.WithTimeout(ctx, policyPatience)
+			soon, cancel := context.WithTimeout(ctx, egress.PolicyPatience)
 			err := b.Release(soon)
 			cancel()
 			if err != nil {
 				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
 			}
 		}
-		e.renew(ctx, rec, b)
+		e.Egress.Renew(ctx, rec, b)
 		e.Egress.ResumeQuestions(ctx, rec, b)
 		if e.Egress.HasDecoys(s.ID) {
 			e.Egress.WatchDecoys(s.ID, b, e.Now())

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package egress
 
 import (
 	"context"
@@ -24,23 +24,23 @@ func removable(req wire.AllowRequest) error {
 	case req.ForMS != 0:
 		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").
 			WithHint("leave --for out; add them again with it: coppice allow NAME RULE --for 10m")
-	case n > maxTimed:
-		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", maxTimed)
+	case n > MaxTimed:
+		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
 	}
 	return nil
 }
 
 // withoutRules gives the record as it is without rules, whether they hold for good or for
 // a time, and what they were.
-func (e *Engine) withoutRules(
+func (c *Control) withoutRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest,
 ) (next meta.Sandbox, removed []policy.Rule, err error) {
-	base, err := e.Policies.Placed(ctx, &rec)
+	base, err := c.config.Policies.Placed(ctx, &rec)
 	if err != nil {
 		return rec, nil, err
 	}
 	next = rec
-	next.Timed = policies.Timed(&rec, e.Now())
+	next.Timed = policies.Timed(&rec, c.config.Now())
 	lists := [][]string{slices.Clone(req.RemoveAllow), slices.Clone(req.RemoveDeny)}
 	for i, list := range lists {
 		var forGood []string
@@ -88,7 +88,7 @@ func only(yes bool, text string) []string {
 
 // stillSo says where a request did not come to what may be meant: what is allowed is
 // denied all the same, or what was taken back is so by another rule.
-func stillSo(now Phase, req wire.AllowRequest) (warnings []string, err error) {
+func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err error) {
 	p, err := policy.ParseCanonical([]byte(now.Policy))
 	if err != nil {
 		return nil, fault.Wrap(err, "read the policy as it would be")
