@@ -36,7 +36,8 @@ func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, 
 	return res, sandbox.Named(err, rec.Name)
 }
 
-// The commands that answer questions: a change of the rules that one of them makes is an approval, too.
+// The commands that answer questions. A change of the rules that one of them makes is recorded as an
+// answer as well.
 const (
 	byApprove = "coppice approve"
 	byDeny    = "coppice deny"
@@ -53,7 +54,8 @@ func (c *Control) Deny(ctx context.Context, name string, req wire.AnswerRequest)
 	return c.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
 }
 
-// questions gives what waits for a person in a sandbox; none where that is not known.
+// questions returns the questions of a sandbox that wait for a person; none if its keeper does not
+// say.
 func questions(ctx context.Context, s Held) []wire.NetQuestion {
 	b := s.Box()
 	if b == nil {
@@ -68,7 +70,7 @@ func questions(ctx context.Context, s Held) []wire.NetQuestion {
 	return now.Asking
 }
 
-// settled gives the questions of before that wait no longer.
+// settled returns the questions of before that are not among those of after.
 func settled(before, after []wire.NetQuestion) []wire.NetQuestion {
 	out := []wire.NetQuestion{}
 	for _, q := range before {

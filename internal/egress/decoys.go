@@ -29,9 +29,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Decoys are made when a sandbox is first started with them, and kept in its file
-// "decoys", which nobody but the daemon's user reads. What is shown inside is a copy, in
-// memory: see rootspec.Access. A fork is a sandbox of its own, and has its own.
+// Decoys are made when a sandbox is first started with them, and kept in its file "decoys", which
+// only the daemon's user can read. The sandbox shows copies in memory: see rootspec.Access. A fork is
+// a sandbox of its own, and has decoys of its own.
 
 const (
 	decoysName    = "decoys"
@@ -44,7 +44,7 @@ type DecoyToken struct{ Path, Text string }
 // decoyFile is what the file holds.
 type decoyFile struct {
 	Version int                   `json:"version"`
-	Files   map[string]decoy.File `json:"files"` // by the path that is meant inside, whatever links are on the way
+	Files   map[string]decoy.File `json:"files"` // by path as the policy names it, before links are followed
 }
 
 // DecoysPath returns the file that keeps the decoys of a sandbox, whether or not there is one.
@@ -101,7 +101,7 @@ func (c *Control) Decoys(
 	return out, tokens, nil
 }
 
-// ownerOf names the user in whose home a path is; "" is nobody known.
+// ownerOf names the user in whose home a path is; "" if it is in none.
 func (c *Control) ownerOf(p string) string {
 	for _, h := range c.config.Homes {
 		if rootspec.Within(p, h) {
@@ -111,7 +111,7 @@ func (c *Control) ownerOf(p string) string {
 	return ""
 }
 
-// readDecoys reads what is kept; nothing is no error.
+// readDecoys reads the decoys that are kept for a sandbox; that there are none is no error.
 func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 	all = decoyFile{Version: decoysVersion, Files: map[string]decoy.File{}}
 	text, err := os.ReadFile(c.DecoysPath(rec.ID))
@@ -197,7 +197,7 @@ func (c *Control) touched(ctx context.Context, id timeline.SandboxID, ev wire.Ne
 	c.config.Feed.Emit(out)
 }
 
-// halts gives the newest touch since a time for which a box was stopped.
+// halts returns the newest touch of a decoy since that time for which a box was stopped, and its time.
 func (c *Control) halts(id timeline.SandboxID, since time.Time) (why string, at time.Time) {
 	if !c.HasDecoys(id) {
 		return "", at

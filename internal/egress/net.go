@@ -57,7 +57,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 	return res, nil
 }
 
-// netQuery says what of the journal is asked for.
+// netQuery returns the part of a journal that a request asks for.
 func netQuery(req wire.NetRequest) (journal.Query, error) {
 	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds}
 	if len(q.Kinds) == 0 {
@@ -76,10 +76,10 @@ func netQuery(req wire.NetRequest) (journal.Query, error) {
 // errGone is why FollowNet ends when the sandbox is removed.
 var errGone = errors.New("the sandbox was removed")
 
-// FollowNet calls yield with what happens between a sandbox and the network, until ctx
-// ends or yield gives an error, which it returns, or the sandbox is removed: then nil.
-// The first call is with an event without a kind: nothing is missed any more. Then
-// come those of before that are asked for, by Last or Since.
+// FollowNet calls yield with what happens between a sandbox and the network, until ctx ends or yield
+// fails, whose error it returns, or the sandbox is removed: then it returns nil. The first call is
+// with an event without a kind: from then on no event is missed. Then come earlier events, as far as
+// the request asks for them by Last or Since.
 func (c *Control) FollowNet(
 	ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error,
 ) error {
@@ -111,8 +111,8 @@ func (c *Control) FollowNet(
 	return err
 }
 
-// Why says what the policy in force decides about a place in the network. Nothing is
-// looked up or connected to.
+// Why returns what the policy in force decides about a place in the network. It looks up no name and
+// connects to nothing.
 func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (res wire.WhyResult, err error) {
 	q, err := request(req)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 	return res, nil
 }
 
-// request reads what a WhyRequest is about.
+// request returns the place, and the HTTP request if there is one, that a WhyRequest is about.
 func request(req wire.WhyRequest) (policy.Request, error) {
 	q, err := policy.ParseRequest(req.Host)
 	if err != nil || req.Method == "" && req.Path == "" {

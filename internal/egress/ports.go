@@ -22,10 +22,10 @@ const (
 	// portPatience is how long a supervised command has to listen on a port, from its
 	// start.
 	portPatience = 10 * time.Second
-	// portRetry is how often is tried meanwhile.
+	// portRetry is the pause between two attempts to connect meanwhile.
 	portRetry = 100 * time.Millisecond
-	// portsEvery is how often is looked for new ports at most, and portsFirst when for
-	// the first time.
+	// portsEvery is the shortest pause between two looks for new ports, and portsFirst the pause
+	// before the first look.
 	portsEvery = time.Second
 	portsFirst = 300 * time.Millisecond
 	// MaxPortEvents is how many events about ports one look sends: what happens in a sandbox
@@ -33,8 +33,8 @@ const (
 	MaxPortEvents = 16
 )
 
-// Ports lists the TCP ports that processes of a sandbox listen on. One that is
-// stopped has none, and stays so.
+// Ports lists the TCP ports that processes of a sandbox listen on. It starts nothing: a sandbox that
+// is stopped has none.
 func (c *Control) Ports(ctx context.Context, name string) (wire.PortsResult, error) {
 	none := wire.PortsResult{Ports: []wire.Port{}}
 	b, rec, err := c.config.Sandboxes.Live(ctx, name, "listing its ports")
@@ -48,10 +48,9 @@ func (c *Control) Ports(ctx context.Context, name string) (wire.PortsResult, err
 	return res, sandbox.Named(err, rec.Name)
 }
 
-// DialPort connects to a port that a process of the sandbox listens on. A sandbox
-// that is stopped is started by it, when it has a supervised command that is to be
-// started again; such a command is given some time to listen. NotFound says that
-// nothing listens there, and how to have something listen.
+// DialPort connects to a port that a process of the sandbox listens on. It starts a sandbox that is
+// stopped, if its supervised command is one that is started again, and gives such a command some
+// time to listen. NotFound says that nothing listens there, and how to have something listen.
 func (c *Control) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
 		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
@@ -112,8 +111,8 @@ func (c usedConn) CloseWrite() error {
 	return c.Close()
 }
 
-// listening gives the box of a sandbox that may listen on a port; it is started if it
-// can be.
+// listening returns the box of a sandbox in which something may listen on a port. It starts the
+// sandbox if it can.
 func (c *Control) listening(ctx context.Context, name string, port int) (Box, meta.Sandbox, error) {
 	s, rec, err := c.config.Sandboxes.Acquire(ctx, name, "connecting to a port")
 	if err != nil {
@@ -148,7 +147,7 @@ func revives(rec *meta.Sandbox) bool {
 	return rec.Run != nil && rec.Run.Restart != wire.RestartNo && !rec.Run.Remove
 }
 
-// startsUp reports whether a supervised command is young enough to be waited for.
+// startsUp reports whether a supervised command runs, and began so lately that it may not listen yet.
 func startsUp(rec *meta.Sandbox, now time.Time) bool {
 	return rec.Run != nil && rec.Run.Ended == nil && now.Sub(rec.Run.Started) < portPatience
 }
@@ -228,7 +227,7 @@ func (c *Control) tellPorts(
 	return now
 }
 
-// portChanges are the ports that are in one of the two, by number.
+// portChanges returns the ports that are in one of the two sets alone, in order.
 func portChanges(before, now map[int]bool) (changed []int) {
 	for p := range before {
 		if !now[p] {

@@ -115,8 +115,8 @@ func (c *Control) addRules(
 	return res, nil
 }
 
-// policyRecords tell of a change of the rules, which ev tells the journal, and of the
-// answers that it is, where a person was asked.
+// policyRecords returns the records of a change of the rules, of which ev is the event, and of the
+// answers to questions that the change consists of, if it was made by one of their commands.
 func (c *Control) policyRecords(
 	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string,
 ) (out []format.Body) {
@@ -166,7 +166,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 	return rules, nil
 }
 
-// withRules gives the record as it is with more rules.
+// withRules returns a record with more rules.
 func (c *Control) withRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule,
 ) (meta.Sandbox, error) {
@@ -190,7 +190,7 @@ func (c *Control) withRules(
 	}
 	until := now.Add(time.Duration(req.ForMS) * time.Millisecond).Truncate(time.Millisecond)
 	for _, r := range rules {
-		// Who may deny, and nothing else, does not cut short what denies for longer.
+		// A caller who may only deny cannot cut short a rule that denies for longer.
 		end := until
 		same := func(t meta.TimedRule) bool {
 			is := t.Deny == r.Denies && t.Rule == r.String()
@@ -208,8 +208,8 @@ func (c *Control) withRules(
 	return next, nil
 }
 
-// putInForce records what a sandbox may reach, and has its keeper, if it has one, do so;
-// live says that one does. The record is rec again when it fails.
+// putInForce records the rules of next, and puts them in force in the box of the sandbox, if it has
+// one: then live is true. If the keeper does not take them, both go back to the rules of rec.
 func (c *Control) putInForce(
 	ctx context.Context, s Held, rec, next *meta.Sandbox, before, after []policies.Phase,
 ) (live bool, err error) {
@@ -240,7 +240,7 @@ func (c *Control) putInForce(
 	}
 	// Whether the keeper took it is not known.
 	old := *rec
-	old.PolicyText = before[len(before)-1].Policy // nobody may name it any more
+	old.PolicyText = before[len(before)-1].Policy // the database may have dropped the text meanwhile
 	return false, errors.Join(fault.Wrap(err, "change the rules of sandbox %s", rec.Name), set(before), record(&old))
 }
 
@@ -275,7 +275,7 @@ func (c *Control) NoteEvent(id timeline.SandboxID, ev wire.NetEvent) error {
 	return errors.Join(j.Append(ev), j.Close())
 }
 
-// ruleList writes rules for people.
+// ruleList returns rules as one text, for people.
 func ruleList(rules []policy.Rule) string {
 	var out []string
 	for _, r := range rules {

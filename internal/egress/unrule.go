@@ -30,8 +30,8 @@ func removable(req wire.AllowRequest) error {
 	return nil
 }
 
-// withoutRules gives the record as it is without rules, whether they hold for good or for
-// a time, and what they were.
+// withoutRules returns a record without the rules that a request takes back, whether they hold for
+// good or for a time, and those rules.
 func (c *Control) withoutRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest,
 ) (next meta.Sandbox, removed []policy.Rule, err error) {
@@ -78,7 +78,7 @@ func (c *Control) withoutRules(
 	return next, removed, policies.Pin(&next, p)
 }
 
-// only is a list of text, or none.
+// only returns a list of text alone, or an empty one.
 func only(yes bool, text string) []string {
 	if yes {
 		return []string{text}
@@ -86,8 +86,8 @@ func only(yes bool, text string) []string {
 	return nil
 }
 
-// stillSo says where a request did not come to what may be meant: what is allowed is
-// denied all the same, or what was taken back is so by another rule.
+// stillSo returns warnings about places for which a request changes nothing: they are allowed and
+// stay denied, or the rule that was taken back is not the only one that decides about them.
 func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err error) {
 	p, err := policy.ParseCanonical([]byte(now.Policy))
 	if err != nil {
