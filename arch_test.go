@@ -173,8 +173,8 @@ var packages = map[string][]string{
 	"internal/registry": {"internal/fault", "internal/tty"},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
-		"client/wire", "internal/fault", "internal/ledger", "internal/ledger/format", "internal/meta",
-		"internal/policy", "internal/redact", "internal/timeline", "internal/visible",
+		"client/wire", "internal/fault", "internal/journal", "internal/ledger", "internal/ledger/format",
+		"internal/meta", "internal/policy", "internal/redact", "internal/timeline", "internal/vfs", "internal/visible",
 	},
 	"internal/fault":      {},
 	"internal/limit":      {},

@@ -25,7 +25,8 @@ var lockOrder = []struct{ name, guards string }{
 	{"Engine.refs", "references of users' repositories that hold what sandboxes need"},
 	{"Engine.naming", "the name of the home in users' repositories"},
 	{"boxPrograms.mu", "programs of a box that are not recorded yet"},
-	{"entry.telling", "how far a sandbox's journal has become records"},
+	{"reading.mu", "how far a sandbox's journal has become records"},
+	{"sandboxBudget.mu", "the budget of a sandbox, while the ledger is read for it"},
 	{"Engine.merging", "nothing: one caller at a time merges long chains of layers"},
 	{"Engine.sealing", "nothing: one caller at a time seals layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
@@ -37,13 +38,13 @@ var lockOrder = []struct{ name, guards string }{
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Bus.mu", "Engine.mu", "Policies.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Policies.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu",
 	"outlet.mu", "presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk does not follow a call from
 // one package into another: so the locks of parts are leaves.
-var lockPackages = []string{"internal/engine", "internal/events", "internal/policies"}
+var lockPackages = []string{"internal/audit", "internal/engine", "internal/events", "internal/policies"}
 
 // returnHolding are functions that return with a lock, beside those that return a *held.
 var returnHolding = map[string]string{"entry.collects": "entry.collecting", "Engine.endPrograms": "boxPrograms.mu"}

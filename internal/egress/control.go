@@ -16,7 +16,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/sandbox"
@@ -89,12 +88,12 @@ type Records interface {
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 }
 
-// Recorder keeps the records of the ledger. The engine implements it.
+// Recorder keeps the records of the ledger. audit.Book implements it.
 type Recorder interface {
-	// Drafts makes records of a sandbox, as rec has it, that tell what the daemon observed.
-	Drafts(ctx context.Context, rec *meta.Sandbox, bodies ...format.Body) []ledger.Draft
-	// Append writes records. They are on the disk when it returns.
-	Append(ctx context.Context, drafts []ledger.Draft) error
+	// Drafts makes records of a sandbox as rec has it.
+	Drafts(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) []ledger.Draft
+	// Record writes records of a sandbox as rec has it. They are on the disk when it returns.
+	Record(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) error
 	// Do writes records of what fn is about to do, then calls fn. It returns without calling fn if
 	// they cannot be written. If fn fails, it records that they did not come about, and returns the
 	// error of fn.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -119,14 +120,14 @@ func (c *Control) addRules(
 // answers to questions that the change consists of, if it was made by one of their commands.
 func (c *Control) policyRecords(
 	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string,
-) (out []format.Body) {
+) []audit.Statement {
 	until := ""
 	if req.ForMS > 0 {
 		until = c.config.Now().UTC().Add(time.Duration(req.ForMS) * time.Millisecond).Format(time.RFC3339)
 	}
 	clean := c.config.Cleaners.Formats()
 	who := clean.RecordText(c.config.Caller(ctx))
-	out = append(out, &format.Policy{
+	out := audit.ByDaemon(&format.Policy{
 		After: ev.Policy, Before: before, By: who, Reason: clean.RecordText(by + ": " + ev.Rule), Until: until,
 	})
 	if by != byApprove && by != byDeny {
@@ -135,7 +136,8 @@ func (c *Control) policyRecords(
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, rule := range list {
 			answer := []string{"allow", "deny"}[i]
-			out = append(out, &format.Approval{Answer: answer, By: who, Question: clean.RecordText(rule), Until: until})
+			asked := &format.Approval{Answer: answer, By: who, Question: clean.RecordText(rule), Until: until}
+			out = append(out, audit.ByDaemon(asked)...)
 		}
 	}
 	return out

@@ -17,7 +17,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -94,9 +93,11 @@ func (f *fakeCore) which(digest string) string {
 	return "new"
 }
 
-func (f *fakeCore) Drafts(context.Context, *meta.Sandbox, ...format.Body) []ledger.Draft { return nil }
+func (f *fakeCore) Drafts(context.Context, *meta.Sandbox, ...audit.Statement) []ledger.Draft {
+	return nil
+}
 
-func (f *fakeCore) Append(context.Context, []ledger.Draft) error { return nil }
+func (f *fakeCore) Record(context.Context, *meta.Sandbox, ...audit.Statement) error { return nil }
 
 func (f *fakeCore) Do(ctx context.Context, _ []ledger.Draft, fn func(context.Context) error) error {
 	f.step("ledger")

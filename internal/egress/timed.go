@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -62,7 +63,7 @@ func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sand
 			After: ev.Policy, Before: before[0].Digest,
 			Reason: c.config.Cleaners.Formats().RecordText(ev.Reason + ": " + ev.Rule),
 		}
-		if err := c.config.Recorder.Append(ctx, c.config.Recorder.Drafts(ctx, &next, changed)); err != nil {
+		if err := c.config.Recorder.Record(ctx, &next, audit.ByDaemon(changed)...); err != nil {
 			return err
 		}
 	}

@@ -68,15 +68,12 @@ func (c *capturing) addAdopted(ctx context.Context, snap timeline.Snapshot, inte
 	if err := c.Layers.Adopt(ctx, a.Layer, a.Parts); err != nil {
 		return err
 	}
-	done, err := c.undertakeSnapshot(ctx, c.rec, snap, c.n, c.kept(snap))
-	if err == nil {
+	return c.Book.Do(ctx, c.snapshotDrafts(ctx, c.rec, snap, c.n, c.kept(snap)), func(ctx context.Context) error {
 		route := timeline.Route{Top: snap.ID, Below: c.rec.MountTop, Layer: a.Layer}
-		err = c.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
+		return c.DB.AddSnapshot(ctx, snap, &route, intent, func(r *meta.Sandbox) {
 			r.Head, r.MountTop, r.Gen, r.Redo = snap.ID, snap.ID, r.Gen+1, redoAfter(r.Redo, c.n)
 		})
-	}
-	done(err)
-	return err
+	})
 }
 
 // unadopt ends an adoption: the layer has its record, or the parts are in their places

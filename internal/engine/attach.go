@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
@@ -50,22 +51,22 @@ func (e *Engine) attended(ctx context.Context, s *entry, req wire.ExecRequest) (
 	}
 	rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.ID))
 	if err == nil {
-		err = e.record(ctx, &rec, e.sessionRecord(ctx, "attached", req))
+		err = e.Book.Record(ctx, &rec, e.sessionRecord(ctx, "attached", req))
 	}
 	return func() { e.left(ctx, s, req) }, err
 }
 
 // sessionRecord tells that somebody came to a command, or left it.
-func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) testimony {
+func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) audit.Statement {
 	by := e.cleaners.Formats().RecordText(e.Caller(ctx))
-	return testimony{format.ByDaemon, &format.Session{By: by, Event: event, Exec: cmp.Or(req.Attach, req.ID)}}
+	return audit.Statement{By: format.ByDaemon, Body: &format.Session{By: by, Event: event, Exec: cmp.Or(req.Attach, req.ID)}}
 }
 
 // left records that somebody left a command.
 func (e *Engine) left(ctx context.Context, s *entry, req wire.ExecRequest) {
 	ctx = context.WithoutCancel(ctx)
 	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil { // else it was removed
-		e.note(ctx, &rec, e.sessionRecord(ctx, "left", req))
+		e.Book.Note(ctx, &rec, e.sessionRecord(ctx, "left", req))
 	}
 }
 

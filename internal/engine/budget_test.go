@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,13 +14,10 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
-	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
-	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // newHomeAt makes a home whose time stands at *now.
@@ -99,7 +95,7 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 	h.onDir("a")
 	h.onDir("b")
 	id, other := h.id("a"), h.id("b")
-	tell := func(of timeline.SandboxID) { h.tellNet(ctx, h.entry(of)) }
+	tell := func(of timeline.SandboxID) { h.journals.CatchUp(ctx, of) }
 	const room, events, part = 1 << 20, 1000, 100
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork-room)
 	before := h.recorded(id)
@@ -164,12 +160,12 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 				h.gateTells(id, allowed(i))
 			}
 		})
-		h.tellNet(ctx, h.entry(id))
+		h.journals.CatchUp(ctx, id)
 	}
 	flood(3) // said at once
 	flood(4) // owed
 	h.gateTells(id, to("denied.example"))
-	h.tellNet(ctx, h.entry(id)) // kept, with what is owed
+	h.journals.CatchUp(ctx, id) // kept, with what is owed
 	flood(5)
 	if count, records := h.lost(id, format.KindNetwork); count != 3 || records != 1 {
 		t.Fatalf("%d are said to be lost, in %d records", count, records)
@@ -177,7 +173,7 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	h.close()
 	h.open() // which may record some by itself, before nothing is left to spend
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
-	h.tellNet(ctx, h.entry(id))
+	h.journals.CatchUp(ctx, id)
 	count, _ := h.lost(id, format.KindNetwork)
 	if all := int(count) + len(h.hosts(id)); all != 12+1 {
 		t.Errorf("%d are said to be lost of 12; recorded are %q", count, h.hosts(id))
@@ -283,7 +279,7 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 	for n := range 100 {
 		h.gateTells(id, allowed(n))
 	}
-	h.tellNet(ctx, h.entry(id))
+	h.journals.CatchUp(ctx, id)
 	before[audit.ClassNetwork] = h.recorded(id)
 	h.starts(id, newBoxPrograms(nil, true), 200, same)
 	before[audit.ClassLists] = h.recorded(id) - before[audit.ClassNetwork]
@@ -431,31 +427,6 @@ func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
 	}
 }
 
-// The position in the journal that an earlier build stored is understood.
-func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
-	t.Parallel()
-	h := newHome(t)
-	h.onDir("a")
-	id := h.id("a")
-	h.gateTells(id, to("one.example"))
-	h.tellNet(ctx, h.entry(id))
-	_, place, _, err := journal.From(h.journalAt(id), journal.Cursor{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.unread(id, func() {
-		if err := vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalTold), fmt.Appendf(nil,
-			`{"done":{"inode":%d,"at":%d,"sum":%q},"next":{"inode":0,"at":0,"sum":""},"seq":1000}`, place.Inode, place.At,
-			place.Sum)); err != nil {
-			t.Fatal(err)
-		}
-		got, err := h.readNetTold(ctx, id)
-		if err != nil || got.Cursor != place || len(got.Owed) > 0 {
-			t.Errorf("%+v, %v", got, err)
-		}
-	})
-}
-
 // Text from outside is bounded in a record, which says what is missing.
 func TestRecords_CarryBoundedTexts(t *testing.T) {
 	t.Parallel()
@@ -496,20 +467,6 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 	if got := dropRecords("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
 		t.Errorf("%d records of snapshots that are gone", len(got))
-	}
-}
-
-// When records cannot be written, the newest are only counted.
-func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
-	t.Parallel()
-	e := &Engine{}
-	for range 3 {
-		e.keepUnsaid(make([]ledger.Draft, limit.RecordsUnsaid))
-	}
-	got := e.takeUnsaid()
-	if l, ok := got[len(got)-1].Body.(*format.Lost); len(got) != limit.RecordsUnsaid || !ok ||
-		l.Count != 2*limit.RecordsUnsaid+1 {
-		t.Errorf("%d wait, the last is %+v", len(got), got[len(got)-1])
 	}
 }
 

@@ -5,16 +5,17 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -32,11 +33,11 @@ type note struct {
 	cause   timeline.Cause
 	message string
 	exit    *int
-	frozen  bool                    // leave the processes frozen: see taken.frozen
-	aside   bool                    // the times of directories alone are not worth a snapshot
-	memory  bool                    // with what processes have in memory; there is a snapshot in any case
-	still   bool                    // no process is left, and none had anything mapped
-	with    func(taken) []testimony // what is recorded with the snapshot, if there is one; nil: nothing
+	frozen  bool                          // leave the processes frozen: see taken.frozen
+	aside   bool                          // the times of directories alone are not worth a snapshot
+	memory  bool                          // with what processes have in memory; there is a snapshot in any case
+	still   bool                          // no process is left, and none had anything mapped
+	with    func(taken) []audit.Statement // what is recorded with the snapshot, if there is one; nil: nothing
 }
 
 // taken is the outcome of a capture.
@@ -68,7 +69,7 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	defer func() {
 		err = c.release(hold, err)
 		t = c.t
-		hintRoom(err, "make room on the file system of %s: delete files in the sandbox with "+
+		fault.HintNoSpace(err, "make room on the file system of %s: delete files in the sandbox with "+
 			"coppice exec %s -- rm FILE, or what nobody needs with coppice gc", e.Home, rec.Name)
 	}()
 	there, err := c.find(ctx)
@@ -289,18 +290,15 @@ func (c *capturing) commit(ctx context.Context) error {
 		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
 	kept := c.kept(snap)
-	done, err := c.undertakeSnapshot(ctx, c.rec, snap, c.n, kept)
-	if err != nil {
-		return errors.Join(err, c.unmade(ctx, c.layer))
-	}
 	var route *timeline.Route
 	if routed {
 		route = &timeline.Route{Top: snap.ID, Below: c.below, Layer: c.layer}
 	}
-	err = c.DB.AddSnapshot(ctx, snap, route, 0, func(r *meta.Sandbox) {
-		r.Head, r.Redo = snap.ID, redoAfter(r.Redo, c.n)
+	err = c.Book.Do(ctx, c.snapshotDrafts(ctx, c.rec, snap, c.n, kept), func(ctx context.Context) error {
+		return c.DB.AddSnapshot(ctx, snap, route, 0, func(r *meta.Sandbox) {
+			r.Head, r.Redo = snap.ID, redoAfter(r.Redo, c.n)
+		})
 	})
-	done(err)
 	if err != nil {
 		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
@@ -329,15 +327,15 @@ func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
 	return e.Layers.Remove(ctx, id)
 }
 
-// undertakeSnapshot is undertake for a snapshot, and for what is recorded with it.
-func (e *Engine) undertakeSnapshot(
+// snapshotDrafts are the records of a snapshot, and what is recorded with it.
+func (e *Engine) snapshotDrafts(
 	ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken,
-) (done func(error), err error) {
-	tell := []testimony{e.snapshotRecord(ctx, rec, snap)}
+) []ledger.Draft {
+	all := []audit.Statement{snapshotRecord(ctx, e.cleaners, rec, snap)}
 	if n.with != nil {
-		tell = append(tell, n.with(t)...)
+		all = append(all, n.with(t)...)
 	}
-	return e.undertake(ctx, e.drafts(ctx, rec, tell...))
+	return e.Book.Drafts(ctx, rec, all...)
 }
 
 // unfinished reports whether init was cut off while it moved a directory for a
@@ -358,14 +356,6 @@ func (e *Engine) finish(ctx context.Context, s *held, rec *meta.Sandbox) error {
 		return fault.Wrap(err, "take back a move of a directory that was cut off")
 	}
 	return e.stopBox(ctx, s, 0)
-}
-
-// hintRoom gives the error of a full disk, if err is one and has none, a hint.
-func hintRoom(err error, format string, args ...any) {
-	var f *fault.Error
-	if fault.Is(err, fault.NoSpace) && fault.HintOf(err) == "" && errors.As(err, &f) {
-		f.Hint = fmt.Sprintf(format, args...)
-	}
 }
 
 func (e *Engine) newSnapshot(rec *meta.Sandbox, n note, st timeline.Stats) (timeline.Snapshot, error) {

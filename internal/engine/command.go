@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -240,37 +241,38 @@ func (e *Engine) denialsOf(ctx context.Context, c *command) (n int64) {
 	return n
 }
 
-// notedCommand is a command as it is noted for the next daemon.
-type notedCommand struct {
-	ID      string              `json:"id"`
-	Sandbox timeline.SandboxID  `json:"sandbox"`
-	Seq     int64               `json:"seq,omitempty"`
-	At      time.Time           `json:"at"`
-	Before  timeline.SnapshotID `json:"before,omitempty"`
-}
-
-// noted returns the commands that are open, to be noted.
-func (cs *commands) noted() (all []notedCommand) {
+// Open returns the commands that are open.
+func (cs *commands) Open() (all []audit.OpenCommand) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.open {
-		all = append(all, notedCommand{c.id, c.sandbox, c.seq, c.at, c.before})
+		all = append(all, audit.OpenCommand{ID: c.id, Sandbox: c.sandbox, Seq: c.seq, At: c.at, Before: c.before})
 	}
 	return all
 }
 
 // foundCommand is one that an earlier daemon began, as a record with the number seq tells.
-func foundCommand(n notedCommand) *command {
+func foundCommand(n audit.OpenCommand) *command {
 	c := newCommand(n.Sandbox, n.ID, n.At, n.Before)
 	c.found, c.seq, c.state = true, n.Seq, stateRunning
 	return c
 }
 
-// hear follows, in the records that an earlier daemon left, which commands are open.
-func (cs *commands) hear(r *format.Record) {
+// Found opens a command that an earlier daemon began.
+func (cs *commands) Found(c audit.OpenCommand) { cs.replace(foundCommand(c)) }
+
+// Settle notes that the end of a command is recorded.
+func (cs *commands) Settle(c audit.OpenCommand) {
+	if open := cs.find(c.Sandbox, c.ID); open != nil {
+		cs.settle(open)
+	}
+}
+
+// Hear follows, in the records that an earlier daemon left, which commands are open.
+func (cs *commands) Hear(r *format.Record) {
 	switch b := r.Body.(type) {
 	case *format.Exec:
-		cs.replace(foundCommand(notedCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time}))
+		cs.replace(foundCommand(audit.OpenCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time}))
 	case *format.Exit:
 		if c := cs.find(timeline.SandboxID(r.Sandbox), b.Exec); c != nil {
 			cs.settle(c)
@@ -297,37 +299,6 @@ func killed(why string) ending {
 	return ending{Exit: wire.Exit{Code: 128 + 9, Signal: "KILL", Message: why}}
 }
 
-// endGone records the ends of the commands of sandboxes that are not there any more: their
-// removal was cut off before that.
-func (e *Engine) endGone(ctx context.Context) error {
-	for _, c := range e.commands.noted() {
-		_, err := e.DB.Sandbox(ctx, string(c.Sandbox))
-		if !fault.Is(err, fault.NotFound) {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		for r, err := range e.Ledger.Read(ctx, format.Sandbox(c.Sandbox), ledger.Filter{From: max(1, c.Seq), Limit: 1}) {
-			if err != nil {
-				return err
-			}
-			end := killed("the sandbox was removed while the command ran").Exit
-			exit := &format.Exit{
-				Exec: c.ID, Code: end.Code, Signal: end.Signal, Reason: end.Message, Before: string(c.Before),
-				DurationNanos: max(0, e.Now().Sub(c.At).Nanoseconds()),
-			}
-			e.noteDrafts(ctx, []ledger.Draft{{
-				Sandbox: r.Sandbox, Name: r.Name, Observer: format.ByDaemon, Policy: r.Policy, Tier: r.Tier, Body: exit,
-			}})
-		}
-		if open := e.commands.find(c.Sandbox, c.ID); open != nil {
-			e.commands.settle(open)
-		}
-	}
-	return nil
-}
-
 // takeUp follows the commands that are open and that an earlier daemon began, but for the
 // supervised and the kept ones, which are followed as such.
 func (e *Engine) takeUp(ctx context.Context, s *held, rec *meta.Sandbox) {
@@ -341,7 +312,7 @@ func (e *Engine) takeUp(ctx context.Context, s *held, rec *meta.Sandbox) {
 			e.bg.Go(func() error { e.seeThrough(s.entry, b, c); return nil })
 			continue
 		}
-		e.tellDenials(ctx, s.entry) // what was denied while no daemon ran counts to it
+		e.journals.Finish(ctx, s.ID) // what was denied while no daemon ran counts to it
 		end := killed("the sandbox's processes ended while no daemon ran")
 		e.tellEnd(ctx, rec, c, end, end.Exit)
 	}
@@ -350,7 +321,7 @@ func (e *Engine) takeUp(ctx context.Context, s *held, rec *meta.Sandbox) {
 // tellEnd records the end of a command by itself, unless it is recorded.
 func (e *Engine) tellEnd(ctx context.Context, rec *meta.Sandbox, c *command, end ending, x wire.Exit) {
 	if tell := e.exitRecords(ctx, rec, c, end, x, taken{}); len(tell) > 0 {
-		e.note(ctx, rec, tell...)
+		e.Book.Note(ctx, rec, tell...)
 		e.commands.settle(c)
 	}
 }
@@ -423,7 +394,7 @@ func (e *Engine) endAll(ctx context.Context, s *held, rec *meta.Sandbox) {
 		}
 		end, known := e.commands.endOf(c)
 		if !known {
-			end = killed("the sandbox was removed while the command ran")
+			end = killed(audit.RemovedMeanwhile)
 		}
 		e.tellEnd(ctx, rec, c, end, end.Exit)
 	}

@@ -56,7 +56,7 @@ func (h *home) forgetAgreed() {
 	h.t.Helper()
 	db, err := meta.Open(ctx, filepath.Join(h.dir, "coppice.db"))
 	if err == nil {
-		err = errors.Join(db.SetSetting(ctx, settingAgreed, "0"), db.Close())
+		err = errors.Join(db.SetSetting(ctx, "ledger_agreed", "0"), db.Close())
 	}
 	if err != nil {
 		h.t.Fatal(err)
@@ -174,7 +174,7 @@ func TestDenialsOfACommandAreCounted(t *testing.T) {
 	drafts := h.drafts(ctx, &rec,
 		byDaemon(&format.Denial{Count: 3, Reason: "x"}, &format.Network{Verdict: wire.VerdictDeny, Count: 2, Proto: "tcp"},
 			&format.Network{Verdict: wire.VerdictAllow, Count: 9, Proto: "tcp"})...)
-	if _, err := h.write(ctx, drafts); err != nil {
+	if _, err := h.Book.Append(ctx, drafts...); err != nil {
 		t.Fatal(err)
 	}
 	h.commands.denied(rec.ID, drafts)

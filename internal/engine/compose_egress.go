@@ -6,23 +6,20 @@ import (
 	"context"
 	"time"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
-	"github.com/coppice-dev/coppice/internal/ledger"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// newEgress makes the egress control of an engine that has its Policies, Feed and cleaners. It may be
+// newEgress makes the egress control of an engine that has its Policies, Feed, cleaners and Book. It may be
 // used before the engine has its background, but for what watches a box.
 func newEgress(e *Engine) *egress.Control {
 	core := egressCore{e}
 	return egress.New(egress.Config{
-		Sandboxes: core, Recorder: core, Records: e.DB, Policies: e.Policies, Cleaners: e.cleaners, Feed: e.Feed,
+		Sandboxes: core, Recorder: e.Book, Records: e.DB, Policies: e.Policies, Cleaners: e.cleaners, Feed: e.Feed,
 		FS: e.FS, Homes: e.Homes, Rand: e.Rand, Now: e.Now, Log: e.Logger,
 		Caller: func(ctx context.Context) string { return e.Caller(ctx) },
 		Go:     func(fn func(context.Context)) { e.bg.Go(func() error { fn(e.bgCtx); return nil }) },
@@ -61,28 +58,6 @@ func (c egressCore) Mask(ctx context.Context, rec *meta.Sandbox) (string, error)
 // Journal implements egress.Sandboxes.
 func (c egressCore) Journal(id timeline.SandboxID) journal.Place { return c.journalAt(id) }
 
-// Drafts implements egress.Recorder.
-func (c egressCore) Drafts(ctx context.Context, rec *meta.Sandbox, bodies ...format.Body) []ledger.Draft {
-	return c.drafts(ctx, rec, byDaemon(bodies...)...)
-}
-
-// Append implements egress.Recorder.
-func (c egressCore) Append(ctx context.Context, drafts []ledger.Draft) error {
-	_, err := c.write(ctx, drafts)
-	return err
-}
-
-// Do implements egress.Recorder.
-func (c egressCore) Do(ctx context.Context, drafts []ledger.Draft, fn func(context.Context) error) error {
-	done, err := c.undertake(ctx, drafts)
-	if err != nil {
-		return err
-	}
-	err = fn(ctx)
-	done(err)
-	return err
-}
-
 // egressHeld is a sandbox whose lock egress control holds.
 type egressHeld struct {
 	e *Engine
@@ -112,10 +87,3 @@ func (s egressHeld) Unlock() { s.h.unlock(s.e) }
 
 // halted reports whether a sandbox was stopped since that time because it touched a decoy.
 func (e *Engine) halted(since time.Time, rec *meta.Sandbox) bool { return e.Egress.Halted(rec, since) }
-
-// followBox follows the journal of a box; see egress.Control.Follow.
-func (e *Engine) followBox(
-	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
-) error {
-	return e.Egress.Follow(ctx, id, b, q, fn)
-}

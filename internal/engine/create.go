@@ -43,7 +43,7 @@ func (e *Engine) Create(
 	}
 	base, err := e.base(ctx, req, &rec, progress)
 	if err != nil {
-		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	rec.Base, rec.Host, rec.From, rec.Root = base.ID, base.Host, base.Label, policies.RootOf(req.From)
@@ -73,7 +73,7 @@ func (e *Engine) Create(
 		notes, warnings = append(notes, more...), append(warnings, told...)
 	}
 	if err != nil {
-		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	e.Feed.Emit(events.Created(&rec))
@@ -90,13 +90,9 @@ func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, base base) e
 		return err
 	}
 	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
-	done, err := e.undertake(ctx, e.drafts(ctx, rec, e.createRecord(rec, "")))
-	if err != nil {
-		return err
-	}
-	err = e.DB.CreateSandbox(ctx, *rec, first)
-	done(err)
-	return err
+	return e.Book.Do(ctx, e.Book.Drafts(ctx, rec, e.createRecord(rec, "")), func(ctx context.Context) error {
+		return e.DB.CreateSandbox(ctx, *rec, first)
+	})
 }
 
 // plan checks a request and turns it into a record, with everything that "auto"

@@ -238,8 +238,8 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 			return err
 		}
 	}
-	if e.hasJournal(rec.ID) {
-		e.tellNet(ctx, s.entry)
+	if e.journals.Has(rec.ID) {
+		e.journals.CatchUp(ctx, rec.ID)
 	}
 	if err := s.awaitPrograms(ctx); err != nil {
 		return err
@@ -271,6 +271,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 	delete(e.masks, rec.ID)
 	e.mu.Unlock()
 	e.budgets.Forget(rec.ID)
+	e.journals.Forget(rec.ID)
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
 	if err := vfs.Rename(e.FS, dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {

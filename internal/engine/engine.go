@@ -311,6 +311,8 @@ type Engine struct {
 
 	// Records answers what is recorded. It is not changed after Open.
 	Records *audit.Reader
+	// Book writes the ledger. It is not changed after Open.
+	Book *audit.Book
 	// Feed tells what happens in sandboxes. It is not changed after Open.
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
@@ -369,11 +371,9 @@ type Engine struct {
 	commands commands
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
+	journals *audit.Journals
 
-	signing sync.Mutex     // held while a signer is looked for and remembered
-	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
-	doing   atomic.Int64   // how much is recorded, and not yet done or undone
-	agreed  atomic.Int64   // see settingAgreed
+	signing sync.Mutex // held while a signer is looked for and remembered
 
 	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
@@ -430,6 +430,14 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
+	e.Book = audit.NewBook(audit.BookConfig{
+		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, Policies: e.policiesOf,
+		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
+	})
+	e.journals = audit.NewJournals(audit.JournalsConfig{
+		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.commands.denied,
+		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalTold) },
+	})
 	e.Egress = newEgress(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -465,7 +473,7 @@ func (e *Engine) Close() error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, errClosed) {
 		err = nil
 	}
-	if aerr := e.agree(context.WithoutCancel(e.bgCtx)); aerr != nil {
+	if aerr := e.Book.Agree(context.WithoutCancel(e.bgCtx)); aerr != nil {
 		e.Logger.Warn("the ledger is compared again at the next start", "err", aerr)
 	}
 	return err
@@ -501,15 +509,21 @@ func (e *Engine) runDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "run")
 }
 
-// hasJournal reports whether something was ever told in the journal of a sandbox.
-func (e *Engine) hasJournal(id timeline.SandboxID) bool {
-	return journal.Newest(e.journalDir(id)) != nil
-}
-
 // journalDir holds what was decided about the network of a sandbox, and what else gate and
 // keeper tell.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
+}
+
+// journalTold is the file of a sandbox that says how far its journal has become records.
+const journalTold = "journal.told"
+
+// watchJournal records what the journal of a box says while it lives.
+func (e *Engine) watchJournal(id timeline.SandboxID, b Box, busy bool) {
+	e.bg.Go(func() error {
+		e.journals.Watch(e.bgCtx, id, b.Gone(), busy)
+		return nil
+	})
 }
 
 // journalAt is journalDir, with the key of what is there.

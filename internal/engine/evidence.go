@@ -18,175 +18,50 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// What is done is in the ledger before it is done, or at the latest before anybody is
-// told: what cannot be recorded is refused. A record of what did not come about after all
-// has another one behind it that says so (format.Undone); after a crash reconcile writes
-// that. What makes room on the disk is done first, and told afterwards: see owe.
+// The records that the engine makes. See audit.Book for how they are written.
 
-// testimony is what a record tells, and by whose word.
-type testimony struct {
-	by   format.Observer
-	body format.Body
-}
+type testimony = audit.Statement
 
-func byDaemon(bodies ...format.Body) (out []testimony) {
-	for _, b := range bodies {
-		out = append(out, testimony{format.ByDaemon, b})
-	}
-	return out
-}
-
-func byKeeper(b format.Body) testimony { return testimony{format.ByKeeper, b} }
-
-// drafts makes records of a sandbox as it is now.
 func (e *Engine) drafts(ctx context.Context, rec *meta.Sandbox, tell ...testimony) []ledger.Draft {
-	digest := rec.Policy
-	if len(rec.Timed) > 0 {
-		if all, err := e.Policies.Phases(ctx, rec); err == nil {
-			digest = all[0].Digest
-		}
-	}
-	out := make([]ledger.Draft, len(tell))
-	for i, s := range tell {
-		out[i] = ledger.Draft{Sandbox: format.Sandbox(rec.ID), Name: rec.Name, Observer: s.by, Policy: digest,
-			Tier: rec.Tier, Body: s.body}
-	}
-	return out
+	return e.Book.Drafts(ctx, rec, tell...)
 }
 
-// write appends records, after those that could not be told when they happened. They are
-// on the disk when it returns.
-func (e *Engine) write(ctx context.Context, drafts []ledger.Draft) ([]format.Record, error) {
-	if len(drafts) == 0 {
-		return nil, nil
-	}
-	ctx = context.WithoutCancel(ctx)
-	late := e.takeUnsaid()
-	got, err := e.Ledger.Append(ctx, slices.Concat(late, drafts)...)
-	if fault.Is(err, fault.NotFound) && len(late) > 0 { // a ledger was removed meanwhile, and with it what was to be told
-		for i := range late {
-			if _, lerr := e.Ledger.Append(ctx, late[i]); lerr != nil && !fault.Is(lerr, fault.NotFound) {
-				e.keepUnsaid(late[i : i+1])
-			}
-		}
-		late = nil
-		got, err = e.Ledger.Append(ctx, drafts...)
-	}
-	if err != nil {
-		e.keepUnsaid(late)
-		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
-		return nil, fault.Wrap(err, "record what is done with sandbox %s", drafts[0].Name)
-	}
-	return got[len(late):], nil
-}
-
-// record is write for one sandbox.
 func (e *Engine) record(ctx context.Context, rec *meta.Sandbox, tell ...testimony) error {
-	_, err := e.write(ctx, e.drafts(ctx, rec, tell...))
-	return err
+	return e.Book.Record(ctx, rec, tell...)
 }
 
-// note is record for what has happened already, and nobody can be refused any more: what
-// cannot be written now is written with what is next.
 func (e *Engine) note(ctx context.Context, rec *meta.Sandbox, tell ...testimony) {
-	e.noteDrafts(ctx, e.drafts(ctx, rec, tell...))
+	e.Book.Note(ctx, rec, tell...)
 }
 
-func (e *Engine) noteDrafts(ctx context.Context, drafts []ledger.Draft) {
-	if _, err := e.write(ctx, drafts); err != nil {
-		e.Logger.Error("not in the ledger yet", "sandbox", drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
-		if !fault.Is(err, fault.NotFound) { // the ledger was removed
-			e.keepUnsaid(drafts)
-		}
-	}
-}
-
-func (e *Engine) takeUnsaid() []ledger.Draft {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	late := e.unsaid
-	e.unsaid = nil
-	return late
-}
-
-// keepUnsaid keeps records for later. Of too many the newest are counted.
-func (e *Engine) keepUnsaid(drafts []ledger.Draft) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.unsaid = append(e.unsaid, drafts...)
-	over := len(e.unsaid) - limit.RecordsUnsaid
-	if over <= 0 {
-		return
-	}
-	e.unsaid = e.unsaid[:limit.RecordsUnsaid]
-	if lost, ok := e.unsaid[limit.RecordsUnsaid-1].Body.(*format.Lost); ok {
-		lost.Count += int64(over)
-		return
-	}
-	e.unsaid[limit.RecordsUnsaid-1] = ledger.Draft{Sandbox: format.Host, Name: string(format.Host),
-		Observer: format.ByDaemon,
-		Body:     &format.Lost{Count: int64(over) + 1, Reason: "the ledger could not be written"}}
-}
-
-// undertake records what is about to be done. The caller says with done how it ended: with
-// an error it is told that it did not come about.
 func (e *Engine) undertake(ctx context.Context, drafts []ledger.Draft) (done func(error), err error) {
-	e.doing.Add(1)
-	got, err := e.write(ctx, drafts)
-	if err != nil {
-		e.doing.Add(-1)
-		return func(error) {}, err
-	}
-	return func(cause error) {
-		if cause != nil {
-			e.undone(ctx, drafts, got, cause)
-		}
-		e.doing.Add(-1)
-	}, nil
+	return e.Book.Undertake(ctx, drafts)
 }
 
-// undone tells that what records tell did not come about.
-func (e *Engine) undone(ctx context.Context, drafts []ledger.Draft, got []format.Record, cause error) {
-	c := e.cleaners.Formats()
-	if rec, err := e.DB.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
-		c = e.cleaners.For(ctx, &rec)
-	}
-	reason := c.RecordText(cause.Error())
-	out := slices.Clone(drafts)
-	for i := range out {
-		out[i].Observer, out[i].Body = format.ByDaemon, &format.Undone{Seq: got[i].Seq, Reason: reason}
-	}
-	e.noteDrafts(ctx, out)
+type debt = audit.Removal
+
+func (e *Engine) debtOf(ctx context.Context, rec *meta.Sandbox) debt {
+	return e.Book.RemovalOf(ctx, rec)
 }
 
-// telling is a record that is being written while something else is done.
-type telling struct {
-	drafts []ledger.Draft
-	got    []format.Record
-	err    error
-	done   chan struct{}
+func (e *Engine) owe(ctx context.Context, d debt) (pay func(error) error, err error) {
+	return e.Book.Owe(ctx, d)
 }
 
-// tell begins to record.
-func (e *Engine) tell(ctx context.Context, rec *meta.Sandbox, what ...testimony) *telling {
-	t := &telling{drafts: e.drafts(ctx, rec, what...), done: make(chan struct{})}
-	go func() {
-		defer close(t.done)
-		t.got, t.err = e.write(ctx, t.drafts)
-	}()
-	return t
+func byDaemon(bodies ...format.Body) []testimony { return audit.ByDaemon(bodies...) }
+
+func byKeeper(b format.Body) testimony { return audit.ByKeeper(b) }
+
+func dropRecords(reason string, gone []timeline.SnapshotID) []testimony {
+	return audit.Dropped(reason, gone)
 }
 
-// wait waits until it is recorded. It may be called again.
-func (t *telling) wait() error {
-	<-t.done
-	return t.err
-}
+func hintRoom(err error, format string, args ...any) { fault.HintNoSpace(err, format, args...) }
 
 // execRecord tells of a command that begins.
-func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) testimony {
-	c := e.cleaners.For(ctx, rec, req.Env...)
-	return testimony{format.ByDaemon, &format.Exec{
+func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
+	c := m.For(ctx, rec, req.Env...)
+	return audit.Statement{By: format.ByDaemon, Body: &format.Exec{
 		Exec: req.ID, Args: c.RecordArgs(req.Cmd), Dir: c.RecordText(req.Dir),
 		Env: c.RecordEnvNames(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User,
 	}}
@@ -197,7 +72,7 @@ func (e *Engine) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.Exe
 // the command.
 func (e *Engine) exitRecords(
 	ctx context.Context, rec *meta.Sandbox, of *command, end ending, x wire.Exit, t taken,
-) []testimony {
+) []audit.Statement {
 	if !e.commands.isOpen(of) {
 		return nil
 	}
@@ -227,15 +102,17 @@ func (e *Engine) exitRecords(
 	case end.Stopped:
 		exit.Reason = "the sandbox was stopped while the command ran"
 	}
-	out := []testimony{byKeeper(exit)}
+	out := []audit.Statement{audit.ByKeeper(exit)}
 	for _, hit := range events.LimitsOf(x) {
-		out = append(out, byKeeper(&format.Limit{Exec: of.id, Limit: c.RecordText(hit)}))
+		out = append(out, audit.ByKeeper(&format.Limit{Exec: of.id, Limit: c.RecordText(hit)}))
 	}
 	return out
 }
 
 // snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
-func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot) testimony {
+func snapshotRecord(
+	ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, snap timeline.Snapshot,
+) audit.Statement {
 	by := format.ByDaemon
 	if (snap.Cause == timeline.CauseMark || snap.Cause == timeline.CauseManual) && Inside(ctx) {
 		by = format.BySandbox
@@ -244,13 +121,12 @@ func (e *Engine) snapshotRecord(ctx context.Context, rec *meta.Sandbox, snap tim
 	if snap.Memory != nil {
 		image = snap.Memory.Image
 	}
-	return testimony{by,
-		&format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
-			Label: e.cleaners.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths)}}
+	return audit.Statement{By: by, Body: &format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
+		Label: m.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths)}}
 }
 
 // startRecord tells what of a box is enforced, and what is not.
-func startRecord(enforced Enforced) testimony {
+func startRecord(enforced Enforced) audit.Statement {
 	out := &format.Start{}
 	room := limit.RecordArgs / 2
 	for _, it := range enforced.Items {
@@ -265,11 +141,11 @@ func startRecord(enforced Enforced) testimony {
 			out.Lacking = append(out.Lacking, it.State+" "+text)
 		}
 	}
-	return byKeeper(out)
+	return audit.ByKeeper(out)
 }
 
 // createRecord tells of a sandbox that is made, from another one or not.
-func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) testimony {
+func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audit.Statement {
 	c := e.cleaners.Formats()
 	b := &format.Create{
 		Base: c.RecordText(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head),
@@ -280,7 +156,7 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) test
 			b.Start = r.Start
 		}
 	}
-	return testimony{format.ByDaemon, b}
+	return audit.Statement{By: format.ByDaemon, Body: b}
 }
 
 // forkDrafts are the records of forks: of their parent, and of themselves.
@@ -299,7 +175,7 @@ func (e *Engine) forkDrafts(
 }
 
 // tournamentRecord tells of candidates that were tried from a snapshot on.
-func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
+func (e *Engine) tournamentRecord(res wire.TournamentResult) audit.Statement {
 	cleaner := e.cleaners.Formats()
 	out, room := &format.Tournament{Snapshot: res.Base, Winner: cleaner.RecordText(res.Winner)}, limit.RecordNames
 	for i, b := range res.Branches {
@@ -323,19 +199,7 @@ func (e *Engine) tournamentRecord(res wire.TournamentResult) testimony {
 		}
 		out.Candidates = append(out.Candidates, c)
 	}
-	return testimony{format.ByDaemon, out}
-}
-
-// dropRecords tell of snapshots that are gone.
-func dropRecords(reason string, gone []timeline.SnapshotID) (out []testimony) {
-	for part := range slices.Chunk(gone, limit.RecordIDs) {
-		d := &format.Drop{Reason: reason}
-		for _, id := range part {
-			d.Snapshots = append(d.Snapshots, string(id))
-		}
-		out = append(out, byDaemon(d)...)
-	}
-	return out
+	return audit.Statement{By: format.ByDaemon, Body: out}
 }
 
 // insideKey marks a context of what the inside of a sandbox asks for.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -94,7 +95,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	if err != nil && !began {
 		e.notBegun(ctx, c, told, err)
 	}
-	if rerr := told.wait(); rerr != nil || err != nil {
+	if rerr := told.Wait(); rerr != nil || err != nil {
 		if rerr == nil && box != nil {
 			e.leave(sbx, box, c)
 		}
@@ -110,13 +111,12 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 
 // begins waits until it is recorded that a command begins, which it has done already;
 // when that cannot be, the sandbox is stopped.
-func (e *Engine) begins(ctx context.Context, b Box, c *command, told *telling) error {
-	err := told.wait()
+func (e *Engine) begins(ctx context.Context, b Box, c *command, told *audit.Pending) error {
+	seq, own := told.Find(isExec)
+	err := told.Wait()
 	if err == nil {
-		for i, d := range told.drafts {
-			if _, ok := d.Body.(*format.Exec); ok {
-				e.commands.runs(c, told.got[i].Seq)
-			}
+		if own {
+			e.commands.runs(c, seq)
 		}
 		return nil
 	}
@@ -132,8 +132,8 @@ type ending = Ended
 // comes of that is for the caller to wait for, before anybody is told that it runs. What is
 // to be recorded of it besides comes with it.
 func (e *Engine) open(
-	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...testimony,
-) (c *command, _ io.ReadWriteCloser, told *telling, err error) {
+	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
+) (c *command, _ io.ReadWriteCloser, told *audit.Pending, err error) {
 	if req.Attach != "" && e.liveBox(s) == nil {
 		err := fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
@@ -182,8 +182,8 @@ func (e *Engine) open(
 // beginning is what is recorded as a command begins; nothing of one that is attached to, or whose
 // beginning is recorded already.
 func (e *Engine) beginning(
-	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []testimony,
-) ([]testimony, error) {
+	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []audit.Statement,
+) ([]audit.Statement, error) {
 	if req.Attach != "" {
 		return nil, nil
 	}
@@ -191,13 +191,13 @@ func (e *Engine) beginning(
 	if err != nil || known {
 		return nil, err
 	}
-	return append([]testimony{e.execRecord(ctx, rec, req)}, besides...), nil
+	return append([]audit.Statement{execRecord(ctx, e.cleaners, rec, req)}, besides...), nil
 }
 
 // notBegun takes back that a command begins, which its keeper refused; when the keeper
 // itself ended, nobody knows.
-func (e *Engine) notBegun(ctx context.Context, c *command, told *telling, cause error) {
-	if told.wait() != nil {
+func (e *Engine) notBegun(ctx context.Context, c *command, told *audit.Pending, cause error) {
+	if told.Wait() != nil {
 		e.settleUnbegun(c, told)
 	} else if !fault.Is(cause, fault.Unavailable) {
 		e.takeBack(ctx, c, told, cause)
@@ -205,25 +205,19 @@ func (e *Engine) notBegun(ctx context.Context, c *command, told *telling, cause 
 }
 
 // takeBack tells that a command did not begin.
-func (e *Engine) takeBack(ctx context.Context, c *command, told *telling, cause error) {
-	defer e.settleUnbegun(c, told)
-	if told.wait() != nil {
-		return
-	}
-	for i, d := range told.drafts {
-		switch d.Body.(type) {
-		case *format.Exec, *format.Session:
-			e.undone(ctx, told.drafts[i:i+1], told.got[i:i+1], cause)
-		}
-	}
+func (e *Engine) takeBack(ctx context.Context, c *command, told *audit.Pending, cause error) {
+	told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
+	e.settleUnbegun(c, told)
 }
 
 // settleUnbegun notes that the command whose beginning was told did not begin.
-func (e *Engine) settleUnbegun(c *command, told *telling) {
-	if slices.ContainsFunc(told.drafts, func(d ledger.Draft) bool { _, is := d.Body.(*format.Exec); return is }) {
+func (e *Engine) settleUnbegun(c *command, told *audit.Pending) {
+	if _, own := told.Find(isExec); own {
 		e.commands.settle(c)
 	}
 }
+
+func isExec(b format.Body) bool { return b.Kind() == format.KindExec }
 
 // wasTold reports whether it is recorded already that a command begins: only the supervised
 // command can begin under an id that a daemon before this one chose, and was killed.
@@ -355,27 +349,27 @@ func (e *Engine) settle(
 		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: " +
 			"coppice attach " + rec.Name + " " + c.id
 	}
-	e.tellDenials(ctx, s.entry)
+	e.journals.Finish(ctx, s.ID)
 	code := exit.Code
 	programs := e.endPrograms(ctx, s, &rec)
-	ends := func(x wire.Exit, t taken) []testimony {
+	ends := func(x wire.Exit, t taken) []audit.Statement {
 		return slices.Concat(programs.records(), e.exitRecords(ctx, &rec, c, end, x, t))
 	}
 	t, err := e.capture(ctx, s, &rec, note{
 		cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, &rec, c.req), exit: &code,
 		still: end.Alone && s.begun == begun && !s.mapped,
-		with:  func(t taken) []testimony { return ends(withHead(exit, t.id, t), t) },
+		with:  func(t taken) []audit.Statement { return ends(withHead(exit, t.id, t), t) },
 	})
 	if err != nil {
 		programs.written(err)
-		e.note(ctx, &rec, e.exitRecords(ctx, &rec, c, end, exit, t)...)
+		e.Book.Note(ctx, &rec, e.exitRecords(ctx, &rec, c, end, exit, t)...)
 		e.commands.settle(c)
 		return exit,
 			fault.Wrap(err, "the command ended with exit code %d, but what it changed is not in the history yet", code)
 	}
 	exit = withHead(exit, rec.Head, t)
 	if !t.told {
-		err = e.record(ctx, &rec, ends(exit, t)...)
+		err = e.Book.Record(ctx, &rec, ends(exit, t)...)
 	}
 	if err == nil {
 		e.commands.settle(c)

@@ -105,12 +105,9 @@ func (e *Engine) fork(
 		}
 		recs[i] = rec
 	}
-	done, err := e.undertake(ctx, e.forkDrafts(ctx, &parent, at, imageOf(memory), recs))
-	if err != nil {
-		return res, at, err
-	}
-	err = e.DB.CreateSandboxes(ctx, recs, firsts)
-	done(err)
+	err = e.Book.Do(ctx, e.forkDrafts(ctx, &parent, at, imageOf(memory), recs), func(ctx context.Context) error {
+		return e.DB.CreateSandboxes(ctx, recs, firsts)
+	})
 	if err != nil {
 		return res, at, err
 	}

@@ -27,10 +27,6 @@ type entry struct {
 	collecting chan struct{} // one token: holding it is taking out what was done; before the sandbox's lock
 	collected  *collected    // what was taken out last; guarded by collecting
 
-	telling sync.Mutex // held while its journal becomes records
-	net     *netPlace  // guarded by telling: how far it is recorded; nil if unknown
-	lost    time.Time  // guarded by telling: time of the last lost record
-
 	renames sync.Mutex      // see boxfs.Options.Renames
 	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
 	files   map[*Files]bool // who has the live root open; guarded by Engine.mu

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -164,21 +165,21 @@ func (e *Engine) start(ctx context.Context, s *held, rec *meta.Sandbox) (Box, er
 // cannot be, the box is stopped before anything runs in it. When it returns, everything else
 // is being recorded.
 func (e *Engine) startTelling(
-	ctx context.Context, s *held, rec *meta.Sandbox, more ...testimony,
-) (_ Box, told *telling, err error) {
+	ctx context.Context, s *held, rec *meta.Sandbox, more ...audit.Statement,
+) (_ Box, told *audit.Pending, err error) {
 	if b := e.liveBox(s); b != nil {
-		return b, e.tell(ctx, rec, more...), nil
+		return b, e.Book.Begin(ctx, rec, more...), nil
 	}
 	b, enforced, err := e.startBox(ctx, s, rec, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	started := e.tell(ctx, rec, startRecord(enforced))
+	started := e.Book.Begin(ctx, rec, startRecord(enforced))
 	e.watchPrograms(ctx, s, rec, b, started)
-	if err := started.wait(); err != nil {
+	if err := started.Wait(); err != nil {
 		return nil, nil, errors.Join(err, e.stopBox(context.WithoutCancel(ctx), s, 0))
 	}
-	return b, e.tell(ctx, rec, more...), nil
+	return b, e.Book.Begin(ctx, rec, more...), nil
 }
 
 // startBox starts the box of a sandbox that has none; its processes go on from a memory
@@ -187,7 +188,7 @@ func (e *Engine) startBox(
 	ctx context.Context, s *held, rec *meta.Sandbox, from *image,
 ) (_ Box, enforced Enforced, err error) {
 	defer func() {
-		hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	}()
 	if rec.Quarantine != nil && from == nil {
 		return nil, enforced,
@@ -279,7 +280,7 @@ func (e *Engine) startBox(
 		e.Egress.WatchDecoys(s.ID, b, began)
 	}
 	if journal != "" {
-		e.watchNet(s.entry, b, policies.Gated(rec.Tier) || len(tokens) > 0)
+		e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }
@@ -462,7 +463,7 @@ func (e *Engine) ended(ctx context.Context, s *held, why string) {
 		if why != "" {
 			by = format.ByKeeper
 		}
-		e.note(ctx, &rec, testimony{by, &format.Stop{Reason: why}})
+		e.Book.Note(ctx, &rec, audit.Statement{By: by, Body: &format.Stop{Reason: why}})
 	}
 	e.Feed.Emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.ID)})
 }

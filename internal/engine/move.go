@@ -3,11 +3,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -158,17 +160,20 @@ func (e *Engine) move(
 		return m.res, err
 	}
 	m.aim(h)
-	done, err := e.undertake(ctx, m.rollback(ctx))
-	if err != nil {
-		return m.res, errors.Join(err, e.remain(ctx, s, m.t))
+	begun := false
+	var after error // what failed when the move itself had come about
+	err = e.Book.Do(ctx, m.rollback(ctx), func(ctx context.Context) error {
+		begun = true
+		err := m.carryOut(ctx)
+		if rec.Head == m.to {
+			after, err = err, nil
+		}
+		return err
+	})
+	if !begun {
+		err = errors.Join(err, e.remain(ctx, s, m.t))
 	}
-	err = m.carryOut(ctx)
-	if rec.Head == m.to { // also where what follows has failed
-		done(nil)
-	} else {
-		done(err)
-	}
-	return m.res, err
+	return m.res, cmp.Or(err, after)
 }
 
 // moving is a move that is under way.
@@ -234,7 +239,7 @@ func (m *moving) aim(h *timeline.History) {
 
 // rollback is what is recorded of the move.
 func (m *moving) rollback(ctx context.Context) []ledger.Draft {
-	return m.drafts(ctx, m.rec, byDaemon(&format.Rollback{
+	return m.Book.Drafts(ctx, m.rec, audit.ByDaemon(&format.Rollback{
 		From: string(m.rec.Head), To: m.res.Head, InPlace: m.res.InPlace, Memory: imageOf(m.goal.memory),
 	})...)
 }

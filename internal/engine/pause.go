@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -64,12 +65,7 @@ func (e *Engine) setPaused(ctx context.Context, s *held, rec *meta.Sandbox, paus
 	if paused {
 		do, word = b.Pause, wire.EventPaused
 	}
-	done, err := e.undertake(ctx, e.drafts(ctx, rec, byDaemon(&format.Pause{Event: word})...))
-	if err != nil {
-		return err
-	}
-	err = do(ctx)
-	done(err)
+	err := e.Book.Do(ctx, e.Book.Drafts(ctx, rec, audit.ByDaemon(&format.Pause{Event: word})...), do)
 	if err == nil {
 		e.Feed.Emit(events.About(rec, word))
 	}

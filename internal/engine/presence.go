@@ -7,14 +7,15 @@ import (
 	"sync"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 )
 
 // presence is who began a command at a terminal, and sits there until it ends or he goes
 // away. That he came is recorded with the beginning of the command, and once that he left; if
 // it did not begin, the former is taken back with it. That of any other command is nobody.
 type presence struct {
-	first testimony // that he came
-	tell  func()    // records that he left; nil: nobody is there
+	first audit.Statement // that he came
+	tell  func()          // records that he left; nil: nobody is there
 
 	mu   sync.Mutex
 	here bool // the command runs
@@ -30,11 +31,11 @@ func (e *Engine) presence(ctx context.Context, s *entry, req wire.ExecRequest) *
 }
 
 // coming is what is recorded with the beginning of the command.
-func (p *presence) coming() []testimony {
+func (p *presence) coming() []audit.Statement {
 	if p.tell == nil {
 		return nil
 	}
-	return []testimony{p.first}
+	return []audit.Statement{p.first}
 }
 
 // came: the command runs, and that he came is recorded.

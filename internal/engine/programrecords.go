@@ -16,7 +16,7 @@ import (
 
 // programRecords makes records of the programs in sum. The list of the programs that one record
 // sums up is stored first. p.mu is held.
-func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []testimony, err error) {
+func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPrograms) (tell []audit.Statement, err error) {
 	kept, err := e.Policies.Evidence(ctx, rec)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 			over += int64(len(g.Programs))
 			continue
 		}
-		tell = append(tell, testimony{by, body})
+		tell = append(tell, audit.Statement{By: by, Body: body})
 		if len(g.Programs) == 1 {
 			continue
 		}
@@ -69,16 +69,16 @@ func (e *Engine) programRecords(ctx context.Context, rec *meta.Sandbox, p *boxPr
 	}
 	if lost > 0 {
 		tell = append(tell,
-			byKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram),
+			audit.ByKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram),
 				Reason: "there were more at a time than are kept"}))
 	}
 	if p.short = lost+over > 0; over > 0 {
-		tell = append(tell, byKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: audit.BeyondBudget}))
+		tell = append(tell, audit.ByKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: audit.BeyondBudget}))
 	}
 	if len(tell) == 0 {
 		return nil, nil
 	}
-	switch b := tell[len(tell)-1].body.(type) {
+	switch b := tell[len(tell)-1].Body.(type) {
 	case *format.Program:
 		b.Through = int64(p.after)
 	case *format.Lost:

@@ -60,7 +60,7 @@ func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
 // watchPrograms records the programs of a box while it lives, unless its policy wants none. started
 // is the record of its start, or nil for one that an earlier daemon started. The caller holds the
 // sandbox's lock.
-func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, b Box, started *telling) {
+func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, b Box, started *audit.Pending) {
 	if kept, err := e.Policies.Evidence(ctx, rec); !seesPrograms(rec) || err == nil &&
 		kept.Programs.Value == policy.ProgramsNone {
 		return
@@ -69,7 +69,7 @@ func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, 
 	s.programs = p
 	e.bg.Go(func() error {
 		defer close(p.done)
-		if started == nil || started.wait() == nil {
+		if started == nil || started.Wait() == nil {
 			e.followPrograms(e.bgCtx, s.ID, p)
 		}
 		return nil
@@ -198,7 +198,7 @@ func (e *Engine) writePrograms(ctx context.Context, id timeline.SandboxID, p *bo
 	}
 	tell, err := e.programRecords(ctx, &rec, p)
 	if err == nil && len(tell) > 0 {
-		err = e.record(ctx, &rec, tell...)
+		err = e.Book.Record(ctx, &rec, tell...)
 	}
 	p.written(err)
 	return err
@@ -217,12 +217,12 @@ func (p *boxPrograms) written(err error) {
 // endingPrograms are records of programs that are being written with the end of a command.
 // Meanwhile the follower of their box waits.
 type endingPrograms struct {
-	tell []testimony
+	tell []audit.Statement
 	of   *boxPrograms // whose lock is held; nil: none is
 }
 
 // records gives those that are still to be written.
-func (n *endingPrograms) records() []testimony {
+func (n *endingPrograms) records() []audit.Statement {
 	if n == nil {
 		return nil
 	}
@@ -289,7 +289,7 @@ func (e *Engine) lastPrograms(ctx context.Context, id timeline.SandboxID, p *box
 	}
 	if why != "" {
 		if rec, err := e.DB.Sandbox(ctx, string(id)); err == nil {
-			e.note(ctx, &rec, byDaemon(&format.Lost{Of: string(format.KindProgram), Reason: why})...)
+			e.Book.Note(ctx, &rec, audit.ByDaemon(&format.Lost{Of: string(format.KindProgram), Reason: why})...)
 		}
 	}
 	if err := e.writePrograms(ctx, id, p); err != nil {

@@ -24,8 +24,8 @@ func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 200 {
-		if _, err := h.write(t.Context(),
-			h.drafts(t.Context(), &rec, byDaemon(&format.Limit{Limit: "time"})...)); err != nil {
+		if _, err := h.Book.Append(t.Context(),
+			h.drafts(t.Context(), &rec, byDaemon(&format.Limit{Limit: "time"})...)...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -44,7 +45,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := e.dropUnrecorded(ctx); err != nil {
 		return err
 	}
-	if err := e.reconcile(ctx); fault.Is(err, fault.NoSpace) {
+	if err := e.Book.Reconcile(ctx); fault.Is(err, fault.NoSpace) {
 		e.Logger.Error("the ledger is compared with what came about when there is room again", "err", err)
 	} else if err != nil {
 		return err
@@ -105,11 +106,11 @@ func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
 	for i, h := range before {
 		own := slices.DeleteFunc(slices.Sorted(maps.Keys(h.Snapshots)),
 			func(id timeline.SnapshotID) bool { return h.Snapshots[id].Sandbox != recs[i].ID })
-		gone, err := e.done(ctx, debt{Snapshots: own})
+		gone, err := e.Book.Gone(ctx, own)
 		if err != nil {
 			return err
 		}
-		e.note(ctx, &recs[i], dropRecords("lost", gone.Snapshots)...)
+		e.Book.Note(ctx, &recs[i], audit.Dropped("lost", gone)...)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func (e recovery) run(ctx context.Context) error {
 			e.bg.Go(func() error { e.retry(e.bgCtx, recs[i].ID); return nil })
 		}
 	}
-	e.bg.Go(func() error { e.journals(e.bgCtx, recs); return nil })
+	e.bg.Go(func() error { e.recordJournals(e.bgCtx, recs); return nil })
 	return nil
 }
 
@@ -149,14 +149,14 @@ func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// journals records what is told in the journals of sandboxes and not recorded yet.
-func (e recovery) journals(ctx context.Context, recs []meta.Sandbox) {
+// recordJournals records what is told in the journals of sandboxes and not recorded yet.
+func (e recovery) recordJournals(ctx context.Context, recs []meta.Sandbox) {
 	for i := range recs {
 		if ctx.Err() != nil {
 			return
 		}
-		if e.hasJournal(recs[i].ID) {
-			e.tellNet(ctx, e.entry(recs[i].ID))
+		if e.journals.Has(recs[i].ID) {
+			e.journals.CatchUp(ctx, recs[i].ID)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 			e.Egress.WatchDecoys(s.ID, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchNet(s.entry, b, policies.Gated(rec.Tier) || e.Egress.HasDecoys(s.ID))
+			e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || e.Egress.HasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}

@@ -24,7 +24,7 @@ func TestWhatIsRefusedIsRecordedAndIsNotOfTheNetwork(t *testing.T) {
 			PID: 7, Exec: "x1", Reason: "EPERM", Count: 3},
 		to("one.example"), wire.NetEvent{Kind: wire.NetRefused, Reason: wire.RefusedUntold, Count: 9})
 	for range 2 {
-		h.tellNet(ctx, h.entry(id))
+		h.journals.CatchUp(ctx, id)
 		h.close()
 		h.open()
 	}

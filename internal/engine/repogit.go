@@ -135,11 +135,9 @@ func (e *Engine) recordOn(
 		func(lb *layer.Builder) error { return e.writeGit(ctx, lb, w, t, rec, v) }); err != nil {
 		return fault.Wrap(err, "make the sandbox's repository")
 	}
-	done, err := e.undertake(ctx, e.drafts(ctx, rec, e.createRecord(rec, "")))
-	if err == nil {
-		err = e.DB.CreateSandboxOn(ctx, *rec, first, timeline.Route{Top: first.ID, Below: b.Top, Layer: id}, held)
-		done(err)
-	}
+	err = e.Book.Do(ctx, e.Book.Drafts(ctx, rec, e.createRecord(rec, "")), func(ctx context.Context) error {
+		return e.DB.CreateSandboxOn(ctx, *rec, first, timeline.Route{Top: first.ID, Below: b.Top, Layer: id}, held)
+	})
 	if err != nil {
 		return errors.Join(err, e.Layers.Remove(context.WithoutCancel(ctx), id))
 	}

@@ -238,10 +238,10 @@ func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *imag
 		return nil, nil, err
 	}
 	e.untilGone(img, b)
-	told := e.tell(ctx, rec, startRecord(enforced))
+	told := e.Book.Begin(ctx, rec, startRecord(enforced))
 	e.watchPrograms(ctx, s, rec, b, told)
 	ids, err := e.adoptCommands(ctx, s, rec, b, img.Run)
-	if err = errors.Join(told.wait(), err); err != nil {
+	if err = errors.Join(told.Wait(), err); err != nil {
 		return nil, nil, errors.Join(err, e.stopBox(ctx, s, 0))
 	}
 	ev := events.About(rec, wire.EventResumed)
@@ -269,7 +269,7 @@ func (e *Engine) adoptCommands(
 		c := newCommand(rec.ID, x.ID, now, rec.Head)
 		c.req = wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
 		e.commands.replace(c)
-		tell = append(tell, e.execRecord(ctx, rec, c.req))
+		tell = append(tell, execRecord(ctx, e.cleaners, rec, c.req))
 		ids = append(ids, x.ID)
 		if x.ID == run && rec.Run != nil {
 			again := *rec.Run

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
@@ -169,7 +170,7 @@ func (e *Engine) openRun(
 		return c, session, err
 	}
 	x := withHead(*run.Exit, rec.Head, taken{})
-	if err := e.record(ctx, rec, e.exitRecords(ctx, rec, c, ending{}, x, taken{})...); err != nil {
+	if err := e.Book.Record(ctx, rec, e.exitRecords(ctx, rec, c, ending{}, x, taken{})...); err != nil {
 		return c, session, err
 	}
 	e.commands.settle(c)
@@ -313,8 +314,8 @@ func exitOf(c *command, end Ended, err error) wire.Exit {
 // log, when that is impossible.
 func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
 	c := s.run
-	e.tellDenials(ctx, s.entry)
-	tell := func(t taken) []testimony {
+	e.journals.Finish(ctx, s.ID)
+	tell := func(t taken) []audit.Statement {
 		return e.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.id, t), t)
 	}
 	n := note{cause: timeline.CauseAuto, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd})}
@@ -323,7 +324,7 @@ func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	}
 	t, err := e.capture(ctx, s, rec, n)
 	if err == nil && !t.told && !rec.Starting {
-		err = e.record(ctx, rec, tell(t)...)
+		err = e.Book.Record(ctx, rec, tell(t)...)
 		t.told = err == nil
 	}
 	if t.told && !rec.Starting {
@@ -346,18 +347,18 @@ func (e *Engine) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 func (e *Engine) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
 	x := exitOf(c, end, err)
 	code := x.Code
-	e.tellDenials(ctx, s.entry)
+	e.journals.Finish(ctx, s.ID)
 	t, cerr := e.capture(ctx, s, rec,
 		note{cause: timeline.CauseExec, message: labelOf(ctx, e.cleaners, rec, wire.ExecRequest{Cmd: c.run.Cmd}), exit: &code,
 			still: end.Alone && s.begun == 1 && !s.mapped,
-			with:  func(t taken) []testimony { return e.exitRecords(ctx, rec, c, end, withHead(x, t.id, t), t) }})
+			with:  func(t taken) []audit.Statement { return e.exitRecords(ctx, rec, c, end, withHead(x, t.id, t), t) }})
 	if cerr != nil {
 		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		e.Logger.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
 	}
 	x = withHead(x, rec.Head, t)
 	if !t.told {
-		e.note(ctx, rec, e.exitRecords(ctx, rec, c, end, x, t)...)
+		e.Book.Note(ctx, rec, e.exitRecords(ctx, rec, c, end, x, t)...)
 	}
 	e.commands.settle(c)
 	now := e.Now().UTC().Truncate(time.Microsecond)

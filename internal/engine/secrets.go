@@ -54,3 +54,12 @@ func changesOf(c audit.Cleaner, t taken) []format.Change {
 		return "changed"
 	})
 }
+
+// policiesOf returns the digests of the policies of a sandbox, each in force until the next.
+func (e *Engine) policiesOf(ctx context.Context, rec *meta.Sandbox) (digests []string, err error) {
+	all, err := e.Policies.Phases(ctx, rec)
+	for _, p := range all {
+		digests = append(digests, p.Digest)
+	}
+	return digests, err
+}

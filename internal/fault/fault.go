@@ -146,3 +146,11 @@ func HintOf(err error) string {
 
 // Is reports whether err is of kind k.
 func Is(err error, k Kind) bool { return err != nil && KindOf(err) == k }
+
+// HintNoSpace adds a hint to err if it is the error of a full disk and has none.
+func HintNoSpace(err error, format string, args ...any) {
+	var f *Error
+	if Is(err, NoSpace) && HintOf(err) == "" && errors.As(err, &f) {
+		f.Hint = fmt.Sprintf(format, args...)
+	}
+}

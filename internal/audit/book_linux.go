@@ -1,0 +1,189 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Statement is the body of a record, and who observed what it says.
+type Statement struct {
+	By   format.Observer
+	Body format.Body
+}
+
+// ByDaemon returns statements of the daemon.
+func ByDaemon(bodies ...format.Body) (all []Statement) {
+	for _, b := range bodies {
+		all = append(all, Statement{format.ByDaemon, b})
+	}
+	return all
+}
+
+// ByKeeper returns a statement of a keeper.
+func ByKeeper(b format.Body) Statement { return Statement{format.ByKeeper, b} }
+
+// Store is what a Book needs of the database.
+type Store interface {
+	// Sandbox finds the record of a sandbox by its name or id; fault.NotFound if there is none.
+	Sandbox(ctx context.Context, nameOrID string) (meta.Sandbox, error)
+	// HasSnapshot reports whether a snapshot is in the history of any sandbox.
+	HasSnapshot(ctx context.Context, id timeline.SnapshotID) (bool, error)
+	// Setting returns a setting, "" if it is not set; SetSetting sets it.
+	Setting(ctx context.Context, key string) (string, error)
+	SetSetting(ctx context.Context, key, value string) error
+	// BeginIntent stores what is about to be done, durably; Intents lists what has not ended.
+	BeginIntent(ctx context.Context, kind string, payload any) (int64, error)
+	EndIntent(ctx context.Context, id int64) error
+	Intents(ctx context.Context) ([]meta.Intent, error)
+}
+
+// Commands are the commands whose ends are not recorded yet. A Book notes them for the next daemon,
+// and tells the next daemon's which they are.
+type Commands interface {
+	// Open returns them.
+	Open() []OpenCommand
+	// Found adds one that an earlier daemon began.
+	Found(OpenCommand)
+	// Hear follows the records that an earlier daemon left, in their order.
+	Hear(*format.Record)
+	// Settle removes one whose end has been recorded.
+	Settle(OpenCommand)
+}
+
+// BookConfig is what a Book is made of. All fields are required.
+type BookConfig struct {
+	// Ledger stores the records. The caller closes it after the last call of the Book.
+	Ledger   *ledger.Ledger
+	Store    Store
+	Cleaners *Cleaners
+	Commands Commands
+	// Policies returns the digests of the policies of a sandbox, each in force until the next: the
+	// first is in force now.
+	Policies func(context.Context, *meta.Sandbox) ([]string, error)
+	// NeverApplied reports whether it is certain that what an apply record says did not happen.
+	NeverApplied func(context.Context, *meta.Sandbox, *format.Apply) bool
+	Home         string // for messages
+	Now          func() time.Time
+	Logger       *slog.Logger
+}
+
+// Book writes the ledger. What is done with sandboxes is recorded before it is done (Do), or, where it
+// makes room on the disk, as soon as it is done (Free); what cannot be recorded is refused. What has
+// happened already is appended (Append, Note, Begin). After a crash, Reconcile compares the records
+// with what came about. All methods are safe for concurrent use.
+type Book struct {
+	BookConfig
+
+	doing  atomic.Int64 // how many calls of Do are under way
+	agreed atomic.Int64 // see settingAgreed
+
+	mu   sync.Mutex     // taken last: nothing is locked or read while it is held
+	late []ledger.Draft // guarded by mu: records that could not be written yet
+}
+
+// NewBook returns a Book.
+func NewBook(c BookConfig) *Book { return &Book{BookConfig: c} }
+
+// Drafts makes records of a sandbox as it is now.
+func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) []ledger.Draft {
+	digest := rec.Policy
+	if len(rec.Timed) > 0 {
+		if now, err := b.Policies(ctx, rec); err == nil {
+			digest = now[0]
+		}
+	}
+	out := make([]ledger.Draft, len(all))
+	for i, s := range all {
+		out[i] = ledger.Draft{Sandbox: format.Sandbox(rec.ID), Name: rec.Name, Observer: s.By, Policy: digest,
+			Tier: rec.Tier, Body: s.Body}
+	}
+	return out
+}
+
+// Append writes records, after those that could not be written earlier. They are on the disk when it
+// returns without an error.
+func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Record, error) {
+	if len(drafts) == 0 {
+		return nil, nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	late := b.takeLate()
+	got, err := b.Ledger.Append(ctx, slices.Concat(late, drafts)...)
+	if fault.Is(err, fault.NotFound) && len(late) > 0 { // a ledger was removed since, and late records were for it
+		for i := range late {
+			if _, lerr := b.Ledger.Append(ctx, late[i]); lerr != nil && !fault.Is(lerr, fault.NotFound) {
+				b.keepLate(late[i : i+1])
+			}
+		}
+		late = nil
+		got, err = b.Ledger.Append(ctx, drafts...)
+	}
+	if err != nil {
+		b.keepLate(late)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", b.Home)
+		return nil, fault.Wrap(err, "record what is done with sandbox %s", drafts[0].Name)
+	}
+	return got[len(late):], nil
+}
+
+// Record is Append of what is said of one sandbox.
+func (b *Book) Record(ctx context.Context, rec *meta.Sandbox, all ...Statement) error {
+	_, err := b.Append(ctx, b.Drafts(ctx, rec, all...)...)
+	return err
+}
+
+// Note is Record for what has happened and can no longer be refused: what cannot be written now is
+// written with the next records.
+func (b *Book) Note(ctx context.Context, rec *meta.Sandbox, all ...Statement) {
+	b.NoteDrafts(ctx, b.Drafts(ctx, rec, all...)...)
+}
+
+// NoteDrafts is Note of drafts.
+func (b *Book) NoteDrafts(ctx context.Context, drafts ...ledger.Draft) {
+	if _, err := b.Append(ctx, drafts...); err != nil {
+		b.Logger.Error("not in the ledger yet", "sandbox", drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
+		if !fault.Is(err, fault.NotFound) { // the ledger was removed
+			b.keepLate(drafts)
+		}
+	}
+}
+
+func (b *Book) takeLate() []ledger.Draft {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	late := b.late
+	b.late = nil
+	return late
+}
+
+// keepLate keeps records for later. Of too many, the newest are counted.
+func (b *Book) keepLate(drafts []ledger.Draft) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late = append(b.late, drafts...)
+	over := len(b.late) - limit.RecordsUnsaid
+	if over <= 0 {
+		return
+	}
+	b.late = b.late[:limit.RecordsUnsaid]
+	if lost, ok := b.late[limit.RecordsUnsaid-1].Body.(*format.Lost); ok {
+		lost.Count += int64(over)
+		return
+	}
+	b.late[limit.RecordsUnsaid-1] = ledger.Draft{Sandbox: format.Host, Name: string(format.Host),
+		Observer: format.ByDaemon,
+		Body:     &format.Lost{Count: int64(over) + 1, Reason: "the ledger could not be written"}}
+}

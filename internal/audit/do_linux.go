@@ -1,0 +1,93 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// Do records what is about to be done, and calls do to do it. If do returns an error, which Do
+// returns as it is, another record says that it did not come about. do is not called if it cannot
+// be recorded. If the daemon is killed meanwhile, the next one's Reconcile finds out.
+func (b *Book) Do(ctx context.Context, drafts []ledger.Draft, do func(context.Context) error) error {
+	b.doing.Add(1)
+	defer b.doing.Add(-1)
+	got, err := b.Append(ctx, drafts...)
+	if err != nil {
+		return err
+	}
+	err = do(ctx)
+	if err != nil {
+		b.undo(ctx, drafts, got, err)
+	}
+	return err
+}
+
+// undo records that what records say did not come about.
+func (b *Book) undo(ctx context.Context, drafts []ledger.Draft, got []format.Record, cause error) {
+	c := b.Cleaners.Formats()
+	if rec, err := b.Store.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
+		c = b.Cleaners.For(ctx, &rec)
+	}
+	reason := c.RecordText(cause.Error())
+	out := slices.Clone(drafts)
+	for i := range out {
+		out[i].Observer, out[i].Body = format.ByDaemon, &format.Undone{Seq: got[i].Seq, Reason: reason}
+	}
+	b.NoteDrafts(ctx, out...)
+}
+
+// Pending is records that are being written while something else is done.
+type Pending struct {
+	book   *Book
+	drafts []ledger.Draft
+	got    []format.Record
+	err    error
+	done   chan struct{} // closed when got and err are final
+}
+
+// Begin begins to write records. The caller calls Wait before it acknowledges what they say.
+func (b *Book) Begin(ctx context.Context, rec *meta.Sandbox, all ...Statement) *Pending {
+	p := &Pending{book: b, drafts: b.Drafts(ctx, rec, all...), done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.got, p.err = b.Append(ctx, p.drafts...)
+	}()
+	return p
+}
+
+// Wait waits until the records are on the disk, or cannot be written. It may be called again.
+func (p *Pending) Wait() error {
+	<-p.done
+	return p.err
+}
+
+// Find returns the number of the first record that is like that, or will have been; 0 if none is
+// written. It waits as Wait does.
+func (p *Pending) Find(like func(format.Body) bool) (seq int64, ok bool) {
+	i := slices.IndexFunc(p.drafts, func(d ledger.Draft) bool { return like(d.Body) })
+	if i < 0 {
+		return 0, false
+	}
+	if p.Wait() != nil {
+		return 0, true
+	}
+	return p.got[i].Seq, true
+}
+
+// Undo records that what some of the records say did not come about.
+func (p *Pending) Undo(ctx context.Context, cause error, which func(format.Body) bool) {
+	if p.Wait() != nil {
+		return
+	}
+	for i, d := range p.drafts {
+		if which(d.Body) {
+			p.book.undo(ctx, p.drafts[i:i+1], p.got[i:i+1], cause)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// intentTell is the kind of the intent that is stored before a Removal, and ended after its records.
+const intentTell = "tell"
+
+// Removal is what is taken away to make room, and recorded afterwards.
+type Removal struct {
+	Sandbox   timeline.SandboxID    `json:"sandbox"` // or format.Host
+	Name      string                `json:"name"`
+	Policy    string                `json:"policy,omitempty"`
+	Tier      string                `json:"tier,omitempty"`
+	Removed   bool                  `json:"removed,omitempty"` // the sandbox is taken away
+	Snapshots []timeline.SnapshotID `json:"snapshots,omitempty"`
+	Reason    string                `json:"reason,omitempty"` // of Snapshots
+}
+
+// RemovalOf returns the Removal of a sandbox, from which nothing is taken away yet.
+func (b *Book) RemovalOf(ctx context.Context, rec *meta.Sandbox) Removal {
+	d := b.Drafts(ctx, rec, Statement{})[0]
+	return Removal{Sandbox: rec.ID, Name: rec.Name, Policy: d.Policy, Tier: d.Tier}
+}
+
+// Dropped returns the statements that snapshots are gone.
+func Dropped(reason string, gone []timeline.SnapshotID) (all []Statement) {
+	for part := range slices.Chunk(gone, limit.RecordIDs) {
+		d := &format.Drop{Reason: reason}
+		for _, id := range part {
+			d.Snapshots = append(d.Snapshots, string(id))
+		}
+		all = append(all, ByDaemon(d)...)
+	}
+	return all
+}
+
+func (r Removal) drafts() (out []ledger.Draft) {
+	all := Dropped(r.Reason, r.Snapshots)
+	if r.Removed {
+		all = append(all, ByDaemon(&format.Delete{Sandbox: string(r.Sandbox)})...)
+	}
+	for _, s := range all {
+		out = append(out, ledger.Draft{Sandbox: format.Sandbox(r.Sandbox), Name: r.Name, Observer: s.By,
+			Policy: r.Policy, Tier: r.Tier, Body: s.Body})
+	}
+	return out
+}
+
+// Free makes room on the disk: it is Do in the other order, so that a full disk, on which nothing can
+// be recorded, does not refuse it. It calls free, and writes the records before it returns. That
+// they are to be written is stored before, so that a crash in between loses none.
+func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) error) error {
+	if !r.Removed && len(r.Snapshots) == 0 {
+		return free(ctx)
+	}
+	intent, err := b.Store.BeginIntent(ctx, intentTell, r)
+	if err != nil {
+		return err
+	}
+	err = free(ctx)
+	ctx = context.WithoutCancel(ctx)
+	if err == nil {
+		if _, err = b.Append(ctx, r.drafts()...); err != nil {
+			return &Unrecorded{fault.Wrap(err, "it is done, and will be in the ledger when there is room again")}
+		}
+	}
+	if eerr := b.Store.EndIntent(ctx, intent); eerr != nil {
+		b.Logger.Warn("what was recorded may be recorded again", "sandbox", r.Name, "err", eerr)
+	}
+	return err
+}
+
+// Unrecorded is the error of Free if room was made and the ledger could not be written. The next
+// daemon's Reconcile writes it.
+type Unrecorded struct{ error }
+
+// Unwrap returns why the ledger could not be written.
+func (u *Unrecorded) Unwrap() error { return u.error }
+
+// freed records what was taken away before a crash and is not recorded.
+func (b *Book) freed(ctx context.Context) error {
+	all, err := b.Store.Intents(ctx)
+	if err != nil {
+		return err
+	}
+	for _, in := range all {
+		if in.Kind != intentTell {
+			continue
+		}
+		var r Removal
+		if err := in.Decode(&r); err != nil {
+			return err
+		}
+		if err := b.came(ctx, &r); err != nil {
+			return err
+		}
+		if _, err := b.Append(ctx, r.drafts()...); err != nil {
+			return err
+		}
+		if err := b.Store.EndIntent(ctx, in.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// came leaves in a Removal what was really taken away.
+func (b *Book) came(ctx context.Context, r *Removal) error {
+	if r.Removed {
+		_, err := b.Store.Sandbox(ctx, string(r.Sandbox))
+		if r.Removed = fault.Is(err, fault.NotFound); err != nil && !r.Removed {
+			return err
+		}
+	}
+	var err error
+	r.Snapshots, err = b.Gone(ctx, r.Snapshots)
+	return err
+}
+
+// Gone returns those of some snapshots that are in no history.
+func (b *Book) Gone(ctx context.Context, all []timeline.SnapshotID) (gone []timeline.SnapshotID, err error) {
+	for _, id := range all {
+		there, err := b.Store.HasSnapshot(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			gone = append(gone, id)
+		}
+	}
+	return gone, nil
+}

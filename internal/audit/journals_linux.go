@@ -1,0 +1,338 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// What gate and keeper write in a sandbox's journal becomes records. How far that has come
+// is in a file beside it, which is written before the records are: it says how far
+// they will have come, and which record was the last before. So a daemon that reads it after a
+// crash finds in the ledger whether they are there, and none is recorded twice or left out.
+
+const (
+	// journalRest is how long events are collected for, of which many come at a time.
+	journalRest = 50 * time.Millisecond
+	// journalLook is how often a journal is looked at that hardly ever grows.
+	journalLook = 2 * time.Second
+)
+
+// cursors is what the file holds.
+type cursors struct {
+	Done cursor `json:"done"` // position up to which events are recorded
+	Next cursor `json:"next"` // the position if the ledger has evidence after Seq
+	Seq  int64  `json:"seq"`
+}
+
+// cursor is a position in a journal, and the losses before it that are not recorded yet.
+type cursor struct {
+	journal.Cursor
+	Owed []format.Lost `json:"owed,omitempty"`
+}
+
+// JournalsConfig is what Journals are made of. All fields are required.
+type JournalsConfig struct {
+	Book    *Book
+	Budgets *Budgets
+	// Place returns where the journal of a sandbox is, and Cursor the path of the file that says how
+	// far it has become records.
+	Place  func(timeline.SandboxID) journal.Place
+	Cursor func(timeline.SandboxID) string
+	FS     vfs.FS // which Cursor is written through
+	// Recorded is called with what was recorded of a sandbox. It may be called under a lock, and
+	// calls no method of Journals.
+	Recorded func(timeline.SandboxID, []ledger.Draft)
+}
+
+// Journals records what is in the journals of sandboxes. All methods are safe for concurrent use.
+type Journals struct {
+	JournalsConfig
+
+	mu  sync.Mutex // taken last: nothing is locked or read while it is held
+	all map[timeline.SandboxID]*reading
+}
+
+// reading is how far the journal of one sandbox has become records.
+type reading struct {
+	mu   sync.Mutex // held while events become records; the ledger and budgets are used meanwhile
+	at   *cursor    // guarded by mu; nil: not known
+	lost time.Time  // guarded by mu: time of the last lost record
+}
+
+// NewJournals returns Journals.
+func NewJournals(c JournalsConfig) *Journals {
+	return &Journals{JournalsConfig: c, all: map[timeline.SandboxID]*reading{}}
+}
+
+func (j *Journals) of(id timeline.SandboxID) *reading {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.all[id]
+	if r == nil {
+		r = &reading{}
+		j.all[id] = r
+	}
+	return r
+}
+
+// Forget drops what is remembered of a sandbox that was removed.
+func (j *Journals) Forget(id timeline.SandboxID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.all, id)
+}
+
+// Hold keeps the journal of a sandbox from being read until release is called.
+func (j *Journals) Hold(id timeline.SandboxID) (release func()) {
+	r := j.of(id)
+	r.mu.Lock()
+	return r.mu.Unlock
+}
+
+// Watch records what the journal of a sandbox gets until gone is closed, which its box does as it
+// ends, or ctx ends. What a busy journal gets, that of a gate or with decoys, it records at once. Any
+// other has only refused calls, of which the end of a command tells: it is looked at now and then,
+// since the kernel lets few directories be watched.
+func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan struct{}, busy bool) {
+	if !busy {
+		j.look(ctx, id, gone)
+		return
+	}
+	alive, cancel := context.WithCancel(ctx)
+	defer cancel()
+	more := make(chan struct{}, 1)
+	var following errgroup.Group
+	following.Go(func() error {
+		err := journal.Follow(alive, j.Place(id), journal.Query{Last: -1}, func(wire.NetEvent) error {
+			select {
+			case more <- struct{}{}:
+			default:
+			}
+			return nil
+		})
+		if err != nil && alive.Err() == nil {
+			j.Book.Logger.Error("the network is recorded when the box has ended", "sandbox", id, "err", err)
+		}
+		return nil
+	})
+	defer func() { _ = following.Wait() }() // it logs its error
+	defer cancel()
+	for {
+		j.CatchUp(ctx, id)
+		select {
+		case <-ctx.Done():
+			return
+		case <-gone:
+			j.Finish(ctx, id)
+			return
+		case <-more:
+		case <-j.owing(id):
+		}
+		select {
+		case <-ctx.Done():
+		case <-gone:
+		case <-time.After(journalRest):
+		}
+	}
+}
+
+// look is Watch of a journal that is not busy.
+func (j *Journals) look(ctx context.Context, id timeline.SandboxID, gone <-chan struct{}) {
+	tick := time.NewTicker(journalLook)
+	defer tick.Stop()
+	var seen os.FileInfo
+	look := func(read func(context.Context, timeline.SandboxID)) {
+		now := journal.Newest(j.Place(id).Dir)
+		if now == nil || seen != nil && os.SameFile(seen, now) && seen.Size() == now.Size() && j.owing(id) == nil {
+			return
+		}
+		read(ctx, id)
+		seen = now
+	}
+	for {
+		look(j.CatchUp)
+		select {
+		case <-ctx.Done():
+			return
+		case <-gone:
+			look(j.Finish)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// owing fires when a lost record is due; nil if none is.
+func (j *Journals) owing(id timeline.SandboxID) <-chan time.Time {
+	r := j.of(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at == nil || len(r.at.Owed) == 0 {
+		return nil
+	}
+	return time.After(limit.LostInterval)
+}
+
+// Has reports whether anything was ever written in the journal of a sandbox.
+func (j *Journals) Has(id timeline.SandboxID) bool { return journal.Newest(j.Place(id).Dir) != nil }
+
+// Finish is CatchUp if nothing follows soon: losses are recorded now.
+func (j *Journals) Finish(ctx context.Context, id timeline.SandboxID) {
+	if !j.Has(id) {
+		return
+	}
+	r := j.of(id)
+	r.mu.Lock()
+	r.lost = time.Time{}
+	r.mu.Unlock()
+	j.CatchUp(ctx, id)
+}
+
+// CatchUp records what the journal of a sandbox has and is not recorded yet. It logs an error: what
+// is not recorded now will be.
+func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
+	r := j.of(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ctx.Err() == nil {
+		more, err := j.some(ctx, id, r)
+		if err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil { // it was removed
+			j.Book.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)
+		}
+		if err != nil || !more {
+			return
+		}
+	}
+}
+
+// some records some of the events; more reports whether there may be others. r.mu is held.
+func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) (more bool, err error) {
+	rec, err := j.Book.Store.Sandbox(ctx, string(id))
+	if err != nil {
+		return false, err
+	}
+	if r.at == nil {
+		if r.at, err = j.read(ctx, id); err != nil {
+			return false, err
+		}
+	}
+	evs, next, missing, err := journal.From(j.Place(id), r.at.Cursor)
+	more = next != r.at.Cursor
+	if err != nil || !more && len(r.at.Owed) == 0 {
+		return false, err
+	}
+	left, err := j.Budgets.Of(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	drafts, over := left.AdmitDrafts(j.Book.Now(), j.drafts(ctx, &rec, evs))
+	if missing {
+		over = AddLost(over, LostEvidence())
+	}
+	after := cursor{next, AddLost(slices.Clone(r.at.Owed), over...)}
+	now := j.Book.Now()
+	says := len(after.Owed) > 0 && now.Sub(r.lost).Abs() >= limit.LostInterval
+	if says {
+		drafts, after.Owed = append(drafts, j.losses(ctx, &rec, after.Owed)...), nil
+	}
+	if len(drafts) > 0 {
+		last, err := j.Book.Ledger.Last(ctx, format.Sandbox(id))
+		if err != nil {
+			return false, err
+		}
+		if err := j.write(id, cursors{Done: *r.at, Next: after, Seq: last}); err != nil {
+			return false, err
+		}
+		// All or none, so that one that is there stands for all.
+		if _, err := j.Book.Append(ctx, drafts...); err != nil {
+			r.at = nil // it may be there
+			return false, err
+		}
+		j.Recorded(id, drafts)
+	}
+	if r.at = &after; says {
+		r.lost = now
+	}
+	return more, nil
+}
+
+// read finds how far the journal of a sandbox is recorded.
+func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, error) {
+	var c cursors
+	text, err := os.ReadFile(j.Cursor(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return &c.Done, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "read how much of the network is recorded")
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fault.New(fault.Corrupt, "%s is damaged", j.Cursor(id)).Because(err)
+	}
+	if _, err := j.Book.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
+		return nil, err
+	}
+	for r, err := range j.Book.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{From: c.Seq + 1}) {
+		if err != nil {
+			return nil, err
+		}
+		if IsEvidence(r) {
+			return &c.Next, nil
+		}
+	}
+	return &c.Done, nil
+}
+
+// write keeps how far the journal is recorded, durably.
+func (j *Journals) write(id timeline.SandboxID, c cursors) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return fault.Wrap(vfs.WriteFile(j.FS, j.Cursor(id), text), "note how much of the network is recorded")
+}
+
+// drafts makes records of events.
+func (j *Journals) drafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
+	var all []Statement
+	var policies []string
+	for _, e := range EvidenceOf(evs, j.Book.Cleaners.For(ctx, rec).RecordText) {
+		all, policies = append(all, Statement{e.By, e.Body}), append(policies, e.Policy)
+	}
+	out := j.Book.Drafts(ctx, rec, all...)
+	for i, p := range policies {
+		if p != "" {
+			out[i].Policy = p
+		}
+	}
+	return out
+}
+
+// losses returns the records of losses.
+func (j *Journals) losses(ctx context.Context, rec *meta.Sandbox, owed []format.Lost) []ledger.Draft {
+	var all []Statement
+	for i := range owed {
+		all = append(all, ByDaemon(&owed[i])...)
+	}
+	return j.Book.Drafts(ctx, rec, all...)
+}

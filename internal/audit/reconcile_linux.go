@@ -1,0 +1,285 @@
+//go:build linux
+
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// A crash can come between a record and what it says, and a power loss can take back what
+// the database had and not the ledger, which is flushed with every record. So a Book
+// compares the two when a daemon starts, from the place of the log up to which they are known
+// to agree. That place is a setting of the database: were transactions of before it lost,
+// it would be lost with them.
+
+// settingAgreed is the setting with the number of records up to which every one was
+// compared with what came about, and the commands that were open then.
+const settingAgreed = "ledger_agreed"
+
+// OpenCommand is a command that has begun and whose end is not recorded.
+type OpenCommand struct {
+	ID      string              `json:"id"`
+	Sandbox timeline.SandboxID  `json:"sandbox"`
+	Seq     int64               `json:"seq,omitempty"` // of the record of its beginning; 0: not known
+	At      time.Time           `json:"at"`
+	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD then; "": not known
+}
+
+// Agree notes that all records so far say what came about, unless something is being done.
+func (b *Book) Agree(ctx context.Context) error {
+	size, err := b.Ledger.Size(ctx)
+	if err != nil || b.doing.Load() != 0 || size == b.agreed.Load() {
+		return err
+	}
+	open, err := json.Marshal(b.Commands.Open()) // after the size: what begins since is read again
+	if err != nil {
+		return err
+	}
+	if err := b.Store.SetSetting(ctx, settingAgreed, strconv.FormatInt(size, 10)+" "+string(open)); err != nil {
+		return err
+	}
+	b.agreed.Store(size)
+	return nil
+}
+
+// Reconcile records what of the ledger did not come about, and what did and was not recorded. The
+// caller calls it once, before all other calls.
+func (b *Book) Reconcile(ctx context.Context) error {
+	if err := b.freed(ctx); err != nil {
+		return err
+	}
+	text, err := b.Store.Setting(ctx, settingAgreed)
+	if err != nil {
+		return err
+	}
+	from := b.readAgreed(text)
+	size, err := b.Ledger.Size(ctx)
+	if err != nil {
+		return err
+	}
+	if from != size {
+		if err := b.reconcileFrom(ctx, from); err != nil {
+			return err
+		}
+	}
+	if err := b.endGone(ctx); err != nil {
+		return err
+	}
+	return b.Agree(ctx)
+}
+
+// readAgreed reads the setting: up to where all is compared, and which commands were open
+// there. One that is damaged is as good as none.
+func (b *Book) readAgreed(text string) (from int64) {
+	size, open, _ := strings.Cut(text, " ")
+	from, err := strconv.ParseInt(size, 10, 64)
+	var all []OpenCommand
+	if err != nil || open != "" && json.Unmarshal([]byte(open), &all) != nil {
+		return 0
+	}
+	for _, c := range all {
+		b.Commands.Found(c)
+	}
+	return from
+}
+
+func (b *Book) reconcileFrom(ctx context.Context, from int64) error {
+	var one *tale
+	var out []ledger.Draft
+	end := func() error {
+		if one == nil {
+			return nil
+		}
+		more, err := b.untrue(ctx, one)
+		out = append(out, more...)
+		return err
+	}
+	for r, err := range b.Ledger.After(ctx, from) {
+		if err != nil {
+			return err
+		}
+		if one == nil || one.last.Sandbox != r.Sandbox {
+			if err := end(); err != nil {
+				return err
+			}
+			one = &tale{}
+		}
+		one.hear(r)
+		b.Commands.Hear(r)
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	_, err := b.Append(ctx, out...)
+	return err
+}
+
+// endGone records the ends of the commands of sandboxes that are not there any more: their
+// removal was cut off before that.
+func (b *Book) endGone(ctx context.Context) error {
+	for _, c := range b.Commands.Open() {
+		_, err := b.Store.Sandbox(ctx, string(c.Sandbox))
+		if !fault.Is(err, fault.NotFound) {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		for r, err := range b.Ledger.Read(ctx, format.Sandbox(c.Sandbox), ledger.Filter{From: max(1, c.Seq), Limit: 1}) {
+			if err != nil {
+				return err
+			}
+			b.NoteDrafts(ctx, ledger.Draft{
+				Sandbox: r.Sandbox, Name: r.Name, Observer: format.ByDaemon, Policy: r.Policy, Tier: r.Tier,
+				Body: &format.Exit{
+					Exec: c.ID, Code: 128 + 9, Signal: "KILL", Reason: RemovedMeanwhile, Before: string(c.Before),
+					DurationNanos: max(0, b.Now().Sub(c.At).Nanoseconds()),
+				},
+			})
+		}
+		b.Commands.Settle(c)
+	}
+	return nil
+}
+
+// RemovedMeanwhile is the reason of the exit of a command whose sandbox was removed.
+const RemovedMeanwhile = "the sandbox was removed while the command ran"
+
+// tale is what the newest records of a sandbox tell of its state, but for those that are
+// told to be undone.
+type tale struct {
+	last      *format.Record // whatever it is
+	created   *format.Record
+	deleted   bool
+	gone      map[string]bool // snapshots that were dropped
+	forks     []*format.Record
+	snapshots []*format.Record
+	moved     *format.Record // the newest that moved HEAD: of a snapshot, or a rollback
+	policy    *format.Record
+	applied   []*format.Record
+}
+
+func (t *tale) hear(r *format.Record) {
+	t.last = r
+	switch said := r.Body.(type) {
+	case *format.Create:
+		t.created, t.moved = r, r
+	case *format.Delete:
+		t.deleted = true
+	case *format.Drop:
+		if t.gone == nil {
+			t.gone = map[string]bool{}
+		}
+		for _, id := range said.Snapshots {
+			t.gone[id] = true
+		}
+	case *format.Fork:
+		t.forks = append(t.forks, r)
+	case *format.Snapshot:
+		t.snapshots, t.moved = append(t.snapshots, r), r
+	case *format.Rollback:
+		t.moved = r
+	case *format.Policy:
+		t.policy = r
+	case *format.Apply:
+		t.applied = append(t.applied, r)
+	case *format.Undone:
+		is := func(o *format.Record) bool { return o.Seq == said.Seq }
+		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is),
+			slices.DeleteFunc(t.applied, is)
+		for _, one := range []**format.Record{&t.created, &t.moved, &t.policy} {
+			if *one != nil && is(*one) {
+				*one = nil
+			}
+		}
+	}
+}
+
+// untrue gives records of what a tale tells and is not so.
+func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err error) {
+	if t.deleted || t.last.Sandbox == format.Host {
+		return nil, nil
+	}
+	no := func(r *format.Record, why string) {
+		out = append(out,
+			ledger.Draft{Sandbox: t.last.Sandbox, Name: t.last.Name, Observer: format.ByDaemon, Policy: t.last.Policy,
+				Tier: t.last.Tier, Body: &format.Undone{Seq: r.Seq, Reason: why}})
+	}
+	rec, err := b.Store.Sandbox(ctx, string(t.last.Sandbox))
+	if fault.Is(err, fault.NotFound) {
+		if t.created != nil {
+			no(t.created, "the sandbox is not there after a crash")
+		}
+		return out, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range t.forks {
+		child := r.Body.(*format.Fork).Child
+		there, err := b.wasMade(ctx, child)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			no(r, "the fork is not there after a crash")
+		}
+	}
+	for _, r := range t.snapshots {
+		id := r.Body.(*format.Snapshot).Snapshot
+		if t.gone[id] {
+			continue
+		}
+		there, err := b.Store.HasSnapshot(ctx, timeline.SnapshotID(id))
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			no(r, "the snapshot is not there after a crash")
+		}
+	}
+	if r := t.moved; r != nil {
+		if to, ok := r.Body.(*format.Rollback); ok && to.To != string(rec.Head) {
+			no(r, "HEAD was elsewhere after a crash")
+		}
+	}
+	for _, r := range t.applied {
+		if b.NeverApplied(ctx, &rec, r.Body.(*format.Apply)) {
+			no(r, "the branch was never there, after a crash")
+		}
+	}
+	if r := t.policy; r != nil {
+		all, err := b.Policies(ctx, &rec)
+		if err != nil {
+			return nil, err
+		}
+		p := r.Body.(*format.Policy)
+		if p.Until == "" && !slices.Contains(all, p.After) {
+			no(r, "the policy is not in force after a crash")
+		}
+	}
+	return out, nil
+}
+
+// wasMade reports whether there is, or was, a sandbox.
+func (b *Book) wasMade(ctx context.Context, id string) (bool, error) {
+	_, err := b.Store.Sandbox(ctx, id)
+	if !fault.Is(err, fault.NotFound) {
+		return err == nil, err
+	}
+	for r, err := range b.Ledger.Read(ctx, format.Sandbox(id),
+		ledger.Filter{Kinds: []format.Kind{format.KindDelete}, Limit: 1}) {
+		return r != nil, err
+	}
+	return false, nil
+}
