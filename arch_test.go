@@ -38,7 +38,7 @@ var packages = map[string][]string{
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs",
-		"internal/engine", "internal/events", "internal/fault", "internal/httpapi",
+		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/httpapi",
 		"internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
@@ -61,8 +61,8 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/decoy",
-		"internal/dirfd", "internal/events", "internal/fault", "internal/images", "internal/journal",
+		"client/wire", "internal/audit", "internal/bases", "internal/boxfs",
+		"internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/images", "internal/journal",
 		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
@@ -158,11 +158,17 @@ var packages = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
-	"internal/events":    {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/images": {
 		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
 		"internal/timeline",
 	},
+	"internal/egress": {
+		"client/wire", "internal/audit", "internal/decoy", "internal/events", "internal/fault",
+		"internal/journal", "internal/label", "internal/ledger", "internal/ledger/format",
+		"internal/meta", "internal/policies", "internal/policy", "internal/rootfs", "internal/rootspec",
+		"internal/sandbox", "internal/timeline", "internal/vfs",
+	},
+	"internal/events": {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -48,6 +49,7 @@ type whole struct {
 	*events.Bus        // the engine's
 	*policies.Policies // the engine's
 	*upkeep.Upkeep     // the engine's
+	*egress.Control    // the engine's
 	db                 *meta.DB
 	layers             *layer.Store
 	images             *memory.Store
@@ -139,7 +141,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	undone.Release()
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
-		db: db, layers: layers, images: images, ledger: book,
+		Control: e.Egress,
+		db:      db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

@@ -18,7 +18,7 @@ func (e *Engine) fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	decoys, err := e.decoyPlaces(ctx, rec)
+	decoys, err := e.Egress.DecoyPlaces(ctx, rec)
 	return append(a.Fixed(), decoys...), err
 }
 
@@ -30,7 +30,7 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 	if err != nil {
 		return err
 	}
-	decoys, err := e.decoyPlaces(ctx, rec)
+	decoys, err := e.Egress.DecoyPlaces(ctx, rec)
 	if err != nil || allowed.IsZero() && len(decoys) == 0 {
 		return err
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/bases"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/images"
@@ -98,7 +99,7 @@ type BoxConfig struct {
 type Phase = policies.Phase
 
 // DecoyToken is a token, and the path inside of the decoy that it is from.
-type DecoyToken struct{ Path, Text string }
+type DecoyToken = egress.DecoyToken
 
 // Boxes starts and finds boxes; see package box.
 type Boxes interface {
@@ -325,6 +326,8 @@ type Engine struct {
 	Images *images.Images
 	// Bases finds and makes what sandboxes begin on. It is not changed after Open.
 	Bases *bases.Bases
+	// Egress controls what goes between sandboxes and the network. It is not changed after Open.
+	Egress *egress.Control
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -432,6 +435,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
+	e.Egress = newEgress(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

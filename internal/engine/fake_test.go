@@ -26,6 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -512,6 +513,7 @@ type home struct {
 	*events.Bus        // of the engine
 	*policies.Policies // of the engine
 	*upkeep.Upkeep     // of the engine
+	*egress.Control    // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -595,6 +597,7 @@ func (h *home) tryOpen() (err error) {
 	}
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
+	h.Control = e.Egress
 	return nil
 }
 
@@ -609,6 +612,7 @@ func (h *home) close() {
 		h.t.Error(err)
 	}
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = nil, nil, nil, nil, nil
+	h.Control = nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

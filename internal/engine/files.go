@@ -65,7 +65,7 @@ func (e *Engine) OpenFiles(ctx context.Context, name string) (*Files, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open the files of sandbox %s", rec.Name)
 	}
-	decoys, err := e.decoyPlaces(ctx, &rec)
+	decoys, err := e.Egress.DecoyPlaces(ctx, &rec)
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Close())
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"net"
 	"sync"
 	"time"
 
@@ -52,25 +51,6 @@ func (e *Engine) used(id timeline.SandboxID) (now bool, last time.Time) {
 	defer e.mu.Unlock()
 	u := e.uses[id]
 	return u.now > 0, u.last
-}
-
-// usedConn is a connection into a sandbox that is in use until it is closed.
-type usedConn struct {
-	net.Conn
-	done func()
-}
-
-func (c usedConn) Close() error {
-	c.done()
-	return c.Conn.Close()
-}
-
-// CloseWrite ends what is sent.
-func (c usedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return c.Close()
 }
 
 // idleLook is what was seen of a sandbox's processes.

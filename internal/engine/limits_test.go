@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
@@ -259,7 +260,7 @@ func TestRulesAreTakenBack(t *testing.T) {
 		{wire.AllowRequest{RemoveAllow: []string{"one.example", "one.example"}}, fault.NotFound},
 		{wire.AllowRequest{RemoveAllow: []string{"one.example"}, Allow: []string{"two.example"}}, fault.Invalid},
 		{wire.AllowRequest{RemoveAllow: []string{"one.example"}, ForMS: 1}, fault.Invalid},
-		{wire.AllowRequest{RemoveAllow: make([]string, maxTimed+1)}, fault.Invalid},
+		{wire.AllowRequest{RemoveAllow: make([]string, egress.MaxTimed+1)}, fault.Invalid},
 	} {
 		if _, err := h.Allow(ctx, "a", c.req); !fault.Is(err, c.kind) || fault.HintOf(err) == "" {
 			t.Errorf("%+v: %v", c.req, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/images"
@@ -212,7 +213,7 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	if err := e.tellEnded(ctx, rec); err != nil {
+	if err := e.Egress.TellEnded(ctx, s.Held, rec); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	access, err := e.Policies.Access(ctx, rec)
@@ -220,7 +221,7 @@ func (e *Engine) startBox(
 		return nil, enforced, err
 	}
 	var tokens []DecoyToken
-	if access.Decoys, tokens, err = e.decoys(rec, mask.Decoys); err != nil {
+	if access.Decoys, tokens, err = e.Egress.Decoys(s.Held, rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	phases, journal, err := e.confine(ctx, rec)
@@ -231,7 +232,7 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	stops, err := e.stopsWhenTouched(ctx, rec)
+	stops, err := e.Egress.StopsWhenTouched(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -240,7 +241,7 @@ func (e *Engine) startBox(
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	dirs, shared := e.beginIn(rec, spec)
-	began, asks := e.Now(), asks(phases)
+	began, asks := e.Now(), egress.Asks(phases)
 	var b Box
 	config := BoxConfig{
 		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
@@ -268,12 +269,12 @@ func (e *Engine) startBox(
 	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
 	e.idleChanged()
-	e.watchPorts(s.ID, b)
+	e.Egress.WatchPorts(s.ID, b)
 	if asks {
-		e.watchQuestions(s.ID, b, began)
+		e.Egress.WatchQuestions(s.ID, b, began)
 	}
 	if len(tokens) > 0 {
-		e.watchDecoys(s.ID, b, began)
+		e.Egress.WatchDecoys(s.ID, b, began)
 	}
 	if journal != "" {
 		e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || len(tokens) > 0)
@@ -381,7 +382,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.ID)); err != nil {
 			return nil
 		}
-		e.noteHalt(e.bgCtx, &rec)
+		e.Egress.NoteHalt(e.bgCtx, &rec)
 		if err := e.forgetMounted(s.ID); err != nil {
 			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
 		}

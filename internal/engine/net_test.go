@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
@@ -202,12 +203,12 @@ func TestWhoHasNoGateHasNoRules(t *testing.T) {
 	}
 	for _, req := range []wire.AllowRequest{{}, {Allow: []string{"example.com"}, ForMS: -1}, {Allow: []string{"127.1"}},
 		{Deny: []string{""}},
-		{Allow: make([]string, maxTimed+1)}, {Allow: []string{"example.com"}, ForMS: 1 << 62}} {
+		{Allow: make([]string, egress.MaxTimed+1)}, {Allow: []string{"example.com"}, ForMS: 1 << 62}} {
 		if _, err := h.Allow(ctx, "a", req); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", req, err)
 		}
 	}
-	for _, last := range []int{-2, maxNetEvents + 1} {
+	for _, last := range []int{-2, egress.MaxNetEvents + 1} {
 		if _, err := h.Net(ctx, "a", wire.NetRequest{Last: last}); !fault.Is(err, fault.Invalid) {
 			t.Error(err)
 		}
@@ -225,7 +226,7 @@ func TestTimedRulesAreBounded(t *testing.T) {
 	ctx := t.Context()
 	h.gated("a", "one.example")
 	var rules []string
-	for i := range maxTimed {
+	for i := range egress.MaxTimed {
 		rules = append(rules, "h"+itoa(i)+".example")
 	}
 	for range 2 { // the same again are not more

@@ -137,7 +137,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 			if i%1000 == 0 {
 				h.gateTells(id, to(fmt.Sprint(i)))
 			}
-			if err := h.noteNet(id, long); err != nil {
+			if err := h.NoteEvent(id, long); err != nil {
 				t.Fatal(err)
 			}
 		}

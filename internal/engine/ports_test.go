@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/meta"
 )
 
 func TestAStoppedSandboxIsStartedForItsPort(t *testing.T) {
@@ -68,26 +68,6 @@ func TestAStoppedSandboxIsStartedForItsPort(t *testing.T) {
 		}
 		if _, err := h.DialPort(ctx, "b", 80); !fault.Is(err, fault.NotFound) {
 			t.Errorf("no sandbox: %v", err)
-		}
-	}
-}
-
-func TestACommandHasTimeToListenAndNoMore(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for name, c := range map[string]struct {
-		run  *wire.Run
-		want bool
-	}{
-		"none":     {nil, false},
-		"young":    {&wire.Run{Started: now.Add(-time.Second)}, true},
-		"old":      {&wire.Run{Started: now.Add(-time.Minute)}, false},
-		"has died": {&wire.Run{Started: now, Ended: &now}, false},
-	} {
-		var rec meta.Sandbox
-		rec.Run = c.run
-		if got := startsUp(&rec, now); got != c.want {
-			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
@@ -156,7 +136,7 @@ func TestPortEventsAreFew(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, errEnough) || n != maxPortEvents+1 {
+	if !errors.Is(err, errEnough) || n != egress.MaxPortEvents+1 {
 		t.Errorf("%d events, %v", n, err)
 	}
 }

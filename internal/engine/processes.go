@@ -4,11 +4,11 @@ package engine
 
 import (
 	"context"
-	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
 // Processes lists the processes of a sandbox. One that is stopped has none, and stays
@@ -23,7 +23,7 @@ func (e *Engine) Processes(ctx context.Context, name string) (wire.ProcessesResu
 	if fault.Is(err, fault.Unavailable) {
 		return none, nil // it has just ended
 	}
-	return res, named(err, rec.Name)
+	return res, sandbox.Named(err, rec.Name)
 }
 
 // SignalProcess sends a signal to one process of a sandbox.
@@ -37,7 +37,7 @@ func (e *Engine) SignalProcess(ctx context.Context, name string, pid int, sig wi
 	}
 	if b != nil {
 		if err = b.SignalProcess(ctx, pid, sig); !fault.Is(err, fault.Unavailable) {
-			return named(err, rec.Name)
+			return sandbox.Named(err, rec.Name)
 		}
 	}
 	return fault.New(fault.NotFound, "sandbox %s has no process %d: it is stopped", rec.Name, pid)
@@ -51,12 +51,4 @@ func (e *Engine) liveNow(ctx context.Context, name, what string) (Box, meta.Sand
 	}
 	defer s.unlock(e)
 	return e.liveBox(s), rec, nil
-}
-
-// named puts the name of a sandbox into a hint of its box, which does not know it.
-func named(err error, name string) error {
-	if hint := fault.HintOf(err); strings.Contains(hint, "NAME") {
-		return &fault.Error{Kind: fault.KindOf(err), Hint: strings.ReplaceAll(hint, "NAME", name), Err: err}
-	}
-	return err
 }

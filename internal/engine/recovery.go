@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -126,7 +127,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 // ended records what a keeper that has ended had not told a daemon.
 func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
 	e.programs.Finish(ctx, rec.ID)
-	e.noteHalt(ctx, rec)
+	e.Egress.NoteHalt(ctx, rec)
 }
 
 // retry asks a keeper that did not answer in time until it does, or has ended.
@@ -167,22 +168,22 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 		s.box, s.told, s.mapped = b, b, true // for all we know
 		e.watch(s.entry, b)
 		e.idleChanged()
-		e.watchPorts(s.ID, b)
+		e.Egress.WatchPorts(s.ID, b)
 		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
-			soon, cancel := context.WithTimeout(ctx, policyPatience)
+			soon, cancel := context.WithTimeout(ctx, egress.PolicyPatience)
 			err := b.Release(soon)
 			cancel()
 			if err != nil {
 				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
 			}
 		}
-		e.renew(ctx, rec, b)
-		e.resumeQuestions(ctx, rec, b)
-		if e.hasDecoys(s.ID) {
-			e.watchDecoys(s.ID, b, e.Now())
+		e.Egress.Renew(ctx, rec, b)
+		e.Egress.ResumeQuestions(ctx, rec, b)
+		if e.Egress.HasDecoys(s.ID) {
+			e.Egress.WatchDecoys(s.ID, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || e.hasDecoys(s.ID))
+			e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || e.Egress.HasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}

@@ -18,13 +18,7 @@ import (
 func newCleaners(e *Engine) *audit.Cleaners {
 	return audit.NewCleaners(audit.CleanersConfig{
 		Ledger: e.Ledger, Sandboxes: e.DB, Evidence: e.Policies.Evidence, Logger: e.Logger,
-		DecoyTokens: func(rec *meta.Sandbox) (tokens []string, err error) {
-			decoys, err := e.readDecoys(rec)
-			for _, f := range decoys.Files {
-				tokens = append(tokens, f.Tokens...)
-			}
-			return tokens, err
-		},
+		DecoyTokens: func(rec *meta.Sandbox) ([]string, error) { return e.Egress.DecoyTokens(rec) },
 	})
 }
 

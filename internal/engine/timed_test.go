@@ -43,7 +43,7 @@ func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(time.Minute) // a gate sees the end of the first
-	if err := h.noteNet(rec.ID, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded}); err != nil {
+	if err := h.NoteEvent(rec.ID, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded}); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(time.Minute)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package egress
 
 import (
 	"context"
@@ -24,23 +24,23 @@ func removable(req wire.AllowRequest) error {
 	case req.ForMS != 0:
 		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").
 			WithHint("leave --for out; add them again with it: coppice allow NAME RULE --for 10m")
-	case n > maxTimed:
-		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", maxTimed)
+	case n > MaxTimed:
+		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
 	}
 	return nil
 }
 
-// withoutRules gives the record as it is without rules, whether they hold for good or for
-// a time, and what they were.
-func (e *Engine) withoutRules(
+// withoutRules returns a record without the rules that a request takes back, whether they hold for
+// good or for a time, and those rules.
+func (c *Control) withoutRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest,
 ) (next meta.Sandbox, removed []policy.Rule, err error) {
-	base, err := e.Policies.Placed(ctx, &rec)
+	base, err := c.config.Policies.Placed(ctx, &rec)
 	if err != nil {
 		return rec, nil, err
 	}
 	next = rec
-	next.Timed = policies.Timed(&rec, e.Now())
+	next.Timed = policies.Timed(&rec, c.config.Now())
 	lists := [][]string{slices.Clone(req.RemoveAllow), slices.Clone(req.RemoveDeny)}
 	for i, list := range lists {
 		var forGood []string
@@ -78,7 +78,7 @@ func (e *Engine) withoutRules(
 	return next, removed, policies.Pin(&next, p)
 }
 
-// only is a list of text, or none.
+// only returns a list of text alone, or an empty one.
 func only(yes bool, text string) []string {
 	if yes {
 		return []string{text}
@@ -86,9 +86,9 @@ func only(yes bool, text string) []string {
 	return nil
 }
 
-// stillSo says where a request did not come to what may be meant: what is allowed is
-// denied all the same, or what was taken back is so by another rule.
-func stillSo(now Phase, req wire.AllowRequest) (warnings []string, err error) {
+// stillSo returns warnings about places for which a request changes nothing: they are allowed and
+// stay denied, or the rule that was taken back is not the only one that decides about them.
+func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err error) {
 	p, err := policy.ParseCanonical([]byte(now.Policy))
 	if err != nil {
 		return nil, fault.Wrap(err, "read the policy as it would be")

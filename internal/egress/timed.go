@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package egress
 
 import (
 	"context"
@@ -8,23 +8,25 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// tellEnded tells the journal of rules that held for a time and ended while there was no
-// gate to tell of it, and takes what has ended out of the record. The caller holds the
-// sandbox's lock, and nothing of it runs.
-func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
-	now := e.Now()
+// TellEnded records in the journal and the ledger that rules which held for a time have ended while
+// no gate was there to do so, and takes them out of the record of the sandbox. The caller proves
+// that it holds the sandbox's lock; the sandbox has no box.
+func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) error {
+	now := c.config.Now()
 	left := policies.Timed(rec, now)
 	if !policies.Gated(rec.Tier) || len(left) == len(rec.Timed) {
 		return nil
 	}
-	told, err := journal.Read(e.journalAt(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})
+	told, err := journal.Read(c.config.Sandboxes.Journal(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})
 	if err != nil {
 		return fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
 	}
@@ -42,7 +44,7 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 	next := *rec
 	next.Timed = left
 	if len(rules) > 0 {
-		phases, err := e.Policies.Phases(ctx, &next)
+		phases, err := c.config.Policies.Phases(ctx, &next)
 		if err != nil {
 			return err
 		}
@@ -50,22 +52,23 @@ func (e *Engine) tellEnded(ctx context.Context, rec *meta.Sandbox) error {
 			Kind: wire.NetPolicy, Rule: strings.Join(rules, " "), Policy: phases[0].Digest,
 			Reason: wire.NetRulesEnded + ", the last at " + last.UTC().Format(time.RFC3339) + ", while nothing ran",
 		}
-		before, err := e.Policies.Phases(ctx, rec)
+		before, err := c.config.Policies.Phases(ctx, rec)
 		if err != nil {
 			return err
 		}
-		if err := e.noteNet(rec.ID, ev); err != nil {
+		if err := c.NoteEvent(rec.ID, ev); err != nil {
 			return err
 		}
 		changed := &format.Policy{
 			After: ev.Policy, Before: before[0].Digest,
-			Reason: e.cleaners.Formats().RecordText(ev.Reason + ": " + ev.Rule),
+			Reason: c.config.Cleaners.Formats().RecordText(ev.Reason + ": " + ev.Rule),
 		}
-		if err := e.record(ctx, &next, byDaemon(changed)...); err != nil {
+		if err := c.config.Recorder.Record(ctx, &next, audit.ByDaemon(changed)...); err != nil {
 			return err
 		}
 	}
-	if err := e.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Timed = left; return nil }); err != nil {
+	forget := func(r *meta.Sandbox) error { r.Timed = left; return nil }
+	if err := c.config.Records.UpdateSandbox(ctx, rec.ID, forget); err != nil {
 		return err
 	}
 	rec.Timed = left

@@ -1,0 +1,163 @@
+//go:build linux
+
+package egress
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Asking returns the questions of a sandbox that wait for a person: none if it is not live, or has
+// no gate. It starts nothing.
+func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
+	res.Asking = []wire.NetQuestion{}
+	b, rec, err := c.config.Sandboxes.Live(ctx, name, "looking at what waits for a person")
+	if err != nil || b == nil || !policies.Gated(rec.Tier) {
+		return res, err
+	}
+	now, err := b.Net(ctx)
+	if fault.Is(err, fault.Unavailable) {
+		return res, nil // it has just ended
+	}
+	if now.Asking != nil {
+		res.Asking = now.Asking
+	}
+	return res, sandbox.Named(err, rec.Name)
+}
+
+// The commands that answer questions. A change of the rules that one of them makes is recorded as an
+// answer as well.
+const (
+	byApprove = "coppice approve"
+	byDeny    = "coppice deny"
+)
+
+// Approve allows places about which a gate asks a person, or will. It changes the rules as Allow
+// does, and returns the questions that no longer wait.
+func (c *Control) Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	return c.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, byApprove)
+}
+
+// Deny denies such places; otherwise it is Approve.
+func (c *Control) Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	return c.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
+}
+
+// questions returns the questions of a sandbox that wait for a person; none if its keeper does not
+// say.
+func questions(ctx context.Context, s Held) []wire.NetQuestion {
+	b := s.Box()
+	if b == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, PolicyPatience)
+	defer cancel()
+	now, err := b.Net(ctx)
+	if err != nil {
+		return nil // only what is told of the change depends on it
+	}
+	return now.Asking
+}
+
+// settled returns the questions of before that are not among those of after.
+func settled(before, after []wire.NetQuestion) []wire.NetQuestion {
+	out := []wire.NetQuestion{}
+	for _, q := range before {
+		same := func(w wire.NetQuestion) bool {
+			return w.Place == q.Place && w.Proto == q.Proto && w.Since.Equal(q.Since)
+		}
+		if !slices.ContainsFunc(after, same) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// Asks reports whether one of the policies has the gate ask a person about places that no rule
+// names.
+func Asks(phases []policies.Phase) bool {
+	return slices.ContainsFunc(phases, func(p policies.Phase) bool {
+		said, err := policy.ParseCanonical([]byte(p.Policy))
+		return err == nil && said.Network.Mode == policy.NetRules && said.Network.Ask
+	})
+}
+
+// ResumeQuestions is WatchQuestions for a box that survived an earlier daemon: it begins with the
+// oldest question that still waits. It does nothing if the policies of the sandbox ask nobody.
+func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
+	if !policies.Gated(rec.Tier) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), PolicyPatience)
+	defer cancel()
+	phases, err := c.config.Policies.Phases(ctx, rec)
+	if err != nil || !Asks(phases) {
+		return // the next operation that needs the policy reports that it cannot be read
+	}
+	since := c.config.Now()
+	if now, err := b.Net(ctx); err == nil && len(now.Asking) > 0 {
+		since = now.Asking[0].Since
+	}
+	c.WatchQuestions(rec.ID, b, since)
+}
+
+// WatchQuestions sends events about the questions of a box's gate, and about their answers, while
+// the box lives: about those that its journal has since that time. It returns at once.
+func (c *Control) WatchQuestions(id timeline.SandboxID, b Box, since time.Time) {
+	c.config.Go(func(ctx context.Context) { c.followQuestions(ctx, id, b, since) })
+}
+
+// followQuestions is WatchQuestions, until ctx or the box ends.
+func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
+	open := map[string]wire.NetEvent{}
+	q := journal.Query{Since: since, Kinds: []string{wire.NetAsk}}
+	err := c.Follow(ctx, id, b, q, func(ev wire.NetEvent) { c.tellQuestion(ctx, id, open, ev) })
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		c.config.Log.Warn("nobody is told of what waits for a person", "sandbox", id, "err", err)
+	}
+	for _, ev := range open { // the gate has ended, and with it what waited
+		ev.Verdict, ev.Rule = wire.VerdictDeny, ""
+		c.tellQuestion(ctx, id, open, ev)
+	}
+}
+
+// tellQuestion sends an event about a question; open has the questions that wait.
+func (c *Control) tellQuestion(
+	ctx context.Context, id timeline.SandboxID, open map[string]wire.NetEvent, ev wire.NetEvent,
+) {
+	rec, err := c.config.Records.Sandbox(ctx, string(id))
+	if err != nil {
+		return // it was removed
+	}
+	key, out := ev.Proto+" "+ev.Place(), events.About(&rec, wire.EventAsk)
+	switch {
+	case ev.Verdict == wire.VerdictAsk:
+		open[key] = ev
+		out.Detail = wire.AskWaits
+	case ev.Verdict == wire.VerdictAllow:
+		out.Detail = wire.AskAllowed
+	case ev.Rule != "":
+		out.Detail = wire.AskDenied
+	default:
+		out.Detail = wire.AskTimeout
+	}
+	if ev.Verdict != wire.VerdictAsk {
+		delete(open, key)
+	}
+	out.Message = ev.Place()
+	c.config.Feed.Emit(out)
+}

@@ -1,0 +1,245 @@
+//go:build linux
+
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/decoy"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// Decoys are made when a sandbox is first started with them, and kept in its file "decoys", which
+// only the daemon's user can read. The sandbox shows copies in memory: see rootspec.Access. A fork is
+// a sandbox of its own, and has decoys of its own.
+
+const (
+	decoysName    = "decoys"
+	decoysVersion = 1
+)
+
+// DecoyToken is a token, and the path inside of the decoy that it is from.
+type DecoyToken struct{ Path, Text string }
+
+// decoyFile is what the file holds.
+type decoyFile struct {
+	Version int                   `json:"version"`
+	Files   map[string]decoy.File `json:"files"` // by path as the policy names it, before links are followed
+}
+
+// DecoysPath returns the file that keeps the decoys of a sandbox, whether or not there is one.
+func (c *Control) DecoysPath(id timeline.SandboxID) string {
+	return filepath.Join(c.config.Sandboxes.Dir(id), decoysName)
+}
+
+// HasDecoys reports whether a sandbox was ever started with decoys.
+func (c *Control) HasDecoys(id timeline.SandboxID) bool {
+	_, err := os.Lstat(c.DecoysPath(id))
+	return err == nil
+}
+
+// Decoys returns the decoys of a sandbox and the tokens in them. at maps the path of each decoy, as
+// the policy names it, to the path without links at which it is shown. Decoys that are not kept yet
+// are made and kept, which is why the caller proves that it holds the sandbox's lock.
+func (c *Control) Decoys(
+	_ *sandbox.Held, rec *meta.Sandbox, at map[string]string,
+) (out []rootspec.Decoy, tokens []DecoyToken, err error) {
+	if len(at) == 0 {
+		return nil, nil, nil
+	}
+	all, err := c.readDecoys(rec)
+	if err != nil {
+		return nil, nil, err
+	}
+	made := false
+	for p := range at {
+		if _, ok := all.Files[p]; ok {
+			continue
+		}
+		if all.Files[p], err = decoy.Make(p, decoy.Owner{Name: c.ownerOf(p)}, c.config.Rand, c.config.Now()); err != nil {
+			return nil, nil, err
+		}
+		made = true
+	}
+	if made {
+		if err := c.writeDecoys(rec, all); err != nil {
+			return nil, nil, err
+		}
+	}
+	shown := map[string]bool{}
+	for _, p := range slices.Sorted(maps.Keys(at)) {
+		if shown[at[p]] {
+			continue // by another name
+		}
+		shown[at[p]] = true
+		f := all.Files[p]
+		out = append(out, rootspec.Decoy{At: at[p], Text: f.Text, Mode: f.Mode, ModTime: f.ModTime})
+		for _, t := range f.Tokens {
+			tokens = append(tokens, DecoyToken{at[p], t})
+		}
+	}
+	return out, tokens, nil
+}
+
+// ownerOf names the user in whose home a path is; "" if it is in none.
+func (c *Control) ownerOf(p string) string {
+	for _, h := range c.config.Homes {
+		if rootspec.Within(p, h) {
+			return filepath.Base(h)
+		}
+	}
+	return ""
+}
+
+// readDecoys reads the decoys that are kept for a sandbox; that there are none is no error.
+func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
+	all = decoyFile{Version: decoysVersion, Files: map[string]decoy.File{}}
+	text, err := os.ReadFile(c.DecoysPath(rec.ID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err != nil {
+		return all, fault.Wrap(err, "read the decoys of sandbox %s", rec.Name)
+	}
+	if err := json.Unmarshal(text, &all); err != nil || all.Files == nil {
+		return all, fault.New(fault.Corrupt, "the decoys of sandbox %s are damaged", rec.Name).Because(err).
+			WithHint("remove %s: others are made", c.DecoysPath(rec.ID))
+	}
+	if all.Version != decoysVersion {
+		return all, fault.New(fault.Version, "the decoys of sandbox %s are of version %d", rec.Name, all.Version).
+			WithHint("use the coppice that made them")
+	}
+	return all, nil
+}
+
+// DecoyTokens returns the tokens in the decoys that are kept for a sandbox.
+func (c *Control) DecoyTokens(rec *meta.Sandbox) (tokens []string, err error) {
+	decoys, err := c.readDecoys(rec)
+	for _, f := range decoys.Files {
+		tokens = append(tokens, f.Tokens...)
+	}
+	return tokens, err
+}
+
+// writeDecoys keeps decoys, durably: what was shown once is recognised for ever.
+func (c *Control) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
+	defer func() { err = fault.Wrap(err, "keep the decoys of sandbox %s", rec.Name) }()
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	return vfs.WriteFile(c.config.FS, c.DecoysPath(rec.ID), text)
+}
+
+// DecoyPlaces lists where a sandbox has decoys, by paths without links.
+func (c *Control) DecoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
+	hides, err := c.config.Policies.Hides(ctx, rec)
+	if err != nil || len(hides.Decoys) == 0 {
+		return nil, err
+	}
+	mask, err := c.config.Sandboxes.Mask(ctx, rec)
+	if err != nil || mask == "" {
+		return nil, err
+	}
+	return rootfs.Holders(mask)
+}
+
+// StopsWhenTouched reports whether the policy of a sandbox has it stopped when a decoy is
+// touched.
+func (c *Control) StopsWhenTouched(ctx context.Context, rec *meta.Sandbox) (bool, error) {
+	p, err := c.config.Policies.Of(ctx, rec)
+	return p.OnTouch.Value == policy.TouchStop, err
+}
+
+// WatchDecoys sends an event about each decoy that is touched while a box lives, about those as well
+// that its journal has since that time. It returns at once.
+func (c *Control) WatchDecoys(id timeline.SandboxID, b Box, since time.Time) {
+	c.config.Go(func(ctx context.Context) { c.followDecoys(ctx, id, b, since) })
+}
+
+// followDecoys is WatchDecoys, until ctx or the box ends.
+func (c *Control) followDecoys(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
+	q := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}
+	err := c.Follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
+	if err != nil && ctx.Err() == nil {
+		c.config.Log.Warn("nobody is told of decoys that are touched", "sandbox", id, "err", err)
+	}
+}
+
+// touched sends an event about a decoy.
+func (c *Control) touched(ctx context.Context, id timeline.SandboxID, ev wire.NetEvent) {
+	rec, err := c.config.Records.Sandbox(ctx, string(id))
+	if err != nil {
+		return // it was removed
+	}
+	out := events.About(&rec, wire.EventDecoy)
+	out.Message, out.Detail = ev.Decoy, audit.DecoyTouch(ev)
+	c.config.Feed.Emit(out)
+}
+
+// halts returns the newest touch of a decoy since that time for which a box was stopped, and its time.
+func (c *Control) halts(id timeline.SandboxID, since time.Time) (why string, at time.Time) {
+	if !c.HasDecoys(id) {
+		return "", at
+	}
+	evs, err := journal.Read(c.config.Sandboxes.Journal(id), journal.Query{Since: since, Kinds: []string{wire.NetDecoy}})
+	if err != nil {
+		c.config.Log.Warn("why a sandbox was stopped is not known", "sandbox", id, "err", err)
+	}
+	for _, ev := range slices.Backward(evs) {
+		if ev.Verdict == wire.VerdictStop {
+			out := "the decoy " + ev.Decoy + ": " + ev.Reason
+			if to := ev.Place(); to != "" {
+				out += " (" + to + ")"
+			}
+			return out, ev.Time
+		}
+	}
+	return "", at
+}
+
+// Halted reports whether a sandbox was stopped since that time because it touched a decoy.
+func (c *Control) Halted(rec *meta.Sandbox, since time.Time) bool {
+	why, _ := c.halts(rec.ID, since)
+	return why != ""
+}
+
+// NoteHalt records why the box of a sandbox was stopped, if it was because a decoy was touched. The
+// caller holds the sandbox's lock, or is the recovery of a home that nobody uses yet.
+func (c *Control) NoteHalt(ctx context.Context, rec *meta.Sandbox) {
+	var since time.Time
+	if rec.Halted != nil {
+		since = rec.Halted.At.Add(1)
+	}
+	why, at := c.halts(rec.ID, since)
+	if why == "" {
+		return
+	}
+	h := &meta.Halt{At: at, Why: label.Clean(events.Cut(why))}
+	note := func(r *meta.Sandbox) error { r.Halted = h; return nil }
+	if err := c.config.Records.UpdateSandbox(ctx, rec.ID, note); err != nil {
+		c.config.Log.Warn("why a sandbox was stopped is not recorded", "sandbox", rec.Name, "err", err)
+		return
+	}
+	rec.Halted = h
+}

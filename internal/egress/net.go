@@ -1,0 +1,172 @@
+//go:build linux
+
+package egress
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+)
+
+const (
+	// defaultNetEvents is how many events Net returns if the request does not say.
+	defaultNetEvents = 100
+	// MaxNetEvents is how many a request may ask for; fewer are kept.
+	MaxNetEvents = 1_000_000
+)
+
+// Net returns what happened between a sandbox and the network, as far as its journal keeps it, and
+// what its gate has open now. It starts nothing.
+func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (res wire.NetResult, err error) {
+	if req.Last == 0 && req.Since.IsZero() {
+		req.Last = defaultNetEvents
+	}
+	q, err := netQuery(req)
+	if err != nil {
+		return res, err
+	}
+	b, rec, err := c.config.Sandboxes.Live(ctx, name, "looking at its network")
+	if err != nil {
+		return res, err
+	}
+	phases, err := c.config.Policies.Phases(ctx, &rec)
+	if err != nil {
+		return res, err
+	}
+	res.Policy = phases[0].Digest
+	if b != nil && policies.Gated(rec.Tier) {
+		// Before the journal is read: the gate answers when all that it refused is in there.
+		now, err := b.Net(ctx)
+		if err == nil {
+			res.Now = &now
+		} else if !fault.Is(err, fault.Unavailable) { // it has just ended
+			return res, sandbox.Named(err, rec.Name)
+		}
+	}
+	if res.Events, err = journal.Read(c.config.Sandboxes.Journal(rec.ID), q); err != nil {
+		return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
+	}
+	return res, nil
+}
+
+// netQuery returns the part of a journal that a request asks for.
+func netQuery(req wire.NetRequest) (journal.Query, error) {
+	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds}
+	if len(q.Kinds) == 0 {
+		q.But = []string{wire.NetRefused}
+	}
+	switch {
+	case req.Last < -1 || req.Last > MaxNetEvents:
+		return q, fault.New(fault.Invalid, "the last %d events", req.Last).
+			WithHint("give a number from 1 to %d, or -1 for all that are kept", MaxNetEvents)
+	case req.Last == -1:
+		q.Last = 0
+	}
+	return q, nil
+}
+
+// errGone is why FollowNet ends when the sandbox is removed.
+var errGone = errors.New("the sandbox was removed")
+
+// FollowNet calls yield with what happens between a sandbox and the network, until ctx ends or yield
+// fails, whose error it returns, or the sandbox is removed: then it returns nil. The first call is
+// with an event without a kind: from then on no event is missed. Then come earlier events, as far as
+// the request asks for them by Last or Since.
+func (c *Control) FollowNet(
+	ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error,
+) error {
+	q, err := netQuery(req)
+	if err != nil {
+		return err
+	}
+	if req.Last == 0 && req.Since.IsZero() {
+		q.Last = -1 // from now on
+	}
+	rec, err := c.config.Records.Sandbox(ctx, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var removed sync.WaitGroup
+	defer removed.Wait()
+	defer cancel(nil)
+	removed.Go(func() {
+		err := c.config.Feed.Events(ctx, string(rec.ID), wire.EventsNow, func(wire.SandboxEvent) error { return nil })
+		if err == nil || fault.Is(err, fault.NotFound) {
+			cancel(errGone)
+		}
+	})
+	err = journal.Follow(ctx, c.config.Sandboxes.Journal(rec.ID), q, yield)
+	if errors.Is(context.Cause(ctx), errGone) {
+		return nil
+	}
+	return err
+}
+
+// Why returns what the policy in force decides about a place in the network. It looks up no name and
+// connects to nothing.
+func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (res wire.WhyResult, err error) {
+	q, err := request(req)
+	if err != nil {
+		return res, err
+	}
+	rec, err := c.config.Records.Sandbox(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	p, phases, err := c.config.Policies.InForce(ctx, &rec)
+	if err != nil {
+		return res, err
+	}
+	d := p.Network.Decide(q)
+	res = wire.WhyResult{Place: q.String(), Verdict: string(d.Verdict), Reason: d.Reason, Hint: d.Hint,
+		Policy: phases[0].Digest}
+	if d.Rule != nil {
+		res.Rule, res.At, res.Denies = d.Rule.String(), d.Rule.At.String(), d.Rule.Denies
+		if res.Denies {
+			res.Hint = "" // a file that it was made of does not change it any more
+		}
+	}
+	if at := phases[0].Until; !at.IsZero() {
+		res.Until = &at
+	}
+	if d.Verdict != policy.Allow {
+		res.Allow = helps(p, q)
+	}
+	return res, nil
+}
+
+// request returns the place, and the HTTP request if there is one, that a WhyRequest is about.
+func request(req wire.WhyRequest) (policy.Request, error) {
+	q, err := policy.ParseRequest(req.Host)
+	if err != nil || req.Method == "" && req.Path == "" {
+		return q, err
+	}
+	h := policy.HTTPRequest{Method: req.Method, Path: req.Path}
+	if h.Method == "" {
+		h.Method = "GET"
+	}
+	if h.Path, h.Query, _ = strings.Cut(h.Path, "?"); h.Path == "" {
+		h.Path = "/"
+	}
+	q.HTTP = &h
+	return q, nil
+}
+
+// helps reports whether a rule for the place of q would let it pass.
+func helps(p policy.Policy, q policy.Request) bool {
+	r, err := policy.ParseRule(q.String(), false)
+	if err != nil {
+		return false
+	}
+	with, err := p.With(r)
+	return err == nil && with.Network.Decide(q).Verdict == policy.Allow
+}

@@ -1,0 +1,287 @@
+//go:build linux
+
+package egress
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+const (
+	// MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request
+	// changes.
+	MaxTimed = 100
+	// maxRuleTime is the longest time that a rule can be given.
+	maxRuleTime = 100 * 365 * 24 * time.Hour
+)
+
+// Allow changes the rules of a sandbox's network, for good or for some time, and for processes that
+// run. The change is in the ledger and in the journal before it is in force. When the keeper does
+// not take it, all is as before.
+func (c *Control) Allow(ctx context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error) {
+	by := "coppice allow"
+	if len(req.Deny)+len(req.RemoveDeny) > 0 && len(req.Allow)+len(req.RemoveAllow) == 0 {
+		by += " --deny"
+	}
+	if removes(req) {
+		by += " --remove"
+	}
+	res, err := c.addRules(ctx, name, req, by)
+	return res.AllowResult, err
+}
+
+// addRules is Allow, by a command that is named. It also returns the questions that waited for a
+// person and wait no longer.
+func (c *Control) addRules(
+	ctx context.Context, name string, req wire.AllowRequest, by string,
+) (res wire.AnswerResult, err error) {
+	rules, err := rulesOf(req)
+	if err != nil {
+		return res, err
+	}
+	s, rec, err := c.config.Sandboxes.Acquire(ctx, name, "changing its rules")
+	if err != nil {
+		return res, err
+	}
+	defer s.Unlock()
+	if s.Box() == nil { // else its gate tells, before it takes the rules
+		if err := c.TellEnded(ctx, s.Proof(), &rec); err != nil {
+			return res, err
+		}
+	}
+	var next meta.Sandbox
+	if removes(req) {
+		next, rules, err = c.withoutRules(ctx, rec, req)
+	} else {
+		next, err = c.withRules(ctx, rec, req, rules)
+	}
+	if err != nil {
+		return res, err
+	}
+	before, err := c.config.Policies.Phases(ctx, &rec)
+	if err != nil {
+		return res, err
+	}
+	after, err := c.config.Policies.Phases(ctx, &next)
+	if err != nil {
+		return res, err
+	}
+	warnings, err := stillSo(after[0], req)
+	if err != nil {
+		return res, err
+	}
+	// From here on the client's going away changes nothing.
+	ctx = context.WithoutCancel(ctx)
+	ev := wire.NetEvent{Kind: wire.NetPolicy, Rule: ruleList(rules), Reason: by, Policy: after[0].Digest}
+	if req.ForMS > 0 {
+		ev.Reason += ", until " + next.Timed[len(next.Timed)-1].Until.Format(time.RFC3339)
+	}
+	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by)...)
+	var waited []wire.NetQuestion
+	noted := false // in the journal, which then has to say as well that it was taken back
+	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
+		if err := c.NoteEvent(rec.ID, ev); err != nil {
+			return err
+		}
+		noted, waited = true, questions(ctx, s)
+		res.Live, err = c.putInForce(ctx, s, &rec, &next, before, after)
+		return err
+	})
+	if err != nil && noted {
+		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "taken back: it could not be put in force",
+			Policy: before[0].Digest}
+		err = errors.Join(err, c.NoteEvent(rec.ID, back))
+	}
+	if err != nil {
+		return res, err
+	}
+	res.Policy, res.Warnings, res.Settled = after[0].Digest, warnings, settled(waited, questions(ctx, s))
+	if req.ForMS > 0 {
+		res.Until = &next.Timed[len(next.Timed)-1].Until
+	}
+	return res, nil
+}
+
+// policyRecords returns the records of a change of the rules, of which ev is the event, and of the
+// answers to questions that the change consists of, if it was made by one of their commands.
+func (c *Control) policyRecords(
+	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string,
+) []audit.Statement {
+	until := ""
+	if req.ForMS > 0 {
+		until = c.config.Now().UTC().Add(time.Duration(req.ForMS) * time.Millisecond).Format(time.RFC3339)
+	}
+	clean := c.config.Cleaners.Formats()
+	who := clean.RecordText(c.config.Caller(ctx))
+	out := audit.ByDaemon(&format.Policy{
+		After: ev.Policy, Before: before, By: who, Reason: clean.RecordText(by + ": " + ev.Rule), Until: until,
+	})
+	if by != byApprove && by != byDeny {
+		return out
+	}
+	for i, list := range [][]string{req.Allow, req.Deny} {
+		for _, rule := range list {
+			answer := []string{"allow", "deny"}[i]
+			asked := &format.Approval{Answer: answer, By: who, Question: clean.RecordText(rule), Until: until}
+			out = append(out, audit.ByDaemon(asked)...)
+		}
+	}
+	return out
+}
+
+// rulesOf reads the rules of a request.
+func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
+	if removes(req) {
+		return nil, removable(req)
+	}
+	if n := len(req.Allow) + len(req.Deny); n == 0 || n > MaxTimed {
+		return nil, fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
+	}
+	if req.ForMS < 0 || req.ForMS > maxRuleTime.Milliseconds() {
+		return nil, fault.New(fault.Invalid, "rules for %d ms", req.ForMS).
+			WithHint("give a time between 1 ms and 100 years, or 0 for good")
+	}
+	for i, list := range [][]string{req.Allow, req.Deny} {
+		for _, text := range list {
+			r, err := policy.ParseRule(text, i == 1)
+			if err != nil {
+				return nil, err
+			}
+			r.At = policies.Flag("coppice allow")
+			rules = append(rules, r)
+		}
+	}
+	return rules, nil
+}
+
+// withRules returns a record with more rules.
+func (c *Control) withRules(
+	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule,
+) (meta.Sandbox, error) {
+	if !policies.Gated(rec.Tier) {
+		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s, and its network %s", rec.Name,
+			rec.Tier, rec.Net).
+			WithHint("make one that keeps to rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
+	}
+	base, err := c.config.Policies.Placed(ctx, &rec)
+	if err != nil {
+		return rec, err
+	}
+	p, err := base.With(rules...)
+	if err != nil {
+		return rec, err
+	}
+	next, now := rec, c.config.Now().UTC()
+	next.Timed = policies.Timed(&rec, now)
+	if req.ForMS == 0 {
+		return next, policies.Pin(&next, p)
+	}
+	until := now.Add(time.Duration(req.ForMS) * time.Millisecond).Truncate(time.Millisecond)
+	for _, r := range rules {
+		// A caller who may only deny cannot cut short a rule that denies for longer.
+		end := until
+		same := func(t meta.TimedRule) bool {
+			is := t.Deny == r.Denies && t.Rule == r.String()
+			if is && t.Deny && t.Until.After(end) {
+				end = t.Until
+			}
+			return is
+		}
+		next.Timed = append(slices.DeleteFunc(next.Timed, same), meta.TimedRule{Rule: r.String(), Deny: r.Denies, Until: end})
+	}
+	if len(next.Timed) > MaxTimed {
+		return rec, fault.New(fault.Invalid, "%d rules would hold for a time: the limit is %d", len(next.Timed), MaxTimed).
+			WithHint("leave --for out, or wait until some have ended: coppice policy show %s", rec.Name)
+	}
+	return next, nil
+}
+
+// putInForce records the rules of next, and puts them in force in the box of the sandbox, if it has
+// one: then live is true. If the keeper does not take them, both go back to the rules of rec.
+func (c *Control) putInForce(
+	ctx context.Context, s Held, rec, next *meta.Sandbox, before, after []policies.Phase,
+) (live bool, err error) {
+	record := func(from *meta.Sandbox) error {
+		return c.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
+			r.Policy, r.PolicyText, r.Net, r.Timed = from.Policy, from.PolicyText, from.Net, from.Timed
+			r.Origins, r.OriginsText = from.Origins, from.OriginsText
+			return nil
+		})
+	}
+	if err := record(next); err != nil {
+		return false, err
+	}
+	b := s.Box()
+	if b == nil {
+		return false, nil
+	}
+	set := func(phases []policies.Phase) error {
+		ctx, cancel := context.WithTimeout(ctx, PolicyPatience)
+		defer cancel()
+		return b.SetPolicy(ctx, phases)
+	}
+	if err = set(after); err == nil {
+		return true, nil
+	}
+	if s.Box() == nil {
+		return false, nil // it has just ended, and begins with the record
+	}
+	// Whether the keeper took it is not known.
+	old := *rec
+	old.PolicyText = before[len(before)-1].Policy // the database may have dropped the text meanwhile
+	return false, errors.Join(fault.Wrap(err, "change the rules of sandbox %s", rec.Name), set(before), record(&old))
+}
+
+// Renew puts the recorded policy in force in a box that survived an earlier daemon: that daemon may
+// have ended between the record and the keeper. An error is logged.
+func (c *Control) Renew(ctx context.Context, rec *meta.Sandbox, b Box) {
+	if !policies.Gated(rec.Tier) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), PolicyPatience)
+	defer cancel()
+	phases, err := c.config.Policies.Phases(ctx, rec)
+	if err == nil {
+		err = b.SetPolicy(ctx, phases)
+	}
+	if err != nil && !fault.Is(err, fault.Unavailable) { // it has just ended, or its gate has
+		c.config.Log.Error("the sandbox may keep to an older policy", "sandbox", rec.ID, "err", err)
+	}
+}
+
+// NoteEvent appends an event to the journal of a sandbox, with the present time.
+func (c *Control) NoteEvent(id timeline.SandboxID, ev wire.NetEvent) error {
+	ev.Time = c.config.Now().UTC()
+	at := c.config.Sandboxes.Journal(id)
+	if err := vfs.MkdirAll(c.config.FS, at.Dir); err != nil {
+		return fault.Wrap(err, "make the journal of sandbox %s", id)
+	}
+	j, err := journal.Open(at)
+	if err != nil {
+		return err
+	}
+	return errors.Join(j.Append(ev), j.Close())
+}
+
+// ruleList returns rules as one text, for people.
+func ruleList(rules []policy.Rule) string {
+	var out []string
+	for _, r := range rules {
+		out = append(out, r.String())
+	}
+	return strings.Join(out, " ")
+}

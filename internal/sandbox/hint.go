@@ -1,0 +1,16 @@
+package sandbox
+
+import (
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// Named returns err with the name of a sandbox in place of NAME in its hint: a box writes hints
+// about its sandbox, and does not know its name.
+func Named(err error, name string) error {
+	if hint := fault.HintOf(err); strings.Contains(hint, "NAME") {
+		return &fault.Error{Kind: fault.KindOf(err), Hint: strings.ReplaceAll(hint, "NAME", name), Err: err}
+	}
+	return err
+}
