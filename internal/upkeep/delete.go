@@ -16,7 +16,7 @@ import (
 // DeleteSnapshot drops a snapshot from the history. What it changed is merged
 // into its children, whose roots stay what they were. It gives the head.
 func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head string, err error) {
-	release, rec, err := u.acquire(ctx, name, "deleting "+ref)
+	release, rec, err := u.config.Sandboxes.Acquire(ctx, name, "deleting "+ref)
 	if err != nil {
 		return "", err
 	}
@@ -69,18 +69,12 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 		WithHint("begin a new one on its head: coppice checkout %s HEAD", user.Name)
 }
 
-// acquire takes the lock of a sandbox, which the caller releases.
-func (u *Upkeep) acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error) {
-	return u.config.Sandboxes.Acquire(ctx, name, what)
-}
-
 // takeOut is splice, which is recorded before it returns, with the reason why.
 func (u *Upkeep) takeOut(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper,
 ) error {
-	return u.config.Recorder.Drop(ctx, Dropped{rec, []timeline.SnapshotID{id}, why}, func(ctx context.Context) error {
-		return u.splice(ctx, id, drop)
-	})
+	d := Dropped{Of: rec, Snapshots: []timeline.SnapshotID{id}, Reason: why}
+	return u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error { return u.splice(ctx, id, drop) })
 }
 
 // splice takes a snapshot out: every route that ended in it is led on to what
@@ -132,8 +126,8 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 	return nil
 }
 
-// dropper takes a snapshot out of the database, led being what its routes become;
-// it gives the layers that are of no use any more.
+// dropper takes a snapshot out of the database. led are the routes that replace those which ended in it;
+// unused are the layers that nothing refers to any more.
 type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route,
 	sealed ...meta.Layer) (unused []timeline.LayerID, err error)
 

@@ -79,7 +79,8 @@ func (u *Upkeep) collectGarbage(
 		return res, nil
 	}
 	var cleared error // the records are gone all the same
-	err = u.config.Recorder.Drop(ctx, Dropped{nil, dead.Snapshots, "unreferenced"}, func(ctx context.Context) error {
+	d := Dropped{Snapshots: dead.Snapshots, Reason: "unreferenced"}
+	err = u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error {
 		if _, err := u.config.DB.DropUnreferenced(ctx); err != nil {
 			return err
 		}
@@ -227,7 +228,7 @@ func (u *Upkeep) retainIn(
 		return err
 	}
 	if !dry {
-		release, rec, err := u.acquire(ctx, string(rec.ID), "dropping snapshots")
+		release, rec, err := u.config.Sandboxes.Acquire(ctx, string(rec.ID), "dropping snapshots")
 		if err != nil {
 			return err
 		}

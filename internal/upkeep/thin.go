@@ -17,11 +17,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Automatic snapshots thin out by themselves: dense where they are young, sparse
-// where they are old. Nothing else ever goes unasked. The work is done in the
-// background and holds locks for one transaction at a time: layers are merged and
-// sealed without them, and when something has changed meanwhile the merged layer
-// is thrown away.
+// Automatic snapshots, and no others, are dropped without a request: many of the young ones stay, and few
+// of the old ones. That happens in the background, which holds locks for one transaction at a time: layers
+// are merged and sealed without them, and when something has changed meanwhile the merged layer is
+// removed.
 
 const (
 	// ThinEvery is how many new automatic snapshots make it worth while to look.
@@ -175,7 +174,8 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	defer c.made()
 	var unused []timeline.LayerID
 	gone := false
-	err = u.config.Recorder.Drop(ctx, Dropped{rec, run, retention}, func(ctx context.Context) (err error) {
+	d := Dropped{Of: rec, Snapshots: run, Reason: retention}
+	err = u.config.Recorder.Drop(ctx, d, func(ctx context.Context) (err error) {
 		unused, err = u.commitCut(ctx, rec.ID, c)
 		gone = err == nil
 		return err
@@ -201,7 +201,7 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	return nil
 }
 
-// cut is a run that is ready to be taken out.
+// cutting is a run that is ready to be taken out.
 type cutting struct {
 	run    []timeline.SnapshotID // newest first
 	seen   []meta.Cut            // what it was made from
@@ -298,12 +298,14 @@ func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
 	return true
 }
 
-// commitCut records that a run is gone, if everything still is as it was when that
-// was prepared; else it is a Conflict. It never makes anybody wait for longer than
-// a transaction.
-func (u *Upkeep) commitCut(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
+// commitCut records that a run is gone, if nothing has changed since it was prepared; else the error is a
+// Conflict. It waits for no lock, so that no caller waits longer than for a transaction. unused are the
+// layers that nothing refers to any more.
+func (u *Upkeep) commitCut(
+	ctx context.Context, id timeline.SandboxID, c cutting,
+) (unused []timeline.LayerID, err error) {
 	for range patience {
-		if release, ok := u.tryAcquire(id); ok {
+		if release, ok := u.config.Sandboxes.TryAcquire(id, "dropping old automatic snapshots"); ok {
 			if u.shape.TryLock() {
 				defer release()
 				defer u.shape.Unlock()
@@ -320,11 +322,7 @@ func (u *Upkeep) commitCut(ctx context.Context, id timeline.SandboxID, c cutting
 	return nil, ErrBusy
 }
 
-// tryAcquire takes the lock of a sandbox if nobody holds it. The caller releases it.
-func (u *Upkeep) tryAcquire(id timeline.SandboxID) (release func(), ok bool) {
-	return u.config.Sandboxes.TryAcquire(id, "dropping old automatic snapshots")
-}
-
+// commitLocked is commitCut with the locks of the sandbox and of layers.
 func (u *Upkeep) commitLocked(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
 	if _, err := u.config.DB.Sandbox(ctx, string(id)); err != nil {
 		return nil, err

@@ -68,7 +68,8 @@ type Recorder interface {
 
 // Sweeps are the garbage collections of other parts, which GC calls in this order.
 type Sweeps interface {
-	// SweepReferences drops what holds commits and their imported files that no sandbox needs.
+	// SweepReferences drops references to commits in users' repositories, and imported files of commits,
+	// that no sandbox needs.
 	SweepReferences(ctx context.Context) error
 	// SweepLeftovers deletes directories that belong to no sandbox and to no current generation.
 	// GC calls it with Config.Shape locked.
@@ -123,7 +124,7 @@ func New(c Config) *Upkeep {
 	}
 }
 
-// Wake has Work look for something to do.
+// Wake has Work look for something to do. It does not wait, and the caller may hold any lock.
 func (u *Upkeep) Wake() {
 	select {
 	case u.work <- struct{}{}:
@@ -164,7 +165,7 @@ func (u *Upkeep) Hold() (release func()) {
 	}
 }
 
-// Forget drops what is remembered of a sandbox that was removed.
+// Forget drops what is remembered of a sandbox that was removed. The caller may hold any lock.
 func (u *Upkeep) Forget(id timeline.SandboxID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
