@@ -46,13 +46,13 @@ var leafLocks = []string{
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
-	"internal/audit", "internal/bases", "internal/engine", "internal/events", "internal/images", "internal/policies", "internal/upkeep",
+	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/images", "internal/policies", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Host": {"basesCore"}, "Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore"},
+	"Host": {"basesCore"}, "Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"},
 }

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -22,7 +21,7 @@ func newEgress(e *Engine) *egress.Control {
 		Sandboxes: core, Recorder: e.Book, Records: e.DB, Policies: e.Policies, Cleaners: e.cleaners, Feed: e.Feed,
 		FS: e.FS, Homes: e.Homes, Rand: e.Rand, Now: e.Now, Log: e.Logger,
 		Caller: func(ctx context.Context) string { return e.Caller(ctx) },
-		Go:     func(fn func(context.Context)) { e.bg.Go(func() error { fn(e.bgCtx); return nil }) },
+		Go:     inBackground(e),
 	})
 }
 
@@ -84,6 +83,3 @@ func (s egressHeld) StartAgain(ctx context.Context, rec *meta.Sandbox) (egress.B
 
 // Unlock implements egress.Held.
 func (s egressHeld) Unlock() { s.h.unlock(s.e) }
-
-// halted reports whether a sandbox was stopped since that time because it touched a decoy.
-func (e *Engine) halted(since time.Time, rec *meta.Sandbox) bool { return e.Egress.Halted(rec, since) }

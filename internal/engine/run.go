@@ -259,7 +259,7 @@ func (e *Engine) runEnded(sbx *entry, c *command, end Ended, err error) bool {
 		// What ended by itself was not stopped for a rewind, though one was about to be.
 		due := err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
 		// Who was stopped for what it did does not begin again by itself.
-		if !c.stopped && !e.halted(c.run.Started, &rec) && (due || c.run.Restart == wire.RestartAlways) {
+		if !c.stopped && !e.Egress.Halted(&rec, c.run.Started) && (due || c.run.Restart == wire.RestartAlways) {
 			if delay > 0 && !due { // let others at it meanwhile
 				s.unlock(e)
 				select {
