@@ -87,10 +87,12 @@ func (c *Control) addRules(
 	// From here on the client's going away changes nothing.
 	ctx = context.WithoutCancel(ctx)
 	ev := wire.NetEvent{Kind: wire.NetPolicy, Rule: ruleList(rules), Reason: by, Policy: after[0].Digest}
+	until := ""
 	if req.ForMS > 0 {
-		ev.Reason += ", until " + next.Timed[len(next.Timed)-1].Until.Format(time.RFC3339)
+		until = next.Timed[len(next.Timed)-1].Until.UTC().Format(time.RFC3339)
+		ev.Reason += ", until " + until
 	}
-	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by)...)
+	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by, until)...)
 	var waited []wire.NetQuestion
 	noted := false // in the journal, which then has to say as well that it was taken back
 	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
@@ -117,14 +119,11 @@ func (c *Control) addRules(
 }
 
 // policyRecords returns the records of a change of the rules, of which ev is the event, and of the
-// answers to questions that the change consists of, if it was made by one of their commands.
+// answers to questions that the change consists of, if it was made by one of their commands. until is
+// when the rules end, "" if they do not.
 func (c *Control) policyRecords(
-	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string,
+	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by, until string,
 ) []audit.Statement {
-	until := ""
-	if req.ForMS > 0 {
-		until = c.config.Now().UTC().Add(time.Duration(req.ForMS) * time.Millisecond).Format(time.RFC3339)
-	}
 	clean := c.config.Cleaners.Formats()
 	who := clean.RecordText(c.config.Caller(ctx))
 	out := audit.ByDaemon(&format.Policy{

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
@@ -292,5 +294,9 @@ func TestADenialIsNotCutShort(t *testing.T) {
 	short, err := h.Allow(t.Context(), "a", wire.AllowRequest{Deny: []string{"one.example"}, ForMS: 1})
 	if err != nil || !short.Until.Equal(*long.Until) {
 		t.Errorf("%+v, %v; want the end of %+v", short, err, long)
+	}
+	want := long.Until.UTC().Format(time.RFC3339)
+	if p := last[*format.Policy](h, h.id("a")); p == nil || p.Until != want {
+		t.Errorf("the ledger has %+v; want the end %s", p, want)
 	}
 }

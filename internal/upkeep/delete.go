@@ -98,12 +98,12 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 	for _, r := range cut.Above {
 		led := timeline.Route{Top: r.Top, Below: cut.Below, Layer: r.Layer}
 		if cut.Own != nil {
-			id, made, err := u.config.Stacks.NewLayer()
+			merged, made, err := u.config.Stacks.NewLayer()
 			if err != nil {
 				return err
 			}
 			defer made()
-			led.Layer = id
+			led.Layer = merged
 			fresh = append(fresh, led.Layer)
 			if err := u.config.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)

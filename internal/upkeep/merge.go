@@ -31,16 +31,16 @@ func (u *Upkeep) Merge(ctx context.Context) error {
 	defer u.merging.Unlock()
 	u.mu.Lock()
 	ids := slices.Collect(maps.Keys(u.deep))
+	clear(u.deep) // what is queued from now on may not be seen by this call
 	u.mu.Unlock()
 	var errs []error
 	for _, id := range ids {
 		if err := u.merge(ctx, id); err != nil {
 			errs = append(errs, err)
-			continue
+			u.mu.Lock()
+			u.deep[id] = true
+			u.mu.Unlock()
 		}
-		u.mu.Lock()
-		delete(u.deep, id)
-		u.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

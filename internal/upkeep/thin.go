@@ -65,18 +65,19 @@ func (u *Upkeep) isThick(id timeline.SandboxID) bool {
 func (u *Upkeep) thinQueued(ctx context.Context) error {
 	u.mu.Lock()
 	ids := slices.Collect(maps.Keys(u.thick))
+	clear(u.thick) // what is queued from now on may not be seen by this call
 	u.mu.Unlock()
 	var errs []error
 	for _, id := range ids {
-		switch err := u.Thin(ctx, id); {
-		case errors.Is(err, ErrBusy):
-			continue
-		case err != nil:
-			errs = append(errs, err)
+		err := u.Thin(ctx, id)
+		if err == nil {
 			continue
 		}
+		if !errors.Is(err, ErrBusy) {
+			errs = append(errs, err)
+		}
 		u.mu.Lock()
-		delete(u.thick, id)
+		u.thick[id] = true
 		u.mu.Unlock()
 	}
 	return errors.Join(errs...)
