@@ -39,7 +39,7 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Policies.mu",
-	"Upkeep.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu", "outlet.mu",
+	"Upkeep.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu", "mounts.mu", "outlet.mu",
 	"presence.mu",
 }
 

@@ -94,9 +94,13 @@ func (p *Programs) Of(id timeline.SandboxID, b ProgramBox, fresh bool) *BoxProgr
 func (b *BoxPrograms) Done() <-chan struct{} { return b.done }
 
 // Follow records the programs of a box until all is recorded that there will be, or ctx ends. It is
-// called once.
-func (b *BoxPrograms) Follow(ctx context.Context) {
+// called once. started is the record of the start of the box, which comes first: if it cannot be
+// written, the box is stopped, and Follow records nothing. It is nil if an earlier daemon wrote it.
+func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	defer close(b.done)
+	if started != nil && started.Wait() != nil {
+		return
+	}
 	log := b.programs.Book.Logger.With("sandbox", b.sandbox)
 	for ctx.Err() == nil {
 		err := b.Fetch(ctx)

@@ -127,7 +127,7 @@ func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
 		"not JSON":    func(p string) error { return os.WriteFile(p, []byte("["), 0o600) },
 		"a directory": func(p string) error { return os.Mkdir(p, 0o700) },
 	} {
-		note := h.mountedPath(h.id("a")) // it may be gone, or damaged in the other way
+		note := h.mounts.path(h.id("a")) // it may be gone, or damaged in the other way
 		if err := errors.Join(os.RemoveAll(note), damage(note)); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
 		if err != nil || len(on) == 0 {
 			t.Fatal(on, err)
 		}
-		used := h.inUse()
+		used := h.mounts.inUse()
 		for _, l := range on {
 			if !used[l] {
 				t.Errorf("%s: layer %s may be removed", name, l)

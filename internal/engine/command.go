@@ -272,7 +272,7 @@ func (cs *commands) Settle(c audit.OpenCommand) {
 func (cs *commands) Hear(r *format.Record) {
 	switch b := r.Body.(type) {
 	case *format.Exec:
-		cs.replace(foundCommand(audit.OpenCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time}))
+		cs.Found(audit.OpenCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time})
 	case *format.Exit:
 		if c := cs.find(timeline.SandboxID(r.Sandbox), b.Exec); c != nil {
 			cs.settle(c)

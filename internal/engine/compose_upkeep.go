@@ -82,18 +82,12 @@ func (c upkeepCore) NewLayer() (id timeline.LayerID, made func(), err error) { r
 func (c upkeepCore) Rerouted() { c.e.rerouted() }
 
 // Mounted returns the layers that live roots are mounted through.
-func (c upkeepCore) Mounted() map[timeline.LayerID]bool { return c.e.inUse() }
+func (c upkeepCore) Mounted() map[timeline.LayerID]bool { return c.e.mounts.inUse() }
 
 // LetGo forgets the mounts of sandboxes whose keepers have ended.
 func (c upkeepCore) LetGo(ctx context.Context) error {
 	e := c.e
-	e.mu.Lock()
-	ids := make([]timeline.SandboxID, 0, len(e.mounted))
-	for id := range e.mounted {
-		ids = append(ids, id)
-	}
-	e.mu.Unlock()
-	for _, id := range ids {
+	for _, id := range e.mounts.sandboxes() {
 		if e.whole(id, "") != nil {
 			continue // not in use
 		}
@@ -105,7 +99,7 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 			return err
 		}
 		if e.liveBox(s) == nil {
-			err = e.forgetMounted(id)
+			err = e.mounts.forget(id)
 		}
 		s.unlock(e)
 		if err != nil {
@@ -171,7 +165,7 @@ func (c upkeepCore) Garbage(ctx context.Context, dead []timeline.LayerID) (out [
 			dead = append(dead, id)
 		}
 	}
-	used := c.e.inUse()
+	used := c.e.mounts.inUse()
 	for _, id := range dead {
 		if !used[id] {
 			out = append(out, id)

@@ -333,7 +333,6 @@ type Engine struct {
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
-	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
 	trials  chan struct{}                              // holds one for each trial that runs
 	playing claims                                     // tournaments under way, by tag: gc lets their forks be
 	awakens claims                                     // sandboxes that are made ones of their own, by id: see awaken
@@ -362,6 +361,7 @@ type Engine struct {
 	uses map[timeline.SandboxID]usage // guarded by mu
 
 	commands commands
+	mounts   *mounts
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
@@ -405,14 +405,14 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		trials:  make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
-		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{},
-		lives: make(chan struct{}, 1),
-		idles: make(chan struct{}, 1),
-		uses:  map[timeline.SandboxID]usage{},
-		masks: map[timeline.SandboxID]string{},
-		holds: map[int64]bool{},
-		Feed:  events.NewBus(c.Now, c.DB),
+		trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
+		stacks: map[timeline.SnapshotID][]timeline.LayerID{},
+		lives:  make(chan struct{}, 1),
+		idles:  make(chan struct{}, 1),
+		uses:   map[timeline.SandboxID]usage{},
+		masks:  map[timeline.SandboxID]string{},
+		holds:  map[int64]bool{},
+		Feed:   events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
 			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
@@ -436,6 +436,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Egress = newEgress(e)
+	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

@@ -121,8 +121,10 @@ func snapshotRecord(
 	if snap.Memory != nil {
 		image = snap.Memory.Image
 	}
-	return audit.Statement{By: by, Body: &format.Snapshot{Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
-		Label: m.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths)}}
+	return audit.Statement{By: by, Body: &format.Snapshot{
+		Memory: image, Snapshot: string(snap.ID), Parent: string(snap.Parent), Cause: string(snap.Cause),
+		Label: m.For(ctx, rec).RecordText(snap.Message), Changes: int64(snap.Stats.Paths),
+	}}
 }
 
 // startRecord tells what of a box is enforced, and what is not.

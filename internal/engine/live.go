@@ -323,7 +323,7 @@ func (e *Engine) present(
 	if len(layers) >= timeline.MergeArity {
 		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash nobody else may know
 	}
-	return spec, mask, e.noteMounted(s.ID, layers)
+	return spec, mask, e.mounts.note(s.ID, layers)
 }
 
 // blame names the layer that is missing, if one is, when a live root could not be
@@ -383,7 +383,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 			return nil
 		}
 		e.Egress.NoteHalt(e.bgCtx, &rec)
-		if err := e.forgetMounted(s.ID); err != nil {
+		if err := e.mounts.forget(s.ID); err != nil {
 			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
 		}
 		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
@@ -407,7 +407,7 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	}
 	s.box = nil
 	e.ended(ctx, s, "")
-	return e.forgetMounted(s.ID)
+	return e.mounts.forget(s.ID)
 }
 
 // confine gives what a box is started with to keep to the policy of its sandbox. It

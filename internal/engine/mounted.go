@@ -8,53 +8,101 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// A live root is mounted through the layers that its stack had when it was
-// started. A snapshot that is deleted meanwhile has its layers replaced by merged
+// mounts are the layers that live roots are mounted through. A mount has those that its stack had when
+// it was started. A snapshot that is deleted meanwhile has its layers replaced by merged
 // ones in the records, but the mount needs the old ones until its keeper ends. So
 // each start notes the layers that it mounts, in memory and, because keepers
 // outlive the daemon, in a file. Noted layers are not removed from the disk.
+type mounts struct {
+	fs   vfs.FS
+	path func(timeline.SandboxID) string // of the file of a sandbox
 
-func (e *Engine) mountedPath(id timeline.SandboxID) string {
-	return filepath.Join(e.sandboxDir(id), "mounted")
+	mu    sync.Mutex // a leaf
+	noted map[timeline.SandboxID][]timeline.LayerID
 }
 
-// noteMounted records what a sandbox is about to mount. The caller holds shape,
+func newMounts(fs vfs.FS, path func(timeline.SandboxID) string) *mounts {
+	return &mounts{fs: fs, path: path, noted: map[timeline.SandboxID][]timeline.LayerID{}}
+}
+
+// note records what a sandbox is about to mount. The caller holds shape,
 // at least for reading, since it looked for the layers.
-func (e *Engine) noteMounted(id timeline.SandboxID, layers []timeline.LayerID) error {
+func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 	if len(layers) == 0 {
-		return e.forgetMounted(id)
+		return m.forget(id)
 	}
 	text, err := json.Marshal(layers)
 	if err != nil {
 		return fault.Wrap(err, "note what is mounted")
 	}
-	old, err := os.ReadFile(e.mountedPath(id))
+	old, err := os.ReadFile(m.path(id))
 	if err != nil || !bytes.Equal(old, text) {
-		if err := vfs.NoteUnsynced(e.FS, e.mountedPath(id), text); err != nil { // no mount outlives a power loss
+		if err := vfs.NoteUnsynced(m.fs, m.path(id), text); err != nil { // no mount outlives a power loss
 			return fault.Wrap(err, "note what is mounted")
 		}
 	}
-	e.mu.Lock()
-	e.mounted[id] = layers
-	e.mu.Unlock()
+	m.set(id, layers)
 	return nil
 }
 
-// forgetMounted takes the note back, when the sandbox's keeper has ended. The
+// forget takes the note back, when the sandbox's keeper has ended. The
 // caller holds the sandbox's lock.
-func (e *Engine) forgetMounted(id timeline.SandboxID) error {
-	e.mu.Lock()
-	delete(e.mounted, id)
-	e.mu.Unlock()
-	return fault.Wrap(vfs.Remove(e.FS, e.mountedPath(id)), "forget what was mounted")
+func (m *mounts) forget(id timeline.SandboxID) error {
+	m.removed(id)
+	return fault.Wrap(vfs.Remove(m.fs, m.path(id)), "forget what was mounted")
+}
+
+func (m *mounts) set(id timeline.SandboxID, layers []timeline.LayerID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.noted[id] = layers
+}
+
+// removed forgets a sandbox whose directory is removed.
+func (m *mounts) removed(id timeline.SandboxID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.noted, id)
+}
+
+// sandboxes returns those that have a note.
+func (m *mounts) sandboxes() []timeline.SandboxID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.noted))
+}
+
+// inUse returns the layers that mounts stand on.
+func (m *mounts) inUse() map[timeline.LayerID]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	used := map[timeline.LayerID]bool{}
+	for _, layers := range m.noted {
+		for _, l := range layers {
+			used[l] = true
+		}
+	}
+	return used
+}
+
+// read reads the note that an earlier daemon left; fs.ErrNotExist: there is none.
+func (m *mounts) read(id timeline.SandboxID) (layers []timeline.LayerID, err error) {
+	text, err := os.ReadFile(m.path(id))
+	if err == nil {
+		err = json.Unmarshal(text, &layers)
+	}
+	return layers, err
 }
 
 // findMounted reads the notes that an earlier daemon left. No mount survives a
@@ -72,12 +120,12 @@ func (e *Engine) findMounted(ctx context.Context) error {
 	for _, d := range dirs {
 		id := timeline.SandboxID(d.Name())
 		if boot != e.BootID {
-			if err := e.forgetMounted(id); err != nil {
+			if err := e.mounts.forget(id); err != nil {
 				e.Logger.Warn("cannot remove the note of what was mounted before the reboot", "sandbox", id, "err", err)
 			}
 			continue
 		}
-		layers, err := e.readMounted(id)
+		layers, err := e.mounts.read(id)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -88,28 +136,7 @@ func (e *Engine) findMounted(ctx context.Context) error {
 				return err
 			}
 		}
-		e.mounted[id] = layers
+		e.mounts.set(id, layers)
 	}
 	return nil
-}
-
-func (e *Engine) readMounted(id timeline.SandboxID) (layers []timeline.LayerID, err error) {
-	text, err := os.ReadFile(e.mountedPath(id))
-	if err == nil {
-		err = json.Unmarshal(text, &layers)
-	}
-	return layers, err
-}
-
-// inUse gives the layers that mounts stand on.
-func (e *Engine) inUse() map[timeline.LayerID]bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	used := map[timeline.LayerID]bool{}
-	for _, layers := range e.mounted {
-		for _, l := range layers {
-			used[l] = true
-		}
-	}
-	return used
 }

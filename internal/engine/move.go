@@ -291,7 +291,9 @@ func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (b
 // comeBack lets processes go on from memory over the files that the sandbox was brought to,
 // and opens its gate, unless they were another sandbox's: see released. It gives the
 // commands that go on.
-func (e *Engine) comeBack(ctx context.Context, s *held, rec *meta.Sandbox, img *images.Image, foreign bool) ([]string, error) {
+func (e *Engine) comeBack(
+	ctx context.Context, s *held, rec *meta.Sandbox, img *images.Image, foreign bool,
+) ([]string, error) {
 	for _, c := range e.commands.in(s.ID) { // those of the same id are others from here on
 		end := killed("the sandbox was brought to another snapshot")
 		e.tellEnd(ctx, rec, c, end, end.Exit)

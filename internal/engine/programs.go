@@ -32,13 +32,7 @@ func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, 
 	p := e.programs.Of(s.ID, b, started != nil)
 	s.programs = p
 	e.bg.Go(func() error {
-		ctx := e.bgCtx
-		if started != nil && started.Wait() != nil {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithCancel(ctx)
-			cancel() // it has not begun
-		}
-		p.Follow(ctx)
+		p.Follow(e.bgCtx, started)
 		return nil
 	})
 }

@@ -241,7 +241,7 @@ func TestMountedLayersStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	note := filepath.Join(h.dir, "sandboxes", sb.ID, "mounted")
-	if err := h.noteMounted(timeline.SandboxID(sb.ID), []timeline.LayerID{id}); err != nil {
+	if err := h.mounts.note(timeline.SandboxID(sb.ID), []timeline.LayerID{id}); err != nil {
 		t.Fatal(err)
 	}
 	h.close()
