@@ -62,7 +62,7 @@ var packages = map[string][]string{
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
 		"client/wire", "internal/audit", "internal/bases", "internal/boxfs",
-		"internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/images", "internal/journal",
+		"internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/images", "internal/journal",
 		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
@@ -158,6 +158,7 @@ var packages = map[string][]string{
 	"internal/redact":    {"internal/fault"},
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
+	"internal/gitrefs":   {"internal/fault", "internal/meta", "internal/repo", "internal/timeline"},
 	"internal/images": {
 		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
 		"internal/timeline",

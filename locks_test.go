@@ -22,8 +22,8 @@ var lockOrder = []struct{ name, guards string }{
 	{"entry.collecting", "what was last taken out of a sandbox's repository; one caller takes out at a time"},
 	{"Upkeep.thinning", "nothing: one caller at a time drops snapshots of a whole history"},
 	{"sandbox", "the state of a sandbox: its box, index and commands (`sandbox.Held`)"},
-	{"Engine.refs", "references of users' repositories that hold what sandboxes need"},
-	{"Engine.naming", "the name of the home in users' repositories"},
+	{"Refs.refs", "references of users' repositories that hold what sandboxes need"},
+	{"Refs.naming", "the name of the home in users' repositories"},
 	{"BoxPrograms.mu", "programs of a box that are not recorded yet, until the end of a command is recorded"},
 	{"reading.mu", "how far a sandbox's journal has become records"},
 	{"sandboxBudget.mu", "the budget of a sandbox, while the ledger is read for it"},
@@ -38,7 +38,7 @@ var lockOrder = []struct{ name, guards string }{
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Policies.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Policies.mu", "Refs.mu",
 	"Upkeep.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu", "mounts.mu", "outlet.mu",
 	"presence.mu",
 }
@@ -46,7 +46,7 @@ var leafLocks = []string{
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
-	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/images", "internal/policies", "internal/upkeep",
+	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs", "internal/images", "internal/policies", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it

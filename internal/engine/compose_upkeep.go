@@ -122,7 +122,7 @@ func (c upkeepCore) Drop(ctx context.Context, d upkeep.Dropped, drop func(contex
 // SweepReferences drops references in users' repositories, and the files of commits that were
 // imported and are not used.
 func (c upkeepCore) SweepReferences(ctx context.Context) error {
-	if err := c.e.sweepRepos(ctx); err != nil {
+	if err := c.e.refs.Sweep(ctx); err != nil {
 		return err
 	}
 	return c.e.DB.ForgetBases(ctx, treeKey, c.e.Now().Add(-keepTree))

@@ -103,7 +103,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 // takeAway removes a sandbox whose processes have ended. It waits until the room is made, unless ctx
 // ends before.
 func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error {
-	left, err := e.leaving(ctx, rec)
+	left, err := e.refs.Leaving(ctx, rec)
 	if err != nil {
 		return err
 	}

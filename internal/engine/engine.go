@@ -33,6 +33,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -41,6 +42,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -345,11 +347,6 @@ type Engine struct {
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape sync.RWMutex
 
-	naming sync.Mutex // one homeID at a time
-
-	refs  sync.Mutex     // held while references of users' repositories are made or dropped
-	holds map[int64]bool // intents of kind intentRepo that somebody here sees to; guarded by mu
-
 	able atomic.Pointer[wire.ProbeReport] // what the host can do, when nothing is wanting
 
 	bg    *errgroup.Group
@@ -362,6 +359,7 @@ type Engine struct {
 
 	commands commands
 	mounts   *mounts
+	refs     *gitrefs.Refs
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
@@ -411,7 +409,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		idles:  make(chan struct{}, 1),
 		uses:   map[timeline.SandboxID]usage{},
 		masks:  map[timeline.SandboxID]string{},
-		holds:  map[int64]bool{},
 		Feed:   events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
 			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
@@ -436,6 +433,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Egress = newEgress(e)
+	e.refs = gitrefs.New(gitrefs.Config{
+		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
+		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
+	})
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
@@ -454,7 +455,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
 	e.bg.Go(func() error {
-		if err := e.sweepRepos(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
+		if err := e.refs.Sweep(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
 			e.Logger.Warn("references are left in repositories for gc", "err", err)
 		}
 		return nil

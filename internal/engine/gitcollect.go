@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -136,8 +137,8 @@ func (e *Engine) sameAgain(ctx context.Context, s *entry, r *repo.Repo) (*collec
 	if err != nil || t.id != last.snapshot {
 		return nil, err
 	}
-	refs, err := r.Refs(ctx, boxRef(s.ID))
-	if err != nil || refs[boxRef(s.ID, refTip)] != last.tip || refs[boxRef(s.ID, refWork)] != last.work {
+	refs, err := r.Refs(ctx, gitrefs.Box(s.ID))
+	if err != nil || refs[gitrefs.Box(s.ID, refTip)] != last.tip || refs[gitrefs.Box(s.ID, refWork)] != last.work {
 		return nil, err
 	}
 	c := last.clone()
@@ -147,11 +148,11 @@ func (e *Engine) sameAgain(ctx context.Context, s *entry, r *repo.Repo) (*collec
 
 // takeOut fills c in, and reports whether the sandbox's HEAD stood still meanwhile.
 func (e *Engine) takeOut(ctx context.Context, c *collected) (stood bool, err error) {
-	refs, err := c.repo.Refs(ctx, boxRef(c.rec.ID))
+	refs, err := c.repo.Refs(ctx, gitrefs.Box(c.rec.ID))
 	if err != nil {
 		return false, err
 	}
-	oldTip, oldWork := refs[boxRef(c.rec.ID, refTip)], refs[boxRef(c.rec.ID, refWork)]
+	oldTip, oldWork := refs[gitrefs.Box(c.rec.ID, refTip)], refs[gitrefs.Box(c.rec.ID, refWork)]
 	if c.tip, err = e.takeTip(ctx, c, oldTip); err != nil {
 		return false, err
 	}
@@ -175,9 +176,9 @@ func (e *Engine) stillThere(ctx context.Context, c *collected) error {
 	if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	if derr := c.repo.DropRefs(context.WithoutCancel(ctx), boxRef(c.rec.ID)); derr != nil {
+	if derr := c.repo.DropRefs(context.WithoutCancel(ctx), gitrefs.Box(c.rec.ID)); derr != nil {
 		e.Logger.Warn("references of a sandbox that was removed are left in its repository", "repository", c.repo.Top,
-			"below", boxRef(c.rec.ID), "err", derr)
+			"below", gitrefs.Box(c.rec.ID), "err", derr)
 	}
 	return err
 }

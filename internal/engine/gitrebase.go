@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -40,7 +41,7 @@ exit $code`
 
 // wasRef holds a commit that a sandbox stood on before it was rebased: its older snapshots
 // need it.
-func wasRef(id timeline.SandboxID, commit string) repo.Ref { return boxRef(id, "was", commit) }
+func wasRef(id timeline.SandboxID, commit string) repo.Ref { return gitrefs.Box(id, "was", commit) }
 
 // Rebase puts what a sandbox did in its repository onto another commit of it, by the git that
 // is inside. Where that does not work, the sandbox goes back to the snapshot of before, unless
@@ -151,7 +152,7 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 
 // run has the sandbox's git do it. The new base is held before.
 func (b *rebasing) run(ctx context.Context) error {
-	if err := b.holdBase(ctx); err != nil {
+	if err := b.e.refs.HoldCommit(ctx, b.repo, b.onto); err != nil {
 		return err
 	}
 	who := b.e.person(ctx, b.repo)
@@ -203,7 +204,7 @@ func (b *rebasing) goBack(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := b.e.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
 	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before),
-		b.letGo(ctx, string(b.onto)))
+		b.e.refs.LetGo(ctx, b.repo, string(b.onto)))
 }
 
 // settle records the new base.
@@ -241,7 +242,7 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 	}
 	res = wire.Rebased{Repo: *wireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head),
 		Moved: moved, Conflicts: b.paths}
-	return res, b.letGo(ctx, old)
+	return res, b.e.refs.LetGo(ctx, b.repo, old)
 }
 
 // listener is the client's end of a command: what it prints is kept, up to a bound, and the

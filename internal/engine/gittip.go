@@ -14,6 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -54,7 +55,7 @@ func (e *Engine) takeTip(ctx context.Context, c *collected, old repo.OID) (tip r
 		}
 		if _, err := bundle.Peek(1); err == nil {
 			got, err := c.repo.Accept(ctx,
-				repo.Accept{Bundle: bundle, Base: base, Have: known, To: boxRef(c.rec.ID, refTip), Old: old,
+				repo.Accept{Bundle: bundle, Base: base, Have: known, To: gitrefs.Box(c.rec.ID, refTip), Old: old,
 					Message: "coppice: taken out of " + c.rec.Name})
 			tip = got.Tip
 			return err
@@ -66,7 +67,7 @@ func (e *Engine) takeTip(ctx context.Context, c *collected, old repo.OID) (tip r
 		if err != nil {
 			return err
 		}
-		return c.repo.SetRef(ctx, boxRef(c.rec.ID, refTip), head, old, "coppice: taken out of "+c.rec.Name)
+		return c.repo.SetRef(ctx, gitrefs.Box(c.rec.ID, refTip), head, old, "coppice: taken out of "+c.rec.Name)
 	})
 	return tip, err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -51,7 +52,7 @@ func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err 
 	if err != nil {
 		return err
 	}
-	to := boxRef(c.rec.ID, refWork)
+	to := gitrefs.Box(c.rec.ID, refWork)
 	if c.work = c.tip; len(paths) == 0 {
 		return c.repo.SetRef(ctx, to, c.work, old, "coppice: all is committed in "+c.rec.Name)
 	}

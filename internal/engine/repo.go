@@ -4,13 +4,11 @@ package engine
 
 import (
 	"context"
-	"path"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
-	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // Repos opens the git repositories of the host; see package repo.
@@ -22,43 +20,11 @@ type Repos interface {
 	Scratch() string
 }
 
-// In the user's repository, what sandboxes need is held by references: what they began
-// with by refs/coppice/base/COMMIT/HOME, for as long as one of them is there, so that a fork costs none;
-// what was last taken out of one by refs/coppice/box/ID/tip and work, which go with it.
+// What was last taken out of a sandbox, in the user's repository; see gitrefs.Box.
 const (
 	refTip  = "tip"
 	refWork = "work"
 )
-
-// baseRef holds a commit that sandboxes of this home began with: another home's are not
-// ours to drop.
-func (e *Engine) baseRef(ctx context.Context, commit string) (repo.Ref, error) {
-	id, err := e.homeID(ctx)
-	return repo.Ref("refs/coppice/base/" + commit + "/" + id), err
-}
-
-// settingHome names the setting by which a home's references are known in repositories.
-const settingHome = "home_id"
-
-// homeID gives it, which is made up when it is first asked for.
-func (e *Engine) homeID(ctx context.Context) (string, error) {
-	e.naming.Lock()
-	defer e.naming.Unlock()
-	id, err := e.DB.Setting(ctx, settingHome)
-	if err != nil || id != "" {
-		return id, err
-	}
-	made, err := timeline.NewSandboxID(e.Rand)
-	if err != nil {
-		return "", err
-	}
-	return string(made), e.DB.SetSetting(ctx, settingHome, string(made))
-}
-
-// boxRef holds what was taken out of a sandbox; without what, it is all that there is of one.
-func boxRef(id timeline.SandboxID, what ...string) repo.Ref {
-	return repo.Ref(path.Join(append([]string{"refs/coppice/box", string(id)}, what...)...))
-}
 
 // branchOf is the branch that a sandbox begins on. Not every name of a sandbox can be
 // part of a branch's.

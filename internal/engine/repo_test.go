@@ -203,14 +203,14 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	// A sandbox of the second one sees just that.
 	rec.ID, rec.Name, rec.Base = "0123456789ab", "b", b.ID
 	rec.Repo = &meta.Repo{Top: p.top, Common: w.Common, Dir: p.top, Branch: "coppice/b", Base: second, Start: second}
-	held, err := p.hold(t.Context(), w.Repo, &rec)
+	held, err := p.Engine.refs.Hold(t.Context(), w.Repo, &rec)
 	if err == nil {
 		err = p.recordOn(t.Context(), w, tree, &rec, b, held)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.heldFor(held)
+	p.Engine.refs.Made(held)
 	if got := p.files("b"); len(got) != 3 || got["a"] != "changed" || got["new/c"] != "4" {
 		t.Errorf("the second commit shows %q", got)
 	}
@@ -246,7 +246,7 @@ func TestWhatIsNotCommittedGoesAlong(t *testing.T) {
 	}
 	var want []string
 	for _, c := range []string{sb.Repo.Base, sb.Repo.Start} {
-		ref, err := p.baseRef(t.Context(), c)
+		ref, err := p.Engine.refs.Base(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,15 +301,15 @@ func TestNoReferenceIsLeft(t *testing.T) {
 		}
 		rec := meta.Sandbox{ID: "00000000000a", Name: "half"}
 		rec.Repo = &meta.Repo{Top: p.top, Common: w.Common, Base: string(w.base), Start: string(w.base)}
-		if _, err := p.hold(t.Context(), w.Repo, &rec); err != nil {
+		if _, err := p.Engine.refs.Hold(t.Context(), w.Repo, &rec); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.sweepRepos(t.Context()); err != nil || len(p.refs()) != 2 {
+		if err := p.Engine.refs.Sweep(t.Context()); err != nil || len(p.refs()) != 2 {
 			t.Fatalf("one that is being made was swept: %q, %v", p.refs(), err)
 		}
 		p.close()
 		p.open()
-		if err := p.sweepRepos(t.Context()); err != nil {
+		if err := p.Engine.refs.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := p.refs(); len(got) != 1 {

@@ -29,7 +29,7 @@ func (e *Engine) createOn(
 	if err != nil {
 		return nil, nil, err
 	}
-	held, err := e.hold(ctx, w.Repo, rec)
+	held, err := e.refs.Hold(ctx, w.Repo, rec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -45,9 +45,9 @@ func (e *Engine) createOn(
 		}
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, e.unhold(context.WithoutCancel(ctx), rec, held))
+		return nil, nil, errors.Join(err, e.refs.Unhold(context.WithoutCancel(ctx), rec, held))
 	}
-	e.heldFor(held)
+	e.refs.Made(held)
 	return append(notes, fmt.Sprintf("on branch %s at %s of %s", rec.Repo.Branch, short(t.base), w.Top)), warnings, nil
 }
 
