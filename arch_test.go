@@ -39,7 +39,7 @@ var packages = map[string][]string{
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs",
 		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/httpapi",
-		"internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
+		"internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
 		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/upkeep", "internal/vfs",
@@ -62,8 +62,9 @@ var packages = map[string][]string{
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
 		"client/wire", "internal/audit", "internal/bases", "internal/boxfs",
-		"internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/images", "internal/journal",
-		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format",
+		"internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/gitrefs",
+		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
+		"internal/ledger/format", "internal/lifetime",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
 		"internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
@@ -177,6 +178,9 @@ var packages = map[string][]string{
 	"internal/bases": {
 		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
 		"internal/rootspec", "internal/timeline", "internal/vfs",
+	},
+	"internal/lifetime": {
+		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",
 	},
 	"internal/upkeep": {
 		"client/wire", "internal/events", "internal/fault", "internal/layer", "internal/meta",

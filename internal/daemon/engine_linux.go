@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -45,15 +46,16 @@ type engineConfig struct {
 // whole is an engine with what it stands on, so that one Close ends all.
 type whole struct {
 	*engine.Engine
-	*audit.Reader      // the engine's
-	*events.Bus        // the engine's
-	*policies.Policies // the engine's
-	*upkeep.Upkeep     // the engine's
-	*egress.Control    // the engine's
-	db                 *meta.DB
-	layers             *layer.Store
-	images             *memory.Store
-	ledger             *ledger.Ledger
+	*audit.Reader       // the engine's
+	*events.Bus         // the engine's
+	*policies.Policies  // the engine's
+	*upkeep.Upkeep      // the engine's
+	*egress.Control     // the engine's
+	*lifetime.Lifetimes // the engine's
+	db                  *meta.DB
+	layers              *layer.Store
+	images              *memory.Store
+	ledger              *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -141,8 +143,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	undone.Release()
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
-		Control: e.Egress,
-		db:      db, layers: layers, images: images, ledger: book,
+		Control: e.Egress, Lifetimes: e.Lifetimes,
+		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

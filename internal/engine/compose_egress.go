@@ -44,7 +44,7 @@ func (c egressCore) Acquire(ctx context.Context, name, what string) (egress.Held
 }
 
 // Use implements egress.Sandboxes.
-func (c egressCore) Use(id timeline.SandboxID) (done func()) { return c.use(id) }
+func (c egressCore) Use(id timeline.SandboxID) (done func()) { return c.Lifetimes.Use(id) }
 
 // Dir implements egress.Sandboxes.
 func (c egressCore) Dir(id timeline.SandboxID) string { return c.sandboxDir(id) }

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -77,7 +78,7 @@ func (e *Engine) Create(
 		return wire.Sandbox{}, err
 	}
 	e.Feed.Emit(events.Created(&rec))
-	e.lifeChanged()
+	e.Lifetimes.WakeExpiry()
 	out := e.wire(ctx, &rec)
 	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), notes
 	return out, nil
@@ -120,7 +121,8 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 			WithHint("see: coppice create --help")
 	}
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
-	if err := e.setLife(&rec.Config, wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}); err != nil {
+	life := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}
+	if err := lifetime.Configure(&rec.Config, life, e.Now()); err != nil {
 		return rec, nil, err
 	}
 	if rec.User = req.User; rec.User == "" {
@@ -500,7 +502,8 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 			fault.New(fault.Invalid,
 				"--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")
 	}
-	if err := e.setLife(new(meta.Config), wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}); err != nil {
+	given := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}
+	if err := lifetime.Configure(new(meta.Config), given, e.Now()); err != nil {
 		return wire.Sandbox{}, err
 	}
 	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy}
@@ -521,5 +524,5 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 	if req.IdleStopMS != 0 { // else the parent's
 		life.IdleStopMS = &req.IdleStopMS
 	}
-	return e.SetLife(ctx, res.Sandboxes[0].ID, life)
+	return e.Lifetimes.SetLife(ctx, res.Sandboxes[0].ID, life)
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
@@ -330,6 +331,8 @@ type Engine struct {
 	Bases *bases.Bases
 	// Egress controls what goes between sandboxes and the network. It is not changed after Open.
 	Egress *egress.Control
+	// Lifetimes end sandboxes that have expired or are idle. It is not changed after Open.
+	Lifetimes *lifetime.Lifetimes
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -352,10 +355,6 @@ type Engine struct {
 	bg    *errgroup.Group
 	bgCtx context.Context
 	stop  context.CancelCauseFunc
-	lives chan struct{} // one token: somebody lives for another time than before
-	idles chan struct{} // one token: there may be somebody else who is to be stopped when idle
-
-	uses map[timeline.SandboxID]usage // guarded by mu
 
 	commands commands
 	mounts   *mounts
@@ -405,9 +404,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
 		trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
 		stacks: map[timeline.SnapshotID][]timeline.LayerID{},
-		lives:  make(chan struct{}, 1),
-		idles:  make(chan struct{}, 1),
-		uses:   map[timeline.SandboxID]usage{},
 		masks:  map[timeline.SandboxID]string{},
 		Feed:   events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
@@ -432,6 +428,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
+	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Egress = newEgress(e)
 	e.refs = gitrefs.New(gitrefs.Config{
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
@@ -452,8 +449,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}
 	e.bg.Go(func() error { e.Upkeep.Work(e.bgCtx); return nil })
-	e.bg.Go(func() error { e.expireAll(e.bgCtx); return nil })
-	e.bg.Go(func() error { e.stopIdle(e.bgCtx); return nil })
+	e.bg.Go(func() error { e.Lifetimes.ExpireAll(e.bgCtx); return nil })
+	e.bg.Go(func() error { e.Lifetimes.StopAllIdle(e.bgCtx); return nil })
 	e.bg.Go(func() error {
 		if err := e.refs.Sweep(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
 			e.Logger.Warn("references are left in repositories for gc", "err", err)

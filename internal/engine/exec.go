@@ -58,7 +58,7 @@ func (e *Engine) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return wire.Exit{}, err
 	}
 	sbx := s.entry // as long as the lock is held, and after that
-	defer e.use(sbx.ID)()
+	defer e.Lifetimes.Use(sbx.ID)()
 	sits := e.presence(ctx, sbx, req)
 	defer sits.leaves()
 	c, session, told, err := e.open(waited, s, &rec, req, sits.coming()...)

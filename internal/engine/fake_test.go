@@ -31,6 +31,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
@@ -509,11 +510,12 @@ type home struct {
 	// release lets the background go on; nil unless it is held.
 	release func()
 	*Engine
-	*audit.Reader      // of the engine
-	*events.Bus        // of the engine
-	*policies.Policies // of the engine
-	*upkeep.Upkeep     // of the engine
-	*egress.Control    // of the engine
+	*audit.Reader       // of the engine
+	*events.Bus         // of the engine
+	*policies.Policies  // of the engine
+	*upkeep.Upkeep      // of the engine
+	*egress.Control     // of the engine
+	*lifetime.Lifetimes // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -597,7 +599,7 @@ func (h *home) tryOpen() (err error) {
 	}
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
-	h.Control = e.Egress
+	h.Control, h.Lifetimes = e.Egress, e.Lifetimes
 	return nil
 }
 

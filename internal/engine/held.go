@@ -140,7 +140,7 @@ func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta
 		return nil, rec, err
 	}
 	h.name = rec.Name
-	e.use(h.ID)()
+	e.Lifetimes.Use(h.ID)()
 	if err := e.settleDoubt(ctx, h, &rec); err != nil {
 		h.unlock(e)
 		return nil, rec, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
@@ -60,7 +61,7 @@ func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
 	if gone("spared")() {
 		t.Error("what was given more time is gone")
 	}
-	for _, ms := range []int64{-1, maxLife.Milliseconds() + 1} {
+	for _, ms := range []int64{-1, lifetime.Max.Milliseconds() + 1} {
 		if _, err := h.SetLife(ctx, "spared", wire.LifeRequest{TTLMS: &ms}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%d ms: %v", ms, err)
 		}
@@ -85,7 +86,7 @@ func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 	past := h.Now().Add(-time.Second)
 	live(&past)
 	expired := make(chan error, 1)
-	go func() { expired <- h.expire(t.Context(), rec.ID) }()
+	go func() { expired <- h.Expire(t.Context(), rec.ID) }()
 	for waits := false; !waits; runtime.Gosched() { // it cancels starts until it has the lock
 		ctx, done := s.Starting(t.Context())
 		waits = ctx.Err() != nil

@@ -268,7 +268,7 @@ func (e *Engine) startBox(
 	s.box, s.told = b, b
 	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
-	e.idleChanged()
+	e.Lifetimes.WakeIdle()
 	e.Egress.WatchPorts(s.ID, b)
 	if asks {
 		e.Egress.WatchQuestions(s.ID, b, began)

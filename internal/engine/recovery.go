@@ -167,7 +167,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 	if b != nil {
 		s.box, s.told, s.mapped = b, b, true // for all we know
 		e.watch(s.entry, b)
-		e.idleChanged()
+		e.Lifetimes.WakeIdle()
 		e.Egress.WatchPorts(s.ID, b)
 		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
 			soon, cancel := context.WithTimeout(ctx, egress.PolicyPatience)

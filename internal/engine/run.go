@@ -461,7 +461,7 @@ func (e *Engine) attachRun(
 	if err != nil {
 		return wire.Exit{}, err
 	}
-	defer e.use(s.ID)()
+	defer e.Lifetimes.Use(s.ID)()
 	c, last := s.run, rec.Run
 	s.unlock(e)
 	if c == nil {
@@ -495,7 +495,7 @@ func (e *Engine) runAttached(
 	if run.Exit != nil {
 		return *run.Exit, session.Close()
 	}
-	defer e.use(sbx.ID)()
+	defer e.Lifetimes.Use(sbx.ID)()
 	if err := wire.WriteJSON(stream, wire.FrameStarted, wire.Started{Exec: run.Exec, PID: 1}); err != nil {
 		return wire.Exit{}, errors.Join(errDetached, session.Close())
 	}

@@ -1,11 +1,21 @@
 //go:build linux
 
-package engine
+package lifetime
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
 )
+
+// fakeBox has no processes.
+type fakeBox struct{ _ byte } // two of them differ
+
+func (*fakeBox) Processes(context.Context) (wire.ProcessesResult, error) {
+	return wire.ProcessesResult{}, nil
+}
 
 func TestWhatCountsAsBusy(t *testing.T) {
 	box, other := new(fakeBox), new(fakeBox)

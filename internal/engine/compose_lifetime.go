@@ -1,0 +1,119 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/lifetime"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// lifetimeConfig is what the Lifetimes of an engine, which has its Upkeep, are made of.
+func lifetimeConfig(e *Engine) lifetime.Config {
+	core := lifetimeCore{e}
+	return lifetime.Config{
+		DB: e.DB, Finder: core, Ender: core, Drop: e.Upkeep.Drop, Log: e.Logger,
+		Now: func() time.Time { return e.Now() },
+	}
+}
+
+// lifetimeCore is the engine as Lifetimes need it. It implements lifetime.Finder and lifetime.Ender.
+type lifetimeCore struct{ e *Engine }
+
+// Acquire takes the lock of a sandbox.
+func (c lifetimeCore) Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error) {
+	h, rec, err := c.e.acquire(ctx, name, what)
+	if err != nil {
+		return nil, rec, err
+	}
+	return func() { h.unlock(c.e) }, rec, nil
+}
+
+// Describe describes a sandbox for clients.
+func (c lifetimeCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
+	return c.e.wire(ctx, rec)
+}
+
+// Known returns the sandboxes that were used since Open.
+func (c lifetimeCore) Known() (ids []timeline.SandboxID) {
+	for _, s := range c.e.known() {
+		ids = append(ids, s.ID)
+	}
+	return ids
+}
+
+// known returns what is remembered of a sandbox; nil if it was removed, or not used since Open.
+func (c lifetimeCore) known(id timeline.SandboxID) *entry {
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	return c.e.boxes[id]
+}
+
+// Box returns the box of a sandbox, if nobody holds its lock.
+func (c lifetimeCore) Box(id timeline.SandboxID, what string) (b lifetime.Box, ok bool) {
+	s := c.known(id)
+	if s == nil {
+		return nil, true
+	}
+	h := c.e.tryLock(s, what)
+	if h == nil {
+		return nil, false
+	}
+	defer h.unlock(c.e)
+	if live := c.e.liveBox(h); live != nil {
+		return live, true
+	}
+	return nil, true
+}
+
+// Remove removes a sandbox and ends its processes.
+func (c lifetimeCore) Remove(ctx context.Context, id timeline.SandboxID, still lifetime.Still) error {
+	return c.e.removeOne(ctx, string(id), true, still)
+}
+
+// Stop ends the processes of a sandbox.
+func (c lifetimeCore) Stop(ctx context.Context, id timeline.SandboxID, still lifetime.Still) error {
+	_, err := c.e.stopIf(ctx, string(id), still)
+	return err
+}
+
+// StopIdle captures a sandbox before and after it stops its box.
+func (c lifetimeCore) StopIdle(
+	ctx context.Context, id timeline.SandboxID, b lifetime.Box, message string, still lifetime.Still,
+) (stopped bool, err error) {
+	sbx := c.known(id)
+	if sbx == nil {
+		return false, nil // removed meanwhile
+	}
+	s, err := c.e.lock(ctx, sbx, "stopping it, being idle")
+	if err != nil {
+		return false, err
+	}
+	defer s.unlock(c.e)
+	rec, err := c.e.DB.Sandbox(ctx, string(id))
+	if err != nil || s.box != b || !still(&rec) {
+		return false, err
+	}
+	why := note{cause: timeline.CauseAuto, message: message}
+	if _, err := c.e.capture(ctx, s, &rec, why); err != nil {
+		return false, err
+	}
+	if s.run != nil {
+		s.run.stopped = true
+	}
+	if err := c.e.stopBox(ctx, s, stopGrace); err != nil {
+		return false, err
+	}
+	_, err = c.e.capture(ctx, s, &rec, why)
+	return true, err
+}
+
+// Checkout takes a sandbox to one of its snapshots.
+func (c lifetimeCore) Checkout(ctx context.Context, id timeline.SandboxID, to timeline.SnapshotID) error {
+	_, err := c.e.Checkout(ctx, string(id), wire.CheckoutRequest{Node: string(to)})
+	return err
+}

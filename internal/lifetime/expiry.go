@@ -1,0 +1,172 @@
+//go:build linux
+
+package lifetime
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/upkeep"
+)
+
+// Max is the longest time to live that a sandbox can be given, and the longest time until an idle one is
+// stopped. A sandbox that is to live longer is given none.
+const Max = 100 * 365 * 24 * time.Hour
+
+// SetLife changes how long a sandbox lives, and when its processes are stopped.
+func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
+	release, rec, err := l.config.Finder.Acquire(ctx, name, "changing its life")
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	defer l.WakeExpiry()
+	defer l.WakeIdle()
+	err = l.config.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
+		err := Configure(&r.Config, req, l.config.Now())
+		rec = *r
+		return err
+	})
+	release()
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	return l.config.Finder.Describe(ctx, &rec), nil
+}
+
+// Configure checks a request that is made at now, and puts it into the configuration of a sandbox.
+func Configure(c *meta.Config, req wire.LifeRequest, now time.Time) error {
+	for what, ms := range map[string]*int64{"time to live": req.TTLMS,
+		"time until an idle sandbox is stopped": req.IdleStopMS} {
+		if ms != nil && (*ms < 0 || *ms > Max.Milliseconds()) {
+			return fault.New(fault.Invalid, "a %s of %d ms", what, *ms).
+				WithHint("give a time between 1 ms and 100 years, or 0 for ever")
+		}
+	}
+	if req.IdleStopMS != nil {
+		c.IdleStopMS = *req.IdleStopMS
+	}
+	if req.TTLMS == nil {
+		return nil
+	}
+	c.Expires = nil
+	if *req.TTLMS > 0 {
+		at := now.UTC().Add(time.Duration(*req.TTLMS) * time.Millisecond).Truncate(time.Millisecond)
+		c.Expires = &at
+	}
+	return nil
+}
+
+// ExpireAll ends each sandbox that has expired, until ctx ends. A failure is logged, and tried again.
+func (l *Lifetimes) ExpireAll(ctx context.Context) {
+	const again = time.Minute // after a failure, and for clocks that are set
+	for {
+		wait := again
+		recs, err := l.config.DB.Sandboxes(ctx)
+		if err != nil && ctx.Err() == nil {
+			l.config.Log.Error("what has expired is not known", "err", err)
+		}
+		some := err != nil
+		for i := range recs {
+			if recs[i].Expires == nil {
+				continue
+			}
+			some = true
+			left := recs[i].Expires.Sub(l.config.Now())
+			if left > 0 {
+				wait = min(wait, left)
+				continue
+			}
+			if err := l.Expire(ctx, recs[i].ID); err != nil && ctx.Err() == nil {
+				l.config.Log.Error("a sandbox outlives its time", "sandbox", recs[i].Name, "err", err)
+			}
+		}
+		var timer <-chan time.Time // nil without anything to wait for
+		if some {
+			timer = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.expiries:
+		case <-timer:
+		}
+	}
+}
+
+// Expire removes a sandbox if it has expired. One with tags is stopped, goes to its newest snapshot that
+// has a tag, and keeps what its tags name; then it expires no more. At each step a sandbox that was
+// given more time meanwhile is left as it is.
+func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
+	rec, err := l.config.DB.Sandbox(ctx, string(id))
+	if err != nil || !l.expired(&rec) {
+		return err
+	}
+	h, err := l.config.DB.History(ctx, id)
+	if err != nil {
+		return err
+	}
+	tagged, ok := newestTagged(&h)
+	if !ok {
+		l.config.Log.Info("a sandbox has expired", "sandbox", rec.Name)
+		return l.config.Ender.Remove(ctx, id, l.expired)
+	}
+	if err := l.config.Ender.Stop(ctx, id, l.expired); err != nil {
+		return err
+	}
+	if rec, err = l.config.DB.Sandbox(ctx, string(id)); err != nil || !l.expired(&rec) {
+		return err // it was given more time
+	}
+	if err := l.config.Ender.Checkout(ctx, id, tagged); err != nil {
+		return err
+	}
+	if err := l.config.Drop(ctx, id, l.untagged); err != nil {
+		return err
+	}
+	return l.config.DB.UpdateSandbox(ctx, id, func(r *meta.Sandbox) error {
+		if !l.expired(r) { // it was given more
+			return nil
+		}
+		r.Notices = append(r.Notices,
+			fmt.Sprintf("it expired at %s: what its tags name was kept", r.Expires.Format(time.RFC3339)))
+		r.Expires, r.Redo = nil, nil
+		return nil
+	})
+}
+
+// expired reports whether the time of a sandbox has come.
+func (l *Lifetimes) expired(rec *meta.Sandbox) bool {
+	return rec.Expires != nil && !rec.Expires.After(l.config.Now())
+}
+
+// newestTagged is the newest snapshot with a tag.
+func newestTagged(h *timeline.History) (timeline.SnapshotID, bool) {
+	for _, id := range h.NewestFirst() {
+		if len(h.TagsOf(id)) > 0 {
+			return id, true
+		}
+	}
+	return "", false
+}
+
+// untagged chooses the snapshots that an expired sandbox has made, and that have no tag and are needed by
+// nothing.
+func (l *Lifetimes) untagged(
+	rec *meta.Sandbox, h *timeline.History, needed upkeep.Needed,
+) (doomed []timeline.SnapshotID) {
+	if !l.expired(rec) {
+		return nil
+	}
+	for _, snap := range h.NewestFirst() {
+		s := h.Snapshots[snap]
+		if s.Sandbox == rec.ID && s.Cause != timeline.CauseImport && s.Cause != timeline.CauseFork &&
+			snap != h.Head && !needed[snap] && len(h.TagsOf(snap)) == 0 {
+			doomed = append(doomed, snap)
+		}
+	}
+	return doomed
+}
