@@ -19,7 +19,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +44,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -331,14 +331,14 @@ type Engine struct {
 	Egress *egress.Control
 	// Lifetimes end sandboxes that have expired or are idle. It is not changed after Open.
 	Lifetimes *lifetime.Lifetimes
+	// Tournaments tries commands in forks. It is not changed after Open.
+	Tournaments *tournament.Tournaments
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
 	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
-	trials  chan struct{}                              // holds one for each trial that runs
-	playing claims                                     // tournaments under way, by tag: gc lets their forks be
 	awakens claims                                     // sandboxes that are made ones of their own, by id: see awaken
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
@@ -404,7 +404,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		trials:  make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
 		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{},
 		masks: map[timeline.SandboxID]string{},
 		holds: map[int64]bool{},
@@ -432,6 +431,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
+	e.Tournaments = tournament.New(tournamentConfig(e))
 	e.Egress = newEgress(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
