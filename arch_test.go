@@ -42,7 +42,8 @@ var packages = map[string][]string{
 		"internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/upkeep", "internal/vfs",
+		"internal/rootspec", "internal/tournament", "internal/undo", "internal/unixsock", "internal/upkeep",
+		"internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
@@ -66,8 +67,8 @@ var packages = map[string][]string{
 		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
-		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
-		"internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
+		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/tail", "internal/timeline",
+		"internal/tournament", "internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -178,6 +179,11 @@ var packages = map[string][]string{
 	"internal/bases": {
 		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
 		"internal/rootspec", "internal/timeline", "internal/vfs",
+	},
+	"internal/tail": {"client/wire"},
+	"internal/tournament": {
+		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/ledger/format",
+		"internal/meta", "internal/tail", "internal/timeline", "internal/undo",
 	},
 	"internal/lifetime": {
 		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",

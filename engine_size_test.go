@@ -13,7 +13,7 @@ import (
 
 // What the engine has today. Both numbers go down, to 150 methods and 6 locks, and never up.
 const (
-	engineMethods = 318
+	engineMethods = 311
 	engineLocks   = 3
 )
 

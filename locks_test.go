@@ -38,22 +38,23 @@ var lockOrder = []struct{ name, guards string }{
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Engine.mu", "Journals.mu", "Lifetimes.mu", "Policies.mu", "Refs.mu",
-	"Upkeep.mu", "attachment.mu", "audience.mu", "claims.mu", "commands.mu", "listener.mu", "mounts.mu", "outlet.mu",
-	"presence.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Journals.mu",
+	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
+	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
-	"internal/images", "internal/lifetime", "internal/policies", "internal/upkeep",
+	"internal/images", "internal/lifetime",
+	"internal/policies", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "Host": {"basesCore"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
 	"Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"},
@@ -63,7 +64,8 @@ var adapters = map[string][]string{
 // their interfaces, all.
 var returnHolding = map[string]string{
 	"entry.collects": "entry.collecting", "BoxPrograms.End": "BoxPrograms.mu",
-	"Finder.Acquire": "sandbox", "Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox", "Bases.Importing": "Bases.importing",
+	"Finder.Acquire": "sandbox", "Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox",
+	"Bases.Importing": "Bases.importing",
 }
 
 // lent are fields of parts that are a lock of the engine.

@@ -25,6 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -46,16 +47,17 @@ type engineConfig struct {
 // whole is an engine with what it stands on, so that one Close ends all.
 type whole struct {
 	*engine.Engine
-	*audit.Reader       // the engine's
-	*events.Bus         // the engine's
-	*policies.Policies  // the engine's
-	*upkeep.Upkeep      // the engine's
-	*egress.Control     // the engine's
-	*lifetime.Lifetimes // the engine's
-	db                  *meta.DB
-	layers              *layer.Store
-	images              *memory.Store
-	ledger              *ledger.Ledger
+	*audit.Reader           // the engine's
+	*events.Bus             // the engine's
+	*policies.Policies      // the engine's
+	*upkeep.Upkeep          // the engine's
+	*egress.Control         // the engine's
+	*lifetime.Lifetimes     // the engine's
+	*tournament.Tournaments // the engine's
+	db                      *meta.DB
+	layers                  *layer.Store
+	images                  *memory.Store
+	ledger                  *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -143,7 +145,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	undone.Release()
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
-		Control: e.Egress, Lifetimes: e.Lifetimes,
+		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

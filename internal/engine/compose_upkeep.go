@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -56,7 +57,9 @@ func (c upkeepCore) TryAcquire(id timeline.SandboxID, what string) (release func
 func (c upkeepCore) Whole(id timeline.SandboxID) error { return c.e.whole(id, "") }
 
 // Playing reports whether a tournament is under way.
-func (c upkeepCore) Playing(tournament string) bool { return c.e.playing.taken(tournament) }
+func (c upkeepCore) Playing(tournament string) bool {
+	return slices.Contains(c.e.Tournaments.UnderWay(), tournament)
+}
 
 // Idle reports whether no process runs in a sandbox.
 func (c upkeepCore) Idle(ctx context.Context, rec *meta.Sandbox) bool {

@@ -19,7 +19,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +46,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -333,13 +333,13 @@ type Engine struct {
 	Egress *egress.Control
 	// Lifetimes end sandboxes that have expired or are idle. It is not changed after Open.
 	Lifetimes *lifetime.Lifetimes
+	// Tournaments tries commands in forks. It is not changed after Open.
+	Tournaments *tournament.Tournaments
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
 	making  map[timeline.LayerID]bool                  // layers that have no record yet
 	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
-	trials  chan struct{}                              // holds one for each trial that runs
-	playing claims                                     // tournaments under way, by tag: gc lets their forks be
 	awakens claims                                     // sandboxes that are made ones of their own, by id: see awaken
 	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
 	routes  int                                        // how often routes changed: stacks of before are not believed
@@ -402,7 +402,6 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		trials: make(chan struct{}, jobs(0, maxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
 		stacks: map[timeline.SnapshotID][]timeline.LayerID{},
 		masks:  map[timeline.SandboxID]string{},
 		Feed:   events.NewBus(c.Now, c.DB),
@@ -429,6 +428,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
+	e.Tournaments = tournament.New(tournamentConfig(e))
 	e.Egress = newEgress(e)
 	e.refs = gitrefs.New(gitrefs.Config{
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,

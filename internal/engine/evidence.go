@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"slices"
-	"strconv"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
@@ -174,34 +173,6 @@ func (e *Engine) forkDrafts(
 		out = append(out, e.drafts(ctx, &forks[i], e.createRecord(&forks[i], parent.ID))...)
 	}
 	return out
-}
-
-// tournamentRecord tells of candidates that were tried from a snapshot on.
-func (e *Engine) tournamentRecord(res wire.TournamentResult) audit.Statement {
-	cleaner := e.cleaners.Formats()
-	out, room := &format.Tournament{Snapshot: res.Base, Winner: cleaner.RecordText(res.Winner)}, limit.RecordNames
-	for i, b := range res.Branches {
-		c := format.Candidate{Name: cleaner.RecordText(b.Name), Outcome: "passed", Sandbox: b.ID}
-		switch b.TestExit {
-		case 0:
-		case exitTimeout:
-			c.Outcome = "out of time"
-		case exitNotRun:
-			c.Outcome = "could not be run"
-		default:
-			c.Outcome = "failed"
-		}
-		if b.Score != nil {
-			c.Score = strconv.FormatFloat(*b.Score, 'g', -1, 64)
-		}
-		if room -= audit.EncodedLen(c.Name); room < 0 {
-			out.Candidates = append(out.Candidates,
-				format.Candidate{Name: "... and " + itoa(len(res.Branches)-i) + " more", Outcome: "not listed"})
-			break
-		}
-		out.Candidates = append(out.Candidates, c)
-	}
-	return audit.Statement{By: format.ByDaemon, Body: out}
 }
 
 // insideKey marks a context of what the inside of a sandbox asks for.

@@ -37,6 +37,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -416,7 +417,7 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 		return stream{&out, io.Discard},
 			wire.WriteJSON(&out, wire.FrameFailed, wire.Error{Kind: string(fault.Invalid), Message: "no such user"})
 	}
-	if len(req.Cmd) == len(inShell("")) && slices.Equal(req.Cmd[:3], inShell("")[:3]) {
+	if len(req.Cmd) == len(tournament.Shell("")) && slices.Equal(req.Cmd[:3], tournament.Shell("")[:3]) {
 		return b.shell(req)
 	}
 	if req.Keep || req.Attach != "" {
@@ -510,12 +511,13 @@ type home struct {
 	// release lets the background go on; nil unless it is held.
 	release func()
 	*Engine
-	*audit.Reader       // of the engine
-	*events.Bus         // of the engine
-	*policies.Policies  // of the engine
-	*upkeep.Upkeep      // of the engine
-	*egress.Control     // of the engine
-	*lifetime.Lifetimes // of the engine
+	*audit.Reader           // of the engine
+	*events.Bus             // of the engine
+	*policies.Policies      // of the engine
+	*upkeep.Upkeep          // of the engine
+	*egress.Control         // of the engine
+	*lifetime.Lifetimes     // of the engine
+	*tournament.Tournaments // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -599,7 +601,7 @@ func (h *home) tryOpen() (err error) {
 	}
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
-	h.Control, h.Lifetimes = e.Egress, e.Lifetimes
+	h.Control, h.Lifetimes, h.Tournaments = e.Egress, e.Lifetimes, e.Tournaments
 	return nil
 }
 

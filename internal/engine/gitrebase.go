@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/tail"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -250,14 +252,14 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 type listener struct {
 	mu   sync.Mutex
 	list bytes.Buffer // guarded by mu
-	said tail         // guarded by mu
+	said tail.Tail    // guarded by mu
 }
 
 // maxList is how much of the output of a command is kept, in bytes.
 const maxList = 1 << 20
 
 // Read ends the input: nobody types.
-func (*listener) Read([]byte) (int, error) { return (&audience{}).Read(nil) }
+func (*listener) Read([]byte) (int, error) { return 0, io.EOF }
 
 // Write takes one frame.
 func (l *listener) Write(p []byte) (int, error) {
@@ -271,7 +273,7 @@ func (l *listener) Write(p []byte) (int, error) {
 	case wire.FrameStdout:
 		l.list.Write(payload[:min(len(payload), maxList-l.list.Len())])
 	case wire.FrameStderr:
-		l.said.add(payload)
+		l.said.Add(payload)
 	}
 	return len(p), nil
 }
@@ -280,5 +282,5 @@ func (l *listener) Write(p []byte) (int, error) {
 func (l *listener) heard() (list, said string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.list.String(), label.Clean(strings.Join(strings.Fields(end(string(l.said))), " "))
+	return l.list.String(), label.Clean(strings.Join(strings.Fields(tail.Lines(string(l.said))), " "))
 }

@@ -189,7 +189,8 @@ func (e *Engine) readProposal(ctx context.Context, r *repo.Repo, commit repo.OID
 func (p *proposing) test(ctx context.Context) error {
 	c := p.e.cleaners.For(ctx, &p.rec)
 	for _, cmd := range p.req.Tests {
-		t, err := p.e.trial(ctx, &p.rec, wire.TrialRequest{Cmd: cmd, At: string(p.snapshot), TimeoutMS: p.req.TimeoutMS})
+		req := wire.TrialRequest{Cmd: cmd, At: string(p.snapshot), TimeoutMS: p.req.TimeoutMS}
+		t, err := p.e.Tournaments.Try(ctx, &p.rec, req)
 		if err != nil {
 			return err
 		}

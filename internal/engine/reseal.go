@@ -21,6 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/tail"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -356,7 +357,7 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 
 // resealBy runs a command of the sandbox as a step, and records what came of it.
 func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit int64, cmd ...string) error {
-	out := new(audience)
+	out := new(tail.Client)
 	exit, err := e.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: limit}, out)
 	switch {
 	case err != nil:
@@ -366,7 +367,7 @@ func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit in
 		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, limit/1000)
 	case exit.Code != 0:
 		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code,
-			cmp.Or(end(string(out.all)), exit.Message, "it has printed nothing"))
+			cmp.Or(tail.Lines(out.All()), exit.Message, "it has printed nothing"))
 	}
 	if err != nil {
 		return &failed{step, err}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
 // alone demands that a sandbox is the only one.
@@ -36,7 +37,7 @@ func TestATrialRunsInAForkThatIsRemoved(t *testing.T) {
 		h.alone("a")
 	}
 	if got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: "hang", TimeoutMS: 1}); err != nil || !got.TimedOut ||
-		got.Exit != exitTimeout {
+		got.Exit != tournament.ExitTimeout {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for name, req := range map[string]wire.TrialRequest{"no command": {}, "a zero byte": {Cmd: "a\x00"},
@@ -62,7 +63,7 @@ func TestATrialThatIsBrokenOffLeavesNothing(t *testing.T) {
 	}
 	h.alone("a")
 	var all sync.WaitGroup
-	for range 2 * cap(h.trials) {
+	for range 2 * h.TrialsAtOnce() {
 		all.Go(func() {
 			if got, err := h.Trial(ctx, "a", wire.TrialRequest{Cmd: "exit 1"}); err != nil || got.Exit != 1 {
 				t.Errorf("%+v, %v", got, err)

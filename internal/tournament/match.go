@@ -1,30 +1,30 @@
 //go:build linux
 
-package engine
+package tournament
 
 import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/layer"
-	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/tail"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Exit codes of what did not come to an end of its own.
+// Exit codes of commands that did not end by themselves.
 const (
-	exitTimeout = 124
-	exitNotRun  = 125
+	ExitTimeout = 124 // the time was over
+	ExitNotRun  = 125 // it could not be run
 )
 
 // match is one candidate in its fork.
 type match struct {
-	e     *Engine
+	t     *Tournaments
 	base  timeline.SnapshotID // what the fork began at
 	fork  wire.Sandbox
 	began time.Time
@@ -59,36 +59,36 @@ func (m *match) hold(
 		if err != nil {
 			return b, err
 		}
-		switch score, ok := number(string(out.stdout)); {
+		switch score, ok := number(out.Stdout()); {
 		case ok && x.Code == 0:
 			b.Score, wanting = &score, false
 		case x.Code == 0:
 			m.told = append(m.told, "the score's last line is no number")
 		}
 	}
-	b.TimeMS = m.e.Now().Sub(m.began).Milliseconds()
+	b.TimeMS = m.t.config.Now().Sub(m.began).Milliseconds()
 	if b.Exit != 0 || b.TestExit != 0 || wanting {
-		b.Tail = end(strings.Join(m.told, "\n"))
+		b.Tail = tail.Lines(strings.Join(m.told, "\n"))
 	}
 	if b.Paths, b.Bytes, err = m.weigh(ctx, timeline.SnapshotID(b.Node)); err != nil && ctx.Err() == nil {
-		m.e.Logger.Warn("a candidate's changes are not counted", "sandbox", m.fork.Name, "err", err)
+		m.t.config.Log.Warn("a candidate's changes are not counted", "sandbox", m.fork.Name, "err", err)
 		err = nil
 	}
 	return b, err
 }
 
 // run runs one shell command in what is left of the time. One that cannot be run
-// ends with exitNotRun.
-func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *audience, error) {
-	req, out := wire.ExecRequest{Cmd: inShell(cmd), Label: label}, &audience{}
-	x := wire.Exit{Code: exitTimeout, TimedOut: true}
-	left := m.limit - m.e.Now().Sub(m.began)
+// ends with ExitNotRun.
+func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Client, error) {
+	req, out := wire.ExecRequest{Cmd: Shell(cmd), Label: label}, &tail.Client{}
+	x := wire.Exit{Code: ExitTimeout, TimedOut: true}
+	left := m.limit - m.t.config.Now().Sub(m.began)
 	if m.limit > 0 {
 		req.TimeoutMS = max(1, left.Milliseconds())
 	}
 	if m.limit == 0 || left > 0 {
 		var err error
-		if x, err = m.e.Exec(ctx, m.fork.ID, req, out); ctx.Err() != nil {
+		if x, err = m.t.config.Operations.Exec(ctx, m.fork.ID, req, out); ctx.Err() != nil {
 			return x, out, context.Cause(ctx)
 		}
 		if err != nil {
@@ -98,13 +98,13 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *audienc
 			}
 		}
 		if x.Head == "" { // nothing of it is in the history
-			x.Code = exitNotRun
+			x.Code = ExitNotRun
 		}
 	}
 	if x.TimedOut && x.Limit == "" {
 		x.Message = fmt.Sprintf("the time of %s is over", m.limit)
 	}
-	for _, s := range []string{strings.TrimRight(string(out.all), "\n"), x.Message} {
+	for _, s := range []string{strings.TrimRight(out.All(), "\n"), x.Message} {
 		if s != "" {
 			m.told = append(m.told, s)
 		}
@@ -114,13 +114,8 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *audienc
 
 // halt ends what the candidate left running: its files are what stays.
 func (m *match) halt(ctx context.Context) {
-	s, _, err := m.e.acquire(ctx, m.fork.ID, "ending a candidate")
-	if err != nil {
-		return // removed; or all of them are about to be
-	}
-	defer s.unlock(m.e)
-	if err := m.e.stopBox(ctx, s, 0); err != nil && ctx.Err() == nil {
-		m.e.Logger.Warn("a candidate goes on", "sandbox", m.fork.Name, "err", err)
+	if err := m.t.config.Operations.Halt(ctx, m.fork.ID); err != nil && ctx.Err() == nil {
+		m.t.config.Log.Warn("a candidate goes on", "sandbox", m.fork.Name, "err", err)
 	}
 }
 
@@ -129,35 +124,19 @@ func (m *match) weigh(ctx context.Context, node timeline.SnapshotID) (paths int,
 	if node == m.base {
 		return 0, 0, nil
 	}
-	rec, err := m.e.DB.Sandbox(ctx, m.fork.ID)
-	if err != nil {
-		return 0, 0, err
-	}
-	va, vb, touched, err := m.e.views(ctx, &rec, m.base, side{at: node})
-	if err != nil {
-		return 0, 0, err
-	}
-	roots, err := m.e.partRoots(ctx, &rec)
-	if err != nil {
-		return 0, 0, err
-	}
-	all := layer.DiffOptions{Most: math.MaxInt, Bytes: limit.PatchBytes}
-	err = layer.EachChange(ctx, va, vb, touched, all, func(c *layer.Change) error {
-		if c.Kind == layer.Modified && roots[c.Path] {
-			return nil
-		}
-		paths++
-		if c.Kind != layer.Removed && c.Type == "file" {
-			bytes += c.Size
-		}
-		return nil
-	})
-	return paths, bytes, err
+	return m.t.config.Operations.Weigh(ctx, m.fork.ID, m.base, node)
 }
 
-// inShell is the command line that has a shell run a command: bash, or sh where
+// Shell is the command line that has a shell run a command: bash, or sh where
 // there is no bash.
-func inShell(cmd string) []string {
+func Shell(cmd string) []string {
 	return []string{"/bin/sh", "-c", `command -v bash >/dev/null 2>&1 && exec bash -lc -- "$1"; exec sh -lc -- "$1"`,
 		"sh", cmd}
+}
+
+// number reads the last line of text that is not empty.
+func number(text string) (float64, bool) {
+	text = strings.TrimSpace(text)
+	x, err := strconv.ParseFloat(strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:]), 64)
+	return x, err == nil && !math.IsNaN(x) && !math.IsInf(x, 0)
 }

@@ -1,12 +1,13 @@
 //go:build linux
 
-package engine
+package tournament
 
 import (
 	"context"
 	"encoding/hex"
 	"io"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +22,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// maxCandidates is how many candidates one tournament may have.
-const maxCandidates = 1000
+// MaxCandidates is how many candidates one tournament may have at most.
+const MaxCandidates = 1000
 
 // removers is how many forks are removed at once: it is the disk that takes the time.
 const removers = 8
@@ -31,54 +32,55 @@ const removers = 8
 // finds the winner, whose snapshot becomes a branch of the sandbox's history. The
 // forks stay, marked, until gc. When ctx ends before there is a winner, whatever
 // runs is killed and the forks are removed; the sandbox is as it was.
-func (e *Engine) Tournament(
+func (t *Tournaments) Tournament(
 	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
 ) (res wire.TournamentResult, err error) {
 	if req.Candidates, err = entrants(req); err != nil {
 		return res, err
 	}
-	rec, err := e.DB.Sandbox(ctx, name)
+	rec, err := t.config.DB.Sandbox(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	tag, forks, at, err := e.draw(ctx, &rec, req)
+	tag, forks, at, err := t.draw(ctx, &rec, req)
 	if err != nil {
 		return res, err
 	}
-	defer e.playing.drop(tag)
+	defer t.finish(tag)
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
-	cleanup.Push(func() error { return e.scratch(context.WithoutCancel(ctx), forks) })
+	cleanup.Push(func() error { return t.scratch(context.WithoutCancel(ctx), forks) })
 
 	res.Base = string(at)
-	if res.Branches, err = e.contest(ctx, &rec, req, at, forks, progress); err != nil {
+	if res.Branches, err = t.contest(ctx, &rec, req, at, forks, progress); err != nil {
 		return res, err
 	}
 	win := decide(res.Branches, req.Score != "")
 	if win >= 0 {
 		res.Winner, res.WinnerNode = res.Branches[win].Name, res.Branches[win].Node
 	}
-	done, err := e.undertake(ctx, e.drafts(ctx, &rec, e.tournamentRecord(res)))
+	drafts := t.config.Book.Drafts(ctx, &rec, t.record(res))
+	err = t.config.Book.Do(ctx, drafts, func(ctx context.Context) error {
+		if win < 0 || res.WinnerNode == res.Base {
+			return nil
+		}
+		err := t.config.DB.TakeOver(ctx, rec.ID, timeline.SnapshotID(res.WinnerNode))
+		return fault.Wrap(err, "take the winner's snapshot over")
+	})
 	if err != nil {
 		return res, err
-	}
-	if win >= 0 && res.WinnerNode != res.Base {
-		err = e.DB.TakeOver(ctx, rec.ID, timeline.SnapshotID(res.WinnerNode))
-	}
-	if done(err); err != nil {
-		return res, fault.Wrap(err, "take the winner's snapshot over")
 	}
 	cleanup.Release() // from here on it has ended
 	ev := events.About(&rec, wire.EventTournament)
 	ev.Snapshot, ev.Message, ev.Detail = res.WinnerNode, res.Winner, tag
-	e.Feed.Emit(ev)
+	t.config.Feed.Emit(ev)
 	if win >= 0 && req.Keep {
-		if _, err := e.Checkout(ctx, string(rec.ID), wire.CheckoutRequest{Node: res.WinnerNode}); err != nil {
+		if err := t.config.Operations.Checkout(ctx, rec.ID, res.WinnerNode); err != nil {
 			return res, fault.Wrap(err, "candidate %q wins with snapshot %s, but sandbox %s could not be brought there",
 				res.Winner, res.WinnerNode, rec.Name)
 		}
 	}
-	res.Head, err = e.Head(ctx, string(rec.ID))
+	res.Head, err = t.config.Operations.Head(ctx, rec.ID)
 	return res, err
 }
 
@@ -89,8 +91,8 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	switch {
 	case n == 0:
 		return nil, fault.New(fault.Invalid, "a tournament without candidates").WithHint(how)
-	case n > maxCandidates:
-		return nil, fault.New(fault.Invalid, "%d candidates: the limit is %d", n, maxCandidates).
+	case n > MaxCandidates:
+		return nil, fault.New(fault.Invalid, "%d candidates: the limit is %d", n, MaxCandidates).
 			WithHint("leave some to another tournament")
 	case strings.TrimSpace(req.Test) == "":
 		return nil, fault.New(fault.Invalid, "a tournament without a test").WithHint(how)
@@ -107,7 +109,7 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	seen := make(map[string]bool, n)
 	for i, c := range req.Candidates {
 		if c.Name == "" {
-			c.Name = itoa(i + 1)
+			c.Name = strconv.Itoa(i + 1)
 		}
 		switch {
 		case strings.TrimSpace(c.Cmd) == "":
@@ -125,30 +127,30 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 }
 
 // draw makes the forks of a new tournament, called box-t3f2a-1 and so on, which gc
-// leaves alone until played is called.
-func (e *Engine) draw(
+// leaves alone until the caller calls finish.
+func (t *Tournaments) draw(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest,
 ) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
 	n := len(req.Candidates)
-	room := timeline.MaxName - len("-t3f2a-"+itoa(n))
+	room := timeline.MaxName - len("-t3f2a-"+strconv.Itoa(n))
 	for tries := 0; ; tries++ {
 		var random [2]byte
-		if _, err := io.ReadFull(e.Rand, random[:]); err != nil {
+		if _, err := io.ReadFull(t.config.Rand, random[:]); err != nil {
 			return "", nil, "", fault.Wrap(err, "choose a name")
 		}
 		tag = rec.Name[:min(len(rec.Name), room)] + "-t" + hex.EncodeToString(random[:])
-		if !e.playing.take(tag) {
+		if !t.begin(tag) {
 			continue
 		}
 		f := wire.ForkRequest{At: req.Base, N: n, Policy: req.Policy}
 		for i := range n {
-			f.Names = append(f.Names, tag+"-"+itoa(i+1))
+			f.Names = append(f.Names, tag+"-"+strconv.Itoa(i+1))
 		}
-		res, at, err := e.fork(ctx, string(rec.ID), f, tag)
+		res, at, err := t.config.Operations.Fork(ctx, rec.ID, f, tag)
 		if err == nil {
 			return tag, res.Sandboxes, at, nil
 		}
-		e.playing.drop(tag)
+		t.finish(tag)
 		if !fault.Is(err, fault.Exists) || tries > 100 {
 			return "", nil, "", err
 		}
@@ -156,13 +158,13 @@ func (e *Engine) draw(
 }
 
 // scratch removes the forks of a tournament that does not end.
-func (e *Engine) scratch(ctx context.Context, forks []wire.Sandbox) error {
+func (t *Tournaments) scratch(ctx context.Context, forks []wire.Sandbox) error {
 	var g errgroup.Group
 	g.SetLimit(removers)
 	for _, f := range forks {
 		g.Go(func() error {
-			if err := e.removeOne(ctx, f.ID, true); err != nil && !fault.Is(err, fault.NotFound) {
-				e.Logger.Warn("left for gc", "sandbox", f.Name, "err", err)
+			if err := t.config.Operations.Remove(ctx, f.ID); err != nil && !fault.Is(err, fault.NotFound) {
+				t.config.Log.Warn("left for gc", "sandbox", f.Name, "err", err)
 			}
 			return nil
 		})
@@ -172,7 +174,7 @@ func (e *Engine) scratch(ctx context.Context, forks []wire.Sandbox) error {
 
 // contest runs all candidates, so many at once. forks[i] began at snapshot at, and
 // belongs to req.Candidates[i].
-func (e *Engine) contest(
+func (t *Tournaments) contest(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, at timeline.SnapshotID, forks []wire.Sandbox,
 	progress func(wire.Progress),
 ) ([]wire.TournamentBranch, error) {
@@ -200,7 +202,7 @@ func (e *Engine) contest(
 			if err := within.Err(); err != nil {
 				return err // it ended while this one waited for its turn
 			}
-			m := match{e: e, base: at, fork: f, began: e.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
+			m := match{t: t, base: at, fork: f, began: t.config.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
 			branches[i], err = m.hold(within, req, req.Candidates[i])
 			if err == nil {
 				b := branches[i]

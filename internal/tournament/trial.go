@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package tournament
 
 import (
 	"context"
@@ -11,11 +11,12 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/tail"
 )
 
 // Trial runs a command in a fork of a sandbox, which is removed then, as the forks of a
 // tournament are that does not end. How the command ends is no error.
-func (e *Engine) Trial(ctx context.Context, name string, req wire.TrialRequest) (res wire.Trial, err error) {
+func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequest) (res wire.Trial, err error) {
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
 		return res, fault.New(fault.Invalid, "a trial without a command, or one with a zero byte").
@@ -23,33 +24,35 @@ func (e *Engine) Trial(ctx context.Context, name string, req wire.TrialRequest) 
 	case req.TimeoutMS < 0:
 		return res, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
 	}
-	rec, err := e.DB.Sandbox(ctx, name)
+	rec, err := t.config.DB.Sandbox(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	return e.trial(ctx, &rec, req)
+	return t.Try(ctx, &rec, req)
 }
 
-// trial is Trial of what was checked. So many run at once as candidates of a tournament.
-func (e *Engine) trial(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
+// Try is Trial in a fork of the sandbox of rec, for a request whose command and time are valid. TrialsAtOnce
+// of them run at once.
+func (t *Tournaments) Try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
 	select {
-	case e.trials <- struct{}{}:
-		defer func() { <-e.trials }()
+	case t.trials <- struct{}{}:
+		defer func() { <-t.trials }()
 	case <-ctx.Done():
 		return res, context.Cause(ctx)
 	}
-	tag, forks, at, err := e.draw(ctx, rec, wire.TournamentRequest{Base: req.At, Candidates: make([]wire.Candidate, 1)})
+	tag, forks, at, err := t.draw(ctx, rec, wire.TournamentRequest{Base: req.At, Candidates: make([]wire.Candidate, 1)})
 	if err != nil {
 		return res, err
 	}
-	defer e.playing.drop(tag)
-	defer func() { err = errors.Join(err, e.scratch(context.WithoutCancel(ctx), forks)) }()
-	m := match{e: e, base: at, fork: forks[0], began: e.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
+	defer t.finish(tag)
+	defer func() { err = errors.Join(err, t.scratch(context.WithoutCancel(ctx), forks)) }()
+	limit := time.Duration(req.TimeoutMS) * time.Millisecond
+	m := match{t: t, base: at, fork: forks[0], began: t.config.Now(), limit: limit}
 	x, _, err := m.run(ctx, req.Cmd, "test: "+req.Cmd)
 	if ctx.Err() != nil {
 		return res, fault.New(fault.Cancelled, "the test of sandbox %s was broken off; its fork is removed", rec.Name).
 			Because(context.Cause(ctx))
 	}
-	return wire.Trial{Cmd: req.Cmd, Exit: x.Code, TimeMS: e.Now().Sub(m.began).Milliseconds(), TimedOut: x.TimedOut,
-		Tail: end(strings.Join(m.told, "\n"))}, err
+	return wire.Trial{Cmd: req.Cmd, Exit: x.Code, TimeMS: t.config.Now().Sub(m.began).Milliseconds(), TimedOut: x.TimedOut,
+		Tail: tail.Lines(strings.Join(m.told, "\n"))}, err
 }

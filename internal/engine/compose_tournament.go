@@ -1,0 +1,97 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"io"
+	"math"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/tournament"
+)
+
+// tournamentConfig is what the Tournaments of an engine, which has its Book, are made of.
+func tournamentConfig(e *Engine) tournament.Config {
+	return tournament.Config{
+		DB: e.DB, Operations: tournamentCore{e}, Book: e.Book, Cleaners: e.cleaners, Feed: e.Feed, Rand: e.Rand,
+		Now: func() time.Time { return e.Now() }, Log: e.Logger,
+	}
+}
+
+// tournamentCore is the engine as Tournaments needs it. It implements tournament.Operations.
+type tournamentCore struct{ e *Engine }
+
+// Fork makes forks that belong to a tournament.
+func (c tournamentCore) Fork(
+	ctx context.Context, of timeline.SandboxID, req wire.ForkRequest, tag string,
+) (res wire.ForkResult, at timeline.SnapshotID, err error) {
+	return c.e.fork(ctx, string(of), req, tag)
+}
+
+// Exec runs a command in a sandbox.
+func (c tournamentCore) Exec(
+	ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
+	return c.e.Exec(ctx, id, req, stream)
+}
+
+// Halt ends all processes of a sandbox.
+func (c tournamentCore) Halt(ctx context.Context, id string) error {
+	s, _, err := c.e.acquire(ctx, id, "ending a candidate")
+	if err != nil {
+		return nil // removed; or all of them are about to be
+	}
+	defer s.unlock(c.e)
+	return c.e.stopBox(ctx, s, 0)
+}
+
+// Remove removes a sandbox and ends its processes.
+func (c tournamentCore) Remove(ctx context.Context, id string) error {
+	return c.e.removeOne(ctx, id, true)
+}
+
+// Checkout takes a sandbox to a snapshot.
+func (c tournamentCore) Checkout(ctx context.Context, id timeline.SandboxID, to string) error {
+	_, err := c.e.Checkout(ctx, string(id), wire.CheckoutRequest{Node: to})
+	return err
+}
+
+// Head returns the head of a sandbox.
+func (c tournamentCore) Head(ctx context.Context, id timeline.SandboxID) (string, error) {
+	return c.e.Head(ctx, string(id))
+}
+
+// Weigh counts what differs between two snapshots.
+func (c tournamentCore) Weigh(
+	ctx context.Context, id string, from, to timeline.SnapshotID,
+) (paths int, bytes int64, err error) {
+	rec, err := c.e.DB.Sandbox(ctx, id)
+	if err != nil {
+		return 0, 0, err
+	}
+	va, vb, touched, err := c.e.views(ctx, &rec, from, side{at: to})
+	if err != nil {
+		return 0, 0, err
+	}
+	roots, err := c.e.partRoots(ctx, &rec)
+	if err != nil {
+		return 0, 0, err
+	}
+	all := layer.DiffOptions{Most: math.MaxInt, Bytes: limit.PatchBytes}
+	err = layer.EachChange(ctx, va, vb, touched, all, func(c *layer.Change) error {
+		if c.Kind == layer.Modified && roots[c.Path] {
+			return nil
+		}
+		paths++
+		if c.Kind != layer.Removed && c.Type == "file" {
+			bytes += c.Size
+		}
+		return nil
+	})
+	return paths, bytes, err
+}

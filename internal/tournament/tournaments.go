@@ -1,0 +1,101 @@
+//go:build linux
+
+package tournament
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Operations are what Tournaments do with sandboxes. Each takes the locks that it needs.
+type Operations interface {
+	// Fork makes forks of a sandbox, whose records name tag as their tournament, and returns the
+	// snapshot that they begin at. An Exists error says that a name is taken.
+	Fork(
+		ctx context.Context, of timeline.SandboxID, req wire.ForkRequest, tag string,
+	) (res wire.ForkResult, at timeline.SnapshotID, err error)
+	// Exec runs a command in a sandbox, whose frames go to stream.
+	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
+	// Halt ends all processes of a sandbox. It does nothing if the sandbox cannot be acquired.
+	Halt(ctx context.Context, id string) error
+	// Remove ends the processes of a sandbox and removes it. NotFound: there is none.
+	Remove(ctx context.Context, id string) error
+	// Checkout takes a sandbox to a snapshot.
+	Checkout(ctx context.Context, id timeline.SandboxID, to string) error
+	// Head returns the head of a sandbox.
+	Head(ctx context.Context, id timeline.SandboxID) (string, error)
+	// Weigh counts the paths that differ between two snapshots of a sandbox, and the bytes of the files
+	// among them in the second.
+	Weigh(ctx context.Context, id string, from, to timeline.SnapshotID) (paths int, bytes int64, err error)
+}
+
+// Config is what Tournaments are made of. All fields are required.
+type Config struct {
+	DB         *meta.DB
+	Operations Operations
+	Book       *audit.Book
+	Cleaners   *audit.Cleaners
+	Feed       *events.Bus
+	Rand       io.Reader
+	Now        func() time.Time
+	Log        *slog.Logger
+}
+
+// Tournaments carries out tournaments and trials. Make one with New; all methods are safe for concurrent
+// use.
+type Tournaments struct {
+	config Config        // never changed
+	trials chan struct{} // holds one for each trial that runs
+
+	mu      sync.Mutex
+	playing map[string]bool // tags of what is under way; guarded by mu
+}
+
+// New makes a Tournaments, with nothing under way.
+func New(c Config) *Tournaments {
+	return &Tournaments{
+		config: c, playing: map[string]bool{},
+		trials: make(chan struct{}, jobs(0, MaxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
+	}
+}
+
+// TrialsAtOnce is how many trials run at once; others wait for them.
+func (t *Tournaments) TrialsAtOnce() int { return cap(t.trials) }
+
+// UnderWay returns the tags of the tournaments and trials that are under way, in alphabetical order.
+// Their forks are not to be removed.
+func (t *Tournaments) UnderWay() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Keys(t.playing))
+}
+
+// begin notes that a tournament is under way until it is passed to finish; false if another one has the
+// tag.
+func (t *Tournaments) begin(tag string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.playing[tag] {
+		return false
+	}
+	t.playing[tag] = true
+	return true
+}
+
+func (t *Tournaments) finish(tag string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.playing, tag)
+}
