@@ -31,6 +31,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -314,6 +315,9 @@ type Engine struct {
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
 	Policies *policies.Policies
+	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
+	// after Open.
+	Git *gitwork.Git
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -367,10 +371,9 @@ type Engine struct {
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 
-	signing sync.Mutex     // held while a signer is looked for and remembered
-	unsaid  []ledger.Draft // records that could not be written yet; guarded by mu
-	doing   atomic.Int64   // how much is recorded, and not yet done or undone
-	agreed  atomic.Int64   // see settingAgreed
+	unsaid []ledger.Draft // records that could not be written yet; guarded by mu
+	doing  atomic.Int64   // how much is recorded, and not yet done or undone
+	agreed atomic.Int64   // see settingAgreed
 
 	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
@@ -427,6 +430,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
+	e.Git = newGit(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}
