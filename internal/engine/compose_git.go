@@ -143,6 +143,19 @@ func (g gitRecords) ReleaseBase(ctx context.Context, r *repo.Repo, commit repo.O
 // gitRecorder implements gitwork.Recorder.
 type gitRecorder struct{ *Engine }
 
+// Do implements gitwork.Recorder.
+func (g gitRecorder) Do(
+	ctx context.Context, rec *meta.Sandbox, body format.Body, do func(context.Context) error,
+) error {
+	done, err := g.Begin(ctx, rec, body)
+	if err != nil {
+		return err
+	}
+	err = do(ctx)
+	done(err)
+	return err
+}
+
 // Begin implements gitwork.Recorder.
 func (g gitRecorder) Begin(ctx context.Context, rec *meta.Sandbox, body format.Body) (done func(error), err error) {
 	return g.undertake(ctx, g.drafts(ctx, rec, byDaemon(body)...))

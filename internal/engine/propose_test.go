@@ -57,8 +57,10 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 	}
 	for n := 1; ; n = 2 * n {
 		ctx := looptest.EndsAfter(t, int64(n))
-		c := &gitwork.Collected{Rec: rec, Repo: r, Start: repo.OID(start), Tip: repo.OID(work), Work: repo.OID(work), Commits: 1,
-			Snapshot: rec.Head}
+		c := &gitwork.Collected{
+			Rec: rec, Repo: r, Start: repo.OID(start), Tip: repo.OID(work), Work: repo.OID(work), Commits: 1,
+			Snapshot: rec.Head,
+		}
 		m := &proposing{e: p.Engine, Collected: c, trusted: gitwork.Trusts(false, nil)}
 		if err := m.look(t.Context()); err != nil {
 			t.Fatal(err)

@@ -41,8 +41,8 @@ func TestAKeyIsTrustedFromTheFirstTimeOn(t *testing.T) {
 	if err != nil || again.First || !again.Since.Equal(first.Since) {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	if s, err := w.Git.Signer(t.Context(), signedBy(origin, keys[0], keys[1]), ""); err != nil || s.First || s.Changed != "" ||
-		s.Key != keys[1] {
+	if s, err := w.Git.Signer(t.Context(), signedBy(origin, keys[0], keys[1]), ""); err != nil || s.First ||
+		s.Changed != "" || s.Key != keys[1] {
 		t.Errorf("a key that the first one signed: %+v, %v", s, err)
 	}
 	for _, accept := range []string{"", keys[0], keys[1]} {

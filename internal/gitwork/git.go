@@ -69,10 +69,15 @@ type Work interface {
 	ReleaseBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
 }
 
-// Recorder writes the ledger, by the daemon's word.
+// Recorder writes records into the ledger, with the daemon as their observer, and knows what records
+// need: the cleaner of their texts and the keys of their log.
 type Recorder interface {
-	// Begin records what is about to be done with a sandbox. The caller must call done with how it
-	// ended: after an error another record says that it did not come about.
+	// Do records what is about to be done with a sandbox, and calls do to do it. If do returns an error,
+	// which Do returns as it is, another record says that it did not come about. do is not called if
+	// it cannot be recorded.
+	Do(ctx context.Context, rec *meta.Sandbox, body format.Body, do func(context.Context) error) error
+	// Begin is Do for callers that cannot put what they do into a function: they must call done with
+	// its error.
 	Begin(ctx context.Context, rec *meta.Sandbox, body format.Body) (done func(error), err error)
 	// Formats gives the cleaner of records that belong to no sandbox alone.
 	Formats() audit.Cleaner

@@ -212,18 +212,18 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 			}
 		}
 	}
-	done, err := b.g.config.Recorder.Begin(ctx, &b.rec,
-		&format.Rebase{From: old, To: string(b.onto), Snapshot: string(b.before), Conflicts: int64(len(b.paths))})
-	if err != nil {
-		return res, err
+	said := &format.Rebase{
+		From: old, To: string(b.onto), Snapshot: string(b.before), Conflicts: int64(len(b.paths)),
 	}
-	err = b.g.config.Work.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
-		to := *r.Repo
-		to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
-		r.Repo = &to
-		return nil
+	err = b.g.config.Recorder.Do(ctx, &b.rec, said, func(ctx context.Context) error {
+		return b.g.config.Work.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
+			to := *r.Repo
+			to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
+			r.Repo = &to
+			return nil
+		})
 	})
-	if done(err); err != nil {
+	if err != nil {
 		return res, err
 	}
 	if b.rec, err = b.g.config.Work.Sandbox(ctx, string(b.rec.ID)); err != nil {

@@ -88,7 +88,8 @@ func TestAProposalTellsSoMuchAtMost(t *testing.T) {
 		bodies = append(bodies, &format.Denial{Path: strconv.Itoa(i), Count: 1})
 	}
 	p := retold(bodies...)
-	if n := len(p.Commands); n != proposal.MaxCommands || p.Commands[n-1].Args[0] != strconv.Itoa(5*proposal.MaxCommands+6) {
+	if n := len(p.Commands); n != proposal.MaxCommands ||
+		p.Commands[n-1].Args[0] != strconv.Itoa(5*proposal.MaxCommands+6) {
 		t.Errorf("%d commands", n)
 	}
 	if len(p.Refused) != proposal.MaxRefused || p.Refused[0].Count < 50 ||
