@@ -38,8 +38,8 @@ var packages = map[string][]string{
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs",
-		"internal/engine", "internal/events", "internal/fault", "internal/httpapi",
-		"internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
+		"internal/engine", "internal/events", "internal/fault", "internal/gitwork",
+		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
 		"internal/rootspec", "internal/undo", "internal/unixsock", "internal/vfs",
@@ -61,8 +61,9 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client/wire", "internal/audit", "internal/boxfs", "internal/decoy", "internal/dirfd",
-		"internal/events", "internal/fault", "internal/journal", "internal/label", "internal/layer",
+		"client", "client/wire", "internal/audit", "internal/boxfs", "internal/decoy",
+		"internal/events", "internal/fault", "internal/gitwork", "internal/journal", "internal/label",
+		"internal/layer",
 		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
 		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
@@ -159,6 +160,11 @@ var packages = map[string][]string{
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/events":    {"client/wire", "internal/meta", "internal/timeline"},
+	"internal/gitwork": {
+		"client", "client/wire", "internal/audit", "internal/dirfd", "internal/fault", "internal/label",
+		"internal/layer", "internal/ledger/format", "internal/meta", "internal/policy",
+		"internal/proposal", "internal/repo", "internal/timeline", "internal/undo",
+	},
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",

@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -46,6 +47,7 @@ type whole struct {
 	*audit.Reader      // the engine's
 	*events.Bus        // the engine's
 	*policies.Policies // the engine's
+	*gitwork.Git       // the engine's
 	db                 *meta.DB
 	layers             *layer.Store
 	images             *memory.Store
@@ -136,7 +138,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	}
 	undone.Release()
 	return &whole{
-		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies,
+		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Git: e.Git,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

@@ -270,6 +270,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 	delete(e.uses, rec.ID)
 	delete(e.masks, rec.ID)
 	e.mu.Unlock()
+	e.Git.Forget(rec.ID)
 	e.budgets.Forget(rec.ID)
 	e.journals.Forget(rec.ID)
 	dir := e.sandboxDir(rec.ID)

@@ -31,6 +31,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -316,6 +317,9 @@ type Engine struct {
 	Feed *events.Bus
 	// Policies answers what the policy of a sandbox says. It is not changed after Open.
 	Policies *policies.Policies
+	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
+	// after Open.
+	Git *gitwork.Git
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -370,8 +374,6 @@ type Engine struct {
 	budgets  *audit.Budgets
 	journals *audit.Journals
 	programs *audit.Programs
-
-	signing sync.Mutex // held while a signer is looked for and remembered
 
 	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
@@ -439,6 +441,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
+	e.Git = newGit(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

@@ -4,9 +4,7 @@ package engine
 
 import (
 	"context"
-	"path"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -24,11 +22,7 @@ type Repos interface {
 
 // In the user's repository, what sandboxes need is held by references: what they began
 // with by refs/coppice/base/COMMIT/HOME, for as long as one of them is there, so that a fork costs none;
-// what was last taken out of one by refs/coppice/box/ID/tip and work, which go with it.
-const (
-	refTip  = "tip"
-	refWork = "work"
-)
+// what was last taken out of one by gitwork.BoxRef, which go with it.
 
 // baseRef holds a commit that sandboxes of this home began with: another home's are not
 // ours to drop.
@@ -53,11 +47,6 @@ func (e *Engine) homeID(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return string(made), e.DB.SetSetting(ctx, settingHome, string(made))
-}
-
-// boxRef holds what was taken out of a sandbox; without what, it is all that there is of one.
-func boxRef(id timeline.SandboxID, what ...string) repo.Ref {
-	return repo.Ref(path.Join(append([]string{"refs/coppice/box", string(id)}, what...)...))
 }
 
 // branchOf is the branch that a sandbox begins on. Not every name of a sandbox can be
@@ -87,15 +76,4 @@ func (e *Engine) repoOf(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, err
 			WithHint("its git directory was %s", rec.Repo.Common)
 	}
 	return r, nil
-}
-
-func wireRepo(r *meta.Repo) *wire.Repo {
-	if r == nil {
-		return nil
-	}
-	w := &wire.Repo{Top: r.Top, Dir: r.Dir, Branch: r.Branch, Base: r.Base, From: r.From}
-	if r.Start != r.Base {
-		w.Start = r.Start
-	}
-	return w
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -101,7 +102,7 @@ func (e *Engine) leaveRepo(ctx context.Context, h holding) error {
 	if err != nil {
 		return fault.Wrap(err, "open the repository %s", h.Top)
 	}
-	if err := r.DropRefs(ctx, boxRef(h.Sandbox)); err != nil {
+	if err := r.DropRefs(ctx, gitwork.BoxRef(h.Sandbox)); err != nil {
 		return err
 	}
 	others, err := e.holders(ctx, h)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"bytes"
@@ -10,7 +10,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -40,29 +42,28 @@ exit $code`
 
 // wasRef holds a commit that a sandbox stood on before it was rebased: its older snapshots
 // need it.
-func wasRef(id timeline.SandboxID, commit string) repo.Ref { return boxRef(id, "was", commit) }
+func wasRef(id timeline.SandboxID, commit string) repo.Ref { return BoxRef(id, "was", commit) }
 
 // Rebase puts what a sandbox did in its repository onto another commit of it, by the git that
 // is inside. Where that does not work, the sandbox goes back to the snapshot of before, unless
 // conflicts are to be kept. A sandbox in which something runs is Conflict, as are conflicts.
 // Forks of it keep their base.
-func (e *Engine) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (res wire.Rebased, err error) {
-	rec, err := e.DB.Sandbox(ctx, name)
+func (g *Git) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (res wire.Rebased, err error) {
+	rec, err := g.config.Work.Sandbox(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	r, err := e.repoOf(ctx, &rec)
+	r, err := g.config.Work.Repository(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
-	s := e.entry(rec.ID)
-	select { // nothing is taken out meanwhile
-	case <-s.collecting:
-	case <-ctx.Done():
-		return res, context.Cause(ctx)
+	s := g.of(rec.ID)
+	done, err := s.takes(ctx) // nothing is taken out meanwhile
+	if err != nil {
+		return res, err
 	}
-	defer func() { s.collecting <- struct{}{} }()
-	b := &rebasing{e: e, rec: rec, repo: r}
+	defer done()
+	b := &rebasing{g: g, rec: rec, repo: r}
 	if err := b.aim(ctx, req.Onto); err != nil {
 		return res, err
 	}
@@ -75,13 +76,13 @@ func (e *Engine) Rebase(ctx context.Context, name string, req wire.RebaseRequest
 	if len(b.paths) > 0 && !req.KeepConflicts {
 		return res, errors.Join(b.conflict(), b.goBack(ctx))
 	}
-	s.collected = nil // what was taken out stood on the old base
+	s.last = nil // what was taken out stood on the old base
 	return b.settle(ctx)
 }
 
 // rebasing is a rebase under way.
 type rebasing struct {
-	e    *Engine
+	g    *Git
 	rec  meta.Sandbox
 	repo *repo.Repo
 
@@ -128,39 +129,31 @@ func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 
 // keepPresent takes a snapshot of a sandbox in which nothing runs.
 func (b *rebasing) keepPresent(ctx context.Context) error {
-	box, _, err := b.e.liveNow(ctx, string(b.rec.ID), "rebasing")
+	procs, err := b.g.config.Work.Running(ctx, b.rec.ID)
 	if err != nil {
 		return err
-	}
-	procs := len(b.e.commands.in(b.rec.ID))
-	if box != nil {
-		n, err := box.Procs(ctx)
-		if err != nil && !fault.Is(err, fault.Unavailable) {
-			return err
-		}
-		procs = max(procs, n)
 	}
 	if procs > 0 {
 		return fault.New(fault.Conflict, "something runs in sandbox %s, under which its files would change", b.rec.Name).
 			WithHint("wait until it has ended (coppice ps %s), or end it: coppice stop %[1]s", b.rec.Name)
 	}
-	kept, err := b.e.Commit(ctx, string(b.rec.ID), "before a rebase")
+	kept, err := b.g.config.API.Commit(ctx, string(b.rec.ID), "before a rebase")
 	b.before = timeline.SnapshotID(kept.Head)
 	return err
 }
 
 // run has the sandbox's git do it. The new base is held before.
 func (b *rebasing) run(ctx context.Context) error {
-	if err := b.holdBase(ctx); err != nil {
+	if err := b.g.config.Work.HoldBase(ctx, b.repo, b.onto); err != nil {
 		return err
 	}
-	who := b.e.person(ctx, b.repo)
+	who := Person(ctx, b.repo)
 	out := &listener{}
-	x, err := b.e.Exec(ctx, string(b.rec.ID), wire.ExecRequest{
+	x, err := b.g.config.API.Exec(ctx, string(b.rec.ID), wire.ExecRequest{
 		Cmd: []string{"/bin/sh", "-c", insideRebase, "coppice", b.rec.Repo.Top, string(b.onto), b.rec.Repo.Base,
 			who.Name, who.Email},
 		Dir: "/", TimeoutMS: collectTime.Milliseconds(), Label: "coppice: rebase",
-	}, out)
+	}, out.streams())
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -201,9 +194,9 @@ func (b *rebasing) conflict() error {
 // goBack brings the sandbox to the snapshot of before. What is there now stays in its history.
 func (b *rebasing) goBack(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
-	_, err := b.e.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
+	_, err := b.g.config.API.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
 	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before),
-		b.letGo(ctx, string(b.onto)))
+		b.g.config.Work.ReleaseBase(ctx, b.repo, b.onto))
 }
 
 // settle records the new base.
@@ -220,64 +213,88 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 			}
 		}
 	}
-	done, err := b.e.undertake(ctx,
-		b.e.drafts(ctx, &b.rec,
-			byDaemon(&format.Rebase{From: old, To: string(b.onto), Snapshot: string(b.before),
-				Conflicts: int64(len(b.paths))})...))
+	book := b.g.config.Book
+	said := audit.ByDaemon(&format.Rebase{
+		From: old, To: string(b.onto), Snapshot: string(b.before), Conflicts: int64(len(b.paths)),
+	})
+	err = book.Do(ctx, book.Drafts(ctx, &b.rec, said...), func(ctx context.Context) error {
+		return b.g.config.Work.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
+			to := *r.Repo
+			to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
+			r.Repo = &to
+			return nil
+		})
+	})
 	if err != nil {
 		return res, err
 	}
-	err = b.e.DB.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
-		to := *r.Repo
-		to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
-		r.Repo = &to
-		return nil
-	})
-	if done(err); err != nil {
+	if b.rec, err = b.g.config.Work.Sandbox(ctx, string(b.rec.ID)); err != nil {
 		return res, err
 	}
-	if b.rec, err = b.e.DB.Sandbox(ctx, string(b.rec.ID)); err != nil {
-		return res, err
-	}
-	res = wire.Rebased{Repo: *wireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head),
+	res = wire.Rebased{Repo: *WireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head),
 		Moved: moved, Conflicts: b.paths}
-	return res, b.letGo(ctx, old)
+	return res, b.g.config.Work.ReleaseBase(ctx, b.repo, repo.OID(old))
 }
 
-// listener is the client's end of a command: what it prints is kept, up to a bound, and the
-// end of what it complains of.
+// listener keeps what a command prints, up to a bound, and the end of what it complains of.
 type listener struct {
 	mu   sync.Mutex
 	list bytes.Buffer // guarded by mu
-	said tail         // guarded by mu
+	said []byte       // guarded by mu
 }
 
-// maxList is how much of the output of a command is kept, in bytes.
-const maxList = 1 << 20
+// What is kept of a command: of its output the beginning, and of its complaints the end.
+const (
+	maxList  = 1 << 20
+	endBytes = 4 << 10
+	endLines = 20
+)
 
-// Read ends the input: nobody types.
-func (*listener) Read([]byte) (int, error) { return (&audience{}).Read(nil) }
+// streams connects a command to l. Its input is at its end.
+func (l *listener) streams() client.Streams {
+	return client.Streams{Stdout: taker(l.output), Stderr: taker(l.complaint)}
+}
 
-// Write takes one frame.
-func (l *listener) Write(p []byte) (int, error) {
-	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
-	if err != nil {
-		return 0, err
-	}
+// taker is a writer that takes everything.
+type taker func(p []byte)
+
+// Write gives p to the function.
+func (take taker) Write(p []byte) (int, error) {
+	take(p)
+	return len(p), nil
+}
+
+func (l *listener) output(p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch t {
-	case wire.FrameStdout:
-		l.list.Write(payload[:min(len(payload), maxList-l.list.Len())])
-	case wire.FrameStderr:
-		l.said.add(payload)
-	}
-	return len(p), nil
+	l.list.Write(p[:min(len(p), maxList-l.list.Len())])
+}
+
+func (l *listener) complaint(p []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said = append(l.said, p...)
+	l.said = append(l.said[:0], l.said[max(0, len(l.said)-endBytes):]...)
 }
 
 // heard gives the output, and the end of the complaints as one line without control bytes.
 func (l *listener) heard() (list, said string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.list.String(), label.Clean(strings.Join(strings.Fields(end(string(l.said))), " "))
+	return l.list.String(), label.Clean(strings.Join(strings.Fields(lastLines(string(l.said))), " "))
+}
+
+// lastLines gives the last lines of text, whole ones if any is.
+func lastLines(text string) string {
+	text = strings.ToValidUTF8(strings.TrimRight(text, "\n"), "\ufffd")
+	if over := len(text) - endBytes; over > 0 {
+		text = strings.ToValidUTF8(text[over:], "")
+	}
+	if len(text) >= endBytes-3 { // its first line may be cut
+		if _, rest, ok := strings.Cut(text, "\n"); ok {
+			text = rest
+		}
+	}
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-endLines):], "\n")
 }
