@@ -38,8 +38,8 @@ var packages = map[string][]string{
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs",
-		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/httpapi",
-		"internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
+		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
+		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
 		"internal/rootspec", "internal/tournament", "internal/undo", "internal/unixsock", "internal/upkeep",
@@ -62,13 +62,13 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client/wire", "internal/audit", "internal/bases", "internal/boxfs",
-		"internal/dirfd", "internal/egress", "internal/events", "internal/fault", "internal/gitrefs",
+		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs",
+		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
 		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/tail", "internal/timeline",
-		"internal/tournament", "internal/undo", "internal/upkeep", "internal/vfs", "internal/visible",
+		"internal/tournament", "internal/upkeep", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -161,6 +161,11 @@ var packages = map[string][]string{
 	"internal/javastore": {},
 	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
 	"internal/gitrefs":   {"internal/fault", "internal/meta", "internal/repo", "internal/timeline"},
+	"internal/gitwork": {
+		"client", "client/wire", "internal/audit", "internal/dirfd", "internal/fault", "internal/gitrefs",
+		"internal/label", "internal/layer", "internal/ledger/format", "internal/meta", "internal/policy",
+		"internal/proposal", "internal/repo", "internal/tail", "internal/timeline", "internal/undo",
+	},
 	"internal/images": {
 		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
 		"internal/timeline",

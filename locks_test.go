@@ -19,7 +19,7 @@ import (
 // they are taken: while one is held, only those below it are taken. TestLockOrder holds the code to
 // it, and it is printed into docs/ARCHITECTURE.md.
 var lockOrder = []struct{ name, guards string }{
-	{"entry.collecting", "what was last taken out of a sandbox's repository; one caller takes out at a time"},
+	{"taking.turn", "what was last taken out of a sandbox's repository (`gitwork`); one caller takes out at a time"},
 	{"Upkeep.thinning", "nothing: one caller at a time drops snapshots of a whole history"},
 	{"sandbox", "the state of a sandbox: its box, index and commands (`sandbox.Held`)"},
 	{"Refs.refs", "references of users' repositories that hold what sandboxes need"},
@@ -33,12 +33,12 @@ var lockOrder = []struct{ name, guards string }{
 	{"Bases.importing", "the store's bases; one import at a time"},
 	{"Images.imaging", "memory images that no snapshot has yet"},
 	{"entry.renames", "names in a live root that change while a capture walks it"},
-	{"Engine.signing", "the settings of signers"},
+	{"Git.signing", "the settings of signers"},
 }
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Journals.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
 	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
 	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
@@ -46,7 +46,7 @@ var leafLocks = []string{
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
-	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
+	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs", "internal/gitwork",
 	"internal/images", "internal/lifetime",
 	"internal/policies", "internal/tail", "internal/tournament", "internal/upkeep",
 }
@@ -54,7 +54,7 @@ var lockPackages = []string{
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
 	"Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"},
@@ -63,7 +63,7 @@ var adapters = map[string][]string{
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of
 // their interfaces, all.
 var returnHolding = map[string]string{
-	"entry.collects": "entry.collecting", "BoxPrograms.End": "BoxPrograms.mu",
+	"taking.takes": "taking.turn", "BoxPrograms.End": "BoxPrograms.mu",
 	"Finder.Acquire": "sandbox", "Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox",
 	"Bases.Importing": "Bases.importing",
 }
@@ -206,7 +206,7 @@ func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
 		case *ast.GoStmt, *ast.DeferStmt:
 			return false
 		case *ast.UnaryExpr:
-			if lock := s.lockOf(n.X); n.Op == token.ARROW && lock == "entry.collecting" {
+			if lock := s.lockOf(n.X); n.Op == token.ARROW && lock == "taking.turn" {
 				steps = append(steps, lockEvent{n.Pos(), "lock", lock})
 			}
 		case *ast.CallExpr:
@@ -217,8 +217,8 @@ func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
 					case *types.Func:
 						steps = append(steps, lockEvent{n.Pos(), "call", f.Name()})
 					case *types.Var:
-						if f.Name() == "done" { // of collects
-							steps = append(steps, lockEvent{n.Pos(), "unlock", "entry.collecting"})
+						if f.Name() == "done" { // of takes
+							steps = append(steps, lockEvent{n.Pos(), "unlock", "taking.turn"})
 						}
 					}
 				}

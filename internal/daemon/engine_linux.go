@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -54,6 +55,7 @@ type whole struct {
 	*egress.Control         // the engine's
 	*lifetime.Lifetimes     // the engine's
 	*tournament.Tournaments // the engine's
+	*gitwork.Git            // the engine's
 	db                      *meta.DB
 	layers                  *layer.Store
 	images                  *memory.Store
@@ -145,7 +147,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	undone.Release()
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
-		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments,
+		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -135,7 +136,8 @@ func TestDiff_IsLimitedToSoManyPaths(t *testing.T) {
 		if err := h.Patch(ctx, "a", req, io.Discard); fault.Is(err, fault.TooLarge) == tc.want || tc.want && err != nil {
 			t.Errorf("a patch of %d paths: %v", len(tc.paths), err)
 		}
-		if _, err := (&collected{}).compared(wire.GitDiffRequest{Paths: tc.paths}); fault.Is(err, fault.TooLarge) == tc.want {
+		git := wire.GitDiffRequest{Paths: tc.paths}
+		if _, err := h.Git.DiffOptions(&gitwork.Collected{}, git); fault.Is(err, fault.TooLarge) == tc.want {
 			t.Errorf("a diff of %d paths of a repository: %v", len(tc.paths), err)
 		}
 	}

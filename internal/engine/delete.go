@@ -122,6 +122,7 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	e.mu.Unlock()
 	e.mounts.removed(rec.ID)
 	e.Lifetimes.Forget(rec.ID)
+	e.Git.Forget(rec.ID)
 	e.budgets.Forget(rec.ID)
 	e.journals.Forget(rec.ID)
 	e.Upkeep.Forget(rec.ID)

@@ -33,6 +33,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -335,6 +336,9 @@ type Engine struct {
 	Lifetimes *lifetime.Lifetimes
 	// Tournaments tries commands in forks. It is not changed after Open.
 	Tournaments *tournament.Tournaments
+	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
+	// after Open.
+	Git *gitwork.Git
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
@@ -363,8 +367,6 @@ type Engine struct {
 	budgets  *audit.Budgets
 	journals *audit.Journals
 	programs *audit.Programs
-
-	signing sync.Mutex // held while a signer is looked for and remembered
 
 	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
@@ -435,6 +437,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
+	e.Git = newGit(e)
 	if err := e.recover(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -18,7 +19,7 @@ import (
 
 // nestedWork returns the snapshot of a sandbox with n new directories, one in another, each
 // with rules and the last one with a file.
-func nestedWork(t *testing.T, n int) (*home, *collected) {
+func nestedWork(t *testing.T, n int) (*home, *gitwork.Collected) {
 	t.Helper()
 	h := newHome(t)
 	if _, err := h.makes("a", nil); err != nil {
@@ -42,11 +43,11 @@ func nestedWork(t *testing.T, n int) (*home, *collected) {
 		t.Fatal(err)
 	}
 	rec.Repo = &meta.Repo{Top: "/"}
-	return h, &collected{rec: rec, snapshot: timeline.SnapshotID(snap.Node)}
+	return h, &gitwork.Collected{Rec: rec, Snapshot: timeline.SnapshotID(snap.Node)}
 }
 
 // laysOut lays the work out into a new directory.
-func laysOut(t *testing.T, h *home, c *collected, ctx context.Context) (dir string, err error) {
+func laysOut(t *testing.T, h *home, c *gitwork.Collected, ctx context.Context) (dir string, err error) {
 	t.Helper()
 	dir = t.TempDir()
 	tree, err := os.OpenRoot(dir)
@@ -54,7 +55,7 @@ func laysOut(t *testing.T, h *home, c *collected, ctx context.Context) (dir stri
 		t.Fatal(err)
 	}
 	defer tree.Close()
-	_, err = h.layOut(ctx, c, nil, tree)
+	_, err = gitwork.LayOut(ctx, gitLayers{h.Engine}, &c.Rec, c.Snapshot, nil, tree)
 	return dir, err
 }
 
@@ -73,7 +74,9 @@ func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
 			}
 		}
 		differ := looptest.Counts(t)
-		if _, err := h.changedBelow(differ, &c.rec, c.snapshot, "/", func(*layer.Change) error { return nil }); err != nil {
+		layers := gitLayers{h.Engine}
+		if _, err := layers.changedBelow(differ, &c.Rec, c.Snapshot, "/",
+			func(*layer.Change) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if steps := ctx.Calls() - differ.Calls(); steps < int64(n) || steps > int64(8*n) {

@@ -25,9 +25,6 @@ type entry struct {
 
 	seen seenBox // guarded by Engine.mu
 
-	collecting chan struct{} // one token: holding it is taking out what was done; before the sandbox's lock
-	collected  *collected    // what was taken out last; guarded by collecting
-
 	renames sync.Mutex      // see boxfs.Options.Renames
 	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
 	files   map[*Files]bool // who has the live root open; guarded by Engine.mu
@@ -87,10 +84,9 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 	s := e.boxes[id]
 	if s == nil {
 		s = &entry{
-			Sandbox: sandbox.New(id), collecting: make(chan struct{}, 1),
+			Sandbox: sandbox.New(id),
 			watches: boxfs.Watches{All: &e.watchers},
 		}
-		s.collecting <- struct{}{}
 		e.boxes[id] = s
 	}
 	return s

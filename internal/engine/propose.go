@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -37,19 +38,19 @@ func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeReque
 	if err := proposable(req); err != nil {
 		return res, err
 	}
-	c, err := e.collect(ctx, name)
+	c, err := e.Git.Collect(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	if req.Work != "" && req.Work != string(c.work) {
-		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.rec.Name).
-			WithHint("look again: coppice diff %s", c.rec.Name)
+	if req.Work != "" && req.Work != string(c.Work) {
+		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.Rec.Name).
+			WithHint("look again: coppice diff %s", c.Rec.Name)
 	}
 	trust := slices.Clone(req.Trust)
 	for _, b := range req.TrustRaw {
 		trust = append(trust, string(b))
 	}
-	p := &proposing{e: e, collected: c, req: req, trusted: trusts(req.TrustAll, trust)}
+	p := &proposing{e: e, Collected: c, req: req, trusted: gitwork.Trusts(req.TrustAll, trust)}
 	if err := p.look(ctx); err != nil {
 		return res, err
 	}
@@ -84,7 +85,7 @@ func proposable(req wire.ProposeRequest) error {
 
 // proposing is a proposal in the making.
 type proposing struct {
-	*collected
+	*gitwork.Collected
 	e       *Engine
 	req     wire.ProposeRequest
 	trusted func(repo.Mark) bool // the user has reviewed the mark
@@ -102,21 +103,21 @@ type proposing struct {
 
 // look finds out what is proposed, and whether it may be.
 func (p *proposing) look(ctx context.Context) (err error) {
-	if p.work == p.start {
-		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.rec.Name).
-			WithHint("look for yourself: coppice diff %s", p.rec.Name)
+	if p.Work == p.Start {
+		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.Rec.Name).
+			WithHint("look for yourself: coppice diff %s", p.Rec.Name)
 	}
-	if p.branch, err = branchOf(p.rec.Name); err != nil {
+	if p.branch, err = branchOf(p.Rec.Name); err != nil {
 		return err
 	}
 	if err := p.free(ctx); err != nil {
 		return err
 	}
-	if p.changes, err = p.repo.Diff(ctx,
-		repo.DiffOptions{From: p.start, To: p.work, Renames: true, Stat: true}); err != nil {
+	if p.changes, err = p.Repo.Diff(ctx,
+		repo.DiffOptions{From: p.Start, To: p.Work, Renames: true, Stat: true}); err != nil {
 		return err
 	}
-	if p.marks, err = p.repo.Marks(ctx, p.changes); err != nil {
+	if p.marks, err = p.Repo.Marks(ctx, p.changes); err != nil {
 		return err
 	}
 	if i := slices.IndexFunc(p.marks, func(m repo.Mark) bool { return !p.trusted(m) }); p.req.Guard && i >= 0 {
@@ -131,22 +132,22 @@ func (p *proposing) look(ctx context.Context) (err error) {
 // free finds what the references are, and refuses a branch that is not as a proposal of this
 // sandbox left it: somebody has worked on it, or it is somebody else's.
 func (p *proposing) free(ctx context.Context) error {
-	refs, err := p.repo.Refs(ctx, p.branch)
+	refs, err := p.Repo.Refs(ctx, p.branch)
 	if err != nil {
 		return err
 	}
 	p.old = refs[p.branch]
-	if refs, err = p.repo.Refs(ctx, proposalRef(p.rec.Name)); err != nil {
+	if refs, err = p.Repo.Refs(ctx, proposalRef(p.Rec.Name)); err != nil {
 		return err
 	}
-	p.before = refs[proposalRef(p.rec.Name)]
-	if err := p.repo.Settable(ctx, p.branch, p.old); err != nil || p.old == "" {
+	p.before = refs[proposalRef(p.Rec.Name)]
+	if err := p.Repo.Settable(ctx, p.branch, p.old); err != nil || p.old == "" {
 		return err
 	}
 	ours, err := p.proposedBefore(ctx)
 	if err == nil && !ours {
 		err = fault.New(fault.Conflict, "branch %s is not what sandbox %s proposed last: somebody has worked on it",
-			p.branch.Short(), p.rec.Name).
+			p.branch.Short(), p.Rec.Name).
 			WithHint("keep it under another name, then propose again: git branch -m %s NAME", p.branch.Short())
 	}
 	return err
@@ -160,14 +161,14 @@ func (p *proposing) proposedBefore(ctx context.Context) (bool, error) {
 		if at == "" {
 			return false, nil
 		}
-		last, err := p.e.readProposal(ctx, p.repo, at)
+		last, err := p.e.readProposal(ctx, p.Repo, at)
 		if err != nil {
-			return false, fault.Wrap(err, "read the last proposal of %s, in %s", p.rec.Name, proposalRef(p.rec.Name))
+			return false, fault.Wrap(err, "read the last proposal of %s, in %s", p.Rec.Name, proposalRef(p.Rec.Name))
 		}
-		if last.Sandbox == string(p.rec.ID) && last.Work == string(p.old) {
+		if last.Sandbox == string(p.Rec.ID) && last.Work == string(p.old) {
 			return true, nil
 		}
-		parents, err := p.repo.Parents(ctx, at)
+		parents, err := p.Repo.Parents(ctx, at)
 		if err != nil || len(parents) == 0 {
 			return false, err
 		}
@@ -187,10 +188,10 @@ func (e *Engine) readProposal(ctx context.Context, r *repo.Repo, commit repo.OID
 
 // test runs the tests, one after the other, each in a fork of what is proposed.
 func (p *proposing) test(ctx context.Context) error {
-	c := p.e.cleaners.For(ctx, &p.rec)
+	c := p.e.cleaners.For(ctx, &p.Rec)
 	for _, cmd := range p.req.Tests {
-		req := wire.TrialRequest{Cmd: cmd, At: string(p.snapshot), TimeoutMS: p.req.TimeoutMS}
-		t, err := p.e.Tournaments.Try(ctx, &p.rec, req)
+		req := wire.TrialRequest{Cmd: cmd, At: string(p.Snapshot), TimeoutMS: p.req.TimeoutMS}
+		t, err := p.e.Tournaments.Try(ctx, &p.Rec, req)
 		if err != nil {
 			return err
 		}
@@ -206,19 +207,19 @@ func (p *proposing) test(ctx context.Context) error {
 func (p *proposing) hand(ctx context.Context) (err error) {
 	keep := context.WithoutCancel(ctx)
 	done, err := p.e.undertake(keep,
-		p.e.drafts(keep, &p.rec,
-			byDaemon(&format.Propose{Base: p.rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)),
+		p.e.drafts(keep, &p.Rec,
+			byDaemon(&format.Propose{Base: p.Rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)),
 				Marks:    int64(len(p.marks)),
-				Snapshot: string(p.snapshot), Start: string(p.start), Tip: string(p.tip), Work: string(p.work)})...))
+				Snapshot: string(p.Snapshot), Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work)})...))
 	if err != nil {
 		return err
 	}
 	defer func() { done(err) }()
-	policy, err := p.e.Policies.Policy(ctx, string(p.rec.ID))
+	policy, err := p.e.Policies.Policy(ctx, string(p.Rec.ID))
 	if err != nil {
 		return err
 	}
-	text := p.e.cleaners.For(ctx, &p.rec).Redact(policy.Text)
+	text := p.e.cleaners.For(ctx, &p.Rec).Redact(policy.Text)
 	if p.made, err = p.describe(ctx, policy.Digest); err != nil {
 		return err
 	}
@@ -227,24 +228,15 @@ func (p *proposing) hand(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	rec := repo.Record{Files: files.all, Message: fmt.Sprintf("Propose %s\n\n%s", p.rec.Name, p.req.Title),
-		Author: p.e.person(ctx, p.repo), To: proposalRef(p.rec.Name), Old: p.before}
+	rec := repo.Record{Files: files.all, Message: fmt.Sprintf("Propose %s\n\n%s", p.Rec.Name, p.req.Title),
+		Author: gitwork.Person(ctx, p.Repo), To: proposalRef(p.Rec.Name), Old: p.before}
 	if p.before != "" {
 		rec.Parents = []repo.OID{p.before}
 	}
-	if p.proposal, err = p.repo.Record(ctx, rec); err != nil {
-		return fault.Wrap(err, "keep the proposal of %s", p.rec.Name)
+	if p.proposal, err = p.Repo.Record(ctx, rec); err != nil {
+		return fault.Wrap(err, "keep the proposal of %s", p.Rec.Name)
 	}
-	return p.repo.SetRef(keep, p.branch, p.work, p.old, "coppice: propose "+p.rec.Name)
-}
-
-// person is the user, or where git does not know who that is, we.
-func (e *Engine) person(ctx context.Context, r *repo.Repo) repo.Person {
-	who, err := r.User(ctx)
-	if err != nil {
-		return repo.Person{Name: "coppice", Email: "coppice@localhost"}
-	}
-	return who
+	return p.Repo.SetRef(keep, p.branch, p.Work, p.old, "coppice: propose "+p.Rec.Name)
 }
 
 // proposalFiles are the files of a proposal's commit, some of which lie in the scratch
@@ -273,11 +265,11 @@ func (p *proposing) files(ctx context.Context, policy string) (*proposalFiles, e
 		f.all = append(f.all, repo.File{Name: name, Content: strings.NewReader(string(text))})
 	}
 	err = f.spool(p.e.Repos.Scratch(), proposal.FilePatch, func(w io.Writer) error {
-		return p.repo.Patch(ctx, repo.DiffOptions{From: p.start, To: p.work, Renames: true}, w)
+		return p.Repo.Patch(ctx, repo.DiffOptions{From: p.Start, To: p.Work, Renames: true}, w)
 	})
 	if err == nil {
 		err = f.spool(p.e.Repos.Scratch(), proposal.FileLedger,
-			func(w io.Writer) error { return p.e.Ledger.Export(ctx, format.Sandbox(p.rec.ID), w) })
+			func(w io.Writer) error { return p.e.Ledger.Export(ctx, format.Sandbox(p.Rec.ID), w) })
 	}
 	return f, err
 }
@@ -311,11 +303,11 @@ func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error)
 func (p *proposing) result() wire.Proposed {
 	s := p.made.Stat
 	return wire.Proposed{
-		Sandbox: p.rec.Name, Title: p.req.Title, Repo: *wireRepo(p.rec.Repo), Branch: p.branch.Short(),
-		Ref: string(proposalRef(p.rec.Name)), Proposal: string(p.proposal),
-		Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Snapshot: string(p.snapshot),
+		Sandbox: p.Rec.Name, Title: p.req.Title, Repo: *gitwork.WireRepo(p.Rec.Repo), Branch: p.branch.Short(),
+		Ref: string(proposalRef(p.Rec.Name)), Proposal: string(p.proposal),
+		Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work), Snapshot: string(p.Snapshot),
 		Commits: p.made.Commits,
-		Files:   s.Files, Added: s.Added, Deleted: s.Deleted, Marks: wireMarks(p.marks, p.trusted), Tests: p.tests,
+		Files:   s.Files, Added: s.Added, Deleted: s.Deleted, Marks: gitwork.WireMarks(p.marks, p.trusted), Tests: p.tests,
 		Summary: proposal.Summary(p.made),
 	}
 }

@@ -5,10 +5,10 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/looptest"
@@ -57,9 +57,11 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 	}
 	for n := 1; ; n = 2 * n {
 		ctx := looptest.EndsAfter(t, int64(n))
-		c := &collected{rec: rec, repo: r, start: repo.OID(start), tip: repo.OID(work), work: repo.OID(work), commits: 1,
-			snapshot: rec.Head}
-		m := &proposing{e: p.Engine, collected: c, trusted: trusts(false, nil)}
+		c := &gitwork.Collected{
+			Rec: rec, Repo: r, Start: repo.OID(start), Tip: repo.OID(work), Work: repo.OID(work), Commits: 1,
+			Snapshot: rec.Head,
+		}
+		m := &proposing{e: p.Engine, Collected: c, trusted: gitwork.Trusts(false, nil)}
 		if err := m.look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -90,27 +92,5 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 	}
 	if got := p.git("rev-parse", "coppice/a"); got != work {
 		t.Errorf("the branch is %s, want %s", got, work)
-	}
-}
-
-// The number of trusted paths and that of marks both come from outside.
-func TestTrusts_CostsWhatTheListsAre(t *testing.T) {
-	t.Parallel()
-	const n = 200_000
-	paths, marks := make([]string, n), make([]repo.Mark, n)
-	for i := range n {
-		paths[i], marks[i].Path = fmt.Sprint("p", i), fmt.Sprint("p", n-i)
-	}
-	trusted, no := trusts(false, paths), 0
-	for _, m := range marks {
-		if !trusted(m) {
-			no++
-		}
-	}
-	if no != 1 {
-		t.Errorf("%d marks are not trusted, want 1", no)
-	}
-	if !trusts(true, nil)(marks[0]) {
-		t.Error("all are trusted, and one is not")
 	}
 }

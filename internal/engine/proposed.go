@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/proposal"
@@ -20,15 +21,15 @@ import (
 
 // describe says what is proposed.
 func (p *proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
-	rec := &p.rec
+	rec := &p.Rec
 	out := &proposal.Proposal{
 		Schema: proposal.Schema, Name: rec.Name, Title: p.req.Title, Sandbox: string(rec.ID), Created: rec.Created.UTC(),
 		Time: p.e.Now().UTC(),
-		Base: rec.Repo.Base, Start: string(p.start), Tip: string(p.tip), Work: string(p.work), Branch: p.branch.Short(),
+		Base: rec.Repo.Base, Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work), Branch: p.branch.Short(),
 		From: proposal.Text(rec.Repo.From),
-		Tier: rec.Tier, Policy: policy, Snapshot: string(p.snapshot),
+		Tier: rec.Tier, Policy: policy, Snapshot: string(p.Snapshot),
 	}
-	n, err := p.repo.Count(ctx, p.start, p.work)
+	n, err := p.Repo.Count(ctx, p.Start, p.Work)
 	if err != nil {
 		return nil, err
 	}
@@ -76,26 +77,26 @@ func (p *proposing) changed(out *proposal.Proposal) {
 		}
 		out.Changes = append(out.Changes, ch)
 	}
-	s.Marks, s.Skipped = len(p.marks), len(p.skipped)
+	s.Marks, s.Skipped = len(p.marks), len(p.Skipped)
 	for _, m := range p.marks[:min(len(p.marks), proposal.MaxMarks)] {
 		out.Marks = append(out.Marks,
 			proposal.Mark{Path: proposal.Path(m.Path), Kind: string(m.Kind), Why: proposal.Text(m.Why)})
 	}
-	for _, k := range p.skipped[:min(len(p.skipped), proposal.MaxSkipped)] {
+	for _, k := range p.Skipped[:min(len(p.Skipped), proposal.MaxSkipped)] {
 		out.Skipped = append(out.Skipped, proposal.Skipped{Path: proposal.Path(k.Path), Why: proposal.Text(k.Why)})
 	}
 }
 
 // recorded fills in what the ledger tells.
 func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error {
-	var told retelling
-	for r, err := range p.e.Ledger.Read(ctx, format.Sandbox(p.rec.ID), ledger.Filter{}) {
+	var told gitwork.Retelling
+	for r, err := range p.e.Ledger.Read(ctx, format.Sandbox(p.Rec.ID), ledger.Filter{}) {
 		if err != nil {
 			return err
 		}
-		told.hear(r)
+		told.Hear(r)
 	}
-	told.into(out)
+	told.Into(out)
 	at, err := p.e.Records.LedgerCheckpoint(ctx)
 	if err != nil {
 		return err
@@ -107,11 +108,11 @@ func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error 
 
 // lived fills in the history.
 func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
-	h, err := p.e.history(ctx, &p.rec)
+	h, err := p.e.history(ctx, &p.Rec)
 	if err != nil {
 		return err
 	}
-	line, err := p.e.DB.Lineage(ctx, p.snapshot)
+	line, err := p.e.DB.Lineage(ctx, p.Snapshot)
 	if err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
 			digests[l.ID] = l.Digest
 		}
 	}
-	c := p.e.cleaners.For(ctx, &p.rec)
+	c := p.e.cleaners.For(ctx, &p.Rec)
 	out.Stat.Snapshots = len(h.Snapshots)
 	newest := h.Newest(proposal.MaxSnapshots)
 	slices.Reverse(newest)

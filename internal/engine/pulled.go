@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -18,24 +19,24 @@ import (
 // collected gives a proposal that was pulled as what was taken out of a sandbox, so that it
 // is shown and applied in the same ways. Its record is that of no sandbox of this host: what
 // is done with it is told in the records of host.
-func (in *incoming) collected() *collected {
+func (in *incoming) collected() *gitwork.Collected {
 	p := in.says
-	return &collected{
-		rec: meta.Sandbox{ID: timeline.SandboxID(format.Host), Name: in.Remote + "/" + in.Name, Config: meta.Config{
+	return &gitwork.Collected{
+		Rec: meta.Sandbox{ID: timeline.SandboxID(format.Host), Name: in.Remote + "/" + in.Name, Config: meta.Config{
 			Repo: &meta.Repo{Top: in.repo.Top, Common: in.repo.Common, Dir: in.Dir, Branch: p.Branch, Base: p.Base,
 				Start: p.Start, From: p.From}}},
-		repo: in.repo, start: in.start, tip: in.work, work: in.work, commits: in.commits,
-		snapshot: timeline.SnapshotID(p.Snapshot),
+		Repo: in.repo, Start: in.start, Tip: in.work, Work: in.work, Commits: in.commits,
+		Snapshot: timeline.SnapshotID(p.Snapshot),
 	}
 }
 
 // pulledAs is pulled for something that was looked at before.
-func (e *Engine) pulledAs(ctx context.Context, at wire.Travelled, work string) (*collected, error) {
+func (e *Engine) pulledAs(ctx context.Context, at wire.Travelled, work string) (*gitwork.Collected, error) {
 	in, err := e.pulled(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := e.signer(ctx, in.log, ""); err != nil {
+	if _, err := e.Git.Signer(ctx, in.log, ""); err != nil {
 		return nil, err
 	}
 	if work != "" && work != string(in.work) {
@@ -53,7 +54,7 @@ func (e *Engine) PulledDiff(
 	if err != nil {
 		return out, err
 	}
-	return c.diff(ctx, req)
+	return e.Git.DiffCollected(ctx, c, req)
 }
 
 // PulledPatch is GitPatch of a proposal that was pulled.
@@ -62,14 +63,14 @@ func (e *Engine) PulledPatch(ctx context.Context, at wire.Travelled, req wire.Gi
 	if err != nil {
 		return err
 	}
-	return c.patch(ctx, req, w)
+	return e.Git.PatchCollected(ctx, c, req, w)
 }
 
 // PulledApply is GitApply of a proposal that was pulled.
 func (e *Engine) PulledApply(
 	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
 ) (out wire.GitApplied, err error) {
-	a, err := wanted(req)
+	a, err := gitwork.ParseApply(req)
 	if err != nil {
 		return out, err
 	}
@@ -77,13 +78,13 @@ func (e *Engine) PulledApply(
 	if err != nil {
 		return out, err
 	}
-	out, err = e.apply(ctx, c, a, req.Message)
+	out, err = e.Git.ApplyCollected(ctx, c, a, req.Message)
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
-		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.rec.Name).
+		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.Rec.Name).
 			Because(conflicts).
 			WithHint("ask who proposed it to bring it to where the branch is now (coppice rebase, coppice push); or resolve "+
-				"it yourself: git merge %.12s", c.work)
+				"it yourself: git merge %.12s", c.Work)
 	}
 	return out, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/proposal"
@@ -47,7 +48,7 @@ func (e *Engine) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire
 	}
 	res = in.received()
 	res.HasLayers = staged[kindLayers] != ""
-	if res.Signer, err = e.signer(ctx, in.log, req.Key); err != nil {
+	if res.Signer, err = e.Git.Signer(ctx, in.log, req.Key); err != nil {
 		return res, err
 	}
 	if req.Layers {
@@ -90,7 +91,7 @@ func (e *Engine) Received(ctx context.Context, at wire.Travelled) (res wire.Rece
 		return res, err
 	}
 	res = in.received()
-	res.Signer, err = e.signer(ctx, in.log, "")
+	res.Signer, err = e.Git.Signer(ctx, in.log, "")
 	return res, err
 }
 
@@ -123,8 +124,8 @@ type incoming struct {
 	marks   []repo.Mark
 	commits int
 	log     *format.Verified
-	told    retelling // of the records
-	bound   bool      // a record says that this work was proposed
+	told    gitwork.Retelling // of the records
+	bound   bool              // a record says that this work was proposed
 	differs []string
 }
 
@@ -255,7 +256,7 @@ func (e *Engine) verifyIncoming(ctx context.Context, in *incoming) (err error) {
 		sandbox   = format.Sandbox(in.says.Sandbox)
 	)
 	in.log, err = format.VerifyBundle(ctx, f, size, format.Demands{Each: func(r *format.Record) {
-		in.told.hear(r)
+		in.told.Hear(r)
 		rules[r.Policy] = true
 		if id := snapshotOf(r.Body); id != "" {
 			snapshots[id] = true
@@ -335,7 +336,7 @@ func (in *incoming) contradict() {
 	p.Changes, p.Marks = changes[:min(len(changes), proposal.MaxChanges)], marks[:min(len(marks), proposal.MaxMarks)]
 	said := p.Ledger
 	p.Commands, p.Refused = nil, nil
-	in.told.into(p)
+	in.told.Into(p)
 	p.Ledger.Records, p.Ledger.Origin, p.Ledger.Key = in.log.Records, in.log.Log.Origin, in.log.Key
 	note("commands", said.Commands, p.Ledger.Commands)
 	note("failed commands", said.Failed, p.Ledger.Failed)
@@ -357,7 +358,7 @@ func (in *incoming) received() wire.Received {
 		Added: p.Stat.Added, Deleted: p.Stat.Deleted,
 		Records: in.log.Records, Bound: in.bound, Differs: in.differs, Summary: proposal.Summary(p),
 		Report: string(proposal.Report(p, in.policy))}
-	res.Marks = wireMarks(in.marks, func(repo.Mark) bool { return false })
+	res.Marks = gitwork.WireMarks(in.marks, func(repo.Mark) bool { return false })
 	if p.Start != p.Base {
 		res.Warnings = append(res.Warnings,
 			"it began with what was not committed by who proposed it, which is not part of the change")

@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -19,12 +18,6 @@ type Repos interface {
 	// without an error. What is in it goes when the daemon starts.
 	Scratch() string
 }
-
-// What was last taken out of a sandbox, in the user's repository; see gitrefs.Box.
-const (
-	refTip  = "tip"
-	refWork = "work"
-)
 
 // branchOf is the branch that a sandbox begins on. Not every name of a sandbox can be
 // part of a branch's.
@@ -53,15 +46,4 @@ func (e *Engine) repoOf(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, err
 			WithHint("its git directory was %s", rec.Repo.Common)
 	}
 	return r, nil
-}
-
-func wireRepo(r *meta.Repo) *wire.Repo {
-	if r == nil {
-		return nil
-	}
-	w := &wire.Repo{Top: r.Top, Dir: r.Dir, Branch: r.Branch, Base: r.Base, From: r.From}
-	if r.Start != r.Base {
-		w.Start = r.Start
-	}
-	return w
 }

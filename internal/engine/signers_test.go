@@ -33,38 +33,38 @@ func TestAKeyIsTrustedFromTheFirstTimeOn(t *testing.T) {
 		}
 		keys[i] = vkey
 	}
-	first, err := w.signer(t.Context(), signedBy(origin, keys[0]), "")
+	first, err := w.Git.Signer(t.Context(), signedBy(origin, keys[0]), "")
 	if err != nil || !first.First || first.Since.IsZero() || first.Key != keys[0] {
 		t.Fatalf("the first time: %+v, %v", first, err)
 	}
-	again, err := w.signer(t.Context(), signedBy(origin, keys[0]), "")
+	again, err := w.Git.Signer(t.Context(), signedBy(origin, keys[0]), "")
 	if err != nil || again.First || !again.Since.Equal(first.Since) {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	if s, err := w.signer(t.Context(), signedBy(origin, keys[0], keys[1]), ""); err != nil || s.First || s.Changed != "" ||
-		s.Key != keys[1] {
+	if s, err := w.Git.Signer(t.Context(), signedBy(origin, keys[0], keys[1]), ""); err != nil || s.First ||
+		s.Changed != "" || s.Key != keys[1] {
 		t.Errorf("a key that the first one signed: %+v, %v", s, err)
 	}
 	for _, accept := range []string{"", keys[0], keys[1]} {
-		if _, err := w.signer(t.Context(), signedBy(origin, keys[2]), accept); !fault.Is(err, fault.Denied) {
+		if _, err := w.Git.Signer(t.Context(), signedBy(origin, keys[2]), accept); !fault.Is(err, fault.Denied) {
 			t.Errorf("another key, accepting %q: %v", accept, err)
 		}
 	}
-	if s, err := w.signer(t.Context(), signedBy(origin, keys[2]), keys[2]); err != nil || s.Changed != keys[0] {
+	if s, err := w.Git.Signer(t.Context(), signedBy(origin, keys[2]), keys[2]); err != nil || s.Changed != keys[0] {
 		t.Errorf("another key, which is accepted: %+v, %v", s, err)
 	}
-	if _, err := w.signer(t.Context(), signedBy(origin, keys[0]), ""); !fault.Is(err, fault.Denied) {
+	if _, err := w.Git.Signer(t.Context(), signedBy(origin, keys[0]), ""); !fault.Is(err, fault.Denied) {
 		t.Errorf("the first key after that: %v", err)
 	}
 	own, err := w.Ledger.Keys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := w.signer(t.Context(), signedBy(own.Origin(), own[0].Key), ""); err != nil || s.First ||
+	if s, err := w.Git.Signer(t.Context(), signedBy(own.Origin(), own[0].Key), ""); err != nil || s.First ||
 		!s.Since.IsZero() {
 		t.Errorf("our own: %+v, %v", s, err)
 	}
-	if _, err := w.signer(t.Context(), signedBy(own.Origin(), keys[0]), ""); !fault.Is(err, fault.Denied) {
+	if _, err := w.Git.Signer(t.Context(), signedBy(own.Origin(), keys[0]), ""); !fault.Is(err, fault.Denied) {
 		t.Errorf("our own, by another key: %v", err)
 	}
 }

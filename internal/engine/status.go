@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -56,7 +57,7 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env,
 		Limits:     rec.Limits,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
-		Repo: wireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
+		Repo: gitwork.WireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}
 	seen := e.seen(rec.ID)
 	if seen.box != nil {

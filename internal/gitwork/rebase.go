@@ -1,17 +1,18 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/label"
@@ -49,23 +50,22 @@ func wasRef(id timeline.SandboxID, commit string) repo.Ref { return gitrefs.Box(
 // is inside. Where that does not work, the sandbox goes back to the snapshot of before, unless
 // conflicts are to be kept. A sandbox in which something runs is Conflict, as are conflicts.
 // Forks of it keep their base.
-func (e *Engine) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (res wire.Rebased, err error) {
-	rec, err := e.DB.Sandbox(ctx, name)
+func (g *Git) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (res wire.Rebased, err error) {
+	rec, err := g.config.Work.Sandbox(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	r, err := e.repoOf(ctx, &rec)
+	r, err := g.config.Work.Repository(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
-	s := e.entry(rec.ID)
-	select { // nothing is taken out meanwhile
-	case <-s.collecting:
-	case <-ctx.Done():
-		return res, context.Cause(ctx)
+	s := g.of(rec.ID)
+	done, err := s.takes(ctx) // nothing is taken out meanwhile
+	if err != nil {
+		return res, err
 	}
-	defer func() { s.collecting <- struct{}{} }()
-	b := &rebasing{e: e, rec: rec, repo: r}
+	defer done()
+	b := &rebasing{g: g, rec: rec, repo: r}
 	if err := b.aim(ctx, req.Onto); err != nil {
 		return res, err
 	}
@@ -78,13 +78,13 @@ func (e *Engine) Rebase(ctx context.Context, name string, req wire.RebaseRequest
 	if len(b.paths) > 0 && !req.KeepConflicts {
 		return res, errors.Join(b.conflict(), b.goBack(ctx))
 	}
-	s.collected = nil // what was taken out stood on the old base
+	s.last = nil // what was taken out stood on the old base
 	return b.settle(ctx)
 }
 
 // rebasing is a rebase under way.
 type rebasing struct {
-	e    *Engine
+	g    *Git
 	rec  meta.Sandbox
 	repo *repo.Repo
 
@@ -131,39 +131,31 @@ func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 
 // keepPresent takes a snapshot of a sandbox in which nothing runs.
 func (b *rebasing) keepPresent(ctx context.Context) error {
-	box, _, err := b.e.liveNow(ctx, string(b.rec.ID), "rebasing")
+	procs, err := b.g.config.Work.Running(ctx, b.rec.ID)
 	if err != nil {
 		return err
-	}
-	procs := len(b.e.commands.in(b.rec.ID))
-	if box != nil {
-		n, err := box.Procs(ctx)
-		if err != nil && !fault.Is(err, fault.Unavailable) {
-			return err
-		}
-		procs = max(procs, n)
 	}
 	if procs > 0 {
 		return fault.New(fault.Conflict, "something runs in sandbox %s, under which its files would change", b.rec.Name).
 			WithHint("wait until it has ended (coppice ps %s), or end it: coppice stop %[1]s", b.rec.Name)
 	}
-	kept, err := b.e.Commit(ctx, string(b.rec.ID), "before a rebase")
+	kept, err := b.g.config.API.Commit(ctx, string(b.rec.ID), "before a rebase")
 	b.before = timeline.SnapshotID(kept.Head)
 	return err
 }
 
 // run has the sandbox's git do it. The new base is held before.
 func (b *rebasing) run(ctx context.Context) error {
-	if err := b.e.refs.HoldCommit(ctx, b.repo, b.onto); err != nil {
+	if err := b.g.config.Work.HoldBase(ctx, b.repo, b.onto); err != nil {
 		return err
 	}
-	who := b.e.person(ctx, b.repo)
+	who := Person(ctx, b.repo)
 	out := &listener{}
-	x, err := b.e.Exec(ctx, string(b.rec.ID), wire.ExecRequest{
+	x, err := b.g.config.API.Exec(ctx, string(b.rec.ID), wire.ExecRequest{
 		Cmd: []string{"/bin/sh", "-c", insideRebase, "coppice", b.rec.Repo.Top, string(b.onto), b.rec.Repo.Base,
 			who.Name, who.Email},
 		Dir: "/", TimeoutMS: collectTime.Milliseconds(), Label: "coppice: rebase",
-	}, out)
+	}, out.streams())
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -204,9 +196,9 @@ func (b *rebasing) conflict() error {
 // goBack brings the sandbox to the snapshot of before. What is there now stays in its history.
 func (b *rebasing) goBack(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
-	_, err := b.e.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
+	_, err := b.g.config.API.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
 	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before),
-		b.e.refs.LetGo(ctx, b.repo, string(b.onto)))
+		b.g.config.Work.ReleaseBase(ctx, b.repo, b.onto))
 }
 
 // settle records the new base.
@@ -223,32 +215,30 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 			}
 		}
 	}
-	done, err := b.e.undertake(ctx,
-		b.e.drafts(ctx, &b.rec,
-			byDaemon(&format.Rebase{From: old, To: string(b.onto), Snapshot: string(b.before),
-				Conflicts: int64(len(b.paths))})...))
+	book := b.g.config.Book
+	said := audit.ByDaemon(&format.Rebase{
+		From: old, To: string(b.onto), Snapshot: string(b.before), Conflicts: int64(len(b.paths)),
+	})
+	err = book.Do(ctx, book.Drafts(ctx, &b.rec, said...), func(ctx context.Context) error {
+		return b.g.config.Work.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
+			to := *r.Repo
+			to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
+			r.Repo = &to
+			return nil
+		})
+	})
 	if err != nil {
 		return res, err
 	}
-	err = b.e.DB.UpdateSandbox(ctx, b.rec.ID, func(r *meta.Sandbox) error {
-		to := *r.Repo
-		to.Base, to.Start, to.From = string(b.onto), string(b.onto), b.from
-		r.Repo = &to
-		return nil
-	})
-	if done(err); err != nil {
+	if b.rec, err = b.g.config.Work.Sandbox(ctx, string(b.rec.ID)); err != nil {
 		return res, err
 	}
-	if b.rec, err = b.e.DB.Sandbox(ctx, string(b.rec.ID)); err != nil {
-		return res, err
-	}
-	res = wire.Rebased{Repo: *wireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head),
+	res = wire.Rebased{Repo: *WireRepo(b.rec.Repo), Old: old, Before: string(b.before), Head: string(b.rec.Head),
 		Moved: moved, Conflicts: b.paths}
-	return res, b.e.refs.LetGo(ctx, b.repo, old)
+	return res, b.g.config.Work.ReleaseBase(ctx, b.repo, repo.OID(old))
 }
 
-// listener is the client's end of a command: what it prints is kept, up to a bound, and the
-// end of what it complains of.
+// listener keeps what a command prints, up to a bound, and the end of what it complains of.
 type listener struct {
 	mu   sync.Mutex
 	list bytes.Buffer // guarded by mu
@@ -258,24 +248,30 @@ type listener struct {
 // maxList is how much of the output of a command is kept, in bytes.
 const maxList = 1 << 20
 
-// Read ends the input: nobody types.
-func (*listener) Read([]byte) (int, error) { return 0, io.EOF }
+// streams connects a command to l. Its input is at its end.
+func (l *listener) streams() client.Streams {
+	return client.Streams{Stdout: taker(l.output), Stderr: taker(l.complaint)}
+}
 
-// Write takes one frame.
-func (l *listener) Write(p []byte) (int, error) {
-	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
-	if err != nil {
-		return 0, err
-	}
+// taker is a writer that takes everything.
+type taker func(p []byte)
+
+// Write gives p to the function.
+func (take taker) Write(p []byte) (int, error) {
+	take(p)
+	return len(p), nil
+}
+
+func (l *listener) output(p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch t {
-	case wire.FrameStdout:
-		l.list.Write(payload[:min(len(payload), maxList-l.list.Len())])
-	case wire.FrameStderr:
-		l.said.Add(payload)
-	}
-	return len(p), nil
+	l.list.Write(p[:min(len(p), maxList-l.list.Len())])
+}
+
+func (l *listener) complaint(p []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said.Add(p)
 }
 
 // heard gives the output, and the end of the complaints as one line without control bytes.

@@ -1,10 +1,9 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
@@ -45,36 +45,36 @@ const (
 const collectTime = 10 * time.Minute
 
 // takeTip takes the commits out, and gives the one that HEAD is.
-func (e *Engine) takeTip(ctx context.Context, c *collected, old repo.OID) (tip repo.OID, err error) {
-	base := repo.OID(c.rec.Repo.Base)
-	err = e.gitInside(ctx, &c.rec, []string{string(base), string(old)}, func(head repo.OID, bundle *bufio.Reader) error {
+func (g *Git) takeTip(ctx context.Context, c *Collected, old repo.OID) (tip repo.OID, err error) {
+	base := repo.OID(c.Rec.Repo.Base)
+	err = g.gitInside(ctx, &c.Rec, []string{string(base), string(old)}, func(head repo.OID, bundle *bufio.Reader) error {
 		tip = head
 		var known []repo.OID
 		if old != "" {
 			known = []repo.OID{old}
 		}
 		if _, err := bundle.Peek(1); err == nil {
-			got, err := c.repo.Accept(ctx,
-				repo.Accept{Bundle: bundle, Base: base, Have: known, To: gitrefs.Box(c.rec.ID, refTip), Old: old,
-					Message: "coppice: taken out of " + c.rec.Name})
+			got, err := c.Repo.Accept(ctx,
+				repo.Accept{Bundle: bundle, Base: base, Have: known, To: gitrefs.Box(c.Rec.ID, TipRef), Old: old,
+					Message: "coppice: taken out of " + c.Rec.Name})
 			tip = got.Tip
 			return err
 		}
-		given, err := c.repo.Within(ctx, head, append(known, base)...)
+		given, err := c.Repo.Within(ctx, head, append(known, base)...)
 		if err == nil && !given {
 			err = fault.New(fault.Invalid, "the sandbox says that it is at commit %s, which does not come out of it", head)
 		}
 		if err != nil {
 			return err
 		}
-		return c.repo.SetRef(ctx, gitrefs.Box(c.rec.ID, refTip), head, old, "coppice: taken out of "+c.rec.Name)
+		return c.Repo.SetRef(ctx, gitrefs.Box(c.Rec.ID, TipRef), head, old, "coppice: taken out of "+c.Rec.Name)
 	})
 	return tip, err
 }
 
 // askHead asks which commit HEAD is.
-func (e *Engine) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID, err error) {
-	err = e.gitInside(ctx, rec, []string{"", ""}, func(h repo.OID, _ *bufio.Reader) error {
+func (g *Git) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID, err error) {
+	err = g.gitInside(ctx, rec, []string{"", ""}, func(h repo.OID, _ *bufio.Reader) error {
 		head = h
 		return nil
 	})
@@ -83,12 +83,12 @@ func (e *Engine) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID,
 
 // gitInside runs insideGit, as a command like any other, and has take read what it prints.
 // What take fails with ends it.
-func (e *Engine) gitInside(
+func (g *Git) gitInside(
 	ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error,
 ) error {
 	pr, pw := io.Pipe()
 	top, dir := rec.Repo.Top, "/"
-	if rec.Tier == tierWorkspace {
+	if rec.Tier == workspace {
 		top, dir = ".", "" // commands begin in the work tree
 	}
 	req := wire.ExecRequest{Cmd: append([]string{"/bin/sh", "-c", insideGit, "coppice", top}, args...), Dir: dir,
@@ -99,7 +99,7 @@ func (e *Engine) gitInside(
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		exit, err = e.Exec(ctx, string(rec.ID), req, out)
+		exit, err = g.config.API.Exec(ctx, string(rec.ID), req, out.streams())
 		pw.Close()
 	}()
 	br := bufio.NewReader(pr)
@@ -110,8 +110,8 @@ func (e *Engine) gitInside(
 	pr.CloseWithError(errUnread)
 	if id := out.id(); terr != nil && id != "" {
 		cctx := context.WithoutCancel(ctx)
-		if cerr := e.CancelExec(cctx, string(rec.ID), id); cerr != nil && !fault.Is(cerr, fault.NotFound) {
-			e.Logger.Warn("git runs on in a sandbox", "sandbox", rec.Name, "err", cerr)
+		if cerr := g.config.Work.CancelExec(cctx, string(rec.ID), id); cerr != nil && !fault.Is(cerr, fault.NotFound) {
+			g.config.Log.Warn("git runs on in a sandbox", "sandbox", rec.Name, "err", cerr)
 		}
 	}
 	<-ended
@@ -164,8 +164,8 @@ func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 	return f.WithHint("look at it there: coppice exec %s -- git -C %s fsck", rec.Name, rec.Repo.Top)
 }
 
-// outlet takes the frames of a command: its output goes to a pipe, and of its errors the
-// beginning is kept.
+// outlet takes what a command prints: its output goes to a pipe, and of its errors the beginning is
+// kept.
 type outlet struct {
 	w *io.PipeWriter
 
@@ -174,33 +174,22 @@ type outlet struct {
 	said []byte // guarded by mu
 }
 
-// Read ends the input: nobody types.
-func (*outlet) Read([]byte) (int, error) { return 0, io.EOF }
+// streams connects a command to o. Its input is at its end.
+func (o *outlet) streams() client.Streams {
+	return client.Streams{Stdout: o.w, Stderr: o, Started: o.started}
+}
 
-// Write takes one frame.
+func (o *outlet) started(x wire.Started) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.exec = x.Exec
+}
+
+// Write takes some of its errors.
 func (o *outlet) Write(p []byte) (int, error) {
-	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
-	if err != nil {
-		return 0, err
-	}
-	switch t {
-	case wire.FrameStarted:
-		var x wire.Started
-		if err := decode(payload, &x); err != nil {
-			return 0, err
-		}
-		o.mu.Lock()
-		o.exec = x.Exec
-		o.mu.Unlock()
-	case wire.FrameStdout:
-		if _, err := o.w.Write(payload); err != nil {
-			return 0, err
-		}
-	case wire.FrameStderr:
-		o.mu.Lock()
-		o.said = append(o.said, payload[:min(len(payload), max(0, maxSaid-len(o.said)))]...)
-		o.mu.Unlock()
-	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.said = append(o.said, p[:min(len(p), max(0, maxSaid-len(o.said)))]...)
 	return len(p), nil
 }
 

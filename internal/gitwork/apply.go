@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
-	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
@@ -24,26 +23,27 @@ const maxListedCommits = 100
 // GitApply puts what a sandbox changed onto a branch of its repository. What is refused
 // has touched nothing; it is in the ledger before anything is touched. What an apply
 // before left that was killed is ended first.
-func (e *Engine) GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (out wire.GitApplied, err error) {
-	a, err := wanted(req)
+func (g *Git) GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (out wire.GitApplied, err error) {
+	a, err := ParseApply(req)
 	if err != nil {
 		return out, err
 	}
-	c, err := e.collectedAs(ctx, name, req.Work)
+	c, err := g.collectAs(ctx, name, req.Work)
 	if err != nil {
 		return out, err
 	}
-	return e.apply(ctx, c, a, req.Message)
+	return g.ApplyCollected(ctx, c, a, req.Message)
 }
 
-// apply is GitApply of what was collected.
-func (e *Engine) apply(
-	ctx context.Context, c *collected, a repo.Apply, message string,
+// ApplyCollected is GitApply of what was collected. message is that of the commit, if the way makes one; "" leaves
+// it to the commits of the sandbox.
+func (g *Git) ApplyCollected(
+	ctx context.Context, c *Collected, a repo.Apply, message string,
 ) (out wire.GitApplied, err error) {
 	if err := c.fits(a.Way); err != nil {
 		return out, err
 	}
-	a.Base, a.Tip = c.start, c.work
+	a.Base, a.Tip = c.Start, c.Work
 	if a.Way == repo.Squash || a.Way == repo.Merge {
 		if a.Message, err = c.message(ctx, message); err != nil {
 			return out, err
@@ -52,23 +52,24 @@ func (e *Engine) apply(
 	done := func(error) {}
 	a.Before = func(now repo.Applied) error {
 		keep := context.WithoutCancel(ctx)
-		done, err = e.undertake(keep, e.drafts(keep, &c.rec, byDaemon(e.applyRecord(c, a.Way, now))...))
+		said := audit.ByDaemon(g.applyRecord(c, a.Way, now))
+		done, err = g.config.Book.Undertake(keep, g.config.Book.Drafts(keep, &c.Rec, said...))
 		return err
 	}
-	got, err := c.repo.Apply(ctx, a)
+	got, err := c.Repo.Apply(ctx, a)
 	done(err)
 	if err != nil {
 		return out, c.goOn(err)
 	}
-	trusted := trusts(a.TrustAll, a.Trust)
+	trusted := Trusts(a.TrustAll, a.Trust)
 	return wire.GitApplied{Way: string(a.Way), Onto: got.Ref.Short(), Old: string(got.Old), New: string(got.New),
-		Work: string(c.work), Commits: c.commits, Message: a.Message,
-		Changes: wireChanges(got.Changes), Marks: wireMarks(got.Marks, trusted), Skipped: wireSkipped(c.skipped),
+		Work: string(c.Work), Commits: c.Commits, Message: a.Message,
+		Changes: wireChanges(got.Changes), Marks: WireMarks(got.Marks, trusted), Skipped: wireSkipped(c.Skipped),
 		Saved: got.Saved, DryRun: a.DryRun}, nil
 }
 
-// wanted reads a request. What it means for a sandbox is not known yet.
-func wanted(req wire.GitApplyRequest) (a repo.Apply, err error) {
+// ParseApply reads a request. It does not check what depends on the sandbox.
+func ParseApply(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	a = repo.Apply{Way: repo.Way(req.Way), Paths: slices.Clone(req.Paths), Trust: slices.Clone(req.Trust),
 		TrustAll: req.TrustAll, DryRun: req.DryRun}
 	if a.Way == "" {
@@ -111,28 +112,28 @@ func wanted(req wire.GitApplyRequest) (a repo.Apply, err error) {
 }
 
 // fits refuses a way that what was collected cannot go.
-func (c *collected) fits(way repo.Way) error {
+func (c *Collected) fits(way repo.Way) error {
 	whole := way == repo.Merge || way == repo.Rebase
 	switch {
-	case whole && c.rec.Repo.Start != c.rec.Repo.Base:
+	case whole && c.Rec.Repo.Start != c.Rec.Repo.Base:
 		return fault.New(fault.Unsupported,
 			"sandbox %s began with changes that were not committed, which its commits have in them: %s would take them along",
-			c.rec.Name, way).
+			c.Rec.Name, way).
 			WithHint("use --squash or --patch, which leave them out")
-	case whole && c.work != c.tip:
+	case whole && c.Work != c.Tip:
 		return fault.New(fault.Conflict, "sandbox %s has changes that are not committed, and %s takes commits",
-			c.rec.Name, way).
-			WithHint("commit them there: coppice exec %s -- git commit -am MESSAGE; or use --squash", c.rec.Name)
+			c.Rec.Name, way).
+			WithHint("commit them there: coppice exec %s -- git commit -am MESSAGE; or use --squash", c.Rec.Name)
 	}
 	return nil
 }
 
 // message is the one that was said, or that of the sandbox's commits.
-func (c *collected) message(ctx context.Context, said string) (string, error) {
+func (c *Collected) message(ctx context.Context, said string) (string, error) {
 	if strings.TrimSpace(said) != "" {
 		return said, nil
 	}
-	commits, err := c.repo.Commits(ctx, repo.OID(c.rec.Repo.Base), c.tip, maxListedCommits)
+	commits, err := c.Repo.Commits(ctx, repo.OID(c.Rec.Repo.Base), c.Tip, maxListedCommits)
 	if err != nil {
 		return "", err
 	}
@@ -142,10 +143,10 @@ func (c *collected) message(ctx context.Context, said string) (string, error) {
 			list = append(list, k.Message)
 		}
 	}
-	switch title := "Apply " + c.rec.Name; {
+	switch title := "Apply " + c.Rec.Name; {
 	case len(list) == 0:
 		return title, nil
-	case len(list) == 1 && c.commits == 1:
+	case len(list) == 1 && c.Commits == 1:
 		return list[0], nil
 	default:
 		var b strings.Builder
@@ -154,7 +155,7 @@ func (c *collected) message(ctx context.Context, said string) (string, error) {
 			subject, _, _ := strings.Cut(m, "\n")
 			fmt.Fprintf(&b, "\n* %s", strings.TrimSpace(subject))
 		}
-		if more := c.commits - len(list); more > 0 {
+		if more := c.Commits - len(list); more > 0 {
 			fmt.Fprintf(&b, "\n* and %d more", more)
 		}
 		return b.String(), nil
@@ -162,23 +163,23 @@ func (c *collected) message(ctx context.Context, said string) (string, error) {
 }
 
 // goOn says with an error of an apply how to go on.
-func (c *collected) goOn(err error) error {
+func (c *Collected) goOn(err error) error {
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
 		return fault.New(fault.KindOf(err), "sandbox %s and the branch changed the same, and nothing was touched",
-			c.rec.Name).Because(conflicts).
+			c.Rec.Name).Because(conflicts).
 			WithHint("bring the sandbox to where the branch is now: coppice rebase %s; or resolve it yourself: git merge %.12s",
-				c.rec.Name, c.work)
+				c.Rec.Name, c.Work)
 	}
 	return err
 }
 
 // applyRecord tells of what is applied.
-func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) format.Body {
-	cleaner := e.cleaners.Formats()
+func (g *Git) applyRecord(c *Collected, way repo.Way, now repo.Applied) format.Body {
+	cleaner := g.config.Book.Cleaners.Formats()
 	out := &format.Apply{
 		Changes: int64(len(now.Changes)), Old: string(now.Old), Onto: string(now.Ref),
-		Repo: cleaner.RecordText(c.repo.Top), Way: string(way), Work: string(c.work),
+		Repo: cleaner.RecordText(c.Repo.Top), Way: string(way), Work: string(c.Work),
 	}
 	if way != repo.Patch {
 		out.New = string(now.New)
@@ -196,20 +197,4 @@ func (e *Engine) applyRecord(c *collected, way repo.Way, now repo.Applied) forma
 		out.Marks = append(out.Marks, p)
 	}
 	return out
-}
-
-// neverApplied reports that what a record tells did not come about, after a crash. Nothing
-// is known where only files changed, which the next apply puts back if they were not all
-// written, or where the repository is not there.
-func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
-	onto, err := repo.ParseRef(b.Onto)
-	if b.New == "" || err != nil {
-		return false
-	}
-	r, err := e.repoOf(ctx, rec)
-	if err != nil {
-		return false
-	}
-	had, err := r.Had(ctx, onto, repo.OID(b.New))
-	return err == nil && !had
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"context"
@@ -22,14 +22,14 @@ type knownSigner struct {
 	Since time.Time `json:"since"`
 }
 
-// signer says who signed a log that was verified, and whether by a key that follows from
+// Signer says who signed a log that was verified, and whether by a key that follows from
 // the one of before. Another key is Denied, unless it is the one that accept names, which is
 // trusted from now on. A log that was never seen is trusted from now on.
-func (e *Engine) signer(ctx context.Context, v *format.Verified, accept string) (s wire.Signer, err error) {
-	e.signing.Lock()
-	defer e.signing.Unlock()
-	s = wire.Signer{Origin: v.Log.Origin, Key: v.Key, Since: e.Now().UTC().Truncate(time.Second)}
-	known, err := e.knownSigner(ctx, s.Origin)
+func (g *Git) Signer(ctx context.Context, v *format.Verified, accept string) (s wire.Signer, err error) {
+	g.signing.Lock()
+	defer g.signing.Unlock()
+	s = wire.Signer{Origin: v.Log.Origin, Key: v.Key, Since: g.config.Now().UTC().Truncate(time.Second)}
+	known, err := g.knownSigner(ctx, s.Origin)
 	if err != nil {
 		return s, err
 	}
@@ -52,19 +52,19 @@ func (e *Engine) signer(ctx context.Context, v *format.Verified, accept string) 
 	if err != nil {
 		return s, err
 	}
-	return s, e.DB.SetSetting(ctx, signerSetting(s.Origin), string(text))
+	return s, g.config.Settings.SetSetting(ctx, signerSetting(s.Origin), string(text))
 }
 
 // knownSigner gives what is known of a log, nil for nothing. Our own log needs nobody's word.
-func (e *Engine) knownSigner(ctx context.Context, origin string) (*knownSigner, error) {
-	keys, err := e.Ledger.Keys()
+func (g *Git) knownSigner(ctx context.Context, origin string) (*knownSigner, error) {
+	keys, err := g.config.Book.Ledger.Keys()
 	if err != nil {
 		return nil, err
 	}
 	if len(keys) > 0 && keys.Origin() == origin {
 		return &knownSigner{Key: keys[0].Key}, nil
 	}
-	text, err := e.DB.Setting(ctx, signerSetting(origin))
+	text, err := g.config.Settings.Setting(ctx, signerSetting(origin))
 	if err != nil || text == "" {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"cmp"
@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/proposal"
 )
 
-// retelling hears the records of a sandbox, in order, and retells them for a proposal. The
-// zero retelling has heard none.
-type retelling struct {
+// Retelling hears the records of a sandbox, in order, and retells them for a proposal. The
+// zero Retelling has heard none.
+type Retelling struct {
 	sum      audit.Summary
 	commands []*toldCommand
 	byExec   map[string]*toldCommand // of the same
@@ -29,8 +29,8 @@ type toldCommand struct {
 	exec string
 }
 
-// hear takes the next record.
-func (t *retelling) hear(r *format.Record) {
+// Hear takes the next record.
+func (t *Retelling) Hear(r *format.Record) {
 	t.sum.Add(r)
 	switch b := r.Body.(type) {
 	case *format.Exec:
@@ -66,7 +66,7 @@ func (t *retelling) hear(r *format.Record) {
 	}
 }
 
-func (t *retelling) begins(seq int64, b *format.Exec) {
+func (t *Retelling) begins(seq int64, b *format.Exec) {
 	c := &toldCommand{Command: proposal.Command{Record: seq, Dir: proposal.Text(b.Dir), Args: []string{}}, exec: b.Exec}
 	for _, a := range ours(b.Args) {
 		c.Args = append(c.Args, proposal.Text(a))
@@ -101,7 +101,7 @@ func ours(args []string) []string {
 // maxRefusals is how many that differ are told apart.
 const maxRefusals = 10 * proposal.MaxRefused
 
-func (t *retelling) refuse(kind, what, why string, count int64) {
+func (t *Retelling) refuse(kind, what, why string, count int64) {
 	if t.refused == nil {
 		t.refused = map[[3]string]int64{}
 	}
@@ -112,8 +112,8 @@ func (t *retelling) refuse(kind, what, why string, count int64) {
 	t.refused[key] += count
 }
 
-// into fills in what was heard.
-func (t *retelling) into(p *proposal.Proposal) {
+// Into fills in what was heard.
+func (t *Retelling) Into(p *proposal.Proposal) {
 	s := t.sum.Result()
 	p.Ledger.Records, p.Ledger.Commands, p.Ledger.Failed, p.Ledger.Programs = s.Records, s.Commands, s.Failed, s.Programs
 	p.Ledger.NetAllowed, p.Ledger.NetRefused, p.Ledger.FileRefused, p.Ledger.BytesOut = s.NetAllowed, s.NetDenied,

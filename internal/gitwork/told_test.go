@@ -1,8 +1,9 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,12 @@ import (
 
 // retold gives what records with these bodies, numbered from 1, come to in a proposal.
 func retold(bodies ...format.Body) *proposal.Proposal {
-	var t retelling
+	var t Retelling
 	for i, b := range bodies {
-		t.hear(&format.Record{Sandbox: "0123456789ab", Seq: int64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Body: b})
+		t.Hear(&format.Record{Sandbox: "0123456789ab", Seq: int64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Body: b})
 	}
 	p := &proposal.Proposal{}
-	t.into(p)
+	t.Into(p)
 	return p
 }
 
@@ -81,13 +82,14 @@ func TestAProposalTellsSoMuchAtMost(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
 	for i := range 5*proposal.MaxCommands + 7 {
-		bodies = append(bodies, &format.Exec{Exec: itoa(i), Args: []string{itoa(i)}})
+		bodies = append(bodies, &format.Exec{Exec: strconv.Itoa(i), Args: []string{strconv.Itoa(i)}})
 	}
 	for i := range maxRefusals + 50 {
-		bodies = append(bodies, &format.Denial{Path: itoa(i), Count: 1})
+		bodies = append(bodies, &format.Denial{Path: strconv.Itoa(i), Count: 1})
 	}
 	p := retold(bodies...)
-	if n := len(p.Commands); n != proposal.MaxCommands || p.Commands[n-1].Args[0] != itoa(5*proposal.MaxCommands+6) {
+	if n := len(p.Commands); n != proposal.MaxCommands ||
+		p.Commands[n-1].Args[0] != strconv.Itoa(5*proposal.MaxCommands+6) {
 		t.Errorf("%d commands", n)
 	}
 	if len(p.Refused) != proposal.MaxRefused || p.Refused[0].Count < 50 ||

@@ -1,13 +1,11 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
-	"math"
 	"os"
 	"path"
 	"slices"
@@ -23,7 +21,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
-	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/undo"
 )
@@ -31,10 +28,10 @@ import (
 // takeWork makes a commit of what is not committed in the snapshot that c is of. It looks
 // at the paths that can differ alone: those that changed on the disk since the sandbox
 // began, and those that its commits changed.
-func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err error) {
+func (g *Git) takeWork(ctx context.Context, c *Collected, old repo.OID) (err error) {
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
-	dir, err := os.MkdirTemp(e.Repos.Scratch(), "work-")
+	dir, err := os.MkdirTemp(g.config.Scratch(), "work-")
 	if err != nil {
 		return fault.Wrap(err, "make room for what is not committed")
 	}
@@ -44,32 +41,31 @@ func (e *Engine) takeWork(ctx context.Context, c *collected, old repo.OID) (err 
 		return fault.Wrap(err, "make room for what is not committed")
 	}
 	cleanup.Push(tree.Close)
-	committed, err := c.repo.Diff(ctx, repo.DiffOptions{From: c.start, To: c.tip})
+	committed, err := c.Repo.Diff(ctx, repo.DiffOptions{From: c.Start, To: c.Tip})
 	if err != nil {
 		return err
 	}
-	paths, err := e.layOut(ctx, c, committed, tree)
+	paths, err := LayOut(ctx, g.config.Layers, &c.Rec, c.Snapshot, committed, tree)
 	if err != nil {
 		return err
 	}
-	to := gitrefs.Box(c.rec.ID, refWork)
-	if c.work = c.tip; len(paths) == 0 {
-		return c.repo.SetRef(ctx, to, c.work, old, "coppice: all is committed in "+c.rec.Name)
+	to := gitrefs.Box(c.Rec.ID, WorkRef)
+	if c.Work = c.Tip; len(paths) == 0 {
+		return c.Repo.SetRef(ctx, to, c.Work, old, "coppice: all is committed in "+c.Rec.Name)
 	}
-	got, err := c.repo.Snapshot(ctx, repo.Snapshot{Base: c.tip, Tree: tree, Paths: paths, Author: e.person(ctx, c.repo),
-		Message: "Not committed in sandbox " + c.rec.Name, To: to, Old: old})
-	c.work, c.skipped = got.Commit, got.Skipped
+	got, err := c.Repo.Snapshot(ctx, repo.Snapshot{Base: c.Tip, Tree: tree, Paths: paths, Author: Person(ctx, c.Repo),
+		Message: "Not committed in sandbox " + c.Rec.Name, To: to, Old: old})
+	c.Work, c.Skipped = got.Commit, got.Skipped
 	return err
 }
 
-// layOut copies what can differ into a tree of ours, and gives the paths.
-func (e *Engine) layOut(
-	ctx context.Context, c *collected, committed []repo.Change, tree *os.Root,
+// LayOut copies into tree what can differ from a commit in a snapshot of a sandbox, and gives the paths:
+// those that changed on the disk since the sandbox began, and those that its commits changed.
+func LayOut(
+	ctx context.Context, layers Layers, rec *meta.Sandbox, at timeline.SnapshotID, committed []repo.Change, tree *os.Root,
 ) (_ []string, err error) {
-	e.shape.RLock() // the layers stay
-	defer e.shape.RUnlock()
-	top := c.rec.Repo.Top
-	if c.rec.Tier == tierWorkspace {
+	top := rec.Repo.Top
+	if rec.Tier == workspace {
 		top = "/" // the work tree is all that there is
 	}
 	into, err := tree.Open(".")
@@ -81,83 +77,11 @@ func (e *Engine) layOut(
 	for _, ch := range committed {
 		o.add(ch.Path)
 	}
-	view, err := e.changedBelow(ctx, &c.rec, c.snapshot, top, func(ch *layer.Change) error {
-		p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/")
-		if p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
-			o.add(p)
-		}
-		if len(o.paths) > repo.DefaultLimits.Changes || o.held > limit.TreePaths {
-			return fault.New(fault.TooLarge, "more than %d paths differ, or more than %d bytes of paths",
-				repo.DefaultLimits.Changes, limit.TreePaths).
-				WithHint("make git ignore generated files, as in: echo build/ >>.gitignore")
-		}
-		return nil
-	})
+	err = layers.Changed(ctx, rec, at, top, o.changed, func(files *layer.View) error { return o.copy(ctx, files) })
 	if err != nil {
-		return nil, fault.Wrap(err, "find what changed")
-	}
-	o.at = view.Cursor()
-	defer o.at.Close()
-	slices.Sort(o.paths) // so that paths in one directory are adjacent
-	for _, p := range o.paths {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if repo.CheckPath(p) != nil {
-			continue // the snapshot says that it is skipped, and why
-		}
-		if err := o.put(ctx, p); err != nil {
-			return nil, fault.Wrap(err, "copy what is not committed")
-		}
+		return nil, err
 	}
 	return o.paths, nil
-}
-
-// changedBelow returns the files of a snapshot, and calls fn for the paths at or below top
-// that differ from what the sandbox began with. The caller holds shape.
-func (e *Engine) changedBelow(
-	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error,
-) (*layer.View, error) {
-	h, err := e.history(ctx, rec)
-	if err != nil {
-		return nil, err
-	}
-	var parts []rootspec.Part
-	if e.presented(rec) {
-		drv, live, err := e.live(ctx, rec)
-		if err != nil {
-			return nil, err
-		}
-		if parts, err = drv.Parts(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	before, _, err := e.stack(ctx, rec, began(h, at))
-	if err != nil {
-		return nil, err
-	}
-	after, _, err := e.stack(ctx, rec, at)
-	if err != nil {
-		return nil, err
-	}
-	var touched []rootspec.Part
-	for _, dir := range difference(before.Layers, after.Layers) {
-		touched = append(touched, rootspec.Part{Dir: dir, Path: "/"})
-	}
-	now := e.Layers.View(after, inside(parts)...)
-	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
-	return now, layer.EachChange(ctx, e.Layers.View(before, inside(parts)...), now, touched, all, fn)
-}
-
-// began gives the snapshot that a sandbox began with; of a fork, the one that it was
-// forked from began with.
-func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
-	line := append([]timeline.SnapshotID{at}, h.Ancestors(at)...)
-	i := slices.IndexFunc(line, func(id timeline.SnapshotID) bool { return h.Snapshots[id].Cause == timeline.CauseImport })
-	if i < 0 {
-		return line[len(line)-1]
-	}
-	return line[i]
 }
 
 // outlay lays files of a snapshot out in a directory of ours. What is a link stays one,
@@ -180,6 +104,39 @@ func (o *outlay) add(p string) {
 		o.seen[p] = true
 		o.paths, o.held = append(o.paths, p), o.held+len(p)
 	}
+}
+
+// changed notes a path that differs on the disk.
+func (o *outlay) changed(ch *layer.Change) error {
+	p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/")
+	if p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
+		o.add(p)
+	}
+	if len(o.paths) > repo.DefaultLimits.Changes || o.held > limit.TreePaths {
+		return fault.New(fault.TooLarge, "more than %d paths differ, or more than %d bytes of paths",
+			repo.DefaultLimits.Changes, limit.TreePaths).
+			WithHint("make git ignore generated files, as in: echo build/ >>.gitignore")
+	}
+	return nil
+}
+
+// copy copies the paths that were noted.
+func (o *outlay) copy(ctx context.Context, files *layer.View) error {
+	o.at = files.Cursor()
+	defer o.at.Close()
+	slices.Sort(o.paths) // so that paths in one directory are adjacent
+	for _, p := range o.paths {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if repo.CheckPath(p) != nil {
+			continue // the snapshot says that it is skipped, and why
+		}
+		if err := o.put(ctx, p); err != nil {
+			return fault.Wrap(err, "copy what is not committed")
+		}
+	}
+	return nil
 }
 
 // put copies one path, and from the directories above it what says which files are ignored

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"context"
@@ -15,56 +15,58 @@ const maxTold = 1000
 
 // GitDiff tells how the files of a sandbox differ from what it began with in its
 // repository.
-func (e *Engine) GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
-	c, err := e.collectedAs(ctx, name, req.Work)
+func (g *Git) GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
+	c, err := g.collectAs(ctx, name, req.Work)
 	if err != nil {
 		return out, err
 	}
-	return c.diff(ctx, req)
+	return g.DiffCollected(ctx, c, req)
 }
 
-// diff is GitDiff of what was collected.
-func (c *collected) diff(ctx context.Context, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
-	opt, err := c.compared(req)
+// DiffCollected is GitDiff of what was collected.
+func (g *Git) DiffCollected(
+	ctx context.Context, c *Collected, req wire.GitDiffRequest,
+) (out wire.GitDiff, err error) {
+	opt, err := g.DiffOptions(c, req)
 	if err != nil {
 		return out, err
 	}
-	changes, err := c.repo.Diff(ctx, opt)
+	changes, err := c.Repo.Diff(ctx, opt)
 	if err != nil {
 		return out, err
 	}
-	marks, err := c.repo.Marks(ctx, changes)
+	marks, err := c.Repo.Marks(ctx, changes)
 	if err != nil {
 		return out, err
 	}
-	return wire.GitDiff{Repo: *wireRepo(c.rec.Repo), Start: string(c.start), Tip: string(c.tip), Work: string(c.work),
-		Snapshot: string(c.snapshot), Commits: c.commits,
-		Changes: wireChanges(changes), Marks: wireMarks(marks, func(repo.Mark) bool { return false }),
-		Skipped: wireSkipped(c.skipped)}, nil
+	return wire.GitDiff{Repo: *WireRepo(c.Rec.Repo), Start: string(c.Start), Tip: string(c.Tip), Work: string(c.Work),
+		Snapshot: string(c.Snapshot), Commits: c.Commits,
+		Changes: wireChanges(changes), Marks: WireMarks(marks, func(repo.Mark) bool { return false }),
+		Skipped: wireSkipped(c.Skipped)}, nil
 }
 
 // GitPatch writes the same as a patch that git applies. Names in it have no control bytes;
 // contents are as they are.
-func (e *Engine) GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error {
-	c, err := e.collectedAs(ctx, name, req.Work)
+func (g *Git) GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error {
+	c, err := g.collectAs(ctx, name, req.Work)
 	if err != nil {
 		return err
 	}
-	return c.patch(ctx, req, w)
+	return g.PatchCollected(ctx, c, req, w)
 }
 
-// patch is GitPatch of what was collected.
-func (c *collected) patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error {
-	opt, err := c.compared(req)
+// PatchCollected is GitPatch of what was collected.
+func (g *Git) PatchCollected(ctx context.Context, c *Collected, req wire.GitDiffRequest, w io.Writer) error {
+	opt, err := g.DiffOptions(c, req)
 	if err != nil {
 		return err
 	}
-	return c.repo.Patch(ctx, opt, w)
+	return c.Repo.Patch(ctx, opt, w)
 }
 
-// compared says what of a sandbox is compared, and how.
-func (c *collected) compared(req wire.GitDiffRequest) (repo.DiffOptions, error) {
-	if err := chosen(req.Paths); err != nil {
+// DiffOptions says what of a sandbox a request compares, and how. TooLarge: it chooses too many paths.
+func (g *Git) DiffOptions(c *Collected, req wire.GitDiffRequest) (repo.DiffOptions, error) {
+	if err := g.config.CheckPaths(req.Paths); err != nil {
 		return repo.DiffOptions{}, err
 	}
 	for _, p := range req.Paths {
@@ -72,7 +74,7 @@ func (c *collected) compared(req wire.GitDiffRequest) (repo.DiffOptions, error) 
 			return repo.DiffOptions{}, err
 		}
 	}
-	return repo.DiffOptions{From: c.start, To: c.work, Paths: req.Paths, Renames: true, Stat: req.Stat}, nil
+	return repo.DiffOptions{From: c.Start, To: c.Work, Paths: req.Paths, Renames: true, Stat: req.Stat}, nil
 }
 
 func wireChanges(changes []repo.Change) []wire.GitChange {
@@ -94,7 +96,8 @@ func modeOrNone(m repo.Mode) string {
 	return m.String()
 }
 
-func wireMarks(marks []repo.Mark, trusted func(repo.Mark) bool) []wire.GitMark {
+// WireMarks gives marks as clients see them; trusted reports which of them the user has reviewed.
+func WireMarks(marks []repo.Mark, trusted func(repo.Mark) bool) []wire.GitMark {
 	out := make([]wire.GitMark, len(marks))
 	for i, m := range marks {
 		out[i] = wire.GitMark{Kind: string(m.Kind), Why: m.Why, Trusted: trusted(m)}
@@ -103,8 +106,8 @@ func wireMarks(marks []repo.Mark, trusted func(repo.Mark) bool) []wire.GitMark {
 	return out
 }
 
-// trusts reports which marks the user has reviewed, according to a request.
-func trusts(all bool, paths []string) func(repo.Mark) bool {
+// Trusts reports which marks the user has reviewed, according to a request.
+func Trusts(all bool, paths []string) func(repo.Mark) bool {
 	looked := make(map[string]bool, len(paths))
 	for _, p := range paths {
 		looked[p] = true

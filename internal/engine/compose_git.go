@@ -1,0 +1,218 @@
+//go:build linux
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// newGit composes the git work on sandboxes.
+func newGit(e *Engine) *gitwork.Git {
+	scratch := func() string { return e.Repos.Scratch() }
+	return gitwork.New(gitwork.Config{
+		API: gitAPI{e}, Layers: gitLayers{e}, Work: gitRecords{e}, Book: e.Book, Settings: e.DB,
+		Scratch: scratch, CheckPaths: chosen, Now: e.Now, Log: e.Logger,
+	})
+}
+
+// gitAPI implements gitwork.API as the daemon's clients see it, without HTTP.
+type gitAPI struct{ *Engine }
+
+// Exec implements gitwork.API. An error of a stream ends the relay of the command's output.
+func (a gitAPI) Exec(ctx context.Context, name string, req wire.ExecRequest, st client.Streams) (wire.Exit, error) {
+	return a.Engine.Exec(ctx, name, req, streamed{st})
+}
+
+// streamed is the client's end of a command without input: it takes the frames apart for the streams.
+type streamed struct{ client.Streams }
+
+// Read ends the input.
+func (streamed) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Write takes one frame.
+func (s streamed) Write(p []byte) (int, error) {
+	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
+	if err != nil {
+		return 0, err
+	}
+	switch t {
+	case wire.FrameStarted:
+		if s.Started == nil {
+			break
+		}
+		var x wire.Started
+		if err := decode(payload, &x); err != nil {
+			return 0, err
+		}
+		s.Started(x)
+	case wire.FrameStdout:
+		_, err = s.Stdout.Write(payload)
+	case wire.FrameStderr:
+		_, err = s.Stderr.Write(payload)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// gitRecords implements gitwork.Work.
+type gitRecords struct{ *Engine }
+
+// Sandbox implements gitwork.Work.
+func (g gitRecords) Sandbox(ctx context.Context, ref string) (meta.Sandbox, error) {
+	return g.DB.Sandbox(ctx, ref)
+}
+
+// Head implements gitwork.Work.
+func (g gitRecords) Head(ctx context.Context, ref string) (timeline.SnapshotID, error) {
+	return g.DB.Head(ctx, ref)
+}
+
+// UpdateSandbox implements gitwork.Work.
+func (g gitRecords) UpdateSandbox(
+	ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error,
+) error {
+	return g.DB.UpdateSandbox(ctx, id, change)
+}
+
+// Repository implements gitwork.Work.
+func (g gitRecords) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
+	return g.repoOf(ctx, rec)
+}
+
+// Running implements gitwork.Work.
+func (g gitRecords) Running(ctx context.Context, id timeline.SandboxID) (int, error) {
+	box, _, err := g.liveNow(ctx, string(id), "rebasing")
+	if err != nil {
+		return 0, err
+	}
+	procs := len(g.commands.in(id))
+	if box != nil {
+		n, err := box.Procs(ctx)
+		if err != nil && !fault.Is(err, fault.Unavailable) {
+			return 0, err
+		}
+		procs = max(procs, n)
+	}
+	return procs, nil
+}
+
+// HoldBase implements gitwork.Work.
+func (g gitRecords) HoldBase(ctx context.Context, r *repo.Repo, commit repo.OID) error {
+	return g.refs.HoldCommit(ctx, r, commit)
+}
+
+// ReleaseBase implements gitwork.Work.
+func (g gitRecords) ReleaseBase(ctx context.Context, r *repo.Repo, commit repo.OID) error {
+	return g.refs.LetGo(ctx, r, string(commit))
+}
+
+// gitLayers implements gitwork.Layers.
+type gitLayers struct{ *Engine }
+
+// Present implements gitwork.Layers.
+func (g gitLayers) Present(ctx context.Context, ref string) (meta.Sandbox, timeline.SnapshotID, error) {
+	s, rec, err := g.acquire(ctx, ref, "looking at what it changed")
+	if err != nil {
+		return rec, "", err
+	}
+	defer s.unlock(g.Engine)
+	t, err := g.capture(ctx, s, &rec, note{cause: timeline.CauseAuto})
+	return rec, t.id, err
+}
+
+// Changed implements gitwork.Layers.
+func (g gitLayers) Changed(
+	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string,
+	changed func(*layer.Change) error, use func(*layer.View) error,
+) error {
+	g.shape.RLock() // the layers stay
+	defer g.shape.RUnlock()
+	files, err := g.changedBelow(ctx, rec, at, top, changed)
+	if err != nil {
+		return fault.Wrap(err, "find what changed")
+	}
+	return use(files)
+}
+
+// changedBelow returns the files of a snapshot, and calls fn for the paths at or below top
+// that differ from what the sandbox began with. The caller holds shape.
+func (g gitLayers) changedBelow(
+	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error,
+) (*layer.View, error) {
+	h, err := g.history(ctx, rec)
+	if err != nil {
+		return nil, err
+	}
+	var parts []rootspec.Part
+	if g.presented(rec) {
+		drv, live, err := g.live(ctx, rec)
+		if err != nil {
+			return nil, err
+		}
+		if parts, err = drv.Parts(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	before, _, err := g.stack(ctx, rec, began(h, at))
+	if err != nil {
+		return nil, err
+	}
+	after, _, err := g.stack(ctx, rec, at)
+	if err != nil {
+		return nil, err
+	}
+	var touched []rootspec.Part
+	for _, dir := range difference(before.Layers, after.Layers) {
+		touched = append(touched, rootspec.Part{Dir: dir, Path: "/"})
+	}
+	now := g.Layers.View(after, inside(parts)...)
+	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
+	return now, layer.EachChange(ctx, g.Layers.View(before, inside(parts)...), now, touched, all, fn)
+}
+
+// began gives the snapshot that a sandbox began with; of a fork, the one that it was
+// forked from began with.
+func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
+	line := append([]timeline.SnapshotID{at}, h.Ancestors(at)...)
+	i := slices.IndexFunc(line, func(id timeline.SnapshotID) bool { return h.Snapshots[id].Cause == timeline.CauseImport })
+	if i < 0 {
+		return line[len(line)-1]
+	}
+	return line[i]
+}
+
+// neverApplied reports that what a record tells did not come about, after a crash. Nothing
+// is known where only files changed, which the next apply puts back if they were not all
+// written, or where the repository is not there.
+func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+	onto, err := repo.ParseRef(b.Onto)
+	if b.New == "" || err != nil {
+		return false
+	}
+	r, err := e.repoOf(ctx, rec)
+	if err != nil {
+		return false
+	}
+	had, err := r.Had(ctx, onto, repo.OID(b.New))
+	return err == nil && !had
+}

@@ -1,0 +1,171 @@
+//go:build linux
+
+package gitwork
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Collected is what was taken out of a sandbox that works on a repository. All commits
+// are the repository's by now, and held by references.
+type Collected struct {
+	Rec      meta.Sandbox
+	Repo     *repo.Repo
+	Start    repo.OID            // what the sandbox began with
+	Tip      repo.OID            // its HEAD
+	Work     repo.OID            // a commit on Tip of what is not committed; Tip, where all is
+	Commits  int                 // that Tip has and the base does not
+	Snapshot timeline.SnapshotID // that Work has the files of
+	Skipped  []repo.Skipped      // what of the snapshot is not in Work
+}
+
+// maxCollect is how often a sandbox is looked at which commits meanwhile.
+const maxCollect = 3
+
+// Collect takes what a sandbox did out of it: its commits, as a bundle that its own git
+// writes inside and that is checked here, and the files of a snapshot of the present, as a
+// commit on top. A sandbox that is stopped is started. The same state again costs a look.
+//
+// What the sandbox says of itself is its HEAD alone, and that is believed as far as the
+// commit came out of it or is in the history of what it was given. Nothing of its git
+// directory is read here.
+func (g *Git) Collect(ctx context.Context, name string) (*Collected, error) {
+	rec, err := g.config.Work.Sandbox(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := g.config.Work.Repository(ctx, &rec)
+	if err != nil {
+		return nil, err
+	}
+	s := g.of(rec.ID)
+	done, err := s.takes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if c, err := g.sameAgain(ctx, s, rec.ID, r); c != nil || err != nil {
+		return c, err
+	}
+	for range maxCollect {
+		c := &Collected{Rec: rec, Repo: r, Start: repo.OID(rec.Repo.Start)}
+		stood, err := g.takeOut(ctx, c)
+		if err != nil {
+			return nil, fault.Wrap(err, "take out what sandbox %s did", rec.Name)
+		}
+		if !stood {
+			continue
+		}
+		if err := g.stillThere(ctx, c); err != nil {
+			return nil, err
+		}
+		s.last = c
+		return c.clone(), nil
+	}
+	return nil, fault.New(fault.Conflict, "sandbox %s is committing right now", rec.Name).
+		WithHint("wait until it has, then try again")
+}
+
+// collectAs is Collect for who has looked at a commit that it gave, and wants that, and
+// not the present; with "" it is Collect. Conflict: another one was taken out since.
+func (g *Git) collectAs(ctx context.Context, name, work string) (*Collected, error) {
+	if work == "" {
+		return g.Collect(ctx, name)
+	}
+	rec, err := g.config.Work.Sandbox(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s := g.of(rec.ID)
+	done, err := s.takes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	last := s.last
+	done()
+	var c *Collected
+	if last == nil || string(last.Work) != work { // perhaps by a daemon before this one
+		c, err = g.Collect(ctx, name)
+	} else {
+		c = last.clone()
+		c.Repo, err = g.config.Work.Repository(ctx, &c.Rec)
+	}
+	if err == nil && string(c.Work) != work {
+		err = fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", rec.Name).
+			WithHint("look again: coppice diff %s", rec.Name)
+	}
+	return c, err
+}
+
+// clone gives a copy that is its holder's own.
+func (c *Collected) clone() *Collected {
+	d := *c
+	d.Skipped = slices.Clone(c.Skipped)
+	return &d
+}
+
+// sameAgain gives what was collected before, if the present is still the snapshot that it
+// is of and the references hold it; else nil.
+func (g *Git) sameAgain(
+	ctx context.Context, s *taking, id timeline.SandboxID, r *repo.Repo,
+) (*Collected, error) {
+	last := s.last
+	if last == nil {
+		return nil, nil
+	}
+	rec, present, err := g.config.Layers.Present(ctx, string(id))
+	if err != nil || present != last.Snapshot {
+		return nil, err
+	}
+	refs, err := r.Refs(ctx, gitrefs.Box(id))
+	if err != nil || refs[gitrefs.Box(id, TipRef)] != last.Tip || refs[gitrefs.Box(id, WorkRef)] != last.Work {
+		return nil, err
+	}
+	c := last.clone()
+	c.Rec, c.Repo = rec, r
+	return c, nil
+}
+
+// takeOut fills c in, and reports whether the sandbox's HEAD stood still meanwhile.
+func (g *Git) takeOut(ctx context.Context, c *Collected) (stood bool, err error) {
+	refs, err := c.Repo.Refs(ctx, gitrefs.Box(c.Rec.ID))
+	if err != nil {
+		return false, err
+	}
+	oldTip, oldWork := refs[gitrefs.Box(c.Rec.ID, TipRef)], refs[gitrefs.Box(c.Rec.ID, WorkRef)]
+	if c.Tip, err = g.takeTip(ctx, c, oldTip); err != nil {
+		return false, err
+	}
+	if c.Snapshot, err = g.config.Work.Head(ctx, string(c.Rec.ID)); err != nil {
+		return false, err
+	}
+	now, err := g.askHead(ctx, &c.Rec)
+	if err != nil || now != c.Tip {
+		return false, err
+	}
+	if c.Commits, err = c.Repo.Count(ctx, repo.OID(c.Rec.Repo.Base), c.Tip); err != nil {
+		return false, err
+	}
+	return true, g.takeWork(ctx, c, oldWork)
+}
+
+// stillThere: nobody has removed the sandbox meanwhile. Whoever does so later drops the
+// references, which are set by now.
+func (g *Git) stillThere(ctx context.Context, c *Collected) error {
+	_, err := g.config.Work.Sandbox(ctx, string(c.Rec.ID))
+	if !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if derr := c.Repo.DropRefs(context.WithoutCancel(ctx), gitrefs.Box(c.Rec.ID)); derr != nil {
+		g.config.Log.Warn("references of a sandbox that was removed are left in its repository", "repository", c.Repo.Top,
+			"below", gitrefs.Box(c.Rec.ID), "err", derr)
+	}
+	return err
+}

@@ -1,0 +1,168 @@
+//go:build linux
+
+package gitwork
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// workspace is the tier in which the work tree is all that a sandbox has, and commands begin in it.
+const workspace = string(policy.Workspace)
+
+// API is what the git work asks of sandboxes as any client does: the methods are those of
+// client.Client, with the same contracts. name is a name or an id.
+type API interface {
+	// Exec runs a command and waits for its end.
+	Exec(ctx context.Context, name string, req wire.ExecRequest, st client.Streams) (wire.Exit, error)
+	// Commit takes a snapshot of the present.
+	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
+	// Checkout brings a sandbox to a snapshot, after a capture of the present.
+	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
+}
+
+// Layers reads the files of snapshots.
+type Layers interface {
+	// Present captures the present of a sandbox, if it has changed, and returns the record of the
+	// sandbox with the snapshot that is its present.
+	Present(ctx context.Context, ref string) (meta.Sandbox, timeline.SnapshotID, error)
+	// Changed calls changed for each path at or below top in which a snapshot of a sandbox differs
+	// from what the sandbox began with, and then use with the files of the snapshot. No layer is
+	// removed before Changed returns. An error of use is returned as it is.
+	Changed(
+		ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string,
+		changed func(*layer.Change) error, use func(*layer.View) error,
+	) error
+}
+
+// Work reads and writes the records of sandboxes that work on a repository.
+type Work interface {
+	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
+	// Head gives the snapshot that a sandbox is at.
+	Head(ctx context.Context, ref string) (timeline.SnapshotID, error)
+	// UpdateSandbox changes the record of a sandbox in one transaction.
+	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
+	// Repository opens the repository that a sandbox works on. It is Invalid if there is none, and
+	// Conflict if another repository is in its place.
+	Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error)
+	// Running gives the number of processes that run in a sandbox.
+	Running(ctx context.Context, id timeline.SandboxID) (int, error)
+	// CancelExec ends a running command, and does not wait for that; NotFound if it has ended.
+	CancelExec(ctx context.Context, name, exec string) error
+	// HoldBase sets the reference by which a commit that sandboxes stand on stays in a repository.
+	HoldBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
+	// ReleaseBase drops that reference if no sandbox stands on the commit any more.
+	ReleaseBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
+}
+
+// Settings are named texts that outlive the daemon.
+type Settings interface {
+	// Setting reads one; "" if it was never set.
+	Setting(ctx context.Context, name string) (string, error)
+	// SetSetting writes one.
+	SetSetting(ctx context.Context, name, value string) error
+}
+
+// Config is what Git is made of. All fields are required.
+type Config struct {
+	API      API
+	Layers   Layers
+	Work     Work
+	Book     *audit.Book
+	Settings Settings
+	// Scratch gives a directory of the daemon's alone, which exists once a repository was opened.
+	Scratch func() string
+	// CheckPaths refuses more paths than one comparison may choose.
+	CheckPaths func(paths []string) error
+	Now        func() time.Time
+	Log        *slog.Logger
+}
+
+// Git does the git work. Make one with New. All methods are safe for concurrent use.
+type Git struct {
+	config Config // never changed
+
+	signing sync.Mutex // held while the settings of signers are read and written
+
+	mu    sync.Mutex
+	taken map[timeline.SandboxID]*taking // guarded by mu
+}
+
+// New makes a Git.
+func New(c Config) *Git { return &Git{config: c, taken: map[timeline.SandboxID]*taking{}} }
+
+// taking is what is remembered of a sandbox.
+type taking struct {
+	turn chan struct{} // one token: holding it is taking out what was done
+	last *Collected    // what was taken out last; guarded by turn
+}
+
+// of returns what is remembered of a sandbox.
+func (g *Git) of(id timeline.SandboxID) *taking {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.taken[id]
+	if t == nil {
+		t = &taking{turn: make(chan struct{}, 1)}
+		t.turn <- struct{}{}
+		g.taken[id] = t
+	}
+	return t
+}
+
+// Forget drops what is remembered of a sandbox that was removed.
+func (g *Git) Forget(id timeline.SandboxID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.taken, id)
+}
+
+// takes waits for the caller's turn to take out what was done. The caller calls done.
+func (t *taking) takes(ctx context.Context) (done func(), err error) {
+	select {
+	case <-t.turn:
+		return func() { t.turn <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Below gitrefs.Box, TipRef holds the HEAD that was last taken out of a sandbox, and WorkRef what was not
+// committed.
+const (
+	TipRef  = "tip"
+	WorkRef = "work"
+)
+
+// Person gives the user as a repository's git knows them, or Coppice itself where git does not.
+func Person(ctx context.Context, r *repo.Repo) repo.Person {
+	who, err := r.User(ctx)
+	if err != nil {
+		return repo.Person{Name: "coppice", Email: "coppice@localhost"}
+	}
+	return who
+}
+
+// WireRepo gives what clients see of the repository of a sandbox; nil if there is none.
+func WireRepo(r *meta.Repo) *wire.Repo {
+	if r == nil {
+		return nil
+	}
+	w := &wire.Repo{Top: r.Top, Dir: r.Dir, Branch: r.Branch, Base: r.Base, From: r.From}
+	if r.Start != r.Base {
+		w.Start = r.Start
+	}
+	return w
+}
