@@ -134,7 +134,7 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if rec.Self = req.Self; rec.Self == "" {
 		rec.Self = wire.SelfRead
 	}
-	if err := e.choose(ctx, req, p, &rec); err != nil {
+	if err := e.chooser.choose(ctx, req, p, &rec); err != nil {
 		return rec, nil, err
 	}
 	p.Tier.Value = policy.Tier(rec.Tier)
@@ -184,119 +184,6 @@ const (
 	tierSupervised = string(policy.Supervised)
 	tierGVisor     = string(policy.GVisor)
 )
-
-// host says what the host can do for tiers and drivers. An answer that there is
-// nothing better than is kept, since to find it takes a process that mounts: when
-// something stops working later, the start that needs it refuses. What is wanting
-// may be mended meanwhile, and is looked at again each time. That is so, too, for a
-// tier that is asked for; "" is none.
-func (e *Engine) host(ctx context.Context, tier string) (wire.ProbeReport, error) {
-	if p := e.able.Load(); p != nil {
-		if it, ok := tiers.item(*p, tier); ok && it.OK || !ok && tier != tierGVisor {
-			return *p, nil
-		}
-	}
-	p, err := e.ProbeHost(ctx, HostQuestion{Quick: true, GVisor: tier == tierGVisor})
-	unknown := slices.ContainsFunc(p.Items, func(it wire.ProbeItem) bool { return it.Unknown })
-	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" && !unknown {
-		e.able.Store(&p)
-	}
-	return p, err
-}
-
-// chooseTier decides the tier: the strongest that the host can give, but for
-// supervised and gvisor, which cost where nobody has rules or wants what is strong; or
-// the one that was said, which is refused when the host cannot give it.
-func (e *Engine) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sandbox) (wire.ProbeReport, error) {
-	said := pol.Tier
-	name := ""
-	if !said.At.BuiltIn() {
-		name = string(said.Value)
-	}
-	ask, strong := name, wantsKernel(pol)
-	if strong {
-		ask = tierGVisor
-	}
-	p, err := e.host(ctx, ask)
-	if err != nil {
-		return p, fault.Wrap(err, "find out what this host can do")
-	}
-	kernel, _ := tiers.item(p, tierGVisor)
-	if strong && kernel.OK {
-		rec.Tier, rec.TierReason = tierGVisor, "the strongest tier, which strong prefers by "+pol.Strong.At.String()
-		return p, nil
-	}
-	if strong && kernel.Unknown {
-		return p, tiers.unknown(kernel)
-	}
-	rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier)
-	if err == nil && name != "" && said.At != policies.Flag("--tier") {
-		rec.TierReason += " by " + said.At.String()
-	}
-	if strong {
-		rec.TierReason += "; not " + tierGVisor + ": " + kernel.Detail
-	}
-	return p, err
-}
-
-// wantsKernel reports whether a policy is strong and leaves the tier open, or would have
-// it supervised for its rules alone.
-func wantsKernel(p policy.Policy) bool {
-	open := p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
-	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
-}
-
-// choose decides tier and driver: the strongest that the host can give, or the
-// one that was named, which is refused when the host cannot give it.
-func (e *Engine) choose(ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox) error {
-	p, err := e.chooseTier(ctx, pol, rec)
-	if err != nil {
-		return err
-	}
-	best := p.Driver
-	if rec.Tier == tierWorkspace && req.Repo != nil {
-		if err := goesWith(req.From); err != nil {
-			return err
-		}
-	}
-	if rec.Tier == tierWorkspace && best != "" {
-		best = "copy" // its commands run on the host, where nothing can be mounted for them
-	}
-	host := fromHost(req.From) && (rec.Tier != tierWorkspace || req.Repo == nil)
-	switch {
-	case rec.Limits.Disk > 0 && rec.Tier == tierWorkspace:
-		return fault.New(fault.Unsupported, "tier workspace has no limits").
-			WithHint("use --tier process, or leave --limit out")
-	case rec.Limits.Disk > 0:
-		plain := func(name string) bool { return e.Drivers[name] == nil || e.Drivers[name].Plain() }
-		rec.Driver, rec.DriverReason, err = drivers.pickLimited(p, req.Driver, e.diskAble(p), host, plain)
-	default:
-		rec.Driver, rec.DriverReason, err = drivers.pick(p, req.Driver, best)
-	}
-	if err != nil {
-		return err
-	}
-	if rec.Tier == tierWorkspace && best == rec.Driver && best != p.Driver {
-		rec.DriverReason = "tier workspace needs a plain tree"
-	}
-	if _, ok := e.Drivers[rec.Driver]; !ok {
-		return fault.New(fault.Invalid, "there is no driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
-	}
-	if rec.Tier == tierWorkspace && (host || !e.Drivers[rec.Driver].Plain()) {
-		return fault.New(fault.Invalid, "tier workspace versions one directory, as a plain tree").
-			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR; or make it in a git repository")
-	}
-	if host && e.Drivers[rec.Driver].Plain() {
-		hint := "import the system directories once: coppice create --from host-copy --driver " + rec.Driver
-		if it, ok := drivers.item(p, "overlay"); ok && !it.OK && it.Remedy != "" {
-			hint = it.Remedy + "; or " + hint
-		}
-		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it",
-			rec.Driver).
-			WithHint("%s", hint)
-	}
-	return nil
-}
 
 // The users that need not be in the base's /etc/passwd.
 const (
@@ -351,90 +238,6 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	return fault.New(fault.Invalid, "%s has no user %q in its /etc/passwd", b.Label, rec.User).
 		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s",
 			strings.Join(names, ", "), rec.User)
-}
-
-// choice is something of which the host gives one or the other.
-type choice struct {
-	what      string
-	group     string   // of the probe's items
-	names     []string // what auto takes, strongest first
-	otherwise string   // added to the hint if auto can take none
-}
-
-var (
-	// Workspace confines nothing: auto never takes it.
-	tiers = choice{"tier", "tiers", []string{tierProcess},
-		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
-	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"}, ""}
-)
-
-// pick takes what was asked for, or the best, from what the probe found.
-func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, err error) {
-	if asked == "" || asked == "auto" {
-		for _, name := range c.names {
-			if name == best {
-				break
-			}
-			if it, ok := c.item(p, name); ok && it.Unknown {
-				return "", "", c.unknown(it)
-			}
-		}
-		if !slices.Contains(c.names, best) {
-			hint := "see what would mend it: coppice probe"
-			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
-				hint = it.Remedy + "; " + hint
-			}
-			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).
-				WithHint("%s", hint+c.otherwise)
-		}
-		why = "the strongest " + c.what + " that this host can give"
-		if lacks := c.lacks(p, best); lacks != "" {
-			why += "; not " + lacks
-		}
-		return best, why, nil
-	}
-	it, ok := c.item(p, asked)
-	switch {
-	case !ok:
-		return "", "", fault.New(fault.Invalid, "there is no %s %q", c.what, asked).
-			WithHint("see what this host can do: coppice probe")
-	case it.Unknown:
-		return "", "", c.unknown(it)
-	case !it.OK:
-		f := fault.New(fault.Unsupported, "this host cannot give %s %s: %s", c.what, asked, it.Detail)
-		return "", "", f.WithHint("%s", it.Remedy)
-	}
-	return asked, "asked for", nil
-}
-
-// unknown returns the error of an item that the probe could not determine.
-func (c choice) unknown(it wire.ProbeItem) error {
-	return fault.New(fault.Unavailable, "cannot find out whether this host can give %s %s: %s", c.what,
-		it.Name, it.Detail).
-		WithHint("%s", it.Remedy)
-}
-
-// lacks says why the host cannot give what is stronger than got.
-func (c choice) lacks(p wire.ProbeReport, got string) string {
-	var out []string
-	for _, name := range c.names {
-		if name == got {
-			break
-		}
-		if it, ok := c.item(p, name); ok && !it.OK {
-			out = append(out, name+": "+it.Detail)
-		}
-	}
-	return strings.Join(out, ", nor ")
-}
-
-func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
-	for _, it := range p.Items {
-		if it.Group == c.group && it.Name == name {
-			return it, true
-		}
-	}
-	return wire.ProbeItem{}, false
 }
 
 // first makes the snapshot that a sandbox begins with: it changes nothing.

@@ -4,77 +4,14 @@ package engine
 
 import (
 	"context"
-	"strings"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// Disk limits are put in force by drivers, each time that they present a live
-// root; here is decided who may have one, and what is charged to it.
-
-// diskAble says of each driver why it cannot hold a sandbox to a disk limit; nil
-// where it can. Drivers that the host cannot give are not asked.
-func (e *Engine) diskAble(p wire.ProbeReport) map[string]error {
-	out := map[string]error{}
-	for name, drv := range e.Drivers {
-		if it, ok := drivers.item(p, name); ok && !it.OK {
-			continue
-		}
-		if l, ok := drv.(rootfs.Limiter); ok {
-			out[name] = l.CanLimit()
-		} else {
-			out[name] = noLimiter(name)
-		}
-	}
-	return out
-}
-
-// pickLimited is pick for a sandbox with a disk limit: of the drivers that the
-// host can give, the strongest that can enforce it. able is of diskAble; plain
-// says which drivers are out of the question, since host is the base.
-func (c choice) pickLimited(
-	p wire.ProbeReport, asked string, able map[string]error, host bool, plain func(string) bool,
-) (got, why string, err error) {
-	if asked != "" && asked != "auto" {
-		if got, why, err = c.pick(p, asked, ""); err == nil {
-			err = able[got]
-		}
-		return got, why, err
-	}
-	var lacks []string
-	var first error
-	for _, name := range c.names {
-		lack, known := able[name]
-		switch {
-		case host && plain(name):
-			continue
-		case !known:
-			if it, ok := c.item(p, name); ok {
-				lacks = append(lacks, name+": "+it.Detail)
-			}
-		case lack == nil:
-			why = "the strongest " + c.what + " that can enforce the disk limit here"
-			if lacks != nil {
-				why += "; not " + strings.Join(lacks, ", nor ")
-			}
-			return name, why, nil
-		default:
-			if lacks = append(lacks, name+": "+lack.Error()); first == nil {
-				first = lack
-			}
-		}
-	}
-	if near := able["btrfs"]; near != nil && !host {
-		return "", "", near // the store is on btrfs, where nothing else will do
-	}
-	if first == nil { // the host gives none of them, limit or not
-		return c.pick(p, "", "")
-	}
-	return "", "", first
-}
+// Drivers enforce disk limits, each time that they present a live root. The chooser
+// decides who may have one; what is charged to it is reported here.
 
 // limiter gives a sandbox's driver and generation, when that has a disk limit. A
 // limit that nothing enforces is an error.

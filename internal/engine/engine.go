@@ -20,7 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -354,7 +353,7 @@ type Engine struct {
 	// by whatever reads layers without holding all sandboxes that use them.
 	shape sync.RWMutex
 
-	able atomic.Pointer[wire.ProbeReport] // what the host can do, when nothing is wanting
+	chooser chooser
 
 	bg    *errgroup.Group
 	bgCtx context.Context
@@ -412,6 +411,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
 		}),
 
+		chooser:  chooser{probe: c.ProbeHost, drivers: c.Drivers},
 		commands: commands{open: map[commandKey]*command{}},
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)

@@ -55,7 +55,7 @@ func (e *Engine) fork(
 	var warnings []string
 	if len(req.Policy) > 0 || req.Tier != "" {
 		warnings, err = e.Policies.Refork(ctx, &parent, req.Policy, req.Tier, func(p policy.Policy) error {
-			_, err := e.chooseTier(ctx, p, &parent)
+			_, err := e.chooser.chooseTier(ctx, p, &parent)
 			return err
 		})
 		if err != nil {
