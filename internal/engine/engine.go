@@ -438,7 +438,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	})
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
-	if err := e.recover(ctx); err != nil {
+	if err := (recovery{e}).home(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}
 	bg, stop := context.WithCancelCause(context.WithoutCancel(ctx))

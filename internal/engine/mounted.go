@@ -108,7 +108,7 @@ func (m *mounts) read(id timeline.SandboxID) (layers []timeline.LayerID, err err
 // findMounted reads the notes that an earlier daemon left. No mount survives a
 // reboot, and a note may be incomplete after one. A note that cannot be read counts as all
 // layers until its keeper has exited.
-func (e *Engine) findMounted(ctx context.Context) error {
+func (e recovery) findMounted(ctx context.Context) error {
 	dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 	if err != nil {
 		return fault.Wrap(err, "look for what is mounted")

@@ -20,10 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// recover completes or takes back what a crash left half done, before anything
+// home completes or takes back what a crash left half done, before anything
 // else runs. After a reboot it also drops what was captured but never sealed:
-// such a layer may be torn, and a torn one is never believed.
-func (e *Engine) recover(ctx context.Context) error {
+// such a layer may be torn, and a torn one is never trusted.
+func (e recovery) home(ctx context.Context) error {
 	if err := vfs.MkdirAll(e.FS, filepath.Join(e.Home, "sandboxes")); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ const settingBoot = "boot_id"
 // leave the history; their layers, and live roots that stand on them, are kept
 // aside under lost/ for a person to look at. Heads go to the nearest snapshot
 // that is left.
-func (e *Engine) distrustUnsealed(ctx context.Context) error {
+func (e recovery) distrustUnsealed(ctx context.Context) error {
 	last, err := e.DB.Setting(ctx, settingBoot)
 	if err != nil {
 		return err
@@ -88,8 +88,8 @@ func (e *Engine) distrustUnsealed(ctx context.Context) error {
 	return e.DB.SetSetting(ctx, settingBoot, e.BootID)
 }
 
-// tellLost tells of the snapshots that are lost by what lose does.
-func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
+// tellLost records the snapshots that lose loses.
+func (e recovery) tellLost(ctx context.Context, lose func() error) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (e *Engine) tellLost(ctx context.Context, lose func() error) error {
 
 // loseLayer moves the files of a layer aside before it removes the record: in the other order,
 // a crash in between would leave garbage.
-func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
+func (e recovery) loseLayer(ctx context.Context, id timeline.LayerID) error {
 	aside := filepath.Join(e.Home, "lost", string(id))
 	if err := vfs.MkdirAll(e.FS, filepath.Dir(aside)); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (e *Engine) loseLayer(ctx context.Context, id timeline.LayerID) error {
 }
 
 // dropUnrecorded deletes layers that were being written when the daemon died.
-func (e *Engine) dropUnrecorded(ctx context.Context) error {
+func (e recovery) dropUnrecorded(ctx context.Context) error {
 	onDisk, err := e.Layers.List(ctx)
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (e *Engine) dropUnrecorded(ctx context.Context) error {
 			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away",
 				filepath.Join(e.Home, "layers"))
 	}
-	dead, err := upkeepCore{e}.Garbage(ctx, nil)
+	dead, err := upkeepCore{e.Engine}.Garbage(ctx, nil)
 	if err != nil {
 		return err
 	}

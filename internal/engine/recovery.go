@@ -20,9 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// recovery is the phase of Open that takes up what an earlier daemon left running: a keeper outlives
-// its daemon. It finds the keepers that live on, and records what those that have ended since had not
-// told, before the engine does anything else.
+// recovery is the phase of Open that takes up what an earlier daemon left. First, home makes the files and
+// records of the home whole again. Then run takes up what still runs, since a keeper outlives its daemon: it
+// finds the keepers that live on, and records what those that have ended since had not told, before the
+// engine does anything else.
 type recovery struct{ *Engine }
 
 // errUnanswered is the cause if a sandbox may be live and cannot be inspected.
