@@ -39,7 +39,7 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Journals.mu",
-	"Lifetimes.mu", "Policies.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
+	"Lifetimes.mu", "Policies.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
 	"listener.mu", "outlet.mu", "presence.mu",
 }
 
@@ -47,7 +47,7 @@ var leafLocks = []string{
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/engine", "internal/events", "internal/images", "internal/lifetime",
-	"internal/policies", "internal/tail", "internal/tournament", "internal/upkeep",
+	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it

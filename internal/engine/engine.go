@@ -43,6 +43,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/stacks"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/upkeep"
@@ -335,13 +336,11 @@ type Engine struct {
 	Tournaments *tournament.Tournaments
 
 	mu      sync.Mutex
-	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
-	making  map[timeline.LayerID]bool                  // layers that have no record yet
-	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
-	mounted map[timeline.SandboxID][]timeline.LayerID  // what live roots stand on
-	awakens claims                                     // sandboxes that are made ones of their own, by id: see awaken
-	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
-	routes  int                                        // how often routes changed: stacks of before are not believed
+	boxes   map[timeline.SandboxID]*entry             // the sandboxes used since Open
+	making  map[timeline.LayerID]bool                 // layers that have no record yet
+	torn    map[timeline.SandboxID]error              // why their adoptions could not be undone
+	mounted map[timeline.SandboxID][]timeline.LayerID // what live roots stand on
+	awakens claims                                    // sandboxes that are made ones of their own, by id: see awaken
 
 	watchers boxfs.WatchersOfAll
 
@@ -361,6 +360,7 @@ type Engine struct {
 	stop  context.CancelCauseFunc
 
 	commands commands
+	stacks   *stacks.Stacks
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
@@ -404,10 +404,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		mounted: map[timeline.SandboxID][]timeline.LayerID{}, stacks: map[timeline.SnapshotID][]timeline.LayerID{},
-		masks: map[timeline.SandboxID]string{},
-		holds: map[int64]bool{},
-		Feed:  events.NewBus(c.Now, c.DB),
+		mounted: map[timeline.SandboxID][]timeline.LayerID{},
+		masks:   map[timeline.SandboxID]string{},
+		holds:   map[int64]bool{},
+		Feed:    events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
 			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
@@ -427,6 +427,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
+	e.stacks = stacks.New(c.DB, c.Layers.Dir)
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))
