@@ -67,8 +67,8 @@ var packages = map[string][]string{
 		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
-		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/tail", "internal/timeline",
-		"internal/tournament", "internal/upkeep", "internal/vfs", "internal/visible",
+		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
+		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs", "internal/visible",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -185,7 +185,8 @@ var packages = map[string][]string{
 		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
 		"internal/rootspec", "internal/timeline", "internal/vfs",
 	},
-	"internal/tail": {"client/wire"},
+	"internal/stacks": {"internal/fault", "internal/timeline"},
+	"internal/tail":   {"client/wire"},
 	"internal/tournament": {
 		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/ledger/format",
 		"internal/meta", "internal/tail", "internal/timeline", "internal/undo",

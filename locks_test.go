@@ -39,16 +39,17 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
+	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
 	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
-	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs", "internal/gitwork",
+	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
+	"internal/gitwork",
 	"internal/images", "internal/lifetime",
-	"internal/policies", "internal/tail", "internal/tournament", "internal/upkeep",
+	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it

@@ -42,13 +42,13 @@ func BenchmarkLayersBelow(b *testing.B) {
 		grow()
 	}
 	ask := func(b *testing.B, id timeline.SnapshotID) {
-		if ids, err := h.layersBelow(ctx, id); err != nil || len(ids) < 2000 {
+		if ids, err := h.stacks.Below(ctx, id); err != nil || len(ids) < 2000 {
 			b.Fatal(fmt.Sprint(len(ids), " layers, ", err))
 		}
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			h.rerouted()
+			h.stacks.Rerouted()
 			ask(b, rec.Head)
 		}
 	})

@@ -32,11 +32,11 @@ func (c basesCore) NewLayer() (id timeline.LayerID, made func(), err error) { re
 
 // Dirs returns the directories of the layers that make up a snapshot.
 func (c basesCore) Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error) {
-	ids, err := c.e.layersBelow(ctx, id)
+	ids, err := c.e.stacks.Below(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return c.e.layerDirs(ids), nil
+	return c.e.stacks.Dirs(ids), nil
 }
 
 // MayBeDeep says that the chain below a snapshot may need merging.

@@ -35,7 +35,7 @@ type imagesCore struct{ e *Engine }
 func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error {
 	c.e.shape.RLock()
 	defer c.e.shape.RUnlock()
-	ids, err := c.e.layersBelow(ctx, id)
+	ids, err := c.e.stacks.Below(ctx, id)
 	if err != nil {
 		return err
 	}

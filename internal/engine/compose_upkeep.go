@@ -82,7 +82,7 @@ func (c upkeepCore) Nodes(
 func (c upkeepCore) NewLayer() (id timeline.LayerID, made func(), err error) { return c.e.newLayer() }
 
 // Rerouted discards the stacks that are remembered.
-func (c upkeepCore) Rerouted() { c.e.rerouted() }
+func (c upkeepCore) Rerouted() { c.e.stacks.Rerouted() }
 
 // Mounted returns the layers that live roots are mounted through.
 func (c upkeepCore) Mounted() map[timeline.LayerID]bool { return c.e.mounts.inUse() }

@@ -45,6 +45,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/stacks"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/upkeep"
@@ -340,12 +341,10 @@ type Engine struct {
 	Git *gitwork.Git
 
 	mu      sync.Mutex
-	boxes   map[timeline.SandboxID]*entry              // the sandboxes used since Open
-	making  map[timeline.LayerID]bool                  // layers that have no record yet
-	torn    map[timeline.SandboxID]error               // why their adoptions could not be undone
-	awakens claims                                     // sandboxes that are made ones of their own, by id: see awaken
-	stacks  map[timeline.SnapshotID][]timeline.LayerID // answers of layersBelow
-	routes  int                                        // how often routes changed: stacks of before are not believed
+	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
+	making  map[timeline.LayerID]bool     // layers that have no record yet
+	torn    map[timeline.SandboxID]error  // why their adoptions could not be undone
+	awakens claims                        // sandboxes that are made ones of their own, by id: see awaken
 
 	watchers boxfs.WatchersOfAll
 
@@ -362,6 +361,7 @@ type Engine struct {
 	commands commands
 	mounts   *mounts
 	refs     *gitrefs.Refs
+	stacks   *stacks.Stacks
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
@@ -403,9 +403,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		stacks: map[timeline.SnapshotID][]timeline.LayerID{},
-		masks:  map[timeline.SandboxID]string{},
-		Feed:   events.NewBus(c.Now, c.DB),
+		masks: map[timeline.SandboxID]string{},
+		Feed:  events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
 			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
@@ -426,6 +425,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
+	e.stacks = stacks.New(c.DB, c.Layers.Dir)
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))

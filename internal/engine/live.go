@@ -28,51 +28,6 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// maxStacks is how many answers of layersBelow are remembered, and maxSteps how
-// far it looks down for one of them before it reads the whole lineage.
-const (
-	maxStacks = 1 << 15
-	maxSteps  = 8
-)
-
-// layersBelow finds the layers that make up a snapshot, topmost first. The answer
-// belongs to everybody and is not to be changed. It is remembered, because reading
-// the lineage of a long history takes longer than starting a command.
-func (e *Engine) layersBelow(ctx context.Context, id timeline.SnapshotID) ([]timeline.LayerID, error) {
-	if id == "" {
-		return nil, nil
-	}
-	e.mu.Lock()
-	ids, known := e.stacks[id]
-	routes := e.routes
-	e.mu.Unlock()
-	if known {
-		return ids, nil
-	}
-	ids, known, err := e.stepDown(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if !known {
-		line, err := e.DB.Lineage(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if ids, err = line.Stack(id); err != nil {
-			return nil, fault.Wrap(err, "layers of snapshot %s", id)
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.routes == routes {
-		if len(e.stacks) >= maxStacks {
-			clear(e.stacks)
-		}
-		e.stacks[id] = ids
-	}
-	return ids, nil
-}
-
 // maxMount is how many layers a root is mounted through at most. Overlayfs takes
 // 500, and finds a name that is in none the slower the more there are.
 const maxMount = 60
@@ -80,43 +35,11 @@ const maxMount = 60
 // flatten merges a chain that is too deep to be mounted: the background has not
 // come to it, or lost its work.
 func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
-	ids, err := e.layersBelow(ctx, id)
+	ids, err := e.stacks.Below(ctx, id)
 	if err != nil || len(ids) <= maxMount {
 		return err
 	}
 	return e.Upkeep.Flatten(ctx, id)
-}
-
-// stepDown looks for a snapshot just below that is remembered. While there is
-// only one way down, the shortest one goes there.
-func (e *Engine) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []timeline.LayerID, found bool, err error) {
-	for range maxSteps {
-		parent, routes, err := e.DB.Ground(ctx, id)
-		if err != nil || len(routes) > 1 {
-			return nil, false, err
-		}
-		if id = parent; len(routes) == 1 {
-			id, ids = routes[0].Below, append(ids, routes[0].Layer)
-		}
-		e.mu.Lock()
-		below, ok := e.stacks[id]
-		e.mu.Unlock()
-		if ok {
-			return append(ids, below...), true, nil
-		}
-		if id == "" {
-			return nil, false, nil
-		}
-	}
-	return nil, false, nil
-}
-
-// rerouted is called when routes other than those of new snapshots have changed.
-func (e *Engine) rerouted() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.routes++
-	clear(e.stacks)
 }
 
 // live gives a sandbox's driver and present generation.

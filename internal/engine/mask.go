@@ -51,11 +51,11 @@ func (e *Engine) newMask(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, e
 		}
 	}
 	if rec.Base != "" {
-		ids, err := e.layersBelow(ctx, timeline.SnapshotID(rec.Base))
+		ids, err := e.stacks.Below(ctx, timeline.SnapshotID(rec.Base))
 		if err != nil {
 			return rootfs.Made{}, err
 		}
-		k.Below.Layers = e.layerDirs(ids)
+		k.Below.Layers = e.stacks.Dirs(ids)
 	}
 	made, err := k.Make(e.masksDir())
 	return made, fault.Wrap(err, "hide paths from sandbox %s", rec.Name)
@@ -127,7 +127,7 @@ func (e *Engine) stack(
 	if err != nil {
 		return rootspec.Stack{}, nil, err
 	}
-	ids, err := e.layersBelow(ctx, id)
+	ids, err := e.stacks.Below(ctx, id)
 	if err != nil {
 		return rootspec.Stack{}, nil, err
 	}
@@ -135,68 +135,17 @@ func (e *Engine) stack(
 		if rec.Host {
 			return rootspec.Stack{}, nil, fault.New(fault.Internal, "sandbox %s would see all of the host", rec.Name)
 		}
-		return rootspec.Stack{Layers: e.layerDirs(ids)}, ids, nil
+		return rootspec.Stack{Layers: e.stacks.Dirs(ids)}, ids, nil
 	}
 	st := rootspec.Stack{Host: rec.Host, Mask: mask}
 	over := len(ids) // how many lie on the mask
 	if rec.Base != "" {
-		if ids, over, err = e.overBase(ctx, rec, id, ids); err != nil {
+		if ids, over, err = e.stacks.Over(ctx, timeline.SnapshotID(rec.Base), id); err != nil {
 			return rootspec.Stack{}, nil, err
 		}
 	}
-	st.Layers = slices.Concat(e.layerDirs(ids[:over]), []string{mask}, e.layerDirs(ids[over:]))
+	st.Layers = slices.Concat(e.stacks.Dirs(ids[:over]), []string{mask}, e.stacks.Dirs(ids[over:]))
 	return st, ids, nil
-}
-
-// overBase gives the layers that make up a snapshot, and how many of them lie on its
-// sandbox's base. ids is what layersBelow gives, of which one may have been merged of
-// both.
-func (e *Engine) overBase(
-	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, ids []timeline.LayerID,
-) ([]timeline.LayerID, int, error) {
-	base := timeline.SnapshotID(rec.Base)
-	below, err := e.layersBelow(ctx, base)
-	if err != nil {
-		return nil, 0, err
-	}
-	if n := len(ids) - len(below); n >= 0 && slices.Equal(ids[n:], below) {
-		return ids, n, nil
-	}
-	line, err := e.DB.Lineage(ctx, id)
-	if err != nil {
-		return nil, 0, err
-	}
-	// As if the base were the bottom: no way leads past it.
-	under := map[timeline.SnapshotID]bool{"": true}
-	for at := base; at != ""; {
-		up := line.Parents[at]
-		delete(line.Parents, at)
-		delete(line.Routes, at)
-		if at != base {
-			under[at] = true
-		}
-		at = up
-	}
-	for top, routes := range line.Routes {
-		line.Routes[top] = slices.DeleteFunc(slices.Clone(routes), func(r timeline.Route) bool { return under[r.Below] })
-		if len(routes) > 0 && len(line.Routes[top]) == 0 {
-			delete(line.Parents, top) // else it would equal its parent
-		}
-	}
-	line.Parents[base] = ""
-	over, err := line.Stack(id)
-	if err != nil {
-		return nil, 0, fault.Wrap(err, "layers of snapshot %s above base %s", id, base)
-	}
-	return slices.Concat(over, below), len(over), nil
-}
-
-func (e *Engine) layerDirs(ids []timeline.LayerID) []string {
-	dirs := make([]string, len(ids))
-	for i, id := range ids {
-		dirs[i] = e.Layers.Dir(id)
-	}
-	return dirs
 }
 
 // sweepMasks removes the masks that no live root can be mounted with. Nobody reads by

@@ -115,7 +115,7 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := f.layersBelow(t.Context(), rec.Head)
+	all, err := f.stacks.Below(t.Context(), rec.Head)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +126,8 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	if slices.Equal(ids, all) {
 		t.Error("no layer was merged of both, so that nothing is tried")
 	}
-	below, err := f.layersBelow(t.Context(), timeline.SnapshotID(rec.Base))
-	if err != nil || !slices.Equal(st.Layers[len(st.Layers)-len(below):], f.layerDirs(below)) ||
+	below, err := f.stacks.Below(t.Context(), timeline.SnapshotID(rec.Base))
+	if err != nil || !slices.Equal(st.Layers[len(st.Layers)-len(below):], f.stacks.Dirs(below)) ||
 		st.Layers[len(st.Layers)-len(below)-1] != st.Mask || st.Mask == "" {
 		t.Errorf("%+v does not have the mask on its base, %v", st, err)
 	}

@@ -41,7 +41,7 @@ func (h *home) onDir(name string) wire.Sandbox {
 func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
-	layers, err := h.layersBelow(ctx, timeline.SnapshotID(sb.Head))
+	layers, err := h.stacks.Below(ctx, timeline.SnapshotID(sb.Head))
 	if err != nil || len(layers) == 0 {
 		t.Fatalf("%v, %v", layers, err)
 	}
@@ -50,7 +50,7 @@ func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.rerouted()
+	h.stacks.Rerouted()
 	h.goesOn("a power loss", true)
 	if rec, err := h.DB.Sandbox(ctx, "a"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("it is still there: %+v, %v", rec, err)
@@ -281,7 +281,7 @@ func TestChainsStayShallow(t *testing.T) {
 	if err := h.Merge(ctx); err != nil {
 		t.Fatal(err)
 	}
-	ids, err := h.layersBelow(ctx, timeline.SnapshotID(heads[n-1]))
+	ids, err := h.stacks.Below(ctx, timeline.SnapshotID(heads[n-1]))
 	if err != nil {
 		t.Fatal(err)
 	}

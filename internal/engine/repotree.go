@@ -194,11 +194,11 @@ func (e *Engine) importTree(
 
 // layersView shows the layers that make up a snapshot, without the host below them.
 func (e *Engine) layersView(ctx context.Context, id timeline.SnapshotID) (*layer.View, error) {
-	ids, err := e.layersBelow(ctx, id)
+	ids, err := e.stacks.Below(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return e.Layers.View(rootspec.Stack{Layers: e.layerDirs(ids)}), nil
+	return e.Layers.View(rootspec.Stack{Layers: e.stacks.Dirs(ids)}), nil
 }
 
 // indexOf reads the index of a base.
