@@ -67,7 +67,7 @@ var packages = map[string][]string{
 		"internal/ledger", "internal/ledger/format", "internal/memory", "internal/meta",
 		"internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/timeline",
-		"internal/undo", "internal/vfs", "internal/visible",
+		"internal/undo", "internal/vfs",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -162,8 +162,8 @@ var packages = map[string][]string{
 	"internal/events":    {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/gitwork": {
 		"client", "client/wire", "internal/audit", "internal/dirfd", "internal/fault", "internal/label",
-		"internal/layer", "internal/ledger/format", "internal/meta", "internal/policy",
-		"internal/proposal", "internal/repo", "internal/timeline", "internal/undo",
+		"internal/layer", "internal/ledger", "internal/ledger/format", "internal/meta", "internal/policy",
+		"internal/proposal", "internal/repo", "internal/timeline", "internal/undo", "internal/visible",
 	},
 	"internal/policies": {
 		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
