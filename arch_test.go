@@ -68,7 +68,7 @@ var packages = map[string][]string{
 		"internal/ledger/format", "internal/lifetime",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
-		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs", "internal/visible",
+		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -163,8 +163,8 @@ var packages = map[string][]string{
 	"internal/gitrefs":   {"internal/fault", "internal/meta", "internal/repo", "internal/timeline"},
 	"internal/gitwork": {
 		"client", "client/wire", "internal/audit", "internal/dirfd", "internal/fault", "internal/gitrefs",
-		"internal/label", "internal/layer", "internal/ledger/format", "internal/meta", "internal/policy",
-		"internal/proposal", "internal/repo", "internal/tail", "internal/timeline", "internal/undo",
+		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format", "internal/meta", "internal/policy",
+		"internal/proposal", "internal/repo", "internal/tail", "internal/timeline", "internal/undo", "internal/visible",
 	},
 	"internal/images": {
 		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",

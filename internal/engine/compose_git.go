@@ -41,6 +41,26 @@ func (a gitAPI) Exec(ctx context.Context, name string, req wire.ExecRequest, st 
 	return a.Engine.Exec(ctx, name, req, streamed{st})
 }
 
+// Policy implements gitwork.API.
+func (a gitAPI) Policy(ctx context.Context, name string) (wire.PolicyResult, error) {
+	return a.Policies.Policy(ctx, name)
+}
+
+// ExportLedger implements gitwork.API.
+func (a gitAPI) ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error {
+	return a.Records.ExportLedger(ctx, name, w, old...)
+}
+
+// LedgerCheckpoint implements gitwork.API.
+func (a gitAPI) LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error) {
+	return a.Records.LedgerCheckpoint(ctx)
+}
+
+// Trial implements gitwork.API.
+func (a gitAPI) Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error) {
+	return a.Tournaments.Trial(ctx, name, req)
+}
+
 // streamed is the client's end of a command without input: it takes the frames apart for the streams.
 type streamed struct{ client.Streams }
 
@@ -152,6 +172,39 @@ func (g gitLayers) Changed(
 		return fault.Wrap(err, "find what changed")
 	}
 	return use(files)
+}
+
+// History implements gitwork.Layers.
+func (g gitLayers) History(
+	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID,
+) (*timeline.History, map[timeline.SnapshotID][]string, error) {
+	h, err := g.history(ctx, rec)
+	if err != nil {
+		return nil, nil, err
+	}
+	line, err := g.DB.Lineage(ctx, at)
+	if err != nil {
+		return nil, nil, err
+	}
+	layers, err := g.DB.Layers(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	digests := map[timeline.LayerID]string{}
+	for _, l := range layers {
+		if l.Sealed && l.Digest != "" && !l.Merged {
+			digests[l.ID] = l.Digest
+		}
+	}
+	of := map[timeline.SnapshotID][]string{}
+	for id, routes := range line.Routes {
+		for _, r := range routes {
+			if d := digests[r.Layer]; d != "" {
+				of[id] = append(of[id], d)
+			}
+		}
+	}
+	return h, of, nil
 }
 
 // changedBelow returns the files of a snapshot, and calls fn for the paths at or below top

@@ -61,11 +61,11 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 			Rec: rec, Repo: r, Start: repo.OID(start), Tip: repo.OID(work), Work: repo.OID(work), Commits: 1,
 			Snapshot: rec.Head,
 		}
-		m := &proposing{e: p.Engine, Collected: c, trusted: gitwork.Trusts(false, nil)}
-		if err := m.look(t.Context()); err != nil {
+		m, err := p.Git.Prepare(t.Context(), c, wire.ProposeRequest{})
+		if err != nil {
 			t.Fatal(err)
 		}
-		err := m.hand(ctx)
+		err = m.Hand(ctx)
 		if err == nil {
 			if n < 8 {
 				t.Errorf("it checked its context less than %d times", n)
@@ -75,7 +75,7 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("after %d steps: %v, want it cancelled", n, err)
 		}
-		if refs, err := r.Refs(t.Context(), m.branch); err != nil || len(refs) > 0 {
+		if refs, err := r.Refs(t.Context(), m.Branch); err != nil || len(refs) > 0 {
 			t.Errorf("after %d steps: %v, %v, want no branch", n, refs, err)
 		}
 		var last format.Body

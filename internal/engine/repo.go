@@ -19,17 +19,6 @@ type Repos interface {
 	Scratch() string
 }
 
-// branchOf is the branch that a sandbox begins on. Not every name of a sandbox can be
-// part of a branch's.
-func branchOf(name string) (repo.Ref, error) {
-	ref, err := repo.ParseBranch("coppice/" + name)
-	if err != nil {
-		return "", fault.New(fault.Invalid, "no branch can be called coppice/%s", name).Because(err).
-			WithHint("choose a name without .., .lock, or a dot at its end; or have no repository in the sandbox: --no-repo")
-	}
-	return ref, nil
-}
-
 // repoOf opens the repository that a sandbox works on.
 func (e *Engine) repoOf(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
 	if rec.Repo == nil {

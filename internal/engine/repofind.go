@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -56,7 +57,7 @@ func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksi
 			return nil, err
 		}
 	case req.Name != "":
-		if _, err := branchOf(req.Name); err != nil {
+		if _, err := gitwork.BranchOf(req.Name); err != nil {
 			return nil, err
 		}
 	}

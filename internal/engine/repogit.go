@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -95,7 +96,7 @@ func (w *worksite) beginsOn(name string) (repo.Ref, error) {
 	if w.branch != "" {
 		return repo.ParseBranch(w.branch)
 	}
-	return branchOf(name)
+	return gitwork.BranchOf(name)
 }
 
 // ownerInside says who owns, inside, what the daemon's files are.

@@ -4,6 +4,7 @@ package gitwork
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -30,6 +31,14 @@ type API interface {
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
 	// Checkout brings a sandbox to a snapshot, after a capture of the present.
 	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
+	// Trial runs a command in a fork of a sandbox, which is removed then. How the command ends is no error.
+	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
+	// Policy gives the policy that is in force.
+	Policy(ctx context.Context, name string) (wire.PolicyResult, error)
+	// ExportLedger writes the records of a sandbox to w, as a bundle that a stranger verifies.
+	ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error
+	// LedgerCheckpoint gives the signed checkpoint of the log.
+	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
 }
 
 // Layers reads the files of snapshots.
@@ -44,6 +53,11 @@ type Layers interface {
 		ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string,
 		changed func(*layer.Change) error, use func(*layer.View) error,
 	) error
+	// History gives the history of a sandbox, and the digests of the layers, of its own, of each of the
+	// snapshots that lead to one of them. A layer that is not sealed yet has none.
+	History(
+		ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID,
+	) (*timeline.History, map[timeline.SnapshotID][]string, error)
 }
 
 // Work reads and writes the records of sandboxes that work on a repository.

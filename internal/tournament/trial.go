@@ -28,12 +28,12 @@ func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequ
 	if err != nil {
 		return res, err
 	}
-	return t.Try(ctx, &rec, req)
+	return t.try(ctx, &rec, req)
 }
 
-// Try is Trial in a fork of the sandbox of rec, for a request whose command and time are valid. TrialsAtOnce
+// try is Trial in a fork of the sandbox of rec, for a request whose command and time are valid. TrialsAtOnce
 // of them run at once.
-func (t *Tournaments) Try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
+func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
 	select {
 	case t.trials <- struct{}{}:
 		defer func() { <-t.trials }()

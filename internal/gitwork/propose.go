@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -28,17 +28,28 @@ import (
 // proposalRef holds the newest proposal of a sandbox, by its name.
 func proposalRef(name string) repo.Ref { return repo.Ref("refs/coppice/proposals/" + name) }
 
+// BranchOf is the branch that a sandbox begins on, and that is proposed. Not every name of a sandbox can
+// be part of a branch's.
+func BranchOf(name string) (repo.Ref, error) {
+	ref, err := repo.ParseBranch("coppice/" + name)
+	if err != nil {
+		return "", fault.New(fault.Invalid, "no branch can be called coppice/%s", name).Because(err).
+			WithHint("choose a name without .., .lock, or a dot at its end; or have no repository in the sandbox: --no-repo")
+	}
+	return ref, nil
+}
+
 // maxTitle is how long a title may be, in bytes.
 const maxTitle = 200
 
 // Propose takes what a sandbox did out of it, runs the tests that are asked for in forks, and
 // hands it to a reviewer. What is refused has set no reference. A branch on which somebody
 // else worked since, or that is checked out, is Conflict.
-func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeRequest) (res wire.Proposed, err error) {
+func (g *Git) Propose(ctx context.Context, name string, req wire.ProposeRequest) (res wire.Proposed, err error) {
 	if err := proposable(req); err != nil {
 		return res, err
 	}
-	c, err := e.Git.Collect(ctx, name)
+	c, err := g.Collect(ctx, name)
 	if err != nil {
 		return res, err
 	}
@@ -46,18 +57,14 @@ func (e *Engine) Propose(ctx context.Context, name string, req wire.ProposeReque
 		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.Rec.Name).
 			WithHint("look again: coppice diff %s", c.Rec.Name)
 	}
-	trust := slices.Clone(req.Trust)
-	for _, b := range req.TrustRaw {
-		trust = append(trust, string(b))
-	}
-	p := &proposing{e: e, Collected: c, req: req, trusted: gitwork.Trusts(req.TrustAll, trust)}
-	if err := p.look(ctx); err != nil {
+	p, err := g.Prepare(ctx, c, req)
+	if err != nil {
 		return res, err
 	}
 	if err := p.test(ctx); err != nil {
 		return res, err
 	}
-	if err := p.hand(ctx); err != nil {
+	if err := p.Hand(ctx); err != nil {
 		return res, err
 	}
 	return p.result(), nil
@@ -83,14 +90,15 @@ func proposable(req wire.ProposeRequest) error {
 	return nil
 }
 
-// proposing is a proposal in the making.
-type proposing struct {
-	*gitwork.Collected
-	e       *Engine
+// Proposing is a proposal in the making. Make one with Git.Prepare.
+type Proposing struct {
+	*Collected
+	Branch repo.Ref // that is set to what is proposed
+
+	g       *Git
 	req     wire.ProposeRequest
 	trusted func(repo.Mark) bool // the user has reviewed the mark
 
-	branch  repo.Ref
 	old     repo.OID // what the branch is
 	before  repo.OID // the proposal before
 	changes []repo.Change
@@ -101,13 +109,26 @@ type proposing struct {
 	proposal repo.OID
 }
 
-// look finds out what is proposed, and whether it may be.
-func (p *proposing) look(ctx context.Context) (err error) {
+// Prepare finds out what is proposed of what was collected, and whether it may be. It sets no reference.
+func (g *Git) Prepare(ctx context.Context, c *Collected, req wire.ProposeRequest) (*Proposing, error) {
+	trust := slices.Clone(req.Trust)
+	for _, b := range req.TrustRaw {
+		trust = append(trust, string(b))
+	}
+	p := &Proposing{Collected: c, g: g, req: req, trusted: Trusts(req.TrustAll, trust)}
+	if err := p.look(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// look fills in what is proposed, and refuses what may not be.
+func (p *Proposing) look(ctx context.Context) (err error) {
 	if p.Work == p.Start {
 		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.Rec.Name).
 			WithHint("look for yourself: coppice diff %s", p.Rec.Name)
 	}
-	if p.branch, err = branchOf(p.Rec.Name); err != nil {
+	if p.Branch, err = BranchOf(p.Rec.Name); err != nil {
 		return err
 	}
 	if err := p.free(ctx); err != nil {
@@ -131,37 +152,37 @@ func (p *proposing) look(ctx context.Context) (err error) {
 
 // free finds what the references are, and refuses a branch that is not as a proposal of this
 // sandbox left it: somebody has worked on it, or it is somebody else's.
-func (p *proposing) free(ctx context.Context) error {
-	refs, err := p.Repo.Refs(ctx, p.branch)
+func (p *Proposing) free(ctx context.Context) error {
+	refs, err := p.Repo.Refs(ctx, p.Branch)
 	if err != nil {
 		return err
 	}
-	p.old = refs[p.branch]
+	p.old = refs[p.Branch]
 	if refs, err = p.Repo.Refs(ctx, proposalRef(p.Rec.Name)); err != nil {
 		return err
 	}
 	p.before = refs[proposalRef(p.Rec.Name)]
-	if err := p.Repo.Settable(ctx, p.branch, p.old); err != nil || p.old == "" {
+	if err := p.Repo.Settable(ctx, p.Branch, p.old); err != nil || p.old == "" {
 		return err
 	}
 	ours, err := p.proposedBefore(ctx)
 	if err == nil && !ours {
 		err = fault.New(fault.Conflict, "branch %s is not what sandbox %s proposed last: somebody has worked on it",
-			p.branch.Short(), p.Rec.Name).
-			WithHint("keep it under another name, then propose again: git branch -m %s NAME", p.branch.Short())
+			p.Branch.Short(), p.Rec.Name).
+			WithHint("keep it under another name, then propose again: git branch -m %s NAME", p.Branch.Short())
 	}
 	return err
 }
 
 // proposedBefore reports whether the branch is at what this sandbox proposed last, or before
 // that: whoever was killed between the two references has set the first alone.
-func (p *proposing) proposedBefore(ctx context.Context) (bool, error) {
+func (p *Proposing) proposedBefore(ctx context.Context) (bool, error) {
 	at := p.before
 	for range 2 {
 		if at == "" {
 			return false, nil
 		}
-		last, err := p.e.readProposal(ctx, p.Repo, at)
+		last, err := readProposal(ctx, p.Repo, at)
 		if err != nil {
 			return false, fault.Wrap(err, "read the last proposal of %s, in %s", p.Rec.Name, proposalRef(p.Rec.Name))
 		}
@@ -178,7 +199,7 @@ func (p *proposing) proposedBefore(ctx context.Context) (bool, error) {
 }
 
 // readProposal reads what a proposal's commit says, which anybody may have made.
-func (e *Engine) readProposal(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.Proposal, error) {
+func readProposal(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.Proposal, error) {
 	var b strings.Builder
 	if err := r.ReadFile(ctx, commit, proposal.FileProposal, proposal.Limit(proposal.FileProposal), &b); err != nil {
 		return nil, err
@@ -187,11 +208,11 @@ func (e *Engine) readProposal(ctx context.Context, r *repo.Repo, commit repo.OID
 }
 
 // test runs the tests, one after the other, each in a fork of what is proposed.
-func (p *proposing) test(ctx context.Context) error {
-	c := p.e.cleaners.For(ctx, &p.Rec)
+func (p *Proposing) test(ctx context.Context) error {
+	c := p.g.config.Book.Cleaners.For(ctx, &p.Rec)
 	for _, cmd := range p.req.Tests {
-		req := wire.TrialRequest{Cmd: cmd, At: string(p.Snapshot), TimeoutMS: p.req.TimeoutMS}
-		t, err := p.e.Tournaments.Try(ctx, &p.Rec, req)
+		t, err := p.g.config.API.Trial(ctx, string(p.Rec.ID),
+			wire.TrialRequest{Cmd: cmd, At: string(p.Snapshot), TimeoutMS: p.req.TimeoutMS})
 		if err != nil {
 			return err
 		}
@@ -201,25 +222,25 @@ func (p *proposing) test(ctx context.Context) error {
 	return nil
 }
 
-// hand records that it is proposed, writes the proposal, and sets the references. The ledger
+// Hand records that it is proposed, writes the proposal, and sets the references. The ledger
 // that goes along has that record. It ends with ctx until the proposal is written: then a
 // record says that the sandbox was not proposed.
-func (p *proposing) hand(ctx context.Context) (err error) {
-	keep := context.WithoutCancel(ctx)
-	done, err := p.e.undertake(keep,
-		p.e.drafts(keep, &p.Rec,
-			byDaemon(&format.Propose{Base: p.Rec.Repo.Base, Branch: string(p.branch), Changes: int64(len(p.changes)),
-				Marks:    int64(len(p.marks)),
-				Snapshot: string(p.Snapshot), Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work)})...))
+func (p *Proposing) Hand(ctx context.Context) error {
+	keep, book := context.WithoutCancel(ctx), p.g.config.Book
+	said := audit.ByDaemon(&format.Propose{
+		Base: p.Rec.Repo.Base, Branch: string(p.Branch), Changes: int64(len(p.changes)), Marks: int64(len(p.marks)),
+		Snapshot: string(p.Snapshot), Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work),
+	})
+	return book.Do(keep, book.Drafts(keep, &p.Rec, said...), func(context.Context) error { return p.write(ctx) })
+}
+
+// write writes the proposal, and sets the references. It ends with ctx until the proposal is written.
+func (p *Proposing) write(ctx context.Context) (err error) {
+	policy, err := p.g.config.API.Policy(ctx, string(p.Rec.ID))
 	if err != nil {
 		return err
 	}
-	defer func() { done(err) }()
-	policy, err := p.e.Policies.Policy(ctx, string(p.Rec.ID))
-	if err != nil {
-		return err
-	}
-	text := p.e.cleaners.For(ctx, &p.Rec).Redact(policy.Text)
+	text := p.g.config.Book.Cleaners.For(ctx, &p.Rec).Redact(policy.Text)
 	if p.made, err = p.describe(ctx, policy.Digest); err != nil {
 		return err
 	}
@@ -229,14 +250,14 @@ func (p *proposing) hand(ctx context.Context) (err error) {
 		return err
 	}
 	rec := repo.Record{Files: files.all, Message: fmt.Sprintf("Propose %s\n\n%s", p.Rec.Name, p.req.Title),
-		Author: gitwork.Person(ctx, p.Repo), To: proposalRef(p.Rec.Name), Old: p.before}
+		Author: Person(ctx, p.Repo), To: proposalRef(p.Rec.Name), Old: p.before}
 	if p.before != "" {
 		rec.Parents = []repo.OID{p.before}
 	}
 	if p.proposal, err = p.Repo.Record(ctx, rec); err != nil {
 		return fault.Wrap(err, "keep the proposal of %s", p.Rec.Name)
 	}
-	return p.Repo.SetRef(keep, p.branch, p.Work, p.old, "coppice: propose "+p.Rec.Name)
+	return p.Repo.SetRef(context.WithoutCancel(ctx), p.Branch, p.Work, p.old, "coppice: propose "+p.Rec.Name)
 }
 
 // proposalFiles are the files of a proposal's commit, some of which lie in the scratch
@@ -254,7 +275,7 @@ func (f *proposalFiles) close() (err error) {
 }
 
 // files writes them. The caller closes them, also after an error.
-func (p *proposing) files(ctx context.Context, policy string) (*proposalFiles, error) {
+func (p *Proposing) files(ctx context.Context, policy string) (*proposalFiles, error) {
 	f := &proposalFiles{}
 	said, err := proposal.Encode(p.made)
 	if err != nil {
@@ -264,12 +285,12 @@ func (p *proposing) files(ctx context.Context, policy string) (*proposalFiles, e
 		proposal.FileReport: proposal.Report(p.made, policy), proposal.FilePolicy: []byte(policy)} {
 		f.all = append(f.all, repo.File{Name: name, Content: strings.NewReader(string(text))})
 	}
-	err = f.spool(p.e.Repos.Scratch(), proposal.FilePatch, func(w io.Writer) error {
+	err = f.spool(p.g.config.Scratch(), proposal.FilePatch, func(w io.Writer) error {
 		return p.Repo.Patch(ctx, repo.DiffOptions{From: p.Start, To: p.Work, Renames: true}, w)
 	})
 	if err == nil {
-		err = f.spool(p.e.Repos.Scratch(), proposal.FileLedger,
-			func(w io.Writer) error { return p.e.Ledger.Export(ctx, format.Sandbox(p.Rec.ID), w) })
+		err = f.spool(p.g.config.Scratch(), proposal.FileLedger,
+			func(w io.Writer) error { return p.g.config.API.ExportLedger(ctx, string(p.Rec.ID), w) })
 	}
 	return f, err
 }
@@ -300,14 +321,14 @@ func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error)
 }
 
 // result tells what was proposed.
-func (p *proposing) result() wire.Proposed {
+func (p *Proposing) result() wire.Proposed {
 	s := p.made.Stat
 	return wire.Proposed{
-		Sandbox: p.Rec.Name, Title: p.req.Title, Repo: *gitwork.WireRepo(p.Rec.Repo), Branch: p.branch.Short(),
+		Sandbox: p.Rec.Name, Title: p.req.Title, Repo: *WireRepo(p.Rec.Repo), Branch: p.Branch.Short(),
 		Ref: string(proposalRef(p.Rec.Name)), Proposal: string(p.proposal),
 		Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work), Snapshot: string(p.Snapshot),
 		Commits: p.made.Commits,
-		Files:   s.Files, Added: s.Added, Deleted: s.Deleted, Marks: gitwork.WireMarks(p.marks, p.trusted), Tests: p.tests,
+		Files:   s.Files, Added: s.Added, Deleted: s.Deleted, Marks: WireMarks(p.marks, p.trusted), Tests: p.tests,
 		Summary: proposal.Summary(p.made),
 	}
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package gitwork
 
 import (
 	"archive/tar"
@@ -11,21 +11,19 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
-	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // describe says what is proposed.
-func (p *proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
+func (p *Proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
 	rec := &p.Rec
 	out := &proposal.Proposal{
 		Schema: proposal.Schema, Name: rec.Name, Title: p.req.Title, Sandbox: string(rec.ID), Created: rec.Created.UTC(),
-		Time: p.e.Now().UTC(),
-		Base: rec.Repo.Base, Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work), Branch: p.branch.Short(),
+		Time: p.g.config.Now().UTC(),
+		Base: rec.Repo.Base, Start: string(p.Start), Tip: string(p.Tip), Work: string(p.Work), Branch: p.Branch.Short(),
 		From: proposal.Text(rec.Repo.From),
 		Tier: rec.Tier, Policy: policy, Snapshot: string(p.Snapshot),
 	}
@@ -63,7 +61,7 @@ func cutOff(name, detail string) string {
 }
 
 // changed fills in what differs.
-func (p *proposing) changed(out *proposal.Proposal) {
+func (p *Proposing) changed(out *proposal.Proposal) {
 	s := &out.Stat
 	for _, c := range p.changes {
 		s.Files, s.Added, s.Deleted = s.Files+1, s.Added+c.Added, s.Deleted+c.Deleted
@@ -88,16 +86,16 @@ func (p *proposing) changed(out *proposal.Proposal) {
 }
 
 // recorded fills in what the ledger tells.
-func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error {
-	var told gitwork.Retelling
-	for r, err := range p.e.Ledger.Read(ctx, format.Sandbox(p.Rec.ID), ledger.Filter{}) {
+func (p *Proposing) recorded(ctx context.Context, out *proposal.Proposal) error {
+	var told Retelling
+	for r, err := range p.g.config.Book.Ledger.Read(ctx, format.Sandbox(p.Rec.ID), ledger.Filter{}) {
 		if err != nil {
 			return err
 		}
 		told.Hear(r)
 	}
 	told.Into(out)
-	at, err := p.e.Records.LedgerCheckpoint(ctx)
+	at, err := p.g.config.API.LedgerCheckpoint(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,26 +105,12 @@ func (p *proposing) recorded(ctx context.Context, out *proposal.Proposal) error 
 }
 
 // lived fills in the history.
-func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
-	h, err := p.e.history(ctx, &p.Rec)
+func (p *Proposing) lived(ctx context.Context, out *proposal.Proposal) error {
+	h, layers, err := p.g.config.Layers.History(ctx, &p.Rec, p.Snapshot)
 	if err != nil {
 		return err
 	}
-	line, err := p.e.DB.Lineage(ctx, p.Snapshot)
-	if err != nil {
-		return err
-	}
-	layers, err := p.e.DB.Layers(ctx)
-	if err != nil {
-		return err
-	}
-	digests := map[timeline.LayerID]string{}
-	for _, l := range layers {
-		if l.Sealed && l.Digest != "" && !l.Merged {
-			digests[l.ID] = l.Digest
-		}
-	}
-	c := p.e.cleaners.For(ctx, &p.Rec)
+	c := p.g.config.Book.Cleaners.For(ctx, &p.Rec)
 	out.Stat.Snapshots = len(h.Snapshots)
 	newest := h.Newest(proposal.MaxSnapshots)
 	slices.Reverse(newest)
@@ -134,12 +118,7 @@ func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
 		s := h.Snapshots[id]
 		snap := proposal.Snapshot{
 			ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause),
-			Message: proposal.Text(c.Redact(s.Message)), Time: s.Created.UTC(),
-		}
-		for _, r := range line.Routes[id] {
-			if d := digests[r.Layer]; d != "" {
-				snap.Layers = append(snap.Layers, d)
-			}
+			Message: proposal.Text(c.Redact(s.Message)), Time: s.Created.UTC(), Layers: layers[id],
 		}
 		out.Snapshots = append(out.Snapshots, snap)
 	}
@@ -147,12 +126,12 @@ func (p *proposing) lived(ctx context.Context, out *proposal.Proposal) error {
 }
 
 // ExportProposal writes the files of the newest proposal of a sandbox, as a tar archive.
-func (e *Engine) ExportProposal(ctx context.Context, name string, w io.Writer) error {
-	rec, err := e.DB.Sandbox(ctx, name)
+func (g *Git) ExportProposal(ctx context.Context, name string, w io.Writer) error {
+	rec, err := g.config.Work.Sandbox(ctx, name)
 	if err != nil {
 		return err
 	}
-	r, err := e.repoOf(ctx, &rec)
+	r, err := g.config.Work.Repository(ctx, &rec)
 	if err != nil {
 		return err
 	}
@@ -165,7 +144,7 @@ func (e *Engine) ExportProposal(ctx context.Context, name string, w io.Writer) e
 		return fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
 			WithHint("do that first: coppice propose %s", rec.Name)
 	}
-	said, err := e.readProposal(ctx, r, commit)
+	said, err := readProposal(ctx, r, commit)
 	if err != nil {
 		return err
 	}
