@@ -504,7 +504,7 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 		got > limit.RecordPaths/limit.RecordText {
 		t.Errorf("%d changes with long paths", got)
 	}
-	if got := dropRecords("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
+	if got := audit.Dropped("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
 		t.Errorf("%d records of snapshots that are gone", len(got))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -171,8 +172,8 @@ func TestDenialsOfACommandAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drafts := h.drafts(ctx, &rec,
-		byDaemon(&format.Denial{Count: 3, Reason: "x"}, &format.Network{Verdict: wire.VerdictDeny, Count: 2, Proto: "tcp"},
+	drafts := h.Book.Drafts(ctx, &rec,
+		audit.ByDaemon(&format.Denial{Count: 3, Reason: "x"}, &format.Network{Verdict: wire.VerdictDeny, Count: 2, Proto: "tcp"},
 			&format.Network{Verdict: wire.VerdictAllow, Count: 9, Proto: "tcp"})...)
 	if _, err := h.Book.Append(ctx, drafts...); err != nil {
 		t.Fatal(err)

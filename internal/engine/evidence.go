@@ -9,7 +9,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
-	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -18,44 +17,6 @@ import (
 )
 
 // The records that the engine makes. See audit.Book for how they are written.
-
-type testimony = audit.Statement
-
-func (e *Engine) drafts(ctx context.Context, rec *meta.Sandbox, tell ...testimony) []ledger.Draft {
-	return e.Book.Drafts(ctx, rec, tell...)
-}
-
-func (e *Engine) record(ctx context.Context, rec *meta.Sandbox, tell ...testimony) error {
-	return e.Book.Record(ctx, rec, tell...)
-}
-
-func (e *Engine) note(ctx context.Context, rec *meta.Sandbox, tell ...testimony) {
-	e.Book.Note(ctx, rec, tell...)
-}
-
-func (e *Engine) undertake(ctx context.Context, drafts []ledger.Draft) (done func(error), err error) {
-	return e.Book.Undertake(ctx, drafts)
-}
-
-type debt = audit.Removal
-
-func (e *Engine) debtOf(ctx context.Context, rec *meta.Sandbox) debt {
-	return e.Book.RemovalOf(ctx, rec)
-}
-
-func (e *Engine) owe(ctx context.Context, d debt) (pay func(error) error, err error) {
-	return e.Book.Owe(ctx, d)
-}
-
-func byDaemon(bodies ...format.Body) []testimony { return audit.ByDaemon(bodies...) }
-
-func byKeeper(b format.Body) testimony { return audit.ByKeeper(b) }
-
-func dropRecords(reason string, gone []timeline.SnapshotID) []testimony {
-	return audit.Dropped(reason, gone)
-}
-
-func hintRoom(err error, format string, args ...any) { fault.HintNoSpace(err, format, args...) }
 
 // execRecord tells of a command that begins.
 func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
@@ -167,10 +128,10 @@ func (e *Engine) forkDrafts(
 	out := make([]ledger.Draft, 0, 2*len(forks))
 	for i := range forks {
 		out = append(out,
-			e.drafts(ctx, parent, byDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image})...)...)
+			e.Book.Drafts(ctx, parent, audit.ByDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image})...)...)
 	}
 	for i := range forks {
-		out = append(out, e.drafts(ctx, &forks[i], e.createRecord(&forks[i], parent.ID))...)
+		out = append(out, e.Book.Drafts(ctx, &forks[i], e.createRecord(&forks[i], parent.ID))...)
 	}
 	return out
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -401,11 +402,12 @@ func TestWhatDidNotComeAboutIsUndone(t *testing.T) {
 		if one.rec != nil {
 			of = &other
 		}
-		if _, err := h.undertake(ctx, h.drafts(ctx, of, byDaemon(one.body)...)); err != nil {
+		if err := h.Book.Record(ctx, of, audit.ByDaemon(one.body)...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	h.close()
+	h.forgetAgreed() // none of it was being done when the daemon was killed
 	for range 2 { // the second time nothing is left to say
 		h.open()
 		var undone []int64
@@ -449,9 +451,9 @@ func TestDebtsArePaid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := h.debtOf(ctx, &rec)
+		d := h.Book.RemovalOf(ctx, &rec)
 		d.Snapshots, d.Reason, d.Removed = []timeline.SnapshotID{timeline.SnapshotID(middle), rec.Head}, "asked", name == "b"
-		if _, err := h.owe(ctx, d); err != nil {
+		if _, err := h.DB.BeginIntent(ctx, "tell", d); err != nil { // as Book.Free does
 			t.Fatal(err)
 		}
 	}
@@ -478,13 +480,14 @@ func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := h.undertake(ctx,
-		h.drafts(ctx, &rec,
-			byDaemon(&format.Snapshot{Snapshot: "x", Cause: "auto"}, &format.Rollback{From: "x", To: "y"})...))
-	if err != nil {
+	fire := errors.New("the disk is on fire")
+	err = h.Book.Do(ctx,
+		h.Book.Drafts(ctx, &rec,
+			audit.ByDaemon(&format.Snapshot{Snapshot: "x", Cause: "auto"}, &format.Rollback{From: "x", To: "y"})...),
+		func(context.Context) error { return fire })
+	if !errors.Is(err, fire) {
 		t.Fatal(err)
 	}
-	done(errors.New("the disk is on fire"))
 	if got := h.kinds(rec.ID); got != "create snapshot rollback undone undone" {
 		t.Error(got)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -25,7 +26,7 @@ func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 	}
 	for range 200 {
 		if _, err := h.Book.Append(t.Context(),
-			h.drafts(t.Context(), &rec, byDaemon(&format.Limit{Limit: "time"})...)...); err != nil {
+			h.Book.Drafts(t.Context(), &rec, audit.ByDaemon(&format.Limit{Limit: "time"})...)...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/images"
@@ -157,7 +158,7 @@ func (e *Engine) noteQuarantine(ctx context.Context, id string, f *failed) error
 		}
 		return nil
 	})
-	e.note(ctx, &rec, byDaemon(&format.Reseal{Step: f.step, Error: reason})...)
+	e.Book.Note(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: f.step, Error: reason})...)
 	return err
 }
 
@@ -183,14 +184,14 @@ func (e *Engine) seclude(ctx context.Context, id string) error {
 		return fault.Wrap(err, "draw randomness")
 	}
 	steps, err := b.Reseal(ctx, rec.Name, seed)
-	var tell []testimony
+	var tell []audit.Statement
 	c := e.cleaners.Formats()
 	for _, st := range steps {
 		if st.Err == "" {
-			tell = append(tell, byKeeper(&format.Reseal{Step: st.Name, Detail: c.RecordText(st.Detail)}))
+			tell = append(tell, audit.ByKeeper(&format.Reseal{Step: st.Name, Detail: c.RecordText(st.Detail)}))
 		}
 	}
-	if rerr := e.record(ctx, &rec, tell...); rerr != nil {
+	if rerr := e.Book.Record(ctx, &rec, tell...); rerr != nil {
 		return rerr
 	}
 	if fault.Is(err, fault.Conflict) && len(steps) == 0 {
@@ -262,7 +263,7 @@ func (e *Engine) adoptCommands(
 		return nil, err
 	}
 	now := e.Now()
-	var tell []testimony
+	var tell []audit.Statement
 	s.begun++
 	for _, x := range all {
 		if x.Exit != nil || !isExecID(x.ID) { // it is the inside that says what they are called
@@ -287,7 +288,7 @@ func (e *Engine) adoptCommands(
 		}
 		e.keep(s, b, c)
 	}
-	return ids, e.record(ctx, rec, tell...)
+	return ids, e.Book.Record(ctx, rec, tell...)
 }
 
 // isExecID reports whether a text is what newExecID makes.
@@ -377,7 +378,7 @@ func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit in
 		return err
 	}
 	detail = e.cleaners.For(ctx, &rec).RecordText(detail)
-	return e.record(ctx, &rec, byDaemon(&format.Reseal{Step: step, Detail: detail})...)
+	return e.Book.Record(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: step, Detail: detail})...)
 }
 
 // isHook reports whether a file is one that can be executed.
@@ -397,18 +398,19 @@ func (e *Engine) letOut(ctx context.Context, id string) error {
 	if rec.Quarantine == nil {
 		return nil
 	}
-	done, err := e.undertake(ctx, e.drafts(ctx, &rec, byDaemon(&format.Reseal{Step: stepGate, Detail: "open"})...))
-	if err != nil {
-		return err
-	}
-	if err = b.Release(ctx); err == nil {
-		err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
-	}
-	done(err)
-	if err != nil {
+	begun := false
+	drafts := e.Book.Drafts(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: stepGate, Detail: "open"})...)
+	err = e.Book.Do(ctx, drafts, func(ctx context.Context) error {
+		begun = true
+		if err := b.Release(ctx); err != nil {
+			return err
+		}
+		return e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
+	})
+	if err != nil && begun {
 		return &failed{stepGate, err}
 	}
-	return nil
+	return err
 }
 
 func wireQuarantine(q *meta.Quarantine) *wire.Quarantine {

@@ -60,7 +60,7 @@ func (e *Engine) rewind(
 	if err == nil {
 		return paths, errors.Join(e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
-	hintRoom(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+	fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	_, back := w.bring(ctx, to, rec.Head)
 	if back == nil {
 		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.ID, rec.Head, ix) == nil {

@@ -67,7 +67,7 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 			if strings.HasSuffix(name, "recorded") {
 				h.commands.add(newCommand(rec.ID, id, time.Now(), rec.Head))
 				began := execRecord(ctx, h.cleaners, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})
-				if err := h.record(ctx, &rec, began); err != nil {
+				if err := h.Book.Record(ctx, &rec, began); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -179,7 +179,7 @@ func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.commands.add(newCommand(rec.ID, id, time.Now(), rec.Head))
-	if err := h.record(ctx, &rec, execRecord(ctx, h.cleaners, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})); err != nil {
+	if err := h.Book.Record(ctx, &rec, execRecord(ctx, h.cleaners, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})); err != nil {
 		t.Fatal(err)
 	}
 	h.close()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -118,24 +119,21 @@ func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.La
 		return err
 	}
 	g.below = e.Layers.View(st, append(above(rec.Repo.Top), above(list.Top)...)...)
-	var tell []testimony
+	var tell []audit.Statement
 	for i := range list.Snapshots {
 		if err := g.add(ctx, &list.Snapshots[i]); err != nil {
 			return errors.Join(err, g.drop(ctx))
 		}
 		s := &g.snaps[i]
-		tell = append(tell, byDaemon(&format.Snapshot{
+		tell = append(tell, audit.ByDaemon(&format.Snapshot{
 			Cause: string(s.Cause), Changes: int64(s.Stats.Paths), Label: e.cleaners.Formats().RecordText(s.Message),
 			Parent: string(s.Parent), Snapshot: string(s.ID),
 		})...)
 	}
-	done, err := e.undertake(ctx, e.drafts(ctx, rec, tell...))
-	if err != nil {
-		return errors.Join(err, g.drop(ctx))
-	}
 	head := g.ids[list.Head]
-	err = e.DB.Graft(ctx, rec.ID, g.snaps, g.routes, func(r *meta.Sandbox) { r.Head, r.MountTop = head, head })
-	done(err)
+	err = e.Book.Do(ctx, e.Book.Drafts(ctx, rec, tell...), func(ctx context.Context) error {
+		return e.DB.Graft(ctx, rec.ID, g.snaps, g.routes, func(r *meta.Sandbox) { r.Head, r.MountTop = head, head })
+	})
 	if err != nil {
 		return errors.Join(err, g.drop(ctx))
 	}

@@ -49,15 +49,13 @@ func (g *Git) ApplyCollected(
 			return out, err
 		}
 	}
-	done := func(error) {}
-	a.Before = func(now repo.Applied) error {
+	a.Do = func(now repo.Applied, write func() error) error {
 		keep := context.WithoutCancel(ctx)
 		said := audit.ByDaemon(g.applyRecord(c, a.Way, now))
-		done, err = g.config.Book.Undertake(keep, g.config.Book.Drafts(keep, &c.Rec, said...))
-		return err
+		return g.config.Book.Do(keep, g.config.Book.Drafts(keep, &c.Rec, said...),
+			func(context.Context) error { return write() })
 	}
 	got, err := c.Repo.Apply(ctx, a)
-	done(err)
 	if err != nil {
 		return out, c.goOn(err)
 	}

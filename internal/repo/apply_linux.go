@@ -37,9 +37,10 @@ type Apply struct {
 	TrustAll bool     // all marks were
 
 	DryRun bool // compute and check everything but trust, and touch nothing
-	// Before, if it is not nil, is called when all is computed and checked, and nothing
-	// was touched; its error ends it there.
-	Before func(Applied) error `json:"-"`
+	// Do, if it is not nil, is called when all is computed and checked, and nothing
+	// was touched. It calls write, which applies it, and returns the error of write; or it returns
+	// why it did not call it.
+	Do func(now Applied, write func() error) error `json:"-"`
 }
 
 // Applied is what came of it.
@@ -89,7 +90,7 @@ func some(paths []string) string {
 	return b.String()
 }
 
-// Apply applies what a sandbox changed. It ends with ctx until a.Before is called, and is
+// Apply applies what a sandbox changed. It ends with ctx until something is written, and is
 // finished afterwards. All of it is computed first, as objects: when
 // there is a conflict (Conflict), a mark that is not trusted (Denied), or something in
 // the way (Conflict), nothing was touched. Then the objects are kept, the work tree and
@@ -158,18 +159,19 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	if a.DryRun {
 		return got, nil
 	}
-	if a.Before != nil {
-		if err := a.Before(got); err != nil {
-			return got, err
+	write := func() error {
+		ctx := context.WithoutCancel(ctx)
+		if err := r.keep(ctx, d, res.either(), []OID{t.old, a.Tip}); err != nil {
+			return err
 		}
+		r.step("kept")
+		cleanup.Release() // land takes back what it does
+		return r.land(ctx, d, t, res, a)
 	}
-	ctx = context.WithoutCancel(ctx)
-	if err := r.keep(ctx, d, res.either(), []OID{t.old, a.Tip}); err != nil {
-		return got, err
+	if a.Do != nil {
+		return got, a.Do(got, write)
 	}
-	r.step("kept")
-	cleanup.Release() // land takes back what it does
-	return got, r.land(ctx, d, t, res, a)
+	return got, write()
 }
 
 // check looks at what is asked for by itself.

@@ -162,7 +162,7 @@ func TestApplyInTwoSteps(t *testing.T) {
 	}
 	stop := errors.New("stop")
 	a.DryRun, a.TrustAll = false, true
-	a.Before = func(now Applied) error {
+	a.Do = func(now Applied, _ func() error) error {
 		if l.state() != was || now.Old != a.Base || len(now.Marks) != 1 {
 			t.Errorf("before: %+v", now)
 		}
@@ -173,7 +173,7 @@ func TestApplyInTwoSteps(t *testing.T) {
 	}
 	l.sound()
 	called := false
-	a.Before = func(Applied) error { called = true; return nil }
+	a.Do = func(_ Applied, write func() error) error { called = true; return write() }
 	if done, err := r.Apply(ctx, a); err != nil || !called || string(done.New) != l.run(l.top, "rev-parse", "HEAD") {
 		t.Error(done, err)
 	}
