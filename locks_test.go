@@ -56,9 +56,11 @@ var lockPackages = []string{
 // gives them as functions.
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"},
+	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
+	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of

@@ -51,7 +51,7 @@ type Store interface {
 }
 
 // Commands are the commands whose ends are not recorded yet. A Book notes them for the next daemon,
-// and tells the next daemon's which they are.
+// and gives that one what it has noted (Found, Hear).
 type Commands interface {
 	// Open returns them.
 	Open() []OpenCommand
@@ -86,6 +86,8 @@ type BookConfig struct {
 // with what came about. All methods are safe for concurrent use.
 type Book struct {
 	BookConfig
+
+	compared atomic.Bool // Reconcile has succeeded
 
 	doing  atomic.Int64 // how many calls of Do are under way
 	agreed atomic.Int64 // see settingAgreed

@@ -67,8 +67,8 @@ func (p *Pending) Wait() error {
 	return p.err
 }
 
-// Find returns the number of the first record that is like that, or will have been; 0 if none is
-// written. It waits as Wait does.
+// Find returns the number of the first record for which like is true. ok reports whether there is such
+// a record; seq is 0 if it could not be written. Find waits as Wait does.
 func (p *Pending) Find(like func(format.Body) bool) (seq int64, ok bool) {
 	i := slices.IndexFunc(p.drafts, func(d ledger.Draft) bool { return like(d.Body) })
 	if i < 0 {

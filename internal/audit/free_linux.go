@@ -82,8 +82,8 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 	return err
 }
 
-// freed records what was taken away before a crash and is not recorded.
-func (b *Book) freed(ctx context.Context) error {
+// recordFreed records what was taken away before a crash and is not recorded.
+func (b *Book) recordFreed(ctx context.Context) error {
 	all, err := b.Store.Intents(ctx)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (b *Book) freed(ctx context.Context) error {
 		if err := in.Decode(&r); err != nil {
 			return err
 		}
-		if err := b.came(ctx, &r); err != nil {
+		if err := b.keepTaken(ctx, &r); err != nil {
 			return err
 		}
 		if _, err := b.Append(ctx, r.drafts()...); err != nil {
@@ -109,8 +109,8 @@ func (b *Book) freed(ctx context.Context) error {
 	return nil
 }
 
-// came leaves in a Removal what was really taken away.
-func (b *Book) came(ctx context.Context, r *Removal) error {
+// keepTaken leaves in a Removal what was really taken away.
+func (b *Book) keepTaken(ctx context.Context, r *Removal) error {
 	if r.Removed {
 		_, err := b.Store.Sandbox(ctx, string(r.Sandbox))
 		if r.Removed = fault.Is(err, fault.NotFound); err != nil && !r.Removed {

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -119,10 +117,9 @@ func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan
 		return
 	}
 	alive, cancel := context.WithCancel(ctx)
-	defer cancel()
 	more := make(chan struct{}, 1)
-	var following errgroup.Group
-	following.Go(func() error {
+	var following sync.WaitGroup
+	following.Go(func() {
 		err := journal.Follow(alive, j.Place(id), journal.Query{Last: -1}, func(wire.NetEvent) error {
 			select {
 			case more <- struct{}{}:
@@ -133,9 +130,8 @@ func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan
 		if err != nil && alive.Err() == nil {
 			j.Book.Logger.Error("the network is recorded when the box has ended", "sandbox", id, "err", err)
 		}
-		return nil
 	})
-	defer func() { _ = following.Wait() }() // it logs its error
+	defer following.Wait()
 	defer cancel()
 	for {
 		j.CatchUp(ctx, id)
@@ -184,7 +180,12 @@ func (j *Journals) look(ctx context.Context, id timeline.SandboxID, gone <-chan 
 
 // owing fires when a lost record is due; nil if none is.
 func (j *Journals) owing(id timeline.SandboxID) <-chan time.Time {
-	r := j.of(id)
+	j.mu.Lock()
+	r := j.all[id]
+	j.mu.Unlock()
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.at == nil || len(r.at.Owed) == 0 {
@@ -196,7 +197,7 @@ func (j *Journals) owing(id timeline.SandboxID) <-chan time.Time {
 // Has reports whether anything was ever written in the journal of a sandbox.
 func (j *Journals) Has(id timeline.SandboxID) bool { return journal.Newest(j.Place(id).Dir) != nil }
 
-// Finish is CatchUp if nothing follows soon: losses are recorded now.
+// Finish is CatchUp at the end of a command or a box: it also records losses that are not due yet.
 func (j *Journals) Finish(ctx context.Context, id timeline.SandboxID) {
 	if !j.Has(id) {
 		return
@@ -216,7 +217,7 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	defer r.mu.Unlock()
 	for ctx.Err() == nil {
 		more, err := j.some(ctx, id, r)
-		if fault.Is(err, fault.NotFound) { // it was removed
+		if fault.Is(err, fault.NotFound) { // it was removed, and no later call records anything of it
 			j.Forget(id)
 		} else if err != nil && ctx.Err() == nil {
 			j.Book.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)

@@ -35,8 +35,12 @@ type OpenCommand struct {
 	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD then; "": not known
 }
 
-// Agree notes that all records so far say what came about, unless something is being done.
+// Agree notes that all records so far say what came about, unless something is being done, or
+// Reconcile has not succeeded: the next daemon compares them then.
 func (b *Book) Agree(ctx context.Context) error {
+	if !b.compared.Load() {
+		return nil
+	}
 	size, err := b.Ledger.Size(ctx)
 	if err != nil || b.doing.Load() != 0 || size == b.agreed.Load() {
 		return err
@@ -52,10 +56,10 @@ func (b *Book) Agree(ctx context.Context) error {
 	return nil
 }
 
-// Reconcile records what of the ledger did not come about, and what did and was not recorded. The
-// caller calls it once, before all other calls.
+// Reconcile records what of the ledger did not come about, and what did and was not recorded. It
+// is called once, before Do and Begin.
 func (b *Book) Reconcile(ctx context.Context) error {
-	if err := b.freed(ctx); err != nil {
+	if err := b.recordFreed(ctx); err != nil {
 		return err
 	}
 	text, err := b.Store.Setting(ctx, settingAgreed)
@@ -75,6 +79,7 @@ func (b *Book) Reconcile(ctx context.Context) error {
 	if err := b.endGone(ctx); err != nil {
 		return err
 	}
+	b.compared.Store(true)
 	return b.Agree(ctx)
 }
 

@@ -87,12 +87,12 @@ func (c *Control) addRules(
 	// From here on the client's going away changes nothing.
 	ctx = context.WithoutCancel(ctx)
 	ev := wire.NetEvent{Kind: wire.NetPolicy, Rule: ruleList(rules), Reason: by, Policy: after[0].Digest}
-	until := ""
+	var ends []time.Time
 	if req.ForMS > 0 {
-		until = next.Timed[len(next.Timed)-1].Until.UTC().Format(time.RFC3339)
-		ev.Reason += ", until " + until
+		ends = endsOf(&next, rules)
+		ev.Reason += ", until " + stamp(slices.MinFunc(ends, time.Time.Compare))
 	}
-	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by, until)...)
+	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by, ends)...)
 	var waited []wire.NetQuestion
 	noted := false // in the journal, which then has to say as well that it was taken back
 	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
@@ -113,17 +113,22 @@ func (c *Control) addRules(
 	}
 	res.Policy, res.Warnings, res.Settled = after[0].Digest, warnings, settled(waited, questions(ctx, s))
 	if req.ForMS > 0 {
-		res.Until = &next.Timed[len(next.Timed)-1].Until
+		first := slices.MinFunc(ends, time.Time.Compare)
+		res.Until = &first
 	}
 	return res, nil
 }
 
 // policyRecords returns the records of a change of the rules, of which ev is the event, and of the
-// answers to questions that the change consists of, if it was made by one of their commands. until is
-// when the rules end, "" if they do not.
+// answers to questions that the change consists of, if it was made by one of their commands. ends are
+// when the rules end, in the order of the request; nil if they do not.
 func (c *Control) policyRecords(
-	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by, until string,
+	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string, ends []time.Time,
 ) []audit.Statement {
+	until := ""
+	if ends != nil {
+		until = stamp(slices.MinFunc(ends, time.Time.Compare))
+	}
 	clean := c.config.Cleaners.Formats()
 	who := clean.RecordText(c.config.Caller(ctx))
 	out := audit.ByDaemon(&format.Policy{
@@ -134,6 +139,9 @@ func (c *Control) policyRecords(
 	}
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, rule := range list {
+			if ends != nil {
+				until, ends = stamp(ends[0]), ends[1:]
+			}
 			answer := []string{"allow", "deny"}[i]
 			asked := &format.Approval{Answer: answer, By: who, Question: clean.RecordText(rule), Until: until}
 			out = append(out, audit.ByDaemon(asked)...)
@@ -141,6 +149,22 @@ func (c *Control) policyRecords(
 	}
 	return out
 }
+
+// endsOf returns when rules end that rec has for a time.
+func endsOf(rec *meta.Sandbox, rules []policy.Rule) []time.Time {
+	ends := make([]time.Time, len(rules))
+	for i, r := range rules {
+		for _, t := range rec.Timed {
+			if t.Deny == r.Denies && t.Rule == r.String() {
+				ends[i] = t.Until
+			}
+		}
+	}
+	return ends
+}
+
+// stamp writes a time as records have it.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // rulesOf reads the rules of a request.
 func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {

@@ -59,7 +59,9 @@ func (e *Engine) attended(ctx context.Context, s *entry, req wire.ExecRequest) (
 // sessionRecord tells that somebody came to a command, or left it.
 func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) audit.Statement {
 	by := e.cleaners.Formats().RecordText(e.Caller(ctx))
-	return audit.ByDaemon(&format.Session{By: by, Event: event, Exec: cmp.Or(req.Attach, req.ID)})[0]
+	return audit.Statement{
+		By: format.ByDaemon, Body: &format.Session{By: by, Event: event, Exec: cmp.Or(req.Attach, req.ID)},
+	}
 }
 
 // left records that somebody left a command.

@@ -29,10 +29,3 @@ func (c *claims) drop(name string) {
 	defer c.mu.Unlock()
 	delete(c.names, name)
 }
-
-// taken reports whether somebody has the name.
-func (c *claims) taken(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.names[name]
-}

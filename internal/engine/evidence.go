@@ -127,8 +127,8 @@ func (e *Engine) forkDrafts(
 ) []ledger.Draft {
 	out := make([]ledger.Draft, 0, 2*len(forks))
 	for i := range forks {
-		out = append(out,
-			e.Book.Drafts(ctx, parent, audit.ByDaemon(&format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image})...)...)
+		made := &format.Fork{Child: string(forks[i].ID), Snapshot: string(at), Memory: image}
+		out = append(out, e.Book.Drafts(ctx, parent, audit.ByDaemon(made)...)...)
 	}
 	for i := range forks {
 		out = append(out, e.Book.Drafts(ctx, &forks[i], e.createRecord(&forks[i], parent.ID))...)

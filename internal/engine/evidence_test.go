@@ -408,7 +408,7 @@ func TestWhatDidNotComeAboutIsUndone(t *testing.T) {
 	}
 	h.close()
 	h.forgetAgreed() // none of it was being done when the daemon was killed
-	for range 2 { // the second time nothing is left to say
+	for range 2 {    // the second time nothing is left to say
 		h.open()
 		var undone []int64
 		for _, r := range h.told(rec.ID, format.KindUndone) {
