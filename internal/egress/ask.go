@@ -65,7 +65,7 @@ func questions(ctx context.Context, s Held) []wire.NetQuestion {
 	defer cancel()
 	now, err := b.Net(ctx)
 	if err != nil {
-		return nil // only what is told of the change depends on it
+		return nil // only the report of the change depends on it
 	}
 	return now.Asking
 }
@@ -127,7 +127,7 @@ func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b 
 		return
 	}
 	if err != nil {
-		c.config.Log.Warn("nobody is told of what waits for a person", "sandbox", id, "err", err)
+		c.config.Log.Warn("questions of the sandbox are not announced", "sandbox", id, "err", err)
 	}
 	for _, ev := range open { // the gate has ended, and with it what waited
 		ev.Verdict, ev.Rule = wire.VerdictDeny, ""

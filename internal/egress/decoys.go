@@ -182,7 +182,7 @@ func (c *Control) followDecoys(ctx context.Context, id timeline.SandboxID, b Box
 	q := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}
 	err := c.Follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
 	if err != nil && ctx.Err() == nil {
-		c.config.Log.Warn("nobody is told of decoys that are touched", "sandbox", id, "err", err)
+		c.config.Log.Warn("touched decoys of the sandbox are not reported", "sandbox", id, "err", err)
 	}
 }
 
