@@ -16,15 +16,13 @@ import (
 // be recorded. If the daemon is killed meanwhile, the next one's Reconcile finds out.
 func (b *Book) Do(ctx context.Context, drafts []ledger.Draft, do func(context.Context) error) error {
 	b.doing.Add(1)
-	defer b.doing.Add(-1)
 	got, err := b.Append(ctx, drafts...)
-	if err != nil {
-		return err
+	if err == nil {
+		if err = do(ctx); err != nil { // if it panics, doing stays, so that the next daemon compares
+			b.undo(ctx, drafts, got, err)
+		}
 	}
-	err = do(ctx)
-	if err != nil {
-		b.undo(ctx, drafts, got, err)
-	}
+	b.doing.Add(-1)
 	return err
 }
 

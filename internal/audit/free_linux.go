@@ -99,7 +99,8 @@ func (b *Book) recordFreed(ctx context.Context) error {
 		if err := b.keepTaken(ctx, &r); err != nil {
 			return err
 		}
-		if _, err := b.Append(ctx, r.drafts()...); err != nil {
+		// The ledger itself may have been removed since: nothing is left to record it in.
+		if _, err := b.Append(ctx, r.drafts()...); err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
 		if err := b.Store.EndIntent(ctx, in.ID); err != nil {

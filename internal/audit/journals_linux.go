@@ -217,8 +217,8 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	defer r.mu.Unlock()
 	for ctx.Err() == nil {
 		more, err := j.some(ctx, id, r)
-		if fault.Is(err, fault.NotFound) { // it was removed, and no later call records anything of it
-			j.Forget(id)
+		if _, gone := j.Book.Store.Sandbox(ctx, string(id)); err != nil && fault.Is(gone, fault.NotFound) {
+			j.Forget(id) // it was removed, and no later call records anything of it
 		} else if err != nil && ctx.Err() == nil {
 			j.Book.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)
 		}

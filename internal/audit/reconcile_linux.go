@@ -35,10 +35,13 @@ type OpenCommand struct {
 	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD then; "": not known
 }
 
-// Agree notes that all records so far say what came about, unless something is being done, or
-// Reconcile has not succeeded: the next daemon compares them then.
+// Agree notes that all records so far say what came about, unless something is being done, records
+// are late, or Reconcile has not succeeded: the next daemon compares them then.
 func (b *Book) Agree(ctx context.Context) error {
-	if !b.compared.Load() {
+	b.mu.Lock()
+	late := len(b.late) > 0 // among them may be that something did not come about
+	b.mu.Unlock()
+	if late || !b.compared.Load() {
 		return nil
 	}
 	size, err := b.Ledger.Size(ctx)

@@ -138,9 +138,10 @@ func (a *app) stopDaemon(ctx context.Context) error {
 		return fault.Wrap(err, "stop the daemon (pid %d)", st.PID)
 	}
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// It empties its lock as the last thing; that somebody has yet to reap
-		// it does not matter.
-		if pid, held := daemon.Holder(s.Home); !held || pid != st.PID || p.Signal(syscall.Signal(0)) != nil {
+		// It empties and releases its lock as the last thing, so that the next daemon can start; that
+		// somebody has yet to reap it does not matter.
+		pid, held := daemon.Holder(s.Home)
+		if (!held || pid != st.PID) && !daemon.Locks(s.Home, st.PID) || p.Signal(syscall.Signal(0)) != nil {
 			return a.print(map[string]any{"stopped": st.PID}, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, st.PID)
 				return err

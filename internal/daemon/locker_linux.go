@@ -19,15 +19,21 @@ import (
 // (proc_locks(5)), since the pid in a file may belong to another process by now.
 func Locker(home string) (pid int, ok bool) {
 	pid, held := Holder(home)
-	st, err := os.Stat(filepath.Join(home, "lock"))
-	if !held || err != nil {
+	if !held {
 		return 0, false
+	}
+	return pid, Locks(home, pid)
+}
+
+// Locks reports whether a process has locked a home. A daemon that ends empties the file of the lock a
+// moment before it unlocks it.
+func Locks(home string, pid int) bool {
+	st, err := os.Stat(filepath.Join(home, "lock"))
+	if err != nil {
+		return false
 	}
 	locks, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return 0, false
-	}
-	return pid, hasLocked(locks, pid, st.Sys().(*syscall.Stat_t).Ino)
+	return err == nil && hasLocked(locks, pid, st.Sys().(*syscall.Stat_t).Ino)
 }
 
 // Peer returns the pid of the process that listens at the other end of a Unix connection, as

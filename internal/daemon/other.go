@@ -30,3 +30,6 @@ func Peer(net.Conn) int { return 0 }
 
 // Locker finds none: no daemon runs here.
 func Locker(string) (pid int, ok bool) { return 0, false }
+
+// Locks gives false: no daemon runs here.
+func Locks(string, int) bool { return false }

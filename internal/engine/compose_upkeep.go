@@ -95,8 +95,11 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 			continue // not in use
 		}
 		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
-		if fault.Is(err, fault.NotFound) {
-			continue // it is being removed, and its directory with it
+		switch fault.KindOf(err) {
+		case fault.NotFound: // it is being removed, and its directory with it
+			continue
+		case fault.Conflict, fault.Unavailable: // it is in use, or may be: its layers stay
+			continue
 		}
 		if err != nil {
 			return err

@@ -88,9 +88,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 			return err
 		}
 	}
-	if e.journals.Has(rec.ID) {
-		e.journals.CatchUp(ctx, rec.ID)
-	}
+	e.journals.Finish(ctx, rec.ID)
 	if err := s.awaitPrograms(ctx); err != nil {
 		return err
 	}

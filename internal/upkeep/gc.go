@@ -151,8 +151,8 @@ func (u *Upkeep) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 	}
 	err = u.config.Sandboxes.Remove(ctx, rec.ID)
 	switch {
-	case fault.Is(err, fault.Conflict), fault.Is(err, fault.NotFound):
-		return 0, false, nil // in use, or removed meanwhile
+	case fault.Is(err, fault.Conflict), fault.Is(err, fault.NotFound), fault.Is(err, fault.Unavailable):
+		return 0, false, nil // in use, removed meanwhile, or its keeper does not answer
 	case err != nil:
 		return 0, false, fault.Wrap(err, "remove sandbox %s", rec.Name)
 	}

@@ -1,0 +1,111 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// A disk that was full while a sandbox was removed, and the removal of its records later, leave a home that opens.
+func TestRecovery_OfARemovalWhoseLedgerIsRemoved(t *testing.T) {
+	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
+	h := newHome(t)
+	h.close()
+	h.book = disk
+	h.open()
+	h.onDir("a")
+	gone := h.id("a")
+	disk.FailAt(1, syscall.ENOSPC, true)
+	if err := h.RemoveWithLedger(ctx, "a", true); !fault.Is(err, fault.NoSpace) {
+		t.Fatal(err)
+	}
+	disk.FailAt(0, 0, false)
+	if err := h.RemoveWithLedger(ctx, string(gone), true); err != nil { // as coppice rm --ledger ID
+		t.Fatal(err)
+	}
+	h.close()
+	h.open()
+}
+
+// What a sandbox did beyond its budget is counted in the ledger also if it is removed within a minute.
+func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
+	now := time.Now()
+	h := newHomeAt(t, &now)
+	h.onDir("a")
+	id := h.id("a")
+	flood := func(n int) {
+		h.unread(id, func() {
+			h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
+			for i := range n {
+				h.gateTells(id, allowed(i))
+			}
+		})
+		h.journals.CatchUp(ctx, id)
+	}
+	flood(3) // said at once
+	flood(4) // owed
+	if _, err := h.Remove(ctx, []string{"a"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if count, _ := h.lost(id, format.KindNetwork); count != 7 {
+		t.Errorf("%d of 7 are recorded as lost: %s", count, h.kinds(id))
+	}
+}
+
+// A keeper that does not answer, or a sandbox that is busy, does not keep gc from freeing what others left.
+func TestGC_GoesOnBesideASandboxThatIsBusyOrHangs(t *testing.T) {
+	for name, hang := range map[string]func(h *home) (end func()){
+		"hung": func(h *home) func() {
+			h.close()
+			h.boxes.unheard = context.DeadlineExceeded
+			h.open()
+			return func() { h.boxes.unheard = nil }
+		},
+		"fork": func(h *home) func() {
+			err := h.DB.UpdateSandbox(ctx, h.id("a"), func(r *meta.Sandbox) error { r.Tournament = "x-t0000"; return nil })
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			h.close()
+			h.boxes.unheard = context.DeadlineExceeded
+			h.open()
+			return func() { h.boxes.unheard = nil }
+		},
+		"busy": func(h *home) func() {
+			h.Patience = 50 * time.Millisecond
+			s, err := h.lock(ctx, h.entry(h.id("a")), "capturing for very long")
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			return func() { s.unlock(h.Engine) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t)
+			h.onDir("a")
+			h.onDir("b")
+			h.run("a", "write", "f", "1")
+			if _, err := h.Remove(ctx, []string{"b"}, true); err != nil {
+				t.Fatal(err)
+			}
+			end := hang(h)
+			defer end()
+			h.mounts.set(h.id("a"), []timeline.LayerID{"0123456789abcdef"}) // as present does for a root of layers
+			if _, err := h.Upkeep.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
+				t.Errorf("gc: %v", err)
+			}
+		})
+	}
+}
