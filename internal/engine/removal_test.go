@@ -103,7 +103,7 @@ func TestGC_GoesOnBesideASandboxThatIsBusyOrHangs(t *testing.T) {
 			end := hang(h)
 			defer end()
 			h.mounts.set(h.id("a"), []timeline.LayerID{"0123456789abcdef"}) // as present does for a root of layers
-			if _, err := h.Upkeep.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
+			if _, err := h.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
 				t.Errorf("gc: %v", err)
 			}
 		})
