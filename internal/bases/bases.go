@@ -111,7 +111,7 @@ func (b *Bases) For(
 			return b.config.Layers.ImportTar(ctx, id, req.Tar, layer.TarOptions{Progress: relay(progress)})
 		})
 	}
-	return Base{}, fault.New(fault.Invalid, "there is no source %q", req.From.Kind).
+	return Base{}, fault.New(fault.Invalid, "unknown source %q", req.From.Kind).
 		WithHint("use host, host-copy, a directory, an archive, or SANDBOX[@REF]")
 }
 

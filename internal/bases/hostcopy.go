@@ -60,7 +60,7 @@ func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Bas
 }
 
 // refreshable gives the index of a copy of the host; nil when a whole import is
-// due: there is no index, or the refreshes hold so much that what they replaced
+// due: the index is missing, or the refreshes hold so much that what they replaced
 // is worth being collected, which is when nothing stands on the old copy.
 func (b *Bases) refreshable(ctx context.Context, have meta.Base) (*layer.Index, error) {
 	whole, since, err := b.config.Records.Grown(ctx, have.Top)
@@ -69,7 +69,7 @@ func (b *Bases) refreshable(ctx context.Context, have meta.Base) (*layer.Index, 
 	}
 	ix, err := b.readIndex(have.Top)
 	if err != nil {
-		b.config.Log.Warn("the host is imported as a whole: there is no index of its copy", "base", have.ID, "err", err)
+		b.config.Log.Warn("importing the whole host again: the index of its copy is missing", "base", have.ID, "err", err)
 		return nil, nil
 	}
 	return ix, nil
@@ -95,7 +95,7 @@ func (b *Bases) refresh(
 	}
 	now := Base{Base: have, Warnings: warnings(got.Report)}
 	if got.Empty {
-		// Either index goes with the base: what they differ in is no difference.
+		// Either index goes with the base: a difference between them does not matter.
 		if err := b.writeIndex(have.Top, got.Index); err != nil {
 			return Base{}, err
 		}

@@ -87,7 +87,7 @@ func (b *Box) ports(ctx context.Context, port int) (s initlink.Seen, err error) 
 // that none does. With the host's network nobody else is reached.
 func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
-		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
+		return nil, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	}
 	limit, cancel := context.WithTimeoutCause(ctx, connectTime+protocol.LookPatience,
 		fault.New(fault.Timeout, "the sandbox does not answer"))

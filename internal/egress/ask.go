@@ -94,7 +94,7 @@ func Asks(phases []policies.Phase) bool {
 }
 
 // ResumeQuestions is WatchQuestions for a box that survived an earlier daemon: it begins with the
-// oldest question that still waits. It does nothing if the policies of the sandbox ask nobody.
+// oldest question that still waits. It does nothing if no policy of the sandbox asks.
 func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
 	if !policies.Gated(rec.Tier) {
 		return

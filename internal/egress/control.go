@@ -54,7 +54,7 @@ type Held interface {
 	// Box gives the box of the sandbox while its keeper runs; nil otherwise.
 	Box() Box
 	// StartAgain starts the supervised command of a sandbox that has no box, and gives the box.
-	// why says that the command cannot be run any more; then there is no error and no box.
+	// If the command can no longer be run, why says so, and b and err are nil.
 	StartAgain(ctx context.Context, rec *meta.Sandbox) (b Box, why *fault.Error, err error)
 	// Unlock releases the lock.
 	Unlock()

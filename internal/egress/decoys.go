@@ -111,7 +111,7 @@ func (c *Control) ownerOf(p string) string {
 	return ""
 }
 
-// readDecoys reads the decoys that are kept for a sandbox; that there are none is no error.
+// readDecoys reads the stored decoys of a sandbox. It returns no error if there are none.
 func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 	all = decoyFile{Version: decoysVersion, Files: map[string]decoy.File{}}
 	text, err := os.ReadFile(c.DecoysPath(rec.ID))
@@ -141,7 +141,7 @@ func (c *Control) DecoyTokens(rec *meta.Sandbox) (tokens []string, err error) {
 	return tokens, err
 }
 
-// writeDecoys keeps decoys, durably: what was shown once is recognised for ever.
+// writeDecoys stores decoys durably: a token that a sandbox may have read is recognised from then on.
 func (c *Control) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 	defer func() { err = fault.Wrap(err, "keep the decoys of sandbox %s", rec.Name) }()
 	text, err := json.Marshal(all)
@@ -225,7 +225,7 @@ func (c *Control) Halted(rec *meta.Sandbox, since time.Time) bool {
 }
 
 // NoteHalt records why the box of a sandbox was stopped, if it was because a decoy was touched. The
-// caller holds the sandbox's lock, or is the recovery of a home that nobody uses yet.
+// caller holds the sandbox's lock, or is recovery, before any operation starts.
 func (c *Control) NoteHalt(ctx context.Context, rec *meta.Sandbox) {
 	var since time.Time
 	if rec.Halted != nil {

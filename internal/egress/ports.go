@@ -53,7 +53,7 @@ func (c *Control) Ports(ctx context.Context, name string) (wire.PortsResult, err
 // time to listen. NotFound says that nothing listens there, and how to have something listen.
 func (c *Control) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
-		return nil, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
+		return nil, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	}
 	conn, err := c.dialPort(ctx, name, port)
 	if fault.Is(err, fault.Unavailable) && ctx.Err() == nil {

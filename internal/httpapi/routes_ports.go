@@ -37,7 +37,7 @@ type AtPort struct {
 
 func (in *AtPort) check() error {
 	if in.Port < 1 || in.Port > 0xffff {
-		return fault.New(fault.Invalid, "%d is no port", in.Port).WithHint("ports are 1 to 65535")
+		return fault.New(fault.Invalid, "invalid port %d", in.Port).WithHint("ports are 1 to 65535")
 	}
 	return nil
 }

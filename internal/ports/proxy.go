@@ -143,7 +143,7 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	}
 	switch {
 	case port < 1 || port > 0xffff:
-		return none, fault.New(fault.Invalid, "%d is no port", port).WithHint("ports are 1 to 65535")
+		return none, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	case ttl < time.Second || ttl > maxTTL:
 		return none, fault.New(fault.Invalid, "a link for %s", ttl).
 			WithHint("a link is good for a second to %d hours, as in: coppice port NAME %d --expires 1h",
