@@ -123,11 +123,11 @@ func (c commandHeld) Capture(ctx context.Context, rec *meta.Sandbox, n command.N
 	if n.With != nil {
 		why.with = func(t taken) []audit.Statement { return n.With(commandTaken(t)) }
 	}
-	capture := c.e.capture
 	if n.Memory {
-		capture = c.e.captureMemory
+		t, err := c.e.captureMemory(ctx, c.h, rec, why)
+		return commandTaken(t), err
 	}
-	t, err := capture(ctx, c.h, rec, why)
+	t, err := c.e.capture(ctx, c.h, rec, why)
 	return commandTaken(t), err
 }
 
