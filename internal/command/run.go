@@ -11,7 +11,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
-	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -89,7 +88,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 			return
 		}
 		rec.Run, rec.Starting = before, false
-		if uerr := r.noteRun(ctx, rec, before); uerr != nil {
+		if uerr := r.noteRun(ctx, rec.ID, before, false); uerr != nil {
 			r.c.Log.Error("a command that did not start stays recorded", "sandbox", rec.Name, "err", uerr)
 		}
 	}()
@@ -101,8 +100,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	}
 	run.Started, run.Ended, run.Exit = r.c.Now().UTC().Truncate(time.Microsecond), nil, nil
 	rec.Run = &run // its box is started with it in mind
-	err = r.c.Records.UpdateSandbox(ctx, rec.ID, func(m *meta.Sandbox) error { m.Run, m.Starting = &run, true; return nil })
-	if err != nil {
+	if err = r.noteRun(ctx, rec.ID, &run, true); err != nil {
 		return nil, err
 	}
 	o, err = r.openFollowed(ctx, s, rec, wire.ExecRequest{
@@ -135,9 +133,12 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	return o, nil
 }
 
-// noteRun records what the supervised command of a sandbox is, none of which is being started.
-func (r *Runner) noteRun(ctx context.Context, rec *meta.Sandbox, run *wire.Run) error {
-	return r.c.Records.UpdateSandbox(ctx, rec.ID, func(m *meta.Sandbox) error { m.Run, m.Starting = run, false; return nil })
+// noteRun records what the supervised command of a sandbox is, and whether it is being started.
+func (r *Runner) noteRun(ctx context.Context, id timeline.SandboxID, run *wire.Run, starting bool) error {
+	return r.c.Records.UpdateSandbox(ctx, id, func(m *meta.Sandbox) error {
+		m.Run, m.Starting = run, starting
+		return nil
+	})
 }
 
 // neverRan records the end of a supervised command that cannot be run.
@@ -334,68 +335,4 @@ func endRun(s *held, c *command, x wire.Exit) {
 		s.run = nil
 	}
 	close(c.done)
-}
-
-// Supervised returns the supervised command of a sandbox, while it has one; nil if it has none. halted
-// reports whether it is not to be started again.
-func (r *Runner) Supervised(h *sandbox.Held) (run *wire.Run, halted bool) {
-	if o := r.of(h); o != nil && o.run != nil {
-		return &o.run.run, o.run.halted
-	}
-	return nil, false
-}
-
-// Halt notes that the supervised command of a sandbox, if it has one, is not to be started again.
-func (r *Runner) Halt(h *sandbox.Held) {
-	if o := r.of(h); o != nil && o.run != nil {
-		o.run.halted = true
-	}
-}
-
-// WillRestart notes that the supervised command is to be started again, where its policy
-// wants that, before it is stopped for a rewind: also another daemon does so if this one is
-// killed in between. What runs has begun, though no daemon had time left to note that.
-func (r *Runner) WillRestart(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) error {
-	if run, halted := r.Supervised(h); run == nil || halted || run.Restart == wire.RestartNo {
-		return nil
-	}
-	rec.Starting = false
-	return r.c.Records.UpdateSandbox(ctx, rec.ID, func(m *meta.Sandbox) error { m.Again, m.Starting = true, false; return nil })
-}
-
-// Restart starts the supervised command again after a rewind, where its policy wants that. It reports
-// whether the command runs.
-func (r *Runner) Restart(ctx context.Context, h Held, rec *meta.Sandbox) (bool, error) {
-	s := r.with(h)
-	c := s.run
-	if c == nil || c.halted || c.run.Restart == wire.RestartNo {
-		return false, nil
-	}
-	exit, err := r.restart(ctx, &s, rec, c.run)
-	if err != nil {
-		return false,
-			fault.Wrap(err, "sandbox %s is at snapshot %s, but its command is not started again", rec.Name, rec.Head)
-	}
-	if exit != nil { // it cannot be run there
-		endRun(&s, c, *exit)
-	}
-	return exit == nil, nil
-}
-
-// StartAgain starts the supervised command of a sandbox, which runs nowhere; it gives an
-// exit when it cannot be run any more.
-func (r *Runner) StartAgain(ctx context.Context, h Held, rec *meta.Sandbox) (*wire.Exit, error) {
-	s := r.with(h)
-	exit, err := r.restart(ctx, &s, rec, *rec.Run)
-	return exit, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)
-}
-
-// restart starts a supervised command that ran before; it gives an exit when it cannot be run any more.
-func (r *Runner) restart(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (*wire.Exit, error) {
-	o, err := r.startRun(ctx, s, rec, run)
-	if err != nil {
-		return nil, err
-	}
-	o.session.Close()
-	return o.run.Exit, nil
 }

@@ -71,7 +71,7 @@ func (s egressHeld) Box() egress.Box { return s.e.liveBox(s.h) }
 
 // StartAgain implements egress.Held.
 func (s egressHeld) StartAgain(ctx context.Context, rec *meta.Sandbox) (egress.Box, *fault.Error, error) {
-	exit, err := s.e.Commands.StartAgain(ctx, commandHeld{s.e, s.h}, rec)
+	exit, err := s.e.Commands.StartAgain(ctx, commandHeld(s), rec)
 	if err != nil {
 		return nil, nil, err
 	}
