@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// attachment is a client's connection to a supervised command. What the client
+// attachment is a client's connection to a command that the Runner follows. What the client
 // sends goes to the start of the command that runs at the moment. Between two of
 // them input waits for the next, and the client with it; signals are lost.
 type attachment struct {
@@ -156,15 +156,16 @@ func (r *Runner) attach(
 	if err != nil {
 		return wire.Exit{}, err
 	}
+	p := s.at
 	if c := s.kept[req.Attach]; c != nil {
 		s.unlock()
-		return r.stay(ctx, s.at, c, nil, req, stream)
+		return r.stay(ctx, p, c, nil, req, stream)
 	}
 	defer r.c.Sandboxes.Use(rec.ID)()
 	if req.Attach == wire.AttachRun || req.Keep {
 		c := s.run
 		s.unlock()
-		return r.attachRun(ctx, s.at, &rec, c, req, stream)
+		return r.attachRun(ctx, p, &rec, c, req, stream)
 	}
 	o, err := r.reachLost(ctx, s, &rec, req)
 	s.unlock()
@@ -189,17 +190,17 @@ func (r *Runner) reachLost(
 		return nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
 			WithHint("what it changed is in the history: coppice log %s", rec.Name)
 	}
+	c := r.c.Register.foundAgain(rec.ID, req.Attach, time.Time{})
 	req.ID = ""
 	session, err := b.Exec(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	c := r.c.Register.foundAgain(rec.ID, req.Attach, time.Time{})
 	return &opened{command: c, place: s.at, box: b, session: session}, nil
 }
 
-// attachRun connects a client to the supervised command, over all its starts,
-// until it has ended for good or the client has gone: then it runs on. c is that which runs; nil: none does.
+// attachRun connects a client to the supervised command, over all its starts, until the command has ended
+// for good or the client has gone: then the command runs on. c is the start that runs; nil: none does.
 func (r *Runner) attachRun(
 	ctx context.Context, p *place, rec *meta.Sandbox, c *command, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -221,7 +222,7 @@ func (r *Runner) attachRun(
 	return r.stay(ctx, p, c, nil, req, stream)
 }
 
-// stay carries frames between a client and a command that the daemon follows, until that has
+// stay carries frames between a client and a command that the Runner follows, until the command has
 // ended and is captured, or the client has gone: over all starts of a supervised one from c on.
 // session is connected to c; nil: not yet.
 func (r *Runner) stay(
@@ -280,7 +281,7 @@ func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecR
 	b := s.Box()
 	s.unlock()
 	if b == nil {
-		return nil, nil // what becomes of it is told by command.done
+		return nil, nil // command.done tells what becomes of it
 	}
 	session, err := b.Exec(ctx, wire.ExecRequest{
 		Attach: c.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size,

@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// command is one start of a command in a sandbox, whoever follows it: a client that is attached
-// (Exec), the Runner because the client asked for that (kept), or the Runner because it is the
-// sandbox's supervised command. Its state goes one way:
+// command is one start of a command in a sandbox. It is followed by the client that is attached to it
+// (Exec), or by the Runner, because the client asked for that (kept) or because it is the sandbox's
+// supervised command. Its state goes one way:
 //
 //	opening ──► running ──► ending ──► settled
 //	   └──────────────────────────────────▲ it did not begin
@@ -75,7 +75,7 @@ type Ended struct {
 }
 
 const (
-	// exitUnknown is the exit code of a command whose end nobody saw.
+	// exitUnknown is the exit code of a command whose end no daemon saw.
 	exitUnknown = 255
 	// stoppedMeanwhile is what is said of a command that was killed with its box.
 	stoppedMeanwhile = "the sandbox was stopped while the command ran"

@@ -43,8 +43,8 @@ func (r *Runner) leave(o *opened) {
 	}
 }
 
-// seeThrough waits for the end of a command that nobody is attached to any more, or that an
-// earlier daemon began, and records it, unless somebody else does.
+// seeThrough waits for the end of a command that no client is attached to any more, or that an
+// earlier daemon began, and records it, unless a client that has attached meanwhile has its end recorded.
 func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 	end, err := b.Wait(ctx, c.id)
 	if ctx.Err() != nil {
@@ -56,7 +56,7 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 		return
 	case fault.Is(err, fault.NotFound):
 		if known || r.c.Register.isRelayed(c) {
-			return // somebody was told its end
+			return // a client was told its end
 		}
 		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "how it ended is not known: a daemon was killed as it did"}}
 	case err != nil:

@@ -77,8 +77,7 @@ type opened struct {
 }
 
 // open starts the box if need be and the command in it, whose beginning is recorded meanwhile: the caller
-// waits for that (begins) before anybody is told that the command runs. What is to be recorded besides comes
-// with it.
+// waits for that (begins) before a client is told that the command runs. besides is recorded with it.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
 ) (*opened, error) {
@@ -184,7 +183,7 @@ func (r *Runner) settleUnbegun(o *opened) {
 
 func isExec(b format.Body) bool { return b.Kind() == format.KindExec }
 
-// serve carries frames between the client at the other end of stream and a command, to the end of that,
+// serve carries frames between the client at the other end of stream and a command until the command ends,
 // and settles it. sits is the client's presence.
 func (r *Runner) serve(
 	ctx context.Context, o *opened, rec *meta.Sandbox, sits *presence, stream io.ReadWriter,

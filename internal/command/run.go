@@ -177,7 +177,7 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 
 // runEnded does what follows from the end of a supervised command: a snapshot,
 // another start, the removal of the sandbox. It reports whether that is recorded,
-// or nobody's concern any more.
+// or does not matter any more.
 func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, err error) bool {
 	told := false
 	for delay := restartDelay(c.run, r.c.Now()); ; {
@@ -209,7 +209,7 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 		due := err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
 		// A command that was stopped for what it did does not begin again by itself.
 		if !c.halted && !r.c.Sandboxes.Halted(&rec, c.run.Started) && (due || c.run.Restart == wire.RestartAlways) {
-			if delay > 0 && !due { // let others at it meanwhile
+			if delay > 0 && !due { // without the lock, which others may want
 				s.unlock()
 				select {
 				case <-ctx.Done():
