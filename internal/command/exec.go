@@ -244,40 +244,53 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 			"coppice attach " + rec.Name + " " + c.id
 	}
 	r.c.Journals.Finish(ctx, p.id)
-	programs := s.EndPrograms(ctx, &rec)
-	ends := func(x wire.Exit, t Taken) []audit.Statement {
-		return slices.Concat(programs.Records(), r.exitRecords(ctx, &rec, c, end, x, t))
-	}
-	t, err := s.Capture(ctx, &rec, r.afterwards(ctx, s, &rec, c, end, func(t Taken) []audit.Statement {
-		return ends(withHead(exit, t.ID, t), t)
-	}))
-	if err != nil {
-		programs.Written(err)
-		r.c.Book.Note(ctx, &rec, r.exitRecords(ctx, &rec, c, end, exit, t)...)
-		r.c.Register.settle(c)
+	o := &outcome{command: c, end: end, exit: exit, programs: s.EndPrograms(ctx, &rec)}
+	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
+	o.programs.Written(err)
+	if err != nil && !captured {
+		r.tellEnd(ctx, &rec, c, end, exit)
 		return exit, fault.Wrap(err,
 			"the command ended with exit code %d, but what it changed is not in the history yet", exit.Code)
 	}
-	exit = withHead(exit, rec.Head, t)
-	if !t.Told {
-		err = r.c.Book.Record(ctx, &rec, ends(exit, t)...)
-	}
-	if err == nil {
-		r.c.Register.settle(c)
-	}
-	programs.Written(err)
-	return exit, err
+	return o.exit, err
 }
 
-// afterwards says what is captured after the end of a command, and what is recorded with it.
-func (r *Runner) afterwards(
-	ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, with func(Taken) []audit.Statement,
-) Note {
-	code := end.Code
-	return Note{
-		Cause: timeline.CauseExec, Message: Label(ctx, r.c.Cleaners, rec, c.req), Exit: &code,
-		Alone: end.Alone && s.begun == c.begun, With: with,
+// outcome is what a command came to, whose end is about to be recorded.
+type outcome struct {
+	*command
+	end      Ended
+	exit     wire.Exit             // what its clients get
+	programs *audit.EndingPrograms // which are recorded with the end; nil: none are
+}
+
+// conclude captures what a command has changed, records its end, with the snapshot if there is one, and
+// settles it. It completes the exit of o. If only the record failed, captured is true.
+func (r *Runner) conclude(
+	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
+) (captured bool, err error) {
+	tell := func(x wire.Exit, t Taken) []audit.Statement {
+		return slices.Concat(o.programs.Records(), r.exitRecords(ctx, rec, o.command, o.end, x, t))
 	}
+	n := Note{
+		Cause: cause, Message: Label(ctx, r.c.Cleaners, rec, o.req),
+		With: func(t Taken) []audit.Statement { return tell(withHead(o.exit, t.ID, t), t) },
+	}
+	if cause == timeline.CauseExec {
+		code := o.exit.Code
+		n.Exit, n.Alone = &code, o.end.Alone && s.begun == o.begun
+	}
+	t, err := s.Capture(ctx, rec, n)
+	if err != nil {
+		return false, err
+	}
+	o.exit = withHead(o.exit, rec.Head, t)
+	if !t.Told {
+		err = r.c.Book.Record(ctx, rec, tell(o.exit, t)...)
+	}
+	if err == nil {
+		r.c.Register.settle(o.command)
+	}
+	return true, err
 }
 
 // withHead completes the end of a command by what was captured after it.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -263,20 +262,13 @@ func exitOf(c *command, end Ended, err error) wire.Exit {
 func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
 	c := s.run
 	r.c.Journals.Finish(ctx, rec.ID)
-	tell := func(t Taken) []audit.Statement {
-		return r.exitRecords(ctx, rec, c, end, withHead(exitOf(c, end, ended), t.ID, t), t)
-	}
-	n := Note{Cause: timeline.CauseAuto, Message: Label(ctx, r.c.Cleaners, rec, c.req)}
-	if !rec.Starting { // else it begins now, under this id
-		n.With = tell
-	}
-	t, err := s.Capture(ctx, rec, n)
-	if err == nil && !t.Told && !rec.Starting {
-		err = r.c.Book.Record(ctx, rec, tell(t)...)
-		t.Told = err == nil
-	}
-	if t.Told && !rec.Starting {
-		r.c.Register.settle(c)
+	var err error
+	if rec.Starting { // it begins now, under this id
+		n := Note{Cause: timeline.CauseAuto, Message: Label(ctx, r.c.Cleaners, rec, c.req)}
+		_, err = s.Capture(ctx, rec, n)
+	} else {
+		o := &outcome{command: c, end: end, exit: exitOf(c, end, ended)}
+		_, err = r.conclude(ctx, s, rec, o, timeline.CauseAuto)
 	}
 	var o *opened
 	if err == nil {
@@ -293,21 +285,17 @@ func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 // concludeRun captures what a supervised command left, and records its end; false,
 // with a line in the log, when that is impossible.
 func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
-	x := exitOf(c, end, err)
 	r.c.Journals.Finish(ctx, rec.ID)
-	n := r.afterwards(ctx, s, rec, c, end, func(t Taken) []audit.Statement {
-		return r.exitRecords(ctx, rec, c, end, withHead(x, t.ID, t), t)
-	})
-	code := x.Code
-	n.Exit = &code
-	t, cerr := s.Capture(ctx, rec, n)
-	if cerr != nil {
-		x.Message = "what the command changed is not in the history yet: " + cerr.Error()
+	o := &outcome{command: c, end: end, exit: exitOf(c, end, err)}
+	captured, cerr := r.conclude(ctx, s, rec, o, timeline.CauseExec)
+	if cerr != nil && !captured {
+		o.exit.Message = "what the command changed is not in the history yet: " + cerr.Error()
+		o.exit = withHead(o.exit, rec.Head, Taken{ID: rec.Head})
 		r.c.Log.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
 	}
-	x = withHead(x, rec.Head, t)
-	if !t.Told {
-		r.c.Book.Note(ctx, rec, r.exitRecords(ctx, rec, c, end, x, t)...)
+	x := o.exit
+	if cerr != nil {
+		r.tellEnd(ctx, rec, c, end, x)
 	}
 	r.c.Register.settle(c)
 	now := r.c.Now().UTC().Truncate(time.Microsecond)
