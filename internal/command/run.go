@@ -204,24 +204,20 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 		if err == nil {
 			rec.Starting = false // it did begin, though no daemon had time left to note that
 		}
-		// What ended by itself was not stopped for a rewind, though one was about to be.
-		due := err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
-		// A command that was stopped for what it did does not begin again by itself.
-		if !c.halted && !r.c.Sandboxes.Halted(&rec, c.run.Started) && (due || c.run.Restart == wire.RestartAlways) {
-			if delay > 0 && !due { // without the lock, which others may want
-				s.unlock()
-				select {
-				case <-ctx.Done():
-					return false
-				case <-time.After(delay):
-				}
-				delay = 0
-				continue
+		again, atOnce := r.startsAgain(&rec, c, end, err)
+		if again && !atOnce && delay > 0 { // without the lock, which others may want
+			s.unlock()
+			select {
+			case <-ctx.Done():
+				return false
+			case <-time.After(delay):
 			}
-			if r.again(ctx, s, &rec, end, err) {
-				s.unlock()
-				return true
-			}
+			delay = 0
+			continue
+		}
+		if again && r.again(ctx, s, &rec, end, err) {
+			s.unlock()
+			return true
 		}
 		recorded := r.concludeRun(ctx, s, &rec, c, end, err)
 		s.unlock()
@@ -236,6 +232,18 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 		}
 	}
 	return true
+}
+
+// startsAgain reports whether a supervised command that has ended is to be started again; atOnce says that
+// this was decided before it ended.
+func (r *Runner) startsAgain(rec *meta.Sandbox, c *command, end Ended, err error) (again, atOnce bool) {
+	// What ended by itself was not stopped for a rewind, though one was about to be.
+	atOnce = err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
+	// A command that was stopped for what it did does not begin again by itself.
+	if c.halted || r.c.Sandboxes.Halted(rec, c.run.Started) {
+		return false, false
+	}
+	return atOnce || c.run.Restart == wire.RestartAlways, atOnce
 }
 
 // restartDelay is how long to wait before a command is started again.
