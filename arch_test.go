@@ -37,7 +37,7 @@ var packages = map[string][]string{
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
-		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs",
+		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs", "internal/command",
 		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
 		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
@@ -62,7 +62,7 @@ var packages = map[string][]string{
 	"internal/decoy":   {"internal/fault"},
 	"internal/boxfs":   {"client/wire", "internal/archive", "internal/dirfd", "internal/fault"},
 	"internal/engine": {
-		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs",
+		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/command",
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
 		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime",
@@ -168,6 +168,11 @@ var packages = map[string][]string{
 	},
 	"internal/images": {
 		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
+		"internal/timeline",
+	},
+	"internal/command": {
+		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/label", "internal/layer",
+		"internal/ledger", "internal/ledger/format", "internal/meta", "internal/policies", "internal/sandbox",
 		"internal/timeline",
 	},
 	"internal/egress": {

@@ -39,15 +39,15 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
-	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
+	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Register.mu", "Runner.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu",
+	"attachment.mu", "claims.mu", "listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
-	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
-	"internal/gitwork",
+	"internal/audit", "internal/bases", "internal/command", "internal/egress", "internal/engine", "internal/events",
+	"internal/gitrefs", "internal/gitwork",
 	"internal/images", "internal/lifetime",
 	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
@@ -56,17 +56,20 @@ var lockPackages = []string{
 // gives them as functions.
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
-	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "commandCore"},
+	"Held":    {"egressHeld", "commandHeld"},
+	"Sandbox": {"commandSandbox"},
+	"Stacks":  {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"},
-	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
-	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
+	"JournalsConfig.Recorded": {"Register.Denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
+	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"Register"},
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of
 // their interfaces, all.
 var returnHolding = map[string]string{
 	"taking.takes": "taking.turn", "BoxPrograms.End": "BoxPrograms.mu",
+	"Held.EndPrograms": "BoxPrograms.mu", "Sandbox.Acquire": "sandbox",
 	"Finder.Acquire": "sandbox", "Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox",
 	"Bases.Importing": "Bases.importing",
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/events"
@@ -56,6 +57,7 @@ type whole struct {
 	*lifetime.Lifetimes     // the engine's
 	*tournament.Tournaments // the engine's
 	*gitwork.Git            // the engine's
+	*command.Runner         // the engine's
 	db                      *meta.DB
 	layers                  *layer.Store
 	images                  *memory.Store
@@ -147,7 +149,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	undone.Release()
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
-		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git,
+		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

@@ -439,7 +439,7 @@ func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.unlock(h.Engine)
-		wait, err := h.captureByItself(ctx, s, &rec)
+		wait, err := h.CaptureByItself(ctx, commandHeld{h.Engine, s}, &rec)
 		if err != nil {
 			t.Fatal(err)
 		}

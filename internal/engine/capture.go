@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -165,7 +166,7 @@ func (c *capturing) freeze(ctx, hold context.Context) error {
 		}
 	}
 	if c.n.memory && c.frozen == nil {
-		return notLive(c.rec, "there is no process whose memory could be kept")
+		return sandbox.NotLive(c.rec.Name, "there is no process whose memory could be kept")
 	}
 	c.since = time.Now()
 	if c.liveBox(c.s) == nil && !c.drv.Plain() && unfinished(c.parts) {

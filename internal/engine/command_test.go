@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,7 +179,7 @@ func TestDenialsOfACommandAreCounted(t *testing.T) {
 	if _, err := h.Book.Append(ctx, drafts...); err != nil {
 		t.Fatal(err)
 	}
-	h.commands.denied(rec.ID, drafts)
+	h.register.Denied(rec.ID, drafts)
 	if _, err := h.Stop(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -195,8 +196,9 @@ func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := h.commands.find(rec.ID, exec) != nil
-	return open
+	return slices.ContainsFunc(h.register.Open(), func(c audit.OpenCommand) bool {
+		return c.Sandbox == rec.ID && c.ID == exec
+	})
 }
 
 // What was denied while no daemon ran counts to a command that ended meanwhile.

@@ -30,7 +30,7 @@ type egressCore struct{ *Engine }
 
 // Live implements egress.Sandboxes.
 func (c egressCore) Live(ctx context.Context, name, what string) (egress.Box, meta.Sandbox, error) {
-	b, rec, err := c.liveNow(ctx, name, what)
+	b, rec, err := liveNow(ctx, c.Engine, name, what)
 	return b, rec, err
 }
 
@@ -71,7 +71,7 @@ func (s egressHeld) Box() egress.Box { return s.e.liveBox(s.h) }
 
 // StartAgain implements egress.Held.
 func (s egressHeld) StartAgain(ctx context.Context, rec *meta.Sandbox) (egress.Box, *fault.Error, error) {
-	exit, err := s.e.startAgain(ctx, s.h, rec)
+	exit, err := s.e.Commands.StartAgain(ctx, commandHeld(s), rec)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -38,7 +39,7 @@ type gitAPI struct{ *Engine }
 
 // Exec implements gitwork.API. An error of a stream ends the relay of the command's output.
 func (a gitAPI) Exec(ctx context.Context, name string, req wire.ExecRequest, st client.Streams) (wire.Exit, error) {
-	return a.Engine.Exec(ctx, name, req, streamed{st})
+	return a.Commands.Exec(ctx, name, req, streamed{st})
 }
 
 // Policy implements gitwork.API.
@@ -79,8 +80,8 @@ func (s streamed) Write(p []byte) (int, error) {
 			break
 		}
 		var x wire.Started
-		if err := decode(payload, &x); err != nil {
-			return 0, err
+		if err := json.Unmarshal(payload, &x); err != nil {
+			return 0, fault.New(fault.Internal, "a frame of the keeper").Because(err)
 		}
 		s.Started(x)
 	case wire.FrameStdout:
@@ -121,11 +122,11 @@ func (g gitRecords) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Re
 
 // Running implements gitwork.Work.
 func (g gitRecords) Running(ctx context.Context, id timeline.SandboxID) (int, error) {
-	box, _, err := g.liveNow(ctx, string(id), "rebasing")
+	box, _, err := liveNow(ctx, g.Engine, string(id), "rebasing")
 	if err != nil {
 		return 0, err
 	}
-	procs := len(g.commands.in(id))
+	procs := g.register.In(id)
 	if box != nil {
 		n, err := box.Procs(ctx)
 		if err != nil && !fault.Is(err, fault.Unavailable) {
@@ -134,6 +135,11 @@ func (g gitRecords) Running(ctx context.Context, id timeline.SandboxID) (int, er
 		procs = max(procs, n)
 	}
 	return procs, nil
+}
+
+// CancelExec implements gitwork.Work.
+func (g gitRecords) CancelExec(ctx context.Context, name, exec string) error {
+	return g.Commands.CancelExec(ctx, name, exec)
 }
 
 // HoldBase implements gitwork.Work.

@@ -102,9 +102,7 @@ func (c lifetimeCore) StopIdle(
 	if _, err := c.e.capture(ctx, s, &rec, why); err != nil {
 		return false, err
 	}
-	if s.run != nil {
-		s.run.stopped = true
-	}
+	c.e.Commands.Halt(s.Held)
 	if err := c.e.stopBox(ctx, s, stopGrace); err != nil {
 		return false, err
 	}

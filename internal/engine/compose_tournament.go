@@ -37,7 +37,7 @@ func (c tournamentCore) Fork(
 func (c tournamentCore) Exec(
 	ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
-	return c.e.Exec(ctx, id, req, stream)
+	return c.e.Commands.Exec(ctx, id, req, stream)
 }
 
 // Halt ends all processes of a sandbox.

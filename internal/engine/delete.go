@@ -68,9 +68,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 			return nil
 		}
 	}
-	if s.run != nil {
-		s.run.stopped = true
-	}
+	e.Commands.Halt(s.Held)
 	box := e.liveBox(s)
 	if box != nil {
 		n, err := 0, error(nil)
@@ -92,7 +90,7 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 	if err := s.awaitPrograms(ctx); err != nil {
 		return err
 	}
-	e.endAll(ctx, s, &rec)
+	e.Commands.EndAll(ctx, s.Held, &rec)
 	gone := e.Book.RemovalOf(ctx, &rec)
 	gone.Removed = true
 	return e.Book.Free(ctx, gone, func(ctx context.Context) error { return e.takeAway(ctx, &rec, box) })
@@ -121,6 +119,7 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	e.mounts.removed(rec.ID)
 	e.Lifetimes.Forget(rec.ID)
 	e.Git.Forget(rec.ID)
+	e.Commands.Forget(rec.ID)
 	e.budgets.Forget(rec.ID)
 	e.journals.Forget(rec.ID)
 	e.Upkeep.Forget(rec.ID)

@@ -28,6 +28,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/bases"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -339,6 +340,8 @@ type Engine struct {
 	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
 	// after Open.
 	Git *gitwork.Git
+	// Commands runs commands in sandboxes. It is not changed after Open.
+	Commands *command.Runner
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
@@ -358,7 +361,7 @@ type Engine struct {
 	bgCtx context.Context
 	stop  context.CancelCauseFunc
 
-	commands commands
+	register *command.Register // of the commands that are open
 	mounts   *mounts
 	refs     *gitrefs.Refs
 	stacks   *stacks.Stacks
@@ -411,15 +414,15 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		}),
 
 		chooser:  chooser{probe: c.ProbeHost, drivers: c.Drivers},
-		commands: commands{open: map[commandKey]*command{}},
+		register: command.NewRegister(),
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	e.Book = audit.NewBook(audit.BookConfig{
-		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, Policies: e.policiesOf,
+		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: e.register, Policies: e.policiesOf,
 		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
-		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.commands.denied,
+		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.register.Denied,
 		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalTold) },
 	})
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
@@ -432,6 +435,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Tournaments = tournament.New(tournamentConfig(e))
 	e.Egress = newEgress(e)
+	e.Commands = command.New(commandConfig(e))
 	e.refs = gitrefs.New(gitrefs.Config{
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },

@@ -4,11 +4,9 @@ package engine
 
 import (
 	"context"
-	"slices"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
-	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -17,57 +15,6 @@ import (
 )
 
 // The records that the engine makes. See audit.Book for how they are written.
-
-// execRecord tells of a command that begins.
-func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
-	c := m.For(ctx, rec, req.Env...)
-	return audit.Statement{By: format.ByDaemon, Body: &format.Exec{
-		Exec: req.ID, Args: c.RecordArgs(req.Cmd), Dir: c.RecordText(req.Dir),
-		Env: c.RecordEnvNames(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User,
-	}}
-}
-
-// exitRecords tell of the end of a command, with its snapshot, and of the limits that it
-// came to; nothing where its end is recorded already. The caller, which records them, settles
-// the command.
-func (e *Engine) exitRecords(
-	ctx context.Context, rec *meta.Sandbox, of *command, end ending, x wire.Exit, t taken,
-) []audit.Statement {
-	if !e.commands.isOpen(of) {
-		return nil
-	}
-	c := e.cleaners.For(ctx, rec, end.Env...)
-	kept, err := e.Policies.Evidence(ctx, rec)
-	if err != nil {
-		c = audit.Cleaner{} // nor is any text let through
-	}
-	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head,
-		ChangesTotal: int64(x.Paths),
-		Output:       e.cleaners.KeepOutput(rec, c, end.Output, end.TTY, kept.Output.Value), Denials: e.denialsOf(ctx, of),
-		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros,
-			UserMicros: end.Resources.UserMicros}}
-	if t.changed {
-		exit.Changes = changesOf(c, t)
-	}
-	if !of.at.IsZero() {
-		exit.DurationNanos = max(0, e.Now().Sub(of.at).Nanoseconds())
-	}
-	switch {
-	case x.Limit != "":
-		exit.Reason = "limit: " + c.RecordText(x.Limit)
-	case x.TimedOut:
-		exit.Reason = "timeout"
-	case x.Message != "":
-		exit.Reason = c.RecordText(x.Message)
-	case end.Stopped:
-		exit.Reason = "the sandbox was stopped while the command ran"
-	}
-	out := []audit.Statement{audit.ByKeeper(exit)}
-	for _, hit := range events.LimitsOf(x) {
-		out = append(out, audit.ByKeeper(&format.Limit{Exec: of.id, Limit: c.RecordText(hit)}))
-	}
-	return out
-}
 
 // snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
 func snapshotRecord(

@@ -4,109 +4,13 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"io"
-	"net"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
-
-// watched counts the reads of a connection that are under way.
-type watched struct {
-	net.Conn
-	reading atomic.Int32
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	w.reading.Add(1)
-	defer w.reading.Add(-1)
-	return w.Conn.Read(p)
-}
-
-// relayed is a relay under way.
-type relayed struct {
-	keeper, client net.Conn // the far ends
-	stream         *watched
-	stop           context.CancelFunc
-	done           chan struct{}
-	exit           ending // when done
-	err            error
-}
-
-func startRelay(t *testing.T) *relayed {
-	ctx, stop := context.WithCancel(t.Context())
-	session, keeper := net.Pipe()
-	near, client := net.Pipe()
-	r := &relayed{keeper: keeper, client: client, stream: &watched{Conn: near}, stop: stop, done: make(chan struct{})}
-	go func() {
-		defer close(r.done)
-		r.exit, r.err = new(Engine).relay(ctx, "box", session, r.stream, func() {}, func(wire.Started) error { return nil })
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-r.done
-	})
-	return r
-}
-
-// ended waits for the end of the relay, after which nobody may read the stream.
-func (r *relayed) ended(t *testing.T) {
-	t.Helper()
-	<-r.done
-	if n := r.stream.reading.Load(); n != 0 {
-		t.Errorf("%d reads of the client's stream are under way", n)
-	}
-}
-
-func TestAClientThatIsGoneHangsUp(t *testing.T) {
-	t.Parallel()
-	r := startRelay(t)
-	r.client.Close()
-	if k, _, err := wire.ReadFrame(r.keeper, nil); k != wire.FrameHangup || err != nil {
-		t.Errorf("the keeper gets frame %d, %v", k, err)
-	}
-	if err := wire.WriteJSON(r.keeper, wire.FrameExit, wire.Exit{Code: 129}); err != nil {
-		t.Error(err)
-	}
-	if r.ended(t); r.err != nil || r.exit.Code != 129 {
-		t.Errorf("%+v, %v", r.exit, r.err)
-	}
-}
-
-func TestADaemonThatStopsHangsNothingUp(t *testing.T) {
-	t.Parallel()
-	r := startRelay(t)
-	if err := wire.WriteFrame(r.client, wire.FrameStdin, []byte("x")); err != nil {
-		t.Error(err)
-	}
-	if k, _, err := wire.ReadFrame(r.keeper, nil); k != wire.FrameStdin || err != nil {
-		t.Errorf("the keeper gets frame %d, %v", k, err)
-	}
-	r.stop()
-	if k, _, err := wire.ReadFrame(r.keeper, nil); !errors.Is(err, io.EOF) {
-		t.Errorf("the keeper gets frame %d, %v", k, err)
-	}
-	if r.ended(t); !fault.Is(r.err, fault.Unavailable) {
-		t.Error(r.err)
-	}
-}
-
-func TestTheStreamIsLeftAloneAfterTheExit(t *testing.T) {
-	t.Parallel()
-	r := startRelay(t)
-	if err := wire.WriteJSON(r.keeper, wire.FrameExit, wire.Exit{Code: 3}); err != nil {
-		t.Error(err)
-	}
-	if r.ended(t); r.err != nil || r.exit.Code != 3 {
-		t.Errorf("%+v, %v", r.exit, r.err)
-	}
-}
 
 // Processes are stopped for a capture unless it is known that there are none.
 func TestFreezesThatAreNotNeeded(t *testing.T) {
@@ -138,18 +42,14 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 	step(0, "it was not")
 
 	// Another command began before the capture of this one.
-	rec, err := h.DB.Sandbox(ctx, "a")
+	lost, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"write", "f", "last"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := h.entry(rec.ID)
-	lost := newCommand(rec.ID, "x1", time.Time{}, "")
-	lost.req = wire.ExecRequest{Cmd: []string{"write", "f", "last"}}
+	h.run("a", "true")
 	before := b.freezes
-	own := h.tryLock(s, "counting")
-	begun := own.begun
-	own.unlock(h.Engine)
-	if x, err := h.settle(ctx, s, lost, ending{Alone: true}, begun-1); err != nil || x.Changed {
+	b.end(lost.ID)
+	if x, err := h.attached(ctx, lost.ID); err != nil || x.Changed {
 		t.Errorf("%+v, %v", x, err)
 	}
 	if b.freezes != before+1 {

@@ -26,6 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -234,7 +235,7 @@ func (b *fakeBox) Wait(ctx context.Context, exec string) (Ended, error) {
 	}
 	select {
 	case <-end:
-		return Ended{Stopped: b.stopping.Load()}, nil
+		return Ended{Stopped: b.stopping.Load(), Alone: b.alone}, nil
 	case <-b.gone:
 		return Ended{}, fault.New(fault.Unavailable, "the keeper has ended")
 	case <-ctx.Done():
@@ -443,7 +444,7 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	default:
 		err = fmt.Errorf("no such command %q", req.Cmd[0])
 	}
-	x := ending{Alone: b.alone}
+	x := Ended{Alone: b.alone}
 	if err != nil {
 		x.Exit = wire.Exit{Code: 1, Message: err.Error()}
 	}
@@ -465,7 +466,7 @@ func (f *fakeBoxes) hook(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 		if goOn != nil {
 			<-goOn
 		}
-		_ = w.CloseWithError(errors.Join(err, wire.WriteJSON(w, wire.FrameExit, ending{Exit: end}))) // it gives none
+		_ = w.CloseWithError(errors.Join(err, wire.WriteJSON(w, wire.FrameExit, Ended{Exit: end}))) // it gives none
 	}(f.hookEnd, f.hookGo)
 	return stream{r, io.Discard}, nil
 }
@@ -481,7 +482,7 @@ func (b *fakeBox) print(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			err = errors.Join(err, wire.WriteFrame(&out, wire.FrameRecorded, p))
 		}
 	}
-	return stream{&out, io.Discard}, errors.Join(err, wire.WriteJSON(&out, wire.FrameExit, ending{Env: req.Env}))
+	return stream{&out, io.Discard}, errors.Join(err, wire.WriteJSON(&out, wire.FrameExit, Ended{Env: req.Env}))
 }
 
 type stream struct {
@@ -518,6 +519,7 @@ type home struct {
 	*egress.Control         // of the engine
 	*lifetime.Lifetimes     // of the engine
 	*tournament.Tournaments // of the engine
+	*command.Runner         // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -601,7 +603,7 @@ func (h *home) tryOpen() (err error) {
 	}
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
-	h.Control, h.Lifetimes, h.Tournaments = e.Egress, e.Lifetimes, e.Tournaments
+	h.Control, h.Lifetimes, h.Tournaments, h.Runner = e.Egress, e.Lifetimes, e.Tournaments, e.Commands
 	return nil
 }
 
@@ -616,7 +618,7 @@ func (h *home) close() {
 		h.t.Error(err)
 	}
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = nil, nil, nil, nil, nil
-	h.Control = nil
+	h.Control, h.Runner = nil, nil
 }
 
 // unflushed is a file system that leaves flushing to the kernel: what is tested is what

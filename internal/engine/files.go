@@ -168,48 +168,23 @@ func (f *Files) Move(from, to string) error {
 	if xerr != nil {
 		return xerr
 	}
-	session, xerr := f.box.Exec(f.ctx,
-		wire.ExecRequest{Cmd: []string{"mv", "-T", "--", "/" + strings.TrimLeft(from, "/"), "/" + strings.TrimLeft(to, "/")}})
-	s.begun++ // a capture must know that something runs
+	wait, xerr := f.e.Commands.Unrecorded(f.ctx, commandHeld{f.e, s}, f.box,
+		"mv", "-T", "--", "/"+strings.TrimLeft(from, "/"), "/"+strings.TrimLeft(to, "/"))
 	s.unlock(f.e)
 	if xerr != nil {
 		return xerr
 	}
-	defer session.Close()
-	defer context.AfterFunc(f.ctx, func() { session.Close() })()
-	return movedInside(session, err)
-}
-
-// movedInside reads how mv(1) ended; failed is told where there is none.
-func movedInside(session io.Reader, failed error) error {
-	said := ""
-	for {
-		t, p, err := wire.ReadFrame(session, nil)
-		if err != nil {
-			return fault.New(fault.Unavailable, "the sandbox was stopped meanwhile").Because(err)
-		}
-		switch t {
-		case wire.FrameStdout, wire.FrameStderr:
-			if len(said) < 500 {
-				said += string(p[:min(len(p), 500)])
-			}
-		case wire.FrameFailed:
-			return decodeFailure(p)
-		case wire.FrameExit:
-			var x ending
-			if err := decode(p, &x); err != nil {
-				return err
-			}
-			switch x.Code {
-			case 0:
-				return nil
-			case 126, 127: // it has no mv
-				return failed
-			}
-			return fault.New(fault.Conflict, "move: %s", label.Clean(strings.TrimSpace(said))).
-				WithHint("look at both places first: files/stat")
-		}
+	exit, said, xerr := wait()
+	switch {
+	case xerr != nil:
+		return xerr
+	case exit.Code == 0:
+		return nil
+	case exit.Code == 126 || exit.Code == 127: // it has no mv
+		return err
 	}
+	return fault.New(fault.Conflict, "move: %s", label.Clean(strings.TrimSpace(said))).
+		WithHint("look at both places first: files/stat")
 }
 
 // Watch is boxfs.Root.Watch. Nobody waits for it: it ends when the sandbox is
@@ -253,27 +228,12 @@ func (f *Files) Done(ctx context.Context, what string) error {
 	if err != nil {
 		return err
 	}
-	if e.captureLater(s, &rec) {
+	if e.Commands.CaptureLater(commandHeld{e, s}, &rec) {
 		return nil
 	}
 	message := label.Clean(events.Cut(e.cleaners.For(ctx, &rec).Redact(what)))
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: message, aside: true})
 	return fault.Wrap(err, "it is done, but not in the history yet")
-}
-
-// captureLater lets the automatic history of a supervised command look at what
-// changed: it would not by itself, as no process of the box has changed it.
-func (e *Engine) captureLater(s *held, rec *meta.Sandbox) bool {
-	b := e.liveBox(s)
-	if b == nil || s.followed != b || !supervises(rec) {
-		return false
-	}
-	p, err := newPace(rec.Run.Capture)
-	if err != nil {
-		return false
-	}
-	e.bg.Go(func() error { e.catchUp(e.bgCtx, s.entry, b, p); return nil })
-	return true
 }
 
 // filesOpen reports whether somebody has the live root open.

@@ -44,17 +44,11 @@ type owned struct {
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	read  bool                // index was looked for on the disk
 
-	begun    int                 // commands started by this process
-	mapped   bool                // when last seen, a process had a file mapped shared and writable
-	run      *command            // the supervised command; nil: none
-	kept     map[string]*command // commands that nobody need be attached to
-	past     []*command          // those of them that have ended, oldest first
-	keeping  Box                 // whose memory is kept by itself
-	followed Box                 // whose changes are captured by themselves
-	captured time.Time           // when the last capture began
-	changed  time.Time           // when changes were first seen since; zero: none were
-	name     string              // for events
-	told     Box                 // whose start was told, and whose end was not yet
+	mapped   bool      // when last seen, a process had a file mapped shared and writable
+	captured time.Time // when the last capture began
+	changed  time.Time // when changes were first seen since; zero: none were
+	name     string    // for events
+	told     Box       // whose start was told, and whose end was not yet
 
 	programs *audit.BoxPrograms    // of its box, or of the one before; nil: there is none
 	ending   *audit.EndingPrograms // those that are written by who holds the lock; nil: none are
@@ -214,4 +208,14 @@ func (e *Engine) acquireToEnd(
 		return nil, rec, errors.Join(err, kerr)
 	}
 	return acquire(ctx, name, what)
+}
+
+// liveNow finds a sandbox and its box, nil when it has none.
+func liveNow(ctx context.Context, e *Engine, name, what string) (Box, meta.Sandbox, error) {
+	s, rec, err := e.acquire(ctx, name, what)
+	if err != nil {
+		return nil, rec, err
+	}
+	defer s.unlock(e)
+	return e.liveBox(s), rec, nil
 }

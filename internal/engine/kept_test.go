@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
@@ -90,7 +91,7 @@ func TestEndedCommandsTakeNoMemoryForEver(t *testing.T) {
 	h := newKeptHome(t)
 	ctx := t.Context()
 	var ids []string
-	for range maxEnded + 1 {
+	for range command.MaxEnded + 1 {
 		x, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"long"}})
 		if err != nil {
 			t.Fatal(err)
@@ -102,14 +103,14 @@ func TestEndedCommandsTakeNoMemoryForEver(t *testing.T) {
 		ids = append(ids, x.ID)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if k, _ := h.findKept(ctx, "a", ids[0]); k == nil {
+		if _, err := h.attached(ctx, ids[0]); fault.Is(err, fault.NotFound) {
 			break
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the first one is still known")
 		}
 	}
-	if k, _ := h.findKept(ctx, "a", ids[len(ids)-1]); k == nil {
+	if _, err := h.attached(ctx, ids[len(ids)-1]); err != nil {
 		t.Error("the last one is not known")
 	}
 }

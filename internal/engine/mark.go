@@ -47,7 +47,8 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 				WithHint("begin first, or give a label: coppice mark %s end \"what was\"", rec.Name)
 		}
 	}
-	n.memory = s.run != nil && s.run.run.Capture.MemoryOnMark && e.liveBox(s) != nil && rec.Quarantine == nil
+	run, _ := e.Commands.Supervised(s.Held)
+	n.memory = run != nil && run.Capture.MemoryOnMark && e.liveBox(s) != nil && rec.Quarantine == nil
 	t, err := e.capture(ctx, s, &rec, n)
 	if err != nil {
 		return wire.CommitResult{}, err

@@ -196,7 +196,8 @@ type moving struct {
 // keepPresent captures the present, and leaves the processes frozen, or ends them.
 func (m *moving) keepPresent(ctx context.Context) (err error) {
 	m.res.From = string(m.rec.Head)
-	grace := graceOf(m.req, m.s.run != nil)
+	run, _ := m.Commands.Supervised(m.s.Held)
+	grace := graceOf(m.req, run != nil)
 	n := note{cause: timeline.CauseCheckout, message: "before " + m.what}
 	if m.goal.memory != nil {
 		if m.img, err = m.Images.Ready(ctx, m.rec, m.goal.clean, m.goal.memory); err != nil {
@@ -210,7 +211,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 	n.frozen = grace == 0
 	m.t, err = m.capture(ctx, m.s, m.rec, n)
 	if err == nil && !m.req.InPlace && m.img == nil {
-		if err = m.willRestart(ctx, m.s, m.rec); err != nil && m.t.frozen != nil {
+		if err = m.Commands.WillRestart(ctx, m.s.Held, m.rec); err != nil && m.t.frozen != nil {
 			err = errors.Join(err, m.t.frozen.Thaw())
 		}
 	}
@@ -274,7 +275,7 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 		}
 		m.rec.Quarantine = nil
 	}
-	m.res.Restarted, err = m.restart(ctx, m.s, m.rec)
+	m.res.Restarted, err = m.Commands.Restart(ctx, commandHeld{m.Engine, m.s}, m.rec)
 	return err
 }
 
@@ -294,10 +295,7 @@ func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (b
 func (e *Engine) comeBack(
 	ctx context.Context, s *held, rec *meta.Sandbox, img *images.Image, foreign bool,
 ) ([]string, error) {
-	for _, c := range e.commands.in(s.ID) { // those of the same id are others from here on
-		end := killed("the sandbox was brought to another snapshot")
-		e.tellEnd(ctx, rec, c, end, end.Exit)
-	}
+	e.Commands.EndMoved(ctx, s.Held, rec)
 	if foreign {
 		q := &meta.Quarantine{Since: e.Now().UTC(), At: rec.Head, Reason: underWay}
 		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = q; return nil }); err != nil {
@@ -319,17 +317,21 @@ func (e *Engine) comeBack(
 }
 
 // remain lets a sandbox that was to be moved go on where it is. A supervised command that
-// was stopped for that begins again there, as willRestart has noted.
+// was stopped for that begins again there, as WillRestart has noted.
 func (e *Engine) remain(ctx context.Context, s *held, t taken) error {
 	if t.frozen == nil {
 		return nil
 	}
 	err := t.frozen.Thaw()
-	if s.run == nil {
+	if run, _ := e.Commands.Supervised(s.Held); run == nil {
 		return err
 	}
 	return errors.Join(err, e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Again = false; return nil }))
 }
+
+// runGrace is what a supervised command has between SIGTERM and SIGKILL when
+// the sandbox is rewound under it.
+const runGrace = 2 * time.Second
 
 // graceOf is what processes have between SIGTERM and SIGKILL in a rewind: those
 // of a supervised command some time, unless it is in place; others none.

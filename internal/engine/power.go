@@ -28,25 +28,16 @@ func (e *Engine) startUp(ctx context.Context, name string) error {
 		return err
 	}
 	defer s.unlock(e)
-	if rec.Run == nil || rec.Run.Remove || s.run != nil && !s.run.stopped {
+	run, halted := e.Commands.Supervised(s.Held)
+	if rec.Run == nil || rec.Run.Remove || run != nil && !halted {
 		_, err := e.start(ctx, s, &rec)
 		return err
 	}
-	exit, err := e.startAgain(ctx, s, &rec)
+	exit, err := e.Commands.StartAgain(ctx, commandHeld{e, s}, &rec)
 	if err == nil && exit != nil {
 		return cannotStart(&rec, exit)
 	}
 	return err
-}
-
-// startAgain starts the supervised command of a sandbox, which runs nowhere; it gives an
-// exit when it cannot be run any more.
-func (e *Engine) startAgain(ctx context.Context, s *held, rec *meta.Sandbox) (*wire.Exit, error) {
-	run, session, err := e.startRun(ctx, s, rec, *rec.Run)
-	if err != nil {
-		return nil, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)
-	}
-	return run.Exit, session.Close()
 }
 
 // cannotStart says that a supervised command cannot be run any more.
@@ -77,9 +68,7 @@ func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandb
 			res.Uncounted = true
 		}
 	}
-	if s.run != nil {
-		s.run.stopped = true
-	}
+	e.Commands.Halt(s.Held)
 	if err := e.stopBox(ctx, s, stopGrace); err != nil {
 		return wire.StopResult{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
@@ -14,7 +15,7 @@ import (
 )
 
 // seesPrograms reports whether a box is to tell which programs are started in it.
-func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || supervises(rec) }
+func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || command.Supervises(rec) }
 
 // tracesPrograms is seesPrograms for a box that is started. In tier gvisor nothing is seen where
 // nothing is to be recorded.

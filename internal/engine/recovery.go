@@ -109,7 +109,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 		e.ended(ctx, rec)
 	}
 	runs := rec.Run != nil && rec.Run.Ended == nil
-	if idle && !runs && rec.IdleStopMS == 0 && len(e.commands.in(rec.ID)) == 0 {
+	if idle && !runs && rec.IdleStopMS == 0 && e.register.In(rec.ID) == 0 {
 		return nil
 	}
 	s, err := e.lock(ctx, e.entry(rec.ID), "taking up what runs in it")
@@ -188,9 +188,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}
-	e.resume(s, rec)
-	e.resumeKept(s, rec, a)
-	e.takeUp(ctx, s, rec)
+	e.Commands.TakeUp(ctx, commandHeld{e.Engine, s}, rec, b, a.execs)
 }
 
 // settleDoubt asks the keeper of a sandbox again that did not answer. A sandbox of which is not

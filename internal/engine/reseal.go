@@ -243,7 +243,7 @@ func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *imag
 	e.Images.ReleaseAfter(img, b.Gone())
 	told := e.Book.Begin(ctx, rec, startRecord(enforced))
 	e.watchPrograms(ctx, s, rec, b, told)
-	ids, err := e.adoptCommands(ctx, s, rec, b, img.Run)
+	ids, err := e.Commands.Adopt(ctx, commandHeld{e, s}, rec, b, img.Run)
 	if err = errors.Join(told.Wait(), err); err != nil {
 		return nil, nil, errors.Join(err, e.stopBox(ctx, s, 0))
 	}
@@ -251,50 +251,6 @@ func (e *Engine) goOn(ctx context.Context, s *held, rec *meta.Sandbox, img *imag
 	ev.Snapshot, ev.Detail = string(rec.Head), "from memory"
 	e.Feed.Emit(ev)
 	return b, ids, nil
-}
-
-// adoptCommands takes up the commands that go on in a box, under the ids that they had: run
-// is that of the supervised one.
-func (e *Engine) adoptCommands(
-	ctx context.Context, s *held, rec *meta.Sandbox, b Box, run string,
-) (ids []string, err error) {
-	all, err := b.Execs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	now := e.Now()
-	var tell []audit.Statement
-	s.begun++
-	for _, x := range all {
-		if x.Exit != nil || !isExecID(x.ID) { // it is the inside that says what they are called
-			continue
-		}
-		c := newCommand(rec.ID, x.ID, now, rec.Head)
-		c.req = wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
-		e.commands.replace(c)
-		tell = append(tell, execRecord(ctx, e.cleaners, rec, c.req))
-		ids = append(ids, x.ID)
-		if x.ID == run && rec.Run != nil {
-			again := *rec.Run
-			again.Exec, again.Started, again.Ended, again.Exit = x.ID, now.UTC(), nil, nil
-			rec.Run = &again
-			if err := e.DB.UpdateSandbox(ctx, s.ID,
-				func(r *meta.Sandbox) error { r.Run, r.Again, r.Starting = &again, false, false; return nil }); err != nil {
-				return nil, err
-			}
-			c.run = again
-			e.supervise(s, b, c)
-			continue
-		}
-		e.keep(s, b, c)
-	}
-	return ids, e.Book.Record(ctx, rec, tell...)
-}
-
-// isExecID reports whether a text is what newExecID makes.
-func isExecID(s string) bool {
-	hex, ok := strings.CutPrefix(s, "x")
-	return ok && len(hex) == 10 && strings.Trim(hex, "0123456789abcdef") == ""
 }
 
 // resealInside does what takes programs of the sandbox's own: SSH host keys, and its hooks.
@@ -359,7 +315,7 @@ func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []str
 // resealBy runs a command of the sandbox as a step, and records what came of it.
 func (e *Engine) resealBy(ctx context.Context, id, step, detail string, limit int64, cmd ...string) error {
 	out := new(tail.Client)
-	exit, err := e.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: limit}, out)
+	exit, err := e.Commands.Exec(ctx, id, wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: limit}, out)
 	switch {
 	case err != nil:
 	case exit.Limit != "": // of the sandbox, which may be narrower than ours

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
@@ -25,6 +26,16 @@ func (h *home) runHasEnded(t *testing.T) (st wire.StatusResult) {
 		}
 	}
 	return st
+}
+
+// began records that a supervised command has begun.
+func (h *home) began(t *testing.T, rec *meta.Sandbox, run wire.Run) {
+	t.Helper()
+	h.register.Found(audit.OpenCommand{ID: run.Exec, Sandbox: rec.ID, At: time.Now(), Before: rec.Head})
+	began := audit.ByDaemon(&format.Exec{Exec: run.Exec, Args: run.Cmd, User: rec.User})
+	if err := h.Book.Record(t.Context(), rec, began...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A daemon may be killed at any point while it starts a supervised command. The
@@ -65,11 +76,7 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.HasSuffix(name, "recorded") {
-				h.commands.add(newCommand(rec.ID, id, time.Now(), rec.Head))
-				began := execRecord(ctx, h.cleaners, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})
-				if err := h.Book.Record(ctx, &rec, began); err != nil {
-					t.Fatal(err)
-				}
+				h.began(t, &rec, run)
 			}
 			h.close()
 			prepare(h, b)
@@ -136,7 +143,7 @@ func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 		h.open()
 		s, rec, err := h.acquire(ctx, "a", "checking out")
 		if err == nil {
-			err = h.willRestart(ctx, s, &rec)
+			err = h.WillRestart(ctx, s.Held, &rec)
 			s.unlock(h.Engine)
 		}
 		if err != nil {
@@ -178,10 +185,7 @@ func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.commands.add(newCommand(rec.ID, id, time.Now(), rec.Head))
-	if err := h.Book.Record(ctx, &rec, execRecord(ctx, h.cleaners, &rec, wire.ExecRequest{ID: id, Cmd: run.Cmd})); err != nil {
-		t.Fatal(err)
-	}
+	h.began(t, &rec, run)
 	h.close()
 	close(b.gone)
 	if err := os.WriteFile(filepath.Join(b.root, "left"), []byte("x"), 0o644); err != nil {

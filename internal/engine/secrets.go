@@ -22,12 +22,6 @@ func newCleaners(e *Engine) *audit.Cleaners {
 	})
 }
 
-// labelOf is label.OfCommand without secrets.
-func labelOf(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) string {
-	c := m.For(ctx, rec, req.Env...)
-	return label.OfCommand(wire.ExecRequest{Label: c.Redact(req.Label), Cmd: c.RecordArgs(req.Cmd)})
-}
-
 // autoLabelOf is label.Auto without secrets.
 func autoLabelOf(c audit.Cleaner, mark string, programs []wire.Program, paths []string) string {
 	if cmds := c.RedactPrograms(programs); mark != "" || len(label.Commands(cmds)) > 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -28,13 +29,14 @@ func TestLabelsHaveNoSecrets(t *testing.T) {
 	}
 	long := []string{"make", strings.Repeat("x", label.Max-12), "battery-staple"}
 	c := h.cleaners.For(ctx, rec)
+	labelOf := func(req wire.ExecRequest) string { return command.Label(ctx, h.cleaners, rec, req) }
 	for name, label := range map[string]string{
-		"a command":      labelOf(ctx, h.cleaners, rec, own),
-		"given":          labelOf(ctx, h.cleaners, rec, wire.ExecRequest{Cmd: []string{"x"}, Label: "with battery-staple"}),
+		"a command":      labelOf(own),
+		"given":          labelOf(wire.ExecRequest{Cmd: []string{"x"}, Label: "with battery-staple"}),
 		"programs":       autoLabelOf(c, "", []wire.Program{{PID: 1, Args: []string{"make", "battery-staple"}}}, nil),
 		"programs, cut":  autoLabelOf(c, "", []wire.Program{{PID: 1, Args: long}}, nil),
 		"places":         autoLabelOf(c, "", nil, []string{"/home/me/battery-staple/f", "/home/me/battery-staple/g"}),
-		"a flag's value": labelOf(ctx, h.cleaners, rec, wire.ExecRequest{Cmd: []string{"x", "--password", "hunter2hunter2"}}),
+		"a flag's value": labelOf(wire.ExecRequest{Cmd: []string{"x", "--password", "hunter2hunter2"}}),
 	} {
 		for _, part := range []string{"correct", "battery", "own-secret", "hunter2"} {
 			if strings.Contains(label, part) {

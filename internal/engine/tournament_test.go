@@ -29,7 +29,7 @@ func (b *fakeBox) shell(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	say := func(t wire.FrameType, text string) {
 		_ = wire.WriteFrame(&out, t, []byte(text)) // into memory
 	}
-	x := ending{}
+	x := Ended{}
 	for _, cmd := range strings.Split(req.Cmd[len(req.Cmd)-1], ";") {
 		w := strings.Fields(cmd)
 		switch w[0] {

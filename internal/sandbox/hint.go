@@ -14,3 +14,10 @@ func Named(err error, name string) error {
 	}
 	return err
 }
+
+// NotLive returns the error of an operation that needs processes, for a sandbox that has none. why says
+// what for.
+func NotLive(name, why string) *fault.Error {
+	return fault.New(fault.Conflict, "sandbox %s is not live: %s", name, why).
+		WithHint("start something in it: coppice run --in %s --detach -- CMD", name)
+}

@@ -73,6 +73,9 @@ func (b *Sandbox) busy(ctx context.Context, name string) error {
 // Held is the lock of a sandbox in the hands of its caller, from Lock until Unlock.
 type Held struct{ b *Sandbox }
 
+// SandboxID names the sandbox whose lock it is.
+func (h *Held) SandboxID() timeline.SandboxID { return h.b.ID }
+
 // Unlock releases the lock. The Held is not used afterwards.
 func (h *Held) Unlock() {
 	h.b.mu.Lock()

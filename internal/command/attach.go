@@ -1,9 +1,8 @@
 //go:build linux
 
-package engine
+package command
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,12 +11,11 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// attachment is a client's connection to a supervised command. What the client
+// attachment is a client's connection to a command that the Runner follows. What the client
 // sends goes to the start of the command that runs at the moment. Between two of
 // them input waits for the next, and the client with it; signals are lost.
 type attachment struct {
@@ -41,35 +39,6 @@ func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRe
 	a.connected.L = &a.mu
 	a.input.Go(a.read)
 	return a
-}
-
-// attended records that somebody came to a command, and with left that they left it. Who
-// only looks on is not recorded.
-func (e *Engine) attended(ctx context.Context, s *entry, req wire.ExecRequest) (left func(), err error) {
-	if req.ReadOnly {
-		return func() {}, nil
-	}
-	rec, err := e.DB.Sandbox(context.WithoutCancel(ctx), string(s.ID))
-	if err == nil {
-		err = e.Book.Record(ctx, &rec, e.sessionRecord(ctx, "attached", req))
-	}
-	return func() { e.left(ctx, s, req) }, err
-}
-
-// sessionRecord tells that somebody came to a command, or left it.
-func (e *Engine) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) audit.Statement {
-	by := e.cleaners.Formats().RecordText(e.Caller(ctx))
-	return audit.Statement{
-		By: format.ByDaemon, Body: &format.Session{By: by, Event: event, Exec: cmp.Or(req.Attach, req.ID)},
-	}
-}
-
-// left records that somebody left a command.
-func (e *Engine) left(ctx context.Context, s *entry, req wire.ExecRequest) {
-	ctx = context.WithoutCancel(ctx)
-	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil { // else it was removed
-		e.Book.Note(ctx, &rec, e.sessionRecord(ctx, "left", req))
-	}
 }
 
 func (a *attachment) read() {
@@ -178,17 +147,92 @@ func (a *attachment) close() {
 	a.input.Wait()
 }
 
-// stay carries frames between a client and a command that the daemon follows, until that has
+// attach connects a client to a command that runs or has just ended: a kept one, the supervised one, or
+// one that its client has lost.
+func (r *Runner) attach(
+	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
+	s, rec, err := r.acquire(ctx, name, "attaching")
+	if err != nil {
+		return wire.Exit{}, err
+	}
+	p := s.at
+	if c := s.kept[req.Attach]; c != nil {
+		s.unlock()
+		return r.stay(ctx, p, c, nil, req, stream)
+	}
+	defer r.c.Sandboxes.Use(rec.ID)()
+	if req.Attach == wire.AttachRun || req.Keep {
+		c := s.run
+		s.unlock()
+		return r.attachRun(ctx, p, &rec, c, req, stream)
+	}
+	o, err := r.reachLost(ctx, s, &rec, req)
+	s.unlock()
+	if err != nil {
+		return wire.Exit{}, err
+	}
+	left, err := r.attended(ctx, rec.ID, req)
+	if err != nil {
+		return wire.Exit{}, errors.Join(err, o.session.Close())
+	}
+	defer left()
+	return r.serve(ctx, o, &rec, &presence{}, stream)
+}
+
+// reachLost attaches to a command that is not kept, and whose client has gone.
+func (r *Runner) reachLost(
+	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest,
+) (*opened, error) {
+	s.begun++ // others may have begun since
+	b := s.Box()
+	if b == nil {
+		return nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
+			WithHint("what it changed is in the history: coppice log %s", rec.Name)
+	}
+	c := r.c.Register.foundAgain(rec.ID, req.Attach, time.Time{})
+	req.ID = ""
+	session, err := b.Exec(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &opened{command: c, place: s.at, box: b, session: session}, nil
+}
+
+// attachRun connects a client to the supervised command, over all its starts, until the command has ended
+// for good or the client has gone: then the command runs on. c is the start that runs; nil: none does.
+func (r *Runner) attachRun(
+	ctx context.Context, p *place, rec *meta.Sandbox, c *command, req wire.ExecRequest, stream io.ReadWriter,
+) (wire.Exit, error) {
+	last := rec.Run
+	switch {
+	case c == nil && last == nil:
+		return wire.Exit{}, fault.New(fault.NotFound, "sandbox %s has no supervised command", rec.Name).
+			WithHint("start one with: coppice run --in %s -- CMD", rec.Name)
+	case c == nil && last.Exit != nil && req.Attach == last.Exec:
+		return *last.Exit, nil // it ended while the client was away
+	case c == nil:
+		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has ended", rec.Name).
+			WithHint("what it changed is in the history: coppice log %s; start it again with: coppice run --in %s -- CMD",
+				rec.Name, rec.Name)
+	}
+	if req.Attach != wire.AttachRun && req.Attach != c.id {
+		req.Offset = 0 // the client counted the bytes of an earlier start
+	}
+	return r.stay(ctx, p, c, nil, req, stream)
+}
+
+// stay carries frames between a client and a command that the Runner follows, until the command has
 // ended and is captured, or the client has gone: over all starts of a supervised one from c on.
 // session is connected to c; nil: not yet.
-func (e *Engine) stay(
-	ctx context.Context, s *entry, c *command, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter,
+func (r *Runner) stay(
+	ctx context.Context, p *place, c *command, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
 	req.ID = c.id
 	if req.Attach == wire.AttachRun {
 		req.Attach = c.id
 	}
-	left, err := e.attended(ctx, s, req)
+	left, err := r.attended(ctx, p.id, req)
 	if err != nil {
 		if session != nil {
 			err = errors.Join(err, session.Close())
@@ -201,7 +245,7 @@ func (e *Engine) stay(
 	for {
 		if session == nil {
 			var err error
-			if session, err = e.reach(ctx, s, c, req); err != nil {
+			if session, err = r.reach(ctx, p, c, req); err != nil {
 				return wire.Exit{}, err
 			}
 		}
@@ -215,8 +259,7 @@ func (e *Engine) stay(
 		case <-a.gone:
 			return wire.Exit{}, errDetached
 		case <-ctx.Done():
-			return wire.Exit{}, fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").
-				Because(context.Cause(ctx))
+			return wire.Exit{}, daemonStops(ctx)
 		}
 		if c.next == nil {
 			return c.exit, c.err
@@ -230,17 +273,15 @@ func (e *Engine) stay(
 var errDetached = fault.New(fault.Cancelled, "detached")
 
 // reach attaches to one start of the command; nil when that has ended.
-func (e *Engine) reach(
-	ctx context.Context, sbx *entry, c *command, req wire.ExecRequest,
-) (io.ReadWriteCloser, error) {
-	s, err := e.lock(ctx, sbx, "attaching")
+func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecRequest) (io.ReadWriteCloser, error) {
+	s, err := r.lock(ctx, p, "attaching")
 	if err != nil {
 		return nil, err
 	}
-	b := e.liveBox(s)
-	s.unlock(e)
+	b := s.Box()
+	s.unlock()
 	if b == nil {
-		return nil, nil // what becomes of it is told by command.done
+		return nil, nil // command.done tells what becomes of it
 	}
 	session, err := b.Exec(ctx, wire.ExecRequest{
 		Attach: c.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size,

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package command
 
 import (
 	"testing"

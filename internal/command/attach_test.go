@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package command
 
 import (
 	"bytes"
@@ -97,6 +97,14 @@ func TestTypedByAClientThatVanishes(t *testing.T) {
 	<-a.gone
 	a.close()
 }
+
+// stream is a connection of two ends.
+type stream struct {
+	io.Reader
+	io.Writer
+}
+
+func (stream) Close() error { return nil }
 
 // broken is a session whose keeper has ended.
 type broken struct{}

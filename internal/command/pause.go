@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package command
 
 import (
 	"context"
@@ -10,53 +10,54 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
 // Pause has every process of a sandbox stand still until Resume. It is the keeper that
 // remembers it, so it holds over the daemon's end.
-func (e *Engine) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
-	s, rec, err := e.acquire(ctx, name, "pausing")
+func (r *Runner) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
+	s, rec, err := r.acquire(ctx, name, "pausing")
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
-	err = e.setPaused(ctx, s, &rec, true)
-	s.unlock(e)
+	err = r.setPaused(ctx, s, &rec, true)
+	s.unlock()
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
-	return e.wire(ctx, &rec), nil
+	return r.c.Sandboxes.Describe(ctx, &rec), nil
 }
 
 // Resume ends a Pause. In a fork with memory that is quarantined it does again what is left
 // to be done before its gate may open.
-func (e *Engine) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
-	s, rec, err := e.acquire(ctx, name, "resuming")
+func (r *Runner) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
+	s, rec, err := r.acquire(ctx, name, "resuming")
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	apart := rec.Quarantine != nil
-	if e.liveBox(s) != nil || !apart {
-		err = e.setPaused(ctx, s, &rec, false)
+	if s.Box() != nil || !apart {
+		err = r.setPaused(ctx, s, &rec, false)
 	}
-	s.unlock(e)
+	s.unlock()
 	if err == nil && apart {
-		err = e.awaken(ctx, string(rec.ID))
+		err = r.c.Sandboxes.Awaken(ctx, rec.ID)
 	}
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
-	if rec, err = e.DB.Sandbox(ctx, string(rec.ID)); err != nil {
+	if rec, err = r.c.Records.Sandbox(ctx, string(rec.ID)); err != nil {
 		return wire.Sandbox{}, err
 	}
-	return e.wire(ctx, &rec), nil
+	return r.c.Sandboxes.Describe(ctx, &rec), nil
 }
 
 // setPaused pauses or resumes a live sandbox, and records it; one that is so already stays
 // so.
-func (e *Engine) setPaused(ctx context.Context, s *held, rec *meta.Sandbox, paused bool) error {
-	b := e.liveBox(s)
+func (r *Runner) setPaused(ctx context.Context, s *held, rec *meta.Sandbox, paused bool) error {
+	b := s.Box()
 	if b == nil {
-		return notLive(rec, "there is no process that could stand still")
+		return sandbox.NotLive(rec.Name, "there is no process that could stand still")
 	}
 	if is, err := b.Paused(ctx); err != nil || is == paused {
 		return err
@@ -65,9 +66,9 @@ func (e *Engine) setPaused(ctx context.Context, s *held, rec *meta.Sandbox, paus
 	if paused {
 		do, word = b.Pause, wire.EventPaused
 	}
-	err := e.Book.Do(ctx, e.Book.Drafts(ctx, rec, audit.ByDaemon(&format.Pause{Event: word})...), do)
+	err := r.c.Book.Do(ctx, r.c.Book.Drafts(ctx, rec, audit.ByDaemon(&format.Pause{Event: word})...), do)
 	if err == nil {
-		e.Feed.Emit(events.About(rec, word))
+		r.c.Feed.Emit(events.About(rec, word))
 	}
 	return err
 }

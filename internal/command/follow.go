@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package command
 
 import (
 	"context"
@@ -24,6 +24,8 @@ const (
 	defaultQuiet = 200 * time.Millisecond
 	defaultMax   = 2 * time.Second
 	leastQuiet   = 10 * time.Millisecond
+	// leastMemory is how often memory can be kept by itself.
+	leastMemory = time.Second
 	// share is the part of the time, one in so many, that looking may take.
 	share = 20
 )
@@ -80,28 +82,44 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // follow captures what the processes of a box change, until the box has ended.
-func (e *Engine) follow(s *entry, b Box, p pace) {
+func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
 	var clock uint64
 	for {
-		now, err := b.Active(e.bgCtx, clock)
+		now, err := b.Active(ctx, clock)
 		if err != nil {
-			if !fault.Is(err, fault.Unavailable) && e.bgCtx.Err() == nil {
-				e.Logger.Error("nothing is captured by itself any more", "sandbox", s.ID, "err", err)
+			if !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
+				r.c.Log.Error("nothing is captured by itself any more", "sandbox", p.id, "err", err)
 			}
 			return
 		}
 		clock = now
-		if !e.catchUp(e.bgCtx, s, b, p) {
+		if !r.catchUp(ctx, p, b, pc) {
 			return
 		}
 	}
 }
 
+// CaptureLater has the automatic history of a supervised command look at what changed, which it would not
+// by itself if no process of the box has changed it. It reports whether there is such a history.
+func (r *Runner) CaptureLater(h Held, rec *meta.Sandbox) bool {
+	s := r.with(h)
+	b := s.Box()
+	if b == nil || s.followed != b || !Supervises(rec) {
+		return false
+	}
+	pc, err := newPace(rec.Run.Capture)
+	if err != nil {
+		return false
+	}
+	r.c.Go(func(ctx context.Context) { r.catchUp(ctx, s.at, b, pc) })
+	return true
+}
+
 // catchUp looks at what has changed, waits until it is due, and captures it; false
 // when the box is no longer the sandbox's.
-func (e *Engine) catchUp(ctx context.Context, s *entry, b Box, p pace) bool {
+func (r *Runner) catchUp(ctx context.Context, p *place, b Box, pc pace) bool {
 	for {
-		wait, there, rest := e.lookOver(ctx, s, b, p)
+		wait, there, rest := r.lookOver(ctx, p, b, pc)
 		if !there {
 			return false
 		}
@@ -121,87 +139,96 @@ func (e *Engine) catchUp(ctx context.Context, s *entry, b Box, p pace) bool {
 // lookOver looks once, and captures if that is due. wait is how long to wait for
 // the next look, negative when nothing is left to do; rest is the least to wait,
 // so that looking takes no more than its share.
-func (e *Engine) lookOver(
-	ctx context.Context, sbx *entry, b Box, p pace,
+func (r *Runner) lookOver(
+	ctx context.Context, p *place, b Box, pc pace,
 ) (wait time.Duration, there bool, rest time.Duration) {
-	s, err := e.lock(ctx, sbx, "looking for changes")
+	s, err := r.lock(ctx, p, "looking for changes")
 	if err != nil {
 		return 0, false, 0
 	}
-	defer s.unlock(e)
-	if s.box != b {
+	defer s.unlock()
+	if s.Box() != b {
 		return 0, false, 0
 	}
 	began := time.Now()
-	defer func() { rest = min(time.Since(began)*share, p.max) }()
-	rec, err := e.DB.Sandbox(ctx, string(s.ID))
+	defer func() { rest = min(time.Since(began)*share, pc.max) }()
+	rec, err := r.c.Records.Sandbox(ctx, string(p.id))
 	if err != nil {
 		return 0, false, 0
 	}
-	g, err := e.glance(ctx, s, &rec)
+	l, err := s.Look(ctx, &rec)
 	if err == nil {
-		now := time.Now()
-		if g.Changed && s.changed.IsZero() {
-			s.changed = earlier(g.Oldest, now)
-		}
-		left, some := p.due(g, s.changed, s.mapped, s.captured, now)
+		left, some := pc.due(l.Glance, l.Since, l.Mapped, l.Last, time.Now())
 		if !some {
 			return -1, true, 0
 		}
 		if left > 0 {
 			return left, true, 0
 		}
-		if left, err = e.captureByItself(ctx, s, &rec); left > 0 {
+		if left, err = r.CaptureByItself(ctx, s, &rec); left > 0 {
 			return left, true, 0
 		}
 	}
 	if err != nil && ctx.Err() == nil {
 		// Full disks get room again: it is tried as long as there are changes.
-		e.Logger.Error("what changed is not in the history yet", "sandbox", rec.Name, "err", err)
-		return p.max, true, 0
+		r.c.Log.Error("what changed is not in the history yet", "sandbox", rec.Name, "err", err)
+		return pc.max, true, 0
 	}
 	return -1, true, 0
 }
 
-// captureByItself captures what the processes changed, or returns how long to wait for the
+// CaptureByItself captures what the processes of a sandbox changed, or returns how long to wait for the
 // budget of automatic snapshots.
-func (e *Engine) captureByItself(ctx context.Context, s *held, rec *meta.Sandbox) (wait time.Duration, err error) {
-	left, err := e.budgets.Of(ctx, s.ID)
+func (r *Runner) CaptureByItself(ctx context.Context, h Held, rec *meta.Sandbox) (wait time.Duration, err error) {
+	left, err := r.c.Budgets.Of(ctx, rec.ID)
 	if err != nil {
 		return 0, err
 	}
-	if wait = left.Wait(e.Now(), audit.ClassCaptures); wait > 0 {
+	if wait = left.Wait(r.c.Now(), audit.ClassCaptures); wait > 0 {
 		return wait, nil
 	}
-	t, err := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, aside: true})
-	if t.changed {
-		left.Spent(e.Now(), audit.ClassCaptures, 1)
+	t, err := h.Capture(ctx, rec, Note{Cause: timeline.CauseAuto, Aside: true})
+	if t.Changed {
+		left.Spent(r.c.Now(), audit.ClassCaptures, 1)
 	}
 	return 0, err
 }
 
-// glance says whether there is something to capture.
-func (e *Engine) glance(ctx context.Context, s *held, rec *meta.Sandbox) (layer.Glance, error) {
-	drv, live, err := e.live(ctx, rec)
-	if err != nil {
-		return layer.Glance{}, err
-	}
-	parts, err := drv.Parts(live)
-	if err != nil {
-		return layer.Glance{}, err
-	}
-	in := layer.CaptureInput{Parts: parts, Index: e.presentIndex(s, rec), Plain: drv.Plain(), TimesAside: true}
-	e.shape.RLock()
-	defer e.shape.RUnlock()
-	in.Head = func() *layer.View {
-		v, err := e.viewOf(ctx, rec, rec.Head, parts)
-		if err != nil {
-			return nil
+// keepMemory keeps the memory of a box every so often, until it has ended.
+func (r *Runner) keepMemory(ctx context.Context, p *place, b Box, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.Gone():
+			return
+		case <-tick.C:
 		}
-		return v
+		if !r.keepMemoryOnce(ctx, p, b) {
+			return
+		}
 	}
-	if in.Index == nil {
-		in.Index, _ = e.lostIndex(drv, rec)
+}
+
+// keepMemoryOnce keeps the memory of a box while a supervised command runs in it; false when the box is no
+// longer the sandbox's.
+func (r *Runner) keepMemoryOnce(ctx context.Context, p *place, b Box) bool {
+	s, err := r.lock(ctx, p, "keeping its memory")
+	if err != nil {
+		return false
 	}
-	return e.Layers.Glance(ctx, in)
+	defer s.unlock()
+	rec, err := r.c.Records.Sandbox(ctx, string(p.id))
+	if s.Box() != b || err != nil {
+		return false
+	}
+	if s.run != nil && rec.Quarantine == nil {
+		_, err = s.Capture(ctx, &rec, Note{Cause: timeline.CauseAuto, Memory: true})
+		if err != nil && ctx.Err() == nil {
+			r.c.Log.Error("its memory is not in the history yet", "sandbox", rec.Name, "err", err)
+		}
+	}
+	return true
 }

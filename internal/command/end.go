@@ -1,0 +1,108 @@
+//go:build linux
+
+package command
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+)
+
+// endWait is how long the removal of a sandbox waits for the ends of its commands, whose
+// box has ended.
+const endWait = time.Second
+
+// await waits in the background for the end of a command that the keeper holds, and does then what follows
+// from it: ended reports whether the keeper may forget the command. If the engine is closed meanwhile, the
+// next daemon finds the command.
+func (r *Runner) await(p *place, b Box, c *command, ended func(context.Context, Ended, error) (forget bool)) {
+	r.c.Go(func(ctx context.Context) {
+		end, err := b.Wait(ctx, c.id)
+		if err == nil {
+			r.c.Register.ends(c, end)
+		}
+		if ctx.Err() != nil || !ended(ctx, end, err) {
+			return
+		}
+		err = b.Forget(ctx, c.id)
+		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
+			r.c.Log.Warn("the keeper holds a result for longer", "sandbox", p.id, "err", err)
+		}
+	})
+}
+
+// leave has the Runner see a command through that runs on without the client that was attached.
+func (r *Runner) leave(o *opened) {
+	if r.c.Register.isOpen(o.command) {
+		r.c.Go(func(ctx context.Context) { r.seeThrough(ctx, o.place, o.box, o.command) })
+	}
+}
+
+// seeThrough waits for the end of a command that no client is attached to any more, or that an
+// earlier daemon began, and records it, unless a client that has attached meanwhile has its end recorded.
+func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
+	end, err := b.Wait(ctx, c.id)
+	if ctx.Err() != nil {
+		return // the next daemon finds it
+	}
+	_, known := r.c.Register.endOf(c)
+	switch {
+	case !r.c.Register.isOpen(c):
+		return
+	case fault.Is(err, fault.NotFound):
+		if known || r.c.Register.isRelayed(c) {
+			return // a client was told its end
+		}
+		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "how it ended is not known: a daemon was killed as it did"}}
+	case err != nil:
+		end = killed(stoppedMeanwhile)
+	}
+	r.c.Register.ends(c, end)
+	if _, err := r.settle(ctx, p, c, end); err != nil {
+		r.c.Log.Error("what a command changed is not in the history yet", "sandbox", p.id, "err", err)
+	}
+}
+
+// tellEnd records the end of a command by itself, unless it is recorded.
+func (r *Runner) tellEnd(ctx context.Context, rec *meta.Sandbox, c *command, end Ended, x wire.Exit) {
+	if tell := r.exitRecords(ctx, rec, c, end, x, Taken{}); len(tell) > 0 {
+		r.c.Book.Note(ctx, rec, tell...)
+		r.c.Register.settle(c)
+	}
+}
+
+// EndAll records the ends of the commands of a sandbox that is about to be removed, whose
+// box has ended. A client that is attached may still be reading its own.
+func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
+	late := time.NewTimer(endWait)
+	defer late.Stop()
+	expired := false
+	for _, c := range r.c.Register.in(h.SandboxID()) {
+		if !expired && !c.found {
+			select {
+			case <-c.ended:
+			case <-late.C:
+				expired = true
+			}
+		}
+		end, known := r.c.Register.endOf(c)
+		if !known {
+			end = killed(audit.RemovedMeanwhile)
+		}
+		r.tellEnd(ctx, rec, c, end, end.Exit)
+	}
+}
+
+// EndMoved records the ends of the commands of a sandbox that was brought to another snapshot, where the
+// commands of an image go on: those of the same ids are others from here on.
+func (r *Runner) EndMoved(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
+	for _, c := range r.c.Register.in(h.SandboxID()) {
+		end := killed("the sandbox was brought to another snapshot")
+		r.tellEnd(ctx, rec, c, end, end.Exit)
+	}
+}

@@ -1,0 +1,300 @@
+//go:build linux
+
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Exec runs a command in a sandbox, starting its box when there is none, or attaches to a command that
+// runs; see httpapi.Commands for the frames. A command that is not kept it sees through even when the
+// client goes away, and then takes a snapshot if anything changed.
+func (r *Runner) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	switch {
+	case req.Run != nil:
+		return r.startAttached(ctx, name, req, stream)
+	case req.Attach != "":
+		return r.attach(ctx, name, req, stream)
+	case req.Keep:
+		return r.startAttached(ctx, name, req, stream)
+	}
+	return r.exec(ctx, name, req, stream)
+}
+
+// exec runs a command that belongs to the client at the other end of stream.
+func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+	if len(req.Cmd) == 0 {
+		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
+			WithHint("give it after --, as in: coppice exec %s -- ls -l", name)
+	}
+	var err error
+	if req.ID, err = r.newID(); err != nil {
+		return wire.Exit{}, err
+	}
+	waited, unwatch := sandbox.WithWaiter(ctx, stream)
+	defer unwatch()
+	s, rec, err := r.acquire(waited, name, "starting a command")
+	if err != nil {
+		return wire.Exit{}, err
+	}
+	defer r.c.Sandboxes.Use(rec.ID)()
+	sits := r.presence(ctx, rec.ID, req)
+	defer sits.leaves()
+	o, err := r.open(waited, s, &rec, req, sits.coming()...)
+	unwatch()
+	s.unlock()
+	if err != nil {
+		return wire.Exit{}, err
+	}
+	return r.serve(ctx, o, &rec, sits, stream)
+}
+
+// opened is a command that was started in a box, or that a client is attached to.
+type opened struct {
+	*command
+	place   *place
+	box     Box
+	session io.ReadWriteCloser // which the caller closes
+	told    *audit.Pending     // the record of its beginning; nil: it had begun already
+
+	// What its first frame said, where the Runner follows it.
+	started wire.Started
+	failed  *Ended // it cannot be run; nil: it runs
+}
+
+// open starts the box if need be and the command in it, whose beginning is recorded meanwhile: the caller
+// waits for that (begins) before a client is told that the command runs. besides is recorded with it.
+func (r *Runner) open(
+	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
+) (*opened, error) {
+	s.begun++
+	if err := r.c.Cleaners.Learn(ctx, rec, req.Env); err != nil {
+		return nil, err
+	}
+	o := &opened{command: newCommand(rec.ID, req.ID, r.c.Now(), rec.Head), place: s.at}
+	o.req, o.begun = req, s.begun
+	r.c.Register.add(o.command)
+	tell, err := r.beginning(ctx, rec, req, besides)
+	if err == nil {
+		o.box, o.told, err = s.Start(ctx, rec, tell...)
+	}
+	if err != nil {
+		r.c.Register.settle(o.command)
+		return nil, err
+	}
+	o.session, err = o.box.Exec(ctx, req)
+	if fault.Is(err, fault.Unavailable) {
+		// The keeper ended by itself, being idle, between our look and the call.
+		again, serr := s.StartOther(ctx, rec)
+		if err = serr; err == nil {
+			o.box = again
+			o.session, err = o.box.Exec(ctx, req)
+		}
+	}
+	if err != nil {
+		r.takeBack(ctx, o, err)
+		return nil, err
+	}
+	r.c.Register.starts(o.command, r.c.Now())
+	return o, nil
+}
+
+// beginning is what is recorded as a command begins; nothing of one whose beginning is recorded already.
+func (r *Runner) beginning(
+	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []audit.Statement,
+) ([]audit.Statement, error) {
+	known, err := r.wasTold(ctx, rec, req.ID)
+	if err != nil || known {
+		return nil, err
+	}
+	return append([]audit.Statement{execRecord(ctx, r.c.Cleaners, rec, req)}, besides...), nil
+}
+
+// wasTold reports whether it is recorded already that a command begins: only the supervised
+// command can begin under an id that a daemon before this one chose, and was killed.
+func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
+	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
+		return false, nil
+	}
+	begun := ledger.Filter{Kinds: []format.Kind{format.KindExec}}
+	for rd, err := range r.c.Ledger.Read(ctx, format.Sandbox(rec.ID), begun) {
+		if err != nil {
+			return false, err
+		}
+		if b, ok := rd.Body.(*format.Exec); ok && b.Exec == exec {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// begins waits until it is recorded that a command begins, which it has done already;
+// when that cannot be, the sandbox is stopped.
+func (r *Runner) begins(ctx context.Context, o *opened) error {
+	seq, own := o.told.Find(isExec)
+	err := o.told.Wait()
+	if err == nil {
+		if own {
+			r.c.Register.runs(o.command, seq)
+		}
+		return nil
+	}
+	r.c.Register.settle(o.command)
+	// What it has started may have left its process group, and must not run on unrecorded.
+	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
+}
+
+// notBegun takes back that a command begins, which its keeper refused; when the keeper
+// itself ended, nobody knows.
+func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
+	if o.told.Wait() != nil {
+		r.settleUnbegun(o)
+	} else if !fault.Is(cause, fault.Unavailable) {
+		r.takeBack(ctx, o, cause)
+	}
+}
+
+// takeBack tells that a command did not begin.
+func (r *Runner) takeBack(ctx context.Context, o *opened, cause error) {
+	o.told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
+	r.settleUnbegun(o)
+}
+
+// settleUnbegun notes that the command whose beginning was told did not begin.
+func (r *Runner) settleUnbegun(o *opened) {
+	if _, own := o.told.Find(isExec); own {
+		r.c.Register.settle(o.command)
+	}
+}
+
+func isExec(b format.Body) bool { return b.Kind() == format.KindExec }
+
+// serve carries frames between the client at the other end of stream and a command until the command ends,
+// and settles it. sits is the client's presence.
+func (r *Runner) serve(
+	ctx context.Context, o *opened, rec *meta.Sandbox, sits *presence, stream io.ReadWriter,
+) (wire.Exit, error) {
+	defer r.c.Register.relayed(o.command)()
+	began := o.told == nil
+	end, err := relay(ctx, rec.Name, o.session, stream, sits.leaves, func() error {
+		if o.told == nil {
+			return nil
+		}
+		began = true
+		if err := r.begins(ctx, o); err != nil {
+			return err
+		}
+		sits.came()
+		r.c.Feed.Emit(events.Exec(rec, o.id, Label(ctx, r.c.Cleaners, rec, o.req)))
+		return nil
+	})
+	if err != nil && !began {
+		r.notBegun(ctx, o, err)
+	}
+	var unrecorded error
+	if o.told != nil {
+		unrecorded = o.told.Wait()
+	}
+	if unrecorded != nil || err != nil {
+		if unrecorded == nil {
+			r.leave(o)
+		}
+		return end.Exit, cmp.Or(unrecorded, err)
+	}
+	r.c.Register.ends(o.command, end)
+	x, err := r.settle(ctx, o.place, o.command, end)
+	r.emitEnd(ctx, rec, o.command, x)
+	return x, err
+}
+
+// settle captures what a command changed and completes its exit. Its end is recorded, with the snapshot
+// if there is one.
+func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (exit wire.Exit, err error) {
+	exit = end.Exit
+	ctx = context.WithoutCancel(ctx)
+	s, err := r.lock(ctx, p, "capturing after a command")
+	if err != nil {
+		return exit, err
+	}
+	defer s.unlock()
+	rec, err := r.c.Records.Sandbox(ctx, string(p.id))
+	if fault.Is(err, fault.NotFound) {
+		exit.Message = "the sandbox was removed while the command ran"
+		return exit, nil
+	}
+	if err != nil {
+		return exit, err
+	}
+	if now := r.c.Register.find(p.id, c.id); now != nil && now != c {
+		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: " +
+			"coppice attach " + rec.Name + " " + c.id
+	}
+	r.c.Journals.Finish(ctx, p.id)
+	o := &outcome{command: c, end: end, exit: exit, programs: s.EndPrograms(ctx, &rec)}
+	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
+	o.programs.Written(err)
+	if err != nil && !captured {
+		r.tellEnd(ctx, &rec, c, end, exit)
+		return exit, fault.Wrap(err,
+			"the command ended with exit code %d, but what it changed is not in the history yet", exit.Code)
+	}
+	return o.exit, err
+}
+
+// outcome is what a command came to, whose end is about to be recorded.
+type outcome struct {
+	*command
+	end      Ended
+	exit     wire.Exit             // what its clients get
+	programs *audit.EndingPrograms // which are recorded with the end; nil: none are
+}
+
+// conclude captures what a command has changed, records its end, with the snapshot if there is one, and
+// settles it. It completes the exit of o. If only the record failed, captured is true.
+func (r *Runner) conclude(
+	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
+) (captured bool, err error) {
+	tell := func(x wire.Exit, t Taken) []audit.Statement {
+		return slices.Concat(o.programs.Records(), r.exitRecords(ctx, rec, o.command, o.end, x, t))
+	}
+	n := Note{
+		Cause: cause, Message: Label(ctx, r.c.Cleaners, rec, o.req),
+		With: func(t Taken) []audit.Statement { return tell(withHead(o.exit, t.ID, t), t) },
+	}
+	if cause == timeline.CauseExec {
+		code := o.exit.Code
+		n.Exit, n.Alone = &code, o.end.Alone && s.begun == o.begun
+	}
+	t, err := s.Capture(ctx, rec, n)
+	if err != nil {
+		return false, err
+	}
+	o.exit = withHead(o.exit, rec.Head, t)
+	if !t.Told {
+		err = r.c.Book.Record(ctx, rec, tell(o.exit, t)...)
+	}
+	if err == nil {
+		r.c.Register.settle(o.command)
+	}
+	return true, err
+}
+
+// withHead completes the end of a command by what was captured after it.
+func withHead(x wire.Exit, head timeline.SnapshotID, t Taken) wire.Exit {
+	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.ID), t.Changed, t.Paths
+	return x
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+package command
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+)
+
+// Execs lists the commands that run in a sandbox, oldest first.
+func (r *Runner) Execs(ctx context.Context, name string) ([]wire.ExecInfo, error) {
+	b, rec, err := r.live(ctx, name, "listing commands")
+	if err != nil {
+		return nil, err
+	}
+	if b == nil {
+		return []wire.ExecInfo{}, nil
+	}
+	all, err := b.Execs(ctx)
+	if fault.Is(err, fault.Unavailable) {
+		return []wire.ExecInfo{}, nil
+	}
+	out := []wire.ExecInfo{}
+	for _, x := range all {
+		if x.Exit == nil {
+			x.Supervised = rec.Run != nil && rec.Run.Exec == x.ID
+			out = append(out, x)
+		}
+	}
+	slices.SortFunc(out, func(a, b wire.ExecInfo) int {
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
+	})
+	return out, err
+}
+
+// SignalExec sends a signal ("TERM") to a running command.
+func (r *Runner) SignalExec(ctx context.Context, name, exec, signal string) error {
+	return r.withBox(ctx, name, exec, func(b Box) error { return b.Signal(ctx, exec, signal) })
+}
+
+// CancelExec ends a running command: SIGTERM, two seconds, SIGKILL. It does not
+// wait for that.
+func (r *Runner) CancelExec(ctx context.Context, name, exec string) error {
+	return r.withBox(ctx, name, exec, func(b Box) error { return b.Cancel(ctx, exec) })
+}
+
+// InputExec gives a running command what in holds, at the pace that it reads it,
+// and with eof the end of its input.
+func (r *Runner) InputExec(ctx context.Context, name, exec string, in io.Reader, eof bool) error {
+	return r.withBox(ctx, name, exec, func(b Box) error { return b.Input(ctx, exec, in, eof) })
+}
+
+// withBox calls fn with the box that a command runs in.
+func (r *Runner) withBox(ctx context.Context, name, exec string, fn func(Box) error) error {
+	b, rec, err := r.live(ctx, name, "reaching a command")
+	if err != nil {
+		return err
+	}
+	gone := fault.New(fault.NotFound, "no exec %s runs in sandbox %s", exec, rec.Name).
+		WithHint("see those that do: GET /v1/sandboxes/%s/execs", rec.Name)
+	if b == nil {
+		return gone
+	}
+	if err := fn(b); fault.Is(err, fault.NotFound) || fault.Is(err, fault.Unavailable) {
+		return gone.Because(err)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// Processes lists the processes of a sandbox. One that is stopped has none, and stays
+// so.
+func (r *Runner) Processes(ctx context.Context, name string) (wire.ProcessesResult, error) {
+	none := wire.ProcessesResult{Processes: []wire.Process{}}
+	b, rec, err := r.live(ctx, name, "listing its processes")
+	if err != nil || b == nil {
+		return none, err
+	}
+	res, err := b.Processes(ctx)
+	if fault.Is(err, fault.Unavailable) {
+		return none, nil // it has just ended
+	}
+	return res, sandbox.Named(err, rec.Name)
+}
+
+// SignalProcess sends a signal to one process of a sandbox.
+func (r *Runner) SignalProcess(ctx context.Context, name string, pid int, sig wire.ProcessSignal) error {
+	if sig.Name == "" {
+		sig.Name = "TERM"
+	}
+	b, rec, err := r.live(ctx, name, "signalling a process")
+	if err != nil {
+		return err
+	}
+	if b != nil {
+		if err = b.SignalProcess(ctx, pid, sig); !fault.Is(err, fault.Unavailable) {
+			return sandbox.Named(err, rec.Name)
+		}
+	}
+	return fault.New(fault.NotFound, "sandbox %s has no process %d: it is stopped", rec.Name, pid)
+}
+
+// Unrecorded starts a command of Coppice's own in a box, which is in no record. wait reads it to its end,
+// and returns the beginning of what it has printed. The lock of the sandbox may be released before that.
+func (r *Runner) Unrecorded(
+	ctx context.Context, h Held, b Box, cmd ...string,
+) (wait func() (exit wire.Exit, said string, err error), err error) {
+	session, err := b.Exec(ctx, wire.ExecRequest{Cmd: cmd})
+	r.with(h).begun++ // a capture must know that something runs
+	if err != nil {
+		return nil, err
+	}
+	return func() (wire.Exit, string, error) {
+		defer session.Close()
+		defer context.AfterFunc(ctx, func() { session.Close() })()
+		return readAll(session)
+	}, nil
+}

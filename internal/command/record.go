@@ -1,0 +1,91 @@
+//go:build linux
+
+package command
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+)
+
+// execRecord tells of a command that begins.
+func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
+	c := m.For(ctx, rec, req.Env...)
+	return audit.Statement{By: format.ByDaemon, Body: &format.Exec{
+		Exec: req.ID, Args: c.RecordArgs(req.Cmd), Dir: c.RecordText(req.Dir),
+		Env: c.RecordEnvNames(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User,
+	}}
+}
+
+// exitRecords tell of the end of a command, with its snapshot, and of the limits that it
+// came to; nothing where its end is recorded already. The caller, which records them, settles
+// the command.
+func (r *Runner) exitRecords(
+	ctx context.Context, rec *meta.Sandbox, of *command, end Ended, x wire.Exit, t Taken,
+) []audit.Statement {
+	if !r.c.Register.isOpen(of) {
+		return nil
+	}
+	c := r.c.Cleaners.For(ctx, rec, end.Env...)
+	kept, err := r.c.Policies.Evidence(ctx, rec)
+	if err != nil {
+		c = audit.Cleaner{} // nor is any text let through
+	}
+	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head,
+		ChangesTotal: int64(x.Paths),
+		Output:       r.c.Cleaners.KeepOutput(rec, c, end.Output, end.TTY, kept.Output.Value), Denials: r.denialsOf(ctx, of),
+		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros,
+			UserMicros: end.Resources.UserMicros}}
+	if t.Changed {
+		exit.Changes = t.Changes(c)
+	}
+	if !of.at.IsZero() {
+		exit.DurationNanos = max(0, r.c.Now().Sub(of.at).Nanoseconds())
+	}
+	switch {
+	case x.Limit != "":
+		exit.Reason = "limit: " + c.RecordText(x.Limit)
+	case x.TimedOut:
+		exit.Reason = "timeout"
+	case x.Message != "":
+		exit.Reason = c.RecordText(x.Message)
+	case end.Stopped:
+		exit.Reason = stoppedMeanwhile
+	}
+	out := []audit.Statement{audit.ByKeeper(exit)}
+	for _, hit := range events.LimitsOf(x) {
+		out = append(out, audit.ByKeeper(&format.Limit{Exec: of.id, Limit: c.RecordText(hit)}))
+	}
+	return out
+}
+
+// denialsOf gives how many denials were recorded of the sandbox of a command since it
+// began. Of one that an earlier daemon began the records are counted.
+func (r *Runner) denialsOf(ctx context.Context, c *command) (n int64) {
+	counted, seq := r.c.Register.denied(c)
+	if !c.found || seq == 0 {
+		return counted
+	}
+	since := ledger.Filter{From: seq + 1, Kinds: []format.Kind{format.KindDenial, format.KindNetwork}}
+	for rd, err := range r.c.Ledger.Read(ctx, format.Sandbox(c.sandbox), since) {
+		if err != nil {
+			r.c.Log.Warn("the denials of a command are not counted in full", "exec", c.id, "err", err)
+			break
+		}
+		n += denials(rd.Body)
+	}
+	return n
+}
+
+// emitEnd has the listeners of events hear of the end of a command.
+func (r *Runner) emitEnd(ctx context.Context, rec *meta.Sandbox, c *command, x wire.Exit) {
+	message := Label(ctx, r.c.Cleaners, rec, c.req)
+	r.c.Feed.Emit(events.Limits(rec, c.id, message, x)...)
+	r.c.Feed.Emit(events.Exited(rec, c.id, message, x))
+}

@@ -1,0 +1,226 @@
+//go:build linux
+
+package command
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Register has the commands of all sandboxes that are open: whose ends are not recorded yet. It
+// implements audit.Commands, so that a Book notes them for the next daemon. Make one with NewRegister;
+// its methods are safe for concurrent use.
+type Register struct {
+	mu   sync.Mutex // a leaf
+	open map[key]*command
+}
+
+// key names a command: those that go on in a fork with memory are called as those of the sandbox that
+// it was made from.
+type key struct {
+	sandbox timeline.SandboxID
+	id      string
+}
+
+func (c *command) key() key { return key{c.sandbox, c.id} }
+
+// NewRegister returns a Register without commands.
+func NewRegister() *Register { return &Register{open: map[key]*command{}} }
+
+// add opens a command. If one is open under its id already, which a daemon before this one began
+// to start, it takes over what is recorded of that.
+func (g *Register) add(c *command) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if was := g.open[c.key()]; was != nil {
+		c.at, c.before, c.found = was.at, was.before, was.found
+		c.state, c.seq, c.denials = min(was.state, running), was.seq, was.denials
+	}
+	g.open[c.key()] = c
+}
+
+// replace opens a command in the place of what was open under its id.
+func (g *Register) replace(c *command) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open[c.key()] = c
+}
+
+// find returns the command that is open under an id; nil if none is.
+func (g *Register) find(id timeline.SandboxID, exec string) *command {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open[key{id, exec}]
+}
+
+// isOpen reports whether the end of a command is still to be recorded.
+func (g *Register) isOpen(c *command) bool { return g.find(c.sandbox, c.id) == c }
+
+// foundAgain returns a command that an earlier daemon began at a time: the one that is open, or, if
+// its end is recorded already, one that is not.
+func (g *Register) foundAgain(id timeline.SandboxID, exec string, at time.Time) *command {
+	if c := g.find(id, exec); c != nil {
+		return c
+	}
+	return newCommand(id, exec, at, "")
+}
+
+// in returns the commands of a sandbox that are open, the oldest first.
+func (g *Register) in(id timeline.SandboxID) (all []*command) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.open {
+		if c.sandbox == id {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b *command) int { return a.at.Compare(b.at) })
+	return all
+}
+
+// In returns how many commands of a sandbox are open.
+func (g *Register) In(id timeline.SandboxID) int { return len(g.in(id)) }
+
+// starts notes when a command was started, its box being there.
+func (g *Register) starts(c *command, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !c.found {
+		c.at = at
+	}
+}
+
+// runs notes that the record seq tells the beginning of a command.
+func (g *Register) runs(c *command, seq int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.seq, c.state = seq, max(c.state, running)
+}
+
+// ends notes how a command ended, once.
+func (g *Register) ends(c *command, end Ended) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.state < ending {
+		c.end, c.state = end, ending
+		close(c.ended)
+	}
+}
+
+// endOf returns how a command ended; false if that is not known.
+func (g *Register) endOf(c *command) (Ended, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return c.end, c.state == ending
+}
+
+// settle notes that the end of a command is recorded, or that it did not begin.
+func (g *Register) settle(c *command) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.state = settled
+	if g.open[c.key()] == c {
+		delete(g.open, c.key())
+	}
+}
+
+// relayed notes that a client sees a command through, until done is called.
+func (g *Register) relayed(c *command) (done func()) {
+	add := func(n int) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		c.relays += n
+	}
+	add(1)
+	return func() { add(-1) }
+}
+
+// isRelayed reports whether a client is attached to a command and sees it through.
+func (g *Register) isRelayed(c *command) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return c.relays > 0
+}
+
+// Denied counts denials that were recorded of a sandbox to its open commands.
+func (g *Register) Denied(id timeline.SandboxID, drafts []ledger.Draft) {
+	n := int64(0)
+	for _, d := range drafts {
+		n += denials(d.Body)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.open {
+		if c.sandbox == id {
+			c.denials += n
+		}
+	}
+}
+
+// denied returns how many denials Denied has counted to a command, and the number of the record of its
+// beginning.
+func (g *Register) denied(c *command) (n, seq int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return c.denials, c.seq
+}
+
+// denials is how many a record tells of.
+func denials(body format.Body) int64 {
+	switch b := body.(type) {
+	case *format.Denial:
+		return max(1, b.Count)
+	case *format.Network:
+		if b.Verdict == wire.VerdictDeny {
+			return max(1, b.Count)
+		}
+	}
+	return 0
+}
+
+// Open implements audit.Commands: it returns the commands that are open.
+func (g *Register) Open() (all []audit.OpenCommand) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.open {
+		all = append(all, audit.OpenCommand{ID: c.id, Sandbox: c.sandbox, Seq: c.seq, At: c.at, Before: c.before})
+	}
+	return all
+}
+
+// Found implements audit.Commands: it opens a command that an earlier daemon began.
+func (g *Register) Found(c audit.OpenCommand) { g.replace(foundCommand(c)) }
+
+// Settle implements audit.Commands: it notes that the end of a command is recorded.
+func (g *Register) Settle(c audit.OpenCommand) {
+	if open := g.find(c.Sandbox, c.ID); open != nil {
+		g.settle(open)
+	}
+}
+
+// Hear implements audit.Commands: it follows, in the records that an earlier daemon left, which commands
+// are open.
+func (g *Register) Hear(r *format.Record) {
+	switch b := r.Body.(type) {
+	case *format.Exec:
+		g.Found(audit.OpenCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time})
+	case *format.Exit:
+		if c := g.find(timeline.SandboxID(r.Sandbox), b.Exec); c != nil {
+			g.settle(c)
+		}
+	case *format.Undone:
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		maps.DeleteFunc(g.open, func(_ key, c *command) bool {
+			return string(c.sandbox) == string(r.Sandbox) && c.seq == b.Seq
+		})
+	}
+}

@@ -1,0 +1,158 @@
+//go:build linux
+
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// relay carries frames between the client and the keeper until the command's
+// exit. When the client goes away the keeper is told to hang up; the output is
+// left to the keeper, which never lets a command wait for a reader. A session
+// that just ends, as with this process, hangs nothing up: the client attaches
+// again. gone is called when the client went away, and started when the command runs, before
+// the client is told; with its error it ends.
+func relay(
+	ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, gone func(), started func() error,
+) (Ended, error) {
+	var input sync.WaitGroup
+	defer input.Wait()
+	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
+		defer func() { _ = s.SetReadDeadline(time.Unix(1, 0)) }() // a closed one needs none
+	}
+	defer session.Close()
+	unhook := context.AfterFunc(ctx, func() { session.Close() })
+	defer unhook()
+	input.Go(func() { relayInput(stream, session, gone) })
+
+	var buf []byte
+	var recorded []wire.Recorded
+	deaf := false
+	for {
+		whole, err := wire.ReadWhole(session, buf)
+		if err != nil {
+			if ctx.Err() != nil {
+				return Ended{}, daemonStops(ctx)
+			}
+			return Ended{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
+				WithHint("what was written is still there; see it with: coppice log %s", name).Because(err)
+		}
+		buf = whole
+		switch p := whole[wire.FrameHead:]; wire.FrameType(whole[0]) {
+		case wire.FrameExit:
+			x := Ended{Output: recorded}
+			err := decode(p, &x)
+			return x, err
+		case wire.FrameRecorded:
+			if recorded, err = wire.AddRecorded(recorded, p); err != nil {
+				return Ended{}, fault.New(fault.Internal, "a frame of the keeper").Because(err)
+			}
+		case wire.FrameFailed:
+			return Ended{}, decodeFailure(p)
+		case wire.FrameStarted:
+			if err := decode(p, new(wire.Started)); err != nil {
+				return Ended{}, err
+			}
+			if err := started(); err != nil {
+				return Ended{}, err
+			}
+			fallthrough
+		default:
+			if !deaf {
+				_, err = stream.Write(whole)
+				deaf = err != nil
+			}
+		}
+	}
+}
+
+// relayInput carries frames from the client to the keeper, until either has gone. gone is called when it
+// is the client.
+func relayInput(stream io.Reader, session io.Writer, gone func()) {
+	buf := make([]byte, 64<<10)
+	for {
+		t, p, err := wire.ReadFrame(stream, buf)
+		if err != nil {
+			// The client's loss as a living daemon sees it is final. It goes
+			// nowhere when it is our own end: the session is closed by then.
+			t, p = wire.FrameHangup, nil
+		}
+		werr := wire.WriteFrame(session, t, p)
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // that is our own end
+			gone()
+		}
+		if werr != nil || err != nil {
+			return
+		}
+	}
+}
+
+// daemonStops says that the connection to a command ends with the daemon.
+func daemonStops(ctx context.Context) error {
+	return fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
+}
+
+// readFirst reads the first frame of a command: it runs, or cannot be run.
+func readFirst(session io.Reader) (m wire.Started, x *Ended, err error) {
+	t, p, err := wire.ReadFrame(session, nil)
+	if err != nil {
+		return m, nil, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command was started").Because(err)
+	}
+	switch t {
+	case wire.FrameStarted:
+		err = decode(p, &m)
+	case wire.FrameExit:
+		x = new(Ended)
+		err = decode(p, x)
+	case wire.FrameFailed:
+		err = decodeFailure(p)
+	default:
+		err = fault.New(fault.Internal, "the keeper began with frame %d", t)
+	}
+	return m, x, err
+}
+
+// readAll reads the frames of a command to its end. said is the beginning of what it has printed.
+func readAll(session io.Reader) (exit wire.Exit, said string, err error) {
+	const most = 1000
+	for {
+		t, p, err := wire.ReadFrame(session, nil)
+		if err != nil {
+			return exit, said, fault.New(fault.Unavailable, "the sandbox was stopped meanwhile").Because(err)
+		}
+		switch t {
+		case wire.FrameStdout, wire.FrameStderr:
+			said += string(p[:min(len(p), most-len(said))])
+		case wire.FrameFailed:
+			return exit, said, decodeFailure(p)
+		case wire.FrameExit:
+			var x Ended
+			err := decode(p, &x)
+			return x.Exit, said, err
+		}
+	}
+}
+
+func decode(p []byte, v any) error {
+	if err := json.Unmarshal(p, v); err != nil {
+		return fault.New(fault.Internal, "a frame of the keeper").Because(err)
+	}
+	return nil
+}
+
+func decodeFailure(p []byte) error {
+	var x wire.Error
+	if err := decode(p, &x); err != nil {
+		return err
+	}
+	return &fault.Error{Kind: fault.Kind(x.Kind), Message: x.Message, Hint: x.Hint}
+}

@@ -1,0 +1,334 @@
+//go:build linux
+
+package command
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+const (
+	// restartAfter is waited before a command that ended by itself is started
+	// again; twice as long each time that it ends at once, up to restartMax.
+	restartAfter = 100 * time.Millisecond
+	restartMax   = 30 * time.Second
+	// steady is how long a command must have run to count as started well.
+	steady = 10 * time.Second
+)
+
+// Run starts the supervised command of a sandbox, under automatic history. A
+// command that cannot be started gives a Run with an Exit of 126 or 127. A
+// sandbox has one at a time; else it is a Conflict.
+func (r *Runner) Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error) {
+	o, err := r.newRun(ctx, name, req)
+	if err != nil {
+		return wire.Run{}, err
+	}
+	return o.run, o.session.Close()
+}
+
+// newRun starts the supervised command of a sandbox that has none. It may have ended when this
+// returns. The caller closes the session, in which the command's first frame was read.
+func (r *Runner) newRun(ctx context.Context, name string, req wire.RunRequest) (*opened, error) {
+	if err := checkRun(&req, name); err != nil {
+		return nil, err
+	}
+	s, rec, err := r.acquire(ctx, name, "starting a command")
+	if err != nil {
+		return nil, err
+	}
+	defer s.unlock()
+	if c := req.Capture; c.MemoryEveryMS != 0 || c.MemoryOnMark {
+		if err := r.c.Sandboxes.KeepsMemory(&rec); err != nil {
+			return nil, err
+		}
+	}
+	if s.run != nil {
+		return nil, fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
+			WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
+	}
+	return r.startRun(ctx, s, &rec, wire.Run{RunRequest: req})
+}
+
+func checkRun(req *wire.RunRequest, name string) error {
+	if len(req.Cmd) == 0 {
+		return fault.New(fault.Invalid, "no command was given").
+			WithHint("give it after --, as in: coppice run --in %s -- bash", name)
+	}
+	switch req.Restart {
+	case "":
+		req.Restart = wire.RestartOnRewind
+	case wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways:
+	default:
+		return fault.New(fault.Invalid, "there is no restart policy %q", req.Restart).WithHint("use no, on-rewind or always")
+	}
+	if req.Remove && req.Restart == wire.RestartAlways {
+		return fault.New(fault.Invalid, "a sandbox that is removed after its command cannot start it again").
+			WithHint("leave --rm or --restart always out")
+	}
+	_, err := newPace(req.Capture)
+	return err
+}
+
+// startRun starts a command as the sandbox's supervised one. It is recorded before it
+// begins, under the id that it will have, so that no daemon that comes after this one leaves
+// it alone, or starts it twice. The caller closes the session.
+func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (o *opened, err error) {
+	ctx = context.WithoutCancel(ctx) // what has begun is recorded
+	before := rec.Run
+	defer func() {
+		if err == nil {
+			return
+		}
+		rec.Run, rec.Starting = before, false
+		if uerr := r.noteRun(ctx, rec.ID, before, false); uerr != nil {
+			r.c.Log.Error("a command that did not start stays recorded", "sandbox", rec.Name, "err", uerr)
+		}
+	}()
+	if !rec.Starting {
+		run.Starts++
+		if run.Exec, err = r.newID(); err != nil {
+			return nil, err
+		}
+	}
+	run.Started, run.Ended, run.Exit = r.c.Now().UTC().Truncate(time.Microsecond), nil, nil
+	rec.Run = &run // its box is started with it in mind
+	if err = r.noteRun(ctx, rec.ID, &run, true); err != nil {
+		return nil, err
+	}
+	o, err = r.openFollowed(ctx, s, rec, wire.ExecRequest{
+		ID: run.Exec, Cmd: run.Cmd, Env: run.Env, Dir: run.Dir, TTY: run.TTY, Stdin: run.Stdin, Size: run.Size,
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.req = wire.ExecRequest{Cmd: run.Cmd}
+	if o.failed != nil {
+		run.Exit, run.Ended = &o.failed.Exit, &run.Started
+		err = r.neverRan(ctx, rec, o)
+	}
+	if err == nil {
+		o.run = run
+		err = r.c.Records.UpdateSandbox(ctx, rec.ID, func(m *meta.Sandbox) error {
+			m.Run, m.Again, m.Starting = &run, false, false
+			return nil
+		})
+	}
+	if err != nil {
+		o.session.Close()
+		return nil, err
+	}
+	rec.Again, rec.Starting = false, false
+	r.c.Feed.Emit(events.Started(rec, &run, Label(ctx, r.c.Cleaners, rec, o.req)))
+	if o.failed == nil {
+		r.supervise(s, o.box, o.command)
+	}
+	return o, nil
+}
+
+// noteRun records what the supervised command of a sandbox is, and whether it is being started.
+func (r *Runner) noteRun(ctx context.Context, id timeline.SandboxID, run *wire.Run, starting bool) error {
+	return r.c.Records.UpdateSandbox(ctx, id, func(m *meta.Sandbox) error {
+		m.Run, m.Starting = run, starting
+		return nil
+	})
+}
+
+// neverRan records the end of a supervised command that cannot be run.
+func (r *Runner) neverRan(ctx context.Context, rec *meta.Sandbox, o *opened) error {
+	x := withHead(o.failed.Exit, rec.Head, Taken{})
+	if err := r.c.Book.Record(ctx, rec, r.exitRecords(ctx, rec, o.command, Ended{}, x, Taken{})...); err != nil {
+		return err
+	}
+	r.c.Register.settle(o.command)
+	o.exit = o.failed.Exit
+	close(o.done)
+	return nil
+}
+
+// supervise makes a running command the sandbox's supervised one: it is followed to its end,
+// and what the sandbox's processes change is captured.
+func (r *Runner) supervise(s *held, b Box, c *command) {
+	if before := s.run; before != nil {
+		before.next = c
+		close(before.done)
+	}
+	s.run = c
+	p := s.at
+	r.await(p, b, c, func(ctx context.Context, end Ended, err error) bool { return r.runEnded(ctx, p, c, end, err) })
+	every := time.Duration(c.run.Capture.MemoryEveryMS) * time.Millisecond
+	if every >= leastMemory && s.keeping != b {
+		s.keeping = b
+		r.c.Go(func(ctx context.Context) { r.keepMemory(ctx, p, b, every) })
+	}
+	pc, err := newPace(c.run.Capture)
+	if err == nil && !c.run.Capture.Off && s.followed != b {
+		s.followed = b
+		r.c.Go(func(ctx context.Context) { r.follow(ctx, p, b, pc) })
+	}
+}
+
+// runEnded does what follows from the end of a supervised command: a snapshot,
+// another start, the removal of the sandbox. It reports whether that is recorded,
+// or does not matter any more.
+func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, err error) bool {
+	told := false
+	for delay := restartDelay(c.run, r.c.Now()); ; {
+		s, lerr := r.lock(ctx, p, "after the end of its command")
+		if lerr != nil {
+			return false // another daemon finds it
+		}
+		rec, dberr := r.c.Records.Sandbox(ctx, string(p.id))
+		if s.run != c { // it was started again meanwhile
+			if dberr == nil {
+				r.tellEnd(ctx, &rec, c, end, exitOf(c, end, err))
+			}
+			s.unlock()
+			return true
+		}
+		if dberr != nil {
+			endRun(s, c, wire.Exit{Code: end.Code, Signal: end.Signal, Message: "the sandbox was removed while the command ran"})
+			s.unlock()
+			return true
+		}
+		if !told {
+			told = true
+			r.c.Feed.Emit(events.Limits(&rec, c.id, Label(ctx, r.c.Cleaners, &rec, c.req), end.Exit)...)
+		}
+		if err == nil {
+			rec.Starting = false // it did begin, though no daemon had time left to note that
+		}
+		again, atOnce := r.startsAgain(&rec, c, end, err)
+		if again && !atOnce && delay > 0 { // without the lock, which others may want
+			s.unlock()
+			select {
+			case <-ctx.Done():
+				return false
+			case <-time.After(delay):
+			}
+			delay = 0
+			continue
+		}
+		if again && r.again(ctx, s, &rec, end, err) {
+			s.unlock()
+			return true
+		}
+		recorded := r.concludeRun(ctx, s, &rec, c, end, err)
+		s.unlock()
+		if !recorded {
+			return false
+		}
+		break
+	}
+	if c.run.Remove {
+		if err := r.c.Sandboxes.Remove(ctx, p.id); err != nil {
+			r.c.Log.Error("the sandbox stays", "sandbox", p.id, "err", err)
+		}
+	}
+	return true
+}
+
+// startsAgain reports whether a supervised command that has ended is to be started again; atOnce says that
+// this was decided before it ended.
+func (r *Runner) startsAgain(rec *meta.Sandbox, c *command, end Ended, err error) (again, atOnce bool) {
+	// What ended by itself was not stopped for a rewind, though one was about to be.
+	atOnce = err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
+	// A command that was stopped for what it did does not begin again by itself.
+	if c.halted || r.c.Sandboxes.Halted(rec, c.run.Started) {
+		return false, false
+	}
+	return atOnce || c.run.Restart == wire.RestartAlways, atOnce
+}
+
+// restartDelay is how long to wait before a command is started again.
+func restartDelay(run wire.Run, now time.Time) time.Duration {
+	if now.Sub(run.Started) >= steady {
+		return restartAfter
+	}
+	return min(restartAfter<<min(run.Starts-1, 10), restartMax)
+}
+
+// exitOf is the end of a supervised command, which is not known when its keeper ended.
+func exitOf(c *command, end Ended, err error) wire.Exit {
+	switch {
+	case err == nil:
+		return end.Exit
+	case c.halted:
+		return killed(stoppedMeanwhile).Exit
+	}
+	return killed("the sandbox's keeper ended while the command ran").Exit
+}
+
+// again captures, and starts the supervised command once more; false, with a line in the
+// log, when that is impossible.
+func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
+	c := s.run
+	r.c.Journals.Finish(ctx, rec.ID)
+	var err error
+	if rec.Starting { // it begins now, under this id
+		n := Note{Cause: timeline.CauseAuto, Message: Label(ctx, r.c.Cleaners, rec, c.req)}
+		_, err = s.Capture(ctx, rec, n)
+	} else {
+		o := &outcome{command: c, end: end, exit: exitOf(c, end, ended)}
+		_, err = r.conclude(ctx, s, rec, o, timeline.CauseAuto)
+	}
+	var o *opened
+	if err == nil {
+		o, err = r.startRun(ctx, s, rec, c.run)
+	}
+	if err != nil {
+		r.c.Log.Error("the command is not started again", "sandbox", rec.Name, "err", err)
+		return false
+	}
+	o.session.Close()
+	return s.run != c
+}
+
+// concludeRun captures what a supervised command left, and records its end; false,
+// with a line in the log, when that is impossible.
+func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
+	r.c.Journals.Finish(ctx, rec.ID)
+	o := &outcome{command: c, end: end, exit: exitOf(c, end, err)}
+	captured, cerr := r.conclude(ctx, s, rec, o, timeline.CauseExec)
+	if cerr != nil && !captured {
+		o.exit.Message = "what the command changed is not in the history yet: " + cerr.Error()
+		o.exit = withHead(o.exit, rec.Head, Taken{ID: rec.Head})
+		r.c.Log.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
+	}
+	x := o.exit
+	if cerr != nil {
+		r.tellEnd(ctx, rec, c, end, x)
+	}
+	r.c.Register.settle(c)
+	now := r.c.Now().UTC().Truncate(time.Microsecond)
+	uerr := r.c.Records.UpdateSandbox(ctx, rec.ID, func(m *meta.Sandbox) error {
+		if m.Run != nil && m.Run.Exec == c.id {
+			m.Again, m.Starting = false, false
+			run := *m.Run
+			run.Ended, run.Exit = &now, &x
+			m.Run = &run
+		}
+		return nil
+	})
+	if uerr != nil {
+		r.c.Log.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
+	}
+	r.c.Feed.Emit(events.Exited(rec, c.id, Label(ctx, r.c.Cleaners, rec, c.req), x))
+	endRun(s, c, x)
+	return uerr == nil
+}
+
+// endRun lets those who are attached know.
+func endRun(s *held, c *command, x wire.Exit) {
+	c.exit = x
+	if s.run == c {
+		s.run = nil
+	}
+	close(c.done)
+}
