@@ -39,7 +39,7 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
+	"Lifetimes.mu", "Masks.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
 	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
@@ -48,7 +48,7 @@ var leafLocks = []string{
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
 	"internal/gitwork",
-	"internal/images", "internal/lifetime",
+	"internal/images", "internal/lifetime", "internal/masks",
 	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
@@ -58,7 +58,7 @@ var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
 	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Discard": {"Engine.discard"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }

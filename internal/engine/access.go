@@ -36,11 +36,11 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
-	a, _, err := e.stack(ctx, rec, rec.Head)
+	a, _, err := e.masks.Stack(ctx, rec, rec.Head)
 	if err != nil {
 		return err
 	}
-	b, _, err := e.stack(ctx, rec, to)
+	b, _, err := e.masks.Stack(ctx, rec, to)
 	if err != nil {
 		return err
 	}

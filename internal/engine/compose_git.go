@@ -226,11 +226,11 @@ func (g gitLayers) changedBelow(
 			return nil, err
 		}
 	}
-	before, _, err := g.stack(ctx, rec, began(h, at))
+	before, _, err := g.masks.Stack(ctx, rec, began(h, at))
 	if err != nil {
 		return nil, err
 	}
-	after, _, err := g.stack(ctx, rec, at)
+	after, _, err := g.masks.Stack(ctx, rec, at)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/lifetime"
+	"github.com/coppice-dev/coppice/internal/masks"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
@@ -362,12 +363,11 @@ type Engine struct {
 	mounts   *mounts
 	refs     *gitrefs.Refs
 	stacks   *stacks.Stacks
+	masks    *masks.Masks
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
 	programs *audit.Programs
-
-	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
 
 // errClosed is the cause that Close cancels background work with.
@@ -403,8 +403,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		masks: map[timeline.SandboxID]string{},
-		Feed:  events.NewBus(c.Now, c.DB),
+		Feed: events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
 			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
@@ -426,6 +425,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
 	e.stacks = stacks.New(c.DB, c.Layers.Dir)
+	e.masks = masks.New(masksConfig(e))
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
 	e.Bases = bases.New(basesConfig(e))

@@ -49,7 +49,7 @@ func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, ro
 		return nil, rootfs.Live{},
 			fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
 	}
-	st, _, err := e.stack(ctx, rec, rec.MountTop)
+	st, _, err := e.masks.Stack(ctx, rec, rec.MountTop)
 	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
 }
 
@@ -220,7 +220,7 @@ func (e *Engine) present(
 	if err := vfs.MkdirAll(e.FS, filepath.Dir(e.genDir(rec))); err != nil {
 		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	mask, err = e.maskLive(ctx, rec)
+	mask, err = e.masks.ForMount(ctx, s.Held, rec)
 	if err != nil {
 		return spec, mask, err
 	}
@@ -228,7 +228,7 @@ func (e *Engine) present(
 	if err != nil {
 		return spec, mask, err
 	}
-	_, layers, err := e.stack(ctx, rec, rec.MountTop)
+	_, layers, err := e.masks.Stack(ctx, rec, rec.MountTop)
 	if err != nil {
 		return spec, mask, err
 	}

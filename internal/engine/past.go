@@ -66,7 +66,7 @@ func (e *Engine) OpenPast(ctx context.Context, name, ref string) (*Past, error) 
 			return nil, err
 		}
 	}
-	st, _, err := e.stack(ctx, &rec, id)
+	st, _, err := e.masks.Stack(ctx, &rec, id)
 	if err != nil {
 		return nil, err
 	}

@@ -306,7 +306,7 @@ func (e *Engine) partRoots(ctx context.Context, rec *meta.Sandbox) (map[string]b
 func (e *Engine) views(
 	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side,
 ) (va, vb *layer.View, touched []rootspec.Part, err error) {
-	sa, _, err := e.stack(ctx, rec, a)
+	sa, _, err := e.masks.Stack(ctx, rec, a)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -314,7 +314,7 @@ func (e *Engine) views(
 	if b.live {
 		at = rec.MountTop
 	}
-	sb, _, err := e.stack(ctx, rec, at)
+	sb, _, err := e.masks.Stack(ctx, rec, at)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -345,7 +345,7 @@ func (e *Engine) views(
 func (e *Engine) viewOf(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, parts []rootspec.Part,
 ) (*layer.View, error) {
-	st, _, err := e.stack(ctx, rec, id)
+	st, _, err := e.masks.Stack(ctx, rec, id)
 	if err != nil {
 		return nil, err
 	}

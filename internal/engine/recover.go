@@ -33,7 +33,11 @@ func (e recovery) home(ctx context.Context) error {
 	if err := e.findMounted(ctx); err != nil {
 		return err
 	}
-	if err := e.sweepMasks(ctx); err != nil {
+	boot, err := e.DB.Setting(ctx, settingBoot)
+	if err != nil {
+		return err
+	}
+	if err := e.masks.Sweep(ctx, boot != e.BootID); err != nil {
 		return err
 	}
 	if err := e.unadoptAll(ctx, ""); err != nil {

@@ -209,11 +209,11 @@ func (w *rewrite) close() {
 func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (paths int, err error) {
 	w.e.shape.RLock()
 	defer w.e.shape.RUnlock()
-	a, _, err := w.e.stack(ctx, w.rec, from)
+	a, _, err := w.e.masks.Stack(ctx, w.rec, from)
 	if err != nil {
 		return 0, err
 	}
-	b, _, err := w.e.stack(ctx, w.rec, to)
+	b, _, err := w.e.masks.Stack(ctx, w.rec, to)
 	if err != nil {
 		return 0, err
 	}
