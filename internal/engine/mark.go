@@ -30,7 +30,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}

@@ -26,7 +26,7 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -146,7 +146,7 @@ func (e *Engine) move(
 	if err != nil {
 		return wire.MoveResult{}, err
 	}
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.MoveResult{}, err
 	}

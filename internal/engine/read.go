@@ -402,7 +402,7 @@ func (e *Engine) SetTag(ctx context.Context, name, tag, ref string) (wire.TagRes
 	if err != nil {
 		return wire.TagResult{}, err
 	}
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.TagResult{}, err
 	}
