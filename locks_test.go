@@ -48,7 +48,7 @@ var leafLocks = []string{
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
 	"internal/gitwork",
-	"internal/images", "internal/lifetime", "internal/masks",
+	"internal/history", "internal/images", "internal/lifetime", "internal/masks",
 	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
@@ -56,9 +56,10 @@ var lockPackages = []string{
 // gives them as functions.
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "historyCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Discard": {"Engine.discard"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
+	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"}, "Config.Discard": {"Engine.discard"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }
@@ -72,7 +73,7 @@ var returnHolding = map[string]string{
 }
 
 // lent are fields of parts that are a lock of the engine.
-var lent = map[string]string{"Upkeep.shape": "Engine.shape"}
+var lent = map[string]string{"Config.Shape": "Engine.shape", "Upkeep.shape": "Engine.shape"}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {

@@ -6,7 +6,9 @@ import "context"
 type insideKey struct{}
 
 // FromInside returns a context for what is requested from inside a sandbox.
-func FromInside(ctx context.Context) context.Context { return context.WithValue(ctx, insideKey{}, true) }
+func FromInside(ctx context.Context) context.Context {
+	return context.WithValue(ctx, insideKey{}, true)
+}
 
 // Inside reports whether something is requested from inside a sandbox: see FromInside.
 func Inside(ctx context.Context) bool { return ctx.Value(insideKey{}) != nil }

@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -48,9 +49,9 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 	for _, p := range allowed.ReadOnly {
 		held = append(held, p.At...)
 	}
-	for _, dir := range difference(a.Layers, b.Layers) {
+	for _, tree := range rootspec.Differing(a, b) {
 		for _, p := range append(allowed.Fixed(), decoys...) {
-			in, end, err := rootfs.LayerAt(dir, p)
+			in, end, err := rootfs.LayerAt(tree.Dir, p)
 			if err != nil {
 				return err
 			}

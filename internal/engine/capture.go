@@ -198,7 +198,7 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	}
 	c.empty = c.below != c.rec.Head
 	c.head = func() *layer.View {
-		v, err := c.viewOf(ctx, c.rec, c.rec.Head, c.parts)
+		v, err := c.Histories.View(ctx, c.rec, c.rec.Head, c.parts)
 		if err != nil {
 			return nil // what cannot be compared is taken as changed
 		}

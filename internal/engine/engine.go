@@ -33,6 +33,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -341,6 +342,9 @@ type Engine struct {
 	// after Open.
 	Git *gitwork.Git
 
+	// Histories answer questions about snapshots. It is not changed after Open.
+	Histories *history.Histories
+
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
 	making  map[timeline.LayerID]bool     // layers that have no record yet
@@ -428,6 +432,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.masks = masks.New(masksConfig(e))
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
+	e.Histories = history.New(historyConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Tournaments = tournament.New(tournamentConfig(e))

@@ -29,6 +29,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/lifetime"
@@ -518,6 +519,7 @@ type home struct {
 	*egress.Control         // of the engine
 	*lifetime.Lifetimes     // of the engine
 	*tournament.Tournaments // of the engine
+	*history.Histories      // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -602,6 +604,7 @@ func (h *home) tryOpen() (err error) {
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
 	h.Control, h.Lifetimes, h.Tournaments = e.Egress, e.Lifetimes, e.Tournaments
+	h.Histories = e.Histories
 	return nil
 }
 

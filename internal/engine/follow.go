@@ -194,7 +194,7 @@ func (e *Engine) glance(ctx context.Context, s *held, rec *meta.Sandbox) (layer.
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	in.Head = func() *layer.View {
-		v, err := e.viewOf(ctx, rec, rec.Head, parts)
+		v, err := e.Histories.View(ctx, rec, rec.Head, parts)
 		if err != nil {
 			return nil
 		}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -83,13 +82,6 @@ func (e *Engine) keepMemory(sbx *entry, b Box, every time.Duration) {
 		}
 		s.unlock(e)
 	}
-}
-
-func wireMemory(m *timeline.Memory) *wire.Memory {
-	if m == nil {
-		return nil
-	}
-	return &wire.Memory{Image: m.Image, Size: m.Size, Added: m.Added, Facts: m.Facts}
 }
 
 // imageOf names the image of a memory, if there is one.

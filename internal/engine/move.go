@@ -138,7 +138,7 @@ func (e *Engine) move(
 		return wire.MoveResult{}, err
 	}
 	defer s.unlock(e)
-	h, err := e.history(ctx, &rec)
+	h, err := e.Histories.History(ctx, &rec)
 	if err != nil {
 		return wire.MoveResult{}, err
 	}

@@ -206,7 +206,7 @@ func (e *Engine) seclude(ctx context.Context, id string) error {
 // startAt lets the processes of a snapshot of the sandbox go on, which has no box, over that
 // snapshot's files.
 func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
-	h, err := e.history(ctx, rec)
+	h, err := e.Histories.History(ctx, rec)
 	if err != nil {
 		return nil, err
 	}

@@ -217,9 +217,10 @@ func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (path
 	if err != nil {
 		return 0, err
 	}
-	at := inside(w.parts)
+	at := rootspec.Places(w.parts)
 	in := layer.RewindInput{
 		Root: w.dir, Parts: at, Target: w.e.Layers.View(b, at...), Owners: w.root.Owners, Mapped: w.mapped(),
+		Touched: rootspec.Differing(a, b),
 	}
 	if w.rec.Tier != tierWorkspace {
 		in.Kept = append(in.Kept, rootspec.Reserved...)
@@ -233,9 +234,6 @@ func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (path
 		if p != "/" {
 			in.Kept = append(in.Kept, p)
 		}
-	}
-	for _, dir := range difference(a.Layers, b.Layers) {
-		in.Touched = append(in.Touched, rootspec.Part{Dir: dir, Path: "/"})
 	}
 	do := func() error {
 		paths, err = w.e.Layers.Rewind(ctx, in)
