@@ -150,8 +150,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git,
-		Histories: e.Histories,
-		db:        db, layers: layers, images: images, ledger: book,
+		Histories: e.Histories, db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

@@ -208,7 +208,7 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	if c.t.procs == 0 && !c.ended && !c.n.memory && c.drv.Adoptable() && !c.filesOpen(c.s.entry) {
 		in.MaxPaths = adoptAbove
 	}
-	if l, err := c.diskLimit(ctx, c.rec); err == nil {
+	if l, err := c.disk.limit(ctx, c.rec); err == nil {
 		in.Project = l.Project
 	} else {
 		c.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", c.s.ID, "err", err)

@@ -145,7 +145,7 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 			case <-e.bgCtx.Done():
 			}
 		}
-		e.unlimit(filepath.Join(trash, liveDir))
+		e.disk.drop(filepath.Join(trash, liveDir))
 		e.Upkeep.RemoveTree(e.bgCtx, trash)
 		e.Upkeep.Discard(e.bgCtx, unused)
 		return nil

@@ -365,6 +365,7 @@ type Engine struct {
 
 	commands commands
 	mounts   *mounts
+	disk     diskLimits
 	refs     *gitrefs.Refs
 	stacks   *stacks.Stacks
 	masks    *masks.Masks
@@ -441,6 +442,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
+	e.disk = diskLimits{drivers: c.Drivers, live: e.live, log: c.Logger}
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
 	if err := (recovery{e}).home(ctx); err != nil {

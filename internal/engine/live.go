@@ -132,7 +132,7 @@ func (e *Engine) startBox(
 	if err := vfs.MkdirAll(e.FS, e.runDir(s.ID)); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	disk, err := e.diskLimit(ctx, rec)
+	disk, err := e.disk.limit(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -182,7 +182,7 @@ func (e *Engine) startBox(
 	}
 	done()
 	if err != nil {
-		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(e.disk.blame(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
 	if err := e.keepProtections(ctx, rec, enforced); err != nil {
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))

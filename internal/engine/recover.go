@@ -191,7 +191,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 	for _, d := range dirs {
 		rec := byID[d.Name()]
 		if rec == nil {
-			e.unlimit(filepath.Join(root, d.Name(), liveDir))
+			e.disk.drop(filepath.Join(root, d.Name(), liveDir))
 			if err := e.discard(ctx, filepath.Join(root, d.Name())); err != nil {
 				return err
 			}

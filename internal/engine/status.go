@@ -139,7 +139,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 		}
 	}
 	if rec.Limits.Disk > 0 {
-		if res.Disk.Limited, err = e.diskUsed(ctx, &rec); err != nil {
+		if res.Disk.Limited, err = e.disk.used(ctx, &rec); err != nil {
 			res.Notices = append(res.Notices, "what counts towards the disk limit cannot be told: "+err.Error())
 		}
 		if usedUp(res.Disk.Limited, rec.Limits.Disk) {
