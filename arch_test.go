@@ -65,7 +65,7 @@ var packages = map[string][]string{
 		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs",
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
 		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
-		"internal/ledger/format", "internal/lifetime", "internal/masks",
+		"internal/ledger/format", "internal/lifetime", "internal/livefiles", "internal/masks",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
 		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs",
@@ -188,6 +188,10 @@ var packages = map[string][]string{
 	"internal/bases": {
 		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
 		"internal/rootspec", "internal/timeline", "internal/vfs",
+	},
+	"internal/livefiles": {
+		"client/wire", "internal/boxfs", "internal/fault", "internal/label", "internal/meta", "internal/sandbox",
+		"internal/timeline",
 	},
 	"internal/masks": {
 		"internal/fault", "internal/meta", "internal/policies", "internal/rootfs", "internal/rootspec",

@@ -32,14 +32,14 @@ var lockOrder = []struct{ name, guards string }{
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
 	{"Bases.importing", "the store's bases; one import at a time"},
 	{"Images.imaging", "memory images that no snapshot has yet"},
-	{"entry.renames", "names in a live root that change while a capture walks it"},
+	{"tree.renames", "names in a live root that change while a capture walks it"},
 	{"Git.signing", "the settings of signers"},
 }
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Masks.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
+	"Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
 	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
@@ -48,7 +48,7 @@ var leafLocks = []string{
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
 	"internal/gitwork",
-	"internal/history", "internal/images", "internal/lifetime", "internal/masks",
+	"internal/history", "internal/images", "internal/lifetime", "internal/livefiles", "internal/masks",
 	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
@@ -56,10 +56,10 @@ var lockPackages = []string{
 // gives them as functions.
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "historyCore"}, "Held": {"egressHeld"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore"}, "Held": {"egressHeld", "filesHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
-	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"}, "Config.Discard": {"Engine.discard"},
+	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"}, "Config.Discard": {"Engine.discard"}, "Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }
@@ -69,6 +69,7 @@ var adapters = map[string][]string{
 var returnHolding = map[string]string{
 	"taking.takes": "taking.turn", "BoxPrograms.End": "BoxPrograms.mu",
 	"Finder.Acquire": "sandbox", "Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox",
+	"Root.Lock": "sandbox", "filesRoot.lock": "sandbox",
 	"Bases.Importing": "Bases.importing",
 }
 

@@ -80,9 +80,9 @@ func (w *whole) Close() error {
 	return errors.Join(w.Engine.Close(), w.layers.Close(), w.images.Close(), w.ledger.Close(), w.db.Close())
 }
 
-// OpenFiles is the engine's, as the API knows it.
+// OpenFiles opens live files, as the API knows it.
 func (w *whole) OpenFiles(ctx context.Context, name string) (httpapi.Files, error) {
-	f, err := w.Engine.OpenFiles(ctx, name)
+	f, err := w.Files.Open(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -205,7 +205,7 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 		return v
 	}
 	in.KeepEmpty, in.Head = c.empty, c.head
-	if c.t.procs == 0 && !c.ended && !c.n.memory && c.drv.Adoptable() && !c.filesOpen(c.s.entry) {
+	if c.t.procs == 0 && !c.ended && !c.n.memory && c.drv.Adoptable() && !c.Files.InUse(c.s.ID) {
 		in.MaxPaths = adoptAbove
 	}
 	if l, err := c.disk.limit(ctx, c.rec); err == nil {
@@ -220,10 +220,9 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 func (c *capturing) take(ctx, hold context.Context) error {
 	in := c.input(ctx)
 	var err error
-	c.shape.RLock()    // what the present is compared with stays
-	c.s.renames.Lock() // who writes files from outside does not stand still otherwise
-	c.got, err = c.Layers.Capture(hold, c.layer, in)
-	c.s.renames.Unlock()
+	c.shape.RLock() // what the present is compared with stays
+	// Clients that write files from outside do not stand still otherwise.
+	c.Files.HoldNames(c.s.ID, func() { c.got, err = c.Layers.Capture(hold, c.layer, in) })
 	c.shape.RUnlock()
 	if err != nil {
 		return fault.Wrap(err, "capture sandbox %s", c.rec.Name)

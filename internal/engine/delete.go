@@ -117,6 +117,7 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
 	e.mu.Unlock()
+	e.Files.Forget(rec.ID)
 	e.masks.Forget(rec.ID)
 	e.mounts.removed(rec.ID)
 	e.Lifetimes.Forget(rec.ID)

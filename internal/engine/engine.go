@@ -39,6 +39,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/lifetime"
+	"github.com/coppice-dev/coppice/internal/livefiles"
 	"github.com/coppice-dev/coppice/internal/masks"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -342,6 +343,8 @@ type Engine struct {
 	// after Open.
 	Git *gitwork.Git
 
+	// Files opens the live files of sandboxes. It is not changed after Open.
+	Files *livefiles.Opener
 	// Histories answer questions about snapshots. It is not changed after Open.
 	Histories *history.Histories
 
@@ -350,8 +353,6 @@ type Engine struct {
 	making  map[timeline.LayerID]bool     // layers that have no record yet
 	torn    map[timeline.SandboxID]error  // why their adoptions could not be undone
 	awakens claims                        // sandboxes that are made ones of their own, by id: see awaken
-
-	watchers boxfs.WatchersOfAll
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
@@ -433,6 +434,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.masks = masks.New(masksConfig(e))
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
+	e.Files = livefiles.New(filesCore{e})
 	e.Histories = history.New(historyConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))

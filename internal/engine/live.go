@@ -119,7 +119,7 @@ func (e *Engine) startBox(
 	}
 	// The root of a box that has ended may still be open, and is not to be mounted
 	// twice.
-	if err := e.cutFiles(ctx, s); err != nil {
+	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return nil, enforced, err
 	}
 	if err := s.awaitPrograms(ctx); err != nil {
@@ -318,7 +318,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 
 // stopBox ends the sandbox's processes and keeper.
 func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) error {
-	if err := e.cutFiles(ctx, s); err != nil {
+	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return err
 	}
 	b := e.liveBox(s)

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/livefiles"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -133,7 +134,12 @@ func (e *Engine) move(
 	ctx context.Context, name, what string, req wire.CheckoutRequest,
 	choose func(*timeline.History, *meta.Sandbox) (target, error),
 ) (wire.MoveResult, error) {
-	s, rec, err := e.acquireAlone(ctx, name, what)
+	var s *held
+	var rec meta.Sandbox
+	err := e.Files.Alone(ctx, func() (_ timeline.SandboxID, _ livefiles.Held, err error) {
+		s, rec, err = e.acquire(ctx, name, what)
+		return rec.ID, filesHeld{e, s}, err
+	})
 	if err != nil {
 		return wire.MoveResult{}, err
 	}

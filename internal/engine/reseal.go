@@ -321,7 +321,7 @@ func (e *Engine) resealInside(ctx context.Context, id string) error {
 // executed, in the order of their names. Keys that its user may not read are passed over; that
 // hooks may be there which nobody can read is an error.
 func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
-	f, err := e.OpenFiles(ctx, id)
+	f, err := e.Files.Open(ctx, id)
 	if err != nil {
 		return 0, nil, err
 	}
