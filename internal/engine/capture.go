@@ -188,13 +188,13 @@ func (c *capturing) release(hold context.Context, failed error) error {
 
 // input says what the present is compared with.
 func (c *capturing) input(ctx context.Context) layer.CaptureInput {
-	index := c.presentIndex(c.s, c.rec)
+	index := c.indexes.present(c.s, c.rec)
 	in := layer.CaptureInput{
 		Parts: c.parts, Index: index, Suspects: c.suspects, Plain: c.drv.Plain(), TimesAside: c.n.aside,
 	}
 	c.below = c.s.of
 	if index == nil {
-		in.Index, c.below = c.lostIndex(c.drv, c.rec)
+		in.Index, c.below = lostIndex(c.drv, c.rec)
 	}
 	c.empty = c.below != c.rec.Head
 	c.head = func() *layer.View {
@@ -282,7 +282,7 @@ func (c *capturing) commit(ctx context.Context) error {
 		return err
 	}
 	snap.Memory = c.t.memory
-	if err := c.writeIndex(c.s.ID, snap.ID, c.got.Index); err != nil {
+	if err := c.indexes.write(c.s.ID, snap.ID, c.got.Index); err != nil {
 		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
 	kept := c.kept(snap)
@@ -298,7 +298,7 @@ func (c *capturing) commit(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
-	c.dropIndex(c.s.ID, c.rec.Head)
+	c.indexes.drop(c.s.ID, c.rec.Head)
 	c.rec.Head = snap.ID
 	c.s.index, c.s.of = c.got.Index, snap.ID
 	c.Upkeep.MayBeDeep(snap.ID)

@@ -367,6 +367,7 @@ type Engine struct {
 	commands commands
 	mounts   *mounts
 	disk     diskLimits
+	indexes  indexes
 	refs     *gitrefs.Refs
 	stacks   *stacks.Stacks
 	masks    *masks.Masks
@@ -444,6 +445,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
+	e.indexes = indexes{fs: c.FS, dir: e.sandboxDir, log: c.Logger}
 	e.disk = diskLimits{drivers: c.Drivers, live: e.live, log: c.Logger}
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
@@ -541,8 +543,4 @@ func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
 
 func (e *Engine) genDir(rec *meta.Sandbox) string {
 	return filepath.Join(e.sandboxDir(rec.ID), liveDir, itoa(rec.Gen))
-}
-
-func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) string {
-	return filepath.Join(e.sandboxDir(id), "index."+string(snap))
 }

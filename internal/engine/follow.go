@@ -190,7 +190,7 @@ func (e *Engine) glance(ctx context.Context, s *held, rec *meta.Sandbox) (layer.
 	if err != nil {
 		return layer.Glance{}, err
 	}
-	in := layer.CaptureInput{Parts: parts, Index: e.presentIndex(s, rec), Plain: drv.Plain(), TimesAside: true}
+	in := layer.CaptureInput{Parts: parts, Index: e.indexes.present(s, rec), Plain: drv.Plain(), TimesAside: true}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	in.Head = func() *layer.View {
@@ -201,7 +201,7 @@ func (e *Engine) glance(ctx context.Context, s *held, rec *meta.Sandbox) (layer.
 		return v
 	}
 	if in.Index == nil {
-		in.Index, _ = e.lostIndex(drv, rec)
+		in.Index, _ = lostIndex(drv, rec)
 	}
 	return e.Layers.Glance(ctx, in)
 }

@@ -34,7 +34,7 @@ type seenBox struct {
 type owned struct {
 	box   Box
 	doubt error               // why it is not known whether there is a box; nil if it is
-	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see presentIndex
+	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see indexes.present
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	read  bool                // index was looked for on the disk
 

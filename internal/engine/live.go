@@ -278,7 +278,7 @@ func (e *Engine) freshIndex(
 	if !drv.Plain() {
 		return nil // a lost one is as good as empty
 	}
-	return e.writeIndex(s.ID, rec.MountTop, s.index)
+	return e.indexes.write(s.ID, rec.MountTop, s.index)
 }
 
 // watch captures what background processes left when a box ends by itself.

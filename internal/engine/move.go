@@ -377,7 +377,7 @@ func (e *Engine) reset(
 	}
 	rec.Head, rec.MountTop, rec.Gen, rec.Redo = to, to, rec.Gen+1, redo
 	s.index, s.of = nil, ""
-	e.dropIndex(s.ID, head)
+	e.indexes.drop(s.ID, head)
 	e.Upkeep.Retire(old)
 	return nil
 }

@@ -63,7 +63,7 @@ func (e *Engine) rewind(
 	fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	_, back := w.bring(ctx, to, rec.Head)
 	if back == nil {
-		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.ID, rec.Head, ix) == nil {
+		if ix, ierr := w.index(ctx, s); ierr == nil && e.indexes.write(s.ID, rec.Head, ix) == nil {
 			s.index, s.of = ix, rec.Head
 		}
 		return 0, errors.Join(
@@ -93,18 +93,18 @@ func (e *Engine) arrive(
 	if err != nil {
 		return err
 	}
-	if err := e.writeIndex(s.ID, to, ix); err != nil {
+	if err := e.indexes.write(s.ID, to, ix); err != nil {
 		return err
 	}
 	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Head, r.Redo = to, redo; return nil })
 	if err != nil {
 		if to != rec.Head {
-			e.dropIndex(s.ID, to)
+			e.indexes.drop(s.ID, to)
 		}
 		return err
 	}
 	if to != rec.Head {
-		e.dropIndex(s.ID, rec.Head)
+		e.indexes.drop(s.ID, rec.Head)
 	}
 	rec.Head, rec.Redo = to, redo
 	s.index, s.of = ix, to
@@ -151,7 +151,7 @@ func (e *Engine) settleRewind(ctx context.Context, r rewinding) error {
 	}
 	defer s.unlock(e)
 	if rec.Head != r.To {
-		e.dropIndex(s.ID, r.To) // it was to belong to this generation
+		e.indexes.drop(s.ID, r.To) // it was to belong to this generation
 	}
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: halfway(r.What)})
 	return err
