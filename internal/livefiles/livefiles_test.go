@@ -45,7 +45,9 @@ func (o *one) Acquire(ctx context.Context, _, what string) (Held, meta.Sandbox, 
 	return h, meta.Sandbox{ID: o.ID, Name: "a"}, err
 }
 
-func (o *one) Fixed(context.Context, *meta.Sandbox) ([]string, error) { return []string{"/fixed/d"}, nil }
+func (o *one) Fixed(context.Context, *meta.Sandbox) ([]string, error) {
+	return []string{"/fixed/d"}, nil
+}
 
 func (o *one) Decoys(context.Context, *meta.Sandbox) ([]string, error) { return nil, nil }
 
