@@ -39,27 +39,28 @@ var lockOrder = []struct{ name, guards string }{
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
-	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
+	"Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu",
+	"attachment.mu", "claims.mu", "commands.mu", "listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
-	"internal/gitwork",
-	"internal/history", "internal/images", "internal/lifetime", "internal/livefiles", "internal/masks",
-	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
+	"internal/gitwork", "internal/history", "internal/images", "internal/lifetime", "internal/livefiles",
+	"internal/masks", "internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore"}, "Held": {"egressHeld", "filesHeld"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"},
+	"Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"}, "Recorder": {"upkeepCore", "Book"},
+	"Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore"}, "Held": {"egressHeld", "filesHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
-	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"}, "Config.Discard": {"Engine.discard"}, "Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
+	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"},
+	"Config.Discard": {"Engine.discard"}, "Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }

@@ -342,7 +342,6 @@ type Engine struct {
 	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
 	// after Open.
 	Git *gitwork.Git
-
 	// Files opens the live files of sandboxes. It is not changed after Open.
 	Files *livefiles.Opener
 	// Histories answer questions about snapshots. It is not changed after Open.

@@ -89,7 +89,8 @@ func TestOf_IsTheMaskThatTheFileOfTheSandboxNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for text, want := range map[string]string{"m": filepath.Join(home, "masks", "m"), "gone": "", "../masks/m": "", "": ""} {
+	named := filepath.Join(home, "masks", "m")
+	for text, want := range map[string]string{"m": named, "gone": "", "../masks/m": "", "": ""} {
 		if err := os.WriteFile(note, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,9 @@ func TestSweep_LeavesMasksThatMayBeMounted(t *testing.T) {
 		t.Fatalf("without a directory: %v", err)
 	}
 	used, unused := strings.Repeat("a", 64), strings.Repeat("b", 64)
-	for _, dir := range []string{"sandboxes/0123456789ab", "masks/" + used + "/d", "masks/" + unused + "/d", "masks/.removed-X"} {
+	for _, dir := range []string{
+		"sandboxes/0123456789ab", "masks/" + used + "/d", "masks/" + unused + "/d", "masks/.removed-X",
+	} {
 		if err := os.MkdirAll(filepath.Join(home, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
