@@ -39,7 +39,8 @@ var packages = map[string][]string{
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs", "internal/command",
 		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
-		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
+		"internal/history", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime",
+		"internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
 		"internal/rootspec", "internal/tournament", "internal/undo", "internal/unixsock", "internal/upkeep",
@@ -64,8 +65,8 @@ var packages = map[string][]string{
 	"internal/engine": {
 		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/command",
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
-		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
-		"internal/ledger/format", "internal/lifetime",
+		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
+		"internal/ledger/format", "internal/lifetime", "internal/livefiles", "internal/masks",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
 		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs",
@@ -166,6 +167,10 @@ var packages = map[string][]string{
 		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/repo", "internal/tail", "internal/timeline", "internal/undo", "internal/visible",
 	},
+	"internal/history": {
+		"client/wire", "internal/audit", "internal/boxfs", "internal/events", "internal/fault", "internal/images",
+		"internal/layer", "internal/masks", "internal/meta", "internal/rootspec", "internal/timeline",
+	},
 	"internal/images": {
 		"client/wire", "internal/fault", "internal/memory", "internal/meta", "internal/policy",
 		"internal/timeline",
@@ -189,6 +194,14 @@ var packages = map[string][]string{
 	"internal/bases": {
 		"client/wire", "internal/fault", "internal/layer", "internal/meta", "internal/policy",
 		"internal/rootspec", "internal/timeline", "internal/vfs",
+	},
+	"internal/livefiles": {
+		"client/wire", "internal/boxfs", "internal/fault", "internal/label", "internal/meta", "internal/sandbox",
+		"internal/timeline",
+	},
+	"internal/masks": {
+		"internal/fault", "internal/meta", "internal/policies", "internal/rootfs", "internal/rootspec",
+		"internal/sandbox", "internal/stacks", "internal/timeline", "internal/vfs",
 	},
 	"internal/stacks": {"internal/fault", "internal/timeline"},
 	"internal/tail":   {"client/wire"},

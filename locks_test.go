@@ -32,35 +32,37 @@ var lockOrder = []struct{ name, guards string }{
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
 	{"Bases.importing", "the store's bases; one import at a time"},
 	{"Images.imaging", "memory images that no snapshot has yet"},
-	{"entry.renames", "names in a live root that change while a capture walks it"},
+	{"tree.renames", "names in a live root that change while a capture walks it"},
 	{"Git.signing", "the settings of signers"},
 }
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Register.mu", "Runner.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu",
-	"attachment.mu", "claims.mu", "listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
+	"Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Register.mu", "Runner.mu", "Stacks.mu",
+	"Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
 // into its parts, which are fields of it, and back: see adapters.
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/command", "internal/egress", "internal/engine", "internal/events",
-	"internal/gitrefs", "internal/gitwork",
-	"internal/images", "internal/lifetime",
-	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
+	"internal/gitrefs", "internal/gitwork", "internal/history", "internal/images", "internal/lifetime",
+	"internal/livefiles", "internal/masks", "internal/policies", "internal/stacks", "internal/tail",
+	"internal/tournament", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "commandCore"},
-	"Held":    {"egressHeld", "commandHeld"},
-	"Sandbox": {"commandSandbox"},
-	"Stacks":  {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"},
+	"Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"}, "Recorder": {"upkeepCore", "Book"},
+	"Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore", "commandCore"},
+	"Held": {"egressHeld", "filesHeld", "commandHeld"}, "Sandbox": {"commandSandbox"},
+	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
+	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"},
+	"Config.Discard": {"Engine.discard"}, "Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
 	"JournalsConfig.Recorded": {"Register.Denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"Register"},
 }
@@ -71,11 +73,12 @@ var returnHolding = map[string]string{
 	"taking.takes": "taking.turn", "BoxPrograms.End": "BoxPrograms.mu",
 	"Held.EndPrograms": "BoxPrograms.mu", "Sandbox.Acquire": "sandbox",
 	"Finder.Acquire": "sandbox", "Sandboxes.Acquire": "sandbox", "Sandboxes.TryAcquire": "sandbox",
+	"Root.Lock": "sandbox", "filesRoot.lock": "sandbox",
 	"Bases.Importing": "Bases.importing",
 }
 
 // lent are fields of parts that are a lock of the engine.
-var lent = map[string]string{"Upkeep.shape": "Engine.shape"}
+var lent = map[string]string{"Config.Shape": "Engine.shape", "Upkeep.shape": "Engine.shape"}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {

@@ -11,13 +11,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
 const BeyondBudget = "the sandbox caused more records than its budget allows"
 
-// Budgets has the Budget of each sandbox. Its methods may be called from several goroutines at once.
+// Budgets has the Budget of each sandbox, for what the sandbox causes without its owner: records beyond it
+// are counted in a lost record, changes that are requested from inside are refused, and automatic snapshots
+// wait. Its methods may be called from several goroutines at once.
 type Budgets struct {
 	ledger *ledger.Ledger
 	now    func() time.Time
@@ -59,6 +62,26 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	}
 	s.budget = b
 	return b, nil
+}
+
+// MayChange refuses a change that is requested from inside a sandbox which exceeds its budget; changed
+// charges the budget. Requests from outside are always allowed.
+func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed func(), err error) {
+	if !Inside(ctx) {
+		return func() {}, nil
+	}
+	b, err := m.Of(ctx, rec.ID)
+	if err != nil {
+		return nil, err
+	}
+	if wait := b.Wait(m.now(), ClassInside); wait > 0 {
+		wait = (wait + time.Second - 1).Truncate(time.Second)
+		return nil, fault.New(fault.Unavailable,
+			"sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name,
+			limit.InsideChanges, wait).
+			WithHint("from outside the sandbox, the number of commits is not limited: coppice commit %s", rec.Name)
+	}
+	return func() { b.Spent(m.now(), ClassInside, 1) }, nil
 }
 
 // Forget drops the budget of a sandbox that was removed.

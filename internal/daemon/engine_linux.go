@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
@@ -58,6 +59,7 @@ type whole struct {
 	*tournament.Tournaments // the engine's
 	*gitwork.Git            // the engine's
 	*command.Runner         // the engine's
+	*history.Histories      // the engine's
 	db                      *meta.DB
 	layers                  *layer.Store
 	images                  *memory.Store
@@ -80,18 +82,18 @@ func (w *whole) Close() error {
 	return errors.Join(w.Engine.Close(), w.layers.Close(), w.images.Close(), w.ledger.Close(), w.db.Close())
 }
 
-// OpenFiles is the engine's, as the API knows it.
+// OpenFiles opens live files, as the API knows it.
 func (w *whole) OpenFiles(ctx context.Context, name string) (httpapi.Files, error) {
-	f, err := w.Engine.OpenFiles(ctx, name)
+	f, err := w.Files.Open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-// OpenPast is the engine's, as the API knows it.
+// OpenPast is that of Histories, as the API knows it.
 func (w *whole) OpenPast(ctx context.Context, name, ref string) (httpapi.PastFiles, error) {
-	f, err := w.Engine.OpenPast(ctx, name, ref)
+	f, err := w.Histories.OpenPast(ctx, name, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +152,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
-		db: db, layers: layers, images: images, ledger: book,
+		Histories: e.Histories,
+		db:        db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/auth"
-	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/ledger"
 )
 
@@ -30,7 +30,7 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 
 // callerOf names who makes a request.
 func callerOf(ctx context.Context) string {
-	if engine.Inside(ctx) {
+	if audit.Inside(ctx) {
 		return "the sandbox itself"
 	}
 	if id := auth.From(ctx).TokenID; id != "" {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/admission"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
-	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/lineapi"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -243,7 +243,7 @@ func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 func (l *lines) open(d *door, opt lineapi.Options) *door {
 	opt.Base, opt.Admission, opt.Log = l.base, l.memory, l.log
 	if opt.Guard != nil {
-		opt.Base = engine.FromInside(opt.Base)
+		opt.Base = audit.FromInside(opt.Base)
 	}
 	if l.closed {
 		d.ln.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -36,11 +37,11 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
-	a, _, err := e.stack(ctx, rec, rec.Head)
+	a, _, err := e.masks.Stack(ctx, rec, rec.Head)
 	if err != nil {
 		return err
 	}
-	b, _, err := e.stack(ctx, rec, to)
+	b, _, err := e.masks.Stack(ctx, rec, to)
 	if err != nil {
 		return err
 	}
@@ -48,9 +49,9 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 	for _, p := range allowed.ReadOnly {
 		held = append(held, p.At...)
 	}
-	for _, dir := range difference(a.Layers, b.Layers) {
+	for _, tree := range rootspec.Differing(a, b) {
 		for _, p := range append(allowed.Fixed(), decoys...) {
-			in, end, err := rootfs.LayerAt(dir, p)
+			in, end, err := rootfs.LayerAt(tree.Dir, p)
 			if err != nil {
 				return err
 			}

@@ -52,7 +52,7 @@ func (c *capturing) adopt(ctx context.Context) error {
 		err = fault.Wrap(err, "capture sandbox %s", c.rec.Name)
 		return errors.Join(err, c.unadopt(context.WithoutCancel(ctx), intent, a))
 	}
-	c.dropIndex(c.s.ID, c.rec.Head)
+	c.indexes.drop(c.s.ID, c.rec.Head)
 	c.rec.Head, c.rec.MountTop, c.rec.Gen = snap.ID, snap.ID, c.rec.Gen+1
 	c.s.index, c.s.of = nil, ""
 	c.Upkeep.Retire(c.live.Dir)

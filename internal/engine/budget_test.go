@@ -336,7 +336,7 @@ func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
 
 // marksInside marks the present from inside a sandbox.
 func (h *home) marksInside(name string) error {
-	_, err := h.Mark(FromInside(ctx), name, wire.MarkRequest{Label: "a step"})
+	_, err := h.Mark(audit.FromInside(ctx), name, wire.MarkRequest{Label: "a step"})
 	return err
 }
 
@@ -369,16 +369,16 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	if err := mark("a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.SetTag(FromInside(ctx), "a", "one", ""); err != nil {
+	if _, err := h.SetTag(audit.FromInside(ctx), "a", "one", ""); err != nil {
 		t.Fatal(err)
 	}
 	nodes := len(h.story("a"))
 	refused("mark", mark("a"))
-	_, err := h.Commit(FromInside(ctx), "a", "from inside")
+	_, err := h.Commit(audit.FromInside(ctx), "a", "from inside")
 	refused("commit", err)
-	_, err = h.SetTag(FromInside(ctx), "a", "two", "")
+	_, err = h.SetTag(audit.FromInside(ctx), "a", "two", "")
 	refused("tag", err)
-	_, err = h.Checkout(FromInside(ctx), "a", wire.CheckoutRequest{Node: "HEAD~1", InPlace: true})
+	_, err = h.Checkout(audit.FromInside(ctx), "a", wire.CheckoutRequest{Node: "HEAD~1", InPlace: true})
 	refused("checkout", err)
 	if got := len(h.story("a")); got != nodes {
 		t.Errorf("%d snapshots came of what was refused", got-nodes)
@@ -406,7 +406,7 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	h.run("a", "true")
 	for _, c := range []func() error{
 		func() error { return h.marksInside("a") },
-		func() error { _, err := h.Commit(FromInside(ctx), "a", "a commit"); return err },
+		func() error { _, err := h.Commit(audit.FromInside(ctx), "a", "a commit"); return err },
 		func() error { _, err := h.Commit(ctx, "a", "of the owner"); return err },
 	} {
 		h.behind("a", "f", rand.Text())

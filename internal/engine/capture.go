@@ -189,27 +189,27 @@ func (c *capturing) release(hold context.Context, failed error) error {
 
 // input says what the present is compared with.
 func (c *capturing) input(ctx context.Context) layer.CaptureInput {
-	index := c.presentIndex(c.s, c.rec)
+	index := c.indexes.present(c.s, c.rec)
 	in := layer.CaptureInput{
 		Parts: c.parts, Index: index, Suspects: c.suspects, Plain: c.drv.Plain(), TimesAside: c.n.aside,
 	}
 	c.below = c.s.of
 	if index == nil {
-		in.Index, c.below = c.lostIndex(c.drv, c.rec)
+		in.Index, c.below = lostIndex(c.drv, c.rec)
 	}
 	c.empty = c.below != c.rec.Head
 	c.head = func() *layer.View {
-		v, err := c.viewOf(ctx, c.rec, c.rec.Head, c.parts)
+		v, err := c.Histories.View(ctx, c.rec, c.rec.Head, c.parts)
 		if err != nil {
 			return nil // what cannot be compared is taken as changed
 		}
 		return v
 	}
 	in.KeepEmpty, in.Head = c.empty, c.head
-	if c.t.procs == 0 && !c.ended && !c.n.memory && c.drv.Adoptable() && !c.filesOpen(c.s.entry) {
+	if c.t.procs == 0 && !c.ended && !c.n.memory && c.drv.Adoptable() && !c.Files.InUse(c.s.ID) {
 		in.MaxPaths = adoptAbove
 	}
-	if l, err := c.diskLimit(ctx, c.rec); err == nil {
+	if l, err := c.disk.limit(ctx, c.rec); err == nil {
 		in.Project = l.Project
 	} else {
 		c.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", c.s.ID, "err", err)
@@ -221,10 +221,9 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 func (c *capturing) take(ctx, hold context.Context) error {
 	in := c.input(ctx)
 	var err error
-	c.shape.RLock()    // what the present is compared with stays
-	c.s.renames.Lock() // who writes files from outside does not stand still otherwise
-	c.got, err = c.Layers.Capture(hold, c.layer, in)
-	c.s.renames.Unlock()
+	c.shape.RLock() // what the present is compared with stays
+	// Clients that write files from outside do not stand still otherwise.
+	c.Files.HoldNames(c.s.ID, func() { c.got, err = c.Layers.Capture(hold, c.layer, in) })
 	c.shape.RUnlock()
 	if err != nil {
 		return fault.Wrap(err, "capture sandbox %s", c.rec.Name)
@@ -284,7 +283,7 @@ func (c *capturing) commit(ctx context.Context) error {
 		return err
 	}
 	snap.Memory = c.t.memory
-	if err := c.writeIndex(c.s.ID, snap.ID, c.got.Index); err != nil {
+	if err := c.indexes.write(c.s.ID, snap.ID, c.got.Index); err != nil {
 		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
 	kept := c.kept(snap)
@@ -300,7 +299,7 @@ func (c *capturing) commit(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, c.unmade(ctx, c.layer))
 	}
-	c.dropIndex(c.s.ID, c.rec.Head)
+	c.indexes.drop(c.s.ID, c.rec.Head)
 	c.rec.Head = snap.ID
 	c.s.index, c.s.of = c.got.Index, snap.ID
 	c.Upkeep.MayBeDeep(snap.ID)

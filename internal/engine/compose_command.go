@@ -162,18 +162,18 @@ func (c commandHeld) glance(ctx context.Context, rec *meta.Sandbox) (layer.Glanc
 	if err != nil {
 		return layer.Glance{}, err
 	}
-	in := layer.CaptureInput{Parts: parts, Index: e.presentIndex(c.h, rec), Plain: drv.Plain(), TimesAside: true}
+	in := layer.CaptureInput{Parts: parts, Index: e.indexes.present(c.h, rec), Plain: drv.Plain(), TimesAside: true}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	in.Head = func() *layer.View {
-		v, err := e.viewOf(ctx, rec, rec.Head, parts)
+		v, err := e.Histories.View(ctx, rec, rec.Head, parts)
 		if err != nil {
 			return nil
 		}
 		return v
 	}
 	if in.Index == nil {
-		in.Index, _ = e.lostIndex(drv, rec)
+		in.Index, _ = lostIndex(drv, rec)
 	}
 	return e.Layers.Glance(ctx, in)
 }

@@ -51,7 +51,7 @@ func (c egressCore) Dir(id timeline.SandboxID) string { return c.sandboxDir(id) 
 
 // Mask implements egress.Sandboxes.
 func (c egressCore) Mask(ctx context.Context, rec *meta.Sandbox) (string, error) {
-	return c.maskOf(ctx, rec)
+	return c.masks.Of(ctx, rec)
 }
 
 // Journal implements egress.Sandboxes.

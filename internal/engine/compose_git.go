@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -30,7 +31,7 @@ func newGit(e *Engine) *gitwork.Git {
 	scratch := func() string { return e.Repos.Scratch() }
 	return gitwork.New(gitwork.Config{
 		API: gitAPI{e}, Layers: gitLayers{e}, Work: gitRecords{e}, Book: e.Book, Settings: e.DB,
-		Scratch: scratch, CheckPaths: chosen, Now: e.Now, Log: e.Logger,
+		Scratch: scratch, CheckPaths: history.CheckPaths, Now: e.Now, Log: e.Logger,
 	})
 }
 
@@ -184,7 +185,7 @@ func (g gitLayers) Changed(
 func (g gitLayers) History(
 	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID,
 ) (*timeline.History, map[timeline.SnapshotID][]string, error) {
-	h, err := g.history(ctx, rec)
+	h, err := g.Histories.History(ctx, rec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -218,7 +219,7 @@ func (g gitLayers) History(
 func (g gitLayers) changedBelow(
 	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error,
 ) (*layer.View, error) {
-	h, err := g.history(ctx, rec)
+	h, err := g.Histories.History(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -232,21 +233,18 @@ func (g gitLayers) changedBelow(
 			return nil, err
 		}
 	}
-	before, _, err := g.stack(ctx, rec, began(h, at))
+	before, _, err := g.masks.Stack(ctx, rec, began(h, at))
 	if err != nil {
 		return nil, err
 	}
-	after, _, err := g.stack(ctx, rec, at)
+	after, _, err := g.masks.Stack(ctx, rec, at)
 	if err != nil {
 		return nil, err
 	}
-	var touched []rootspec.Part
-	for _, dir := range difference(before.Layers, after.Layers) {
-		touched = append(touched, rootspec.Part{Dir: dir, Path: "/"})
-	}
-	now := g.Layers.View(after, inside(parts)...)
+	touched := rootspec.Differing(before, after)
+	now := g.Layers.View(after, rootspec.Places(parts)...)
 	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
-	return now, layer.EachChange(ctx, g.Layers.View(before, inside(parts)...), now, touched, all, fn)
+	return now, layer.EachChange(ctx, g.Layers.View(before, rootspec.Places(parts)...), now, touched, all, fn)
 }
 
 // began gives the snapshot that a sandbox began with; of a fork, the one that it was

@@ -5,12 +5,9 @@ package engine
 import (
 	"context"
 	"io"
-	"math"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/layer"
-	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
 )
@@ -63,35 +60,13 @@ func (c tournamentCore) Checkout(ctx context.Context, id timeline.SandboxID, to 
 
 // Head returns the head of a sandbox.
 func (c tournamentCore) Head(ctx context.Context, id timeline.SandboxID) (string, error) {
-	return c.e.Head(ctx, string(id))
+	head, err := c.e.DB.Head(ctx, string(id))
+	return string(head), err
 }
 
 // Weigh counts what differs between two snapshots.
 func (c tournamentCore) Weigh(
 	ctx context.Context, id string, from, to timeline.SnapshotID,
 ) (paths int, bytes int64, err error) {
-	rec, err := c.e.DB.Sandbox(ctx, id)
-	if err != nil {
-		return 0, 0, err
-	}
-	va, vb, touched, err := c.e.views(ctx, &rec, from, side{at: to})
-	if err != nil {
-		return 0, 0, err
-	}
-	roots, err := c.e.partRoots(ctx, &rec)
-	if err != nil {
-		return 0, 0, err
-	}
-	all := layer.DiffOptions{Most: math.MaxInt, Bytes: limit.PatchBytes}
-	err = layer.EachChange(ctx, va, vb, touched, all, func(c *layer.Change) error {
-		if c.Kind == layer.Modified && roots[c.Path] {
-			return nil
-		}
-		paths++
-		if c.Kind != layer.Removed && c.Type == "file" {
-			bytes += c.Size
-		}
-		return nil
-	})
-	return paths, bytes, err
+	return c.e.Histories.Weigh(ctx, id, from, to)
 }

@@ -75,7 +75,7 @@ func (c upkeepCore) Remove(ctx context.Context, id timeline.SandboxID) error {
 func (c upkeepCore) Nodes(
 	ctx context.Context, h *timeline.History,
 ) (map[timeline.SnapshotID]wire.Snapshot, error) {
-	return c.e.nodes(ctx, h)
+	return c.e.Histories.Nodes(ctx, h)
 }
 
 // NewLayer names a layer that is about to be made.

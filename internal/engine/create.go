@@ -206,8 +206,8 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	}
 	e.shape.RLock()
 	defer e.shape.RUnlock()
-	defer e.forgetMask(rec.ID)
-	st, _, err := e.stack(ctx, rec, b.Top)
+	defer e.masks.Forget(rec.ID)
+	st, _, err := e.masks.Stack(ctx, rec, b.Top)
 	if err != nil {
 		return err
 	}

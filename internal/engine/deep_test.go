@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -95,7 +96,7 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 	if err := past.TarTo(ctx, "/", io.Discard); !fault.Is(err, fault.TooLarge) { // as of the files of a running sandbox
 		t.Errorf("an archive of names that no program can open: %v, want too_large", err)
 	}
-	if _, err := past.Stat(strings.Repeat("n/", maxPastSteps+1), true); !fault.Is(err, fault.TooLarge) &&
+	if _, err := past.Stat(strings.Repeat("n/", history.MaxPastSteps+1), true); !fault.Is(err, fault.TooLarge) &&
 		!fault.Is(err, fault.NotFound) {
 		t.Errorf("a name of too many parts: %v", err)
 	}

@@ -114,8 +114,9 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	e.Feed.Emit(events.About(rec, wire.EventRemoved))
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)
-	delete(e.masks, rec.ID)
 	e.mu.Unlock()
+	e.Files.Forget(rec.ID)
+	e.masks.Forget(rec.ID)
 	e.mounts.removed(rec.ID)
 	e.Lifetimes.Forget(rec.ID)
 	e.Git.Forget(rec.ID)
@@ -144,7 +145,7 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 			case <-e.bgCtx.Done():
 			}
 		}
-		e.unlimit(filepath.Join(trash, liveDir))
+		e.disk.drop(filepath.Join(trash, liveDir))
 		e.Upkeep.RemoveTree(e.bgCtx, trash)
 		e.Upkeep.Discard(e.bgCtx, unused)
 		return nil

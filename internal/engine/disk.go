@@ -4,19 +4,25 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// Drivers enforce disk limits, each time that they present a live root. The chooser
-// decides who may have one; what is charged to it is reported here.
+// diskLimits says how disk limits are enforced and what is charged to them. Drivers enforce them, each time
+// that they present a live root; the chooser decides which sandbox may have one. It has no state.
+type diskLimits struct {
+	drivers map[string]rootfs.Driver
+	live    func(context.Context, *meta.Sandbox) (rootfs.Driver, rootfs.Live, error)
+	log     *slog.Logger
+}
 
 // limiter gives a sandbox's driver and generation, when that has a disk limit. A
 // limit that nothing enforces is an error.
-func (e *Engine) limiter(ctx context.Context, rec *meta.Sandbox) (rootfs.Limiter, rootfs.Live, error) {
-	drv, live, err := e.live(ctx, rec)
+func (d diskLimits) limiter(ctx context.Context, rec *meta.Sandbox) (rootfs.Limiter, rootfs.Live, error) {
+	drv, live, err := d.live(ctx, rec)
 	if err != nil {
 		return nil, live, err
 	}
@@ -32,23 +38,23 @@ func noLimiter(driver string) error {
 		WithHint("see what this host can do: coppice probe")
 }
 
-// diskLimit says how the disk limit of a presented sandbox is enforced; the zero
+// limit says how the disk limit of a presented sandbox is enforced; the zero
 // value where it has none.
-func (e *Engine) diskLimit(ctx context.Context, rec *meta.Sandbox) (rootfs.Limit, error) {
+func (d diskLimits) limit(ctx context.Context, rec *meta.Sandbox) (rootfs.Limit, error) {
 	if rec.Limits.Disk == 0 {
 		return rootfs.Limit{}, nil
 	}
-	l, live, err := e.limiter(ctx, rec)
+	l, live, err := d.limiter(ctx, rec)
 	if err != nil {
 		return rootfs.Limit{}, err
 	}
 	return l.Limit(live)
 }
 
-// diskUsed is what counts towards the limit of a sandbox. Before it is presented
+// used is what counts towards the limit of a sandbox. Before it is presented
 // for the first time that is nothing; with driver btrfs, nor between generations.
-func (e *Engine) diskUsed(ctx context.Context, rec *meta.Sandbox) (int64, error) {
-	l, live, err := e.limiter(ctx, rec)
+func (d diskLimits) used(ctx context.Context, rec *meta.Sandbox) (int64, error) {
+	l, live, err := d.limiter(ctx, rec)
 	if err != nil {
 		return 0, err
 	}
@@ -62,14 +68,14 @@ func (e *Engine) diskUsed(ctx context.Context, rec *meta.Sandbox) (int64, error)
 // usedUp says that so little of a limit is left that it may be what stops somebody.
 func usedUp(used, limit int64) bool { return limit-used <= limit/64 }
 
-// blameLimit says that the limit is used up, if it is, when a box did not start
+// blame says that the limit is used up, if it is, when a box did not start
 // because of err: xfs holds the kernel itself to it, which makes directories when
 // it mounts an overlay.
-func (e *Engine) blameLimit(ctx context.Context, rec *meta.Sandbox, err error) error {
+func (d diskLimits) blame(ctx context.Context, rec *meta.Sandbox, err error) error {
 	if rec.Limits.Disk == 0 {
 		return err
 	}
-	if used, uerr := e.diskUsed(ctx, rec); uerr != nil || !usedUp(used, rec.Limits.Disk) {
+	if used, uerr := d.used(ctx, rec); uerr != nil || !usedUp(used, rec.Limits.Disk) {
 		return err
 	}
 	return fault.New(fault.NoSpace, "the disk limit is used up").Because(err).
@@ -77,13 +83,13 @@ func (e *Engine) blameLimit(ctx context.Context, rec *meta.Sandbox, err error) e
 			"--keep-last N %s", rec.Name, rec.Name)
 }
 
-// unlimit gives back what is kept about the limit of a sandbox that is being
+// drop gives back what is kept about the limit of a sandbox that is being
 // removed, whose directory is dir.
-func (e *Engine) unlimit(dir string) {
-	for name, drv := range e.Drivers {
+func (d diskLimits) drop(dir string) {
+	for name, drv := range d.drivers {
 		if l, ok := drv.(rootfs.Limiter); ok {
 			if err := l.Unlimit(dir); err != nil {
-				e.Logger.Warn("a disk limit stays, without a use", "driver", name, "err", err)
+				d.log.Warn("a disk limit stays, without a use", "driver", name, "err", err)
 			}
 		}
 	}

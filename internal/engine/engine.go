@@ -34,11 +34,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/lifetime"
+	"github.com/coppice-dev/coppice/internal/livefiles"
+	"github.com/coppice-dev/coppice/internal/masks"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
@@ -342,14 +345,16 @@ type Engine struct {
 	Git *gitwork.Git
 	// Commands runs commands in sandboxes. It is not changed after Open.
 	Commands *command.Runner
+	// Files opens the live files of sandboxes. It is not changed after Open.
+	Files *livefiles.Opener
+	// Histories answer questions about snapshots. It is not changed after Open.
+	Histories *history.Histories
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
 	making  map[timeline.LayerID]bool     // layers that have no record yet
 	torn    map[timeline.SandboxID]error  // why their adoptions could not be undone
 	awakens claims                        // sandboxes that are made ones of their own, by id: see awaken
-
-	watchers boxfs.WatchersOfAll
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
@@ -363,14 +368,15 @@ type Engine struct {
 
 	register *command.Register // of the commands that are open
 	mounts   *mounts
+	disk     diskLimits
+	indexes  indexes
 	refs     *gitrefs.Refs
 	stacks   *stacks.Stacks
+	masks    *masks.Masks
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
 	journals *audit.Journals
 	programs *audit.Programs
-
-	masks map[timeline.SandboxID]string // what sandboxes are read with, see maskOf; guarded by mu
 }
 
 // errClosed is the cause that Close cancels background work with.
@@ -406,8 +412,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},
-		masks: map[timeline.SandboxID]string{},
-		Feed:  events.NewBus(c.Now, c.DB),
+		Feed: events.NewBus(c.Now, c.DB),
 		Policies: policies.New(policies.Config{
 			Records: c.DB, Home: c.Home, Homes: c.Homes, HostCopyKey: bases.HostCopyKey,
 			CanLimitCPU: c.Boxes.CanLimitCPU, Now: c.Now, Log: c.Logger,
@@ -429,8 +434,11 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
 	})
 	e.stacks = stacks.New(c.DB, c.Layers.Dir)
+	e.masks = masks.New(masksConfig(e))
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
+	e.Files = livefiles.New(filesCore{e})
+	e.Histories = history.New(historyConfig(e))
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Tournaments = tournament.New(tournamentConfig(e))
@@ -440,6 +448,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
+	e.indexes = indexes{fs: c.FS, dir: e.sandboxDir, log: c.Logger}
+	e.disk = diskLimits{drivers: c.Drivers, live: e.live, log: c.Logger}
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
 	if err := (recovery{e}).home(ctx); err != nil {
@@ -536,8 +546,4 @@ func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
 
 func (e *Engine) genDir(rec *meta.Sandbox) string {
 	return filepath.Join(e.sandboxDir(rec.ID), liveDir, itoa(rec.Gen))
-}
-
-func (e *Engine) indexPath(id timeline.SandboxID, snap timeline.SnapshotID) string {
-	return filepath.Join(e.sandboxDir(id), "index."+string(snap))
 }

@@ -21,7 +21,7 @@ func snapshotRecord(
 	ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, snap timeline.Snapshot,
 ) audit.Statement {
 	by := format.ByDaemon
-	if (snap.Cause == timeline.CauseMark || snap.Cause == timeline.CauseManual) && Inside(ctx) {
+	if (snap.Cause == timeline.CauseMark || snap.Cause == timeline.CauseManual) && audit.Inside(ctx) {
 		by = format.BySandbox
 	}
 	image := ""
@@ -82,14 +82,3 @@ func (e *Engine) forkDrafts(
 	}
 	return out
 }
-
-// insideKey marks a context of what the inside of a sandbox asks for.
-type insideKey struct{}
-
-// FromInside gives a context in which it is a sandbox's inside that asks.
-func FromInside(ctx context.Context) context.Context {
-	return context.WithValue(ctx, insideKey{}, true)
-}
-
-// Inside reports whether it is a sandbox's inside that asks.
-func Inside(ctx context.Context) bool { return ctx.Value(insideKey{}) != nil }

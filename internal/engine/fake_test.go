@@ -30,6 +30,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/lifetime"
@@ -520,6 +521,7 @@ type home struct {
 	*lifetime.Lifetimes     // of the engine
 	*tournament.Tournaments // of the engine
 	*command.Runner         // of the engine
+	*history.Histories      // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -604,6 +606,8 @@ func (h *home) tryOpen() (err error) {
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
 	h.Control, h.Lifetimes, h.Tournaments, h.Runner = e.Egress, e.Lifetimes, e.Tournaments, e.Commands
+	h.Control, h.Lifetimes, h.Tournaments = e.Egress, e.Lifetimes, e.Tournaments
+	h.Histories = e.Histories
 	return nil
 }
 

@@ -16,13 +16,14 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/livefiles"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // openFiles opens the files of a sandbox.
-func (h *home) openFiles(name string) *Files {
+func (h *home) openFiles(name string) *livefiles.Files {
 	h.t.Helper()
-	f, err := h.OpenFiles(h.t.Context(), name)
+	f, err := h.Files.Open(h.t.Context(), name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -78,10 +79,10 @@ func TestWhatIsWrittenFromOutsideIsASnapshot(t *testing.T) {
 	if err := f.Done(t.Context(), "remove \x1b[31m\xff"); err != nil || strings.Contains(h.head("a").Message, "\x1b") {
 		t.Errorf("%q, %v", h.head("a").Message, err)
 	}
-	if f.Close() != nil || h.filesOpen(f.s) {
+	if f.Close() != nil || h.Files.InUse(h.id("a")) {
 		t.Error("it is not closed")
 	}
-	if _, err := h.OpenFiles(t.Context(), "none"); !fault.Is(err, fault.NotFound) {
+	if _, err := h.Files.Open(t.Context(), "none"); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
 }

@@ -129,7 +129,7 @@ func (e *Engine) forkPoint(
 	ctx context.Context, name string, req wire.ForkRequest,
 ) (rec meta.Sandbox, at timeline.SnapshotID, m *timeline.Memory, err error) {
 	if req.At != "" {
-		rec, h, err := e.find(ctx, name)
+		rec, h, err := e.Histories.Find(ctx, name)
 		if err != nil {
 			return rec, "", nil, err
 		}

@@ -5,11 +5,9 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/audit"
-	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -24,10 +22,6 @@ type entry struct {
 	guarded sandbox.Guarded[owned]
 
 	seen seenBox // guarded by Engine.mu
-
-	renames sync.Mutex      // see boxfs.Options.Renames
-	watches boxfs.Watches   // of its files; see boxfs.Options.Watches
-	files   map[*Files]bool // who has the live root open; guarded by Engine.mu
 }
 
 // seenBox is what was known of a box when the lock was last released.
@@ -40,7 +34,7 @@ type seenBox struct {
 type owned struct {
 	box   Box
 	doubt error               // why it is not known whether there is a box; nil if it is
-	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see presentIndex
+	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see indexes.present
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	read  bool                // index was looked for on the disk
 
@@ -77,10 +71,7 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 	defer e.mu.Unlock()
 	s := e.boxes[id]
 	if s == nil {
-		s = &entry{
-			Sandbox: sandbox.New(id),
-			watches: boxfs.Watches{All: &e.watchers},
-		}
+		s = &entry{Sandbox: sandbox.New(id)}
 		e.boxes[id] = s
 	}
 	return s

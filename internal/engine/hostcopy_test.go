@@ -250,7 +250,7 @@ func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, _, err := f.stack(ctx, &rec, rec.Head)
+	st, _, err := f.masks.Stack(ctx, &rec, rec.Head)
 	if err != nil || len(st.Layers) >= 30 {
 		t.Errorf("%d refreshes are mounted through %d layers, %v", n, len(st.Layers), err)
 	}

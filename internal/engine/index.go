@@ -5,7 +5,10 @@ package engine
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -15,28 +18,39 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// The index of the last capture is kept in a file that is named after its
-// snapshot, written before the snapshot is acknowledged. One that is missing or
-// torn costs a larger layer, never a wrong one.
+// indexes are the indexes of last captures. The index of a sandbox is kept in a file that is named after the
+// snapshot of the capture, and is written before the snapshot is acknowledged. One that is missing or torn
+// costs a larger layer, never a wrong one.
+type indexes struct {
+	fs  vfs.FS
+	dir func(timeline.SandboxID) string // of a sandbox
+	log *slog.Logger
+}
 
-// writeIndex puts an index in its place, whole or not at all.
-func (e *Engine) writeIndex(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
-	return fault.Wrap(vfs.WriteUnsynced(e.FS, e.indexPath(id, snap), func(w *vfs.Writer) error {
+const indexPrefix = "index."
+
+func (x indexes) path(id timeline.SandboxID, snap timeline.SnapshotID) string {
+	return filepath.Join(x.dir(id), indexPrefix+string(snap))
+}
+
+// write puts an index in its place, whole or not at all.
+func (x indexes) write(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
+	return fault.Wrap(vfs.WriteUnsynced(x.fs, x.path(id, snap), func(w *vfs.Writer) error {
 		_, err := ix.WriteTo(w)
 		return err
 	}), "write index")
 }
 
-// presentIndex is the index of the live root, which is read from the disk once; nil: unknown.
-func (e *Engine) presentIndex(s *held, rec *meta.Sandbox) *layer.Index {
+// present is the index of the live root, which is read from the disk once; nil: unknown.
+func (x indexes) present(s *held, rec *meta.Sandbox) *layer.Index {
 	if s.index == nil && !s.read {
 		s.read = true
-		ix, err := loadIndex(e.indexPath(s.ID, rec.Head))
+		ix, err := loadIndex(x.path(s.ID, rec.Head))
 		switch {
 		case err == nil:
 			s.index, s.of = ix, rec.Head
 		case !errors.Is(err, fs.ErrNotExist):
-			e.Logger.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
+			x.log.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
 		}
 	}
 	return s.index
@@ -51,16 +65,31 @@ func loadIndex(path string) (*layer.Index, error) {
 	return layer.ReadIndex(f)
 }
 
-// dropIndex removes the index of a snapshot that is no longer HEAD.
-func (e *Engine) dropIndex(id timeline.SandboxID, snap timeline.SnapshotID) {
-	if err := vfs.Remove(e.FS, e.indexPath(id, snap)); err != nil {
-		e.Logger.Warn("old index stays", "sandbox", id, "err", err)
+// drop removes the index of a snapshot that is no longer HEAD.
+func (x indexes) drop(id timeline.SandboxID, snap timeline.SnapshotID) {
+	if err := vfs.Remove(x.fs, x.path(id, snap)); err != nil {
+		x.log.Warn("old index stays", "sandbox", id, "err", err)
 	}
+}
+
+// sweep removes the indexes of a sandbox but that of HEAD: a daemon was killed before
+// it came to that. A later generation on the same snapshot is not to be compared with them.
+func (x indexes) sweep(id timeline.SandboxID, head timeline.SnapshotID) error {
+	files, err := os.ReadDir(x.dir(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, f := range files {
+		if name := f.Name(); strings.HasPrefix(name, indexPrefix) && name != indexPrefix+string(head) {
+			err = errors.Join(err, vfs.Remove(x.fs, filepath.Join(x.dir(id), name)))
+		}
+	}
+	return err
 }
 
 // lostIndex says what to compare with when there is no index: an overlay's upper
 // holds everything since the snapshot it stands on; a plain tree is taken whole.
-func (e *Engine) lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
+func lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
 	if drv.Plain() {
 		return nil, ""
 	}

@@ -49,7 +49,7 @@ func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, ro
 		return nil, rootfs.Live{},
 			fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
 	}
-	st, _, err := e.stack(ctx, rec, rec.MountTop)
+	st, _, err := e.masks.Stack(ctx, rec, rec.MountTop)
 	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
 }
 
@@ -119,7 +119,7 @@ func (e *Engine) startBox(
 	}
 	// The root of a box that has ended may still be open, and is not to be mounted
 	// twice.
-	if err := e.cutFiles(ctx, s); err != nil {
+	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return nil, enforced, err
 	}
 	if err := s.awaitPrograms(ctx); err != nil {
@@ -132,7 +132,7 @@ func (e *Engine) startBox(
 	if err := vfs.MkdirAll(e.FS, e.runDir(s.ID)); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	disk, err := e.diskLimit(ctx, rec)
+	disk, err := e.disk.limit(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -182,7 +182,7 @@ func (e *Engine) startBox(
 	}
 	done()
 	if err != nil {
-		return nil, enforced, fault.Wrap(e.blameLimit(ctx, rec, err), "start sandbox %s", rec.Name)
+		return nil, enforced, fault.Wrap(e.disk.blame(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
 	if err := e.keepProtections(ctx, rec, enforced); err != nil {
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
@@ -220,7 +220,7 @@ func (e *Engine) present(
 	if err := vfs.MkdirAll(e.FS, filepath.Dir(e.genDir(rec))); err != nil {
 		return spec, mask, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	mask, err = e.maskLive(ctx, rec)
+	mask, err = e.masks.ForMount(ctx, s.Held, rec)
 	if err != nil {
 		return spec, mask, err
 	}
@@ -228,7 +228,7 @@ func (e *Engine) present(
 	if err != nil {
 		return spec, mask, err
 	}
-	_, layers, err := e.stack(ctx, rec, rec.MountTop)
+	_, layers, err := e.masks.Stack(ctx, rec, rec.MountTop)
 	if err != nil {
 		return spec, mask, err
 	}
@@ -278,7 +278,7 @@ func (e *Engine) freshIndex(
 	if !drv.Plain() {
 		return nil // a lost one is as good as empty
 	}
-	return e.writeIndex(s.ID, rec.MountTop, s.index)
+	return e.indexes.write(s.ID, rec.MountTop, s.index)
 }
 
 // watch captures what background processes left when a box ends by itself.
@@ -318,7 +318,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 
 // stopBox ends the sandbox's processes and keeper.
 func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) error {
-	if err := e.cutFiles(ctx, s); err != nil {
+	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return err
 	}
 	b := e.liveBox(s)

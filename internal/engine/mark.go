@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -30,7 +31,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -70,7 +71,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 // committed is the answer to what captures the present.
 func committed(rec *meta.Sandbox, t taken) wire.CommitResult {
 	return wire.CommitResult{
-		Memory: wireMemory(t.memory), StillUS: t.stood.Microseconds(),
+		Memory: images.WireMemory(t.memory), StillUS: t.stood.Microseconds(),
 		Node: string(t.id), Head: string(rec.Head), Changed: t.changed, Paths: t.stats.Paths, Bytes: t.stats.Bytes,
 	}
 }

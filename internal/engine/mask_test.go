@@ -19,13 +19,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // needsMarks skips where whiteouts cannot be made.
 func needsMarks(t *testing.T, h *home) {
 	t.Helper()
-	if _, err := h.newMask(t.Context(),
+	if _, err := h.masks.Make(t.Context(),
 		&meta.Sandbox{Name: "trial", Config: meta.Config{Host: true, Tier: tierProcess, Net: "off"}}); err != nil {
 		if strings.Contains(err.Error(), "operation not permitted") {
 			t.Skip("needs overlayfs-marks: " + err.Error())
@@ -119,7 +120,7 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, ids, err := f.stack(t.Context(), &rec, rec.Head)
+	st, ids, err := f.masks.Stack(t.Context(), &rec, rec.Head)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 		func(r *meta.Sandbox) error { r.Root = ""; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(f.maskNote(rec.ID)); err != nil {
+	if err := os.Remove(filepath.Join(f.sandboxDir(rec.ID), "mask")); err != nil {
 		t.Fatal(err)
 	}
 	f.reopen()
@@ -223,41 +224,42 @@ func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
 	if err := policies.Pin(&rec, p); err != nil {
 		t.Fatal(err)
 	}
-	st, _, err := h.stack(t.Context(), &rec, "")
+	st, _, err := h.masks.Stack(t.Context(), &rec, "")
 	if err != nil || !st.Host || st.Mask == "" || !slices.Equal(st.Layers, []string{st.Mask}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	if err := os.MkdirAll(h.sandboxDir(rec.ID), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	made, err := h.maskLive(t.Context(), &rec)
+	dir := filepath.Join(h.Home, "masks")
+	made, err := h.masks.ForMount(t.Context(), sandbox.New(rec.ID).TryLock("mounting it"), &rec)
 	if err != nil || made.Dir != st.Mask || made.Places == 0 {
 		t.Errorf("%+v, %v", made, err)
 	}
 	// The next daemon goes on with it; one that nobody can have mounted goes.
-	if err := os.MkdirAll(h.masksDir()+"/unused/d", 0o700); err != nil {
+	if err := os.MkdirAll(dir+"/unused/d", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.sweepMasks(t.Context()); err != nil {
+	if err := h.masks.Sweep(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	left, err := os.ReadDir(h.masksDir())
+	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != filepath.Base(st.Mask) {
 		t.Errorf("%v, %v", left, err)
 	}
 	// When it cannot be made, nothing is shown.
-	h.forgetMask(rec.ID)
-	if err := os.RemoveAll(h.masksDir()); err != nil {
+	h.masks.Forget(rec.ID)
+	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(h.masksDir(), nil, 0o600); err != nil {
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if st, _, err := h.stack(t.Context(), &rec, ""); err == nil {
+	if st, _, err := h.masks.Stack(t.Context(), &rec, ""); err == nil {
 		t.Errorf("%+v", st)
 	}
 	rec.PolicyText, rec.Policy = "", "sha256:none"
-	if st, _, err := h.stack(t.Context(), &rec, ""); err == nil {
+	if st, _, err := h.masks.Stack(t.Context(), &rec, ""); err == nil {
 		t.Errorf("without its policy: %+v", st)
 	}
 }
@@ -280,7 +282,7 @@ func TestSweepMasks_LeavesNoPartOfAMask(t *testing.T) {
 	}
 	list := func() (dir string, all []string) {
 		t.Helper()
-		made, err := f.newMask(ctx, &rec)
+		made, err := f.masks.Make(ctx, &rec)
 		if err != nil {
 			t.Fatal(err)
 		}

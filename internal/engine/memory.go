@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
@@ -43,13 +42,6 @@ func (e *Engine) captureMemory(ctx context.Context, s *held, rec *meta.Sandbox, 
 	}
 	n.memory = true
 	return e.capture(ctx, s, rec, n)
-}
-
-func wireMemory(m *timeline.Memory) *wire.Memory {
-	if m == nil {
-		return nil
-	}
-	return &wire.Memory{Image: m.Image, Size: m.Size, Added: m.Added, Facts: m.Facts}
 }
 
 // imageOf names the image of a memory, if there is one.

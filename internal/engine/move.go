@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/livefiles"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -26,7 +27,7 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
@@ -133,12 +134,17 @@ func (e *Engine) move(
 	ctx context.Context, name, what string, req wire.CheckoutRequest,
 	choose func(*timeline.History, *meta.Sandbox) (target, error),
 ) (wire.MoveResult, error) {
-	s, rec, err := e.acquireAlone(ctx, name, what)
+	var s *held
+	var rec meta.Sandbox
+	err := e.Files.Alone(ctx, func() (_ timeline.SandboxID, _ livefiles.Held, err error) {
+		s, rec, err = e.acquire(ctx, name, what)
+		return rec.ID, filesHeld{e, s}, err
+	})
 	if err != nil {
 		return wire.MoveResult{}, err
 	}
 	defer s.unlock(e)
-	h, err := e.history(ctx, &rec)
+	h, err := e.Histories.History(ctx, &rec)
 	if err != nil {
 		return wire.MoveResult{}, err
 	}
@@ -146,7 +152,7 @@ func (e *Engine) move(
 	if err != nil {
 		return wire.MoveResult{}, err
 	}
-	changed, err := e.mayChange(ctx, &rec)
+	changed, err := e.budgets.MayChange(ctx, &rec)
 	if err != nil {
 		return wire.MoveResult{}, err
 	}
@@ -373,7 +379,7 @@ func (e *Engine) reset(
 	}
 	rec.Head, rec.MountTop, rec.Gen, rec.Redo = to, to, rec.Gen+1, redo
 	s.index, s.of = nil, ""
-	e.dropIndex(s.ID, head)
+	e.indexes.drop(s.ID, head)
 	e.Upkeep.Retire(old)
 	return nil
 }

@@ -33,7 +33,11 @@ func (e recovery) home(ctx context.Context) error {
 	if err := e.findMounted(ctx); err != nil {
 		return err
 	}
-	if err := e.sweepMasks(ctx); err != nil {
+	boot, err := e.DB.Setting(ctx, settingBoot)
+	if err != nil {
+		return err
+	}
+	if err := e.masks.Sweep(ctx, boot != e.BootID); err != nil {
 		return err
 	}
 	if err := e.unadoptAll(ctx, ""); err != nil {
@@ -133,7 +137,7 @@ func (e recovery) loseLayer(ctx context.Context, id timeline.LayerID) error {
 	for _, rec := range lost {
 		// A head that stayed may have a new generation.
 		if sb, err := e.DB.Sandbox(ctx, rec.Name); err == nil {
-			e.dropIndex(sb.ID, rec.Head)
+			e.indexes.drop(sb.ID, rec.Head)
 		}
 		e.Logger.Warn("a snapshot was not yet safe when the power failed; the sandbox is back at the one before",
 			"sandbox", rec.Name, "head", rec.Head, "kept", aside)
@@ -187,7 +191,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 	for _, d := range dirs {
 		rec := byID[d.Name()]
 		if rec == nil {
-			e.unlimit(filepath.Join(root, d.Name(), liveDir))
+			e.disk.drop(filepath.Join(root, d.Name(), liveDir))
 			if err := e.discard(ctx, filepath.Join(root, d.Name())); err != nil {
 				return err
 			}
@@ -229,20 +233,4 @@ func (e *Engine) discard(ctx context.Context, dir string) error {
 		e.Logger.Warn("cannot remove a leftover; it takes space until gc can", "dir", dir, "err", err)
 	}
 	return ctx.Err()
-}
-
-// sweepIndexes removes the indexes in a sandbox's directory but that of HEAD: a daemon was killed before
-// it came to that. A later generation on the same snapshot is not to be compared with them.
-func sweepIndexes(fsys vfs.FS, head string) error {
-	dir, keep := filepath.Split(head)
-	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, f := range files {
-		if name := f.Name(); strings.HasPrefix(name, "index.") && name != keep {
-			err = errors.Join(err, vfs.Remove(fsys, filepath.Join(dir, name)))
-		}
-	}
-	return err
 }

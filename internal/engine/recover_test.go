@@ -346,7 +346,7 @@ func TestRecover_RemovesTheIndexOfAnEarlierGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.close()
-	if err := os.WriteFile(files[0], old, 0o600); err != nil { // the kill -9 was before dropIndex
+	if err := os.WriteFile(files[0], old, 0o600); err != nil { // the kill -9 was before the drop
 		t.Fatal(err)
 	}
 	h.open()

@@ -101,7 +101,7 @@ func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 
 // sandbox takes up one sandbox, as far as something is left of it.
 func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) error {
-	if err := sweepIndexes(e.FS, e.indexPath(rec.ID, rec.Head)); err != nil {
+	if err := e.indexes.sweep(rec.ID, rec.Head); err != nil {
 		e.Logger.Warn("old indexes stay", "sandbox", rec.Name, "err", err) // its box is taken up all the same
 	}
 	idle := a.box == nil && a.doubt == nil

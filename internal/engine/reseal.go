@@ -206,7 +206,7 @@ func (e *Engine) seclude(ctx context.Context, id string) error {
 // startAt lets the processes of a snapshot of the sandbox go on, which has no box, over that
 // snapshot's files.
 func (e *Engine) startAt(ctx context.Context, s *held, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
-	h, err := e.history(ctx, rec)
+	h, err := e.Histories.History(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (e *Engine) resealInside(ctx context.Context, id string) error {
 // executed, in the order of their names. Keys that its user may not read are passed over; that
 // hooks may be there which nobody can read is an error.
 func (e *Engine) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
-	f, err := e.OpenFiles(ctx, id)
+	f, err := e.Files.Open(ctx, id)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -63,7 +63,7 @@ func (e *Engine) rewind(
 	fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
 	_, back := w.bring(ctx, to, rec.Head)
 	if back == nil {
-		if ix, ierr := w.index(ctx, s); ierr == nil && e.writeIndex(s.ID, rec.Head, ix) == nil {
+		if ix, ierr := w.index(ctx, s); ierr == nil && e.indexes.write(s.ID, rec.Head, ix) == nil {
 			s.index, s.of = ix, rec.Head
 		}
 		return 0, errors.Join(
@@ -93,18 +93,18 @@ func (e *Engine) arrive(
 	if err != nil {
 		return err
 	}
-	if err := e.writeIndex(s.ID, to, ix); err != nil {
+	if err := e.indexes.write(s.ID, to, ix); err != nil {
 		return err
 	}
 	err = e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Head, r.Redo = to, redo; return nil })
 	if err != nil {
 		if to != rec.Head {
-			e.dropIndex(s.ID, to)
+			e.indexes.drop(s.ID, to)
 		}
 		return err
 	}
 	if to != rec.Head {
-		e.dropIndex(s.ID, rec.Head)
+		e.indexes.drop(s.ID, rec.Head)
 	}
 	rec.Head, rec.Redo = to, redo
 	s.index, s.of = ix, to
@@ -151,7 +151,7 @@ func (e *Engine) settleRewind(ctx context.Context, r rewinding) error {
 	}
 	defer s.unlock(e)
 	if rec.Head != r.To {
-		e.dropIndex(s.ID, r.To) // it was to belong to this generation
+		e.indexes.drop(s.ID, r.To) // it was to belong to this generation
 	}
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: halfway(r.What)})
 	return err
@@ -209,17 +209,18 @@ func (w *rewrite) close() {
 func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (paths int, err error) {
 	w.e.shape.RLock()
 	defer w.e.shape.RUnlock()
-	a, _, err := w.e.stack(ctx, w.rec, from)
+	a, _, err := w.e.masks.Stack(ctx, w.rec, from)
 	if err != nil {
 		return 0, err
 	}
-	b, _, err := w.e.stack(ctx, w.rec, to)
+	b, _, err := w.e.masks.Stack(ctx, w.rec, to)
 	if err != nil {
 		return 0, err
 	}
-	at := inside(w.parts)
+	at := rootspec.Places(w.parts)
 	in := layer.RewindInput{
 		Root: w.dir, Parts: at, Target: w.e.Layers.View(b, at...), Owners: w.root.Owners, Mapped: w.mapped(),
+		Touched: rootspec.Differing(a, b),
 	}
 	if w.rec.Tier != tierWorkspace {
 		in.Kept = append(in.Kept, rootspec.Reserved...)
@@ -233,9 +234,6 @@ func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (path
 		if p != "/" {
 			in.Kept = append(in.Kept, p)
 		}
-	}
-	for _, dir := range difference(a.Layers, b.Layers) {
-		in.Touched = append(in.Touched, rootspec.Part{Dir: dir, Path: "/"})
 	}
 	do := func() error {
 		paths, err = w.e.Layers.Rewind(ctx, in)

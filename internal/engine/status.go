@@ -110,7 +110,7 @@ func (e *Engine) seen(id timeline.SandboxID) seenBox {
 
 // Status tells what a sandbox is, what is really enforced and what it costs.
 func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, error) {
-	rec, h, err := e.find(ctx, name)
+	rec, h, err := e.Histories.Find(ctx, name)
 	if err != nil {
 		return wire.StatusResult{}, err
 	}
@@ -139,7 +139,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 		}
 	}
 	if rec.Limits.Disk > 0 {
-		if res.Disk.Limited, err = e.diskUsed(ctx, &rec); err != nil {
+		if res.Disk.Limited, err = e.disk.used(ctx, &rec); err != nil {
 			res.Notices = append(res.Notices, "what counts towards the disk limit cannot be told: "+err.Error())
 		}
 		if usedUp(res.Disk.Limited, rec.Limits.Disk) {
@@ -173,90 +173,6 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	res.Notices = append(res.Notices, rec.Notices...)
 	return res, nil
-}
-
-// Verify hashes every sealed layer of a sandbox, or of the whole store, again,
-// and compares it with what was recorded when it was sealed. It does the same with the
-// records of the ledger.
-func (e *Engine) Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
-	var res wire.VerifyResult
-	if err := e.Records.VerifyAll(ctx, name, progress, &res); err != nil {
-		return res, err
-	}
-	if err := e.Upkeep.Seal(ctx); err != nil {
-		return res, err
-	}
-	e.shape.RLock()
-	defer e.shape.RUnlock()
-	layers, err := e.layersOf(ctx, name)
-	if err != nil {
-		return res, err
-	}
-	for i, l := range layers {
-		progress(wire.Progress{Phase: "verify", Unit: "layers", Done: int64(i), Total: int64(len(layers))})
-		if !l.Sealed || l.Digest == "" {
-			res.Unsealed++
-			if l.Sealed {
-				res.Unverifiable++
-			}
-			continue
-		}
-		err := e.Layers.VerifyDigest(ctx, l.ID, l.Digest)
-		switch {
-		case err == nil:
-		case fault.Is(err, fault.Corrupt), fault.Is(err, fault.NotFound):
-			res.Damage = append(res.Damage, e.damage(ctx, l.ID, err))
-		default:
-			return res, fault.Wrap(err, "verify layer %s", l.ID)
-		}
-		res.Layers++
-		res.Bytes += l.Size
-	}
-	return res, e.Images.Verify(ctx, name, progress, &res)
-}
-
-func (e *Engine) damage(ctx context.Context, id timeline.LayerID, err error) wire.Damage {
-	d := wire.Damage{Layer: string(id), Message: err.Error()}
-	snap, serr := e.DB.SnapshotOfLayer(ctx, id)
-	if serr != nil {
-		return d // a merged layer of a deleted snapshot: the layer's name is all there is
-	}
-	d.Snapshot = string(snap.ID)
-	if rec, serr := e.DB.Sandbox(ctx, string(snap.Sandbox)); serr == nil {
-		d.Sandbox = rec.Name
-	}
-	return d
-}
-
-// layersOf are the layers that make up a sandbox's history, or all.
-func (e *Engine) layersOf(ctx context.Context, name string) ([]meta.Layer, error) {
-	all, err := e.DB.Layers(ctx)
-	if err != nil || name == "" {
-		return all, err
-	}
-	_, h, err := e.find(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	wanted := map[timeline.LayerID]bool{}
-	for _, leaf := range h.Leaves() {
-		line, err := e.DB.Lineage(ctx, leaf)
-		if err != nil {
-			return nil, err
-		}
-		for _, rs := range line.Routes {
-			for _, r := range rs {
-				wanted[r.Layer] = true
-			}
-		}
-	}
-	var out []meta.Layer
-	for _, l := range all {
-		if wanted[l.ID] {
-			out = append(out, l)
-		}
-	}
-	return out, nil
 }
 
 // Probe reports what this host can do, found by trying, and which protections sandboxes have had.

@@ -77,7 +77,7 @@ func (e *Engine) packable(
 			fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
 				WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
 	}
-	h, err := e.history(ctx, rec)
+	h, err := e.Histories.History(ctx, rec)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -114,7 +114,7 @@ func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.La
 	g := &grafting{e: e, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{},
 		ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
 	defer g.release()
-	st, _, err := e.stack(ctx, rec, rec.Head)
+	st, _, err := e.masks.Stack(ctx, rec, rec.Head)
 	if err != nil {
 		return err
 	}

@@ -282,3 +282,11 @@ func (m *Images) imagesOf(ctx context.Context, name string) (map[string]timeline
 	}
 	return of, nil
 }
+
+// WireMemory describes a memory for clients; nil if there is none.
+func WireMemory(m *timeline.Memory) *wire.Memory {
+	if m == nil {
+		return nil
+	}
+	return &wire.Memory{Image: m.Image, Size: m.Size, Added: m.Added, Facts: m.Facts}
+}

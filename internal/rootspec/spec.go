@@ -4,6 +4,11 @@
 // imports fault alone.
 package rootspec
 
+import (
+	"path"
+	"slices"
+)
+
 // Spec describes a live root. Exactly one of Bind and Overlays is used.
 type Spec struct {
 	// Bind is a plain directory (host path) that is the root: drivers copy and
@@ -61,6 +66,15 @@ type Part struct {
 	Path string `json:"path"`
 }
 
+// Places returns the paths of parts, cleaned.
+func Places(parts []Part) []string {
+	out := make([]string, len(parts))
+	for i, p := range parts {
+		out[i] = path.Clean(p.Path)
+	}
+	return out
+}
+
 // Workshop is the directory in the root of an overlay mount in which init builds
 // what a rename(2) of a lower directory needs. One that is found when nothing runs
 // belongs to a rename that was cut off, or was made by the sandbox itself. The
@@ -77,4 +91,20 @@ type Stack struct {
 	// Mask is the one of Layers that hides paths of those below it and of the host; ""
 	// is none.
 	Mask string `json:"mask,omitempty"`
+}
+
+// Differing returns the trees in which the roots of two stacks can differ: the layers that only one of the
+// stacks has. Both end in the layers that they have in common.
+func Differing(a, b Stack) (trees []Part) {
+	for _, dir := range difference(a.Layers, b.Layers) {
+		trees = append(trees, Part{Dir: dir, Path: "/"})
+	}
+	return trees
+}
+
+func difference(a, b []string) []string {
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return slices.Concat(a, b)
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package history
 
 import (
 	"context"
@@ -47,26 +47,24 @@ func (p *Past) lookup(name string) (layer.Entry, error) {
 }
 
 // OpenPast opens the files of a snapshot.
-func (e *Engine) OpenPast(ctx context.Context, name, ref string) (*Past, error) {
-	rec, h, err := e.find(ctx, name)
+func (h *Histories) OpenPast(ctx context.Context, name, ref string) (*Past, error) {
+	rec, t, err := h.Find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	id, err := h.Resolve(ref, e.Now())
+	id, err := t.Resolve(ref, h.config.Now())
 	if err != nil {
 		return nil, err
 	}
 	var parts []rootspec.Part
-	if e.presented(&rec) {
-		drv, live, err := e.live(ctx, &rec)
-		if err != nil {
-			return nil, err
-		}
-		if parts, err = drv.Parts(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
+	root, err := h.config.Sandboxes.Root(ctx, &rec)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	st, _, err := e.stack(ctx, &rec, id)
+	if root != nil {
+		parts = root.Parts
+	}
+	st, _, err := h.config.Masks.Stack(ctx, &rec, id)
 	if err != nil {
 		return nil, err
 	}
@@ -74,27 +72,26 @@ func (e *Engine) OpenPast(ctx context.Context, name, ref string) (*Past, error) 
 	if st.Mask != "" {
 		mask = slices.Index(st.Layers, st.Mask)
 	}
-	return &Past{e.Layers.View(st, inside(parts)...), id, mask}, nil
+	return &Past{h.config.Layers.View(st, rootspec.Places(parts)...), id, mask}, nil
 }
 
 // Close lets go of the files.
 func (p *Past) Close() error { return nil }
 
-// maxPastLinks is how many links are followed on the way to a file, and maxPastSteps
-// how many names are looked up.
-const (
-	maxPastLinks = 40
-	maxPastSteps = 4096
-)
+// maxPastLinks is how many links are followed on the way to a file.
+const maxPastLinks = 40
+
+// MaxPastSteps is how many names Past looks up at most on the way to a file.
+const MaxPastSteps = 4096
 
 // find looks a path up; links on the way are followed, the last one only if asked.
 func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	left := strings.Split(name, "/")
 	at, links, steps := "/", 0, 0
 	for i := 0; i < len(left); i++ {
-		if steps++; steps > maxPastSteps {
+		if steps++; steps > MaxPastSteps {
 			return layer.Entry{},
-				fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, maxPastSteps).
+				fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, MaxPastSteps).
 					WithHint("name a file with fewer directories and links on its path")
 		}
 		switch left[i] {

@@ -1,0 +1,210 @@
+//go:build linux
+
+package history
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/images"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/masks"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// Sandboxes is what Histories need of sandboxes that may be live.
+type Sandboxes interface {
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what
+	// names the operation for callers that find the sandbox busy. The caller calls release.
+	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
+	// Root returns where changes of the live root of a sandbox appear; nil if the live root was not made
+	// yet. An error that wraps fs.ErrNotExist says that the live root has gone meanwhile, which can happen
+	// to a caller that does not hold the sandbox's lock.
+	Root(ctx context.Context, rec *meta.Sandbox) (*Root, error)
+}
+
+// Root is where changes of a live root appear.
+type Root struct {
+	Parts []rootspec.Part
+	Plain bool // the parts are the root itself, and not what changed in it
+}
+
+// Verifier verifies something of a sandbox, or with name "" of the whole store, and adds what it finds to
+// res.
+type Verifier func(ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult) error
+
+// Config is what Histories are made of. All fields are required.
+type Config struct {
+	DB        *meta.DB
+	Layers    *layer.Store
+	Masks     *masks.Masks
+	Sandboxes Sandboxes
+	Budgets   *audit.Budgets
+	Cleaners  *audit.Cleaners
+	Feed      *events.Bus
+	// Shape is held for reading by callers that read layers.
+	Shape *sync.RWMutex
+	// Seal seals the layers that are not sealed yet.
+	Seal func(ctx context.Context) error
+	// VerifyRecords verifies the ledger, and VerifyImages verifies memory images.
+	VerifyRecords, VerifyImages Verifier
+	Now                         func() time.Time
+}
+
+// Histories answer from records and layers. Make one with New; all methods are safe for concurrent use.
+type Histories struct {
+	config Config // never changed
+}
+
+// New makes the Histories of a home.
+func New(c Config) *Histories { return &Histories{config: c} }
+
+// History reads the history of a sandbox.
+func (h *Histories) History(ctx context.Context, rec *meta.Sandbox) (*timeline.History, error) {
+	t, err := h.config.DB.History(ctx, rec.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &t, nil
+}
+
+// Find reads the record of a sandbox, by its name or id, and its history. They may differ in what was
+// recorded between the two.
+func (h *Histories) Find(ctx context.Context, name string) (meta.Sandbox, *timeline.History, error) {
+	rec, err := h.config.DB.Sandbox(ctx, name)
+	if err != nil {
+		return rec, nil, err
+	}
+	t, err := h.History(ctx, &rec)
+	return rec, t, err
+}
+
+// Log returns the whole history of a sandbox, drawn as far as limit.GraphBytes allows.
+func (h *Histories) Log(ctx context.Context, name string) (wire.LogResult, error) {
+	t, res, err := h.newestFirst(ctx, name)
+	if err != nil {
+		return res, err
+	}
+	rows, more := t.Graph(limit.GraphBytes)
+	for _, row := range rows {
+		res.Rows = append(res.Rows, wire.LogRow{Graph: row.Graph, Node: string(row.ID)})
+	}
+	res.Truncated = more
+	return res, nil
+}
+
+// Snapshots returns the whole history of a sandbox, not drawn.
+func (h *Histories) Snapshots(ctx context.Context, name string) (wire.LogResult, error) {
+	_, res, err := h.newestFirst(ctx, name)
+	return res, err
+}
+
+func (h *Histories) newestFirst(ctx context.Context, name string) (*timeline.History, wire.LogResult, error) {
+	_, t, err := h.Find(ctx, name)
+	if err != nil {
+		return nil, wire.LogResult{}, err
+	}
+	res := wire.LogResult{Head: string(t.Head)}
+	nodes, err := h.Nodes(ctx, t)
+	if err != nil {
+		return nil, res, err
+	}
+	for _, id := range t.NewestFirst() {
+		res.Nodes = append(res.Nodes, nodes[id])
+	}
+	return t, res, nil
+}
+
+// Head returns the snapshot that the live state descends from.
+func (h *Histories) Head(ctx context.Context, name string) (string, error) {
+	head, err := h.config.DB.Head(ctx, name)
+	return string(head), err
+}
+
+// Branches returns the leaves of the history, newest first.
+func (h *Histories) Branches(ctx context.Context, name string) (wire.BranchesResult, error) {
+	_, t, err := h.Find(ctx, name)
+	if err != nil {
+		return wire.BranchesResult{}, err
+	}
+	res := wire.BranchesResult{Head: string(t.Head)}
+	nodes, err := h.Nodes(ctx, t)
+	if err != nil {
+		return res, err
+	}
+	for _, id := range t.Leaves() {
+		res.Nodes = append(res.Nodes, nodes[id])
+	}
+	slices.SortStableFunc(res.Nodes, func(a, b wire.Snapshot) int { return b.Created.Compare(a.Created) })
+	return res, nil
+}
+
+// Nodes describes the snapshots of a history for clients.
+func (h *Histories) Nodes(
+	ctx context.Context, t *timeline.History,
+) (map[timeline.SnapshotID]wire.Snapshot, error) {
+	tags := map[timeline.SnapshotID][]string{}
+	for tag, id := range t.Tags {
+		tags[id] = append(tags[id], tag)
+	}
+	names := map[timeline.SandboxID]string{}
+	for _, s := range t.Snapshots {
+		if _, known := names[s.Sandbox]; known {
+			continue
+		}
+		name, err := h.config.DB.Name(ctx, s.Sandbox)
+		if err != nil {
+			return nil, err
+		}
+		names[s.Sandbox] = name
+	}
+	leaf := map[timeline.SnapshotID]bool{}
+	for _, id := range t.Leaves() {
+		leaf[id] = true
+	}
+	out := make(map[timeline.SnapshotID]wire.Snapshot, len(t.Snapshots))
+	for id, s := range t.Snapshots {
+		n := wire.Snapshot{
+			ID: string(id), Parent: string(s.Parent), Message: s.Message, Head: id == t.Head, Leaf: leaf[id],
+			Cause: string(s.Cause), Created: s.Created, Exit: s.Exit, Paths: s.Stats.Paths, Bytes: s.Stats.Bytes,
+			Sealed: s.Sealed, Tags: tags[id], Sandbox: names[s.Sandbox], Memory: images.WireMemory(s.Memory),
+		}
+		slices.Sort(n.Tags)
+		out[id] = n
+	}
+	return out, nil
+}
+
+// Show returns a snapshot and what it changed against its parent.
+func (h *Histories) Show(ctx context.Context, name, ref string) (wire.ShowResult, error) {
+	return h.ShowSome(ctx, name, ref, 0)
+}
+
+// ShowSome is Show with at most that many changes; 0 is as many as one answer holds.
+func (h *Histories) ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error) {
+	rec, t, err := h.Find(ctx, name)
+	if err != nil {
+		return wire.ShowResult{}, err
+	}
+	id, err := t.Resolve(ref, h.config.Now())
+	if err != nil {
+		return wire.ShowResult{}, err
+	}
+	nodes, err := h.Nodes(ctx, t)
+	if err != nil {
+		return wire.ShowResult{}, err
+	}
+	res := wire.ShowResult{Snapshot: nodes[id]}
+	if parent := t.Snapshots[id].Parent; parent != "" {
+		res.Changes, res.Truncated, err = h.changes(ctx, &rec, parent, side{at: id}, wire.DiffRequest{Limit: most})
+	}
+	return res, err
+}

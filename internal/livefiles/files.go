@@ -1,0 +1,110 @@
+//go:build linux
+
+package livefiles
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/boxfs"
+	"github.com/coppice-dev/coppice/internal/label"
+)
+
+// Files are a sandbox's live files, for one request. While they are open, no move
+// changes them all at once; any number of requests, and commands, work beside each
+// other. Its calls are made with Context.
+type Files struct {
+	*boxfs.Root
+
+	o    *Opener
+	tree *tree
+	in   *Root
+	what string // guarded by Opener.mu
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	once   sync.Once
+	closed chan struct{}
+
+	watching bool // guarded by Opener.mu: nobody waits for it
+}
+
+// Context ends with the request, and when the sandbox is stopped meanwhile.
+func (f *Files) Context() context.Context { return f.ctx }
+
+// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile, the
+// request ends or the files are closed, until unhook.
+func (f *Files) OnStop(fn func(cause error)) (unhook func()) {
+	stop := context.AfterFunc(f.ctx, func() { fn(context.Cause(f.ctx)) })
+	return func() { stop() }
+}
+
+// Begin says what is being done, for callers that have to wait for it.
+func (f *Files) Begin(what string) {
+	f.o.mu.Lock()
+	defer f.o.mu.Unlock()
+	f.what = label.Clean(what)
+}
+
+// Open opens a regular file for reading.
+func (f *Files) Open(p string) (wire.FileInfo, io.ReadSeekCloser, error) {
+	file, err := f.ReadFile(p)
+	if err != nil {
+		return wire.FileInfo{}, nil, err
+	}
+	return file.Info(), file, nil
+}
+
+// Move is boxfs.Root.Move. A directory that layers below have can only be renamed by
+// the sandbox's own init, for a process of the sandbox: see Root.Rename.
+func (f *Files) Move(from, to string) error {
+	err := f.Root.Move(from, to)
+	if !errors.Is(err, unix.EXDEV) {
+		return err
+	}
+	return f.in.Rename(f.ctx, from, to, err)
+}
+
+// Watch is boxfs.Root.Watch. Nobody waits for it: it ends when the sandbox is
+// stopped or moved.
+func (f *Files) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
+	f.o.mu.Lock()
+	f.watching = true
+	f.o.mu.Unlock()
+	return f.Root.Watch(ctx, p, recursive, yield)
+}
+
+// Close lets go of the files. It may be called again, and after Done.
+func (f *Files) Close() error {
+	var err error
+	f.once.Do(func() {
+		f.cancel(nil)
+		err = errors.Join(f.Root.Close(), f.in.Close())
+		f.o.mu.Lock()
+		delete(f.tree.open, f)
+		f.o.mu.Unlock()
+		close(f.closed)
+	})
+	return err
+}
+
+// Done closes the files and takes a snapshot of what was written, which the label what names.
+// Where a supervised command is captured by itself, that is left to its own pace.
+// It sees this through also when the client has gone away.
+func (f *Files) Done(ctx context.Context, what string) error {
+	if err := f.Close(); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	h, err := f.in.Lock(ctx, "capturing what was written")
+	if err != nil {
+		return err
+	}
+	defer h.Release()
+	return h.Capture(ctx, what)
+}

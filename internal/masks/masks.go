@@ -1,0 +1,232 @@
+//go:build linux
+
+package masks
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/stacks"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// Policies answer what the policy of a sandbox hides; a *policies.Policies does.
+type Policies interface {
+	Hides(ctx context.Context, rec *meta.Sandbox) (policies.Covered, error)
+}
+
+// Config is what Masks are made of. All fields are required.
+type Config struct {
+	Policies Policies
+	Stacks   *stacks.Stacks
+	Home     string // COPPICE_HOME, which has the directories masks and sandboxes
+	FS       vfs.FS
+	// Discard removes a tree. It logs that one stays which cannot be removed, and fails only if ctx ends.
+	Discard func(ctx context.Context, dir string) error
+	Log     *slog.Logger
+}
+
+// Masks make and find the masks of sandboxes. Make one with New; all methods are safe for concurrent use.
+type Masks struct {
+	config Config // never changed
+
+	mu    sync.Mutex
+	known map[timeline.SandboxID]string // what sandboxes are read with, see Of; guarded by mu
+}
+
+// New makes the Masks of a home.
+func New(c Config) *Masks { return &Masks{config: c, known: map[timeline.SandboxID]string{}} }
+
+func (m *Masks) dir() string { return filepath.Join(m.config.Home, "masks") }
+
+// note is the file that names the mask with which the live root of a sandbox was last mounted.
+func (m *Masks) note(id timeline.SandboxID) string {
+	return filepath.Join(m.config.Home, "sandboxes", string(id), "mask")
+}
+
+// Make makes the mask of a sandbox for the host as it is now. The zero value: nothing is to be hidden.
+func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
+	c, err := m.config.Policies.Hides(ctx, rec)
+	if err != nil || !rec.Host && len(c.Hide) == 0 {
+		return rootfs.Made{}, err
+	}
+	k := rootfs.Mask{Hide: c.Hide, Decoys: c.Decoys}
+	if rec.Host {
+		k.Below.Host = true
+		if k.Mounts, err = rootfs.HostMounts(); err != nil {
+			return rootfs.Made{}, err
+		}
+	}
+	if rec.Base != "" {
+		ids, err := m.config.Stacks.Below(ctx, timeline.SnapshotID(rec.Base))
+		if err != nil {
+			return rootfs.Made{}, err
+		}
+		k.Below.Layers = m.config.Stacks.Dirs(ids)
+	}
+	made, err := k.Make(m.dir())
+	return made, fault.Wrap(err, "hide paths from sandbox %s", rec.Name)
+}
+
+// ForMount makes the mask that a live root is about to be mounted with, and reads the sandbox with it from
+// then on. The caller holds the lock of the sandbox, and nothing of the live root is mounted.
+func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) (rootfs.Made, error) {
+	made, err := m.Make(ctx, rec)
+	if err != nil || made.Dir == "" {
+		return made, err
+	}
+	note, text := m.note(rec.ID), []byte(filepath.Base(made.Dir))
+	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
+		if err := vfs.NoteUnsynced(m.config.FS, note, text); err != nil { // masks do not outlive a power loss
+			return made, fault.Wrap(err, "note what is hidden")
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known[rec.ID] = made.Dir
+	return made, nil
+}
+
+// Of returns the directory of the mask that a sandbox is read with: that of its live root, or one that is
+// made for it; "" is none.
+func (m *Masks) Of(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	m.mu.Lock()
+	dir := m.known[rec.ID]
+	m.mu.Unlock()
+	if dir != "" {
+		return dir, nil
+	}
+	if text, err := os.ReadFile(m.note(rec.ID)); err == nil && len(text) > 0 &&
+		filepath.Base(string(text)) == string(text) {
+		dir = filepath.Join(m.dir(), string(text))
+		if _, err := os.Lstat(dir); err != nil {
+			dir = ""
+		}
+	}
+	if dir == "" {
+		made, err := m.Make(ctx, rec)
+		if err != nil || made.Dir == "" {
+			return "", err
+		}
+		dir = made.Dir
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known[rec.ID] == "" {
+		m.known[rec.ID] = dir
+	}
+	return m.known[rec.ID], nil
+}
+
+// Forget discards what is remembered of a sandbox that is gone.
+func (m *Masks) Forget(id timeline.SandboxID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.known, id)
+}
+
+// Stack finds the directories that make up the root of a snapshot, as the sandbox may see it, and the
+// layers among them, topmost first. The layers are not to be changed.
+func (m *Masks) Stack(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID,
+) (rootspec.Stack, []timeline.LayerID, error) {
+	mask, err := m.Of(ctx, rec)
+	if err != nil {
+		return rootspec.Stack{}, nil, err
+	}
+	ids, err := m.config.Stacks.Below(ctx, id)
+	if err != nil {
+		return rootspec.Stack{}, nil, err
+	}
+	if mask == "" {
+		if rec.Host {
+			return rootspec.Stack{}, nil, fault.New(fault.Internal, "sandbox %s would see all of the host", rec.Name)
+		}
+		return rootspec.Stack{Layers: m.config.Stacks.Dirs(ids)}, ids, nil
+	}
+	st := rootspec.Stack{Host: rec.Host, Mask: mask}
+	over := len(ids) // how many lie on the mask
+	if rec.Base != "" {
+		if ids, over, err = m.config.Stacks.Over(ctx, timeline.SnapshotID(rec.Base), id); err != nil {
+			return rootspec.Stack{}, nil, err
+		}
+	}
+	st.Layers = slices.Concat(m.config.Stacks.Dirs(ids[:over]), []string{mask}, m.config.Stacks.Dirs(ids[over:]))
+	return st, ids, nil
+}
+
+// Sweep removes the masks that no live root can be mounted with. It is called before anybody reads through
+// one. After a reboot none is mounted, and one may not be whole. A mask is renamed before it is removed:
+// part of one is never found by the name of the whole.
+func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
+	masks, err := os.ReadDir(m.dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, "look for what hides paths")
+	}
+	used := map[string]bool{}
+	if !rebooted {
+		var sure bool
+		if used, sure, err = m.noted(); err != nil || !sure {
+			return err
+		}
+	}
+	for _, mask := range masks {
+		if used[mask.Name()] {
+			continue
+		}
+		dir := filepath.Join(m.dir(), mask.Name())
+		if sum, err := hex.DecodeString(mask.Name()); err == nil && len(sum) == sha256.Size {
+			aside := filepath.Join(m.dir(), ".removed-"+rand.Text())
+			if err := vfs.Rename(m.config.FS, dir, aside); err != nil && rebooted {
+				return fault.Wrap(err, "remove what hides paths")
+			} else if err != nil {
+				m.config.Log.Warn("a mask stays that is not in use", "dir", dir, "err", err)
+				continue
+			}
+			dir = aside
+		}
+		if err := m.config.Discard(ctx, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noted returns the names of the masks that live roots were last mounted with; sure is false if one of
+// them cannot be read.
+func (m *Masks) noted() (names map[string]bool, sure bool, err error) {
+	dirs, err := os.ReadDir(filepath.Join(m.config.Home, "sandboxes"))
+	if err != nil {
+		return nil, false, fault.Wrap(err, "look for what hides paths")
+	}
+	names = map[string]bool{}
+	for _, d := range dirs {
+		text, err := os.ReadFile(m.note(timeline.SandboxID(d.Name())))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.config.Log.Warn("cannot tell which masks are in use; none is removed", "sandbox", d.Name(), "err", err)
+			return nil, false, nil
+		}
+		names[string(text)] = true
+	}
+	return names, true, nil
+}
