@@ -42,7 +42,7 @@ var packages = map[string][]string{
 		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/tournament", "internal/undo", "internal/unixsock", "internal/upkeep",
+		"internal/rootspec", "internal/tournament", "internal/travel", "internal/undo", "internal/unixsock", "internal/upkeep",
 		"internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
@@ -66,9 +66,9 @@ var packages = map[string][]string{
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
 		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime",
-		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
+		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
-		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs",
+		"internal/timeline", "internal/tournament", "internal/travel", "internal/upkeep", "internal/vfs",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -190,6 +190,11 @@ var packages = map[string][]string{
 	"internal/tournament": {
 		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/ledger/format",
 		"internal/meta", "internal/tail", "internal/timeline", "internal/undo",
+	},
+	"internal/travel": {
+		"client/wire", "internal/audit", "internal/fault", "internal/gitwork", "internal/layer",
+		"internal/ledger/format", "internal/meta", "internal/policy", "internal/proposal", "internal/repo",
+		"internal/rootspec", "internal/timeline",
 	},
 	"internal/lifetime": {
 		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",

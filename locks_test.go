@@ -49,16 +49,16 @@ var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
 	"internal/gitwork",
 	"internal/images", "internal/lifetime",
-	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
+	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/travel", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI", "travelCore"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "travelCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }
@@ -72,7 +72,7 @@ var returnHolding = map[string]string{
 }
 
 // lent are fields of parts that are a lock of the engine.
-var lent = map[string]string{"Upkeep.shape": "Engine.shape"}
+var lent = map[string]string{"Upkeep.shape": "Engine.shape", "Config.Keep": "Engine.shape"}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {

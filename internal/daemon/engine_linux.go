@@ -27,6 +27,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/tournament"
+	"github.com/coppice-dev/coppice/internal/travel"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -56,6 +57,7 @@ type whole struct {
 	*lifetime.Lifetimes     // the engine's
 	*tournament.Tournaments // the engine's
 	*gitwork.Git            // the engine's
+	*travel.Travel          // the engine's
 	db                      *meta.DB
 	layers                  *layer.Store
 	images                  *memory.Store
@@ -148,7 +150,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git,
-		db: db, layers: layers, images: images, ledger: book,
+		Travel: e.Travel,
+		db:     db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

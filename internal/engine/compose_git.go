@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"slices"
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
@@ -226,7 +225,7 @@ func (g gitLayers) changedBelow(
 			return nil, err
 		}
 	}
-	before, _, err := g.stack(ctx, rec, began(h, at))
+	before, _, err := g.stack(ctx, rec, h.Began(at))
 	if err != nil {
 		return nil, err
 	}
@@ -241,17 +240,6 @@ func (g gitLayers) changedBelow(
 	now := g.Layers.View(after, inside(parts)...)
 	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
 	return now, layer.EachChange(ctx, g.Layers.View(before, inside(parts)...), now, touched, all, fn)
-}
-
-// began gives the snapshot that a sandbox began with; of a fork, the one that it was
-// forked from began with.
-func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
-	line := append([]timeline.SnapshotID{at}, h.Ancestors(at)...)
-	i := slices.IndexFunc(line, func(id timeline.SnapshotID) bool { return h.Snapshots[id].Cause == timeline.CauseImport })
-	if i < 0 {
-		return line[len(line)-1]
-	}
-	return line[i]
 }
 
 // neverApplied reports that what a record tells did not come about, after a crash. Nothing

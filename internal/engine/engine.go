@@ -48,6 +48,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/stacks"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
+	"github.com/coppice-dev/coppice/internal/travel"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -339,6 +340,8 @@ type Engine struct {
 	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
 	// after Open.
 	Git *gitwork.Git
+	// Travel sends and receives proposals. It is not changed after Open.
+	Travel *travel.Travel
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
@@ -438,6 +441,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	})
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
+	e.Travel = travel.New(travelConfig(e))
 	if err := (recovery{e}).home(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}
