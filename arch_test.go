@@ -69,6 +69,7 @@ var packages = map[string][]string{
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
 		"internal/timeline", "internal/tournament", "internal/travel", "internal/upkeep", "internal/vfs",
+		"internal/worktree",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -195,6 +196,10 @@ var packages = map[string][]string{
 		"client/wire", "internal/audit", "internal/fault", "internal/gitwork", "internal/layer",
 		"internal/ledger/format", "internal/meta", "internal/policy", "internal/proposal", "internal/repo",
 		"internal/rootspec", "internal/timeline",
+	},
+	"internal/worktree": {
+		"client/wire", "internal/bases", "internal/fault", "internal/gitrefs", "internal/gitwork", "internal/layer",
+		"internal/meta", "internal/policy", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/timeline",
 	},
 	"internal/lifetime": {
 		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",

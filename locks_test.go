@@ -50,17 +50,20 @@ var lockPackages = []string{
 	"internal/gitwork",
 	"internal/images", "internal/lifetime",
 	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/travel", "internal/upkeep",
+	"internal/worktree",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI", "travelCore"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "travelCore"}, "Held": {"egressHeld"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI", "travelCore"}, "Layers": {"gitLayers"},
+	"Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "travelCore"},
+	"Maker": {"worktreeCore"}, "Held": {"egressHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
-	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
+	"BookConfig.NeverApplied": {"Git.NeverApplied"}, "Commands": {"commands"},
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of

@@ -32,6 +32,13 @@ func newGit(e *Engine) *gitwork.Git {
 	})
 }
 
+// neverApplied returns gitwork.Git.NeverApplied for the Book of an engine, which is made before its Git.
+func neverApplied(e *Engine) func(context.Context, *meta.Sandbox, *format.Apply) bool {
+	return func(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+		return e.Git.NeverApplied(ctx, rec, b)
+	}
+}
+
 // gitAPI implements gitwork.API as the daemon's clients see it, without HTTP.
 type gitAPI struct{ *Engine }
 
@@ -115,7 +122,7 @@ func (g gitRecords) UpdateSandbox(
 
 // Repository implements gitwork.Work.
 func (g gitRecords) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
-	return g.repoOf(ctx, rec)
+	return g.trees.Repository(ctx, rec)
 }
 
 // Running implements gitwork.Work.
@@ -240,20 +247,4 @@ func (g gitLayers) changedBelow(
 	now := g.Layers.View(after, inside(parts)...)
 	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
 	return now, layer.EachChange(ctx, g.Layers.View(before, inside(parts)...), now, touched, all, fn)
-}
-
-// neverApplied reports that what a record tells did not come about, after a crash. Nothing
-// is known where only files changed, which the next apply puts back if they were not all
-// written, or where the repository is not there.
-func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
-	onto, err := repo.ParseRef(b.Onto)
-	if b.New == "" || err != nil {
-		return false
-	}
-	r, err := e.repoOf(ctx, rec)
-	if err != nil {
-		return false
-	}
-	had, err := r.Had(ctx, onto, repo.OID(b.New))
-	return err == nil && !had
 }

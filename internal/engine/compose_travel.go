@@ -56,7 +56,7 @@ func (c travelCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbo
 
 // Repository opens the repository that a sandbox works on.
 func (c travelCore) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
-	return c.e.repoOf(ctx, rec)
+	return c.e.trees.Repository(ctx, rec)
 }
 
 // Stack gives the layers, and the mask, through which a sandbox sees a snapshot.

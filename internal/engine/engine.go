@@ -51,6 +51,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/travel"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
+	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
 // BoxConfig is what a box needs to start.
@@ -364,6 +365,7 @@ type Engine struct {
 	commands commands
 	mounts   *mounts
 	refs     *gitrefs.Refs
+	trees    *worktree.Trees
 	stacks   *stacks.Stacks
 	cleaners *audit.Cleaners
 	budgets  *audit.Budgets
@@ -419,7 +421,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	e.Book = audit.NewBook(audit.BookConfig{
 		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, Policies: e.policiesOf,
-		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
+		NeverApplied: neverApplied(e), Home: c.Home, Now: c.Now, Logger: c.Logger,
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
 		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.commands.denied,
@@ -439,6 +441,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
+	e.trees = worktree.New(worktreeConfig(e))
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
 	e.Travel = travel.New(travelConfig(e))
