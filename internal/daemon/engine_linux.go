@@ -149,9 +149,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	undone.Release()
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
-		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git,
-		Travel: e.Travel,
-		db:     db, layers: layers, images: images, ledger: book,
+		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Travel: e.Travel,
+		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

@@ -50,7 +50,8 @@ func TestPacking_RefusesALayerThatAVersionBeforePacked(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec.Host, rec.Repo = true, &meta.Repo{}
-	if _, err := h.Travel.Packable(ctx, &rec); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/.wh.base"`) {
+	if _, err := h.Travel.Packable(ctx, &rec); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(err.Error(), `"/.wh.base"`) {
 		t.Errorf("%v; want unsupported, and the path", err)
 	}
 }

@@ -69,7 +69,7 @@ func (t *Tree) print() string {
 }
 
 // Import finds the base of a tree, or imports it: as a whole, or as the difference from the base of another
-// commit. The notes of the base say what was imported. The caller may hold no lock.
+// commit. The notes of the base say what was imported. The caller must hold no lock.
 func (t *Trees) Import(ctx context.Context, tree *Tree, progress func(wire.Progress)) (bases.Base, error) {
 	if b, known, err := t.known(ctx, tree); known || err != nil {
 		return b, err
