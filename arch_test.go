@@ -43,7 +43,7 @@ var packages = map[string][]string{
 		"internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
-		"internal/rootspec", "internal/tournament", "internal/undo", "internal/unixsock", "internal/upkeep",
+		"internal/rootspec", "internal/tournament", "internal/travel", "internal/undo", "internal/unixsock", "internal/upkeep",
 		"internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
@@ -67,9 +67,10 @@ var packages = map[string][]string{
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
 		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime", "internal/livefiles", "internal/masks",
-		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
+		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
 		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
-		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs",
+		"internal/timeline", "internal/tournament", "internal/travel", "internal/upkeep", "internal/vfs",
+		"internal/worktree",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
@@ -208,6 +209,15 @@ var packages = map[string][]string{
 	"internal/tournament": {
 		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/ledger/format",
 		"internal/meta", "internal/tail", "internal/timeline", "internal/undo",
+	},
+	"internal/travel": {
+		"client/wire", "internal/audit", "internal/fault", "internal/gitwork", "internal/layer",
+		"internal/ledger/format", "internal/meta", "internal/policy", "internal/proposal", "internal/repo",
+		"internal/rootspec", "internal/timeline",
+	},
+	"internal/worktree": {
+		"client/wire", "internal/bases", "internal/fault", "internal/gitrefs", "internal/gitwork", "internal/layer",
+		"internal/meta", "internal/policy", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/timeline",
 	},
 	"internal/lifetime": {
 		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",

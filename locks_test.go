@@ -49,22 +49,22 @@ var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/command", "internal/egress", "internal/engine", "internal/events",
 	"internal/gitrefs", "internal/gitwork", "internal/history", "internal/images", "internal/lifetime",
 	"internal/livefiles", "internal/masks", "internal/policies", "internal/stacks", "internal/tail",
-	"internal/tournament", "internal/upkeep",
+	"internal/tournament", "internal/travel", "internal/upkeep", "internal/worktree",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
-	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"},
+	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI", "travelCore"}, "Layers": {"gitLayers"},
 	"Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"}, "Recorder": {"upkeepCore", "Book"},
-	"Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore", "commandCore"},
-	"Held": {"egressHeld", "filesHeld", "commandHeld"}, "Sandbox": {"commandSandbox"},
+	"Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore", "commandCore", "travelCore"},
+	"Maker":     {"worktreeCore"}, "Held": {"egressHeld", "filesHeld", "commandHeld"}, "Sandbox": {"commandSandbox"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
 	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"},
 	"Config.Discard": {"Engine.discard"}, "Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
 	"JournalsConfig.Recorded": {"Register.Denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
-	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"Register"},
+	"BookConfig.NeverApplied": {"Git.NeverApplied"}, "Commands": {"Register"},
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of
@@ -78,7 +78,9 @@ var returnHolding = map[string]string{
 }
 
 // lent are fields of parts that are a lock of the engine.
-var lent = map[string]string{"Config.Shape": "Engine.shape", "Upkeep.shape": "Engine.shape"}
+var lent = map[string]string{
+	"Config.Shape": "Engine.shape", "Upkeep.shape": "Engine.shape", "Config.Keep": "Engine.shape",
+}
 
 // lockEvent is a step of a function that matters to the order of locks.
 type lockEvent struct {

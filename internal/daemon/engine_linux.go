@@ -29,6 +29,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/tournament"
+	"github.com/coppice-dev/coppice/internal/travel"
 	"github.com/coppice-dev/coppice/internal/undo"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -60,6 +61,7 @@ type whole struct {
 	*gitwork.Git            // the engine's
 	*command.Runner         // the engine's
 	*history.Histories      // the engine's
+	*travel.Travel          // the engine's
 	db                      *meta.DB
 	layers                  *layer.Store
 	images                  *memory.Store
@@ -152,8 +154,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
-		Histories: e.Histories,
-		db:        db, layers: layers, images: images, ledger: book,
+		Histories: e.Histories, Travel: e.Travel,
+		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

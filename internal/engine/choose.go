@@ -137,6 +137,18 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 	return nil
 }
 
+// goesWith refuses what a repository cannot be laid on in tier workspace.
+func goesWith(from wire.Source) error {
+	if fromHost(from) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "tier workspace versions one directory: a repository, or what --from names").
+		WithHint("leave --from or --repo out")
+}
+
+// fromHost reports whether a sandbox is to begin on the host itself.
+func fromHost(from wire.Source) bool { return from.Kind == "" || from.Kind == wire.SourceHost }
+
 // diskAble says of each driver why it cannot hold a sandbox to a disk limit; nil
 // where it can. Drivers that the host cannot give are not asked.
 func (c *chooser) diskAble(p wire.ProbeReport) map[string]error {

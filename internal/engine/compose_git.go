@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"slices"
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
@@ -33,6 +32,13 @@ func newGit(e *Engine) *gitwork.Git {
 		API: gitAPI{e}, Layers: gitLayers{e}, Work: gitRecords{e}, Book: e.Book, Settings: e.DB,
 		Scratch: scratch, CheckPaths: history.CheckPaths, Now: e.Now, Log: e.Logger,
 	})
+}
+
+// neverApplied returns gitwork.Git.NeverApplied for the Book of an engine, which is made before its Git.
+func neverApplied(e *Engine) func(context.Context, *meta.Sandbox, *format.Apply) bool {
+	return func(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+		return e.Git.NeverApplied(ctx, rec, b)
+	}
 }
 
 // gitAPI implements gitwork.API as the daemon's clients see it, without HTTP.
@@ -118,7 +124,7 @@ func (g gitRecords) UpdateSandbox(
 
 // Repository implements gitwork.Work.
 func (g gitRecords) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
-	return g.repoOf(ctx, rec)
+	return g.trees.Repository(ctx, rec)
 }
 
 // Running implements gitwork.Work.
@@ -233,7 +239,7 @@ func (g gitLayers) changedBelow(
 			return nil, err
 		}
 	}
-	before, _, err := g.masks.Stack(ctx, rec, began(h, at))
+	before, _, err := g.masks.Stack(ctx, rec, h.Began(at))
 	if err != nil {
 		return nil, err
 	}
@@ -245,31 +251,4 @@ func (g gitLayers) changedBelow(
 	now := g.Layers.View(after, rootspec.Places(parts)...)
 	all := layer.DiffOptions{Paths: []string{top}, Most: math.MaxInt, Bytes: limit.PatchBytes}
 	return now, layer.EachChange(ctx, g.Layers.View(before, rootspec.Places(parts)...), now, touched, all, fn)
-}
-
-// began gives the snapshot that a sandbox began with; of a fork, the one that it was
-// forked from began with.
-func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
-	line := append([]timeline.SnapshotID{at}, h.Ancestors(at)...)
-	i := slices.IndexFunc(line, func(id timeline.SnapshotID) bool { return h.Snapshots[id].Cause == timeline.CauseImport })
-	if i < 0 {
-		return line[len(line)-1]
-	}
-	return line[i]
-}
-
-// neverApplied reports that what a record tells did not come about, after a crash. Nothing
-// is known where only files changed, which the next apply puts back if they were not all
-// written, or where the repository is not there.
-func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
-	onto, err := repo.ParseRef(b.Onto)
-	if b.New == "" || err != nil {
-		return false
-	}
-	r, err := e.repoOf(ctx, rec)
-	if err != nil {
-		return false
-	}
-	had, err := r.Had(ctx, onto, repo.OID(b.New))
-	return err == nil && !had
 }

@@ -131,7 +131,7 @@ func (c upkeepCore) SweepReferences(ctx context.Context) error {
 	if err := c.e.refs.Sweep(ctx); err != nil {
 		return err
 	}
-	return c.e.DB.ForgetBases(ctx, treeKey, c.e.Now().Add(-keepTree))
+	return c.e.trees.Forget(ctx)
 }
 
 // SweepLeftovers deletes directories that belong to no sandbox and to no current generation.

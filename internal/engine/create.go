@@ -18,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
 // Create makes a sandbox. Nothing of it is started: that is what the first
@@ -28,7 +29,7 @@ func (e *Engine) Create(
 	if req.From.Kind == wire.SourceSandbox {
 		return e.createFork(ctx, req)
 	}
-	work, without, err := e.workOn(ctx, &req)
+	work, without, err := e.trees.Find(ctx, &req)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
@@ -60,8 +61,8 @@ func (e *Engine) Create(
 	}
 	notes := base.Notes
 	if work != nil {
-		if err := shows(work.Top, work.objects, covered.Hide); err != nil && req.Repo.Maybe && rec.Host {
-			work, warnings = nil, append(warnings, withoutRepo(err))
+		if err := work.Visible(covered.Hide); err != nil && req.Repo.Maybe && rec.Host {
+			work, warnings = nil, append(warnings, worktree.Without(err))
 		} else if err != nil {
 			return wire.Sandbox{}, err
 		}
@@ -70,7 +71,7 @@ func (e *Engine) Create(
 		err = e.createBare(ctx, &rec, base)
 	} else {
 		var more, told []string
-		more, told, err = e.createOn(ctx, work, &rec, base, progress)
+		more, told, err = e.trees.Create(ctx, work, &rec, base, progress)
 		notes, warnings = append(notes, more...), append(warnings, told...)
 	}
 	if err != nil {

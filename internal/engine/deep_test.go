@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -180,21 +179,5 @@ func TestSealing_GoesOnPastALayerThatHasNoManifest(t *testing.T) {
 	}
 	if _, err := h.DeleteSnapshot(ctx, "a", deep.Node); err != nil {
 		t.Errorf("delete: %v", err)
-	}
-}
-
-// An index of the largest size would take a gigabyte of memory: its size is looked at first.
-func TestGitIndex_IsRefusedBeyondItsSize(t *testing.T) {
-	t.Parallel()
-	f, err := os.Create(filepath.Join(t.TempDir(), "index"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Truncate(limit.IndexBytes + 1); err != nil {
-		t.Skip("needs sparse-files: " + err.Error())
-	}
-	if b, err := readGitIndex(f); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("%d bytes, %v, want too_large", len(b), err)
 	}
 }

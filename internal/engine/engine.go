@@ -52,8 +52,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/stacks"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
+	"github.com/coppice-dev/coppice/internal/travel"
 	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
+	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
 // BoxConfig is what a box needs to start.
@@ -349,6 +351,8 @@ type Engine struct {
 	Files *livefiles.Opener
 	// Histories answer questions about snapshots. It is not changed after Open.
 	Histories *history.Histories
+	// Travel sends and receives proposals. It is not changed after Open.
+	Travel *travel.Travel
 
 	mu      sync.Mutex
 	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
@@ -371,6 +375,7 @@ type Engine struct {
 	disk     diskLimits
 	indexes  indexes
 	refs     *gitrefs.Refs
+	trees    *worktree.Trees
 	stacks   *stacks.Stacks
 	masks    *masks.Masks
 	cleaners *audit.Cleaners
@@ -424,7 +429,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	e.Book = audit.NewBook(audit.BookConfig{
 		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: e.register, Policies: e.policiesOf,
-		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
+		NeverApplied: neverApplied(e), Home: c.Home, Now: c.Now, Logger: c.Logger,
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
 		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.register.Denied,
@@ -450,8 +455,10 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	})
 	e.indexes = indexes{fs: c.FS, dir: e.sandboxDir, log: c.Logger}
 	e.disk = diskLimits{drivers: c.Drivers, live: e.live, log: c.Logger}
+	e.trees = worktree.New(worktreeConfig(e))
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })
 	e.Git = newGit(e)
+	e.Travel = travel.New(travelConfig(e))
 	if err := (recovery{e}).home(ctx); err != nil {
 		return nil, fault.Wrap(err, "recover %s", c.Home)
 	}

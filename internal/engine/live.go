@@ -24,6 +24,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
+	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -163,7 +164,7 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	dirs, shared := e.beginIn(rec, spec)
+	dirs, shared := worktree.Directories(rec, spec)
 	began, asks := e.Now(), egress.Asks(phases)
 	var b Box
 	config := BoxConfig{

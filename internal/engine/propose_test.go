@@ -52,7 +52,7 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := p.repoOf(t.Context(), &rec)
+	r, err := p.trees.Repository(t.Context(), &rec)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/vfs"
+	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
 // project is a home, and a repository of a user's to make sandboxes of.
@@ -178,7 +179,7 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := p.findWork(t.Context(), &wire.CreateRequest{Repo: &wire.RepoRequest{Dir: p.top}})
+	w, _, err := p.trees.Find(t.Context(), &wire.CreateRequest{Repo: &wire.RepoRequest{Dir: p.top}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,13 +191,13 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := &workTree{Repo: w.Repo, top: p.top, base: w.base, start: w.base, below: below}
+	tree := &worktree.Tree{Repo: w.Repo, At: p.top, Base: w.Base, Start: w.Base, Below: below}
 	n := layers()
-	b, err := p.treeOf(t.Context(), tree, func(wire.Progress) {})
+	b, err := p.trees.Import(t.Context(), tree, func(wire.Progress) {})
 	if err != nil || len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "differs from "+first[:12]) {
 		t.Fatalf("the second commit: %v, %v", b.Notes, err)
 	}
-	again, err := p.treeOf(t.Context(), tree, func(wire.Progress) {})
+	again, err := p.trees.Import(t.Context(), tree, func(wire.Progress) {})
 	if err != nil || again.ID != b.ID || len(again.Notes) > 0 || layers() != n+1 {
 		t.Errorf("asked for again it is %v, %v, with %d layers more", again, err, layers()-n)
 	}
@@ -205,7 +206,7 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	rec.Repo = &meta.Repo{Top: p.top, Common: w.Common, Dir: p.top, Branch: "coppice/b", Base: second, Start: second}
 	held, err := p.Engine.refs.Hold(t.Context(), w.Repo, &rec)
 	if err == nil {
-		err = p.recordOn(t.Context(), w, tree, &rec, b, held)
+		err = p.trees.Record(t.Context(), w, tree, &rec, b, held)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -295,12 +296,12 @@ func TestNoReferenceIsLeft(t *testing.T) {
 	})
 	t.Run("killed while it was made", func(t *testing.T) {
 		p.commit("half", map[string]string{"half": "x"})
-		w, err := p.findWork(t.Context(), &wire.CreateRequest{Repo: &wire.RepoRequest{Dir: p.top}})
+		w, _, err := p.trees.Find(t.Context(), &wire.CreateRequest{Repo: &wire.RepoRequest{Dir: p.top}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		rec := meta.Sandbox{ID: "00000000000a", Name: "half"}
-		rec.Repo = &meta.Repo{Top: p.top, Common: w.Common, Base: string(w.base), Start: string(w.base)}
+		rec.Repo = &meta.Repo{Top: p.top, Common: w.Common, Base: string(w.Base), Start: string(w.Base)}
 		if _, err := p.Engine.refs.Hold(t.Context(), w.Repo, &rec); err != nil {
 			t.Fatal(err)
 		}
@@ -429,7 +430,7 @@ func TestTreesThatNobodyUsesGo(t *testing.T) {
 		t.Errorf("%d layers are kept for the next sandbox, and not the tree on its base", n)
 	}
 	now := time.Now()
-	p.Now = func() time.Time { return now.Add(keepTree + time.Hour) }
+	p.Now = func() time.Time { return now.Add(worktree.KeepUnused + time.Hour) }
 	if n := gc(); n != 0 {
 		t.Errorf("%d layers are left", n)
 	}
@@ -437,29 +438,6 @@ func TestTreesThatNobodyUsesGo(t *testing.T) {
 
 func TestRepositoriesThatCannotBeHad(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ top, home, want string }{
-		{"/", "/home/me/c", "cannot be shown"},
-		{"/tmp/x", "/home/me/c", "every sandbox has for itself"},
-		{"/run/x", "/home/me/c", "every sandbox has for itself"},
-		{"/home/me", "/home/me/c", "Coppice's own"},
-		{"/home/me/c/sandboxes", "/home/me/c", "Coppice's own"},
-		{"/home/me/x", "/home/me/c", ""},
-		{"/tmpx", "/home/me/c", ""},
-	} {
-		if err := canLie(c.top, c.home); (err == nil) != (c.want == "") || err != nil &&
-			!strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s with the home %s: %v", c.top, c.home, err)
-		}
-	}
-	for _, c := range []struct {
-		hidden string
-		ok     bool
-	}{{"/home/me", false}, {"/home/me/*", false}, {"/home/me/x", false}, {"/home/me/x/.env", true}, {"/objects", false},
-		{"/home/you", true}} {
-		if err := shows("/home/me/x", []string{"/objects/1"}, []string{c.hidden}); (err == nil) != c.ok {
-			t.Errorf("with %s hidden: %v", c.hidden, err)
-		}
-	}
 	p := newProject(t)
 	for name, req := range map[string]wire.RepoRequest{
 		"a..b": {}, "b": {At: "nowhere"}, "c": {Dir: p.base}, "d": {Dir: "r"}, "e": {Dir: p.top + "/.git"},

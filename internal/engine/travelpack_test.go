@@ -23,7 +23,7 @@ func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec.Host, rec.Repo = true, &meta.Repo{}
-	if _, _, err := h.packable(ctx, &rec); !fault.Is(err, fault.Unsupported) ||
+	if _, err := h.Travel.Packable(ctx, &rec); !fault.Is(err, fault.Unsupported) ||
 		!strings.Contains(err.Error(), `"/.wh.base"`) || fault.HintOf(err) == "" {
 		t.Errorf("%v, hint %q; want unsupported, the path and a hint", err, fault.HintOf(err))
 	}
@@ -50,7 +50,8 @@ func TestPacking_RefusesALayerThatAVersionBeforePacked(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec.Host, rec.Repo = true, &meta.Repo{}
-	if _, err := h.packing(ctx, &rec); !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), `"/.wh.base"`) {
+	if _, err := h.Travel.Packable(ctx, &rec); !fault.Is(err, fault.Unsupported) ||
+		!strings.Contains(err.Error(), `"/.wh.base"`) {
 		t.Errorf("%v; want unsupported, and the path", err)
 	}
 }

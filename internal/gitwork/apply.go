@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
@@ -195,4 +196,20 @@ func (g *Git) applyRecord(c *Collected, way repo.Way, now repo.Applied) format.B
 		out.Marks = append(out.Marks, p)
 	}
 	return out
+}
+
+// NeverApplied reports whether it is certain, after a crash, that what the record of an apply says did not
+// happen. It is not certain where only files changed, which the next apply puts back if they were not all
+// written, or where the repository cannot be opened.
+func (g *Git) NeverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+	onto, err := repo.ParseRef(b.Onto)
+	if b.New == "" || err != nil {
+		return false
+	}
+	r, err := g.config.Work.Repository(ctx, rec)
+	if err != nil {
+		return false
+	}
+	had, err := r.Had(ctx, onto, repo.OID(b.New))
+	return err == nil && !had
 }

@@ -4,7 +4,7 @@
 // host: it takes out what a sandbox did (Git.Collect), compares it, applies it to a branch, and
 // rebases the sandbox. It hands what was done to a reviewer (Git.Propose), as a proposal that retells
 // the records of the sandbox (Retelling), and keeps the keys of the logs that the proposals of others
-// come with (Git.Signer). How proposals travel between repositories is still in the engine.
+// come with (Git.Signer). How proposals travel between repositories is in package travel.
 //
 // Git owns, for each sandbox, what was last taken out of it. One caller at a time takes out of a
 // sandbox or rebases it: it holds the token of taking.turn, which is taken before the sandbox's own

@@ -50,7 +50,7 @@ func repositories() area {
 		{"processor time of a git that reads what a sandbox wrote", GitSeconds, "seconds", killed,
 			opens + "TestGit_IsKilledAfterItsProcessorTime" + lowered},
 		{"the git index of the base that a sandbox is created from", IndexBytes, "bytes",
-			"the sandbox is not created: `too_large`", "internal/engine/deep_test.go TestGitIndex_IsRefusedBeyondItsSize"},
+			"the sandbox is not created: `too_large`", "internal/worktree/worktree_test.go TestGitIndex_IsRefusedBeyondItsSize"},
 		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules are not applied",
 			storms + "TestSnapshot_TakesRulesOfFilesAlone"},
 		{"`.gitignore` files of a work tree", RuleFiles, "files", refused, storms + "TestSnapshot_BoundsIgnoreRules"},

@@ -39,6 +39,17 @@ func (h *History) Ancestors(id SnapshotID) []SnapshotID {
 	return out
 }
 
+// Began gives the snapshot that a sandbox at id began with: the nearest import. Of a fork it is the one that
+// its parent began with. Without an import it is the eldest ancestor.
+func (h *History) Began(id SnapshotID) SnapshotID {
+	line := append([]SnapshotID{id}, h.Ancestors(id)...)
+	i := slices.IndexFunc(line, func(id SnapshotID) bool { return h.Snapshots[id].Cause == CauseImport })
+	if i < 0 {
+		return line[len(line)-1]
+	}
+	return line[i]
+}
+
 // Depth is the number of id's ancestors.
 func (h *History) Depth(id SnapshotID) int { return len(h.Ancestors(id)) }
 

@@ -50,6 +50,24 @@ func TestTreeQuestions(t *testing.T) {
 	}
 }
 
+func TestBegan_FindsTheNearestImport(t *testing.T) {
+	t.Parallel()
+	h := tree("base", "first<base", "own<first", "x")
+	for _, id := range []SnapshotID{"base", "first"} {
+		s := h.Snapshots[id]
+		s.Cause = CauseImport
+		h.Snapshots[id] = s
+	}
+	for id, want := range map[SnapshotID]SnapshotID{"own": "first", "first": "first", "base": "base", "x": "x"} {
+		if got := h.Began(id); got != want {
+			t.Errorf("Began(%s) = %s; want %s", id, got, want)
+		}
+	}
+	if got := tree("a", "b<a", "c<b").Began("c"); got != "a" {
+		t.Errorf("Began(c) = %s without an import; want a, its eldest ancestor", got)
+	}
+}
+
 func TestUndoAndRedo(t *testing.T) {
 	t.Parallel()
 	h := tree("a", "b<a", "c<b", "d<c")

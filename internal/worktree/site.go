@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package worktree
 
 import (
 	"context"
@@ -17,32 +17,32 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// worksite is a repository of the host that a sandbox is to work on.
-type worksite struct {
+// Site is a repository of the host that a sandbox is to work on, and where in it the sandbox begins.
+type Site struct {
 	*repo.Repo
-	dir     string // that was named, in the work tree
-	base    repo.OID
-	branch  string   // that it begins on, by its short name; "" is the sandbox's own
-	dirty   bool     // with what is not committed
-	objects []string // directories of the host
+	Base    repo.OID // the commit that the sandbox begins at
+	dir     string   // the directory that was named, if it is in the work tree, or else the top
+	branch  string   // the short name of the branch that it begins on; "" is a branch of the sandbox's own
+	dirty   bool     // it begins with what is not committed
+	objects []string // the directories of the host that hold the objects
 }
 
-// workOn finds the repository that a request is about. Where the sandbox need not have
-// one, the warning says why it has none, and the request is made one for none.
-func (e *Engine) workOn(ctx context.Context, req *wire.CreateRequest) (w *worksite, warning string, err error) {
+// Find finds the repository that a request names; nil if it names none. If the request allows that the sandbox
+// has none, an error becomes a warning, and Find removes the repository from the request.
+func (t *Trees) Find(ctx context.Context, req *wire.CreateRequest) (w *Site, warning string, err error) {
 	if req.Repo == nil {
 		return nil, "", nil
 	}
-	w, err = e.findWork(ctx, req)
+	w, err = t.find(ctx, req)
 	if err == nil || !req.Repo.Maybe || ctx.Err() != nil {
 		return w, "", err
 	}
 	req.Repo = nil
-	return nil, withoutRepo(err), nil
+	return nil, Without(err), nil
 }
 
-// withoutRepo is the warning that a sandbox works on no repository, because of err.
-func withoutRepo(err error) string {
+// Without is the warning that a sandbox works on no repository, because of err.
+func Without(err error) string {
 	text := "the sandbox works on no repository: " + err.Error()
 	if hint := fault.HintOf(err); hint != "" {
 		text += " (" + hint + ")"
@@ -50,7 +50,8 @@ func withoutRepo(err error) string {
 	return text + "; --no-repo does without a word"
 }
 
-func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksite, error) {
+// find opens the repository that a request names, and checks that a sandbox can work on it.
+func (t *Trees) find(ctx context.Context, req *wire.CreateRequest) (*Site, error) {
 	switch {
 	case req.Repo.Branch != "":
 		if _, err := repo.ParseBranch(req.Repo.Branch); err != nil {
@@ -64,21 +65,21 @@ func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksi
 	if !filepath.IsAbs(req.Repo.Dir) {
 		return nil, fault.New(fault.Invalid, "the repository's directory %q is no absolute path", req.Repo.Dir)
 	}
-	r, err := e.Repos.Open(ctx, req.Repo.Dir)
+	r, err := t.c.Open(ctx, req.Repo.Dir)
 	if err != nil {
 		return nil, err
 	}
-	w := &worksite{Repo: r, dir: req.Repo.Dir, base: r.Head.Commit, branch: req.Repo.Branch, dirty: req.Repo.Dirty}
+	w := &Site{Repo: r, dir: req.Repo.Dir, Base: r.Head.Commit, branch: req.Repo.Branch, dirty: req.Repo.Dirty}
 	if at := req.Repo.At; at != "" {
-		if w.base, err = r.Commit(ctx, at); err != nil {
+		if w.Base, err = r.Commit(ctx, at); err != nil {
 			return nil, err
 		}
 	}
-	if w.dirty && w.base != r.Head.Commit {
+	if w.dirty && w.Base != r.Head.Commit {
 		return nil, fault.New(fault.Invalid, "what is not committed belongs to HEAD, and not to %s", req.Repo.At).
 			WithHint("leave --at or --dirty out")
 	}
-	if err := canLie(r.Top, e.Home); err != nil {
+	if err := canLie(r.Top, t.c.Home); err != nil {
 		return nil, err
 	}
 	if real, err := filepath.EvalSymlinks(w.dir); err == nil { // as Top is
@@ -91,7 +92,7 @@ func (e *Engine) findWork(ctx context.Context, req *wire.CreateRequest) (*worksi
 	return w, err
 }
 
-// objectsOf lists the directories that have a repository's objects, without links.
+// objectsOf lists the directories that hold a repository's objects, with symbolic links resolved.
 func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 	dirs, err := r.ObjectDirs(ctx)
 	if err != nil {
@@ -110,7 +111,7 @@ func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 	return dirs, nil
 }
 
-// canLie refuses a place at which a sandbox cannot have a work tree as the host has it.
+// canLie refuses a work tree that a sandbox cannot have at the same place as the host.
 func canLie(top, home string) error {
 	switch {
 	case top == "/" || !utf8.ValidString(top):
@@ -128,9 +129,12 @@ func canLie(top, home string) error {
 	return nil
 }
 
-// shows refuses a repository that the policy hides: its objects would tell what lies
-// in it. What is hidden in its work tree is.
-func shows(top string, objects, hidden []string) error {
+// Visible refuses a repository that is in one of the hidden places of a policy, since its objects would tell
+// what is in it. Places in its work tree may be hidden.
+func (w *Site) Visible(hidden []string) error { return visible(w.Top, w.objects, hidden) }
+
+// visible is Visible for a work tree at top, whose objects are in directories.
+func visible(top string, objects, hidden []string) error {
 	for _, h := range hidden {
 		h = strings.TrimSuffix(h, "/*")
 		for _, p := range append([]string{top}, objects...) {
@@ -143,16 +147,5 @@ func shows(top string, objects, hidden []string) error {
 	return nil
 }
 
-// goesWith refuses what a repository cannot be laid on in tier workspace.
-func goesWith(from wire.Source) error {
-	if fromHost(from) {
-		return nil
-	}
-	return fault.New(fault.Invalid, "tier workspace versions one directory: a repository, or what --from names").
-		WithHint("leave --from or --repo out")
-}
-
-func fromHost(from wire.Source) bool { return from.Kind == "" || from.Kind == wire.SourceHost }
-
-// errNoTree: a base went while a sandbox was being made on it.
-var errNoTree = errors.New("the tree of the commit was removed meanwhile")
+// errGone says that a base was removed while a sandbox was made on it.
+var errGone = errors.New("the tree of the commit was removed meanwhile")

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package travel
 
 import (
 	"bytes"
@@ -20,18 +20,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// packLayers packs the layers that make up a sandbox's history, above what it began with,
-// into a commit of the repository, and says how large they are.
-func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, most int64) (size int64, err error) {
+// packLayers packs the layers of a sandbox's history, above the snapshot that it began with, into a commit
+// of the repository, and returns their size. It refuses to pack more than most bytes; 0 means
+// wire.DefaultPacked.
+func (t *Travel) packLayers(ctx context.Context, tr *trip, rec *meta.Sandbox, most int64) (size int64, err error) {
 	if most <= 0 {
 		most = wire.DefaultPacked
 	}
-	if err := e.Upkeep.Seal(ctx); err != nil {
+	if err := t.c.Seal(ctx); err != nil {
 		return 0, err
 	}
-	e.shape.RLock() // the layers stay
-	defer e.shape.RUnlock()
-	list, of, err := e.packable(ctx, rec)
+	t.c.Keep.Lock()
+	defer t.c.Keep.Unlock()
+	list, of, err := t.list(ctx, rec)
 	if err != nil {
 		return 0, err
 	}
@@ -39,14 +40,14 @@ func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, m
 	if err != nil {
 		return 0, err
 	}
-	dir, err := os.MkdirTemp(e.Repos.Scratch(), "layers-")
+	dir, err := os.MkdirTemp(t.c.Repos.Scratch(), "layers-")
 	if err != nil {
 		return 0, fault.Wrap(err, "make room for packed layers")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	files := []repo.File{{Name: proposal.FileLayers, Content: bytes.NewReader(said)}}
 	for digest, id := range of {
-		f, err := e.packLayer(ctx, filepath.Join(dir, proposal.LayerFile(digest)), id, most-size)
+		f, err := t.packLayer(ctx, filepath.Join(dir, proposal.LayerFile(digest)), id, most-size)
 		if err != nil {
 			return 0, err
 		}
@@ -58,18 +59,17 @@ func (e *Engine) packLayers(ctx context.Context, t *travel, rec *meta.Sandbox, m
 		size += info.Size()
 		files = append(files, repo.File{Name: proposal.LayerFile(digest), Content: f})
 	}
-	here, err := t.at(ctx, t.here)
+	here, err := tr.at(ctx, tr.here)
 	if err != nil {
 		return 0, err
 	}
-	_, err = t.repo.Record(ctx,
-		repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: t.here(kindLayers), Old: here[kindLayers]})
+	_, err = tr.repo.Record(ctx,
+		repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: tr.here(kindLayers), Old: here[kindLayers]})
 	return size, err
 }
 
-// packable lists the snapshots of a sandbox above the one that it began with, and their
-// layers by digest.
-func (e *Engine) packable(
+// list lists the snapshots of a sandbox above the one that it began with, and their layers by digest.
+func (t *Travel) list(
 	ctx context.Context, rec *meta.Sandbox,
 ) (*proposal.Layers, map[string]timeline.LayerID, error) {
 	if !rec.Host {
@@ -77,11 +77,11 @@ func (e *Engine) packable(
 			fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
 				WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
 	}
-	h, err := e.Histories.History(ctx, rec)
+	h, err := t.c.DB.History(ctx, rec.ID)
 	if err != nil {
 		return nil, nil, err
 	}
-	base := began(h, rec.Head)
+	base := h.Began(rec.Head)
 	list := &proposal.Layers{Schema: proposal.Schema, Sandbox: string(rec.ID), Top: rec.Repo.Top, Base: string(base),
 		Head: string(rec.Head), Snapshots: []proposal.PackedSnapshot{}}
 	of := map[string]timeline.LayerID{}
@@ -94,12 +94,12 @@ func (e *Engine) packable(
 		s := h.Snapshots[id]
 		p := proposal.PackedSnapshot{ID: string(id), Parent: string(s.Parent), Cause: string(s.Cause),
 			Message: proposal.Text(s.Message), Time: s.Created, Exit: s.Exit, Paths: s.Stats.Paths, Bytes: s.Stats.Bytes}
-		_, routes, err := e.DB.Ground(ctx, id)
+		_, routes, err := t.c.DB.Ground(ctx, id)
 		if err != nil {
 			return nil, nil, err
 		}
 		if i := slices.IndexFunc(routes, func(r timeline.Route) bool { return !r.Merged }); i >= 0 {
-			l, err := e.DB.Layer(ctx, routes[i].Layer)
+			l, err := t.c.DB.Layer(ctx, routes[i].Layer)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -108,7 +108,7 @@ func (e *Engine) packable(
 					WithHint("wait until it does not, then try again")
 			}
 			if l.DiffID == "" {
-				if err := e.Layers.Packable(ctx, l.ID); l.Digest != "" && err != nil {
+				if err := t.c.Layers.Packable(ctx, l.ID); l.Digest != "" && err != nil {
 					return nil, nil, fault.Wrap(err, "pack snapshot %s of sandbox %s", s.ID, rec.Name)
 				}
 				return nil, nil,
@@ -125,14 +125,15 @@ func (e *Engine) packable(
 	return list, of, nil
 }
 
-// packLayer writes a layer, compressed, into a file. The caller closes it.
-func (e *Engine) packLayer(ctx context.Context, name string, id timeline.LayerID, most int64) (f *os.File, err error) {
+// packLayer writes a layer, compressed, into a new file, which the caller closes. It fails with errPacked
+// if that takes more than most bytes.
+func (t *Travel) packLayer(ctx context.Context, name string, id timeline.LayerID, most int64) (f *os.File, err error) {
 	if f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return nil, fault.Wrap(err, "write a packed layer")
 	}
 	z, err := zstd.NewWriter(&upTo{f, most}, zstd.WithEncoderConcurrency(1))
 	if err == nil {
-		err = errors.Join(e.Layers.WriteTar(ctx, id, z), z.Close())
+		err = errors.Join(t.c.Layers.WriteTar(ctx, id, z), z.Close())
 	}
 	if err == nil {
 		_, err = f.Seek(0, 0)
@@ -147,12 +148,12 @@ func (e *Engine) packLayer(ctx context.Context, name string, id timeline.LayerID
 	return f, nil
 }
 
-// errPacked: packed layers would be larger than they may be.
+// errPacked says that layers would be larger, packed, than the user allows.
 var errPacked = fault.New(fault.NoSpace, "the layers are larger, packed, than may go into the repository").
 	WithHint("leave --with-layers out, drop what nobody needs in the sandbox, or allow more: --max-layers BYTES; a " +
 		"forge may refuse large ones")
 
-// upTo writes so many bytes and no more.
+// upTo writes at most left bytes to a file: the write that goes beyond fails with errPacked.
 type upTo struct {
 	f    *os.File
 	left int64

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package travel
 
 import (
 	"bytes"
@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -20,120 +18,33 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// What was fetched is somebody else's. It is believed as far as it is checked here: objects
-// as those of a sandbox, records by the signatures and the tree of their log. What changed,
-// what is marked and what the records tell is computed anew; of what the proposal says
-// besides, where it differs is said.
+// A proposal that was fetched was made by somebody else. It is believed as far as incoming checks it:
+// objects like those that come out of a sandbox, records by the signatures and the tree of their log.
+// What changed, what is marked and what the records tell is computed from these; where the proposal
+// itself says something different, incoming notes the difference.
 
-// Receive looks at a proposal that the user's git has fetched to the staging references, and
-// takes it in when nothing is wrong with it: then, and not before, the references of the
-// remote are set. The staging references are gone afterwards in any case.
-func (e *Engine) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire.Received, err error) {
-	t, err := e.travelOf(ctx, req.Travelled)
-	if err != nil {
-		return res, err
-	}
-	staged, err := t.at(ctx, t.staging)
-	if err != nil {
-		return res, err
-	}
-	defer t.clearStaging(ctx, &err)
-	if staged[kindHeads] == "" || staged[kindProposals] == "" {
-		return res, fault.New(fault.NotFound, "nothing of %s was fetched from %s", t.Name, t.Remote).
-			WithHint("see what it has: coppice pull %s", t.Remote)
-	}
-	in, err := e.look(ctx, t, staged[kindHeads], staged[kindProposals])
-	if err != nil {
-		return res, fault.Wrap(err, "look at what %s has of %s", t.Remote, t.Name)
-	}
-	res = in.received()
-	res.HasLayers = staged[kindLayers] != ""
-	if res.Signer, err = e.Git.Signer(ctx, in.log, req.Key); err != nil {
-		return res, err
-	}
-	if req.Layers {
-		list, err := in.packed(ctx, staged[kindLayers])
-		if err != nil {
-			return res, err
-		}
-		if list.Artifact != nil { // UnpackLayers gets them from elsewhere
-			res.Artifact = wireArtifact(list.Artifact)
-		} else if res.Made, err = e.unpackLayers(ctx, in, list, in.inRepo(e, staged[kindLayers]), req.As); err != nil {
-			return res, err
-		}
-	}
-	if err = t.take(ctx, staged); err != nil && res.Made != nil {
-		_, rerr := e.Remove(context.WithoutCancel(ctx), []string{res.Made.ID}, true)
-		err = errors.Join(err, rerr)
-	}
-	return res, err
-}
-
-// take sets the references of the remote to what was fetched.
-func (t *travel) take(ctx context.Context, staged map[string]repo.OID) error {
-	seen, err := t.at(ctx, t.seen)
-	if err != nil {
-		return err
-	}
-	var moves []repo.RefMove
-	for _, kind := range travelKinds {
-		if staged[kind] != "" {
-			moves = append(moves, repo.RefMove{Ref: t.seen(kind), To: staged[kind], Old: seen[kind]})
-		}
-	}
-	return t.repo.MoveRefs(ctx, "coppice: pulled from "+t.Remote, moves...)
-}
-
-// Received looks anew at a proposal that was pulled.
-func (e *Engine) Received(ctx context.Context, at wire.Travelled) (res wire.Received, err error) {
-	in, err := e.pulled(ctx, at)
-	if err != nil {
-		return res, err
-	}
-	res = in.received()
-	res.Signer, err = e.Git.Signer(ctx, in.log, "")
-	return res, err
-}
-
-// pulled finds a proposal that was pulled, and looks at it.
-func (e *Engine) pulled(ctx context.Context, at wire.Travelled) (*incoming, error) {
-	t, err := e.travelOf(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	seen, err := t.at(ctx, t.seen)
-	if err != nil {
-		return nil, err
-	}
-	if seen[kindHeads] == "" || seen[kindProposals] == "" {
-		return nil, fault.New(fault.NotFound, "no proposal %s was pulled from %s into %s", t.Name, t.Remote, t.repo.Top).
-			WithHint("coppice pull %s %s; what it has: coppice pull %s", t.Remote, t.Name, t.Remote)
-	}
-	return e.look(ctx, t, seen[kindHeads], seen[kindProposals])
-}
-
-// incoming is a proposal that was looked at.
+// incoming is a proposal of a remote that was checked.
 type incoming struct {
-	*travel
-	commit  repo.OID           // of the proposal
-	says    *proposal.Proposal // what it says
-	policy  string
-	work    repo.OID
-	start   repo.OID
-	changes []repo.Change // from start to work
+	*trip
+	commit  repo.OID           // that holds the proposal
+	says    *proposal.Proposal // what it claims; contradict corrects it
+	policy  string             // the text of its policy
+	work    repo.OID           // the commit that is proposed
+	start   repo.OID           // the commit that the work began with
+	changes []repo.Change      // from start to work
 	marks   []repo.Mark
-	commits int
-	log     *format.Verified
+	commits int               // from start to work
+	log     *format.Verified  // what was verified of its ledger
 	told    gitwork.Retelling // of the records
 	bound   bool              // a record says that this work was proposed
-	differs []string
+	differs []string          // where its claims are not what was found
 }
 
-// look checks a proposal and the branch that came with it.
-func (e *Engine) look(ctx context.Context, t *travel, head, commit repo.OID) (in *incoming, err error) {
-	in = &incoming{travel: t, commit: commit, work: head}
-	for _, step := range []func(context.Context) error{in.read, in.fits, in.compare,
-		func(ctx context.Context) error { return e.verifyIncoming(ctx, in) }} {
+// look checks the proposal in a commit, and its branch, which is at head.
+func (t *Travel) look(ctx context.Context, tr *trip, head, commit repo.OID) (in *incoming, err error) {
+	in = &incoming{trip: tr, commit: commit, work: head}
+	verify := func(ctx context.Context) error { return t.verify(ctx, in) }
+	for _, step := range []func(context.Context) error{in.read, in.fits, in.compare, verify} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -142,7 +53,7 @@ func (e *Engine) look(ctx context.Context, t *travel, head, commit repo.OID) (in
 	return in, nil
 }
 
-// read takes in what the proposal says: it has the files of a proposal and nothing else.
+// read reads what the proposal claims. It refuses a commit that has other files than those of a proposal.
 func (in *incoming) read(ctx context.Context) error {
 	sizes, err := in.repo.ReadRecord(ctx, in.commit)
 	if err != nil {
@@ -173,14 +84,14 @@ func (in *incoming) read(ctx context.Context) error {
 	return err
 }
 
-// text gives one of its files that is held in memory.
+// text reads a file of the proposal that is small enough to be held in memory.
 func (in *incoming) text(ctx context.Context, name string) ([]byte, error) {
 	var b bytes.Buffer
 	err := in.repo.ReadFile(ctx, in.commit, name, proposal.Limit(name), &b)
 	return b.Bytes(), err
 }
 
-// fits: the proposal is of this name and this branch, and stands on what the user has.
+// fits checks that the proposal is of this name and this branch, and stands on a commit that the user has.
 func (in *incoming) fits(ctx context.Context) error {
 	p := in.says
 	switch {
@@ -218,6 +129,7 @@ func (in *incoming) fits(ctx context.Context) error {
 	return err
 }
 
+// orBranch is the name of a branch, if it is a valid one, for a hint.
 func orBranch(name string) string {
 	if _, err := repo.ParseBranch(name); err != nil {
 		return "the branch"
@@ -225,8 +137,8 @@ func orBranch(name string) string {
 	return name
 }
 
-// compare computes what changed, and what of it is marked. The patch that came along is not
-// looked at by anybody.
+// compare computes what changed, and which of the changes are marked. Nothing reads the patch that came
+// with the proposal.
 func (in *incoming) compare(ctx context.Context) (err error) {
 	if in.changes, err = in.repo.Diff(ctx,
 		repo.DiffOptions{From: in.start, To: in.work, Renames: true, Stat: true}); err != nil {
@@ -236,9 +148,9 @@ func (in *incoming) compare(ctx context.Context) (err error) {
 	return err
 }
 
-// verifyIncoming verifies the records, and hears what they tell.
-func (e *Engine) verifyIncoming(ctx context.Context, in *incoming) (err error) {
-	f, err := os.CreateTemp(e.Repos.Scratch(), "ledger-")
+// verify verifies the records, and retells them.
+func (t *Travel) verify(ctx context.Context, in *incoming) (err error) {
+	f, err := os.CreateTemp(t.c.Repos.Scratch(), "ledger-")
 	if err != nil {
 		return fault.Wrap(err, "write the ledger of the proposal down")
 	}
@@ -287,7 +199,7 @@ func (e *Engine) verifyIncoming(ctx context.Context, in *incoming) (err error) {
 	return nil
 }
 
-// snapshotOf gives the snapshot that a record says was made, or "".
+// snapshotOf gives the snapshot that a record tells of; "" if it tells of none.
 func snapshotOf(b format.Body) string {
 	switch b := b.(type) {
 	case *format.Snapshot:
@@ -302,8 +214,8 @@ func snapshotOf(b format.Body) string {
 	return ""
 }
 
-// contradict notes where the proposal says something else than what was found, and puts
-// what was found in the place of it.
+// contradict notes where the proposal claims something different from what was found, and replaces the
+// claim by what was found.
 func (in *incoming) contradict() {
 	p := in.says
 	note := func(what string, says, found any) {
@@ -347,24 +259,4 @@ func (in *incoming) contradict() {
 		in.differs = append(in.differs,
 			"no record of the log says that this commit was proposed: the records are real, and may be of other work")
 	}
-}
-
-// received tells what was found.
-func (in *incoming) received() wire.Received {
-	p := in.says
-	res := wire.Received{Travelled: in.Travelled, Proposal: string(in.commit), Sandbox: string(in.log.Sandbox),
-		Title: p.Title, Time: p.Time.UTC().Truncate(time.Second),
-		Base: p.Base, Start: p.Start, Work: p.Work, From: p.From, Commits: in.commits, Files: p.Stat.Files,
-		Added: p.Stat.Added, Deleted: p.Stat.Deleted,
-		Records: in.log.Records, Bound: in.bound, Differs: in.differs, Summary: proposal.Summary(p),
-		Report: string(proposal.Report(p, in.policy))}
-	res.Marks = gitwork.WireMarks(in.marks, func(repo.Mark) bool { return false })
-	if p.Start != p.Base {
-		res.Warnings = append(res.Warnings,
-			"it began with what was not committed by who proposed it, which is not part of the change")
-	}
-	if p.Ledger.Lost {
-		res.Warnings = append(res.Warnings, "records were lost where it was made: its ledger does not tell all")
-	}
-	return res
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package travel
 
 import (
 	"bytes"
@@ -19,23 +19,24 @@ import (
 )
 
 // Layers that travel by a registry are packed one by one for the user's program, which has the
-// credentials and the network, and taken from it the same way. The repository has only the
-// list of them: where they are, and the digests by which each is checked that comes back.
+// credentials and the network, and come back from it the same way. The repository holds only the list of
+// them, with the place and the digest of each: what comes back is checked by the digest.
 
-// Packing lists the layers of a sandbox that travel, and how each was packed for the last push.
-func (e *Engine) Packing(ctx context.Context, name string) (res wire.Packing, err error) {
-	rec, err := e.DB.Sandbox(ctx, name)
+// Packing lists the layers of a sandbox that travel, with the digest and the size that each had when it
+// was packed for the last push from here. It seals them first.
+func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, err error) {
+	rec, err := t.c.DB.Sandbox(ctx, name)
 	if err != nil {
 		return res, err
 	}
-	r, err := e.repoOf(ctx, &rec)
+	r, err := t.c.Sandboxes.Repository(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
-	if err := e.Upkeep.Seal(ctx); err != nil {
+	if err := t.c.Seal(ctx); err != nil {
 		return res, err
 	}
-	list, err := e.packing(ctx, &rec)
+	list, err := t.Packable(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
@@ -53,25 +54,26 @@ func (e *Engine) Packing(ctx context.Context, name string) (res wire.Packing, er
 	return res, nil
 }
 
-// packing is packable, and checks each layer: a layer that a registry has is not packed again,
-// and earlier versions packed some that are not Packable.
-func (e *Engine) packing(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, error) {
-	e.shape.RLock() // the layers stay
-	defer e.shape.RUnlock()
-	list, of, err := e.packable(ctx, rec)
+// Packable lists the layers of a sandbox that travel, and checks that each can be packed: a layer that a
+// registry has is not packed again, and earlier versions packed some that layer.Store.Packable refuses.
+// Layers that are not sealed are a Conflict.
+func (t *Travel) Packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, error) {
+	t.c.Keep.Lock()
+	defer t.c.Keep.Unlock()
+	list, of, err := t.list(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
 	for _, digest := range list.Digests() {
-		if err := e.Layers.Packable(ctx, of[digest]); err != nil {
+		if err := t.c.Layers.Packable(ctx, of[digest]); err != nil {
 			return nil, fault.Wrap(err, "pack the layers of sandbox %s", rec.Name)
 		}
 	}
 	return list, nil
 }
 
-// packedBefore gives the artifact of the last push from here; nil where there is none that
-// can be read, and packing them again is all that is lost.
+// packedBefore gives the artifact of the last push from here; nil if there is none that can be read. Then
+// the layers are packed again.
 func packedBefore(ctx context.Context, r *repo.Repo, name string) *proposal.Artifact {
 	ref := repo.Ref(wire.TravelRef(kindLayers, name))
 	refs, err := r.Refs(ctx, ref)
@@ -94,19 +96,19 @@ func readLayers(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.L
 	return proposal.DecodeLayers(b.Bytes())
 }
 
-// PackLayer writes one of the layers that Packing lists to w. It is packed before the first
-// byte is written, so that nothing waits for who reads it.
-func (e *Engine) PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) (err error) {
-	rec, err := e.DB.Sandbox(ctx, req.Name)
+// PackLayer writes one of the layers that Packing lists to w, packed. It packs the layer into a file
+// before it writes the first byte, so that no lock is held while w is slow.
+func (t *Travel) PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) (err error) {
+	rec, err := t.c.DB.Sandbox(ctx, req.Name)
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(e.Repos.Scratch(), "layer-")
+	dir, err := os.MkdirTemp(t.c.Repos.Scratch(), "layer-")
 	if err != nil {
 		return fault.Wrap(err, "make room for a packed layer")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	f, err := e.packOne(ctx, &rec, req.Layer, filepath.Join(dir, "layer"))
+	f, err := t.packOne(ctx, &rec, req.Layer, filepath.Join(dir, "layer"))
 	if err != nil {
 		return err
 	}
@@ -116,10 +118,10 @@ func (e *Engine) PackLayer(ctx context.Context, req wire.PackRequest, w io.Write
 }
 
 // packOne packs a layer of a sandbox into a file, which the caller closes.
-func (e *Engine) packOne(ctx context.Context, rec *meta.Sandbox, digest, file string) (*os.File, error) {
-	e.shape.RLock() // the layer stays
-	defer e.shape.RUnlock()
-	_, of, err := e.packable(ctx, rec)
+func (t *Travel) packOne(ctx context.Context, rec *meta.Sandbox, digest, file string) (*os.File, error) {
+	t.c.Keep.Lock()
+	defer t.c.Keep.Unlock()
+	_, of, err := t.list(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -127,16 +129,16 @@ func (e *Engine) packOne(ctx context.Context, rec *meta.Sandbox, digest, file st
 	if !ok {
 		return nil, fault.New(fault.NotFound, "sandbox %s has no layer %.80q that travels", rec.Name, digest)
 	}
-	return e.packLayer(ctx, file, id, proposal.MaxPacked)
+	return t.packLayer(ctx, file, id, proposal.MaxPacked)
 }
 
-// recordArtifact writes into the repository where the layers of a sandbox are: all that it
-// has now, or Conflict.
-func (e *Engine) recordArtifact(ctx context.Context, t *travel, rec *meta.Sandbox, a *wire.Artifact) error {
-	if err := e.Upkeep.Seal(ctx); err != nil {
+// recordArtifact writes into the repository where the layers of a sandbox are. It is a Conflict if these are
+// not all that the sandbox has now.
+func (t *Travel) recordArtifact(ctx context.Context, tr *trip, rec *meta.Sandbox, a *wire.Artifact) error {
+	if err := t.c.Seal(ctx); err != nil {
 		return err
 	}
-	list, _, err := e.packable(ctx, rec)
+	list, _, err := t.list(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -154,16 +156,17 @@ func (e *Engine) recordArtifact(ctx context.Context, t *travel, rec *meta.Sandbo
 	if err != nil {
 		return err
 	}
-	here, err := t.at(ctx, t.here)
+	here, err := tr.at(ctx, tr.here)
 	if err != nil {
 		return err
 	}
 	files := []repo.File{{Name: proposal.FileLayers, Content: bytes.NewReader(said)}}
-	_, err = t.repo.Record(ctx,
-		repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: t.here(kindLayers), Old: here[kindLayers]})
+	_, err = tr.repo.Record(ctx,
+		repo.Record{Files: files, Message: "Layers of sandbox " + rec.Name, To: tr.here(kindLayers), Old: here[kindLayers]})
 	return err
 }
 
+// wireArtifact is an artifact in the form that clients get.
 func wireArtifact(a *proposal.Artifact) *wire.Artifact {
 	out := &wire.Artifact{Repository: a.Repository, Digest: a.Digest, Layers: []wire.LayerBlob{}}
 	for _, b := range a.Blobs {
@@ -172,11 +175,11 @@ func wireArtifact(a *proposal.Artifact) *wire.Artifact {
 	return out
 }
 
-// UnpackLayers makes a sandbox of the layers of a proposal that was taken in. r gives them
-// one behind the other, as the list has them; it may be anybody's, as each is checked by its
-// digest.
-func (e *Engine) UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error) {
-	in, err := e.pulled(ctx, at)
+// UnpackLayers makes a sandbox of the layers of a proposal that was pulled, whose layers are in a registry.
+// r gives the layers one after the other, in the order of the list. r need not be trusted, since each layer
+// is checked by its digest. The sandbox is called as; if that is "", like the proposal.
+func (t *Travel) UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error) {
+	in, err := t.pulled(ctx, at)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
@@ -192,14 +195,14 @@ func (e *Engine) UnpackLayers(ctx context.Context, at wire.Travelled, as string,
 		return wire.Sandbox{}, fault.New(fault.Invalid, "the layers of %s are in the repository", at.Name).
 			WithHint("coppice pull --with-layers %s %s", at.Remote, at.Name)
 	}
-	made, err := e.unpackLayers(ctx, in, list, inOrder(list.Artifact, r), as)
+	made, err := t.unpackLayers(ctx, in, list, inOrder(list.Artifact, r), as)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	return *made, nil
 }
 
-// inOrder is the source of layers that come one behind the other.
+// inOrder is the source of layers that r gives one after the other.
 func inOrder(a *proposal.Artifact, r io.Reader) source {
 	blobs := a.Blobs
 	return func(ctx context.Context, digest string, use func(io.Reader) error) error {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package travel
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// collected gives a proposal that was pulled as what was taken out of a sandbox, so that it
-// is shown and applied in the same ways. Its record is that of no sandbox of this host: what
-// is done with it is told in the records of host.
+// collected gives a proposal that was pulled the form of work that was taken out of a sandbox, so that it
+// is shown and applied in the same ways. It belongs to no sandbox of this host: what is done with it is
+// recorded in the ledger of the host.
 func (in *incoming) collected() *gitwork.Collected {
 	p := in.says
 	return &gitwork.Collected{
@@ -30,13 +30,14 @@ func (in *incoming) collected() *gitwork.Collected {
 	}
 }
 
-// pulledAs is pulled for something that was looked at before.
-func (e *Engine) pulledAs(ctx context.Context, at wire.Travelled, work string) (*gitwork.Collected, error) {
-	in, err := e.pulled(ctx, at)
+// pulledAs finds and checks a proposal that was pulled. If work is not "", the proposal must still be of
+// that commit, which the caller has looked at before.
+func (t *Travel) pulledAs(ctx context.Context, at wire.Travelled, work string) (*gitwork.Collected, error) {
+	in, err := t.pulled(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := e.Git.Signer(ctx, in.log, ""); err != nil {
+	if _, err := t.c.Git.Signer(ctx, in.log, ""); err != nil {
 		return nil, err
 	}
 	if work != "" && work != string(in.work) {
@@ -46,39 +47,39 @@ func (e *Engine) pulledAs(ctx context.Context, at wire.Travelled, work string) (
 	return in.collected(), nil
 }
 
-// PulledDiff is GitDiff of a proposal that was pulled.
-func (e *Engine) PulledDiff(
+// PulledDiff is gitwork.Git.GitDiff for a proposal that was pulled.
+func (t *Travel) PulledDiff(
 	ctx context.Context, at wire.Travelled, req wire.GitDiffRequest,
 ) (out wire.GitDiff, err error) {
-	c, err := e.pulledAs(ctx, at, req.Work)
+	c, err := t.pulledAs(ctx, at, req.Work)
 	if err != nil {
 		return out, err
 	}
-	return e.Git.DiffCollected(ctx, c, req)
+	return t.c.Git.DiffCollected(ctx, c, req)
 }
 
-// PulledPatch is GitPatch of a proposal that was pulled.
-func (e *Engine) PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
-	c, err := e.pulledAs(ctx, at, req.Work)
+// PulledPatch is gitwork.Git.GitPatch for a proposal that was pulled.
+func (t *Travel) PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
+	c, err := t.pulledAs(ctx, at, req.Work)
 	if err != nil {
 		return err
 	}
-	return e.Git.PatchCollected(ctx, c, req, w)
+	return t.c.Git.PatchCollected(ctx, c, req, w)
 }
 
-// PulledApply is GitApply of a proposal that was pulled.
-func (e *Engine) PulledApply(
+// PulledApply is gitwork.Git.GitApply for a proposal that was pulled.
+func (t *Travel) PulledApply(
 	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
 ) (out wire.GitApplied, err error) {
 	a, err := gitwork.ParseApply(req)
 	if err != nil {
 		return out, err
 	}
-	c, err := e.pulledAs(ctx, at, req.Work)
+	c, err := t.pulledAs(ctx, at, req.Work)
 	if err != nil {
 		return out, err
 	}
-	out, err = e.Git.ApplyCollected(ctx, c, a, req.Message)
+	out, err = t.c.Git.ApplyCollected(ctx, c, a, req.Message)
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
 		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.Rec.Name).

@@ -1,6 +1,6 @@
 //go:build linux
 
-package engine
+package travel
 
 import (
 	"context"
@@ -22,15 +22,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// unpackLayers makes a sandbox with the history that came along with a proposal, on this
-// host and on the repository at the commit that the proposal stands on.
-func (e *Engine) unpackLayers(
+// unpackLayers makes a sandbox with the history that came with a proposal, on this host and on the
+// repository at the commit that the proposal stands on. If that fails, there is no such sandbox.
+func (t *Travel) unpackLayers(
 	ctx context.Context, in *incoming, list *proposal.Layers, from source, as string,
 ) (made *wire.Sandbox, err error) {
 	if as == "" {
 		as = in.Name
 	}
-	sb, err := e.Create(ctx,
+	sb, err := t.c.API.Create(ctx,
 		wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base, Branch: in.says.Branch}},
 		func(wire.Progress) {})
 	if err != nil {
@@ -38,30 +38,29 @@ func (e *Engine) unpackLayers(
 	}
 	defer func() {
 		if err != nil {
-			_, rerr := e.Remove(context.WithoutCancel(ctx), []string{sb.ID}, true)
-			err = errors.Join(err, rerr)
+			err = errors.Join(err, t.c.API.Remove(context.WithoutCancel(ctx), sb.ID, true))
 		}
 	}()
-	s, rec, err := e.acquire(ctx, sb.ID, "importing its layers")
+	release, rec, err := t.c.Sandboxes.Acquire(ctx, sb.ID, "importing its layers")
 	if err != nil {
 		return nil, err
 	}
-	defer s.unlock(e)
-	if err := e.graft(ctx, &rec, list, from); err != nil {
+	defer release()
+	if err := t.graft(ctx, &rec, list, from); err != nil {
 		return nil, fault.Wrap(err, "import the layers of %s", in.Name)
 	}
-	out := e.wire(ctx, &rec)
+	out := t.c.Sandboxes.Describe(ctx, &rec)
 	return &out, nil
 }
 
-// source gives a layer, packed, to use. Layers are asked for each once, in the order of
+// source calls use with a packed layer. It is called once for each layer, in the order of
 // proposal.Layers.Digests.
 type source func(ctx context.Context, digest string, use func(io.Reader) error) error
 
-// inRepo is the source of layers that were fetched with the proposal.
-func (in *incoming) inRepo(e *Engine, commit repo.OID) source {
+// inRepo is the source of layers that were fetched with a proposal, in a commit.
+func (t *Travel) inRepo(in *incoming, commit repo.OID) source {
 	return func(ctx context.Context, digest string, use func(io.Reader) error) (err error) {
-		f, err := os.CreateTemp(e.Repos.Scratch(), "layer-")
+		f, err := os.CreateTemp(t.c.Repos.Scratch(), "layer-")
 		if err != nil {
 			return fault.Wrap(err, "write a layer down")
 		}
@@ -76,7 +75,7 @@ func (in *incoming) inRepo(e *Engine, commit repo.OID) source {
 	}
 }
 
-// packed reads what came along, and holds it against the proposal.
+// packed reads the list of layers that came with the proposal, and checks that both agree.
 func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Layers, error) {
 	if commit == "" {
 		return nil, fault.New(fault.NotFound, "no layers were fetched").WithHint("ask for them: coppice push --with-layers")
@@ -108,17 +107,17 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 	return list, nil
 }
 
-// graft imports layers and adds the history that they make up. Either all of it is there
-// then or nothing. The caller holds the lock of the sandbox, which was just made.
-func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.Layers, from source) error {
-	g := &grafting{e: e, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{},
+// graft imports layers and adds the snapshots that they make up to the history of a sandbox: all of them or,
+// after an error, none. The caller holds the lock of the sandbox, which was just made.
+func (t *Travel) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.Layers, from source) error {
+	g := &grafting{c: &t.c, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{},
 		ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
 	defer g.release()
-	st, _, err := e.masks.Stack(ctx, rec, rec.Head)
+	st, err := t.c.Sandboxes.Stack(ctx, rec, rec.Head)
 	if err != nil {
 		return err
 	}
-	g.below = e.Layers.View(st, append(above(rec.Repo.Top), above(list.Top)...)...)
+	g.below = t.c.Layers.View(st, append(above(rec.Repo.Top), above(list.Top)...)...)
 	var tell []audit.Statement
 	for i := range list.Snapshots {
 		if err := g.add(ctx, &list.Snapshots[i]); err != nil {
@@ -126,23 +125,23 @@ func (e *Engine) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.La
 		}
 		s := &g.snaps[i]
 		tell = append(tell, audit.ByDaemon(&format.Snapshot{
-			Cause: string(s.Cause), Changes: int64(s.Stats.Paths), Label: e.cleaners.Formats().RecordText(s.Message),
+			Cause: string(s.Cause), Changes: int64(s.Stats.Paths), Label: t.c.RecordText(s.Message),
 			Parent: string(s.Parent), Snapshot: string(s.ID),
 		})...)
 	}
 	head := g.ids[list.Head]
-	err = e.Book.Do(ctx, e.Book.Drafts(ctx, rec, tell...), func(ctx context.Context) error {
-		return e.DB.Graft(ctx, rec.ID, g.snaps, g.routes, func(r *meta.Sandbox) { r.Head, r.MountTop = head, head })
+	err = t.c.Book.Do(ctx, t.c.Book.Drafts(ctx, rec, tell...), func(ctx context.Context) error {
+		return t.c.DB.Graft(ctx, rec.ID, g.snaps, g.routes, func(r *meta.Sandbox) { r.Head, r.MountTop = head, head })
 	})
 	if err != nil {
 		return errors.Join(err, g.drop(ctx))
 	}
 	rec.Head, rec.MountTop = head, head
-	e.Upkeep.MayBeDeep(head)
+	t.c.Stacks.MayBeDeep(head)
 	return nil
 }
 
-// above lists a directory and those that it lies in.
+// above lists a directory and the directories above it, without the root.
 func above(dir string) (all []string) {
 	for dir = path.Clean(dir); dir != "/" && dir != "."; dir = path.Dir(dir) {
 		all = append(all, dir)
@@ -150,42 +149,43 @@ func above(dir string) (all []string) {
 	return all
 }
 
-// grafting is a history in the making.
+// grafting is a history that graft is about to add to a sandbox.
 type grafting struct {
-	e     *Engine
+	c     *Config
 	rec   *meta.Sandbox
 	from  source
-	top   string // where the work tree lies in the layers
-	below *layer.View
+	top   string      // where the work tree is in the layers
+	below *layer.View // what the sandbox began with
 
-	ids    map[string]timeline.SnapshotID // what snapshots are called here
+	ids    map[string]timeline.SnapshotID // the snapshots here, by the ids that they came with
 	layers map[string]timeline.LayerID    // by digest
-	made   []func()
+	made   []func()                       // of the layers, see Stacks.NewLayer
 	snaps  []timeline.Snapshot
 	routes []timeline.Route
 }
 
-// add takes the next snapshot. It keeps its id where nobody has that here.
+// add adds the next snapshot and imports its layer. The snapshot keeps its id unless a snapshot of this home
+// has it.
 func (g *grafting) add(ctx context.Context, p *proposal.PackedSnapshot) error {
 	id, err := timeline.ParseSnapshotID(p.ID)
 	if err != nil {
 		return err
 	}
-	taken, err := g.e.DB.HasSnapshot(ctx, id)
+	taken, err := g.c.DB.HasSnapshot(ctx, id)
 	if err == nil && taken {
-		id, err = timeline.NewSnapshotID(g.e.Rand)
+		id, err = timeline.NewSnapshotID(g.c.Rand)
 	}
 	if err != nil {
 		return err
 	}
 	g.ids[p.ID] = id
 	created := p.Time
-	if now := g.e.Now(); created.After(now) || created.Before(time.Unix(0, 0)) {
+	if now := g.c.Now(); created.After(now) || created.Before(time.Unix(0, 0)) {
 		created = now
 	}
 	g.snaps = append(g.snaps, timeline.Snapshot{
 		ID: id, Sandbox: g.rec.ID, Parent: g.ids[p.Parent], Cause: causeOf(p.Cause),
-		Message: g.e.cleaners.Formats().RecordText(p.Message), Created: created.UTC(),
+		Message: g.c.RecordText(p.Message), Created: created.UTC(),
 		Exit: p.Exit, Stats: timeline.Stats{Paths: p.Paths, Bytes: p.Bytes},
 	})
 	if p.Layer == "" {
@@ -198,8 +198,8 @@ func (g *grafting) add(ctx context.Context, p *proposal.PackedSnapshot) error {
 	return nil
 }
 
-// causeOf takes the causes that a snapshot which travels can have. It is never one with which
-// a sandbox begins.
+// causeOf gives the cause of a snapshot that came with a proposal. It is never the cause of the snapshot
+// with which a sandbox begins.
 func causeOf(said string) timeline.Cause {
 	switch c := timeline.Cause(said); c {
 	case timeline.CauseExec, timeline.CauseAuto, timeline.CauseManual, timeline.CauseMark, timeline.CauseCheckout:
@@ -208,18 +208,18 @@ func causeOf(said string) timeline.Cause {
 	return timeline.CauseManual
 }
 
-// layer imports one layer, unless it is there.
+// layer imports a layer, unless it was imported for an earlier snapshot.
 func (g *grafting) layer(ctx context.Context, digest string) error {
 	if g.layers[digest] != "" {
 		return nil
 	}
 	return g.from(ctx, digest, func(r io.Reader) error {
-		id, made, err := g.e.newLayer()
+		id, made, err := g.c.Stacks.NewLayer()
 		if err != nil {
 			return err
 		}
 		g.made = append(g.made, made)
-		_, err = g.e.Layers.ImportLayer(ctx, id, r,
+		_, err = g.c.Layers.ImportLayer(ctx, id, r,
 			layer.LayerOptions{TarOptions: layer.TarOptions{MaxBytes: limit.LayerBytes}, DiffID: digest, Below: g.below.Lookup,
 				From: g.top, To: g.rec.Repo.Top})
 		if err == nil {
@@ -229,15 +229,15 @@ func (g *grafting) layer(ctx context.Context, digest string) error {
 	})
 }
 
-// drop removes what was imported.
+// drop removes the layers that were imported.
 func (g *grafting) drop(ctx context.Context) (err error) {
 	for _, id := range g.layers {
-		err = errors.Join(err, g.e.Layers.Remove(context.WithoutCancel(ctx), id))
+		err = errors.Join(err, g.c.Layers.Remove(context.WithoutCancel(ctx), id))
 	}
 	return err
 }
 
-// release says that the layers are in the database, or gone.
+// release ends the protection of the layers, which now have records or are gone.
 func (g *grafting) release() {
 	for _, made := range g.made {
 		made()

@@ -1,0 +1,53 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/worktree"
+)
+
+// Repos opens the git repositories of the host; see package repo.
+type Repos interface {
+	// Open finds the repository that a directory lies in.
+	Open(ctx context.Context, dir string) (*repo.Repo, error)
+	// Scratch is an existing directory of the daemon's alone, once Open has returned
+	// without an error. It is emptied when the daemon starts.
+	Scratch() string
+}
+
+// worktreeConfig is what the Trees of an engine, which has its Bases and refs, are made of.
+func worktreeConfig(e *Engine) worktree.Config {
+	return worktree.Config{
+		Maker: worktreeCore{e}, Stacks: basesCore{e}, DB: e.DB, Layers: e.Layers, Bases: e.Bases, Refs: e.refs,
+		Keep: e.shape.RLocker(), Home: e.Home, UID: e.UID, GID: e.GID, Log: e.Logger,
+		Open:  func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
+		Plain: func(driver string) bool { return e.Drivers[driver] == nil || e.Drivers[driver].Plain() },
+		Now:   func() time.Time { return e.Now() },
+	}
+}
+
+// worktreeCore is the engine as Trees need it. It implements worktree.Maker.
+type worktreeCore struct{ e *Engine }
+
+// First makes the snapshot with which a sandbox begins.
+func (c worktreeCore) First(
+	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, message string,
+) (timeline.Snapshot, error) {
+	return c.e.first(ctx, rec, parent, timeline.CauseImport, message)
+}
+
+// Create records a sandbox with its first snapshot and the route of that.
+func (c worktreeCore) Create(
+	ctx context.Context, rec *meta.Sandbox, first timeline.Snapshot, on timeline.Route, intent int64,
+) error {
+	e := c.e
+	return e.Book.Do(ctx, e.Book.Drafts(ctx, rec, e.createRecord(rec, "")), func(ctx context.Context) error {
+		return e.DB.CreateSandboxOn(ctx, *rec, first, on, intent)
+	})
+}

@@ -1,0 +1,86 @@
+//go:build linux
+
+package travel
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// API is what Travel asks of sandboxes as any client does: the methods are those of client.Client, with
+// the same contracts.
+type API interface {
+	// Create makes a sandbox.
+	Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error)
+	// Remove removes a sandbox; with force, also one in which commands run.
+	Remove(ctx context.Context, name string, force bool) error
+}
+
+// Sandboxes are the sandboxes of this home, beyond what a client can do with them.
+type Sandboxes interface {
+	// Acquire finds a sandbox by name or id and takes its lock, which the caller releases. what says
+	// for which operation, in the message that another caller gets.
+	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
+	// Describe describes a sandbox to clients.
+	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
+	// Repository opens the repository that a sandbox works on. It is Invalid if there is none, and
+	// Conflict if another repository is in its place.
+	Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error)
+	// Stack gives the layers, and the mask, through which a sandbox sees a snapshot.
+	Stack(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) (rootspec.Stack, error)
+}
+
+// Stacks are the layers that others make and read, as far as Travel adds to them.
+type Stacks interface {
+	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
+	// removes it although it has no record.
+	NewLayer() (id timeline.LayerID, made func(), err error)
+	// MayBeDeep says that the chain below a snapshot may need merging.
+	MayBeDeep(id timeline.SnapshotID)
+}
+
+// Repos opens the git repositories of the host.
+type Repos interface {
+	// Open finds the repository that a directory lies in.
+	Open(ctx context.Context, dir string) (*repo.Repo, error)
+	// Scratch gives a directory of the daemon's alone, which exists once Open has returned without an
+	// error.
+	Scratch() string
+}
+
+// Config is what Travel is made of. All fields are required.
+type Config struct {
+	API       API
+	Sandboxes Sandboxes
+	Stacks    Stacks
+	Repos     Repos
+	DB        *meta.DB
+	Layers    *layer.Store
+	Git       *gitwork.Git
+	Book      *audit.Book
+	Keep      sync.Locker                     // while it is held, no layer is removed
+	Seal      func(ctx context.Context) error // seals all layers, so that they have digests
+	// RecordText bounds a text, and replaces what looks like a secret in it.
+	RecordText func(text string) string
+	Rand       io.Reader
+	Now        func() time.Time
+}
+
+// Travel sends and receives proposals. Make one with New. All methods are safe for concurrent use.
+type Travel struct {
+	c Config // never changed
+}
+
+// New makes a Travel.
+func New(c Config) *Travel { return &Travel{c: c} }

@@ -1,0 +1,99 @@
+//go:build linux
+
+package worktree
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/bases"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gitrefs"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+const (
+	// workspace is the tier in which the work tree is all that a sandbox has.
+	workspace = string(policy.Workspace)
+	// me is the user of a sandbox who has the ids of the daemon's user.
+	me = "me"
+	// maxListed is the largest number of paths that warnings name one by one.
+	maxListed = 20
+)
+
+// Maker makes the records of sandboxes.
+type Maker interface {
+	// First makes the snapshot with which a sandbox begins, on parent. It is not recorded yet.
+	First(
+		ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, message string,
+	) (timeline.Snapshot, error)
+	// Create records a sandbox with its first snapshot and the route of that, in the ledger and in the
+	// database. The intent ends with it.
+	Create(
+		ctx context.Context, rec *meta.Sandbox, first timeline.Snapshot, on timeline.Route, intent int64,
+	) error
+}
+
+// Stacks is what Trees need of the layers that others make and read.
+type Stacks interface {
+	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
+	// removes it although it has no record.
+	NewLayer() (id timeline.LayerID, made func(), err error)
+	// Dirs returns the directories of the layers that make up a snapshot, topmost first.
+	Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error)
+	// MayBeDeep says that the chain below a snapshot may need merging.
+	MayBeDeep(id timeline.SnapshotID)
+}
+
+// Config is what Trees are made of. All fields are required.
+type Config struct {
+	Maker  Maker
+	Stacks Stacks
+	DB     *meta.DB
+	Layers *layer.Store
+	Bases  *bases.Bases
+	Refs   *gitrefs.Refs
+	Keep   sync.Locker // while it is held, no layer is removed
+	// Open finds the repository that a directory of the host lies in.
+	Open func(ctx context.Context, dir string) (*repo.Repo, error)
+	// Plain reports whether the roots of a driver are copies, in which files do not have the inodes of
+	// the layers. It is true for a driver that is not known.
+	Plain    func(driver string) bool
+	Home     string // COPPICE_HOME
+	UID, GID uint32 // of the daemon's user, on the host
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// Trees makes sandboxes that work on repositories. Make one with New. All methods are safe for concurrent use.
+type Trees struct {
+	c Config // never changed
+}
+
+// New makes Trees.
+func New(c Config) *Trees { return &Trees{c: c} }
+
+// Repository opens the repository that a sandbox works on. It is Invalid if the sandbox works on none, and
+// Conflict if another repository is in its place.
+func (t *Trees) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
+	if rec.Repo == nil {
+		return nil, fault.New(fault.Invalid, "sandbox %s works on no git repository", rec.Name).
+			WithHint("make one in the repository's directory: coppice create")
+	}
+	r, err := t.c.Open(ctx, rec.Repo.Top)
+	switch {
+	case err != nil:
+		return nil, fault.Wrap(err, "open the repository of sandbox %s", rec.Name)
+	case r.Common != rec.Repo.Common:
+		return nil, fault.New(fault.Conflict, "%s is another repository than the one that sandbox %s was made for",
+			rec.Repo.Top, rec.Name).
+			WithHint("its git directory was %s", rec.Repo.Common)
+	}
+	return r, nil
+}

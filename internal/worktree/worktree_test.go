@@ -1,0 +1,56 @@
+//go:build linux
+
+package worktree
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+func TestRepositoriesThatCannotBeHad(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ top, home, want string }{
+		{"/", "/home/me/c", "cannot be shown"},
+		{"/tmp/x", "/home/me/c", "every sandbox has for itself"},
+		{"/run/x", "/home/me/c", "every sandbox has for itself"},
+		{"/home/me", "/home/me/c", "Coppice's own"},
+		{"/home/me/c/sandboxes", "/home/me/c", "Coppice's own"},
+		{"/home/me/x", "/home/me/c", ""},
+		{"/tmpx", "/home/me/c", ""},
+	} {
+		if err := canLie(c.top, c.home); (err == nil) != (c.want == "") || err != nil &&
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with the home %s: %v", c.top, c.home, err)
+		}
+	}
+	for _, c := range []struct {
+		hidden string
+		ok     bool
+	}{{"/home/me", false}, {"/home/me/*", false}, {"/home/me/x", false}, {"/home/me/x/.env", true}, {"/objects", false},
+		{"/home/you", true}} {
+		if err := visible("/home/me/x", []string{"/objects/1"}, []string{c.hidden}); (err == nil) != c.ok {
+			t.Errorf("with %s hidden: %v", c.hidden, err)
+		}
+	}
+}
+
+// An index of the largest size would take a gigabyte of memory: its size is looked at first.
+func TestGitIndex_IsRefusedBeyondItsSize(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(limit.IndexBytes + 1); err != nil {
+		t.Skip("needs sparse-files: " + err.Error())
+	}
+	if b, err := readIndex(f); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("%d bytes, %v, want too_large", len(b), err)
+	}
+}
