@@ -41,7 +41,7 @@ var packages = map[string][]string{
 		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
 		"internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime", "internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
-		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
+		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/restore", "internal/rootfs",
 		"internal/rootspec", "internal/tournament", "internal/undo", "internal/unixsock", "internal/upkeep",
 		"internal/vfs",
 	},
@@ -67,7 +67,7 @@ var packages = map[string][]string{
 		"internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/proposal", "internal/repo",
-		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
+		"internal/restore", "internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks",
 		"internal/timeline", "internal/tournament", "internal/upkeep", "internal/vfs",
 	},
 	"internal/layer": {
@@ -201,6 +201,10 @@ var packages = map[string][]string{
 	"internal/seal":     {"internal/fault", "internal/vfs"},
 	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
 	"internal/registry": {"internal/fault", "internal/tty"},
+	"internal/restore": {
+		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/ledger",
+		"internal/ledger/format", "internal/meta", "internal/tail", "internal/timeline",
+	},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
 		"client/wire", "internal/fault", "internal/journal", "internal/ledger", "internal/ledger/format",

@@ -38,9 +38,10 @@ var lockOrder = []struct{ name, guards string }{
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Policies.mu", "Refs.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "commands.mu",
-	"listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu",
+	"Images.mu", "Journals.mu", "Lifetimes.mu", "Policies.mu", "Refs.mu", "Restorer.mu", "Stacks.mu",
+	"Tournaments.mu", "Upkeep.mu", "attachment.mu", "commands.mu", "listener.mu", "mounts.mu", "outlet.mu",
+	"presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
@@ -49,16 +50,16 @@ var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/egress", "internal/engine", "internal/events", "internal/gitrefs",
 	"internal/gitwork",
 	"internal/images", "internal/lifetime",
-	"internal/policies", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
+	"internal/policies", "internal/restore", "internal/stacks", "internal/tail", "internal/tournament", "internal/upkeep",
 }
 
 // adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
 // gives them as functions.
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI"}, "Layers": {"gitLayers"}, "Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"},
-	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore"}, "Held": {"egressHeld"},
+	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "restoreCore"}, "Held": {"egressHeld", "restoreHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Capture": {"imagesCore.capture"}, "Config.Drop": {"Upkeep.Drop"},
 	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
 	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
 }

@@ -43,6 +43,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/stacks"
@@ -238,8 +239,8 @@ type Frozen interface {
 	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
-// ResealStep is something that was done to make a box another one; Err says why it failed.
-type ResealStep struct{ Name, Detail, Err string }
+// ResealStep is something that was done to make a box one of its own.
+type ResealStep = restore.Step
 
 // LiveRoot is what a frozen box tells about its root.
 type LiveRoot struct {
@@ -336,15 +337,16 @@ type Engine struct {
 	Lifetimes *lifetime.Lifetimes
 	// Tournaments tries commands in forks. It is not changed after Open.
 	Tournaments *tournament.Tournaments
+	// Restorer lets processes stand still and go on, also from memory images. It is not changed after Open.
+	Restorer *restore.Restorer
 	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
 	// after Open.
 	Git *gitwork.Git
 
-	mu      sync.Mutex
-	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
-	making  map[timeline.LayerID]bool     // layers that have no record yet
-	torn    map[timeline.SandboxID]error  // why their adoptions could not be undone
-	awakens claims                        // sandboxes that are made ones of their own, by id: see awaken
+	mu     sync.Mutex
+	boxes  map[timeline.SandboxID]*entry // the sandboxes used since Open
+	making map[timeline.LayerID]bool     // layers that have no record yet
+	torn   map[timeline.SandboxID]error  // why their adoptions could not be undone
 
 	watchers boxfs.WatchersOfAll
 
@@ -428,6 +430,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.stacks = stacks.New(c.DB, c.Layers.Dir)
 	e.Upkeep = upkeep.New(upkeepConfig(e))
 	e.Images = images.New(imagesConfig(e))
+	e.Restorer = newRestorer(e)
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Tournaments = tournament.New(tournamentConfig(e))

@@ -35,6 +35,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/tournament"
@@ -423,7 +424,7 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	if req.Keep || req.Attach != "" {
 		return b.keep(req)
 	}
-	if path.Dir(req.Cmd[0]) == hooksDir {
+	if path.Dir(req.Cmd[0]) == restore.HooksDir {
 		return b.boxes.hook(req)
 	}
 	at := func(i int) string { return filepath.Join(b.root, req.Cmd[i]) }
@@ -518,6 +519,7 @@ type home struct {
 	*egress.Control         // of the engine
 	*lifetime.Lifetimes     // of the engine
 	*tournament.Tournaments // of the engine
+	*restore.Restorer       // of the engine
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -601,7 +603,7 @@ func (h *home) tryOpen() (err error) {
 	}
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
-	h.Control, h.Lifetimes, h.Tournaments = e.Egress, e.Lifetimes, e.Tournaments
+	h.Control, h.Lifetimes, h.Tournaments, h.Restorer = e.Egress, e.Lifetimes, e.Tournaments, e.Restorer
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -45,9 +46,9 @@ func newPace(c wire.Capture) (pace, error) {
 			WithHint("quiet is at least %s and at most max, and max at most a day: --capture quiet=200ms,max=2s", leastQuiet)
 	}
 	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 &&
-		(every < leastMemory || every > 24*time.Hour) {
+		(every < images.LeastEvery || every > 24*time.Hour) {
 		return p, fault.New(fault.Invalid, "memory kept every %s", every).
-			WithHint("between %s and a day: --capture-memory every=5m", leastMemory)
+			WithHint("between %s and a day: --capture-memory every=5m", images.LeastEvery)
 	}
 	return p, nil
 }

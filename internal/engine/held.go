@@ -49,7 +49,6 @@ type owned struct {
 	run      *command            // the supervised command; nil: none
 	kept     map[string]*command // commands that nobody need be attached to
 	past     []*command          // those of them that have ended, oldest first
-	keeping  Box                 // whose memory is kept by itself
 	followed Box                 // whose changes are captured by themselves
 	captured time.Time           // when the last capture began
 	changed  time.Time           // when changes were first seen since; zero: none were

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
@@ -57,7 +58,7 @@ func (e *Engine) newRun(ctx context.Context, name string, req wire.RunRequest) (
 	}
 	defer s.unlock(e)
 	if c := req.Capture; c.MemoryEveryMS != 0 || c.MemoryOnMark {
-		if err := e.keepsMemory(&rec); err != nil {
+		if err := e.Images.MayKeep(&rec); err != nil {
 			return nil, nil, wire.Run{}, nil, err
 		}
 	}
@@ -214,9 +215,8 @@ func (e *Engine) supervise(s *held, b Box, c *command) {
 	sbx := s.entry
 	e.await(sbx, b, c, func(end Ended, err error) bool { return e.runEnded(sbx, c, end, err) })
 	every := time.Duration(c.run.Capture.MemoryEveryMS) * time.Millisecond
-	if every >= leastMemory && s.keeping != b {
-		s.keeping = b
-		e.bg.Go(func() error { e.keepMemory(sbx, b, every); return nil })
+	if every >= images.LeastEvery {
+		e.Images.KeepEvery(s.ID, b, every)
 	}
 	p, err := newPace(c.run.Capture)
 	if err == nil && !c.run.Capture.Off && s.followed != b {
