@@ -60,8 +60,8 @@ var adapters = map[string][]string{
 	"Recorder": {"upkeepCore", "Book"}, "Sandboxes": {"upkeepCore", "egressCore", "restoreCore"}, "Held": {"egressHeld", "restoreHeld"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Capture": {"imagesCore.capture"}, "Config.Drop": {"Upkeep.Drop"},
-	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
-	"BookConfig.NeverApplied": {"Engine.neverApplied"}, "Commands": {"commands"},
+	"JournalsConfig.Recorded": {"commands.denied"}, "BookConfig.PolicyNow": {"bookCore.policyNow"},
+	"BookConfig.NeverApplied": {"bookCore.neverApplied"}, "Commands": {"commands"},
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of

@@ -70,9 +70,8 @@ type BookConfig struct {
 	Store    Store
 	Cleaners *Cleaners
 	Commands Commands
-	// Policies returns the digests of the policies of a sandbox, each in force until the next: the
-	// first is in force now.
-	Policies func(context.Context, *meta.Sandbox) ([]string, error)
+	// PolicyNow returns the digest of the policy of a sandbox that is in force now.
+	PolicyNow func(context.Context, *meta.Sandbox) (string, error)
 	// NeverApplied reports whether it is certain that what an apply record says did not happen.
 	NeverApplied func(context.Context, *meta.Sandbox, *format.Apply) bool
 	Home         string // for messages
@@ -103,8 +102,8 @@ func NewBook(c BookConfig) *Book { return &Book{BookConfig: c} }
 func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) []ledger.Draft {
 	digest := rec.Policy
 	if len(rec.Timed) > 0 {
-		if now, err := b.Policies(ctx, rec); err == nil {
-			digest = now[0]
+		if now, err := b.PolicyNow(ctx, rec); err == nil {
+			digest = now
 		}
 	}
 	out := make([]ledger.Draft, len(all))

@@ -173,7 +173,7 @@ type tale struct {
 	forks     []*format.Record
 	snapshots []*format.Record
 	moved     *format.Record // the newest that moved HEAD: of a snapshot, or a rollback
-	policy    *format.Record
+	rulings   []ruling
 	applied   []*format.Record
 }
 
@@ -198,14 +198,17 @@ func (t *tale) hear(r *format.Record) {
 	case *format.Rollback:
 		t.moved = r
 	case *format.Policy:
-		t.policy = r
+		t.hearRuling(r, said)
+	case *format.Approval:
+		t.hearAnswer(r)
 	case *format.Apply:
 		t.applied = append(t.applied, r)
 	case *format.Undone:
 		is := func(o *format.Record) bool { return o.Seq == said.Seq }
 		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is),
 			slices.DeleteFunc(t.applied, is)
-		for _, one := range []**format.Record{&t.created, &t.moved, &t.policy} {
+		t.rulings = slices.DeleteFunc(t.rulings, func(o ruling) bool { return is(o.record) })
+		for _, one := range []**format.Record{&t.created, &t.moved} {
 			if *one != nil && is(*one) {
 				*one = nil
 			}
@@ -266,15 +269,8 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 			no(r, "the branch was never there, after a crash")
 		}
 	}
-	if r := t.policy; r != nil {
-		all, err := b.Policies(ctx, &rec)
-		if err != nil {
-			return nil, err
-		}
-		p := r.Body.(*format.Policy)
-		if p.Until == "" && !slices.Contains(all, p.After) {
-			no(r, "the policy is not in force after a crash")
-		}
+	for _, r := range t.unmade(rec.PolicyRecord) {
+		no(r.record, "the policy is not in force after a crash")
 	}
 	return out, nil
 }

@@ -92,7 +92,9 @@ func (c *Control) addRules(
 		ends = endsOf(&next, rules)
 		ev.Reason += ", until " + stamp(slices.MinFunc(ends, time.Time.Compare))
 	}
-	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by, ends)...)
+	statements, digest := c.policyRecords(ctx, req, ev, before[0].Digest, by, ends)
+	next.PolicyRecord = digest
+	drafts := c.config.Recorder.Drafts(ctx, &rec, statements...)
 	var waited []wire.NetQuestion
 	noted := false // in the journal, which then has to say as well that it was taken back
 	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
@@ -121,21 +123,22 @@ func (c *Control) addRules(
 
 // policyRecords returns the records of a change of the rules, of which ev is the event, and of the
 // answers to questions that the change consists of, if it was made by one of their commands. ends are
-// when the rules end, in the order of the request; nil if they do not.
+// when the rules end, in the order of the request; nil if they do not. digest is that of the change.
 func (c *Control) policyRecords(
 	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string, ends []time.Time,
-) []audit.Statement {
+) (out []audit.Statement, digest string) {
 	until := ""
 	if ends != nil {
 		until = stamp(slices.MinFunc(ends, time.Time.Compare))
 	}
 	clean := c.config.Cleaners.Formats()
 	who := clean.RecordText(c.config.Caller(ctx))
-	out := audit.ByDaemon(&format.Policy{
+	change := &format.Policy{
 		After: ev.Policy, Before: before, By: who, Reason: clean.RecordText(by + ": " + ev.Rule), Until: until,
-	})
+	}
+	out, digest = audit.ByDaemon(change), audit.PolicyRecordDigest(change)
 	if by != byApprove && by != byDeny {
-		return out
+		return out, digest
 	}
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, rule := range list {
@@ -147,7 +150,7 @@ func (c *Control) policyRecords(
 			out = append(out, audit.ByDaemon(asked)...)
 		}
 	}
-	return out
+	return out, digest
 }
 
 // endsOf returns when rules end that rec has for a time.
@@ -241,7 +244,7 @@ func (c *Control) putInForce(
 	record := func(from *meta.Sandbox) error {
 		return c.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
 			r.Policy, r.PolicyText, r.Net, r.Timed = from.Policy, from.PolicyText, from.Net, from.Timed
-			r.Origins, r.OriginsText = from.Origins, from.OriginsText
+			r.Origins, r.OriginsText, r.PolicyRecord = from.Origins, from.OriginsText, from.PolicyRecord
 			return nil
 		})
 	}

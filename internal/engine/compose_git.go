@@ -257,12 +257,12 @@ func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
 // neverApplied reports that what a record tells did not come about, after a crash. Nothing
 // is known where only files changed, which the next apply puts back if they were not all
 // written, or where the repository is not there.
-func (e *Engine) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
+func (c bookCore) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
 	onto, err := repo.ParseRef(b.Onto)
 	if b.New == "" || err != nil {
 		return false
 	}
-	r, err := e.repoOf(ctx, rec)
+	r, err := c.e.repoOf(ctx, rec)
 	if err != nil {
 		return false
 	}

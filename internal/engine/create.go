@@ -240,10 +240,12 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 			strings.Join(names, ", "), rec.User)
 }
 
-// first makes the snapshot that a sandbox begins with: it changes nothing.
+// first makes the snapshot that a sandbox begins with: it changes nothing. The record of the sandbox, whose
+// ledger begins here, gets to say that its policy is the first one.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
+	rec.PolicyRecord = meta.Unchanged
 	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{

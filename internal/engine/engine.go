@@ -417,8 +417,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	e.Book = audit.NewBook(audit.BookConfig{
-		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, Policies: e.policiesOf,
-		NeverApplied: e.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
+		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: &e.commands, PolicyNow: bookCore{e}.policyNow,
+		NeverApplied: bookCore{e}.neverApplied, Home: c.Home, Now: c.Now, Logger: c.Logger,
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
 		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.commands.denied,
