@@ -256,7 +256,7 @@ func began(h *timeline.History, at timeline.SnapshotID) timeline.SnapshotID {
 
 // neverApplied reports that what a record tells did not come about, after a crash. Nothing
 // is known where only files changed, which the next apply puts back if they were not all
-// written, or where the repository is not there.
+// written, or where the repository or the branch is not there any more.
 func (c bookCore) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
 	onto, err := repo.ParseRef(b.Onto)
 	if b.New == "" || err != nil {
@@ -266,6 +266,6 @@ func (c bookCore) neverApplied(ctx context.Context, rec *meta.Sandbox, b *format
 	if err != nil {
 		return false
 	}
-	had, err := r.Had(ctx, onto, repo.OID(b.New))
-	return err == nil && !had
+	had, known, err := r.Had(ctx, onto, repo.OID(b.New), repo.OID(b.Old))
+	return err == nil && known && !had
 }
