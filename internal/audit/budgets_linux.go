@@ -14,6 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
+// unwritten is the reason in a lost record for what could not be written as long as its sandbox was there.
+const unwritten = "the ledger could not be written before the sandbox was removed"
+
 // BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
 const BeyondBudget = "the sandbox caused more records than its budget allows"
 
@@ -101,7 +104,7 @@ func (b *Budget) AdmitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledge
 			kept = append(kept, d)
 			continue
 		}
-		over = AddLost(over, unrecorded(d.Body))
+		over = AddLost(over, lossOf(d.Body, BeyondBudget))
 	}
 	return kept, over
 }
@@ -123,9 +126,9 @@ func AddLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	return list
 }
 
-// unrecorded returns the loss record for a record beyond its budget.
-func unrecorded(body format.Body) format.Lost {
-	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: BeyondBudget}
+// lossOf returns the loss record for a record that is not made, and why.
+func lossOf(body format.Body, reason string) format.Lost {
+	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: reason}
 	switch b := body.(type) {
 	case *format.Denial:
 		l.Count = max(1, b.Count)

@@ -26,6 +26,8 @@ type Removal struct {
 	Removed   bool                  `json:"removed,omitempty"` // the sandbox is taken away
 	Snapshots []timeline.SnapshotID `json:"snapshots,omitempty"`
 	Reason    string                `json:"reason,omitempty"` // of Snapshots
+	// Lost is what could not be recorded as long as the sandbox was there, if it is taken away.
+	Lost []format.Lost `json:"lost,omitempty"`
 }
 
 // RemovalOf returns the Removal of a sandbox, from which nothing is taken away yet.
@@ -49,6 +51,9 @@ func Dropped(reason string, gone []timeline.SnapshotID) (all []Statement) {
 func (r Removal) drafts() (out []ledger.Draft) {
 	all := Dropped(r.Reason, r.Snapshots)
 	if r.Removed {
+		for i := range r.Lost {
+			all = append(all, ByDaemon(&r.Lost[i])...)
+		}
 		all = append(all, ByDaemon(&format.Delete{Sandbox: string(r.Sandbox)})...)
 	}
 	for _, s := range all {

@@ -75,6 +75,8 @@ type reading struct {
 	mu   sync.Mutex // held while events become records; the ledger and budgets are used meanwhile
 	at   *cursor    // guarded by mu; nil: not known
 	lost time.Time  // guarded by mu: time of the last lost record
+
+	closed bool // guarded by mu: the sandbox is being removed, and its losses are known
 }
 
 // NewJournals returns Journals.
@@ -215,7 +217,7 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	r := j.of(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !r.closed {
 		more, err := j.some(ctx, id, r)
 		if _, gone := j.Book.Store.Sandbox(ctx, string(id)); err != nil && fault.Is(gone, fault.NotFound) {
 			j.Forget(id) // it was removed, and no later call records anything of it
@@ -226,6 +228,65 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 			return
 		}
 	}
+}
+
+// Close is Finish for a sandbox that is being removed, whose journal goes with it. It returns what could not
+// be recorded, as losses. Nothing of the sandbox is recorded from then on, so that nothing is both recorded
+// and lost, until Reopen.
+func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lost {
+	if !j.Has(id) {
+		return nil
+	}
+	j.Finish(ctx, id)
+	r := j.of(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost, err := j.unrecorded(ctx, id, r)
+	if err != nil {
+		j.Book.Logger.Error("how much is not in the ledger is not known", "sandbox", id, "err", err)
+		lost = []format.Lost{{Of: string(format.KindNetwork), Reason: unwritten}}
+	}
+	r.closed = true
+	return lost
+}
+
+// Reopen takes Close back, if the sandbox stays.
+func (j *Journals) Reopen(id timeline.SandboxID) {
+	j.mu.Lock()
+	r := j.all[id]
+	j.mu.Unlock()
+	if r == nil {
+		return // it was removed
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = false
+}
+
+// unrecorded returns what the journal of a sandbox has and is not recorded, as losses. r.mu is held.
+func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *reading) ([]format.Lost, error) {
+	at := r.at
+	if at == nil {
+		c, _, err := j.stored(id)
+		if err != nil {
+			return nil, err
+		}
+		if at, err = j.read(ctx, id); err != nil { // a full disk may keep the ledger from being read, too
+			at = &c.Done
+		}
+	}
+	evs, _, missing, err := journal.From(j.Place(id), at.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	lost := slices.Clone(at.Owed)
+	for _, e := range EvidenceOf(evs, func(text string) string { return text }) {
+		lost = AddLost(lost, lossOf(e.Body, unwritten))
+	}
+	if missing {
+		lost = AddLost(lost, LostEvidence())
+	}
+	return lost, nil
 }
 
 // some records some of the events; more reports whether there may be others. r.mu is held.
@@ -281,16 +342,12 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 
 // read finds how far the journal of a sandbox is recorded.
 func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, error) {
-	var c cursors
-	text, err := os.ReadFile(j.Cursor(id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return &c.Done, nil
-	}
+	c, ok, err := j.stored(id)
 	if err != nil {
-		return nil, fault.Wrap(err, "read how much of the network is recorded")
+		return nil, err
 	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return nil, fault.New(fault.Corrupt, "%s is damaged", j.Cursor(id)).Because(err)
+	if !ok {
+		return &c.Done, nil
 	}
 	if _, err := j.Book.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
 		return nil, err
@@ -304,6 +361,21 @@ func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, er
 		}
 	}
 	return &c.Done, nil
+}
+
+// stored reads the file that says how far the journal of a sandbox is recorded; ok is false if there is none.
+func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error) {
+	text, err := os.ReadFile(j.Cursor(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, false, nil
+	}
+	if err != nil {
+		return c, false, fault.Wrap(err, "read how much of the network is recorded")
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, false, fault.New(fault.Corrupt, "%s is damaged", j.Cursor(id)).Because(err)
+	}
+	return c, true, nil
 }
 
 // write keeps how far the journal is recorded, durably.
