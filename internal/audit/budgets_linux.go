@@ -78,12 +78,12 @@ func (m *Budgets) spentBefore(ctx context.Context, id timeline.SandboxID) (*Budg
 	if _, err := m.ledger.Last(ctx, of); err != nil { // appended records can be read now
 		return nil, err
 	}
-	filter := ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: ChargedKinds()}
+	filter := ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: chargedKinds()}
 	for r, err := range m.ledger.Read(ctx, of, filter) {
 		if err != nil {
 			return nil, err
 		}
-		if c, n, ok := Charge(r.Observer, r.Body); ok {
+		if c, n, ok := charge(r.Observer, r.Body); ok {
 			b.Spent(r.Time, c, n)
 		}
 		if p, ok := r.Body.(*format.Program); ok && p.List != "" {
@@ -97,21 +97,21 @@ func (m *Budgets) spentBefore(ctx context.Context, id timeline.SandboxID) (*Budg
 	return b, nil
 }
 
-// AdmitDrafts returns the drafts that Admit admits, and counts the others by kind.
-func (b *Budget) AdmitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
+// admitDrafts returns the drafts that Admit admits, and counts the others by kind.
+func (b *Budget) admitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
 	for _, d := range drafts {
 		if b.Admit(now, d.Observer, d.Body) {
 			kept = append(kept, d)
 			continue
 		}
-		over = AddLost(over, lossOf(d.Body, BeyondBudget))
+		over = addLost(over, lossOf(d.Body, BeyondBudget))
 	}
 	return kept, over
 }
 
-// AddLost adds to a list of losses, which it may change. Those of the same kind and reason become
+// addLost adds to a list of losses, which it may change. Those of the same kind and reason become
 // one count.
-func AddLost(list []format.Lost, more ...format.Lost) []format.Lost {
+func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	for _, m := range more {
 		i := 0
 		for i < len(list) && (list[i].Of != m.Of || list[i].Reason != m.Reason) {

@@ -180,7 +180,7 @@ func (c *Control) WatchDecoys(id timeline.SandboxID, b Box, since time.Time) {
 // followDecoys is WatchDecoys, until ctx or the box ends.
 func (c *Control) followDecoys(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
 	q := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}
-	err := c.Follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
+	err := c.follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
 	if err != nil && ctx.Err() == nil {
 		c.config.Log.Warn("touched decoys of the sandbox are not reported", "sandbox", id, "err", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -21,13 +22,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-const (
-	// MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request
-	// changes.
-	MaxTimed = 100
-	// maxRuleTime is the longest time that a rule can be given.
-	maxRuleTime = 100 * 365 * 24 * time.Hour
-)
+// MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request changes.
+const MaxTimed = 100
 
 // Allow changes the rules of a sandbox's network, for good or for some time, and for processes that
 // run. The change is in the ledger and in the journal before it is in force. When the keeper does
@@ -177,7 +173,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 	if n := len(req.Allow) + len(req.Deny); n == 0 || n > MaxTimed {
 		return nil, fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
 	}
-	if req.ForMS < 0 || req.ForMS > maxRuleTime.Milliseconds() {
+	if req.ForMS < 0 || req.ForMS > limit.Life.Milliseconds() {
 		return nil, fault.New(fault.Invalid, "rules for %d ms", req.ForMS).
 			WithHint("give a time between 1 ms and 100 years, or 0 for good")
 	}

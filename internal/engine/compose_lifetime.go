@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/lifetime"
@@ -17,7 +16,7 @@ func lifetimeConfig(e *Engine) lifetime.Config {
 	core := lifetimeCore{e}
 	return lifetime.Config{
 		DB: e.DB, Finder: core, Ender: core, Drop: e.Upkeep.Drop, Log: e.Logger,
-		Now: func() time.Time { return e.Now() },
+		Now: e.Now,
 	}
 }
 

@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"io"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/images"
@@ -18,7 +17,7 @@ import (
 func newRestorer(e *Engine) *restore.Restorer {
 	return restore.New(restore.Config{
 		Sandboxes: restoreCore{e}, Records: e.DB, Recorder: e.Book, Images: e.Images, Cleaners: e.cleaners, Feed: e.Feed,
-		Rand: e.Rand, Now: func() time.Time { return e.Now() }, Log: e.Logger,
+		Rand: e.Rand, Now: e.Now, Log: e.Logger,
 	})
 }
 

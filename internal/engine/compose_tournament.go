@@ -6,7 +6,6 @@ import (
 	"context"
 	"io"
 	"math"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -19,7 +18,7 @@ import (
 func tournamentConfig(e *Engine) tournament.Config {
 	return tournament.Config{
 		DB: e.DB, Operations: tournamentCore{e}, Book: e.Book, Cleaners: e.cleaners, Feed: e.Feed, Rand: e.Rand,
-		Now: func() time.Time { return e.Now() }, Log: e.Logger,
+		Now: e.Now, Log: e.Logger,
 	}
 }
 

@@ -436,7 +436,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Tournaments = tournament.New(tournamentConfig(e))
 	e.Egress = newEgress(e)
 	e.refs = gitrefs.New(gitrefs.Config{
-		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
+		Store: c.DB, Now: e.Now, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
 	e.mounts = newMounts(c.FS, func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), "mounted") })

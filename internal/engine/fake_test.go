@@ -522,6 +522,14 @@ type home struct {
 	*restore.Restorer       // of the engine
 }
 
+// time is the present for the engine.
+func (h *home) time() time.Time {
+	if h.clock != nil {
+		return h.clock()
+	}
+	return time.Now()
+}
+
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
 
 func newHomeOn(t testing.TB, files vfs.FS) *home {
@@ -585,7 +593,7 @@ func (h *home) tryOpen() (err error) {
 	undone.Push(book.Close)
 	e, err := Open(ctx, Config{
 		Home: h.dir, FS: disk, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock),
-		Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+		Boxes: h.boxes, BootID: h.boot, Now: h.time, Homes: []string{"/home/me"}, Repos: h.repos,
 		Memory: images, MemoryFacts: func() (map[string]string, error) {
 			return map[string]string{"gvisor": "v" + h.kernel, "protocol": strconv.Itoa(h.speaks)}, nil
 		},
