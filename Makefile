@@ -5,8 +5,10 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Everything is built as the program is, static; the race detector alone needs C.
+# Everything is built as the program is, static, so that linters and tests find it compiled; the
+# race detector alone needs C.
 export CGO_ENABLED := 0
+export GOFLAGS := -trimpath
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)

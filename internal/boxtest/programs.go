@@ -324,6 +324,7 @@ p = os.fork()
 if p == 0: traced()
 print(os.waitpid(p, 0)[1] & 0xff == 0x7f, flush=True)
 os.kill(p, 9)
+os.waitpid(p, 0) # one that has not ended may not be recorded yet
 `)
 		runs, _, _ := b.recorded(t, 0)
 		if p := find(t, runs, "by-tracee z"); p.Asked && p.Exe != "/bin/true" {

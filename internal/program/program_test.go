@@ -122,7 +122,8 @@ func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
 	taken = taken[2:]
 	start := func(f *os.File, given int) error {
 		files := slices.Repeat([]uintptr{f.Fd()}, given)
-		pid, err := syscall.ForkExec(Path(exe), []string{"program.test", "-test.run=^$"}, &syscall.ProcAttr{Files: files})
+		attr := &syscall.ProcAttr{Files: files, Env: os.Environ()} // with GORACE: it need not wait before it ends
+		pid, err := syscall.ForkExec(Path(exe), []string{"program.test", "-test.run=^$"}, attr)
 		if err != nil {
 			return err
 		}
