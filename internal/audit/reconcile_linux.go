@@ -207,7 +207,7 @@ func (t *tale) hear(r *format.Record) {
 		is := func(o *format.Record) bool { return o.Seq == said.Seq }
 		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is),
 			slices.DeleteFunc(t.applied, is)
-		t.rulings = slices.DeleteFunc(t.rulings, func(o ruling) bool { return is(o.record) })
+		t.hearUndone(said.Seq)
 		for _, one := range []**format.Record{&t.created, &t.moved} {
 			if *one != nil && is(*one) {
 				*one = nil

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -28,20 +29,31 @@ func PolicyRecordDigest(p *format.Policy) string {
 type ruling struct {
 	record *format.Record
 	change string // the digest of the record of the change
+	undone bool   // it is told already that it did not come about
 }
 
 // hearRuling takes a record of a change of the policy that is stored with it. That rules have lapsed is not
 // such a change: time alone brings it about, and who tells of it need not be the daemon.
 func (t *tale) hearRuling(r *format.Record, p *format.Policy) {
 	if r.Observer == format.ByDaemon && !strings.HasPrefix(p.Reason, wire.NetRulesEnded) {
-		t.rulings = append(t.rulings, ruling{r, PolicyRecordDigest(p)})
+		t.rulings = append(t.rulings, ruling{record: r, change: PolicyRecordDigest(p)})
 	}
 }
 
 // hearAnswer takes a record of an answer, which follows that of the change that it belongs to.
 func (t *tale) hearAnswer(r *format.Record) {
 	if n := len(t.rulings); n > 0 {
-		t.rulings = append(t.rulings, ruling{r, t.rulings[n-1].change})
+		t.rulings = append(t.rulings, ruling{record: r, change: t.rulings[n-1].change})
+	}
+}
+
+// hearUndone takes a record that says that the record with a number did not come about. A change stays in the
+// list: if it could not be taken back, it is what is stored.
+func (t *tale) hearUndone(seq int64) {
+	for i := range t.rulings {
+		if t.rulings[i].record.Seq == seq {
+			t.rulings[i].undone = true
+		}
 	}
 }
 
@@ -55,5 +67,5 @@ func (t *tale) unmade(stored string) []ruling {
 	for n > 0 && t.rulings[n-1].change != stored {
 		n--
 	}
-	return t.rulings[n:]
+	return slices.DeleteFunc(slices.Clone(t.rulings[n:]), func(r ruling) bool { return r.undone })
 }
