@@ -189,7 +189,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 		if m.img, err = m.Images.Ready(ctx, m.rec, m.goal.clean, m.goal.memory); err != nil {
 			return err
 		}
-		if n.memory, err = m.worthMemory(ctx, m.s, m.rec); err != nil {
+		if n.memory, err = m.worthMemory(ctx); err != nil {
 			return err
 		}
 		grace = 0 // what stands still is in the history, and goes on from there
@@ -267,9 +267,9 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 }
 
 // worthMemory reports whether processes run whose memory is kept before they are left.
-func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (bool, error) {
-	b := e.liveBox(s)
-	if b == nil || rec.Quarantine != nil {
+func (m *moving) worthMemory(ctx context.Context) (bool, error) {
+	b := m.liveBox(m.s)
+	if b == nil || m.rec.Quarantine != nil {
 		return false, nil
 	}
 	n, err := b.Procs(ctx)
