@@ -42,7 +42,7 @@ var packages = map[string][]string{
 		"internal/history", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime",
 		"internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
-		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/rootfs",
+		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/restore", "internal/rootfs",
 		"internal/rootspec", "internal/tournament", "internal/travel", "internal/undo", "internal/unixsock", "internal/upkeep",
 		"internal/vfs",
 	},
@@ -68,7 +68,7 @@ var packages = map[string][]string{
 		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime", "internal/livefiles", "internal/masks",
 		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
-		"internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks", "internal/tail",
+		"internal/restore", "internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks",
 		"internal/timeline", "internal/tournament", "internal/travel", "internal/upkeep", "internal/vfs",
 		"internal/worktree",
 	},
@@ -177,7 +177,7 @@ var packages = map[string][]string{
 		"internal/timeline",
 	},
 	"internal/command": {
-		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/label", "internal/layer",
+		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/label", "internal/layer",
 		"internal/ledger", "internal/ledger/format", "internal/meta", "internal/policies", "internal/sandbox",
 		"internal/timeline",
 	},
@@ -229,6 +229,10 @@ var packages = map[string][]string{
 	"internal/seal":     {"internal/fault", "internal/vfs"},
 	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
 	"internal/registry": {"internal/fault", "internal/tty"},
+	"internal/restore": {
+		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/ledger",
+		"internal/ledger/format", "internal/meta", "internal/tail", "internal/sandbox", "internal/timeline",
+	},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
 		"client/wire", "internal/fault", "internal/journal", "internal/ledger", "internal/ledger/format",

@@ -38,9 +38,10 @@ var lockOrder = []struct{ name, guards string }{
 
 // leafLocks are taken last: no other lock is taken while one is held.
 var leafLocks = []string{
-	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Journals.mu",
-	"Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Register.mu", "Runner.mu", "Stacks.mu",
-	"Tournaments.mu", "Upkeep.mu", "attachment.mu", "claims.mu", "listener.mu", "mounts.mu", "outlet.mu", "presence.mu",
+	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Images.mu",
+	"Journals.mu", "Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Register.mu", "Restorer.mu",
+	"Runner.mu", "Stacks.mu", "Tournaments.mu", "Upkeep.mu", "attachment.mu", "listener.mu", "mounts.mu", "outlet.mu",
+	"presence.mu",
 }
 
 // lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
@@ -48,7 +49,7 @@ var leafLocks = []string{
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/command", "internal/egress", "internal/engine", "internal/events",
 	"internal/gitrefs", "internal/gitwork", "internal/history", "internal/images", "internal/lifetime",
-	"internal/livefiles", "internal/masks", "internal/policies", "internal/stacks", "internal/tail",
+	"internal/livefiles", "internal/masks", "internal/policies", "internal/restore", "internal/stacks", "internal/tail",
 	"internal/tournament", "internal/travel", "internal/upkeep", "internal/worktree",
 }
 
@@ -57,14 +58,18 @@ var lockPackages = []string{
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI", "travelCore"}, "Layers": {"gitLayers"},
 	"Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"}, "Recorder": {"upkeepCore", "Book"},
-	"Sandboxes": {"upkeepCore", "egressCore", "historyCore", "filesCore", "commandCore", "travelCore"},
-	"Maker":     {"worktreeCore"}, "Held": {"egressHeld", "filesHeld", "commandHeld"}, "Sandbox": {"commandSandbox"},
+	"Sandboxes": {
+		"upkeepCore", "egressCore", "historyCore", "filesCore", "commandCore", "travelCore", "restoreCore",
+	},
+	"Held":  {"egressHeld", "filesHeld", "commandHeld", "restoreHeld"},
+	"Maker": {"worktreeCore"}, "Sandbox": {"commandSandbox"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
-	"Config.Intact": {"imagesCore.intact"}, "Config.Drop": {"Upkeep.Drop"}, "Config.Seal": {"Upkeep.Seal"},
-	"Config.VerifyRecords": {"Reader.VerifyAll"}, "Config.VerifyImages": {"Images.Verify"},
-	"Config.Discard": {"Engine.discard"}, "Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
-	"JournalsConfig.Recorded": {"Register.Denied"}, "BookConfig.Policies": {"Engine.policiesOf"},
-	"BookConfig.NeverApplied": {"Git.NeverApplied"}, "Commands": {"Register"},
+	"Config.Intact": {"imagesCore.intact"}, "Config.Capture": {"imagesCore.capture"}, "Config.Drop": {"Upkeep.Drop"},
+	"Config.Seal": {"Upkeep.Seal"}, "Config.VerifyRecords": {"Reader.VerifyAll"},
+	"Config.VerifyImages": {"Images.Verify"}, "Config.Discard": {"Engine.discard"},
+	"Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
+	"JournalsConfig.Recorded": {"Register.Denied"}, "BookConfig.PolicyNow": {"bookCore.policyNow"},
+	"BookConfig.NeverApplied": {"Git.NeverApplied"}, "Commands": {"Register"}, "Memory": {"Images"},
 }
 
 // returnHolding are functions that return with a lock, beside those that return a *held; of parts and of

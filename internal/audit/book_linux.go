@@ -70,9 +70,8 @@ type BookConfig struct {
 	Store    Store
 	Cleaners *Cleaners
 	Commands Commands
-	// Policies returns the digests of the policies of a sandbox, each in force until the next: the
-	// first is in force now.
-	Policies func(context.Context, *meta.Sandbox) ([]string, error)
+	// PolicyNow returns the digest of the policy of a sandbox that is in force now.
+	PolicyNow func(context.Context, *meta.Sandbox) (string, error)
 	// NeverApplied reports whether it is certain that what an apply record says did not happen.
 	NeverApplied func(context.Context, *meta.Sandbox, *format.Apply) bool
 	Home         string // for messages
@@ -85,7 +84,11 @@ type BookConfig struct {
 // happened already is appended (Append, Note, Begin). After a crash, Reconcile compares the records
 // with what came about. All methods are safe for concurrent use.
 type Book struct {
-	BookConfig
+	// Ledger stores the records, and Cleaners remove secrets from them before. They are never changed.
+	Ledger   *ledger.Ledger
+	Cleaners *Cleaners
+
+	config BookConfig // never changed
 
 	compared atomic.Bool // Reconcile has succeeded
 
@@ -97,14 +100,14 @@ type Book struct {
 }
 
 // NewBook returns a Book.
-func NewBook(c BookConfig) *Book { return &Book{BookConfig: c} }
+func NewBook(c BookConfig) *Book { return &Book{Ledger: c.Ledger, Cleaners: c.Cleaners, config: c} }
 
 // Drafts makes records of a sandbox as it is now.
 func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) []ledger.Draft {
 	digest := rec.Policy
 	if len(rec.Timed) > 0 {
-		if now, err := b.Policies(ctx, rec); err == nil {
-			digest = now[0]
+		if now, err := b.config.PolicyNow(ctx, rec); err == nil {
+			digest = now
 		}
 	}
 	out := make([]ledger.Draft, len(all))
@@ -135,7 +138,7 @@ func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Rec
 	}
 	if err != nil {
 		b.keepLate(late)
-		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", b.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", b.config.Home)
 		return nil, fault.Wrap(err, "record what is done with sandbox %s", drafts[0].Name)
 	}
 	return got[len(late):], nil
@@ -150,13 +153,13 @@ func (b *Book) Record(ctx context.Context, rec *meta.Sandbox, all ...Statement) 
 // Note is Record for what has happened and can no longer be refused: what cannot be written now is
 // written with the next records.
 func (b *Book) Note(ctx context.Context, rec *meta.Sandbox, all ...Statement) {
-	b.NoteDrafts(ctx, b.Drafts(ctx, rec, all...)...)
+	b.noteDrafts(ctx, b.Drafts(ctx, rec, all...)...)
 }
 
-// NoteDrafts is Note of drafts.
-func (b *Book) NoteDrafts(ctx context.Context, drafts ...ledger.Draft) {
+// noteDrafts is Note of drafts.
+func (b *Book) noteDrafts(ctx context.Context, drafts ...ledger.Draft) {
 	if _, err := b.Append(ctx, drafts...); err != nil {
-		b.Logger.Error("not in the ledger yet", "sandbox", drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
+		b.config.Logger.Error("not in the ledger yet", "sandbox", drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
 		if !fault.Is(err, fault.NotFound) { // the ledger was removed
 			b.keepLate(drafts)
 		}

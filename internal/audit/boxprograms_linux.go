@@ -60,10 +60,12 @@ type ProgramsConfig struct {
 }
 
 // Programs records the programs that begin in boxes. All methods are safe for concurrent use.
-type Programs struct{ ProgramsConfig }
+type Programs struct {
+	config ProgramsConfig // never changed
+}
 
 // NewPrograms returns Programs.
-func NewPrograms(c ProgramsConfig) *Programs { return &Programs{c} }
+func NewPrograms(c ProgramsConfig) *Programs { return &Programs{config: c} }
 
 // BoxPrograms are the programs of one box on their way to the ledger.
 type BoxPrograms struct {
@@ -86,7 +88,7 @@ type BoxPrograms struct {
 // recorded of it is read from the ledger.
 func (p *Programs) Of(id timeline.SandboxID, b ProgramBox, fresh bool) *BoxPrograms {
 	return &BoxPrograms{
-		programs: p, sandbox: id, box: b, done: make(chan struct{}), known: fresh, sum: NewProgramSum(limit.ProgramGroups),
+		programs: p, sandbox: id, box: b, done: make(chan struct{}), known: fresh, sum: newProgramSum(limit.ProgramGroups),
 	}
 }
 
@@ -101,7 +103,7 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	if started != nil && started.Wait() != nil {
 		return
 	}
-	log := b.programs.Book.Logger.With("sandbox", b.sandbox)
+	log := b.programs.config.Book.config.Logger.With("sandbox", b.sandbox)
 	for ctx.Err() == nil {
 		err := b.Fetch(ctx)
 		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not recorded; or removed
@@ -175,7 +177,7 @@ func (b *BoxPrograms) learn(ctx context.Context) error {
 	if b.known {
 		return nil
 	}
-	l := b.programs.Book.Ledger
+	l := b.programs.config.Book.Ledger
 	if _, err := l.Last(ctx, format.Sandbox(b.sandbox)); err != nil { // what was appended can be read
 		return err
 	}
@@ -195,14 +197,14 @@ func (b *BoxPrograms) learn(ctx context.Context) error {
 		}
 	}
 	b.after, b.kept, b.known, b.since = uint64(through), uint64(through), true, time.Time{}
-	b.sum = NewProgramSum(limit.ProgramGroups)
+	b.sum = newProgramSum(limit.ProgramGroups)
 	return nil
 }
 
 // write records what is in sum. b.mu is held.
 func (b *BoxPrograms) write(ctx context.Context) error {
-	book := b.programs.Book
-	rec, err := book.Store.Sandbox(ctx, string(b.sandbox))
+	book := b.programs.config.Book
+	rec, err := book.config.Store.Sandbox(ctx, string(b.sandbox))
 	if err != nil {
 		return err
 	}
@@ -232,7 +234,7 @@ func (b *BoxPrograms) finish(ctx context.Context) error {
 	if err := b.learn(ctx); err != nil {
 		return err
 	}
-	left, err := p.Left.LeftPrograms(p.RunDir(b.sandbox), p.Place(b.sandbox).Key)
+	left, err := p.config.Left.LeftPrograms(p.config.RunDir(b.sandbox), p.config.Place(b.sandbox).Key)
 	why := ""
 	switch {
 	case err == nil:
@@ -245,23 +247,23 @@ func (b *BoxPrograms) finish(ctx context.Context) error {
 		why = "the keeper was killed; what it had not told is not known"
 	}
 	if why != "" {
-		if rec, err := p.Book.Store.Sandbox(ctx, string(b.sandbox)); err == nil {
-			p.Book.Note(ctx, &rec, ByDaemon(&format.Lost{Of: string(format.KindProgram), Reason: why})...)
+		if rec, err := p.config.Book.config.Store.Sandbox(ctx, string(b.sandbox)); err == nil {
+			p.config.Book.Note(ctx, &rec, ByDaemon(&format.Lost{Of: string(format.KindProgram), Reason: why})...)
 		}
 	}
 	if err := b.write(ctx); err != nil {
 		return err
 	}
-	return p.Left.ForgetPrograms(p.RunDir(b.sandbox))
+	return p.config.Left.ForgetPrograms(p.config.RunDir(b.sandbox))
 }
 
 // Finish records what a box left that ended while no daemon ran.
 func (p *Programs) Finish(ctx context.Context, id timeline.SandboxID) {
-	if _, err := p.Left.LeftPrograms(p.RunDir(id), p.Place(id).Key); fault.Is(err, fault.NotFound) {
+	if _, err := p.config.Left.LeftPrograms(p.config.RunDir(id), p.config.Place(id).Key); fault.Is(err, fault.NotFound) {
 		return
 	}
 	if err := p.Of(id, nil, false).finish(ctx); err != nil {
-		p.Book.Logger.Error("the last programs are not in the ledger", "sandbox", id, "err", err)
+		p.config.Book.config.Logger.Error("the last programs are not in the ledger", "sandbox", id, "err", err)
 	}
 }
 
@@ -291,7 +293,7 @@ func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingProgram
 	}
 	all, err := b.records(ctx, rec)
 	if err != nil {
-		b.programs.Book.Logger.Error("programs are not in the ledger yet", "sandbox", b.sandbox, "err", err)
+		b.programs.config.Book.config.Logger.Error("programs are not in the ledger yet", "sandbox", b.sandbox, "err", err)
 		n.Written(err)
 		return n
 	}

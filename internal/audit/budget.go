@@ -80,7 +80,7 @@ func (b *Budget) Wait(now time.Time, c Class) time.Duration {
 // Admit reports whether a record may be appended, and takes its cost. A record that the owner
 // causes is always admitted.
 func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool {
-	c, n, ok := Charge(by, body)
+	c, n, ok := charge(by, body)
 	return !ok || b.Take(now, c, n)
 }
 
@@ -88,14 +88,14 @@ func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool
 // the tree, and its entry in the intake.
 const envelope = 512
 
-// ChargedKinds returns the kinds of records that Charge may charge.
-func ChargedKinds() []format.Kind {
+// chargedKinds returns the kinds of records that charge may charge.
+func chargedKinds() []format.Kind {
 	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot}
 }
 
-// Charge returns the class that a record is charged to, and how much; ok is false if the sandbox
+// charge returns the class that a record is charged to, and how much; ok is false if the sandbox
 // did not cause it.
-func Charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
+func charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 	switch b := body.(type) {
 	case *format.Denial:
 		c = ClassRefusals

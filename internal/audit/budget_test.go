@@ -87,7 +87,7 @@ func TestCharge(t *testing.T) {
 		{format.ByKeeper, &format.Exit{Exec: "x"}, owners},
 		{format.ByGate, &format.Policy{After: "x"}, owners},
 	} {
-		got, n, ok := Charge(c.by, c.body)
+		got, n, ok := charge(c.by, c.body)
 		if !ok {
 			got = owners
 		}

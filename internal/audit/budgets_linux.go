@@ -15,6 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
+// unwritten is the reason in a lost record for what could not be written as long as its sandbox was there.
+const unwritten = "the ledger could not be written before the sandbox was removed"
+
 // BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
 const BeyondBudget = "the sandbox caused more records than its budget allows"
 
@@ -98,12 +101,12 @@ func (m *Budgets) spentBefore(ctx context.Context, id timeline.SandboxID) (*Budg
 	if _, err := m.ledger.Last(ctx, of); err != nil { // appended records can be read now
 		return nil, err
 	}
-	filter := ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: ChargedKinds()}
+	filter := ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: chargedKinds()}
 	for r, err := range m.ledger.Read(ctx, of, filter) {
 		if err != nil {
 			return nil, err
 		}
-		if c, n, ok := Charge(r.Observer, r.Body); ok {
+		if c, n, ok := charge(r.Observer, r.Body); ok {
 			b.Spent(r.Time, c, n)
 		}
 		if p, ok := r.Body.(*format.Program); ok && p.List != "" {
@@ -117,21 +120,21 @@ func (m *Budgets) spentBefore(ctx context.Context, id timeline.SandboxID) (*Budg
 	return b, nil
 }
 
-// AdmitDrafts returns the drafts that Admit admits, and counts the others by kind.
-func (b *Budget) AdmitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
+// admitDrafts returns the drafts that Admit admits, and counts the others by kind.
+func (b *Budget) admitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledger.Draft, over []format.Lost) {
 	for _, d := range drafts {
 		if b.Admit(now, d.Observer, d.Body) {
 			kept = append(kept, d)
 			continue
 		}
-		over = AddLost(over, unrecorded(d.Body))
+		over = addLost(over, lossOf(d.Body, BeyondBudget))
 	}
 	return kept, over
 }
 
-// AddLost adds to a list of losses, which it may change. Those of the same kind and reason become
+// addLost adds to a list of losses, which it may change. Those of the same kind and reason become
 // one count.
-func AddLost(list []format.Lost, more ...format.Lost) []format.Lost {
+func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	for _, m := range more {
 		i := 0
 		for i < len(list) && (list[i].Of != m.Of || list[i].Reason != m.Reason) {
@@ -146,9 +149,9 @@ func AddLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	return list
 }
 
-// unrecorded returns the loss record for a record beyond its budget.
-func unrecorded(body format.Body) format.Lost {
-	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: BeyondBudget}
+// lossOf returns the loss record for a record that is not made, and why.
+func lossOf(body format.Body, reason string) format.Lost {
+	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: reason}
 	switch b := body.(type) {
 	case *format.Denial:
 		l.Count = max(1, b.Count)

@@ -209,7 +209,7 @@ func (m *Cleaners) KeepOutput(
 	rec *meta.Sandbox, c Cleaner, recorded []wire.Recorded, tty bool, keep int64,
 ) (out []format.Output) {
 	for _, r := range recorded {
-		text, dropped := c.RedactOutput(r, keep)
+		text, dropped := c.redactOutput(r, keep)
 		o := format.Output{Stream: streamName(r.Stream, tty), Bytes: int64(len(text)), Dropped: dropped}
 		if len(text) > 0 {
 			var err error

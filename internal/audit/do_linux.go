@@ -29,7 +29,7 @@ func (b *Book) Do(ctx context.Context, drafts []ledger.Draft, do func(context.Co
 // undo records that what records say did not come about.
 func (b *Book) undo(ctx context.Context, drafts []ledger.Draft, got []format.Record, cause error) {
 	c := b.Cleaners.Formats()
-	if rec, err := b.Store.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
+	if rec, err := b.config.Store.Sandbox(ctx, string(drafts[0].Sandbox)); err == nil {
 		c = b.Cleaners.For(ctx, &rec)
 	}
 	reason := c.RecordText(cause.Error())
@@ -37,7 +37,7 @@ func (b *Book) undo(ctx context.Context, drafts []ledger.Draft, got []format.Rec
 	for i := range out {
 		out[i].Observer, out[i].Body = format.ByDaemon, &format.Undone{Seq: got[i].Seq, Reason: reason}
 	}
-	b.NoteDrafts(ctx, out...)
+	b.noteDrafts(ctx, out...)
 }
 
 // Pending is records that are being written while something else is done.

@@ -50,15 +50,15 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 	return out
 }
 
-// LostEvidence returns the record of events for which the journal had no room; their number is
+// lostEvidence returns the record of events for which the journal had no room; their number is
 // not known.
-func LostEvidence() format.Lost {
+func lostEvidence() format.Lost {
 	return format.Lost{Of: string(format.KindNetwork),
 		Reason: "the journal was full before it was read; how many there were is not known"}
 }
 
-// IsEvidence reports whether a record was made from a journal.
-func IsEvidence(r *format.Record) bool {
+// isEvidence reports whether a record was made from a journal.
+func isEvidence(r *format.Record) bool {
 	switch b := r.Body.(type) {
 	case *format.Network:
 		return true

@@ -67,7 +67,7 @@ func TestEvidenceOf_DropsNothing(t *testing.T) {
 			got := int64(0)
 			for _, part := range parts {
 				for _, s := range EvidenceOf(part, same) {
-					if !IsEvidence(&format.Record{Observer: s.By, Body: s.Body}) {
+					if !isEvidence(&format.Record{Observer: s.By, Body: s.Body}) {
 						t.Fatalf("%+v is not known again", s.Body)
 					}
 					switch b := s.Body.(type) {
@@ -85,7 +85,7 @@ func TestEvidenceOf_DropsNothing(t *testing.T) {
 			}
 		}
 	})
-	if m := LostEvidence(); !IsEvidence(&format.Record{Observer: format.ByDaemon, Body: &m}) {
+	if m := lostEvidence(); !isEvidence(&format.Record{Observer: format.ByDaemon, Body: &m}) {
 		t.Error("what is missing is not known again")
 	}
 }

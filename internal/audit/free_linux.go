@@ -26,6 +26,8 @@ type Removal struct {
 	Removed   bool                  `json:"removed,omitempty"` // the sandbox is taken away
 	Snapshots []timeline.SnapshotID `json:"snapshots,omitempty"`
 	Reason    string                `json:"reason,omitempty"` // of Snapshots
+	// Lost is what could not be recorded as long as the sandbox was there, if it is taken away.
+	Lost []format.Lost `json:"lost,omitempty"`
 }
 
 // RemovalOf returns the Removal of a sandbox, from which nothing is taken away yet.
@@ -49,6 +51,9 @@ func Dropped(reason string, gone []timeline.SnapshotID) (all []Statement) {
 func (r Removal) drafts() (out []ledger.Draft) {
 	all := Dropped(r.Reason, r.Snapshots)
 	if r.Removed {
+		for i := range r.Lost {
+			all = append(all, ByDaemon(&r.Lost[i])...)
+		}
 		all = append(all, ByDaemon(&format.Delete{Sandbox: string(r.Sandbox)})...)
 	}
 	for _, s := range all {
@@ -65,7 +70,7 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 	if !r.Removed && len(r.Snapshots) == 0 {
 		return free(ctx)
 	}
-	intent, err := b.Store.BeginIntent(ctx, intentTell, r)
+	intent, err := b.config.Store.BeginIntent(ctx, intentTell, r)
 	if err != nil {
 		return err
 	}
@@ -76,15 +81,15 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 			return fault.Wrap(err, "it is done, and will be in the ledger when there is room again")
 		}
 	}
-	if eerr := b.Store.EndIntent(ctx, intent); eerr != nil {
-		b.Logger.Warn("what was recorded may be recorded again", "sandbox", r.Name, "err", eerr)
+	if eerr := b.config.Store.EndIntent(ctx, intent); eerr != nil {
+		b.config.Logger.Warn("what was recorded may be recorded again", "sandbox", r.Name, "err", eerr)
 	}
 	return err
 }
 
 // recordFreed records what was taken away before a crash and is not recorded.
 func (b *Book) recordFreed(ctx context.Context) error {
-	all, err := b.Store.Intents(ctx)
+	all, err := b.config.Store.Intents(ctx)
 	if err != nil {
 		return err
 	}
@@ -103,7 +108,7 @@ func (b *Book) recordFreed(ctx context.Context) error {
 		if _, err := b.Append(ctx, r.drafts()...); err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		if err := b.Store.EndIntent(ctx, in.ID); err != nil {
+		if err := b.config.Store.EndIntent(ctx, in.ID); err != nil {
 			return err
 		}
 	}
@@ -113,7 +118,7 @@ func (b *Book) recordFreed(ctx context.Context) error {
 // keepTaken leaves in a Removal what was really taken away.
 func (b *Book) keepTaken(ctx context.Context, r *Removal) error {
 	if r.Removed {
-		_, err := b.Store.Sandbox(ctx, string(r.Sandbox))
+		_, err := b.config.Store.Sandbox(ctx, string(r.Sandbox))
 		if r.Removed = fault.Is(err, fault.NotFound); err != nil && !r.Removed {
 			return err
 		}
@@ -126,7 +131,7 @@ func (b *Book) keepTaken(ctx context.Context, r *Removal) error {
 // Gone returns those of some snapshots that are in no history.
 func (b *Book) Gone(ctx context.Context, all []timeline.SnapshotID) (gone []timeline.SnapshotID, err error) {
 	for _, id := range all {
-		there, err := b.Store.HasSnapshot(ctx, id)
+		there, err := b.config.Store.HasSnapshot(ctx, id)
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ type JournalsConfig struct {
 
 // Journals records what is in the journals of sandboxes. All methods are safe for concurrent use.
 type Journals struct {
-	JournalsConfig
+	config JournalsConfig // never changed
 
 	mu  sync.Mutex // taken last: nothing is locked or read while it is held
 	all map[timeline.SandboxID]*reading
@@ -75,11 +75,13 @@ type reading struct {
 	mu   sync.Mutex // held while events become records; the ledger and budgets are used meanwhile
 	at   *cursor    // guarded by mu; nil: not known
 	lost time.Time  // guarded by mu: time of the last lost record
+
+	closed bool // guarded by mu: the sandbox is being removed, and its losses are known
 }
 
 // NewJournals returns Journals.
 func NewJournals(c JournalsConfig) *Journals {
-	return &Journals{JournalsConfig: c, all: map[timeline.SandboxID]*reading{}}
+	return &Journals{config: c, all: map[timeline.SandboxID]*reading{}}
 }
 
 func (j *Journals) of(id timeline.SandboxID) *reading {
@@ -120,7 +122,7 @@ func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan
 	more := make(chan struct{}, 1)
 	var following sync.WaitGroup
 	following.Go(func() {
-		err := journal.Follow(alive, j.Place(id), journal.Query{Last: -1}, func(wire.NetEvent) error {
+		err := journal.Follow(alive, j.config.Place(id), journal.Query{Last: -1}, func(wire.NetEvent) error {
 			select {
 			case more <- struct{}{}:
 			default:
@@ -128,7 +130,7 @@ func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan
 			return nil
 		})
 		if err != nil && alive.Err() == nil {
-			j.Book.Logger.Error("the network is recorded when the box has ended", "sandbox", id, "err", err)
+			j.config.Book.config.Logger.Error("the network is recorded when the box has ended", "sandbox", id, "err", err)
 		}
 	})
 	defer following.Wait()
@@ -158,7 +160,7 @@ func (j *Journals) look(ctx context.Context, id timeline.SandboxID, gone <-chan 
 	defer tick.Stop()
 	var seen os.FileInfo
 	look := func(read func(context.Context, timeline.SandboxID)) {
-		now := journal.Newest(j.Place(id).Dir)
+		now := journal.Newest(j.config.Place(id).Dir)
 		if now == nil || seen != nil && os.SameFile(seen, now) && seen.Size() == now.Size() && j.owing(id) == nil {
 			return
 		}
@@ -195,7 +197,9 @@ func (j *Journals) owing(id timeline.SandboxID) <-chan time.Time {
 }
 
 // Has reports whether anything was ever written in the journal of a sandbox.
-func (j *Journals) Has(id timeline.SandboxID) bool { return journal.Newest(j.Place(id).Dir) != nil }
+func (j *Journals) Has(id timeline.SandboxID) bool {
+	return journal.Newest(j.config.Place(id).Dir) != nil
+}
 
 // Finish is CatchUp at the end of a command or a box: it also records losses that are not due yet.
 func (j *Journals) Finish(ctx context.Context, id timeline.SandboxID) {
@@ -215,12 +219,12 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	r := j.of(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !r.closed {
 		more, err := j.some(ctx, id, r)
-		if _, gone := j.Book.Store.Sandbox(ctx, string(id)); err != nil && fault.Is(gone, fault.NotFound) {
+		if _, gone := j.config.Book.config.Store.Sandbox(ctx, string(id)); err != nil && fault.Is(gone, fault.NotFound) {
 			j.Forget(id) // it was removed, and no later call records anything of it
 		} else if err != nil && ctx.Err() == nil {
-			j.Book.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)
+			j.config.Book.config.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)
 		}
 		if err != nil || !more {
 			return
@@ -228,9 +232,68 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
+// Close is Finish for a sandbox that is being removed, whose journal goes with it. It returns what could not
+// be recorded, as losses. Nothing of the sandbox is recorded from then on, so that nothing is both recorded
+// and lost, until Reopen.
+func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lost {
+	if !j.Has(id) {
+		return nil
+	}
+	j.Finish(ctx, id)
+	r := j.of(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost, err := j.unrecorded(ctx, id, r)
+	if err != nil {
+		j.config.Book.config.Logger.Error("how much is not in the ledger is not known", "sandbox", id, "err", err)
+		lost = []format.Lost{{Of: string(format.KindNetwork), Reason: unwritten}}
+	}
+	r.closed = true
+	return lost
+}
+
+// Reopen takes Close back, if the sandbox stays.
+func (j *Journals) Reopen(id timeline.SandboxID) {
+	j.mu.Lock()
+	r := j.all[id]
+	j.mu.Unlock()
+	if r == nil {
+		return // it was removed
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = false
+}
+
+// unrecorded returns what the journal of a sandbox has and is not recorded, as losses. r.mu is held.
+func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *reading) ([]format.Lost, error) {
+	at := r.at
+	if at == nil {
+		c, _, err := j.stored(id)
+		if err != nil {
+			return nil, err
+		}
+		if at, err = j.read(ctx, id); err != nil { // a full disk may keep the ledger from being read, too
+			at = &c.Done
+		}
+	}
+	evs, _, missing, err := journal.From(j.config.Place(id), at.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	lost := slices.Clone(at.Owed)
+	for _, e := range EvidenceOf(evs, func(text string) string { return text }) {
+		lost = addLost(lost, lossOf(e.Body, unwritten))
+	}
+	if missing {
+		lost = addLost(lost, lostEvidence())
+	}
+	return lost, nil
+}
+
 // some records some of the events; more reports whether there may be others. r.mu is held.
 func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) (more bool, err error) {
-	rec, err := j.Book.Store.Sandbox(ctx, string(id))
+	rec, err := j.config.Book.config.Store.Sandbox(ctx, string(id))
 	if err != nil {
 		return false, err
 	}
@@ -239,27 +302,27 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 			return false, err
 		}
 	}
-	evs, next, missing, err := journal.From(j.Place(id), r.at.Cursor)
+	evs, next, missing, err := journal.From(j.config.Place(id), r.at.Cursor)
 	more = next != r.at.Cursor
 	if err != nil || !more && len(r.at.Owed) == 0 {
 		return false, err
 	}
-	left, err := j.Budgets.Of(ctx, id)
+	left, err := j.config.Budgets.Of(ctx, id)
 	if err != nil {
 		return false, err
 	}
-	drafts, over := left.AdmitDrafts(j.Book.Now(), j.drafts(ctx, &rec, evs))
+	drafts, over := left.admitDrafts(j.config.Book.config.Now(), j.drafts(ctx, &rec, evs))
 	if missing {
-		over = AddLost(over, LostEvidence())
+		over = addLost(over, lostEvidence())
 	}
-	after := cursor{next, AddLost(slices.Clone(r.at.Owed), over...)}
-	now := j.Book.Now()
+	after := cursor{next, addLost(slices.Clone(r.at.Owed), over...)}
+	now := j.config.Book.config.Now()
 	says := len(after.Owed) > 0 && now.Sub(r.lost).Abs() >= limit.LostInterval
 	if says {
 		drafts, after.Owed = append(drafts, j.losses(ctx, &rec, after.Owed)...), nil
 	}
 	if len(drafts) > 0 {
-		last, err := j.Book.Ledger.Last(ctx, format.Sandbox(id))
+		last, err := j.config.Book.Ledger.Last(ctx, format.Sandbox(id))
 		if err != nil {
 			return false, err
 		}
@@ -267,11 +330,11 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 			return false, err
 		}
 		// All or none, so that one that is there stands for all.
-		if _, err := j.Book.Append(ctx, drafts...); err != nil {
+		if _, err := j.config.Book.Append(ctx, drafts...); err != nil {
 			r.at = nil // it may be there
 			return false, err
 		}
-		j.Recorded(id, drafts)
+		j.config.Recorded(id, drafts)
 	}
 	if r.at = &after; says {
 		r.lost = now
@@ -281,29 +344,40 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 
 // read finds how far the journal of a sandbox is recorded.
 func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, error) {
-	var c cursors
-	text, err := os.ReadFile(j.Cursor(id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return &c.Done, nil
-	}
+	c, ok, err := j.stored(id)
 	if err != nil {
-		return nil, fault.Wrap(err, "read how much of the network is recorded")
-	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return nil, fault.New(fault.Corrupt, "%s is damaged", j.Cursor(id)).Because(err)
-	}
-	if _, err := j.Book.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
 		return nil, err
 	}
-	for r, err := range j.Book.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{From: c.Seq + 1}) {
+	if !ok {
+		return &c.Done, nil
+	}
+	if _, err := j.config.Book.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
+		return nil, err
+	}
+	for r, err := range j.config.Book.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{From: c.Seq + 1}) {
 		if err != nil {
 			return nil, err
 		}
-		if IsEvidence(r) {
+		if isEvidence(r) {
 			return &c.Next, nil
 		}
 	}
 	return &c.Done, nil
+}
+
+// stored reads the file that says how far the journal of a sandbox is recorded; ok is false if there is none.
+func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error) {
+	text, err := os.ReadFile(j.config.Cursor(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, false, nil
+	}
+	if err != nil {
+		return c, false, fault.Wrap(err, "read how much of the network is recorded")
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, false, fault.New(fault.Corrupt, "%s is damaged", j.config.Cursor(id)).Because(err)
+	}
+	return c, true, nil
 }
 
 // write keeps how far the journal is recorded, durably.
@@ -312,17 +386,17 @@ func (j *Journals) write(id timeline.SandboxID, c cursors) error {
 	if err != nil {
 		return err
 	}
-	return fault.Wrap(vfs.WriteFile(j.FS, j.Cursor(id), text), "note how much of the network is recorded")
+	return fault.Wrap(vfs.WriteFile(j.config.FS, j.config.Cursor(id), text), "note how much of the network is recorded")
 }
 
 // drafts makes records of events.
 func (j *Journals) drafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
 	var all []Statement
 	var policies []string
-	for _, e := range EvidenceOf(evs, j.Book.Cleaners.For(ctx, rec).RecordText) {
+	for _, e := range EvidenceOf(evs, j.config.Book.Cleaners.For(ctx, rec).RecordText) {
 		all, policies = append(all, Statement{e.By, e.Body}), append(policies, e.Policy)
 	}
-	out := j.Book.Drafts(ctx, rec, all...)
+	out := j.config.Book.Drafts(ctx, rec, all...)
 	for i, p := range policies {
 		if p != "" {
 			out[i].Policy = p
@@ -337,5 +411,5 @@ func (j *Journals) losses(ctx context.Context, rec *meta.Sandbox, owed []format.
 	for i := range owed {
 		all = append(all, ByDaemon(&owed[i])...)
 	}
-	return j.Book.Drafts(ctx, rec, all...)
+	return j.config.Book.Drafts(ctx, rec, all...)
 }

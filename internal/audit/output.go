@@ -10,11 +10,11 @@ import (
 // gap is the line in place of dropped output.
 const gap = "\n[%d bytes are not kept here]\n"
 
-// RedactOutput returns keep bytes of a stream without secrets, and how many bytes were dropped from
+// redactOutput returns keep bytes of a stream without secrets, and how many bytes were dropped from
 // its middle, where a line says so. It redacts the output as one stream. If that has a gap, a secret
 // that begins before the gap is left out; after the gap, redaction begins so far before the bytes to
 // keep that no secret which began in the gap reaches them.
-func (c Cleaner) RedactOutput(r wire.Recorded, keep int64) (text []byte, dropped int64) {
+func (c Cleaner) redactOutput(r wire.Recorded, keep int64) (text []byte, dropped int64) {
 	switch {
 	case r.Total == 0:
 		return nil, 0

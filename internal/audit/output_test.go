@@ -54,7 +54,7 @@ func TestNoPartOfASecretIsKept(t *testing.T) {
 			out := bytes.Repeat([]byte("."), size)
 			copy(out[at:], secretValue)
 			rec := record(out, keep, before)
-			text, dropped := c.RedactOutput(rec, keep)
+			text, dropped := c.redactOutput(rec, keep)
 			if leaks(text, secretValue) {
 				t.Fatalf("at %d of %d: %q", at, size, text)
 			}
@@ -79,7 +79,7 @@ func TestWhatIsKeptOfOutput(t *testing.T) {
 		for i := range out {
 			out[i] = "0123456789\n"[i%11]
 		}
-		text, dropped := c.RedactOutput(record(out, keep, 2*r.Reach()), int64(keep))
+		text, dropped := c.redactOutput(record(out, keep, 2*r.Reach()), int64(keep))
 		switch {
 		case keep == 0 || size == 0:
 			if len(text) != 0 || dropped != int64(size) {
@@ -96,7 +96,7 @@ func TestWhatIsKeptOfOutput(t *testing.T) {
 			}
 		}
 	})
-	text, dropped := (Cleaner{}).RedactOutput(wire.Recorded{Total: 3, Head: []byte("abc")}, 100)
+	text, dropped := (Cleaner{}).redactOutput(wire.Recorded{Total: 3, Head: []byte("abc")}, 100)
 	if len(text) != 0 || dropped != 3 {
 		t.Errorf("%q is kept by no redactor", text)
 	}

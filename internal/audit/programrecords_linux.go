@@ -16,15 +16,15 @@ import (
 // records makes records of the programs in sum. The list of the programs that one record
 // sums up is stored first. b.mu is held.
 func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Statement, err error) {
-	kept, err := b.programs.Evidence(ctx, rec)
+	kept, err := b.programs.config.Evidence(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
-	left, err := b.programs.Budgets.Of(ctx, rec.ID)
+	left, err := b.programs.config.Budgets.Of(ctx, rec.ID)
 	if err != nil {
 		return nil, err
 	}
-	c, now := b.programs.Book.Cleaners.For(ctx, rec), b.programs.Book.Now()
+	c, now := b.programs.config.Book.Cleaners.For(ctx, rec), b.programs.config.Book.config.Now()
 	var list bytes.Buffer
 	lost, over := b.sum.Lost(), int64(0)
 	var several []*format.Program
@@ -58,7 +58,7 @@ func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Sta
 		}
 	}
 	if list.Len() > 0 {
-		name, err := b.programs.Book.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
+		name, err := b.programs.config.Book.Ledger.WriteBlob(format.Sandbox(rec.ID), list.Bytes())
 		if err != nil {
 			return nil, err
 		}

@@ -60,8 +60,8 @@ type ProgramSum struct {
 // maxRuns bounds how many programs are remembered for their ends.
 const maxRuns = 1 << 14
 
-// NewProgramSum returns a sum of at most most groups an interval, and OtherPrograms.
-func NewProgramSum(most int) *ProgramSum {
+// newProgramSum returns a sum of at most most groups an interval, and OtherPrograms.
+func newProgramSum(most int) *ProgramSum {
 	return &ProgramSum{most: max(most, 1), runs: map[uint64]*Program{}}
 }
 

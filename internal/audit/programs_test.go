@@ -13,7 +13,7 @@ import (
 func TestProgramSum_GroupsCompilers(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	s := NewProgramSum(100)
+	s := newProgramSum(100)
 	events := []wire.ProgramEvent{{Began: &wire.StartedProgram{ID: 1, Exe: "/usr/bin/make", Exec: "x1", Started: at(1)}}}
 	for i := uint64(2); i < 102; i++ {
 		events = append(events,
@@ -44,7 +44,7 @@ func TestProgramSum_LosesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 8).Draw(t, "most")
-		s := NewProgramSum(most)
+		s := newProgramSum(most)
 		began, ended := map[uint64]int{}, map[uint64]int{}
 		var alive []uint64
 		var all, over int

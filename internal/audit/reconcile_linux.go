@@ -48,11 +48,11 @@ func (b *Book) Agree(ctx context.Context) error {
 	if err != nil || b.doing.Load() != 0 || size == b.agreed.Load() {
 		return err
 	}
-	open, err := json.Marshal(b.Commands.Open()) // after the size: what begins since is read again
+	open, err := json.Marshal(b.config.Commands.Open()) // after the size: what begins since is read again
 	if err != nil {
 		return err
 	}
-	if err := b.Store.SetSetting(ctx, settingAgreed, strconv.FormatInt(size, 10)+" "+string(open)); err != nil {
+	if err := b.config.Store.SetSetting(ctx, settingAgreed, strconv.FormatInt(size, 10)+" "+string(open)); err != nil {
 		return err
 	}
 	b.agreed.Store(size)
@@ -65,7 +65,7 @@ func (b *Book) Reconcile(ctx context.Context) error {
 	if err := b.recordFreed(ctx); err != nil {
 		return err
 	}
-	text, err := b.Store.Setting(ctx, settingAgreed)
+	text, err := b.config.Store.Setting(ctx, settingAgreed)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (b *Book) readAgreed(text string) (from int64) {
 		return 0
 	}
 	for _, c := range all {
-		b.Commands.Found(c)
+		b.config.Commands.Found(c)
 	}
 	return from
 }
@@ -123,7 +123,7 @@ func (b *Book) reconcileFrom(ctx context.Context, from int64) error {
 			one = &tale{}
 		}
 		one.hear(r)
-		b.Commands.Hear(r)
+		b.config.Commands.Hear(r)
 	}
 	if err := end(); err != nil {
 		return err
@@ -135,8 +135,8 @@ func (b *Book) reconcileFrom(ctx context.Context, from int64) error {
 // endGone records the ends of the commands of sandboxes that are not there any more: their
 // removal was cut off before that.
 func (b *Book) endGone(ctx context.Context) error {
-	for _, c := range b.Commands.Open() {
-		_, err := b.Store.Sandbox(ctx, string(c.Sandbox))
+	for _, c := range b.config.Commands.Open() {
+		_, err := b.config.Store.Sandbox(ctx, string(c.Sandbox))
 		if !fault.Is(err, fault.NotFound) {
 			if err != nil {
 				return err
@@ -147,15 +147,15 @@ func (b *Book) endGone(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			b.NoteDrafts(ctx, ledger.Draft{
+			b.noteDrafts(ctx, ledger.Draft{
 				Sandbox: r.Sandbox, Name: r.Name, Observer: format.ByDaemon, Policy: r.Policy, Tier: r.Tier,
 				Body: &format.Exit{
 					Exec: c.ID, Code: 128 + 9, Signal: "KILL", Reason: RemovedMeanwhile, Before: string(c.Before),
-					DurationNanos: max(0, b.Now().Sub(c.At).Nanoseconds()),
+					DurationNanos: max(0, b.config.Now().Sub(c.At).Nanoseconds()),
 				},
 			})
 		}
-		b.Commands.Settle(c)
+		b.config.Commands.Settle(c)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ type tale struct {
 	forks     []*format.Record
 	snapshots []*format.Record
 	moved     *format.Record // the newest that moved HEAD: of a snapshot, or a rollback
-	policy    *format.Record
+	rulings   []ruling
 	applied   []*format.Record
 }
 
@@ -198,14 +198,17 @@ func (t *tale) hear(r *format.Record) {
 	case *format.Rollback:
 		t.moved = r
 	case *format.Policy:
-		t.policy = r
+		t.hearRuling(r, said)
+	case *format.Approval:
+		t.hearAnswer(r)
 	case *format.Apply:
 		t.applied = append(t.applied, r)
 	case *format.Undone:
 		is := func(o *format.Record) bool { return o.Seq == said.Seq }
 		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is),
 			slices.DeleteFunc(t.applied, is)
-		for _, one := range []**format.Record{&t.created, &t.moved, &t.policy} {
+		t.hearUndone(said.Seq)
+		for _, one := range []**format.Record{&t.created, &t.moved} {
 			if *one != nil && is(*one) {
 				*one = nil
 			}
@@ -223,7 +226,7 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 			ledger.Draft{Sandbox: t.last.Sandbox, Name: t.last.Name, Observer: format.ByDaemon, Policy: t.last.Policy,
 				Tier: t.last.Tier, Body: &format.Undone{Seq: r.Seq, Reason: why}})
 	}
-	rec, err := b.Store.Sandbox(ctx, string(t.last.Sandbox))
+	rec, err := b.config.Store.Sandbox(ctx, string(t.last.Sandbox))
 	if fault.Is(err, fault.NotFound) {
 		if t.created != nil {
 			no(t.created, "the sandbox is not there after a crash")
@@ -248,7 +251,7 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 		if t.gone[id] {
 			continue
 		}
-		there, err := b.Store.HasSnapshot(ctx, timeline.SnapshotID(id))
+		there, err := b.config.Store.HasSnapshot(ctx, timeline.SnapshotID(id))
 		if err != nil {
 			return nil, err
 		}
@@ -262,26 +265,19 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 		}
 	}
 	for _, r := range t.applied {
-		if b.NeverApplied(ctx, &rec, r.Body.(*format.Apply)) {
+		if b.config.NeverApplied(ctx, &rec, r.Body.(*format.Apply)) {
 			no(r, "the branch was never there, after a crash")
 		}
 	}
-	if r := t.policy; r != nil {
-		all, err := b.Policies(ctx, &rec)
-		if err != nil {
-			return nil, err
-		}
-		p := r.Body.(*format.Policy)
-		if p.Until == "" && !slices.Contains(all, p.After) {
-			no(r, "the policy is not in force after a crash")
-		}
+	for _, r := range t.unmade(rec.PolicyRecord) {
+		no(r.record, "the policy is not in force after a crash")
 	}
 	return out, nil
 }
 
 // wasMade reports whether there is, or was, a sandbox.
 func (b *Book) wasMade(ctx context.Context, id string) (bool, error) {
-	_, err := b.Store.Sandbox(ctx, id)
+	_, err := b.config.Store.Sandbox(ctx, id)
 	if !fault.Is(err, fault.NotFound) {
 		return err == nil, err
 	}

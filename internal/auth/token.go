@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
@@ -145,7 +146,7 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 	case strings.ContainsFunc(req.Name, func(r rune) bool { return !visible.Rune(r) }):
 		return tok, fault.New(fault.Invalid, "the token's name %q holds what cannot be shown", req.Name).
 			WithHint("use letters, digits and spaces")
-	case req.TTLMS < 0 || req.TTLMS > maxTTL.Milliseconds():
+	case req.TTLMS < 0 || req.TTLMS > limit.Life.Milliseconds():
 		return tok, fault.New(fault.Invalid, "a token cannot live for %d ms", req.TTLMS).
 			WithHint("give a time of up to 100 years, or none for one that never expires")
 	}
@@ -174,9 +175,6 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 	}
 	return tok, nil
 }
-
-// maxTTL keeps times of expiry within what every clock and format can tell.
-const maxTTL = 100 * 365 * 24 * time.Hour
 
 // List gives all tokens, also those that have expired, oldest first.
 func (t *Tokens) List(ctx context.Context) ([]wire.Token, error) {

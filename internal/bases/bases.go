@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -168,14 +169,11 @@ func (b *Bases) Add(ctx context.Context, of meta.Base, id timeline.LayerID, rep 
 	return Base{Base: of, Warnings: warnings(rep)}, nil
 }
 
-// maxListed is how many paths a warning names one by one.
-const maxListed = 20
-
 func warnings(rep layer.Report) []string {
 	var out []string
 	list := func(what string, paths []string) {
 		for i, p := range paths {
-			if i == maxListed {
+			if i == limit.Listed {
 				out = append(out, fmt.Sprintf("%s: %d more", what, len(paths)-i))
 				return
 			}

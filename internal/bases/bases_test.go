@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
@@ -69,9 +70,9 @@ func TestFor_RefusesASourceThatItDoesNotKnow(t *testing.T) {
 // A warning names some paths, and says how many more there are.
 func TestWarnings_AreBounded(t *testing.T) {
 	t.Parallel()
-	got := warnings(layer.Report{Unreadable: make([]string, maxListed+2), Changed: []string{"/etc/conf"}})
-	if want := "could not be read: 2 more"; len(got) != maxListed+2 || got[maxListed] != want {
-		t.Errorf("%d warnings, the last of unreadable paths is %q; want %q", len(got), got[min(maxListed, len(got)-1)], want)
+	got := warnings(layer.Report{Unreadable: make([]string, limit.Listed+2), Changed: []string{"/etc/conf"}})
+	if want := "could not be read: 2 more"; len(got) != limit.Listed+2 || got[limit.Listed] != want {
+		t.Errorf("%d warnings, the last of unreadable paths is %q; want %q", len(got), got[min(limit.Listed, len(got)-1)], want)
 	}
 	if want := "changed: /etc/conf"; got[len(got)-1] != want {
 		t.Errorf("the last warning is %q, want %q", got[len(got)-1], want)

@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -24,8 +25,6 @@ const (
 	defaultQuiet = 200 * time.Millisecond
 	defaultMax   = 2 * time.Second
 	leastQuiet   = 10 * time.Millisecond
-	// leastMemory is how often memory can be kept by itself.
-	leastMemory = time.Second
 	// share is the part of the time, one in so many, that looking may take.
 	share = 20
 )
@@ -47,9 +46,9 @@ func newPace(c wire.Capture) (pace, error) {
 			WithHint("quiet is at least %s and at most max, and max at most a day: --capture quiet=200ms,max=2s", leastQuiet)
 	}
 	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 &&
-		(every < leastMemory || every > 24*time.Hour) {
+		(every < images.LeastEvery || every > 24*time.Hour) {
 		return p, fault.New(fault.Invalid, "memory kept every %s", every).
-			WithHint("between %s and a day: --capture-memory every=5m", leastMemory)
+			WithHint("between %s and a day: --capture-memory every=5m", images.LeastEvery)
 	}
 	return p, nil
 }
@@ -192,43 +191,4 @@ func (r *Runner) CaptureByItself(ctx context.Context, h Held, rec *meta.Sandbox)
 		left.Spent(r.c.Now(), audit.ClassCaptures, 1)
 	}
 	return 0, err
-}
-
-// keepMemory keeps the memory of a box every so often, until it has ended.
-func (r *Runner) keepMemory(ctx context.Context, p *place, b Box, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-b.Gone():
-			return
-		case <-tick.C:
-		}
-		if !r.keepMemoryOnce(ctx, p, b) {
-			return
-		}
-	}
-}
-
-// keepMemoryOnce keeps the memory of a box while a supervised command runs in it; false when the box is no
-// longer the sandbox's.
-func (r *Runner) keepMemoryOnce(ctx context.Context, p *place, b Box) bool {
-	s, err := r.lock(ctx, p, "keeping its memory")
-	if err != nil {
-		return false
-	}
-	defer s.unlock()
-	rec, err := r.c.Records.Sandbox(ctx, string(p.id))
-	if s.Box() != b || err != nil {
-		return false
-	}
-	if s.run != nil && rec.Quarantine == nil {
-		_, err = s.Capture(ctx, &rec, Note{Cause: timeline.CauseAuto, Memory: true})
-		if err != nil && ctx.Err() == nil {
-			r.c.Log.Error("its memory is not in the history yet", "sandbox", rec.Name, "err", err)
-		}
-	}
-	return true
 }

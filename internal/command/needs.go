@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -74,12 +75,16 @@ type Sandboxes interface {
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
 	// Remove removes a sandbox and ends its processes.
 	Remove(ctx context.Context, id timeline.SandboxID) error
-	// Awaken does again what is left to be done in a quarantined sandbox, before its gate may open.
-	Awaken(ctx context.Context, id timeline.SandboxID) error
 	// Halted reports whether a sandbox was stopped since a time because it touched a decoy.
 	Halted(rec *meta.Sandbox, since time.Time) bool
-	// KeepsMemory refuses a sandbox of which the memory cannot be kept.
-	KeepsMemory(rec *meta.Sandbox) error
+}
+
+// Memory keeps what the processes of sandboxes have in memory. Package images implements it.
+type Memory interface {
+	// MayKeep refuses a sandbox of which the memory cannot be kept.
+	MayKeep(rec *meta.Sandbox) error
+	// KeepEvery has the memory of a box kept every so often until the box has ended, and returns at once.
+	KeepEvery(id timeline.SandboxID, b images.Live, every time.Duration)
 }
 
 // Sandbox is a sandbox whose lock can be taken again.

@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -45,7 +46,7 @@ func (r *Runner) newRun(ctx context.Context, name string, req wire.RunRequest) (
 	}
 	defer s.unlock()
 	if c := req.Capture; c.MemoryEveryMS != 0 || c.MemoryOnMark {
-		if err := r.c.Sandboxes.KeepsMemory(&rec); err != nil {
+		if err := r.c.Memory.MayKeep(&rec); err != nil {
 			return nil, err
 		}
 	}
@@ -163,9 +164,8 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 	p := s.at
 	r.await(p, b, c, func(ctx context.Context, end Ended, err error) bool { return r.runEnded(ctx, p, c, end, err) })
 	every := time.Duration(c.run.Capture.MemoryEveryMS) * time.Millisecond
-	if every >= leastMemory && s.keeping != b {
-		s.keeping = b
-		r.c.Go(func(ctx context.Context) { r.keepMemory(ctx, p, b, every) })
+	if every >= images.LeastEvery {
+		r.c.Memory.KeepEvery(p.id, b, every)
 	}
 	pc, err := newPace(c.run.Capture)
 	if err == nil && !c.run.Capture.Off && s.followed != b {

@@ -24,6 +24,7 @@ import (
 // Config is what a Runner is made of. All fields are required.
 type Config struct {
 	Sandboxes Sandboxes
+	Memory    Memory
 	Register  *Register // has the commands that are open
 	Records   Records
 	Book      *audit.Book
@@ -68,7 +69,6 @@ type owned struct {
 	run      *command            // the supervised command; nil: none
 	kept     map[string]*command // commands that no client has to be attached to
 	past     []*command          // those of them that have ended, oldest first
-	keeping  Box                 // whose memory is kept by itself
 	followed Box                 // whose changes are captured by themselves
 }
 

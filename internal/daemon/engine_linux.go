@@ -26,6 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/tournament"
@@ -62,6 +63,7 @@ type whole struct {
 	*command.Runner         // the engine's
 	*history.Histories      // the engine's
 	*travel.Travel          // the engine's
+	*restore.Restorer       // the engine's
 	db                      *meta.DB
 	layers                  *layer.Store
 	images                  *memory.Store
@@ -154,7 +156,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
-		Histories: e.Histories, Travel: e.Travel,
+		Histories: e.Histories, Travel: e.Travel, Restorer: e.Restorer,
 		db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }

@@ -122,7 +122,7 @@ func (c *Control) WatchQuestions(id timeline.SandboxID, b Box, since time.Time) 
 func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
 	open := map[string]wire.NetEvent{}
 	q := journal.Query{Since: since, Kinds: []string{wire.NetAsk}}
-	err := c.Follow(ctx, id, b, q, func(ev wire.NetEvent) { c.tellQuestion(ctx, id, open, ev) })
+	err := c.follow(ctx, id, b, q, func(ev wire.NetEvent) { c.tellQuestion(ctx, id, open, ev) })
 	if ctx.Err() != nil {
 		return
 	}

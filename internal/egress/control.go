@@ -128,9 +128,9 @@ type Control struct {
 // New makes a Control.
 func New(c Config) *Control { return &Control{config: c} }
 
-// Follow calls fn with the events of a box's journal that match q, until ctx or the box ends. It
+// follow calls fn with the events of a box's journal that match q, until ctx or the box ends. It
 // includes the last event that the box wrote.
-func (c *Control) Follow(
+func (c *Control) follow(
 	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
 ) error {
 	alive, cancel := context.WithCancel(ctx)

@@ -47,14 +47,14 @@ type decoyFile struct {
 	Files   map[string]decoy.File `json:"files"` // by path as the policy names it, before links are followed
 }
 
-// DecoysPath returns the file that keeps the decoys of a sandbox, whether or not there is one.
-func (c *Control) DecoysPath(id timeline.SandboxID) string {
+// decoysPath returns the file that keeps the decoys of a sandbox, whether or not there is one.
+func (c *Control) decoysPath(id timeline.SandboxID) string {
 	return filepath.Join(c.config.Sandboxes.Dir(id), decoysName)
 }
 
 // HasDecoys reports whether a sandbox was ever started with decoys.
 func (c *Control) HasDecoys(id timeline.SandboxID) bool {
-	_, err := os.Lstat(c.DecoysPath(id))
+	_, err := os.Lstat(c.decoysPath(id))
 	return err == nil
 }
 
@@ -114,7 +114,7 @@ func (c *Control) ownerOf(p string) string {
 // readDecoys reads the stored decoys of a sandbox. It returns no error if there are none.
 func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 	all = decoyFile{Version: decoysVersion, Files: map[string]decoy.File{}}
-	text, err := os.ReadFile(c.DecoysPath(rec.ID))
+	text, err := os.ReadFile(c.decoysPath(rec.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return all, nil
 	}
@@ -123,7 +123,7 @@ func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 	}
 	if err := json.Unmarshal(text, &all); err != nil || all.Files == nil {
 		return all, fault.New(fault.Corrupt, "the decoys of sandbox %s are damaged", rec.Name).Because(err).
-			WithHint("remove %s: others are made", c.DecoysPath(rec.ID))
+			WithHint("remove %s: others are made", c.decoysPath(rec.ID))
 	}
 	if all.Version != decoysVersion {
 		return all, fault.New(fault.Version, "the decoys of sandbox %s are of version %d", rec.Name, all.Version).
@@ -148,7 +148,7 @@ func (c *Control) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 	if err != nil {
 		return err
 	}
-	return vfs.WriteFile(c.config.FS, c.DecoysPath(rec.ID), text)
+	return vfs.WriteFile(c.config.FS, c.decoysPath(rec.ID), text)
 }
 
 // DecoyPlaces lists where a sandbox has decoys, by paths without links.
@@ -180,7 +180,7 @@ func (c *Control) WatchDecoys(id timeline.SandboxID, b Box, since time.Time) {
 // followDecoys is WatchDecoys, until ctx or the box ends.
 func (c *Control) followDecoys(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
 	q := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}
-	err := c.Follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
+	err := c.follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
 	if err != nil && ctx.Err() == nil {
 		c.config.Log.Warn("touched decoys of the sandbox are not reported", "sandbox", id, "err", err)
 	}

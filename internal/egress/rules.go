@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -21,13 +22,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-const (
-	// MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request
-	// changes.
-	MaxTimed = 100
-	// maxRuleTime is the longest time that a rule can be given.
-	maxRuleTime = 100 * 365 * 24 * time.Hour
-)
+// MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request changes.
+const MaxTimed = 100
 
 // Allow changes the rules of a sandbox's network, for good or for some time, and for processes that
 // run. The change is in the ledger and in the journal before it is in force. When the keeper does
@@ -92,7 +88,9 @@ func (c *Control) addRules(
 		ends = endsOf(&next, rules)
 		ev.Reason += ", until " + stamp(slices.MinFunc(ends, time.Time.Compare))
 	}
-	drafts := c.config.Recorder.Drafts(ctx, &rec, c.policyRecords(ctx, req, ev, before[0].Digest, by, ends)...)
+	statements, digest := c.policyRecords(ctx, req, ev, before[0].Digest, by, ends)
+	next.PolicyRecord = digest
+	drafts := c.config.Recorder.Drafts(ctx, &rec, statements...)
 	var waited []wire.NetQuestion
 	noted := false // in the journal, which then has to say as well that it was taken back
 	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
@@ -121,21 +119,22 @@ func (c *Control) addRules(
 
 // policyRecords returns the records of a change of the rules, of which ev is the event, and of the
 // answers to questions that the change consists of, if it was made by one of their commands. ends are
-// when the rules end, in the order of the request; nil if they do not.
+// when the rules end, in the order of the request; nil if they do not. digest is that of the change.
 func (c *Control) policyRecords(
 	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string, ends []time.Time,
-) []audit.Statement {
+) (out []audit.Statement, digest string) {
 	until := ""
 	if ends != nil {
 		until = stamp(slices.MinFunc(ends, time.Time.Compare))
 	}
 	clean := c.config.Cleaners.Formats()
 	who := clean.RecordText(c.config.Caller(ctx))
-	out := audit.ByDaemon(&format.Policy{
+	change := &format.Policy{
 		After: ev.Policy, Before: before, By: who, Reason: clean.RecordText(by + ": " + ev.Rule), Until: until,
-	})
+	}
+	out, digest = audit.ByDaemon(change), audit.PolicyRecordDigest(change)
 	if by != byApprove && by != byDeny {
-		return out
+		return out, digest
 	}
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, rule := range list {
@@ -147,7 +146,7 @@ func (c *Control) policyRecords(
 			out = append(out, audit.ByDaemon(asked)...)
 		}
 	}
-	return out
+	return out, digest
 }
 
 // endsOf returns when rules end that rec has for a time.
@@ -174,7 +173,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 	if n := len(req.Allow) + len(req.Deny); n == 0 || n > MaxTimed {
 		return nil, fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
 	}
-	if req.ForMS < 0 || req.ForMS > maxRuleTime.Milliseconds() {
+	if req.ForMS < 0 || req.ForMS > limit.Life.Milliseconds() {
 		return nil, fault.New(fault.Invalid, "rules for %d ms", req.ForMS).
 			WithHint("give a time between 1 ms and 100 years, or 0 for good")
 	}
@@ -241,7 +240,7 @@ func (c *Control) putInForce(
 	record := func(from *meta.Sandbox) error {
 		return c.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
 			r.Policy, r.PolicyText, r.Net, r.Timed = from.Policy, from.PolicyText, from.Net, from.Timed
-			r.Origins, r.OriginsText = from.Origins, from.OriginsText
+			r.Origins, r.OriginsText, r.PolicyRecord = from.Origins, from.OriginsText, from.PolicyRecord
 			return nil
 		})
 	}

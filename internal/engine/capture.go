@@ -19,7 +19,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
-	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -61,12 +60,17 @@ type taken struct {
 // capture makes a snapshot of the present state when it differs from HEAD, and
 // moves HEAD there. On an error nothing has changed, and the present is still in the live root.
 func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note) (t taken, err error) {
+	c := &capturing{Engine: e, s: s, rec: rec, n: n, t: taken{id: rec.Head}}
+	if n.memory {
+		if err := c.mayKeepMemory(); err != nil {
+			return c.t, err
+		}
+	}
 	if !e.presented(rec) {
-		return taken{id: rec.Head}, nil
+		return c.t, nil
 	}
 	hold, released := s.Capturing(ctx) // ends once a stop or rm waits for the sandbox
 	defer released()
-	c := &capturing{Engine: e, s: s, rec: rec, n: n, t: taken{id: rec.Head}}
 	defer func() {
 		err = c.release(hold, err)
 		t = c.t
@@ -166,7 +170,7 @@ func (c *capturing) freeze(ctx, hold context.Context) error {
 		}
 	}
 	if c.n.memory && c.frozen == nil {
-		return sandbox.NotLive(c.rec.Name, "there is no process whose memory could be kept")
+		return noMemory(c.rec)
 	}
 	c.since = time.Now()
 	if c.liveBox(c.s) == nil && !c.drv.Plain() && unfinished(c.parts) {

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/coppice-dev/coppice/internal/bases"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -19,7 +18,7 @@ func basesConfig(e *Engine) bases.Config {
 	core := basesCore{e}
 	return bases.Config{
 		Records: e.DB, Layers: e.Layers, Stacks: core, Host: core, Home: e.Home, FS: e.FS, Rand: e.Rand, Log: e.Logger,
-		Now:    func() time.Time { return e.Now() },
+		Now:    e.Now,
 		Redact: func(text string) string { return e.cleaners.Formats().Redact(text) },
 	}
 }

@@ -22,7 +22,7 @@ type Ended = command.Ended
 // commandConfig is what the Commands of an engine, which has its Book, Policies and Egress, are made of.
 func commandConfig(e *Engine) command.Config {
 	return command.Config{
-		Sandboxes: commandCore{e}, Register: e.register, Records: e.DB, Book: e.Book, Ledger: e.Ledger,
+		Sandboxes: commandCore{e}, Memory: e.Images, Register: e.register, Records: e.DB, Book: e.Book, Ledger: e.Ledger,
 		Cleaners: e.cleaners, Budgets: e.budgets, Journals: e.journals, Policies: e.Policies, Feed: e.Feed, Rand: e.Rand,
 		Go: func(fn func(context.Context)) {
 			if e.bgCtx.Err() == nil {
@@ -59,18 +59,10 @@ func (c commandCore) Remove(ctx context.Context, id timeline.SandboxID) error {
 	return c.e.removeOne(ctx, string(id), true)
 }
 
-// Awaken implements command.Sandboxes.
-func (c commandCore) Awaken(ctx context.Context, id timeline.SandboxID) error {
-	return c.e.awaken(ctx, string(id))
-}
-
 // Halted implements command.Sandboxes.
 func (c commandCore) Halted(rec *meta.Sandbox, since time.Time) bool {
 	return c.e.Egress.Halted(rec, since)
 }
-
-// KeepsMemory implements command.Sandboxes.
-func (c commandCore) KeepsMemory(rec *meta.Sandbox) error { return c.e.keepsMemory(rec) }
 
 // commandSandbox implements command.Sandbox.
 type commandSandbox struct {
@@ -119,13 +111,10 @@ func (c commandHeld) StartOther(ctx context.Context, rec *meta.Sandbox) (command
 func (c commandHeld) Capture(ctx context.Context, rec *meta.Sandbox, n command.Note) (command.Taken, error) {
 	why := note{
 		cause: n.Cause, message: n.Message, exit: n.Exit, aside: n.Aside, still: n.Alone && !c.h.mapped,
+		memory: n.Memory,
 	}
 	if n.With != nil {
 		why.with = func(t taken) []audit.Statement { return n.With(commandTaken(t)) }
-	}
-	if n.Memory {
-		t, err := c.e.captureMemory(ctx, c.h, rec, why)
-		return commandTaken(t), err
 	}
 	t, err := c.e.capture(ctx, c.h, rec, why)
 	return commandTaken(t), err

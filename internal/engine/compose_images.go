@@ -19,6 +19,7 @@ const maxRehash = 64 << 20
 func imagesConfig(e *Engine) images.Config {
 	return images.Config{
 		Store: e.Memory, Records: e.DB, Home: e.Home, Log: e.Logger, Intact: imagesCore{e}.intact,
+		Capture: imagesCore{e}.capture,
 		Host: images.Host{
 			MemoryFacts: e.MemoryFacts, BuildFacts: e.BuildFacts, Understands: e.Understands,
 			Print: func() string { return e.HostPrint() },
@@ -58,4 +59,28 @@ func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.S
 		}
 	}
 	return nil
+}
+
+// capture takes a snapshot with memory of a sandbox whose supervised command runs.
+func (c imagesCore) capture(ctx context.Context, id timeline.SandboxID, b images.Live) bool {
+	sbx := knownEntry(c.e, id)
+	if sbx == nil {
+		return false // it was removed
+	}
+	s, err := c.e.lock(ctx, sbx, "keeping its memory")
+	if err != nil {
+		return false
+	}
+	defer s.unlock(c.e)
+	rec, err := c.e.DB.Sandbox(ctx, string(s.ID))
+	if s.box != b || err != nil {
+		return false
+	}
+	if run, _ := c.e.Commands.Supervised(s.Held); run != nil && rec.Quarantine == nil {
+		_, err = c.e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, memory: true})
+		if err != nil && ctx.Err() == nil {
+			c.e.Logger.Error("its memory is not in the history yet", "sandbox", rec.Name, "err", err)
+		}
+	}
+	return true
 }

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/lifetime"
@@ -17,7 +16,7 @@ func lifetimeConfig(e *Engine) lifetime.Config {
 	core := lifetimeCore{e}
 	return lifetime.Config{
 		DB: e.DB, Finder: core, Ender: core, Drop: e.Upkeep.Drop, Log: e.Logger,
-		Now: func() time.Time { return e.Now() },
+		Now: e.Now,
 	}
 }
 
@@ -46,16 +45,16 @@ func (c lifetimeCore) Known() (ids []timeline.SandboxID) {
 	return ids
 }
 
-// known returns what is remembered of a sandbox; nil if it was removed, or not used since Open.
-func (c lifetimeCore) known(id timeline.SandboxID) *entry {
-	c.e.mu.Lock()
-	defer c.e.mu.Unlock()
-	return c.e.boxes[id]
+// knownEntry returns what is remembered of a sandbox; nil if it was removed, or not used since Open.
+func knownEntry(e *Engine, id timeline.SandboxID) *entry {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.boxes[id]
 }
 
 // Box returns the box of a sandbox, if nobody holds its lock.
 func (c lifetimeCore) Box(id timeline.SandboxID, what string) (b lifetime.Box, ok bool) {
-	s := c.known(id)
+	s := knownEntry(c.e, id)
 	if s == nil {
 		return nil, true
 	}
@@ -85,7 +84,7 @@ func (c lifetimeCore) Stop(ctx context.Context, id timeline.SandboxID, still lif
 func (c lifetimeCore) StopIdle(
 	ctx context.Context, id timeline.SandboxID, b lifetime.Box, message string, still lifetime.Still,
 ) (stopped bool, err error) {
-	sbx := c.known(id)
+	sbx := knownEntry(c.e, id)
 	if sbx == nil {
 		return false, nil // removed meanwhile
 	}

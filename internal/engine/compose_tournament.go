@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"io"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -16,7 +15,7 @@ import (
 func tournamentConfig(e *Engine) tournament.Config {
 	return tournament.Config{
 		DB: e.DB, Operations: tournamentCore{e}, Book: e.Book, Cleaners: e.cleaners, Feed: e.Feed, Rand: e.Rand,
-		Now: func() time.Time { return e.Now() }, Log: e.Logger,
+		Now: e.Now, Log: e.Logger,
 	}
 }
 

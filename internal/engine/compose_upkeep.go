@@ -6,7 +6,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
@@ -22,7 +21,7 @@ func upkeepConfig(e *Engine) upkeep.Config {
 	core := upkeepCore{e}
 	return upkeep.Config{
 		DB: e.DB, Layers: e.Layers, Shape: &e.shape, Sandboxes: core, Stacks: core, Recorder: core, Sweeps: core,
-		Feed: e.Feed, Log: e.Logger, Now: func() time.Time { return e.Now() }, Go: inBackground(e),
+		Feed: e.Feed, Log: e.Logger, Now: e.Now, Go: inBackground(e),
 	}
 }
 

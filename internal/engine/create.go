@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/lifetime"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -195,9 +196,6 @@ const (
 // maxPasswd is as much of an /etc/passwd as is read.
 const maxPasswd = 1 << 20
 
-// maxListed is how many names or paths a message lists one by one.
-const maxListed = 20
-
 // userKnown refuses a user that the base does not have. Where its /etc/passwd
 // cannot be read from here, and in tier workspace, which has the host's, the
 // first command finds out.
@@ -233,18 +231,20 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	if slices.Contains(names, rec.User) {
 		return nil
 	}
-	if len(names) > maxListed {
-		names = append(names[:maxListed], "...")
+	if len(names) > limit.Listed {
+		names = append(names[:limit.Listed], "...")
 	}
 	return fault.New(fault.Invalid, "%s has no user %q in its /etc/passwd", b.Label, rec.User).
 		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s",
 			strings.Join(names, ", "), rec.User)
 }
 
-// first makes the snapshot that a sandbox begins with: it changes nothing.
+// first makes the snapshot that a sandbox begins with: it changes nothing. The record of the sandbox, whose
+// ledger begins here, gets to say that its policy is the first one.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
+	rec.PolicyRecord = meta.Unchanged
 	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{

@@ -51,7 +51,9 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 
 // removeOne removes a sandbox; with force, its processes end with it. It does nothing unless all of
 // still are true of the sandbox when nobody else works on it any more.
-func (e *Engine) removeOne(ctx context.Context, name string, force bool, still ...func(*meta.Sandbox) bool) error {
+func (e *Engine) removeOne(
+	ctx context.Context, name string, force bool, still ...func(*meta.Sandbox) bool,
+) (err error) {
 	acquire := e.acquire
 	if force {
 		acquire = func(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
@@ -86,13 +88,18 @@ func (e *Engine) removeOne(ctx context.Context, name string, force bool, still .
 			return err
 		}
 	}
-	e.journals.Finish(ctx, rec.ID)
+	lost := e.journals.Close(ctx, rec.ID)
+	defer func() {
+		if err != nil {
+			e.journals.Reopen(rec.ID)
+		}
+	}()
 	if err := s.awaitPrograms(ctx); err != nil {
 		return err
 	}
 	e.Commands.EndAll(ctx, s.Held, &rec)
 	gone := e.Book.RemovalOf(ctx, &rec)
-	gone.Removed = true
+	gone.Removed, gone.Lost = true, lost
 	return e.Book.Free(ctx, gone, func(ctx context.Context) error { return e.takeAway(ctx, &rec, box) })
 }
 

@@ -47,6 +47,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/repo"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/stacks"
@@ -244,8 +245,8 @@ type Frozen interface {
 	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
-// ResealStep is something that was done to make a box another one; Err says why it failed.
-type ResealStep struct{ Name, Detail, Err string }
+// ResealStep is something that was done to make a box one of its own.
+type ResealStep = restore.Step
 
 // LiveRoot is what a frozen box tells about its root.
 type LiveRoot struct {
@@ -342,6 +343,8 @@ type Engine struct {
 	Lifetimes *lifetime.Lifetimes
 	// Tournaments tries commands in forks. It is not changed after Open.
 	Tournaments *tournament.Tournaments
+	// Restorer lets processes stand still and go on, also from memory images. It is not changed after Open.
+	Restorer *restore.Restorer
 	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
 	// after Open.
 	Git *gitwork.Git
@@ -354,11 +357,10 @@ type Engine struct {
 	// Travel sends and receives proposals. It is not changed after Open.
 	Travel *travel.Travel
 
-	mu      sync.Mutex
-	boxes   map[timeline.SandboxID]*entry // the sandboxes used since Open
-	making  map[timeline.LayerID]bool     // layers that have no record yet
-	torn    map[timeline.SandboxID]error  // why their adoptions could not be undone
-	awakens claims                        // sandboxes that are made ones of their own, by id: see awaken
+	mu     sync.Mutex
+	boxes  map[timeline.SandboxID]*entry // the sandboxes used since Open
+	making map[timeline.LayerID]bool     // layers that have no record yet
+	torn   map[timeline.SandboxID]error  // why their adoptions could not be undone
 
 	// shape is held for writing by whatever takes layers away, and for reading
 	// by whatever reads layers without holding all sandboxes that use them.
@@ -428,7 +430,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	e.cleaners, e.budgets = newCleaners(e), audit.NewBudgets(c.Ledger, c.Now)
 	e.Book = audit.NewBook(audit.BookConfig{
-		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: e.register, Policies: e.policiesOf,
+		Ledger: c.Ledger, Store: c.DB, Cleaners: e.cleaners, Commands: e.register, PolicyNow: bookCore{e}.policyNow,
 		NeverApplied: neverApplied(e), Home: c.Home, Now: c.Now, Logger: c.Logger,
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
@@ -444,13 +446,14 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Images = images.New(imagesConfig(e))
 	e.Files = livefiles.New(filesCore{e})
 	e.Histories = history.New(historyConfig(e))
+	e.Restorer = newRestorer(e)
 	e.Bases = bases.New(basesConfig(e))
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Tournaments = tournament.New(tournamentConfig(e))
 	e.Egress = newEgress(e)
 	e.Commands = command.New(commandConfig(e))
 	e.refs = gitrefs.New(gitrefs.Config{
-		Store: c.DB, Now: func() time.Time { return e.Now() }, Rand: c.Rand, Log: c.Logger,
+		Store: c.DB, Now: e.Now, Rand: c.Rand, Log: c.Logger,
 		Open: func(ctx context.Context, dir string) (*repo.Repo, error) { return e.Repos.Open(ctx, dir) },
 	})
 	e.indexes = indexes{fs: c.FS, dir: e.sandboxDir, log: c.Logger}

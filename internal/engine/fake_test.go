@@ -37,6 +37,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/tournament"
@@ -425,7 +426,7 @@ func (b *fakeBox) Exec(_ context.Context, req wire.ExecRequest) (io.ReadWriteClo
 	if req.Keep || req.Attach != "" {
 		return b.keep(req)
 	}
-	if path.Dir(req.Cmd[0]) == hooksDir {
+	if path.Dir(req.Cmd[0]) == restore.HooksDir {
 		return b.boxes.hook(req)
 	}
 	at := func(i int) string { return filepath.Join(b.root, req.Cmd[i]) }
@@ -522,6 +523,15 @@ type home struct {
 	*tournament.Tournaments // of the engine
 	*command.Runner         // of the engine
 	*history.Histories      // of the engine
+	*restore.Restorer       // of the engine
+}
+
+// time is the present for the engine.
+func (h *home) time() time.Time {
+	if h.clock != nil {
+		return h.clock()
+	}
+	return time.Now()
 }
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
@@ -587,7 +597,7 @@ func (h *home) tryOpen() (err error) {
 	undone.Push(book.Close)
 	e, err := Open(ctx, Config{
 		Home: h.dir, FS: disk, DB: db, Layers: layers, Ledger: book, Witness: ledger.NewWitness(h.dir, h.fs, h.clock),
-		Boxes: h.boxes, BootID: h.boot, Now: h.clock, Homes: []string{"/home/me"}, Repos: h.repos,
+		Boxes: h.boxes, BootID: h.boot, Now: h.time, Homes: []string{"/home/me"}, Repos: h.repos,
 		Memory: images, MemoryFacts: func() (map[string]string, error) {
 			return map[string]string{"gvisor": "v" + h.kernel, "protocol": strconv.Itoa(h.speaks)}, nil
 		},
@@ -606,8 +616,7 @@ func (h *home) tryOpen() (err error) {
 	undone.Release()
 	h.Engine, h.Reader, h.Bus, h.Policies, h.Upkeep = e, e.Records, e.Feed, e.Policies, e.Upkeep
 	h.Control, h.Lifetimes, h.Tournaments, h.Runner = e.Egress, e.Lifetimes, e.Tournaments, e.Commands
-	h.Control, h.Lifetimes, h.Tournaments = e.Egress, e.Lifetimes, e.Tournaments
-	h.Histories = e.Histories
+	h.Histories, h.Restorer = e.Histories, e.Restorer
 	return nil
 }
 

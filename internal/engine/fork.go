@@ -11,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -64,10 +65,10 @@ func (e *Engine) fork(
 	}
 	parent.Required = e.Boxes.Inherited(parent.Required, had, parent.Tier)
 	if memory != nil {
-		if err := e.keepsMemory(&parent); err != nil { // it is asked for in another tier
+		if err := e.Images.MayKeep(&parent); err != nil { // it is asked for in another tier
 			return res, at, err
 		}
-		if err := e.mayForkMemory(ctx, &parent); err != nil {
+		if err := e.Policies.MayForkMemory(ctx, &parent); err != nil {
 			return res, at, err
 		}
 	}
@@ -100,7 +101,7 @@ func (e *Engine) fork(
 		rec.Head, rec.MountTop, rec.Gen = firsts[i].ID, firsts[i].ID, 1
 		if memory != nil {
 			firsts[i].Memory = memory
-			rec.Quarantine = &meta.Quarantine{Since: rec.Created, At: rec.Head, Reason: underWay}
+			rec.Quarantine = restore.Quarantine(rec.Created, rec.Head)
 			rec.Run = runIn(&parent, memory)
 		}
 		recs[i] = rec
@@ -114,7 +115,7 @@ func (e *Engine) fork(
 	res.Sandboxes = make([]wire.Sandbox, n)
 	e.Feed.Emit(events.Forked(&parent, at, recs)...)
 	if memory != nil {
-		e.awakenAll(ctx, recs)
+		e.Restorer.ReleaseForks(ctx, recs)
 	}
 	for i := range recs {
 		res.Sandboxes[i] = e.wire(ctx, &recs[i])
@@ -144,11 +145,16 @@ func (e *Engine) forkPoint(
 		return rec, "", nil, err
 	}
 	defer s.unlock(e)
-	n := note{cause: timeline.CauseAuto, message: "before a fork"}
-	if !req.Memory {
-		_, err = e.capture(ctx, s, &rec, n)
-		return rec, rec.Head, nil, err
-	}
-	t, err := e.captureMemory(ctx, s, &rec, n)
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "before a fork", memory: req.Memory})
 	return rec, rec.Head, t.memory, err
+}
+
+// runIn gives the supervised command for a fork whose processes go on, if it is in the image.
+func runIn(parent *meta.Sandbox, m *timeline.Memory) *wire.Run {
+	if parent.Run == nil || m.Run == "" || parent.Run.Exec != m.Run {
+		return nil
+	}
+	run := *parent.Run
+	run.Ended, run.Exit = nil, nil
+	return &run
 }

@@ -20,7 +20,7 @@ func (h *home) aged(name string, n int) (ids []string) {
 	end := time.Date(2026, 5, 20, 12, 5, 0, 0, time.UTC)
 	for i := range n {
 		at := end.Add(-time.Duration(n-1-i) * 10 * time.Minute)
-		h.Now = func() time.Time { return at }
+		h.clock = func() time.Time { return at }
 		ids = append(ids, h.run(name, "write", "f"+itoa(i%5), itoa(i)).Head)
 	}
 	return ids

@@ -3,8 +3,7 @@
 package engine
 
 import (
-	"context"
-
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
@@ -19,29 +18,23 @@ import (
 // memoryLabel is the label of a snapshot that nobody named, for which no file has changed.
 const memoryLabel = "memory"
 
-// keepsMemory refuses a sandbox of which the memory cannot be kept.
-func (e *Engine) keepsMemory(rec *meta.Sandbox) error {
-	if !e.Images.Keeps(rec.Tier) {
-		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be kept", rec.Tier).
-			WithHint("make a sandbox that can: coppice create --tier gvisor")
+// mayKeepMemory refuses a capture with memory where there is none to be kept.
+func (c *capturing) mayKeepMemory() error {
+	if err := c.Images.MayKeep(c.rec); err != nil {
+		return err
+	}
+	if c.liveBox(c.s) == nil {
+		return noMemory(c.rec)
+	}
+	if q := c.rec.Quarantine; q != nil {
+		return fault.New(fault.Conflict, "sandbox %s is quarantined: %s", c.rec.Name, q.Reason).
+			WithHint("first try again what failed: coppice resume %s", c.rec.Name)
 	}
 	return nil
 }
 
-// captureMemory is capture with what processes have in memory.
-func (e *Engine) captureMemory(ctx context.Context, s *held, rec *meta.Sandbox, n note) (taken, error) {
-	if err := e.keepsMemory(rec); err != nil {
-		return taken{id: rec.Head}, err
-	}
-	if e.liveBox(s) == nil {
-		return taken{id: rec.Head}, sandbox.NotLive(rec.Name, "there is no process whose memory could be kept")
-	}
-	if q := rec.Quarantine; q != nil {
-		return taken{id: rec.Head}, fault.New(fault.Conflict, "sandbox %s is quarantined: %s", rec.Name, q.Reason).
-			WithHint("first try again what failed: coppice resume %s", rec.Name)
-	}
-	n.memory = true
-	return e.capture(ctx, s, rec, n)
+func noMemory(rec *meta.Sandbox) error {
+	return sandbox.NotLive(rec.Name, "there is no process whose memory could be kept")
 }
 
 // imageOf names the image of a memory, if there is one.
@@ -50,4 +43,11 @@ func imageOf(m *timeline.Memory) string {
 		return ""
 	}
 	return m.Image
+}
+
+func wireQuarantine(q *meta.Quarantine) *wire.Quarantine {
+	if q == nil {
+		return nil
+	}
+	return &wire.Quarantine{Since: q.Since, Step: q.Step, Reason: q.Reason}
 }

@@ -46,7 +46,7 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 		return wire.CommitResult{}, err
 	}
 	defer s.unlock(e)
-	t, err := e.captureMemory(ctx, s, &rec, note{cause: timeline.CauseManual, message: message})
+	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseManual, message: message, memory: true})
 	if err == nil {
 		err = e.Upkeep.Secure(ctx)
 	}
@@ -66,22 +66,9 @@ func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutReq
 			return to, err
 		})
 	if err == nil && m.Resumed != nil {
-		err = e.released(ctx, name)
+		err = e.Restorer.Release(ctx, name)
 	}
 	return m, err
-}
-
-// released opens the gate of a sandbox whose processes go on from memory, once it is one of its
-// own.
-func (e *Engine) released(ctx context.Context, name string) error {
-	rec, err := e.DB.Sandbox(ctx, name)
-	if err != nil {
-		return err
-	}
-	if rec.Quarantine != nil {
-		return e.awaken(ctx, string(rec.ID))
-	}
-	return nil
 }
 
 // Undo goes req.N snapshots back. What was changed since HEAD counts as the first.
@@ -209,7 +196,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 		if m.img, err = m.Images.Ready(ctx, m.rec, m.goal.clean, m.goal.memory); err != nil {
 			return err
 		}
-		if n.memory, err = m.worthMemory(ctx, m.s, m.rec); err != nil {
+		if n.memory, err = m.worthMemory(ctx); err != nil {
 			return err
 		}
 		grace = 0 // what stands still is in the history, and goes on from there
@@ -270,8 +257,9 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 	}
 	m.Feed.Emit(events.Moved(m.rec, m.res, m.what))
 	if from := m.img; from != nil {
-		m.img = nil // goOn releases it
-		m.res.Resumed, err = m.comeBack(ctx, m.s, m.rec, from, m.goal.foreign)
+		m.img = nil // Restore releases it
+		m.Commands.EndMoved(ctx, m.s.Held, m.rec)
+		m.res.Resumed, err = m.Restorer.Restore(ctx, restoreHeld{m.Engine, m.s}, m.rec, from, m.goal.foreign)
 		return err
 	}
 	if m.rec.Quarantine != nil { // what was another sandbox's has ended
@@ -286,40 +274,13 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 }
 
 // worthMemory reports whether processes run whose memory is kept before they are left.
-func (e *Engine) worthMemory(ctx context.Context, s *held, rec *meta.Sandbox) (bool, error) {
-	b := e.liveBox(s)
-	if b == nil || rec.Quarantine != nil {
+func (m *moving) worthMemory(ctx context.Context) (bool, error) {
+	b := m.liveBox(m.s)
+	if b == nil || m.rec.Quarantine != nil {
 		return false, nil
 	}
 	n, err := b.Procs(ctx)
 	return n > 0, err
-}
-
-// comeBack lets processes go on from memory over the files that the sandbox was brought to,
-// and opens its gate, unless they were another sandbox's: see released. It gives the
-// commands that go on.
-func (e *Engine) comeBack(
-	ctx context.Context, s *held, rec *meta.Sandbox, img *images.Image, foreign bool,
-) ([]string, error) {
-	e.Commands.EndMoved(ctx, s.Held, rec)
-	if foreign {
-		q := &meta.Quarantine{Since: e.Now().UTC(), At: rec.Head, Reason: underWay}
-		if err := e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Quarantine = q; return nil }); err != nil {
-			img.Release()
-			return nil, err
-		}
-		rec.Quarantine = q
-	}
-	b, ids, err := e.goOn(ctx, s, rec, img)
-	if err == nil && !foreign {
-		if err = b.Release(ctx); err != nil {
-			err = errors.Join(err, e.stopBox(ctx, s, 0))
-		}
-	}
-	if err != nil {
-		return nil, fault.Wrap(err, "sandbox %s is at snapshot %s, but its processes do not go on", rec.Name, rec.Head)
-	}
-	return append([]string{}, ids...), nil
 }
 
 // remain lets a sandbox that was to be moved go on where it is. A supervised command that

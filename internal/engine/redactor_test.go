@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,7 +37,7 @@ func TestARedactorKnowsTheSecretsOfItsSandbox(t *testing.T) {
 		t.Errorf("by no sandbox: %q", got)
 	}
 	// What the decoys hold is not known: nothing is let through.
-	if err := os.WriteFile(h.DecoysPath(rec.ID), []byte("torn"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.sandboxDir(rec.ID), "decoys"), []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.cleaners.For(ctx, rec).RecordText(text); got != audit.LeftOut {

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -61,6 +62,35 @@ func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
 	}
 	if count, _ := h.lost(id, format.KindNetwork); count != 7 {
 		t.Errorf("%d of 7 are recorded as lost: %s", count, h.kinds(id))
+	}
+}
+
+// What a full disk keeps out of the ledger is counted with the removal of the sandbox.
+func TestRemove_RecordsWhatAFullDiskKeptOut(t *testing.T) {
+	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
+	h := newHome(t)
+	h.close()
+	h.book = disk
+	h.open()
+	h.onDir("a")
+	id := h.id("a")
+	h.gateTells(id, allowed(1))
+	h.journals.CatchUp(ctx, id)
+	disk.FailAt(1, syscall.ENOSPC, true)
+	h.gateTells(id, wire.NetEvent{Kind: wire.NetDeny, Name: "two.example", Port: 443, Count: 3})
+	h.gateTells(id, wire.NetEvent{Kind: wire.NetRefused, Syscall: "mount", Reason: "EPERM", Count: 2})
+	if _, err := h.Remove(ctx, []string{"a"}, true); !fault.Is(err, fault.NoSpace) {
+		t.Fatal(err)
+	}
+	disk.FailAt(0, 0, false)
+	for range 2 { // the second time nothing is left to say
+		h.close()
+		h.open()
+		network, _ := h.lost(id, format.KindNetwork)
+		denials, _ := h.lost(id, format.KindDenial)
+		if kinds := h.kinds(id); network != 3 || denials != 2 || !strings.HasSuffix(kinds, "lost lost delete") {
+			t.Errorf("%d of 3 events of the gate and %d of 2 refusals are recorded as lost: %s", network, denials, kinds)
+		}
 	}
 }
 

@@ -10,12 +10,13 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/restore"
 )
 
 // hooksOf gives the directory of the hooks of a sandbox, which is made.
 func (h *home) hooksOf(t *testing.T, name string) string {
 	t.Helper()
-	dir := filepath.Join(h.live(t, name).root, hooksDir)
+	dir := filepath.Join(h.live(t, name).root, restore.HooksDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func (h *home) hooksOf(t *testing.T, name string) string {
 func TestAHookHasItsTime(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
-	const name = hooksDir + "/10-hook"
+	const name = restore.HooksDir + "/10-hook"
 	if err := os.WriteFile(filepath.Join(h.hooksOf(t, "a"), "10-hook"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestHooksThatCannotBeSeen(t *testing.T) {
 		t.Errorf("%+v", sb)
 	}
 	rec, err := h.DB.Sandbox(ctx, "b")
-	if q := rec.Quarantine; err != nil || q == nil || q.Step != stepHooks || !strings.Contains(q.Reason, hooksDir[1:]) {
+	if q := rec.Quarantine; err != nil || q == nil || q.Step != restore.StepHooks || !strings.Contains(q.Reason, restore.HooksDir[1:]) {
 		t.Errorf("%+v %v", q, err)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {

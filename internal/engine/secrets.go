@@ -49,11 +49,14 @@ func changesOf(c audit.Cleaner, t taken) []format.Change {
 	})
 }
 
-// policiesOf returns the digests of the policies of a sandbox, each in force until the next.
-func (e *Engine) policiesOf(ctx context.Context, rec *meta.Sandbox) (digests []string, err error) {
-	all, err := e.Policies.Phases(ctx, rec)
-	for _, p := range all {
-		digests = append(digests, p.Digest)
+// bookCore is the engine as its Book needs it.
+type bookCore struct{ e *Engine }
+
+// policyNow returns the digest of the policy of a sandbox that is in force now.
+func (c bookCore) policyNow(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	all, err := c.e.Policies.Phases(ctx, rec)
+	if err != nil {
+		return "", err
 	}
-	return digests, err
+	return all[0].Digest, nil
 }

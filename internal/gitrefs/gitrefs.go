@@ -130,7 +130,15 @@ func (r *Refs) Hold(ctx context.Context, in *repo.Repo, rec *meta.Sandbox) (inte
 	return intent, nil
 }
 
-// begin stores an intent that this process sees to.
+// beginAlone is begin for callers that do not hold refs.
+func (r *Refs) beginAlone(ctx context.Context, h holding) (intent int64, err error) {
+	r.refs.Lock()
+	defer r.refs.Unlock()
+	return r.begin(ctx, h)
+}
+
+// begin stores an intent that this process sees to. refs is held, so that no Sweep takes it for one that an
+// earlier process has left.
 func (r *Refs) begin(ctx context.Context, h holding) (intent int64, err error) {
 	if intent, err = r.config.Store.BeginIntent(ctx, intentRepo, h); err != nil {
 		return 0, err
@@ -266,7 +274,7 @@ func (r *Refs) Leaving(ctx context.Context, rec *meta.Sandbox) (removed func(err
 	ctx = context.WithoutCancel(ctx)
 	h := r.holdingOf(rec)
 	h.Leaving = true
-	intent, err := r.begin(ctx, h)
+	intent, err := r.beginAlone(ctx, h)
 	if err != nil {
 		return nil, err
 	}

@@ -200,7 +200,7 @@ func (g *Git) applyRecord(c *Collected, way repo.Way, now repo.Applied) format.B
 
 // NeverApplied reports whether it is certain, after a crash, that what the record of an apply says did not
 // happen. It is not certain where only files changed, which the next apply puts back if they were not all
-// written, or where the repository cannot be opened.
+// written, or where the repository or the branch is not there any more.
 func (g *Git) NeverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
 	onto, err := repo.ParseRef(b.Onto)
 	if b.New == "" || err != nil {
@@ -210,6 +210,6 @@ func (g *Git) NeverApplied(ctx context.Context, rec *meta.Sandbox, b *format.App
 	if err != nil {
 		return false
 	}
-	had, err := r.Had(ctx, onto, repo.OID(b.New))
-	return err == nil && !had
+	had, known, err := r.Had(ctx, onto, repo.OID(b.New), repo.OID(b.Old))
+	return err == nil && known && !had
 }

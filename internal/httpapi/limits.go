@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math"
 	"time"
+
+	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
 // limit is what a value in a request is held to, and one that is good. It is for
@@ -71,12 +73,11 @@ const (
 	aName = `^([a-z0-9][a-z0-9_.-]{0,62})?$`
 	aTag  = `^[a-z0-9][a-z0-9_.-]{0,62}$`
 
-	week    = 7 * 24 * time.Hour
-	century = 100 * 365 * 24 * time.Hour
+	week = 7 * 24 * time.Hour
 )
 
 // aLife is the limit of how long something lives, in milliseconds.
-func aLife() limit { return within(0, century.Milliseconds()).eg(time.Hour.Milliseconds()) }
+func aLife() limit { return within(0, bound.Life.Milliseconds()).eg(time.Hour.Milliseconds()) }
 
 // anArgv is the example of a command, and anEnv that of variables.
 func anArgv() limit { return limit{example: []any{"make", "test"}} }

@@ -56,6 +56,9 @@ type Config struct {
 	Home    string // COPPICE_HOME
 	// Intact returns an error if the files of a snapshot are damaged.
 	Intact func(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error
+	// Capture takes a snapshot with memory of a sandbox whose supervised command runs, and logs an error. It
+	// reports false if the sandbox is gone or b is not its box any more.
+	Capture func(ctx context.Context, id timeline.SandboxID, b Live) bool
 	// Go runs fn in the background. The context ends when the engine closes, which waits for fn.
 	Go  func(fn func(context.Context))
 	Log *slog.Logger
@@ -69,14 +72,26 @@ type Images struct {
 	// while those are dropped that none has. While it is held, no sandbox's lock is taken, and layers are
 	// not taken away.
 	imaging sync.RWMutex
+
+	mu      sync.Mutex                  // taken last: nothing is locked or read while it is held
+	keeping map[timeline.SandboxID]Live // boxes that KeepEvery is at; guarded by mu
 }
 
 // New makes Images.
-func New(c Config) *Images { return &Images{config: c} }
+func New(c Config) *Images { return &Images{config: c, keeping: map[timeline.SandboxID]Live{}} }
 
 // Keeps reports whether the memory of sandboxes of a tier can be kept.
 func (m *Images) Keeps(tier string) bool {
 	return tier == string(policy.GVisor) && m.config.Store != nil
+}
+
+// MayKeep returns an error if the memory of a sandbox cannot be kept.
+func (m *Images) MayKeep(rec *meta.Sandbox) error {
+	if !m.Keeps(rec.Tier) {
+		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be kept", rec.Tier).
+			WithHint("make a sandbox that can: coppice create --tier gvisor")
+	}
+	return nil
 }
 
 // Saver is a frozen box.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/upkeep"
@@ -16,7 +17,7 @@ import (
 
 // Max is the longest time to live that a sandbox can be given, and the longest time until an idle one is
 // stopped. A sandbox that is to live longer is given none.
-const Max = 100 * 365 * 24 * time.Hour
+const Max = limit.Life
 
 // SetLife changes how long a sandbox lives, and when its processes are stopped.
 func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {

@@ -37,6 +37,9 @@ type TimedRule struct {
 	Until time.Time `json:"until"`
 }
 
+// Unchanged is the PolicyRecord of a sandbox whose policy is the one that it was made with.
+const Unchanged = "unchanged"
+
 // Config is the part of a record that is not searched for. What is in private as well is
 // sealed where it is kept.
 type Config struct {
@@ -56,7 +59,10 @@ type Config struct {
 	// digest of who said what of Policy, for people; "" where nobody knows
 	Origins string      `json:"origins,omitempty"`
 	Timed   []TimedRule `json:"timed,omitempty"` // what holds for a time besides
-	Env     []string    `json:"env,omitempty"`
+	// digest of the record in the ledger of the newest change of Policy or Timed, which is stored with the
+	// change, or Unchanged; "" in a record of before that was stored
+	PolicyRecord string   `json:"policy_record,omitempty"`
+	Env          []string `json:"env,omitempty"`
 	// variables of commands that are secret, as KEY=VALUE, the oldest first
 	Learnt []string    `json:"learnt,omitempty"`
 	Limits wire.Limits `json:"limits,omitzero"`

@@ -144,6 +144,19 @@ func (s *Policies) Of(ctx context.Context, rec *meta.Sandbox) (policy.Policy, er
 	return p, fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
 }
 
+// MayForkMemory returns an error if the policy of a sandbox denies forks with memory.
+func (s *Policies) MayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
+	p, err := s.Of(ctx, rec)
+	if err != nil {
+		return err
+	}
+	if p.MemoryFork.Value == policy.MemoryDeny {
+		return fault.New(fault.Denied, "the policy of sandbox %s denies forks with memory, by %s", rec.Name, p.MemoryFork.At).
+			WithHint("fork its files: coppice fork %s", rec.Name)
+	}
+	return nil
+}
+
 // Placed is Of with what is known of who said what.
 func (s *Policies) Placed(ctx context.Context, rec *meta.Sandbox) (policy.Policy, error) {
 	p, err := s.Of(ctx, rec)

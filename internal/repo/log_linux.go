@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -111,17 +112,27 @@ func (r *Repo) Within(ctx context.Context, commit OID, of ...OID) (bool, error) 
 	return false, nil
 }
 
-// Had reports whether a reference is, or ever was as far as its reflog goes, at a commit.
-func (r *Repo) Had(ctx context.Context, ref Ref, commit OID) (bool, error) {
+// Had reports whether a reference is at a commit, or was since it was at another one, before. It is known
+// that it was not only if its reflog goes back to before: a reflog goes with its reference, and expires.
+func (r *Repo) Had(ctx context.Context, ref Ref, commit, before OID) (had, known bool, err error) {
 	if _, err := ParseRef(string(ref)); err != nil {
-		return false, err
+		return false, false, err
 	}
-	if now, err := r.tip(ctx, ref); err != nil || now == "" || now == commit {
-		return err == nil && now != "" && now == commit, err
+	now, err := r.tip(ctx, ref)
+	if err != nil || now == "" {
+		return false, false, err
+	}
+	if now == commit {
+		return true, true, nil
 	}
 	out, err := r.user(ctx, call{args: []string{"rev-list", "--walk-reflogs", string(ref)}})
 	if code(err) > 0 {
-		return false, nil // there is none
+		return false, false, nil // there is none
 	}
-	return strings.Contains("\n"+string(out), "\n"+string(commit)+"\n"), fault.Wrap(err, "read the reflog of %s", ref)
+	if err != nil {
+		return false, false, fault.Wrap(err, "read the reflog of %s", ref)
+	}
+	was := strings.Fields(string(out))
+	had = slices.Contains(was, string(commit))
+	return had, had || slices.Contains(was, string(before)), nil
 }

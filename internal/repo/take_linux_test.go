@@ -107,17 +107,46 @@ func TestHistoryOfWhatWasTaken(t *testing.T) {
 			t.Errorf("%s within %s: %t, %v", c.id, c.of, got, err)
 		}
 	}
-	if had, err := r.Had(ctx, "refs/heads/side", one); !had || err != nil {
+	if had, _, err := r.Had(ctx, "refs/heads/side", one, base); !had || err != nil {
 		t.Error(had, err)
 	}
 	l.run(l.top, "reset", "-q", "--hard", string(base))
 	for id, want := range map[OID]bool{two: true, missing: false} {
-		if had, err := r.Had(ctx, "refs/heads/side", id); had != want || err != nil {
+		if had, _, err := r.Had(ctx, "refs/heads/side", id, base); had != want || err != nil {
 			t.Errorf("%s: %t, %v", id, had, err)
 		}
 	}
-	if had, err := r.Had(ctx, "refs/heads/nowhere", two); had || err != nil {
+	if had, _, err := r.Had(ctx, "refs/heads/nowhere", two, base); had || err != nil {
 		t.Error(had, err)
+	}
+}
+
+// That a branch never was at a commit is known only as far as its reflog goes.
+func TestHad_IsNotKnownWithoutAReflog(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r := l.open()
+	base := r.Head.Commit
+	l.run(l.top, "checkout", "-q", "-b", "work")
+	branches := []string{"there", "bare", "deleted", "again"}
+	for _, branch := range branches {
+		l.run(l.top, "branch", branch, string(base))
+	}
+	l.file(l.top, "a.txt", "1\n")
+	one := l.commit(l.top, "One")
+	for _, branch := range branches {
+		l.run(l.top, "update-ref", "refs/heads/"+branch, string(one))
+	}
+	l.run(l.top, "reflog", "expire", "--expire=all", "refs/heads/bare")
+	l.run(l.top, "branch", "-q", "-D", "deleted", "again")
+	l.run(l.top, "branch", "again", string(one))
+	for branch, want := range map[Ref]bool{
+		"there": true, "bare": false, "deleted": false, "again": false, "never": false,
+	} {
+		had, known, err := r.Had(ctx, "refs/heads/"+branch, OID(strings.Repeat("ab", 20)), base)
+		if had || known != want || err != nil {
+			t.Errorf("%s: %t, known %t, %v", branch, had, known, err)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/undo"
@@ -24,9 +25,6 @@ import (
 
 // MaxCandidates is how many candidates one tournament may have at most.
 const MaxCandidates = 1000
-
-// removers is how many forks are removed at once: it is the disk that takes the time.
-const removers = 8
 
 // Tournament runs every candidate in a fork of its own, and then the test, and
 // finds the winner, whose snapshot becomes a branch of the sandbox's history. The
@@ -160,7 +158,7 @@ func (t *Tournaments) draw(
 // scratch removes the forks of a tournament that does not end.
 func (t *Tournaments) scratch(ctx context.Context, forks []wire.Sandbox) error {
 	var g errgroup.Group
-	g.SetLimit(removers)
+	g.SetLimit(limit.Removals)
 	for _, f := range forks {
 		g.Go(func() error {
 			if err := t.config.Operations.Remove(ctx, f.ID); err != nil && !fault.Is(err, fault.NotFound) {

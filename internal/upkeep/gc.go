@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -116,7 +117,7 @@ func (u *Upkeep) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 	})
 	var mu sync.Mutex // guards res and progress
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(removers)
+	g.SetLimit(limit.Removals)
 	for i := range recs {
 		g.Go(func() error {
 			freed, gone, err := u.dropFork(ctx, &recs[i], res.DryRun)
@@ -135,10 +136,6 @@ func (u *Upkeep) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 	slices.Sort(res.Forks)
 	return err
 }
-
-// removers is how many sandboxes are removed at once: it is the disk that takes
-// the time.
-const removers = 8
 
 // dropFork removes one, unless it is in use, and tells how many bytes that frees.
 func (u *Upkeep) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (freed int64, gone bool, err error) {

@@ -18,10 +18,25 @@ const maxShallow = 1 << 15
 // MayBeDeep has Work look whether a snapshot's chain needs merging. It does not wait, and the caller
 // may hold any lock.
 func (u *Upkeep) MayBeDeep(id timeline.SnapshotID) {
-	u.mu.Lock()
-	u.deep[id] = true
-	u.mu.Unlock()
+	queue(u, u.deep, id)
 	u.Wake()
+}
+
+// queue adds to a queue of u, which mu guards.
+func queue[ID comparable](u *Upkeep, q map[ID]bool, id ID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	q[id] = true
+}
+
+// queued empties a queue of u, and returns what was in it. The caller may not see what is queued from now
+// on.
+func queued[ID comparable](u *Upkeep, q map[ID]bool) []ID {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	ids := slices.Collect(maps.Keys(q))
+	clear(q)
+	return ids
 }
 
 // Merge builds the merged layers that keep chains short, for every snapshot that MayBeDeep has
@@ -29,17 +44,11 @@ func (u *Upkeep) MayBeDeep(id timeline.SnapshotID) {
 func (u *Upkeep) Merge(ctx context.Context) error {
 	u.merging.Lock()
 	defer u.merging.Unlock()
-	u.mu.Lock()
-	ids := slices.Collect(maps.Keys(u.deep))
-	clear(u.deep) // what is queued from now on may not be seen by this call
-	u.mu.Unlock()
 	var errs []error
-	for _, id := range ids {
+	for _, id := range queued(u, u.deep) {
 		if err := u.merge(ctx, id); err != nil {
 			errs = append(errs, err)
-			u.mu.Lock()
-			u.deep[id] = true
-			u.mu.Unlock()
+			queue(u, u.deep, id)
 		}
 	}
 	return errors.Join(errs...)

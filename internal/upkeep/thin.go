@@ -5,9 +5,7 @@ package upkeep
 import (
 	"context"
 	"errors"
-	"maps"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -63,22 +61,15 @@ func (u *Upkeep) isThick(id timeline.SandboxID) bool {
 // thinQueued thins out the sandboxes that MayBeThick has queued. What cannot be done now is tried
 // again next time.
 func (u *Upkeep) thinQueued(ctx context.Context) error {
-	u.mu.Lock()
-	ids := slices.Collect(maps.Keys(u.thick))
-	clear(u.thick) // what is queued from now on may not be seen by this call
-	u.mu.Unlock()
 	var errs []error
-	for _, id := range ids {
+	for _, id := range queued(u, u.thick) {
 		err := u.Thin(ctx, id)
-		if err == nil {
-			continue
+		if err != nil {
+			queue(u, u.thick, id)
 		}
 		if !errors.Is(err, ErrBusy) {
 			errs = append(errs, err)
 		}
-		u.mu.Lock()
-		u.thick[id] = true
-		u.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

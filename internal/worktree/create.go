@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -76,7 +77,7 @@ func (t *Trees) plan(
 			return nil, nil, err
 		}
 		for i, s := range skipped {
-			if i == maxListed {
+			if i == limit.Listed {
 				warnings = append(warnings, fmt.Sprintf("left out: %d more", len(skipped)-i))
 				break
 			}

@@ -23,8 +23,6 @@ const (
 	workspace = string(policy.Workspace)
 	// me is the user of a sandbox who has the ids of the daemon's user.
 	me = "me"
-	// maxListed is the largest number of paths that warnings name one by one.
-	maxListed = 20
 )
 
 // Maker makes the records of sandboxes.

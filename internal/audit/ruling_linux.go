@@ -1,0 +1,71 @@
+//go:build linux
+
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+)
+
+// PolicyRecordDigest returns the digest by which the record of a sandbox names the newest record of a
+// change of its policy (meta.Config.PolicyRecord). It is stored in the transaction that changes the policy,
+// so that Reconcile knows which changes came about.
+func PolicyRecordDigest(p *format.Policy) string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return "" // no Policy has what JSON cannot say
+	}
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// ruling is a record of a change of the policy, or of an answer that the change consists of.
+type ruling struct {
+	record *format.Record
+	change string // the digest of the record of the change
+	undone bool   // it is told already that it did not come about
+}
+
+// hearRuling takes a record of a change of the policy that is stored with it. That rules have lapsed is not
+// such a change: time alone brings it about, and who tells of it need not be the daemon.
+func (t *tale) hearRuling(r *format.Record, p *format.Policy) {
+	if r.Observer == format.ByDaemon && !strings.HasPrefix(p.Reason, wire.NetRulesEnded) {
+		t.rulings = append(t.rulings, ruling{record: r, change: PolicyRecordDigest(p)})
+	}
+}
+
+// hearAnswer takes a record of an answer, which follows that of the change that it belongs to.
+func (t *tale) hearAnswer(r *format.Record) {
+	if n := len(t.rulings); n > 0 {
+		t.rulings = append(t.rulings, ruling{record: r, change: t.rulings[n-1].change})
+	}
+}
+
+// hearUndone takes a record that says that the record with a number did not come about. A change stays in the
+// list: if it could not be taken back, it is what is stored.
+func (t *tale) hearUndone(seq int64) {
+	for i := range t.rulings {
+		if t.rulings[i].record.Seq == seq {
+			t.rulings[i].undone = true
+		}
+	}
+}
+
+// unmade returns the records after those of the change that the sandbox has, which stored names. Of a
+// sandbox that an older version made, for which stored is "", it returns none: it is not known.
+func (t *tale) unmade(stored string) []ruling {
+	if stored == "" {
+		return nil
+	}
+	n := len(t.rulings)
+	for n > 0 && t.rulings[n-1].change != stored {
+		n--
+	}
+	return slices.DeleteFunc(slices.Clone(t.rulings[n:]), func(r ruling) bool { return r.undone })
+}

@@ -1,0 +1,84 @@
+//go:build linux
+
+package restore
+
+import (
+	"context"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+)
+
+// Pause has every process of a sandbox stand still until Resume. It is the keeper that
+// remembers it, so it holds over the daemon's end.
+func (r *Restorer) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
+	rec, err := r.pause(ctx, name)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	return r.config.Sandboxes.Describe(ctx, &rec), nil
+}
+
+func (r *Restorer) pause(ctx context.Context, name string) (meta.Sandbox, error) {
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, name, "pausing")
+	if err != nil {
+		return rec, err
+	}
+	defer s.Unlock()
+	return rec, r.setPaused(ctx, s, &rec, true)
+}
+
+// Resume ends a Pause. In a fork with memory that is quarantined it does again what is left
+// to be done before its gate may open.
+func (r *Restorer) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
+	rec, err := r.resume(ctx, name)
+	if err == nil && rec.Quarantine != nil {
+		err = r.Release(ctx, string(rec.ID))
+	}
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	if rec, err = r.config.Records.Sandbox(ctx, string(rec.ID)); err != nil {
+		return wire.Sandbox{}, err
+	}
+	return r.config.Sandboxes.Describe(ctx, &rec), nil
+}
+
+// resume ends a Pause, for which a quarantined sandbox need not be live.
+func (r *Restorer) resume(ctx context.Context, name string) (meta.Sandbox, error) {
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, name, "resuming")
+	if err != nil {
+		return rec, err
+	}
+	defer s.Unlock()
+	if s.Box() == nil && rec.Quarantine != nil {
+		return rec, nil
+	}
+	return rec, r.setPaused(ctx, s, &rec, false)
+}
+
+// setPaused pauses or resumes a live sandbox, and records it; one that is so already stays
+// so.
+func (r *Restorer) setPaused(ctx context.Context, s Held, rec *meta.Sandbox, paused bool) error {
+	b := s.Box()
+	if b == nil {
+		return sandbox.NotLive(rec.Name, "there is no process that could stand still")
+	}
+	if is, err := b.Paused(ctx); err != nil || is == paused {
+		return err
+	}
+	do, word := b.Resume, wire.EventResumed
+	if paused {
+		do, word = b.Pause, wire.EventPaused
+	}
+	book := r.config.Recorder
+	err := book.Do(ctx, book.Drafts(ctx, rec, audit.ByDaemon(&format.Pause{Event: word})...), do)
+	if err == nil {
+		r.config.Feed.Emit(events.About(rec, word))
+	}
+	return err
+}

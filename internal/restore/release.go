@@ -1,0 +1,290 @@
+//go:build linux
+
+package restore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/tail"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// HooksDir holds the programs of a sandbox that make a copy of it a sandbox of its own, for what Coppice
+// does not know of. They run in the order of their names.
+const HooksDir = "/etc/coppice/on-fork.d"
+
+const (
+	maxHooks = 64
+	// hookTime is what each hook may take, and keyTime all SSH host keys, in milliseconds.
+	hookTime = 30_000
+	keyTime  = 120_000
+	sshDir   = "/etc/ssh"
+)
+
+// The steps of a release that are not the box's own, as meta.Quarantine and the ledger name them.
+const (
+	StepStart = "start"
+	StepSSH   = "ssh-host-keys"
+	StepHook  = "hook"  // one of them
+	StepHooks = "hooks" // finding them
+	StepGate  = "gate"
+)
+
+// newHostKeys replaces the SSH host keys that there are with new ones of the same kinds. Those that the
+// sandbox's user may not read, as of the host below it, are not what it is known by.
+const newHostKeys = `for k in /etc/ssh/ssh_host_*_key; do
+	[ -r "$k" ] || continue
+	t=${k##*/ssh_host_}
+	rm -f -- "$k" "$k.pub" && ssh-keygen -q -N '' -t "${t%_key}" -f "$k" || exit
+done`
+
+// failed is a step that failed.
+type failed struct {
+	step string
+	err  error
+}
+
+func (f *failed) Error() string { return f.step + ": " + f.err.Error() }
+func (f *failed) Unwrap() error { return f.err }
+
+// claim reports whether nobody was releasing a sandbox. The caller does so then, until unclaim.
+func (r *Restorer) claim(id timeline.SandboxID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.releasing[id] {
+		return false
+	}
+	r.releasing[id] = true
+	return true
+}
+
+func (r *Restorer) unclaim(id timeline.SandboxID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.releasing, id)
+}
+
+// Release makes a quarantined sandbox one of its own, and releases it: its processes go on, it gets its
+// own identity, and its gate opens. What fails is recorded, also with the quarantine. It does nothing to a
+// sandbox that is not quarantined. Conflict: another caller is at it.
+func (r *Restorer) Release(ctx context.Context, name string) error {
+	ctx = context.WithoutCancel(ctx) // a client that goes leaves nothing half done
+	rec, err := r.config.Records.Sandbox(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !r.claim(rec.ID) {
+		return fault.New(fault.Conflict, "sandbox %s is being made one of its own already", rec.Name).
+			WithHint("wait, and see what came of it: coppice status %s", rec.Name)
+	}
+	defer r.unclaim(rec.ID)
+	id := string(rec.ID)
+	if rec, err = r.config.Records.Sandbox(ctx, id); err != nil || rec.Quarantine == nil {
+		return err
+	}
+	err = r.seclude(ctx, id)
+	if err == nil {
+		err = r.resealInside(ctx, id)
+	}
+	if err == nil {
+		err = r.letOut(ctx, id)
+	}
+	if err == nil {
+		return nil
+	}
+	f := &failed{step: StepStart, err: err}
+	errors.As(err, &f)
+	return errors.Join(fault.Wrap(err, "make sandbox %s one of its own", rec.Name), r.noteQuarantine(ctx, id, f))
+}
+
+// noteQuarantine records why a sandbox stays quarantined.
+func (r *Restorer) noteQuarantine(ctx context.Context, id string, f *failed) error {
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "noting what failed")
+	if err != nil {
+		return err
+	}
+	defer s.Unlock()
+	reason := r.config.Cleaners.For(ctx, &rec).RecordText(f.err.Error())
+	err = r.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
+		if r.Quarantine != nil {
+			q := *r.Quarantine
+			q.Step, q.Reason = f.step, reason
+			r.Quarantine = &q
+		}
+		return nil
+	})
+	r.config.Recorder.Note(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: f.step, Error: reason})...)
+	return err
+}
+
+// seclude makes sure that the processes of a quarantined sandbox run, and gives their box an
+// identity of its own.
+func (r *Restorer) seclude(ctx context.Context, id string) error {
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "going on from memory")
+	if err != nil {
+		return err
+	}
+	defer s.Unlock()
+	if rec.Quarantine == nil {
+		return nil
+	}
+	b := s.Box()
+	if b == nil {
+		if b, err = r.startAt(ctx, s, &rec, rec.Quarantine.At); err != nil {
+			return &failed{StepStart, err}
+		}
+	}
+	seed := make([]byte, 32)
+	if _, err := io.ReadFull(r.config.Rand, seed); err != nil {
+		return fault.Wrap(err, "draw randomness")
+	}
+	steps, err := b.Reseal(ctx, rec.Name, seed)
+	var tell []audit.Statement
+	c := r.config.Cleaners.Formats()
+	for _, st := range steps {
+		if st.Err == "" {
+			tell = append(tell, audit.ByKeeper(&format.Reseal{Step: st.Name, Detail: c.RecordText(st.Detail)}))
+		}
+	}
+	if rerr := r.config.Recorder.Record(ctx, &rec, tell...); rerr != nil {
+		return rerr
+	}
+	if fault.Is(err, fault.Conflict) && len(steps) == 0 {
+		return nil // its gate is open: a daemon that was killed had come as far
+	}
+	if err != nil && len(steps) > 0 && steps[len(steps)-1].Err != "" {
+		return &failed{steps[len(steps)-1].Name, err}
+	}
+	return err
+}
+
+// resealInside does what takes programs of the sandbox's own: SSH host keys, and its hooks.
+func (r *Restorer) resealInside(ctx context.Context, id string) error {
+	keys, hooks, err := r.toReseal(ctx, id)
+	if err != nil {
+		return &failed{StepHooks, err}
+	}
+	if keys > 0 {
+		err := r.resealBy(ctx, id, StepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c", newHostKeys)
+		if err != nil {
+			return err
+		}
+	}
+	for _, h := range hooks {
+		if err := r.resealBy(ctx, id, StepHook, h, hookTime, h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// toReseal counts the SSH host keys of a sandbox, and finds its hooks: files that can be
+// executed, in the order of their names. Keys that its user may not read are passed over; that
+// hooks may be there which nobody can read is an error.
+func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
+	f, err := r.config.Sandboxes.Files(ctx, id)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	each := func(dir string, fn func(wire.FileInfo)) error { //nolint:contextcheck // the files have theirs
+		list, err := f.List(f.Context(), dir, 1)
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		for _, i := range list.Files {
+			fn(i)
+		}
+		return err
+	}
+	err = each(sshDir, func(i wire.FileInfo) {
+		if name := path.Base(i.Path); strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(name, "_key") {
+			keys++
+		}
+	})
+	if fault.Is(err, fault.Denied) {
+		err = nil
+	}
+	err = errors.Join(err, each(HooksDir, func(i wire.FileInfo) {
+		if isHook(i) {
+			hooks = append(hooks, path.Join(HooksDir, path.Base(i.Path)))
+		}
+	}))
+	slices.Sort(hooks)
+	if err == nil && len(hooks) > maxHooks {
+		err = fault.New(fault.Invalid, "%s has %d programs, more than %d", HooksDir, len(hooks), maxHooks)
+	}
+	return keys, hooks, err
+}
+
+// resealBy runs a command of the sandbox as a step, and records what came of it. most is how long it may
+// take, in milliseconds.
+func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most int64, cmd ...string) error {
+	out := new(tail.Client)
+	req := wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: most}
+	exit, err := r.config.Sandboxes.Exec(ctx, id, req, out)
+	switch {
+	case err != nil:
+	case exit.Limit != "": // of the sandbox, which may be narrower than ours
+		err = fault.New(fault.Conflict, "%s was ended: %s", detail, exit.Message)
+	case exit.TimedOut:
+		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, most/1000)
+	case exit.Code != 0:
+		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code,
+			cmp.Or(tail.Lines(out.All()), exit.Message, "it has printed nothing"))
+	}
+	if err != nil {
+		return &failed{step, err}
+	}
+	rec, err := r.config.Records.Sandbox(ctx, id)
+	if err != nil {
+		return err
+	}
+	detail = r.config.Cleaners.For(ctx, &rec).RecordText(detail)
+	return r.config.Recorder.Record(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: step, Detail: detail})...)
+}
+
+// isHook reports whether a file is one that can be executed.
+func isHook(i wire.FileInfo) bool { return i.Type == "file" && i.Mode&0o111 != 0 }
+
+// letOut opens the gate of a sandbox that is one of its own now.
+func (r *Restorer) letOut(ctx context.Context, id string) error {
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "opening its gate")
+	if err != nil {
+		return err
+	}
+	defer s.Unlock()
+	b := s.Box()
+	if b == nil {
+		return &failed{StepGate, fault.New(fault.Conflict, "its processes have ended meanwhile")}
+	}
+	if rec.Quarantine == nil {
+		return nil
+	}
+	begun := false
+	book := r.config.Recorder
+	drafts := book.Drafts(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: StepGate, Detail: "open"})...)
+	err = book.Do(ctx, drafts, func(ctx context.Context) error {
+		begun = true
+		if err := b.Release(ctx); err != nil {
+			return err
+		}
+		return r.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
+	})
+	if err != nil && begun {
+		return &failed{StepGate, err}
+	}
+	return err
+}

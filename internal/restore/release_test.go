@@ -1,0 +1,174 @@
+//go:build linux
+
+package restore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// fakeCore is an engine with one live sandbox, its box, its record and its ledger. It notes the steps of a
+// release.
+type fakeCore struct {
+	Box // but for what is implemented below
+
+	rec   meta.Sandbox
+	hooks []wire.FileInfo
+	steps []string
+
+	exec    func() // called by Exec
+	openErr error  // what comes of opening the gate
+}
+
+// step notes a step.
+func (f *fakeCore) step(text string) { f.steps = append(f.steps, text) }
+
+func (f *fakeCore) Acquire(context.Context, string, string) (Held, meta.Sandbox, error) {
+	return fakeHeld{f: f}, f.rec, nil
+}
+
+func (f *fakeCore) Snapshot(context.Context, *meta.Sandbox, timeline.SnapshotID) (s timeline.Snapshot, err error) {
+	return s, errors.New("it has a box")
+}
+
+func (f *fakeCore) Exec(_ context.Context, _ string, req wire.ExecRequest, _ io.ReadWriter) (wire.Exit, error) {
+	f.exec()
+	f.step("exec " + req.Cmd[0])
+	return wire.Exit{}, nil
+}
+
+func (f *fakeCore) Files(context.Context, string) (Files, error) { return fakeFiles{f}, nil }
+
+func (f *fakeCore) Describe(_ context.Context, rec *meta.Sandbox) wire.Sandbox {
+	return wire.Sandbox{Name: rec.Name}
+}
+
+func (f *fakeCore) Sandbox(context.Context, string) (meta.Sandbox, error) { return f.rec, nil }
+
+func (f *fakeCore) UpdateSandbox(_ context.Context, _ timeline.SandboxID, change func(*meta.Sandbox) error) error {
+	return change(&f.rec)
+}
+
+func (f *fakeCore) Reseal(context.Context, string, []byte) ([]Step, error) {
+	f.step("reseal")
+	return []Step{{Name: "hostname"}}, nil
+}
+
+func (f *fakeCore) Release(context.Context) error {
+	f.step("open")
+	return f.openErr
+}
+
+// fakeHeld is the sandbox of a fakeCore while its lock is held.
+type fakeHeld struct {
+	Held // but for what is implemented below
+	f    *fakeCore
+}
+
+func (h fakeHeld) Box() Box { return h.f }
+func (h fakeHeld) Unlock()  {}
+
+// fakeFiles are the files of a fakeCore.
+type fakeFiles struct{ f *fakeCore }
+
+func (x fakeFiles) List(_ context.Context, dir string, _ int) (l wire.FileList, err error) {
+	if dir == HooksDir {
+		l.Files = x.f.hooks
+	}
+	return l, nil
+}
+
+func (x fakeFiles) Context() context.Context { return context.Background() }
+func (x fakeFiles) Close() error             { return nil }
+
+// fakeBook is the ledger of a fakeCore.
+type fakeBook struct{ f *fakeCore }
+
+func (b fakeBook) Drafts(context.Context, *meta.Sandbox, ...audit.Statement) []ledger.Draft {
+	return nil
+}
+func (b fakeBook) Record(context.Context, *meta.Sandbox, ...audit.Statement) error { return nil }
+func (b fakeBook) Note(context.Context, *meta.Sandbox, ...audit.Statement)         { b.f.step("note") }
+
+func (b fakeBook) Do(ctx context.Context, _ []ledger.Draft, fn func(context.Context) error) error {
+	b.f.step("record")
+	return fn(ctx)
+}
+
+// newFake makes a Restorer over a fakeCore, whose sandbox is quarantined and has a hook.
+func newFake(t *testing.T) (*Restorer, *fakeCore) {
+	t.Helper()
+	book, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { book.Close() })
+	f := &fakeCore{rec: meta.Sandbox{ID: "0123456789ab", Name: "a"}, exec: func() {},
+		hooks: []wire.FileInfo{{Path: HooksDir + "/10-hook", Type: "file", Mode: 0o755}, {Path: "README", Type: "file"}}}
+	f.rec.Quarantine = Quarantine(time.Now(), "aaaaaaaaaaaa")
+	log := slog.New(slog.DiscardHandler)
+	return New(Config{
+		Sandboxes: f, Records: f, Recorder: fakeBook{f}, Feed: events.NewBus(time.Now, nil), Rand: rand.Reader, Now: time.Now,
+		Log: log,
+		Cleaners: audit.NewCleaners(audit.CleanersConfig{
+			Ledger: book, Logger: log, DecoyTokens: func(*meta.Sandbox) ([]string, error) { return nil, nil },
+			Evidence: func(context.Context, *meta.Sandbox) (policy.Evidence, error) { return policy.DefaultEvidence(), nil },
+		}),
+	}), f
+}
+
+// The gate opens last, after that is recorded. If it does not, the sandbox stays quarantined with the reason;
+// and what is no longer quarantined is left alone.
+func TestRelease_OpensTheGateLast(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	f.openErr = errors.New("the gate is stuck")
+	if err := r.Release(t.Context(), "a"); !errors.Is(err, f.openErr) {
+		t.Error(err)
+	}
+	order := []string{"reseal", "exec " + HooksDir + "/10-hook", "record", "open"}
+	if want := append(slices.Clone(order), "note"); !slices.Equal(f.steps, want) {
+		t.Errorf("%q, want %q", f.steps, want)
+	}
+	if q := f.rec.Quarantine; q == nil || q.Step != StepGate || q.Reason != "the gate is stuck" {
+		t.Errorf("%+v", q)
+	}
+	f.openErr = nil
+	for range 2 {
+		f.steps = nil
+		if err := r.Release(t.Context(), "a"); err != nil || f.rec.Quarantine != nil {
+			t.Errorf("%+v, %v", f.rec.Quarantine, err)
+		}
+		if !slices.Equal(f.steps, order) {
+			t.Errorf("%q, want %q", f.steps, order)
+		}
+		order = nil
+	}
+}
+
+// One caller at a time releases a sandbox.
+func TestRelease_HasOneCaller(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	var second error
+	f.exec = func() { second = r.Release(t.Context(), "a") }
+	if err := r.Release(t.Context(), "a"); err != nil || !fault.Is(second, fault.Conflict) {
+		t.Errorf("the first: %v; the second, meanwhile: %v", err, second)
+	}
+}

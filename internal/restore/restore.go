@@ -1,0 +1,233 @@
+//go:build linux
+
+package restore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/events"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
+	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// releasing is how many forks are released from quarantine at once.
+const releasing = 4
+
+// Step is something that was done to make a box one of its own; Err says why it failed, "" if it did not.
+type Step struct{ Name, Detail, Err string }
+
+// Box is the keeper of a live sandbox, as far as a Restorer needs it.
+type Box interface {
+	// Gone is closed when the keeper has ended.
+	Gone() <-chan struct{}
+	// Pause has every process stand still until Resume, also when this process ends.
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	// Paused reports whether the processes stand still.
+	Paused(ctx context.Context) (bool, error)
+	// Reseal gives a box that was started from an image an identity of its own. seed is 32 fresh random
+	// bytes. Nothing is done after a step that failed, which the error names. Conflict, without a step:
+	// the gate is open.
+	Reseal(ctx context.Context, hostname string, seed []byte) ([]Step, error)
+	// Release opens the gate of a box that was started from an image.
+	Release(ctx context.Context) error
+}
+
+// Held is a sandbox whose lock the caller holds. It is not used after Unlock.
+type Held interface {
+	// Box returns the box of the sandbox while its keeper runs; nil otherwise.
+	Box() Box
+	// Bring captures the present of a sandbox without a box, and brings its files to one of its snapshots.
+	Bring(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error
+	// Start starts the box of a sandbox from a memory image; nothing passes its gate before Box.Release.
+	// The start is recorded once recorded returns nil.
+	Start(ctx context.Context, rec *meta.Sandbox, img *images.Image) (b Box, recorded func() error, err error)
+	// Adopt takes up the commands that go on in a box that Start has started, under the ids that they had,
+	// which it returns; run is the id of the supervised one, "" if there is none.
+	Adopt(ctx context.Context, rec *meta.Sandbox, run string) (ids []string, err error)
+	// Stop ends the box.
+	Stop(ctx context.Context) error
+	// Unlock releases the lock.
+	Unlock()
+}
+
+// Files are the live files of a sandbox. The caller closes them.
+type Files interface {
+	// List lists a directory, with what is in it to that depth; NotFound if there is none.
+	List(ctx context.Context, dir string, depth int) (wire.FileList, error)
+	// Context ends when the files have to be closed. It is for calls of List.
+	Context() context.Context
+	Close() error
+}
+
+// Sandboxes finds sandboxes. The engine implements it.
+type Sandboxes interface {
+	// Acquire finds a sandbox by name or id and takes its lock. what says for which operation, for the
+	// message that another caller gets meanwhile. The caller unlocks.
+	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
+	// Snapshot returns a snapshot of the history of a sandbox; the zero Snapshot if it is not there.
+	Snapshot(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (timeline.Snapshot, error)
+	// Exec runs a command in a sandbox, and relays its frames over stream.
+	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
+	// Files opens the live files of a sandbox.
+	Files(ctx context.Context, id string) (Files, error)
+	// Describe describes a sandbox for clients.
+	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
+}
+
+// Records are the records of sandboxes.
+type Records interface {
+	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
+	// UpdateSandbox has change edit the record of a sandbox, and stores it; an error of change, which
+	// it returns, leaves it as it is.
+	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
+}
+
+// Recorder keeps the records of the ledger. audit.Book implements it.
+type Recorder interface {
+	// Drafts makes records of a sandbox as rec has it.
+	Drafts(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) []ledger.Draft
+	// Record writes records of a sandbox as rec has it. They are on the disk when it returns.
+	Record(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) error
+	// Note is Record for what has happened and can no longer be refused.
+	Note(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement)
+	// Do writes records of what fn is about to do, then calls fn. It returns without calling fn if
+	// they cannot be written. If fn fails, it records that they did not come about, and returns the
+	// error of fn.
+	Do(ctx context.Context, drafts []ledger.Draft, fn func(context.Context) error) error
+}
+
+// Config is what a Restorer is made of. All fields are required.
+type Config struct {
+	Sandboxes Sandboxes
+	Records   Records
+	Recorder  Recorder
+	Images    *images.Images
+	Cleaners  *audit.Cleaners // remove secrets from what is recorded
+	Feed      *events.Bus     // hears what happens
+	Rand      io.Reader
+	Now       func() time.Time
+	Log       *slog.Logger
+}
+
+// Restorer lets the processes of the sandboxes of a home stand still and go on. Make one with New. All
+// methods are safe for concurrent use.
+type Restorer struct {
+	config Config // never changed
+
+	mu        sync.Mutex                  // taken last: nothing is locked or read while it is held
+	releasing map[timeline.SandboxID]bool // sandboxes that are being released from quarantine; guarded by mu
+}
+
+// New makes a Restorer.
+func New(c Config) *Restorer { return &Restorer{config: c, releasing: map[timeline.SandboxID]bool{}} }
+
+// Quarantine returns the quarantine of a sandbox from a time on, whose processes go on from the memory of
+// its snapshot at, until Release.
+func Quarantine(since time.Time, at timeline.SnapshotID) *meta.Quarantine {
+	return &meta.Quarantine{Since: since, At: at, Reason: "it is being made a sandbox of its own"}
+}
+
+// Restore lets processes go on from a memory image, over the files of the same snapshot, at which the
+// sandbox is. It returns the ids of the commands that go on, and releases the image. The gate of the
+// sandbox opens, unless the processes are those of another sandbox: then this one is quarantined until
+// Release. The sandbox has no box.
+func (r *Restorer) Restore(
+	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image, foreign bool,
+) ([]string, error) {
+	if foreign {
+		q := Quarantine(r.config.Now().UTC(), rec.Head)
+		err := r.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Quarantine = q; return nil })
+		if err != nil {
+			img.Release()
+			return nil, err
+		}
+		rec.Quarantine = q
+	}
+	b, ids, err := r.start(ctx, s, rec, img)
+	if err == nil && !foreign {
+		if err = b.Release(ctx); err != nil {
+			err = errors.Join(err, s.Stop(ctx))
+		}
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "sandbox %s is at snapshot %s, but its processes do not go on", rec.Name, rec.Head)
+	}
+	return append([]string{}, ids...), nil
+}
+
+// start starts the box of a sandbox from a memory image, over the files of the same snapshot, and takes up
+// the commands that go on in it, whose ids it returns. It releases the image. Nothing passes the gate yet.
+func (r *Restorer) start(
+	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image,
+) (Box, []string, error) {
+	b, recorded, err := s.Start(ctx, rec, img)
+	if err != nil {
+		img.Release()
+		return nil, nil, err
+	}
+	r.config.Images.ReleaseAfter(img, b.Gone())
+	ids, err := s.Adopt(ctx, rec, img.Run)
+	if err = errors.Join(recorded(), err); err != nil {
+		return nil, nil, errors.Join(err, s.Stop(ctx))
+	}
+	ev := events.About(rec, wire.EventResumed)
+	ev.Snapshot, ev.Detail = string(rec.Head), "from memory"
+	r.config.Feed.Emit(ev)
+	return b, ids, nil
+}
+
+// startAt lets the processes of a snapshot go on over its files, in a sandbox that has the snapshot in its
+// history and no box.
+func (r *Restorer) startAt(ctx context.Context, s Held, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
+	snap, err := r.config.Sandboxes.Snapshot(ctx, rec, at)
+	if err != nil {
+		return nil, err
+	}
+	m, err := r.config.Images.Resumable(rec, snap)
+	if err != nil {
+		return nil, err
+	}
+	img, err := r.config.Images.Ready(ctx, rec, at, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Bring(ctx, rec, at); err != nil {
+		img.Release()
+		return nil, err
+	}
+	b, _, err := r.start(ctx, s, rec, img)
+	return b, err
+}
+
+// ReleaseForks releases forks from quarantine, several at once. One for which that fails stays
+// quarantined, with the reason. recs has the records of the forks afterwards.
+func (r *Restorer) ReleaseForks(ctx context.Context, recs []meta.Sandbox) {
+	var g errgroup.Group
+	g.SetLimit(releasing)
+	for i := range recs {
+		g.Go(func() error {
+			if err := r.Release(ctx, string(recs[i].ID)); err != nil {
+				r.config.Log.Warn("a fork is quarantined", "sandbox", recs[i].Name, "err", err)
+			}
+			if now, err := r.config.Records.Sandbox(ctx, string(recs[i].ID)); err == nil {
+				recs[i] = now
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
