@@ -106,7 +106,7 @@ func (s restoreHeld) Start(
 
 // Adopt implements restore.Held.
 func (s restoreHeld) Adopt(ctx context.Context, rec *meta.Sandbox, run string) (ids []string, err error) {
-	return s.e.Commands.Adopt(ctx, commandHeld{s.e, s.h}, rec, s.h.box, run)
+	return s.e.Commands.Adopt(ctx, commandHeld(s), rec, s.h.box, run)
 }
 
 // Stop implements restore.Held.
