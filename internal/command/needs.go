@@ -53,11 +53,7 @@ type Keeper interface {
 
 // Processes are the processes of a box, of whichever command.
 type Processes interface {
-	// Pause has every process stand still until Resume, also when this process ends.
-	Pause(ctx context.Context) error
-	Resume(ctx context.Context) error
-	// Paused reports whether it is.
-	Paused(ctx context.Context) (bool, error)
+	// Processes lists them. Unavailable: the keeper has ended.
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
 	// SignalProcess sends a signal to one process. NotFound: there is none, or it is another one.
 	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
@@ -71,8 +67,6 @@ type Sandboxes interface {
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Use notes that a sandbox is in use, until done is called: it is not stopped for being idle.
 	Use(id timeline.SandboxID) (done func())
-	// Describe describes a sandbox for clients.
-	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
 	// Remove removes a sandbox and ends its processes.
 	Remove(ctx context.Context, id timeline.SandboxID) error
 	// Halted reports whether a sandbox was stopped since a time because it touched a decoy.
@@ -125,7 +119,6 @@ type Note struct {
 	Exit    *int // of the command that has ended; nil: none has
 	Alone   bool // no process is left
 	Aside   bool // the times of directories alone are not worth a snapshot
-	Memory  bool // with what processes have in memory
 	// With gives what is recorded with the snapshot, if there is one; nil: nothing.
 	With func(Taken) []audit.Statement
 }
