@@ -246,7 +246,6 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	r.c.Journals.Finish(ctx, p.id)
 	o := &outcome{command: c, end: end, exit: exit, programs: s.EndPrograms(ctx, &rec)}
 	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
-	o.programs.Written(err)
 	if err != nil && !captured {
 		r.tellEnd(ctx, &rec, c, end, exit)
 		return exit, fault.Wrap(err,
@@ -260,11 +259,12 @@ type outcome struct {
 	*command
 	end      Ended
 	exit     wire.Exit             // what its clients get
-	programs *audit.EndingPrograms // which are recorded with the end; nil: none are
+	programs *audit.EndingPrograms // which conclude records with the end; nil: none are
 }
 
 // conclude captures what a command has changed, records its end, with the snapshot if there is one, and
-// settles it. It completes the exit of o. If only the record failed, captured is true.
+// settles it. It completes the exit of o. captured reports whether the changes are in the history: then an
+// error says that the end is not recorded or, if it is, that processes of the box do not go on.
 func (r *Runner) conclude(
 	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
 ) (captured bool, err error) {
@@ -280,16 +280,19 @@ func (r *Runner) conclude(
 		n.Exit, n.Alone = &code, o.end.Alone && s.begun == o.begun
 	}
 	t, err := s.Capture(ctx, rec, n)
-	if err != nil {
+	if err != nil && !t.Told {
+		o.programs.Written(err)
 		return false, err
 	}
 	o.exit = withHead(o.exit, rec.Head, t)
 	if !t.Told {
-		err = r.c.Book.Record(ctx, rec, tell(o.exit, t)...)
+		if err := r.c.Book.Record(ctx, rec, tell(o.exit, t)...); err != nil {
+			o.programs.Written(err)
+			return true, err
+		}
 	}
-	if err == nil {
-		r.c.Register.settle(o.command)
-	}
+	o.programs.Written(nil)
+	r.c.Register.settle(o.command)
 	return true, err
 }
 

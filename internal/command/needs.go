@@ -101,7 +101,8 @@ type Held interface {
 	Start(ctx context.Context, rec *meta.Sandbox, more ...audit.Statement) (Box, *audit.Pending, error)
 	// StartOther starts another box for one whose keeper was found to have ended.
 	StartOther(ctx context.Context, rec *meta.Sandbox) (Box, error)
-	// Capture takes a snapshot if anything has changed.
+	// Capture takes a snapshot if anything has changed. With an error, Taken says whether there is one all
+	// the same: the processes may be unable to go on after it.
 	Capture(ctx context.Context, rec *meta.Sandbox, n Note) (Taken, error)
 	// Look looks at what has changed without stopping any process.
 	Look(ctx context.Context, rec *meta.Sandbox) (Look, error)
