@@ -264,6 +264,9 @@ func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			close(b.kept[id])
 		}
 		b.starts++
+		if len(req.Cmd) > 0 && req.Cmd[0] == "missing" {
+			return s, wire.WriteJSON(&out, wire.FrameExit, Ended{Exit: wire.Exit{Code: 127}})
+		}
 		fallthrough
 	default:
 		return s, wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: id, PID: 2})
