@@ -77,7 +77,7 @@ type opened struct {
 }
 
 // open starts the box if need be and the command in it, whose beginning is recorded meanwhile: the caller
-// waits for that (begins) before a client is told that the command runs. besides is recorded with it.
+// waits for that (begins) before a client hears that the command runs. besides is recorded with it.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
 ) (*opened, error) {
@@ -142,8 +142,8 @@ func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (b
 	return false, nil
 }
 
-// begins waits until it is recorded that a command begins, which it has done already;
-// when that cannot be, the sandbox is stopped.
+// begins waits until the beginning of a command is recorded, which runs already. If it cannot be recorded,
+// the sandbox is stopped.
 func (r *Runner) begins(ctx context.Context, o *opened) error {
 	seq, own := o.told.Find(isExec)
 	err := o.told.Wait()
@@ -158,8 +158,8 @@ func (r *Runner) begins(ctx context.Context, o *opened) error {
 	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
 }
 
-// notBegun takes back that a command begins, which its keeper refused; when the keeper
-// itself ended, nobody knows.
+// notBegun undoes the record that a command begins, if its keeper refused the command. If the keeper itself
+// ended, the command may have begun, and the record stays.
 func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
 	if o.told.Wait() != nil {
 		r.settleUnbegun(o)
@@ -168,13 +168,13 @@ func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
 	}
 }
 
-// takeBack tells that a command did not begin.
+// takeBack records that a command did not begin.
 func (r *Runner) takeBack(ctx context.Context, o *opened, cause error) {
 	o.told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
 	r.settleUnbegun(o)
 }
 
-// settleUnbegun notes that the command whose beginning was told did not begin.
+// settleUnbegun notes that a command did not begin, if told has its beginning.
 func (r *Runner) settleUnbegun(o *opened) {
 	if _, own := o.told.Find(isExec); own {
 		r.c.Register.settle(o.command)

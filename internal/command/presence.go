@@ -14,16 +14,17 @@ import (
 )
 
 // presence is a client that began a command at a terminal, and sits there until the command ends or the
-// client goes away. That it came is recorded with the beginning of the command, and once that it left; if
-// the command did not begin, the former is taken back with it. The zero presence is that of nobody.
+// client goes away. Its arrival is recorded with the beginning of the command, and its leaving once; if the
+// command did not begin, the record of the arrival is undone with that of the beginning. The zero presence
+// has no client, and records nothing.
 type presence struct {
-	first audit.Statement // that it came
-	tell  func()          // records that it left; nil: nobody is there
+	first audit.Statement // the arrival
+	tell  func()          // records that the client left; nil: there is no client
 
 	mu   sync.Mutex
 	here bool // the command runs
 	gone bool // the client went
-	told bool // that it left
+	told bool // tell was called
 }
 
 // presence returns the presence of a client that begins a command.
@@ -42,7 +43,7 @@ func (p *presence) coming() []audit.Statement {
 	return []audit.Statement{p.first}
 }
 
-// came notes that the command runs, and that it is recorded that the client came.
+// came notes that the command runs, and that the arrival of the client is recorded.
 func (p *presence) came() { p.change(func() { p.here = true }) }
 
 // leaves notes that the client went away, or that the command ended. It may be called again.
@@ -59,8 +60,8 @@ func (p *presence) change(how func()) {
 	}
 }
 
-// attended records that a client came to a command, and with left that it left it. A client that only
-// looks on is not recorded.
+// attended records that a client has attached to a command; left records that the client has left. Of a
+// client that only reads, neither is recorded.
 func (r *Runner) attended(
 	ctx context.Context, id timeline.SandboxID, req wire.ExecRequest,
 ) (left func(), err error) {

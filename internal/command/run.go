@@ -328,7 +328,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	return uerr == nil
 }
 
-// endRun lets those who are attached know.
+// endRun ends the supervised command for the clients that are attached to it, which get x.
 func endRun(s *held, c *command, x wire.Exit) {
 	c.exit = x
 	if s.run == c {
