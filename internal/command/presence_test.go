@@ -4,8 +4,8 @@ package command
 
 import "testing"
 
-// Whatever comes first, the end or the going away, and whether the command began, it is told
-// once that he left, and not without that he came.
+// The leaving of a client is recorded once, whether it leaves before or after the end of the command, and
+// only if its arrival is recorded.
 func TestThePresenceEndsOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
