@@ -53,11 +53,6 @@ type Keeper interface {
 
 // Processes are the processes of a box, of whichever command.
 type Processes interface {
-	// Pause has every process stand still until Resume, also when this process ends.
-	Pause(ctx context.Context) error
-	Resume(ctx context.Context) error
-	// Paused reports whether it is.
-	Paused(ctx context.Context) (bool, error)
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
 	// SignalProcess sends a signal to one process. NotFound: there is none, or it is another one.
 	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
