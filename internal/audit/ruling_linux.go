@@ -29,11 +29,11 @@ func PolicyRecordDigest(p *format.Policy) string {
 type ruling struct {
 	record *format.Record
 	change string // the digest of the record of the change
-	undone bool   // it is told already that it did not come about
+	undone bool   // a later record says already that it did not happen
 }
 
-// hearRuling takes a record of a change of the policy that is stored with it. That rules have lapsed is not
-// such a change: time alone brings it about, and who tells of it need not be the daemon.
+// hearRuling takes the record of a policy change, which is stored in one transaction with the change. The
+// expiry of rules is not such a change: it needs no transaction, and others than the daemon record it.
 func (t *tale) hearRuling(r *format.Record, p *format.Policy) {
 	if r.Observer == format.ByDaemon && !strings.HasPrefix(p.Reason, wire.NetRulesEnded) {
 		t.rulings = append(t.rulings, ruling{record: r, change: PolicyRecordDigest(p)})

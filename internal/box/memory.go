@@ -68,7 +68,7 @@ func (b *Box) Release(ctx context.Context) error {
 	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpRelease}, nil))
 }
 
-// Pause has every process stand still until Resume, also when this process ends. Commands
+// Pause suspends every process until Resume, which may be called by a later daemon. Commands
 // are refused meanwhile, captures are not. A box that is paused stays so. Tier workspace
 // is Unsupported.
 func (b *Box) Pause(ctx context.Context) error {

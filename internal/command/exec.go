@@ -76,8 +76,9 @@ type opened struct {
 	failed  *Ended // it cannot be run; nil: it runs
 }
 
-// open starts the box if need be and the command in it, whose beginning is recorded meanwhile: the caller
-// waits for that (begins) before a client hears that the command runs. besides is recorded with it.
+// open starts the box if there is none, and the command in it. The start of the command is being recorded
+// when open returns: the caller waits for the record (begins) before it tells a client that the command
+// runs. besides is recorded with the start.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
 ) (*opened, error) {
@@ -158,8 +159,8 @@ func (r *Runner) begins(ctx context.Context, o *opened) error {
 	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
 }
 
-// notBegun undoes the record that a command begins, if its keeper refused the command. If the keeper itself
-// ended, the command may have begun, and the record stays.
+// notBegun records that a command did not start, if its keeper refused it. If the keeper has ended instead,
+// the command may have started, and its record stays.
 func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
 	if o.told.Wait() != nil {
 		r.settleUnbegun(o)

@@ -13,21 +13,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// presence is a client that began a command at a terminal, and sits there until the command ends or the
-// client goes away. Its arrival is recorded with the beginning of the command, and its leaving once; if the
-// command did not begin, the record of the arrival is undone with that of the beginning. The zero presence
-// has no client, and records nothing.
+// presence is the attachment of a client that started a command at a terminal. The attach is recorded with
+// the start of the command, and undone with it if the command does not start; the detach is recorded once,
+// when the command ends or the client disconnects. The zero presence records nothing.
 type presence struct {
-	first audit.Statement // the arrival
-	tell  func()          // records that the client left; nil: there is no client
+	first audit.Statement // the attach
+	tell  func()          // records the detach; nil: there is no terminal
 
 	mu   sync.Mutex
 	here bool // the command runs
-	gone bool // the client went
-	told bool // tell was called
+	gone bool // the client has disconnected, or the command has ended
+	told bool // the detach is recorded
 }
 
-// presence returns the presence of a client that begins a command.
+// presence returns the presence of a client that starts a command.
 func (r *Runner) presence(ctx context.Context, id timeline.SandboxID, req wire.ExecRequest) *presence {
 	if !req.TTY {
 		return &presence{}
@@ -35,7 +34,7 @@ func (r *Runner) presence(ctx context.Context, id timeline.SandboxID, req wire.E
 	return &presence{first: r.sessionRecord(ctx, "attached", req), tell: func() { r.left(ctx, id, req) }}
 }
 
-// coming is what is recorded with the beginning of the command.
+// coming returns what is recorded with the start of the command.
 func (p *presence) coming() []audit.Statement {
 	if p.tell == nil {
 		return nil
@@ -43,10 +42,10 @@ func (p *presence) coming() []audit.Statement {
 	return []audit.Statement{p.first}
 }
 
-// came notes that the command runs, and that the arrival of the client is recorded.
+// came notes that the command runs, and that the attach is recorded.
 func (p *presence) came() { p.change(func() { p.here = true }) }
 
-// leaves notes that the client went away, or that the command ended. It may be called again.
+// leaves notes that the client has disconnected or the command has ended. It may be called again.
 func (p *presence) leaves() { p.change(func() { p.gone = true }) }
 
 func (p *presence) change(how func()) {
@@ -60,8 +59,8 @@ func (p *presence) change(how func()) {
 	}
 }
 
-// attended records that a client has attached to a command; left records that the client has left. Of a
-// client that only reads, neither is recorded.
+// attended records that a client attached to a command; left records that it detached. Clients that only
+// read are not recorded.
 func (r *Runner) attended(
 	ctx context.Context, id timeline.SandboxID, req wire.ExecRequest,
 ) (left func(), err error) {
@@ -75,7 +74,7 @@ func (r *Runner) attended(
 	return func() { r.left(ctx, id, req) }, err
 }
 
-// left records that a client left a command.
+// left records that a client detached from a command.
 func (r *Runner) left(ctx context.Context, id timeline.SandboxID, req wire.ExecRequest) {
 	ctx = context.WithoutCancel(ctx)
 	if rec, err := r.c.Records.Sandbox(ctx, string(id)); err == nil { // else it was removed
@@ -83,7 +82,7 @@ func (r *Runner) left(ctx context.Context, id timeline.SandboxID, req wire.ExecR
 	}
 }
 
-// sessionRecord tells that a client came to a command, or left it.
+// sessionRecord returns the record of an attach ("attached") or a detach ("left").
 func (r *Runner) sessionRecord(ctx context.Context, event string, req wire.ExecRequest) audit.Statement {
 	by := r.c.Cleaners.Formats().RecordText(r.c.Caller(ctx))
 	return audit.Statement{

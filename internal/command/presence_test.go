@@ -4,8 +4,8 @@ package command
 
 import "testing"
 
-// The leaving of a client is recorded once, whether it leaves before or after the end of the command, and
-// only if its arrival is recorded.
+// The detach is recorded once, in whichever order the command ends and the client disconnects, and only if the
+// attach is recorded.
 func TestThePresenceEndsOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -25,7 +25,7 @@ func TestThePresenceEndsOnce(t *testing.T) {
 			t.Errorf("%q: told %d times, want %d", c.steps, n, c.want)
 		}
 	}
-	nobody := &presence{}
-	nobody.came()
-	nobody.leaves()
+	none := &presence{}
+	none.came()
+	none.leaves()
 }

@@ -147,7 +147,7 @@ type Enforced struct {
 
 // Box is a live sandbox's keeper.
 type Box interface {
-	// Pause has every process stand still until Resume, also when this process ends.
+	// Pause suspends every process until Resume, which may be called by a later daemon.
 	// Commands are a Conflict meanwhile.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error

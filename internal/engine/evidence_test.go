@@ -24,7 +24,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/upkeep"
-	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // id is the id of a sandbox.
@@ -226,11 +225,7 @@ func TestACommandIsRecordedBeforeItIsAcknowledged(t *testing.T) {
 // command could not be: it may have left its group.
 func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
 	t.Parallel()
-	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
-	h := newHome(t)
-	h.close()
-	h.book = disk
-	h.open()
+	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	writes := wire.ExecRequest{Cmd: []string{"write", "f", "ran"}}
 	disk.FailAt(1, syscall.ENOSPC, true)
@@ -258,11 +253,7 @@ func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
 // happened is told when it can be written again.
 func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 	t.Parallel()
-	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
-	h := newHome(t)
-	h.close()
-	h.book = disk
-	h.open()
+	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	h.onDir("b")
 	id := h.id("a")
@@ -319,11 +310,7 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 // it was, at whatever write the disk was full.
 func TestACommandBeginsAgainWhereItsRewindIsNotRecorded(t *testing.T) {
 	t.Parallel()
-	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
-	h := newHome(t)
-	h.close()
-	h.book = disk
-	h.open()
+	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")
 	if _, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"agent"}, Capture: wire.Capture{Off: true}}); err != nil {

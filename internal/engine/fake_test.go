@@ -546,6 +546,16 @@ func (h *home) time() time.Time {
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
 
+// newHomeWithFaultyLedger makes a home and the file system of its ledger, which can be made to fail.
+func newHomeWithFaultyLedger(t testing.TB) (*home, *vfs.Faulty) {
+	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
+	h := newHome(t)
+	h.close()
+	h.book = disk
+	h.open()
+	return h, disk
+}
+
 func newHomeOn(t testing.TB, files vfs.FS) *home {
 	dir, err := os.MkdirTemp("", "engine")
 	if err != nil {

@@ -16,16 +16,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
-	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 // A disk that was full while a sandbox was removed, and the removal of its records later, leave a home that opens.
 func TestRecovery_OfARemovalWhoseLedgerIsRemoved(t *testing.T) {
-	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
-	h := newHome(t)
-	h.close()
-	h.book = disk
-	h.open()
+	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	gone := h.id("a")
 	disk.FailAt(1, syscall.ENOSPC, true)
@@ -67,11 +62,7 @@ func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
 
 // What a full disk keeps out of the ledger is counted with the removal of the sandbox.
 func TestRemove_RecordsWhatAFullDiskKeptOut(t *testing.T) {
-	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
-	h := newHome(t)
-	h.close()
-	h.book = disk
-	h.open()
+	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	id := h.id("a")
 	h.gateTells(id, allowed(1))

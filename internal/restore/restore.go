@@ -32,7 +32,7 @@ type Step struct{ Name, Detail, Err string }
 type Box interface {
 	// Gone is closed when the keeper has ended.
 	Gone() <-chan struct{}
-	// Pause has every process stand still until Resume, also when this process ends.
+	// Pause suspends every process until Resume, which may be called by a later daemon.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	// Paused reports whether the processes stand still.
