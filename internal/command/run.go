@@ -299,7 +299,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	switch {
 	case cerr == nil:
 	case captured:
-		r.c.Log.Error("the command has ended, and what it left is in the history", "sandbox", rec.Name, "err", cerr)
+		r.c.Log.Error("the snapshot after the command is taken, but a later step failed", "sandbox", rec.Name, "err", cerr)
 	default:
 		o.exit.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		o.exit = withHead(o.exit, rec.Head, Taken{ID: rec.Head})
