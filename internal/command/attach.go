@@ -31,9 +31,9 @@ type attachment struct {
 	size      *wire.Size     // of the client's terminal
 }
 
-// newAttachment begins to read what the client sends, until close. It goes to
-// session from the first frame on: a client that was told that the command runs may
-// have typed already. Nil is for a client that was not told yet.
+// newAttachment begins to read what the client sends, until close. The frames go to session from the
+// first one on: a client that has got the frame FrameStarted may have typed already. session is nil for a
+// client that has not got it.
 func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRequest) *attachment {
 	a := &attachment{stream: stream, session: session, gone: make(chan struct{}), size: req.Size}
 	a.connected.L = &a.mu
@@ -307,7 +307,7 @@ func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error
 		t, p, err := wire.ReadFrame(session, buf)
 		switch {
 		case err != nil:
-			return nil // its keeper ended; what becomes of the command is told by command.done
+			return nil // its keeper ended; command.done tells what becomes of the command
 		case t == wire.FrameExit:
 			return nil
 		case t == wire.FrameFailed:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -94,6 +95,16 @@ func foundCommand(n audit.OpenCommand) *command {
 	c := newCommand(n.Sandbox, n.ID, n.At, n.Before)
 	c.found, c.seq, c.state = true, n.Seq, running
 	return c
+}
+
+// result waits for done, and returns what the command came to.
+func (c *command) result(ctx context.Context) (wire.Exit, error) {
+	select {
+	case <-c.done:
+		return c.exit, c.err
+	case <-ctx.Done():
+		return wire.Exit{}, fault.Wrap(context.Cause(ctx), "wait until the end of the command is recorded")
+	}
 }
 
 // killed is the end of a command whose box ended with it.

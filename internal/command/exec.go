@@ -143,8 +143,8 @@ func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (b
 	return false, nil
 }
 
-// begins waits until it is recorded that a command begins, which it has done already;
-// when that cannot be, the sandbox is stopped.
+// begins waits until the beginning of a command is recorded, which runs already. If it cannot be recorded,
+// the sandbox is stopped.
 func (r *Runner) begins(ctx context.Context, o *opened) error {
 	seq, own := o.told.Find(isExec)
 	err := o.told.Wait()
@@ -169,13 +169,13 @@ func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
 	}
 }
 
-// takeBack tells that a command did not begin.
+// takeBack records that a command did not begin.
 func (r *Runner) takeBack(ctx context.Context, o *opened, cause error) {
 	o.told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
 	r.settleUnbegun(o)
 }
 
-// settleUnbegun notes that the command whose beginning was told did not begin.
+// settleUnbegun notes that a command did not begin, if told has its beginning.
 func (r *Runner) settleUnbegun(o *opened) {
 	if _, own := o.told.Find(isExec); own {
 		r.c.Register.settle(o.command)
@@ -247,7 +247,6 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	r.c.Journals.Finish(ctx, p.id)
 	o := &outcome{command: c, end: end, exit: exit, programs: s.EndPrograms(ctx, &rec)}
 	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
-	o.programs.Written(err)
 	if err != nil && !captured {
 		r.tellEnd(ctx, &rec, c, end, exit)
 		return exit, fault.Wrap(err,
@@ -261,11 +260,12 @@ type outcome struct {
 	*command
 	end      Ended
 	exit     wire.Exit             // what its clients get
-	programs *audit.EndingPrograms // which are recorded with the end; nil: none are
+	programs *audit.EndingPrograms // which conclude records with the end; nil: none are
 }
 
 // conclude captures what a command has changed, records its end, with the snapshot if there is one, and
-// settles it. It completes the exit of o. If only the record failed, captured is true.
+// settles it. It completes the exit of o. captured reports whether the changes are in the history: then an
+// error says that the end is not recorded or, if it is, that processes of the box do not go on.
 func (r *Runner) conclude(
 	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
 ) (captured bool, err error) {
@@ -281,16 +281,19 @@ func (r *Runner) conclude(
 		n.Exit, n.Alone = &code, o.end.Alone && s.begun == o.begun
 	}
 	t, err := s.Capture(ctx, rec, n)
-	if err != nil {
+	if err != nil && !t.Told {
+		o.programs.Written(err)
 		return false, err
 	}
 	o.exit = withHead(o.exit, rec.Head, t)
 	if !t.Told {
-		err = r.c.Book.Record(ctx, rec, tell(o.exit, t)...)
+		if err := r.c.Book.Record(ctx, rec, tell(o.exit, t)...); err != nil {
+			o.programs.Written(err)
+			return true, err
+		}
 	}
-	if err == nil {
-		r.c.Register.settle(o.command)
-	}
+	o.programs.Written(nil)
+	r.c.Register.settle(o.command)
 	return true, err
 }
 

@@ -15,11 +15,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A sandbox with a supervised command is captured by itself. Whether a process
-// has run since the last look is told by the box, for next to nothing: while none
-// has, no file can have changed, by whatever means. When one has, the live root
-// is looked over without stopping anybody, and captured when what changed has
-// been left alone for a while, or has waited for long enough.
+// A sandbox with a supervised command is captured by itself. The box reports at almost no cost whether a
+// process has run since the last look: while none has, no file can have changed. When one has, the live root
+// is compared without stopping any process, and captured when what changed has been left alone for a while,
+// or has waited for long enough.
 
 const (
 	defaultQuiet = 200 * time.Millisecond

@@ -43,9 +43,9 @@ func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecReques
 		Kept: true,
 	}
 	if o.failed != nil {
-		<-o.done
-		info.Exit = &o.exit
-		return info, o.err
+		exit, err := o.result(ctx)
+		info.Exit = &exit
+		return info, err
 	}
 	return info, nil
 }
@@ -186,9 +186,9 @@ func (r *Runner) startAttached(
 		return wire.Exit{}, err
 	}
 	if o.failed != nil {
-		err := o.session.Close()
-		<-o.done
-		return o.exit, cmp.Or(o.err, err)
+		cerr := o.session.Close()
+		exit, err := o.result(ctx)
+		return exit, cmp.Or(err, cerr)
 	}
 	m := wire.Started{Exec: o.id, PID: o.started.PID}
 	if supervised {

@@ -53,6 +53,7 @@ type Keeper interface {
 
 // Processes are the processes of a box, of whichever command.
 type Processes interface {
+	// Processes lists them. Unavailable: the keeper has ended.
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
 	// SignalProcess sends a signal to one process. NotFound: there is none, or it is another one.
 	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
@@ -61,13 +62,11 @@ type Processes interface {
 // Sandboxes finds sandboxes, and does to them what follows from the ends of commands. The engine
 // implements it.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock. what says for which operation, for the
-	// message that another caller gets meanwhile. The caller unlocks.
+	// Acquire finds a sandbox by name or id and takes its lock. what names the operation for callers that
+	// find the sandbox busy. The caller unlocks.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Use notes that a sandbox is in use, until done is called: it is not stopped for being idle.
 	Use(id timeline.SandboxID) (done func())
-	// Describe describes a sandbox for clients.
-	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
 	// Remove removes a sandbox and ends its processes.
 	Remove(ctx context.Context, id timeline.SandboxID) error
 	// Halted reports whether a sandbox was stopped since a time because it touched a decoy.
@@ -93,21 +92,22 @@ type Sandbox interface {
 type Held interface {
 	// Proof is the lock itself.
 	Proof() *sandbox.Held
-	// Sandbox is what is kept of the sandbox to take its lock again.
+	// Sandbox returns the sandbox, by which its lock can be taken again after Unlock.
 	Sandbox() Sandbox
 	// Box gives the box of the sandbox while its keeper runs; nil otherwise.
 	Box() Box
-	// Start makes sure that the sandbox has a box, and that its start is recorded. When it returns, more
-	// is being recorded.
+	// Start makes sure that the sandbox has a box, and that its start is recorded. It returns while more is
+	// still being recorded, for which the caller waits with Pending.
 	Start(ctx context.Context, rec *meta.Sandbox, more ...audit.Statement) (Box, *audit.Pending, error)
-	// StartOther starts another box for one whose keeper was found to have ended.
+	// StartOther replaces the box, whose keeper has ended, by another one.
 	StartOther(ctx context.Context, rec *meta.Sandbox) (Box, error)
-	// Capture takes a snapshot if anything has changed.
+	// Capture takes a snapshot if anything has changed. With an error, Taken says whether there is one all
+	// the same: the processes may be unable to go on after it.
 	Capture(ctx context.Context, rec *meta.Sandbox, n Note) (Taken, error)
 	// Look looks at what has changed without stopping any process.
 	Look(ctx context.Context, rec *meta.Sandbox) (Look, error)
-	// EndPrograms returns the records of the programs of the box, which are to be written with the end of
-	// a command. The caller calls Written.
+	// EndPrograms returns the records of the programs of the box that are to be written with the end of a
+	// command. The caller writes them and calls Written; no other records of programs are written before.
 	EndPrograms(ctx context.Context, rec *meta.Sandbox) *audit.EndingPrograms
 	// Unlock releases the lock.
 	Unlock()
@@ -120,7 +120,6 @@ type Note struct {
 	Exit    *int // of the command that has ended; nil: none has
 	Alone   bool // no process is left
 	Aside   bool // the times of directories alone are not worth a snapshot
-	Memory  bool // with what processes have in memory
 	// With gives what is recorded with the snapshot, if there is one; nil: nothing.
 	With func(Taken) []audit.Statement
 }

@@ -15,12 +15,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// relay carries frames between the client and the keeper until the command's
-// exit. When the client goes away the keeper is told to hang up; the output is
-// left to the keeper, which never lets a command wait for a reader. A session
-// that just ends, as with this process, hangs nothing up: the client attaches
-// again. gone is called when the client went away, and started when the command runs, before
-// the client is told; with its error it ends.
+// relay carries frames between the client and the keeper until the command's exit. When the client goes
+// away, relay sends the keeper a hangup, and leaves the output to the keeper, which never lets a command wait
+// for a reader. A session that just ends, as when this process ends, is no hangup: the client attaches again.
+// relay calls gone when the client went away, and started when the command runs, before the client hears of
+// that; an error of started ends the relay.
 func relay(
 	ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, gone func(), started func() error,
 ) (Ended, error) {

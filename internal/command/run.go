@@ -296,7 +296,11 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	r.c.Journals.Finish(ctx, rec.ID)
 	o := &outcome{command: c, end: end, exit: exitOf(c, end, err)}
 	captured, cerr := r.conclude(ctx, s, rec, o, timeline.CauseExec)
-	if cerr != nil && !captured {
+	switch {
+	case cerr == nil:
+	case captured:
+		r.c.Log.Error("the snapshot after the command is taken, but a later step failed", "sandbox", rec.Name, "err", cerr)
+	default:
 		o.exit.Message = "what the command changed is not in the history yet: " + cerr.Error()
 		o.exit = withHead(o.exit, rec.Head, Taken{ID: rec.Head})
 		r.c.Log.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
@@ -324,7 +328,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	return uerr == nil
 }
 
-// endRun lets those who are attached know.
+// endRun ends the supervised command for the clients that are attached to it, which get x.
 func endRun(s *held, c *command, x wire.Exit) {
 	c.exit = x
 	if s.run == c {

@@ -58,7 +58,8 @@ type taken struct {
 }
 
 // capture makes a snapshot of the present state when it differs from HEAD, and
-// moves HEAD there. On an error nothing has changed, and the present is still in the live root.
+// moves HEAD there. On an error the present is still in the live root, and nothing has changed, unless taken
+// says that there is a snapshot: then the processes could not go on after it.
 func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note) (t taken, err error) {
 	c := &capturing{Engine: e, s: s, rec: rec, n: n, t: taken{id: rec.Head}}
 	if n.memory {

@@ -4,8 +4,10 @@ package engine
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +91,49 @@ func TestACommandThatIsStoppedHasOneExit(t *testing.T) {
 	}
 	if h.isOpen(t, "a", id) {
 		t.Error("it is open")
+	}
+}
+
+// A snapshot that is in the history has the end of the command with it, also if the processes cannot go on
+// after it.
+func TestACommandHasOneExitThoughProcessesStayFrozen(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(h *home) (exec string){
+		"kept": func(h *home) string { return h.keptIn(t, "a") },
+		"supervised": func(h *home) string {
+			run, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"serve"}, Capture: wire.Capture{Off: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return run.Exec
+		},
+		"restarted": func(h *home) string {
+			run, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"serve"}, Capture: wire.Capture{Off: true},
+				Restart: wire.RestartAlways})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return run.Exec
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newKeptHome(t)
+			exec := start(h)
+			b := h.boxNow("a")
+			if err := os.WriteFile(filepath.Join(b.root, "left"), []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b.stuck.Store(true)
+			b.end(exec)
+			x, err := h.attached(ctx, exec)
+			if err == nil && (x.Head == "" || name != "restarted" && strings.Contains(x.Message, "not in the history")) {
+				t.Errorf("the client gets %+v", x)
+			}
+			if got := h.exits(t, "a")[exec]; got == nil || len(got.Changes) != 1 {
+				t.Errorf("recorded: %+v", got)
+			}
+		})
 	}
 }
 

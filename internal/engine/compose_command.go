@@ -6,7 +6,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -48,11 +47,6 @@ func (c commandCore) Acquire(ctx context.Context, name, what string) (command.He
 
 // Use implements command.Sandboxes.
 func (c commandCore) Use(id timeline.SandboxID) (done func()) { return c.e.Lifetimes.Use(id) }
-
-// Describe implements command.Sandboxes.
-func (c commandCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
-	return c.e.wire(ctx, rec)
-}
 
 // Remove implements command.Sandboxes.
 func (c commandCore) Remove(ctx context.Context, id timeline.SandboxID) error {
@@ -111,7 +105,6 @@ func (c commandHeld) StartOther(ctx context.Context, rec *meta.Sandbox) (command
 func (c commandHeld) Capture(ctx context.Context, rec *meta.Sandbox, n command.Note) (command.Taken, error) {
 	why := note{
 		cause: n.Cause, message: n.Message, exit: n.Exit, aside: n.Aside, still: n.Alone && !c.h.mapped,
-		memory: n.Memory,
 	}
 	if n.With != nil {
 		why.with = func(t taken) []audit.Statement { return n.With(commandTaken(t)) }

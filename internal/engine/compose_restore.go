@@ -72,12 +72,7 @@ type restoreHeld struct {
 }
 
 // Box implements restore.Held.
-func (s restoreHeld) Box() restore.Box {
-	if b := s.e.liveBox(s.h); b != nil {
-		return b
-	}
-	return nil
-}
+func (s restoreHeld) Box() restore.Box { return s.e.liveBox(s.h) }
 
 // Bring implements restore.Held.
 func (s restoreHeld) Bring(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error {

@@ -72,6 +72,7 @@ type fakeBox struct {
 	hangs  atomic.Bool   // it does not answer to Attach
 	mute   chan struct{} // Execs waits for it
 	thawed atomic.Int32
+	stuck  atomic.Bool // Thaw fails
 	root   string
 	gone   chan struct{}
 	once   sync.Once
@@ -263,6 +264,9 @@ func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			close(b.kept[id])
 		}
 		b.starts++
+		if len(req.Cmd) > 0 && req.Cmd[0] == "missing" {
+			return s, wire.WriteJSON(&out, wire.FrameExit, Ended{Exit: wire.Exit{Code: 127}})
+		}
 		fallthrough
 	default:
 		return s, wire.WriteJSON(&out, wire.FrameStarted, wire.Started{Exec: id, PID: 2})
@@ -381,8 +385,14 @@ type fakeFrozen struct{ b *fakeBox }
 func (f fakeFrozen) Procs() int               { return f.b.procs }
 func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
-func (f fakeFrozen) Thaw() error              { f.b.thawed.Add(1); return nil }
 func (fakeFrozen) Drop()                      {}
+func (f fakeFrozen) Thaw() error {
+	f.b.thawed.Add(1)
+	if f.b.stuck.Load() {
+		return fault.New(fault.Unavailable, "the keeper has ended")
+	}
+	return nil
+}
 
 // Save writes an image of two pages, of which one says how many freezes there were. Its init
 // is one of a few bytes, which no directory has.

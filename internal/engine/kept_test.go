@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,6 +24,19 @@ func (b *fakeBox) end(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	close(b.kept[id])
+}
+
+// begun waits until so many commands were started that the daemon follows.
+func (b *fakeBox) begun(n int) {
+	for {
+		b.mu.Lock()
+		starts := b.starts
+		b.mu.Unlock()
+		if starts >= n {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // attached waits for the exit of a kept command, as a client does that sends nothing
@@ -112,6 +126,36 @@ func TestEndedCommandsTakeNoMemoryForEver(t *testing.T) {
 	}
 	if _, err := h.attached(ctx, ids[len(ids)-1]); err != nil {
 		t.Error("the last one is not known")
+	}
+}
+
+// The end of a command that cannot be run is awaited no longer than the caller wants.
+func TestStartExec_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	h := newKeptHome(t)
+	h.run("a", "true")
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 2)
+	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its keeper does not come to its end
+	go func() {
+		_, err := h.StartExec(ctx, "a", req)
+		failed <- err
+	}()
+	go func() {
+		_, err := h.Exec(ctx, "a", req, stream{&bytes.Buffer{}, io.Discard})
+		failed <- err
+	}()
+	h.boxNow("a").begun(2)
+	cancel()
+	for range 2 {
+		select {
+		case err := <-failed:
+			if !fault.Is(err, fault.Cancelled) {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("a caller waits on")
+		}
 	}
 }
 

@@ -168,9 +168,9 @@ func (h *Histories) Weigh(
 	return paths, bytes, err
 }
 
-// partRoots are the root directories of the live root's parts. The host's own
-// lie below them, with owners that an ordinary user cannot give to his: that they
-// differ is none of the sandbox's doing.
+// partRoots returns the root directories of the live root's parts, as a set. Each of them covers a directory
+// of the host, with an owner that an ordinary user cannot give to it: that both differ is not a change of the
+// sandbox.
 func (h *Histories) partRoots(ctx context.Context, rec *meta.Sandbox) (map[string]bool, error) {
 	if !rec.Host {
 		return nil, nil

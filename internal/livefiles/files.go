@@ -31,7 +31,7 @@ type Files struct {
 	once   sync.Once
 	closed chan struct{}
 
-	watching bool // guarded by Opener.mu: nobody waits for it
+	watching bool // guarded by Opener.mu; moves do not wait for it
 }
 
 // Context ends with the request, and when the sandbox is stopped meanwhile.
@@ -70,7 +70,7 @@ func (f *Files) Move(from, to string) error {
 	return f.in.Rename(f.ctx, from, to, err)
 }
 
-// Watch is boxfs.Root.Watch. Nobody waits for it: it ends when the sandbox is
+// Watch is boxfs.Root.Watch. A move does not wait for it: it ends when the sandbox is
 // stopped or moved.
 func (f *Files) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
 	f.o.mu.Lock()

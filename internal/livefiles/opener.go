@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// patience is how long a move waits for those who read or write files.
+	// patience is how long a move waits for requests that read or write files.
 	patience = 30 * time.Second
-	// grace is what they have to let go when their sandbox is stopped.
+	// grace is what requests have to close their files when the sandbox is stopped.
 	grace = 5 * time.Second
 )
 
@@ -73,7 +73,7 @@ type Opener struct {
 type tree struct {
 	renames sync.Mutex      // see boxfs.Options.Renames
 	watches boxfs.Watches   // see boxfs.Options.Watches
-	open    map[*Files]bool // who has the live root open; guarded by Opener.mu
+	open    map[*Files]bool // which requests have open; guarded by Opener.mu
 }
 
 // New makes an Opener.
@@ -91,7 +91,7 @@ func (o *Opener) tree(id timeline.SandboxID) *tree {
 	return t
 }
 
-// opened returns who has the files of a sandbox open. The caller holds mu.
+// opened returns the files of a sandbox that requests have open. The caller holds mu.
 func (o *Opener) opened(id timeline.SandboxID) map[*Files]bool {
 	if t := o.trees[id]; t != nil {
 		return t.open
@@ -134,7 +134,7 @@ func (o *Opener) Open(ctx context.Context, name string) (*Files, error) {
 	return f, nil
 }
 
-// InUse reports whether somebody has the files of a sandbox open.
+// InUse reports whether a request has the files of a sandbox open.
 func (o *Opener) InUse(id timeline.SandboxID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -149,9 +149,9 @@ func (o *Opener) HoldNames(id timeline.SandboxID, fn func()) {
 	fn()
 }
 
-// Alone calls acquire, which takes the lock of a sandbox, until nobody reads or writes files of the sandbox,
-// and returns with the lock, for what changes all files at once. Files are opened with the lock, so that
-// nobody begins to read or write before it is released.
+// Alone calls acquire, which takes the lock of a sandbox, until no request reads or writes files of the
+// sandbox, and returns with the lock, for what changes all files at once. Files are opened with the lock, so
+// that no request begins to read or write before it is released.
 func (o *Opener) Alone(ctx context.Context, acquire func() (timeline.SandboxID, Held, error)) error {
 	enough, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -173,7 +173,7 @@ func (o *Opener) Alone(ctx context.Context, acquire func() (timeline.SandboxID, 
 	}
 }
 
-// working gives somebody who reads or writes files, and what he does.
+// working returns the files of a request that reads or writes, and what it does; nil: there is none.
 func (o *Opener) working(id timeline.SandboxID) (*Files, string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -191,7 +191,7 @@ func busy(id timeline.SandboxID, doing string) *fault.Error {
 }
 
 // Cut ends what is done with the live root of a sandbox, which is about to go. The caller holds the lock of
-// the sandbox, so that nobody opens files meanwhile.
+// the sandbox, so that no files are opened meanwhile.
 func (o *Opener) Cut(ctx context.Context, _ *sandbox.Held, id timeline.SandboxID) error {
 	o.mu.Lock()
 	var open []*Files

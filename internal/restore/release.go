@@ -59,7 +59,7 @@ type failed struct {
 func (f *failed) Error() string { return f.step + ": " + f.err.Error() }
 func (f *failed) Unwrap() error { return f.err }
 
-// claim reports whether nobody was releasing a sandbox. The caller does so then, until unclaim.
+// claim reports whether the caller may release a sandbox, until unclaim: no other caller is doing so.
 func (r *Restorer) claim(id timeline.SandboxID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,8 +191,8 @@ func (r *Restorer) resealInside(ctx context.Context, id string) error {
 }
 
 // toReseal counts the SSH host keys of a sandbox, and finds its hooks: files that can be
-// executed, in the order of their names. Keys that its user may not read are passed over; that
-// hooks may be there which nobody can read is an error.
+// executed, in the order of their names. Keys that its user may not read are passed over. A directory of
+// hooks that cannot be read is an error, since it may have some.
 func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
 	f, err := r.config.Sandboxes.Files(ctx, id)
 	if err != nil {

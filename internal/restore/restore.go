@@ -74,8 +74,8 @@ type Files interface {
 
 // Sandboxes finds sandboxes. The engine implements it.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock. what says for which operation, for the
-	// message that another caller gets meanwhile. The caller unlocks.
+	// Acquire finds a sandbox by name or id and takes its lock. what names the operation for callers that
+	// find the sandbox busy. The caller unlocks.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Snapshot returns a snapshot of the history of a sandbox; the zero Snapshot if it is not there.
 	Snapshot(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (timeline.Snapshot, error)

@@ -41,7 +41,7 @@ func (t *Travel) pulledAs(ctx context.Context, at wire.Travelled, work string) (
 		return nil, err
 	}
 	if work != "" && work != string(in.work) {
-		return nil, fault.New(fault.Conflict, "%s/%s was pulled anew since it was looked at", at.Remote, at.Name).
+		return nil, fault.New(fault.Conflict, "%s/%s was pulled again since it was looked at", at.Remote, at.Name).
 			WithHint("look again: coppice diff %s/%s", at.Remote, at.Name)
 	}
 	return in.collected(), nil

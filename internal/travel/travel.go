@@ -29,8 +29,8 @@ type API interface {
 
 // Sandboxes are the sandboxes of this home, beyond what a client can do with them.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, which the caller releases. what says
-	// for which operation, in the message that another caller gets.
+	// Acquire finds a sandbox by name or id and takes its lock, which the caller releases. what names the
+	// operation for callers that find the sandbox busy.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
 	// Describe describes a sandbox to clients.
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
