@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -125,7 +126,7 @@ func newFake(t *testing.T) (*Restorer, *fakeCore) {
 	log := slog.New(slog.DiscardHandler)
 	return New(Config{
 		Sandboxes: f, Records: f, Recorder: fakeBook{f}, Feed: events.NewBus(time.Now, nil), Rand: rand.Reader, Now: time.Now,
-		Log: log,
+		Log: log, Images: images.New(images.Config{Go: func(func(context.Context)) {}}),
 		Cleaners: audit.NewCleaners(audit.CleanersConfig{
 			Ledger: book, Logger: log, DecoyTokens: func(*meta.Sandbox) ([]string, error) { return nil, nil },
 			Evidence: func(context.Context, *meta.Sandbox) (policy.Evidence, error) { return policy.DefaultEvidence(), nil },
@@ -170,5 +171,50 @@ func TestRelease_HasOneCaller(t *testing.T) {
 	f.exec = func() { second = r.Release(t.Context(), "a") }
 	if err := r.Release(t.Context(), "a"); err != nil || !fault.Is(second, fault.Conflict) {
 		t.Errorf("the first: %v; the second, meanwhile: %v", err, second)
+	}
+}
+
+func (f *fakeCore) Gone() <-chan struct{} { return nil }
+
+func (h fakeHeld) Start(context.Context, *meta.Sandbox, *images.Image) (Box, func() error, error) {
+	h.f.step("start")
+	return h.f, func() error { return nil }, nil
+}
+
+func (h fakeHeld) Adopt(context.Context, *meta.Sandbox, string) ([]string, error) { return nil, nil }
+
+// A sandbox that was quarantined with the processes of another one, and comes back to its own, is quarantined no
+// longer when its gate opens: no release is left to be done, which would run its hooks and could fail.
+func TestRestore_OfItsOwnProcessesEndsAQuarantine(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	rec := f.rec
+	img := &images.Image{Memory: &timeline.Memory{}, Release: func() {}}
+	if _, err := r.Restore(t.Context(), fakeHeld{f: f}, &rec, img, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"start", "open"}; !slices.Equal(f.steps, want) {
+		t.Errorf("%q, want %q", f.steps, want)
+	}
+	if rec.Quarantine != nil || f.rec.Quarantine != nil {
+		t.Errorf("its gate is open, and it is quarantined: %+v", f.rec.Quarantine)
+	}
+}
+
+// The quarantine of the processes of another sandbox is one from now on, also if there was another before.
+func TestRestore_OfForeignProcessesQuarantines(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	rec := f.rec
+	rec.Head = "bbbbbbbbbbbb"
+	img := &images.Image{Memory: &timeline.Memory{}, Release: func() {}}
+	if _, err := r.Restore(t.Context(), fakeHeld{f: f}, &rec, img, true); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"start"}; !slices.Equal(f.steps, want) {
+		t.Errorf("%q, want %q", f.steps, want)
+	}
+	if q := f.rec.Quarantine; q == nil || q.At != rec.Head || rec.Quarantine != q {
+		t.Errorf("%+v", q)
 	}
 }
