@@ -33,14 +33,19 @@ type fakeCore struct {
 	hooks []wire.FileInfo
 	steps []string
 
-	exec    func() // called by Exec
-	openErr error  // what comes of opening the gate
+	acquired func() // called by Acquire; nil: nothing is
+	exec     func() // called by Exec
+	openErr  error  // what comes of opening the gate
+	other    Box    // another box of the sandbox, which has taken the place of this one; nil: none has
 }
 
 // step notes a step.
 func (f *fakeCore) step(text string) { f.steps = append(f.steps, text) }
 
 func (f *fakeCore) Acquire(context.Context, string, string) (Held, meta.Sandbox, error) {
+	if f.acquired != nil {
+		f.acquired()
+	}
 	return fakeHeld{f: f}, f.rec, nil
 }
 
@@ -82,8 +87,14 @@ type fakeHeld struct {
 	f    *fakeCore
 }
 
-func (h fakeHeld) Box() Box { return h.f }
-func (h fakeHeld) Unlock()  {}
+func (h fakeHeld) Box() Box {
+	if h.f.other != nil {
+		return h.f.other
+	}
+	return h.f
+}
+
+func (h fakeHeld) Unlock() {}
 
 // fakeFiles are the files of a fakeCore.
 type fakeFiles struct{ f *fakeCore }
@@ -171,6 +182,34 @@ func TestRelease_HasOneCaller(t *testing.T) {
 	f.exec = func() { second = r.Release(t.Context(), "a") }
 	if err := r.Release(t.Context(), "a"); err != nil || !fault.Is(second, fault.Conflict) {
 		t.Errorf("the first: %v; the second, meanwhile: %v", err, second)
+	}
+}
+
+// A sandbox can be brought to memory of yet another sandbox while its hooks run, for which no lock is held: the
+// processes from there have no identity of their own, and their gate stays closed.
+func TestRelease_OpensTheGateOfTheBoxThatItResealed(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	_, other := newFake(t)
+	f.exec = func() { f.other, f.rec.Quarantine = other, Quarantine(time.Now(), "bbbbbbbbbbbb") }
+	if err := r.Release(t.Context(), "a"); !fault.Is(err, fault.Conflict) {
+		t.Error(err)
+	}
+	if slices.Contains(f.steps, "open") || slices.Contains(other.steps, "open") {
+		t.Errorf("%q; of the other: %q", f.steps, other.steps)
+	}
+	if q := f.rec.Quarantine; q == nil || q.Step != StepGate || q.At != "bbbbbbbbbbbb" {
+		t.Errorf("%+v", q)
+	}
+}
+
+// What is no longer quarantined when its turn comes is left alone.
+func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	f.acquired = func() { f.rec.Quarantine = nil }
+	if err := r.Release(t.Context(), "a"); err != nil || len(f.steps) != 0 {
+		t.Errorf("%q, %v", f.steps, err)
 	}
 }
 

@@ -28,7 +28,7 @@ const releasing = 4
 // Step is something that was done to make a box one of its own; Err says why it failed, "" if it did not.
 type Step struct{ Name, Detail, Err string }
 
-// Box is the keeper of a live sandbox, as far as a Restorer needs it.
+// Box is the keeper of a live sandbox, as far as a Restorer needs it. Boxes are compared by ==.
 type Box interface {
 	// Gone is closed when the keeper has ended.
 	Gone() <-chan struct{}
