@@ -81,6 +81,8 @@ func (f *fakeCore) Release(context.Context) error {
 	return f.openErr
 }
 
+func (f *fakeCore) Gone() <-chan struct{} { return nil }
+
 // fakeHeld is the sandbox of a fakeCore while its lock is held.
 type fakeHeld struct {
 	Held // but for what is implemented below
@@ -95,6 +97,13 @@ func (h fakeHeld) Box() Box {
 }
 
 func (h fakeHeld) Unlock() {}
+
+func (h fakeHeld) Start(context.Context, *meta.Sandbox, *images.Image) (Box, func() error, error) {
+	h.f.step("start")
+	return h.f, func() error { return nil }, nil
+}
+
+func (h fakeHeld) Adopt(context.Context, *meta.Sandbox, string) ([]string, error) { return nil, nil }
 
 // fakeFiles are the files of a fakeCore.
 type fakeFiles struct{ f *fakeCore }
@@ -212,15 +221,6 @@ func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
 		t.Errorf("%q, %v", f.steps, err)
 	}
 }
-
-func (f *fakeCore) Gone() <-chan struct{} { return nil }
-
-func (h fakeHeld) Start(context.Context, *meta.Sandbox, *images.Image) (Box, func() error, error) {
-	h.f.step("start")
-	return h.f, func() error { return nil }, nil
-}
-
-func (h fakeHeld) Adopt(context.Context, *meta.Sandbox, string) ([]string, error) { return nil, nil }
 
 // A sandbox that was quarantined with the processes of another one, and comes back to its own, is quarantined no
 // longer when its gate opens: no release is left to be done, which would run its hooks and could fail.
