@@ -123,6 +123,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	}
 	if err != nil {
 		o.session.Close()
+		r.leave(o) // it may run, and its end is recorded in any case
 		return nil, err
 	}
 	rec.Again, rec.Starting = false, false

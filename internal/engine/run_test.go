@@ -12,8 +12,11 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/command"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // runHasEnded waits for the end of the supervised command of sandbox a.
@@ -213,5 +216,44 @@ func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("%d exits of one command", n)
+	}
+}
+
+// failingRecords is the database, of which one change of the record of a sandbox fails.
+type failingRecords struct {
+	command.Records
+	left int // changes until it fails
+}
+
+func (f *failingRecords) UpdateSandbox(
+	ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error,
+) error {
+	if f.left--; f.left == 0 {
+		return fault.New(fault.NoSpace, "the disk is full")
+	}
+	return f.Records.UpdateSandbox(ctx, id, change)
+}
+
+// A supervised command that runs, but of which that could not be noted, is followed to its end.
+func TestACommandThatCannotBeNotedIsFollowed(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	c := commandConfig(h.Engine)
+	c.Records = &failingRecords{c.Records, 2}
+	h.Commands = command.New(c)
+	if _, err := h.Commands.Run(ctx, "a", wire.RunRequest{Cmd: []string{"serve"}}); !fault.Is(err, fault.NoSpace) {
+		t.Fatal(err)
+	}
+	begun := h.told(h.id("a"), format.KindExec)
+	if len(begun) != 1 {
+		t.Fatalf("%d commands have begun", len(begun))
+	}
+	if _, err := h.Stop(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); len(h.exits(t, "a")) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("its end is not recorded")
+		}
 	}
 }

@@ -185,3 +185,47 @@ func TestCut_EndsWhatIsDoneAndWaitsForIt(t *testing.T) {
 		t.Error("a sandbox that was removed has files in use")
 	}
 }
+
+// noDecoys is a sandbox whose decoys cannot be read.
+type noDecoys struct {
+	*one
+	root *Root // that was opened
+}
+
+// noDecoysHeld notes the root that was opened of the sandbox.
+type noDecoysHeld struct {
+	Held
+	of *noDecoys
+}
+
+func (n *noDecoys) Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error) {
+	h, rec, err := n.one.Acquire(ctx, name, what)
+	return noDecoysHeld{h, n}, rec, err
+}
+
+func (n *noDecoys) Decoys(context.Context, *meta.Sandbox) ([]string, error) {
+	return nil, fault.New(fault.Corrupt, "its decoys are damaged")
+}
+
+func (h noDecoysHeld) Root(ctx context.Context, rec *meta.Sandbox) (*Root, error) {
+	in, err := h.Held.Root(ctx, rec)
+	h.of.root = in
+	return in, err
+}
+
+// An open root keeps the mount of the sandbox: one that stays open after an error would hold it for good.
+func TestOpen_ClosesTheRootAfterAnError(t *testing.T) {
+	t.Parallel()
+	s, _ := newOne(t)
+	n := &noDecoys{one: s}
+	o := New(n)
+	if _, err := o.Open(t.Context(), "a"); !fault.Is(err, fault.Corrupt) {
+		t.Fatalf("Open = %v; want the error of its decoys", err)
+	}
+	if err := n.root.Dir.Close(); err == nil {
+		t.Error("the live root stays open")
+	}
+	if o.InUse(s.ID) {
+		t.Error("files that could not be opened are in use")
+	}
+}

@@ -117,7 +117,7 @@ func (o *Opener) Open(ctx context.Context, name string) (*Files, error) {
 	}
 	decoys, err := o.sandboxes.Decoys(ctx, &rec)
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Close())
+		return nil, errors.Join(fault.Wrap(err, "open the files of sandbox %s", rec.Name), in.Dir.Close(), in.Close())
 	}
 	t := o.tree(rec.ID)
 	root, err := boxfs.New(

@@ -94,12 +94,12 @@ func (r *Restorer) Release(ctx context.Context, name string) error {
 	if rec, err = r.config.Records.Sandbox(ctx, id); err != nil || rec.Quarantine == nil {
 		return err
 	}
-	err = r.seclude(ctx, id)
-	if err == nil {
+	b, err := r.seclude(ctx, id)
+	if err == nil && b != nil {
 		err = r.resealInside(ctx, id)
 	}
-	if err == nil {
-		err = r.letOut(ctx, id)
+	if err == nil && b != nil {
+		err = r.letOut(ctx, id, b)
 	}
 	if err == nil {
 		return nil
@@ -130,25 +130,25 @@ func (r *Restorer) noteQuarantine(ctx context.Context, id string, f *failed) err
 }
 
 // seclude makes sure that the processes of a quarantined sandbox run, and gives their box an
-// identity of its own.
-func (r *Restorer) seclude(ctx context.Context, id string) error {
+// identity of its own. It returns the box; nil if the sandbox is not quarantined.
+func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "going on from memory")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.Unlock()
 	if rec.Quarantine == nil {
-		return nil
+		return nil, nil
 	}
 	b := s.Box()
 	if b == nil {
 		if b, err = r.startAt(ctx, s, &rec, rec.Quarantine.At); err != nil {
-			return &failed{StepStart, err}
+			return nil, &failed{StepStart, err}
 		}
 	}
 	seed := make([]byte, 32)
 	if _, err := io.ReadFull(r.config.Rand, seed); err != nil {
-		return fault.Wrap(err, "draw randomness")
+		return nil, fault.Wrap(err, "draw randomness")
 	}
 	steps, err := b.Reseal(ctx, rec.Name, seed)
 	var tell []audit.Statement
@@ -159,15 +159,15 @@ func (r *Restorer) seclude(ctx context.Context, id string) error {
 		}
 	}
 	if rerr := r.config.Recorder.Record(ctx, &rec, tell...); rerr != nil {
-		return rerr
+		return nil, rerr
 	}
 	if fault.Is(err, fault.Conflict) && len(steps) == 0 {
-		return nil // its gate is open: a daemon that was killed had come as far
+		return b, nil // its gate is open: a daemon that was killed had come as far
 	}
 	if err != nil && len(steps) > 0 && steps[len(steps)-1].Err != "" {
-		return &failed{steps[len(steps)-1].Name, err}
+		return nil, &failed{steps[len(steps)-1].Name, err}
 	}
-	return err
+	return b, err
 }
 
 // resealInside does what takes programs of the sandbox's own: SSH host keys, and its hooks.
@@ -259,8 +259,9 @@ func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most i
 // isHook reports whether a file is one that can be executed.
 func isHook(i wire.FileInfo) bool { return i.Type == "file" && i.Mode&0o111 != 0 }
 
-// letOut opens the gate of a sandbox that is one of its own now.
-func (r *Restorer) letOut(ctx context.Context, id string) error {
+// letOut opens the gate of a sandbox that is one of its own now, whose box is resealed. While the hooks ran,
+// without the lock, the sandbox may have been brought to other memory, in a box that is not resealed.
+func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "opening its gate")
 	if err != nil {
 		return err
@@ -272,6 +273,10 @@ func (r *Restorer) letOut(ctx context.Context, id string) error {
 	}
 	if rec.Quarantine == nil {
 		return nil
+	}
+	if b != resealed {
+		return &failed{StepGate, fault.New(fault.Conflict, "other processes have taken their place meanwhile").
+			WithHint("make these ones of their own: coppice resume %s", rec.Name)}
 	}
 	begun := false
 	book := r.config.Recorder

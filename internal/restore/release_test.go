@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -32,14 +33,19 @@ type fakeCore struct {
 	hooks []wire.FileInfo
 	steps []string
 
-	exec    func() // called by Exec
-	openErr error  // what comes of opening the gate
+	acquired func() // called by Acquire; nil: nothing is
+	exec     func() // called by Exec
+	openErr  error  // what comes of opening the gate
+	other    Box    // another box of the sandbox, which has taken the place of this one; nil: none has
 }
 
 // step notes a step.
 func (f *fakeCore) step(text string) { f.steps = append(f.steps, text) }
 
 func (f *fakeCore) Acquire(context.Context, string, string) (Held, meta.Sandbox, error) {
+	if f.acquired != nil {
+		f.acquired()
+	}
 	return fakeHeld{f: f}, f.rec, nil
 }
 
@@ -75,14 +81,29 @@ func (f *fakeCore) Release(context.Context) error {
 	return f.openErr
 }
 
+func (f *fakeCore) Gone() <-chan struct{} { return nil }
+
 // fakeHeld is the sandbox of a fakeCore while its lock is held.
 type fakeHeld struct {
 	Held // but for what is implemented below
 	f    *fakeCore
 }
 
-func (h fakeHeld) Box() Box { return h.f }
-func (h fakeHeld) Unlock()  {}
+func (h fakeHeld) Box() Box {
+	if h.f.other != nil {
+		return h.f.other
+	}
+	return h.f
+}
+
+func (h fakeHeld) Unlock() {}
+
+func (h fakeHeld) Start(context.Context, *meta.Sandbox, *images.Image) (Box, func() error, error) {
+	h.f.step("start")
+	return h.f, func() error { return nil }, nil
+}
+
+func (h fakeHeld) Adopt(context.Context, *meta.Sandbox, string) ([]string, error) { return nil, nil }
 
 // fakeFiles are the files of a fakeCore.
 type fakeFiles struct{ f *fakeCore }
@@ -125,7 +146,7 @@ func newFake(t *testing.T) (*Restorer, *fakeCore) {
 	log := slog.New(slog.DiscardHandler)
 	return New(Config{
 		Sandboxes: f, Records: f, Recorder: fakeBook{f}, Feed: events.NewBus(time.Now, nil), Rand: rand.Reader, Now: time.Now,
-		Log: log,
+		Log: log, Images: images.New(images.Config{Go: func(func(context.Context)) {}}),
 		Cleaners: audit.NewCleaners(audit.CleanersConfig{
 			Ledger: book, Logger: log, DecoyTokens: func(*meta.Sandbox) ([]string, error) { return nil, nil },
 			Evidence: func(context.Context, *meta.Sandbox) (policy.Evidence, error) { return policy.DefaultEvidence(), nil },
@@ -170,5 +191,69 @@ func TestRelease_HasOneCaller(t *testing.T) {
 	f.exec = func() { second = r.Release(t.Context(), "a") }
 	if err := r.Release(t.Context(), "a"); err != nil || !fault.Is(second, fault.Conflict) {
 		t.Errorf("the first: %v; the second, meanwhile: %v", err, second)
+	}
+}
+
+// A sandbox can be brought to memory of yet another sandbox while its hooks run, for which no lock is held: the
+// processes from there have no identity of their own, and their gate stays closed.
+func TestRelease_OpensTheGateOfTheBoxThatItResealed(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	_, other := newFake(t)
+	f.exec = func() { f.other, f.rec.Quarantine = other, Quarantine(time.Now(), "bbbbbbbbbbbb") }
+	if err := r.Release(t.Context(), "a"); !fault.Is(err, fault.Conflict) {
+		t.Error(err)
+	}
+	if slices.Contains(f.steps, "open") || slices.Contains(other.steps, "open") {
+		t.Errorf("%q; of the other: %q", f.steps, other.steps)
+	}
+	if q := f.rec.Quarantine; q == nil || q.Step != StepGate || q.At != "bbbbbbbbbbbb" {
+		t.Errorf("%+v", q)
+	}
+}
+
+// What is no longer quarantined when its turn comes is left alone.
+func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	f.acquired = func() { f.rec.Quarantine = nil }
+	if err := r.Release(t.Context(), "a"); err != nil || len(f.steps) != 0 {
+		t.Errorf("%q, %v", f.steps, err)
+	}
+}
+
+// A sandbox that was quarantined with the processes of another one, and comes back to its own, is quarantined no
+// longer when its gate opens: no release is left to be done, which would run its hooks and could fail.
+func TestRestore_OfItsOwnProcessesEndsAQuarantine(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	rec := f.rec
+	img := &images.Image{Memory: &timeline.Memory{}, Release: func() {}}
+	if _, err := r.Restore(t.Context(), fakeHeld{f: f}, &rec, img, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"start", "open"}; !slices.Equal(f.steps, want) {
+		t.Errorf("%q, want %q", f.steps, want)
+	}
+	if rec.Quarantine != nil || f.rec.Quarantine != nil {
+		t.Errorf("its gate is open, and it is quarantined: %+v", f.rec.Quarantine)
+	}
+}
+
+// The quarantine of the processes of another sandbox is one from now on, also if there was another before.
+func TestRestore_OfForeignProcessesQuarantines(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	rec := f.rec
+	rec.Head = "bbbbbbbbbbbb"
+	img := &images.Image{Memory: &timeline.Memory{}, Release: func() {}}
+	if _, err := r.Restore(t.Context(), fakeHeld{f: f}, &rec, img, true); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"start"}; !slices.Equal(f.steps, want) {
+		t.Errorf("%q, want %q", f.steps, want)
+	}
+	if q := f.rec.Quarantine; q == nil || q.At != rec.Head || rec.Quarantine != q {
+		t.Errorf("%+v", q)
 	}
 }

@@ -28,7 +28,7 @@ const releasing = 4
 // Step is something that was done to make a box one of its own; Err says why it failed, "" if it did not.
 type Step struct{ Name, Detail, Err string }
 
-// Box is the keeper of a live sandbox, as far as a Restorer needs it.
+// Box is the keeper of a live sandbox, as far as a Restorer needs it. Boxes are compared by ==.
 type Box interface {
 	// Gone is closed when the keeper has ended.
 	Gone() <-chan struct{}
@@ -144,12 +144,15 @@ func Quarantine(since time.Time, at timeline.SnapshotID) *meta.Quarantine {
 // Restore lets processes go on from a memory image, over the files of the same snapshot, at which the
 // sandbox is. It returns the ids of the commands that go on, and releases the image. The gate of the
 // sandbox opens, unless the processes are those of another sandbox: then this one is quarantined until
-// Release. The sandbox has no box.
+// Release. An earlier quarantine has ended with its processes. The sandbox has no box.
 func (r *Restorer) Restore(
 	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image, foreign bool,
 ) ([]string, error) {
-	if foreign {
-		q := Quarantine(r.config.Now().UTC(), rec.Head)
+	if foreign || rec.Quarantine != nil { // the processes of an earlier quarantine have ended
+		var q *meta.Quarantine
+		if foreign {
+			q = Quarantine(r.config.Now().UTC(), rec.Head)
+		}
 		err := r.config.Records.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error { r.Quarantine = q; return nil })
 		if err != nil {
 			img.Release()
