@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
 // attachment is a client's connection to a command that the Runner follows. What the client
@@ -152,7 +153,9 @@ func (a *attachment) close() {
 func (r *Runner) attach(
 	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
-	s, rec, err := r.acquire(ctx, name, "attaching")
+	waited, unwatch := sandbox.WithWaiter(ctx, stream)
+	s, rec, err := r.acquire(waited, name, "attaching")
+	unwatch()
 	if err != nil {
 		return wire.Exit{}, err
 	}
