@@ -87,3 +87,18 @@ func (d *detachable) filter(typed []byte) bool {
 	}
 	return false
 }
+
+// window is the terminal that shows a command's output. When it has gone, it calls leave and drops
+// what it is given: a failed Write would have the command sent SIGPIPE, as the closed end of a pipe
+// does, and the loss of a terminal hangs up, or detaches, and no more.
+type window struct {
+	out   io.Writer
+	leave func()
+}
+
+func (w *window) Write(p []byte) (int, error) {
+	if _, err := w.out.Write(p); err != nil {
+		w.leave()
+	}
+	return len(p), nil
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io"
+	"os"
 	"strings"
 	"testing"
 )
@@ -19,4 +20,23 @@ func TestDetachKeysLoseNothing(t *testing.T) {
 	}
 	go d.Read(got) // it never comes back
 	<-left
+}
+
+// The loss of the window is not an error of the output: that would send SIGPIPE to the command.
+func TestWindow_LeavesWhenItHasGone(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	left := 0
+	shown := &window{out: w, leave: func() { left++ }}
+	if n, err := shown.Write([]byte("seen")); n != 4 || err != nil || left != 0 {
+		t.Errorf("open: %d, %v, left %d times", n, err, left)
+	}
+	r.Close()
+	if n, err := shown.Write([]byte("unseen")); n != 6 || err != nil || left != 1 {
+		t.Errorf("closed: %d, %v, left %d times", n, err, left)
+	}
 }

@@ -226,6 +226,13 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	case req.Stdin:
 		st.Stdin = a.stdin
 	}
+	if (kept || req.TTY) && tty.IsTerminal(a.stdout) {
+		left := error(nil)
+		if kept {
+			left = errDetached
+		}
+		st.Stdout = &window{out: a.stdout, leave: func() { leave(left) }}
+	}
 	if req.TTY {
 		screen := a.stdout
 		if !tty.IsTerminal(screen) {

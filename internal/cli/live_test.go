@@ -263,6 +263,34 @@ func TestRewindUnderATerminal(t *testing.T) {
 	}
 }
 
+// A window that is closed while a command prints to it detaches from one that belongs to the sandbox,
+// and hangs up one that belongs to the window: neither gets SIGPIPE, as it would from a closed pipe.
+func TestAWindowIsClosedOnACommandThatPrints(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	term := d.open("run", "--in", sandbox, "--", "sh", "-c", "trap 'echo broken >~/f' PIPE; while :; do echo on; done")
+	term.see("on")
+	term.master.Close()
+	term.gone()
+	term = d.open("attach", sandbox)
+	term.see("on")
+	d.run("stop", sandbox)
+	term.gone()
+	d.quiet()
+
+	// The shell's own trap would hide what killed it: it writes its end.
+	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
+		"trap 'echo broken >>~/f; exit' PIPE; trap 'echo hung up >>~/g; exit' HUP; while :; do echo on; done")
+	term.see("on")
+	term.master.Close()
+	term.gone()
+	d.quiet()
+	if out := d.run("exec", sandbox, "--", "sh", "-c", "cd; ls f 2>&1; cat g"); !strings.Contains(out, "hung up") ||
+		strings.HasPrefix(out, "f\n") {
+		t.Errorf("after the windows were closed: %q", out)
+	}
+}
+
 // so gives all that the terminal has shown.
 func (term *terminal) so() string {
 	term.mu.Lock()

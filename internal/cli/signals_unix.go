@@ -30,7 +30,9 @@ const impatient = 3
 // loss of the terminal leaves the command alone: then we end. SIGPIPE is caught, so
 // that a closed stdout is an error of Write and not our end. leave is called
 // when the user insists (impatient), and early, with the number of the signal, while began
-// reports that the command has not begun.
+// reports that the command has not begun. After stop no name comes any more, and the
+// signals are still caught: this program is about to end with the exit code that the
+// command's end, or the user's insistence, gave it.
 func watchSignals(
 	leave func(), early func(signal int), began func() bool, stays bool,
 ) (names <-chan string, stop func()) {
@@ -77,7 +79,7 @@ func watchSignals(
 			}
 		}
 	}()
-	return out, func() { signal.Stop(sigs); close(done) }
+	return out, func() { close(done) }
 }
 
 // watchSize gives the size of a terminal whenever it changes.
