@@ -14,19 +14,31 @@ import (
 )
 
 func (a *app) rm() *cobra.Command {
-	var force, ledger bool
+	var (
+		force, ledger bool
+		which         every
+	)
 	cmd := &cobra.Command{
 		Use: "rm NAME... [flags]", Aliases: []string{"remove"}, Short: "Remove sandboxes", GroupID: groupBox,
 		Long: `Remove sandboxes with their history, and print their names. What forks share
 with them stays. A sandbox in which commands run is refused without --force. What is
 recorded of them stays as well, under their ids, unless --with-ledger is given: that it
-was removed is recorded, and it can be given for a sandbox that was removed before, by its id.`,
-		Example:           "  coppice rm try1 try2",
-		Args:              between(1, -1, "the name of a sandbox"),
+was removed is recorded, and it can be given for a sandbox that was removed before, by its id.
+
+--all removes all sandboxes. It asks before, and without a terminal requires --force.`,
+		Example:           "  coppice rm try1 try2\n  coppice rm --all --force",
+		Args:              which.args,
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res := wire.RemoveResult{Removed: []string{}}
-			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) error {
+			names, err := which.names(cmd.Context(), a, args, func(wire.Sandbox) bool { return true })
+			if err == nil && which.all && !force && len(names) > 0 {
+				err = a.confirmed(names)
+			}
+			if err != nil {
+				return err
+			}
+			err = a.each(cmd.Context(), names, func(ctx context.Context, c *client.Client, name string) error {
 				remove := c.Remove
 				if ledger {
 					remove = c.RemoveWithLedger
@@ -49,6 +61,7 @@ was removed is recorded, and it can be given for a sandbox that was removed befo
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop the commands that run in them")
+	which.flag(cmd, "remove all sandboxes")
 	cmd.Flags().BoolVar(&ledger, "with-ledger", false, "remove what is recorded of them, too")
 	return cmd
 }
