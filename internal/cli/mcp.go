@@ -24,7 +24,7 @@ func (a *app) mcp() *cobra.Command {
 		create  bool
 	)
 	cmd := &cobra.Command{
-		Use: "mcp [flags]", Short: "Give a model the sandboxes as tools", GroupID: groupRun,
+		Use: "mcp [flags]", Short: "Give a model the sandboxes as tools", GroupID: groupAgents,
 		Long: `Speak the Model Context Protocol on stdin and stdout, until stdin ends. It is not
 for people to type: a client, such as an agent's harness, starts it. The tools are
 exec, head, log, branches, show, diff, checkout, commit, delete, fork, tournament

@@ -24,8 +24,8 @@ const policyFile = "coppice.yaml"
 const notYet = `What is not enforced yet is refused when a sandbox is made: tiers above gvisor.`
 
 func (a *app) policy() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "policy", Short: "Show, check and explain what sandboxes may use", GroupID: groupStore,
+	return group(&cobra.Command{
+		Use: "policy", Short: "Show, check and explain what sandboxes may use", GroupID: groupAccess,
 		Long: `Show what a sandbox may reach and use, and check, explain and compare the files that
 say so: coppice.yaml in a project, and ~/.config/coppice/coppice.yaml for all that
 you make. "coppice create" and "coppice run" take both by themselves.
@@ -35,21 +35,7 @@ you make. "coppice create" and "coppice run" take both by themselves.
   coppice policy check
   coppice policy explain --host example.com
   coppice policy show box`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return &usageError{msg: fmt.Sprintf("there is no command policy %q", args[0]), hint: "see: coppice policy --help"}
-			}
-			return cmd.Help()
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.policyShow(), a.policyCheck(), a.policyExplain(), a.policyDiff(), a.policyInit(), a.policySchema())
-	for _, c := range cmd.Commands() {
-		c.Flags().SortFlags = false
-		c.DisableFlagsInUseLine = true
-		c.Annotations = map[string]string{exits: usual}
-	}
-	return cmd
+	}, a.policyShow(), a.policyCheck(), a.policyExplain(), a.policyDiff(), a.policyInit(), a.policySchema())
 }
 
 // levelNames are what --as can be, in the order of the levels.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -23,7 +22,10 @@ const (
 	groupBox     = "box"
 	groupRun     = "run"
 	groupHistory = "history"
-	groupStore   = "store"
+	groupAccess  = "access"
+	groupGit     = "git"
+	groupAgents  = "agents"
+	groupDaemon  = "daemon"
 )
 
 const usual = `  0  done
@@ -33,7 +35,7 @@ const usual = `  0  done
 const rootLong = `Coppice gives a program a computer that can be rewound and forked.
 
 A sandbox is a root file system with a history. Every command that is run in it
-becomes a snapshot by itself; "coppice log" shows them, "coppice checkout" goes
+becomes a snapshot by itself; "coppice log" shows them, "coppice rewind" goes
 back to any of them, "coppice fork" makes more sandboxes from one.
 
 Where a REF is wanted, an id, the beginning of one, a tag, HEAD, HEAD~2 or
@@ -58,14 +60,16 @@ const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
 {{end}}{{.UsageString}}`
 
 const usageTemplate = `Usage:
-{{if .Runnable}}  {{.UseLine}}
-{{end}}{{if .HasAvailableSubCommands}}  {{.CommandPath}} COMMAND
-{{end}}{{if .Aliases}}
+  {{.UseLine}}
+{{if .Aliases}}
 Aliases:
   {{.NameAndAliases}}
 {{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $g := .Groups}}
 {{.Title}}
 {{range $cmds}}{{if and (eq .GroupID $g.ID) .IsAvailableCommand}}  {{rpad .Name 12}}{{.Short}}
+{{end}}{{end}}{{end}}{{if not .Groups}}
+Commands:
+{{range $cmds}}{{if .IsAvailableCommand}}  {{rpad .Name 12}}{{.Short}}
 {{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
 Flags:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
@@ -93,21 +97,9 @@ func (a *app) root() *cobra.Command {
 		Example: `  coppice create box
   coppice exec box -- rm -rf /usr/lib/git-core
   coppice log box
-  coppice checkout box HEAD~1`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			e := &usageError{msg: fmt.Sprintf("there is no command %q", args[0])}
-			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-				e.hint = "did you mean: coppice " + strings.Join(s, ", coppice ")
-			}
-			return e
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+  coppice rewind box HEAD~1`,
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.stderr)
 	cmd.SetHelpTemplate(helpTemplate)
@@ -122,32 +114,36 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.homeFlag, "home", "", "the `DIR` that holds everything, instead of COPPICE_HOME")
 	cmd.AddGroup(
 		&cobra.Group{ID: groupBox, Title: "Sandboxes:"},
-		&cobra.Group{ID: groupRun, Title: "Commands in them:"},
-		&cobra.Group{ID: groupHistory, Title: "Their history:"},
-		&cobra.Group{ID: groupStore, Title: "The store and the program:"},
+		&cobra.Group{ID: groupRun, Title: "Commands:"},
+		&cobra.Group{ID: groupHistory, Title: "History:"},
+		&cobra.Group{ID: groupAccess, Title: "Access:"},
+		&cobra.Group{ID: groupGit, Title: "Work on a repository:"},
+		&cobra.Group{ID: groupAgents, Title: "Agents:"},
+		&cobra.Group{ID: groupDaemon, Title: "The daemon:"},
 	)
 	help := &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupStore,
+		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupDaemon,
 		Annotations: map[string]string{exits: usual}, Example: "  coppice help exec",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("there is no command %q", strings.Join(args, " "))
+				return usagef("unknown command %q", strings.Join(args, " "))
 			}
 			return c.Help()
 		},
 	}
 	cmd.SetHelpCommand(help)
-	cmd.AddCommand(
-		a.create(), a.fork(), a.ls(), a.status(), a.update(), a.cp(), a.start(), a.stop(), a.pause(), a.resume(), a.rm(),
-		a.run(), a.attach(), a.exec(), a.shell(), a.tournament(), a.ps(), a.kill(), a.port(), a.net(), a.why(), a.allow(),
-		a.approve(), a.deny(), a.socket(), a.mcp(),
-		a.log(), a.ledger(), a.inspect(), a.compare(), a.propose(), a.rebase(), a.pr(), a.watch(), a.head(), a.branches(),
-		a.show(), a.diff(), a.apply(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(),
-		a.push(), a.pull(),
-		a.gc(), a.verify(), a.events(), a.probe(), a.policy(), a.serve(), a.token(), a.versionCmd(), a.completion(), a.man(),
+	group(cmd,
+		a.create(), a.run(), a.fork(), a.ls(), a.status(), a.start(), a.stop(), a.rm(), a.update(), a.cp(),
+		a.exec(), a.shell(), a.attach(), a.process(), a.tournament(),
+		a.log(), a.diff(), a.rewind(), a.undo(), a.redo(), a.snapshot(),
+		a.net(), a.policy(), a.ledger(), a.token(),
+		a.git(),
+		a.mcp(), a.hook(),
+		a.serve(), a.system(),
 	)
-	for _, c := range cmd.Commands() {
+	cmd.DisableFlagsInUseLine = true
+	for _, c := range family(cmd)[1:] {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
 		if c.Args == nil {
@@ -169,11 +165,11 @@ func between(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usagef("%s needs %s", cmd.Name(), what)
+			return usagef("%s needs %s", spelled(cmd), what)
 		case most == 0 && len(args) > 0:
-			return usagef("%s takes no arguments: %q", cmd.Name(), args[0])
+			return usagef("%s takes no arguments: %q", spelled(cmd), args[0])
 		case most > 0 && len(args) > most:
-			return usagef("%s takes %s and no more: %q", cmd.Name(), what, args[most])
+			return usagef("%s takes %s and no more: %q", spelled(cmd), what, args[most])
 		}
 		return nil
 	}

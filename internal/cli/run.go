@@ -30,7 +30,7 @@ the first change at the latest. --capture quiet=TIME,max=TIME sets both; with
 
 The command belongs to the sandbox. When the detach keys are typed, or this
 terminal goes away, it runs on; "coppice attach" comes back to it. When the
-sandbox is brought to another snapshot ("coppice checkout"), the command is
+sandbox is brought to another snapshot ("coppice rewind"), the command is
 stopped, and started again there; --restart no leaves it stopped, --restart
 always also starts it when it ends by itself. "coppice stop" ends it for good.
 
@@ -306,7 +306,7 @@ can be attached; the terminal has the size of who came, or resized, last. With
 --read-only nothing is passed on. Its end is our end, with its exit code.
 
 EXEC is the id of another command that belongs to nobody: one that goes on from
-memory, as a shell does after a checkout, which tells its id, or in a fork; or one
+memory, as a shell does after a rewind, which tells its id, or in a fork; or one
 that was started so over the API.`,
 		Example: `  coppice attach web
   coppice attach fix --read-only

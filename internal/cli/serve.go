@@ -28,7 +28,7 @@ func (a *app) serve() *cobra.Command {
 		tcp     daemon.HTTP
 	)
 	cmd := &cobra.Command{
-		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupStore,
+		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupDaemon,
 		Long: `Run the daemon in the foreground, until SIGINT or SIGTERM. There is no need to:
 the first command starts one, which ends when it has been idle with nothing live.
 Commands that run in sandboxes outlive the daemon, and the next one finds them.

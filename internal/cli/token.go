@@ -17,28 +17,14 @@ import (
 )
 
 func (a *app) token() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "token", Short: "Make, list and revoke tokens for the API on TCP", GroupID: groupStore,
+	return group(&cobra.Command{
+		Use: "token", Short: "Make, list and revoke tokens for the API on TCP", GroupID: groupAccess,
 		Long: `Make, list and revoke the tokens that "coppice serve --http" asks for. The unix
 socket, which commands on this machine use, needs none.`,
 		Example: `  coppice token create ci --scope operate --expires 30d
   coppice token ls
   coppice token rm 1f0c9a3e`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return &usageError{msg: fmt.Sprintf("there is no command token %q", args[0]), hint: "see: coppice token --help"}
-			}
-			return cmd.Help()
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.tokenCreate(), a.tokenLs(), a.tokenRm())
-	for _, c := range cmd.Commands() {
-		c.Flags().SortFlags = false
-		c.DisableFlagsInUseLine = true
-		c.Annotations = map[string]string{exits: usual}
-	}
-	return cmd
+	}, a.tokenCreate(), a.tokenLs(), a.tokenRm())
 }
 
 func (a *app) tokenCreate() *cobra.Command {

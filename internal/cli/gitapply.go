@@ -35,16 +35,16 @@ Without -m the message is that of the sandbox's commit, or a list where there ar
 several. The author is you, unless --author says somebody else. REMOTE/NAME is a proposal
 that was pulled.`
 
-func (a *app) apply() *cobra.Command {
+func (a *app) gitApply() *cobra.Command {
 	var req wire.GitApplyRequest
 	ways := map[string]*bool{}
 	cmd := &cobra.Command{
-		Use: "apply NAME [flags]", Short: "Put what a sandbox changed onto your branch", GroupID: groupHistory,
+		Use: "apply NAME [flags]", Short: "Put what a sandbox changed onto your branch",
 		Long: applyLong,
-		Example: `  coppice apply fix-auth
-  coppice apply fix-auth --dry-run
-  coppice apply fix-auth --merge --onto release -m "Merge the fix"
-  coppice apply fix-auth --patch --paths src --trust Makefile`,
+		Example: `  coppice git apply fix-auth
+  coppice git apply fix-auth --dry-run
+  coppice git apply fix-auth --merge --onto release -m "Merge the fix"
+  coppice git apply fix-auth --patch --paths src --trust Makefile`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -11,13 +11,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-func (a *app) gc() *cobra.Command {
+func (a *app) systemGC() *cobra.Command {
 	var (
 		req    wire.GCRequest
 		within time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "gc [flags] [NAME...]", Short: "Free what nothing refers to, and thin out old history", GroupID: groupStore,
+		Use: "gc [flags] [NAME...]", Short: "Free what nothing refers to, and thin out old history",
 		Long: `Remove snapshots and layers that no sandbox needs, and print the removed
 snapshots, one a line. The forks of tournaments that have ended are removed before,
 unless commands run in them.
@@ -28,7 +28,8 @@ into the next one. Hours, days and weeks are counted in UTC. Whatever the flags
 say, these stay: HEAD, tagged snapshots, those of commit, the ends of branches and
 where they part, the first snapshot, what a fork began at, and what redo would
 bring back. Nothing is dropped unless a --keep flag is given.`,
-		Example:           "  coppice gc --dry-run\n  coppice gc --keep-last 20 --keep-hourly 24 --keep-daily 7 box",
+		Example: "  coppice system gc --dry-run\n" +
+			"  coppice system gc --keep-last 20 --keep-hourly 24 --keep-daily 7 box",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.names(-1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,4 +102,12 @@ func (a *app) removed(w io.Writer, res wire.GCResult) error {
 		return fmt.Errorf("write the list: %w", err)
 	}
 	return nil
+}
+
+// images counts memory images, where there are any.
+func images(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return "; " + tty.Count(n, "memory image")
 }

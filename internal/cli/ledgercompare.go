@@ -15,14 +15,14 @@ import (
 // maxCompared is how many sandboxes are compared at a time.
 const maxCompared = 64
 
-func (a *app) compare() *cobra.Command {
+func (a *app) ledgerCompare() *cobra.Command {
 	var (
 		test    string
 		timeout time.Duration
 		diff    bool
 	)
 	cmd := &cobra.Command{
-		Use: "compare NAME... [flags]", Short: "Put what is recorded of sandboxes side by side", GroupID: groupHistory,
+		Use: "compare NAME... [flags]", Short: "Put what is recorded of sandboxes side by side",
 		Long: `Put attempts side by side: how the last command of each sandbox ended, how long its
 commands took, how many paths changed, what it reached and was refused, which limits it came to,
 how many programs it started, and how risky all of that was, from 0 to 100. docs/LEDGER.md has
@@ -35,8 +35,8 @@ files. --diff shows the patches after that. With --test a shell command is run i
 which is removed then, and it is shown how it ended.`,
 		Example: `  coppice fork box one two
   coppice exec one -- make test; coppice exec two -- make test
-  coppice compare one two
-  coppice compare one two --test 'make test' --diff`,
+  coppice ledger compare one two
+  coppice ledger compare one two --test 'make test' --diff`,
 		Args: between(1, maxCompared, "the names of sandboxes"), ValidArgsFunction: a.names(maxCompared),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

@@ -14,10 +14,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-func (a *app) verify() *cobra.Command {
+func (a *app) systemVerify() *cobra.Command {
 	var asked demands
 	cmd := &cobra.Command{
-		Use: "verify [NAME] [flags]", Short: "Check that stored data is what was stored", GroupID: groupStore,
+		Use: "verify [NAME] [flags]", Short: "Check that stored data is what was stored",
 		Long: `Read every layer of a sandbox, or of the whole store, and compare it with its
 digest; and check that its records, or all, are those that were appended: every one, in
 order, and in the signed log. What is damaged is printed, one a line; of records the first
@@ -32,9 +32,9 @@ With --bundle it is what coppice ledger export wrote that is verified, by what i
 no daemon is asked, and nothing else of the host that it is from is needed. Of records the first
 that does not fit is named. With --witness-key these witnesses must have cosigned it.
 REMOTE/NAME is a proposal that was pulled: its objects and its records are checked anew.`,
-		Example: `  coppice verify
-  coppice verify box --checkpoint log.checkpoint
-  coppice verify --bundle box.tar --key "$KEY"`,
+		Example: `  coppice system verify
+  coppice system verify box --checkpoint log.checkpoint
+  coppice system verify --bundle box.tar --key "$KEY"`,
 		Annotations: map[string]string{exits: "  0  all is well\n" +
 			"  1  something is damaged, or the check failed\n" +
 			"  2  the command line is wrong"},
@@ -174,75 +174,3 @@ func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerV
 type plainError string
 
 func (e plainError) Error() string { return string(e) }
-
-func (a *app) probe() *cobra.Command {
-	return &cobra.Command{
-		Use: "probe", Short: "Show what this host can do", GroupID: groupStore,
-		Long: `Show what this host can do for each tier and driver, found by trying it, and for
-each lack the command or setting that mends it.
-
-Under home it shows the protections that the host has given to sandboxes of this
-home, without which none starts any more, and those that sandboxes do without.`,
-		Example: "  coppice probe",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			res, err := c.Probe(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				p := a.palette()
-				var t tty.Table
-				t.Row("kernel", tty.Clean(res.Kernel))
-				t.Row("user", tty.Clean(res.User))
-				t.Row("tier", orNone(res.Tier)+"  (what --tier auto takes)")
-				t.Row("driver", orNone(res.Driver)+"  (what --driver auto takes)")
-				if err := t.Write(w); err != nil {
-					return err
-				}
-				group := ""
-				var rows tty.Table
-				for _, it := range res.Items {
-					if it.Group != group {
-						group = it.Group
-						rows.Row("")
-						rows.Row(p.Bold(tty.Clean(group)))
-					}
-					mark := p.Green("yes ")
-					switch {
-					case it.Unknown:
-						mark = p.Red("?   ")
-					case !it.OK:
-						mark = p.Red("no  ")
-					case it.Weak:
-						mark = p.Yellow("weak")
-					}
-					rows.Row("  "+mark+"  "+tty.Clean(it.Name), tty.Clean(it.Detail))
-					if it.Remedy != "" {
-						rows.Row("        -> " + tty.Clean(it.Remedy))
-					}
-				}
-				return rows.Write(w)
-			})
-		},
-	}
-}
-
-// orNone shows a name, or that there is none.
-func orNone(name string) string {
-	if name == "" {
-		return "none"
-	}
-	return tty.Clean(name)
-}
-
-// images counts memory images, where there are any.
-func images(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return "; " + tty.Count(n, "memory image")
-}

@@ -23,10 +23,10 @@ func buildVersion() string {
 	return "devel"
 }
 
-func (a *app) versionCmd() *cobra.Command {
+func (a *app) systemVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Show the version of this program", GroupID: groupStore,
-		Example: "  coppice version --json",
+		Use: "version", Short: "Show the version of this program",
+		Example: "  coppice system version --json",
 		RunE: func(*cobra.Command, []string) error {
 			v := map[string]string{"version": a.version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
 			return a.print(v, func(w io.Writer) error {

@@ -10,14 +10,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-func (a *app) tag() *cobra.Command {
+func (a *app) snapshotTag() *cobra.Command {
 	var del bool
 	cmd := &cobra.Command{
-		Use: "tag NAME [TAG [REF]] [flags]", Short: "List, set or drop names of snapshots", GroupID: groupHistory,
+		Use: "tag NAME [TAG [REF]] [flags]", Short: "List, set or drop names of snapshots",
 		Long: `Without TAG, list the tags. With TAG, name the snapshot REF (default: HEAD) so,
 and print its id; a tag that exists is moved. A tagged snapshot is never dropped.`,
-		Example: `  coppice tag box good
-  coppice tag box -d good`,
+		Example: `  coppice snapshot tag box good
+  coppice snapshot tag box -d good`,
 		Args:              between(1, 3, "a sandbox, a tag and a REF"),
 		ValidArgsFunction: a.nameThenRef(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,30 +66,4 @@ and print its id; a tag that exists is moved. A tagged snapshot is never dropped
 	}
 	cmd.Flags().BoolVarP(&del, "delete", "d", false, "drop the tag")
 	return cmd
-}
-
-func (a *app) delete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete NAME REF", Short: "Drop a snapshot from the history", GroupID: groupHistory,
-		Long: `Drop a snapshot from the history, and print where HEAD is. What descends from it
-keeps its content and gets its parent. The head, the only snapshot and what a tag
-or a fork refers to are refused.`,
-		Example:           "  coppice delete box HEAD~3",
-		Args:              between(2, 2, "a sandbox and a REF"),
-		ValidArgsFunction: a.nameThenRef(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			res, err := c.Delete(cmd.Context(), args[0], args[1])
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, tty.Clean(res.Head))
-				return err
-			})
-		},
-	}
 }

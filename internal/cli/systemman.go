@@ -13,12 +13,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func (a *app) man() *cobra.Command {
+func (a *app) systemMan() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Short: "Write the manual pages into a directory", GroupID: groupStore,
+		Use: "man DIR", Short: "Write the manual pages into a directory",
 		Long: "Write one manual page for each command into a directory, which is made when it\ndoes not exist, and " +
 			"print their names.",
-		Example: "  coppice man ~/.local/share/man/man1",
+		Example: "  coppice system man ~/.local/share/man/man1",
 		Args:    between(1, 1, "a directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
@@ -75,9 +75,6 @@ func page(c *cobra.Command) string {
 	fmt.Fprintf(&b, ".TH %s 1 \"\" \"coppice\" \"Coppice Manual\"\n", strings.ToUpper(roff(title)))
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(title), roff(c.Short))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n", roff(c.UseLine()))
-	if c.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, ".br\n.B %s COMMAND\n", roff(c.CommandPath()))
-	}
 	if len(c.Aliases) > 0 {
 		fmt.Fprintf(&b, ".P\nAlso: %s\n", roff(strings.Join(c.Aliases, ", ")))
 	}

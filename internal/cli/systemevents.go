@@ -25,7 +25,7 @@ person), and dropped, which says that events were missed. More may come.
 The daemon remembers the newest 4096 events of all sandboxes for as long as it
 runs, and as long as somebody watches it does not end by itself. Ctrl-C ends it.`
 
-// watching is the flags of watch and events.
+// watching is the flags of events and log --follow.
 type watching struct {
 	since     uint64
 	fromStart bool
@@ -33,10 +33,15 @@ type watching struct {
 }
 
 func (w *watching) flags(cmd *cobra.Command) {
+	w.position(cmd)
+	cmd.Flags().IntVarP(&w.most, "max-count", "n", 0, "end after `N` events")
+}
+
+// position adds the flags that say where to begin.
+func (w *watching) position(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Uint64Var(&w.since, "since", 0, "begin after event `SEQ`, which --json shows as \"seq\"")
 	f.BoolVar(&w.fromStart, "from-start", false, "begin with the oldest event that is remembered")
-	f.IntVarP(&w.most, "max-count", "n", 0, "end after `N` events")
 }
 
 // after is the number that the client is to begin after.
@@ -50,32 +55,13 @@ func (w *watching) after(cmd *cobra.Command) uint64 {
 	return wire.EventsNow
 }
 
-func (a *app) watch() *cobra.Command {
+func (a *app) systemEvents() *cobra.Command {
 	var w watching
 	cmd := &cobra.Command{
-		Use: "watch NAME [flags]", Short: "Show what happens in a sandbox, as it happens", GroupID: groupHistory,
-		Long: `Show snapshots, commands and moves of a sandbox as they happen, one a line, until
-the sandbox is removed.
-` + watchLong,
-		Example: "  coppice watch box\n  coppice watch box --json --from-start | jq -r 'select(.kind == " +
-			"\"snapshot\").message'",
-		Args:              between(1, 1, "the name of a sandbox"),
-		ValidArgsFunction: a.names(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.follow(cmd, args[0], w)
-		},
-	}
-	w.flags(cmd)
-	return cmd
-}
-
-func (a *app) events() *cobra.Command {
-	var w watching
-	cmd := &cobra.Command{
-		Use: "events [flags]", Short: "Show what happens in all sandboxes, as it happens", GroupID: groupStore,
+		Use: "events [flags]", Short: "Show what happens in all sandboxes, as it happens",
 		Long: `Show what happens in all sandboxes as it happens, one a line.
 ` + watchLong,
-		Example: "  coppice events --json >> events.ndjson",
+		Example: "  coppice system events --json >> events.ndjson",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.follow(cmd, "", w)
 		},
@@ -101,7 +87,10 @@ func (a *app) follow(cmd *cobra.Command, name string, w watching) error {
 	}
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	last, seen := w.after(cmd), 0
+	last, seen, again := w.after(cmd), 0, cmd.CommandPath()
+	if name != "" {
+		again += " --follow " + name
+	}
 	err = c.Events(ctx, name, last, func(ev wire.SandboxEvent) error {
 		last = ev.Seq
 		if err := a.print(ev, func(out io.Writer) error {
@@ -123,7 +112,7 @@ func (a *app) follow(cmd *cobra.Command, name string, w watching) error {
 		return nil
 	case client.IsKind(err, client.KindUnavailable) && seen > 0:
 		return &client.Error{Kind: client.KindUnavailable, Message: err.Error(), Err: err,
-			Hint: fmt.Sprintf("go on with: %s --since %d", strings.TrimSpace(cmd.CommandPath()+" "+name), last)}
+			Hint: fmt.Sprintf("go on with: %s --since %d", again, last)}
 	}
 	return err
 }

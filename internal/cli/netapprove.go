@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,37 +14,23 @@ import (
 )
 
 const answerLong = `
-The HOST is a name with ports (443 where none are given), as "coppice net NAME --asking"
-shows it, or any other rule of "coppice allow". It counts whether or not something waits
+The HOST is a name with ports (443 where none are given), as "coppice net log NAME --asking"
+shows it, or any other rule of "coppice net allow". It counts whether or not something waits
 for it at this moment: who came too early finds it at the next try. Each answer is
-noted, and "coppice net" shows it.`
+noted, and "coppice net log" shows it.`
 
-func (a *app) approve() *cobra.Command {
+func (a *app) netApprove() *cobra.Command {
 	return a.answering(&cobra.Command{
-		Use: "approve NAME HOST[:PORT]... [flags]", Short: "Let a sandbox reach what it waits for", GroupID: groupRun,
+		Use: "approve NAME HOST[:PORT]... [flags]", Short: "Let a sandbox reach what it waits for",
 		Long: `Let pass what waits for a person in a sandbox that was made with --ask, for good or with
 --for for some time: a rule is added to its policy, and the digest of the policy in
 force then is printed. Queries and connections that are held go on at once.
 ` + answerLong + ` A name without a port is looked up, and may be
 connected to on port 443; another port is another question, unless it is named here.`,
-		Example: `  coppice net box --asking
-  coppice approve box files.example.com
-  coppice approve box deb.example.com:80 --for 10m`,
+		Example: `  coppice net log box --asking
+  coppice net approve box files.example.com
+  coppice net approve box deb.example.com:80 --for 10m`,
 	}, (*client.Client).Approve)
-}
-
-func (a *app) deny() *cobra.Command {
-	return a.answering(&cobra.Command{
-		Use: "deny NAME HOST[:PORT]... [flags]", Short: "Keep from a sandbox what it waits for", GroupID: groupRun,
-		Long: `Deny what waits for a person in a sandbox that was made with --ask, for good or with
---for for some time: a rule that denies is added to its policy, and the digest of the
-policy in force then is printed. What is held is refused at once, and not asked about
-again. Without a port every port is denied. What is denied stays denied, whatever is
-allowed.
-` + answerLong,
-		Example: `  coppice deny box tracker.example.com
-  coppice deny box ads.example.com --for 1h`,
-	}, (*client.Client).Deny)
 }
 
 // answering completes a command that answers what waits for a person.
@@ -101,32 +86,4 @@ func (a *app) answerable(cmd *cobra.Command, args []string, begun string) ([]str
 		}
 		return places, err
 	})
-}
-
-// listAsking shows what waits for a person.
-func (a *app) listAsking(ctx context.Context, name string) error {
-	c, err := a.client()
-	if err != nil {
-		return err
-	}
-	res, err := c.Asking(ctx, name)
-	if err != nil {
-		return err
-	}
-	err = a.print(res, func(w io.Writer) error {
-		if len(res.Asking) == 0 {
-			return nil
-		}
-		var t tty.Table
-		t.Row("PLACE", "KIND", "LEFT", "HELD")
-		for _, q := range res.Asking {
-			left := max(q.Until.Sub(a.now()), 0).Round(time.Second)
-			t.Row(tty.Clean(q.Place), tty.Clean(q.Proto), left.String(), strconv.Itoa(q.Waiting))
-		}
-		return t.Write(w)
-	})
-	if err == nil && len(res.Asking) > 0 {
-		a.note("answer: coppice approve %s %s; or: coppice deny %[1]s %[2]s", tty.Clean(name), tty.Clean(res.Asking[0].Place))
-	}
-	return err
 }
