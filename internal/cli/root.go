@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 	"strings"
 	"time"
 
@@ -27,10 +28,6 @@ const (
 	groupAgents  = "agents"
 	groupDaemon  = "daemon"
 )
-
-const usual = `  0  done
-  1  it failed; the message says why, and the hint what to do
-  2  the command line is wrong`
 
 const rootLong = `Coppice gives a program a computer that can be rewound and forked.
 
@@ -125,6 +122,10 @@ func (a *app) root() *cobra.Command {
 		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupDaemon,
 		Annotations: map[string]string{exits: usual}, Example: "  coppice help exec",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && args[0] == "exit-codes" {
+				_, err := io.WriteString(a.out, exitCodesHelp)
+				return err
+			}
 			c, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return usagef("unknown command %q", strings.Join(args, " "))

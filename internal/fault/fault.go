@@ -15,8 +15,8 @@ import (
 // only ever added.
 type Kind string
 
-// The kinds, with the HTTP status and the exit code that doors give them in
-// Status and in package cli.
+// The kinds. Package httpapi gives each an HTTP status, package cli an exit code
+// ("coppice help exit-codes").
 const (
 	Internal    Kind = "internal"    // a bug of ours, or an error nobody foresaw
 	Invalid     Kind = "invalid"     // the request itself is wrong
