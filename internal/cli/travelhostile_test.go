@@ -190,7 +190,7 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 	}
 	w.bob.git(w.bob.top, "config", "fetch.fsck.hasDotgit", "ignore")
 	work(w.nested(".git"))
-	w.bob.refused("check what was fetched", "git", "pull", "origin", "fix-auth")
+	w.bob.refused("check the fetched objects", "git", "pull", "origin", "fix-auth")
 	// Names of theirs are not names of ours.
 	for _, name := range []string{"../x", "a b", "*", "-x", "x\x1b[31m"} {
 		w.bob.refused("", "git", "pull", "--", "origin", name)
