@@ -19,7 +19,7 @@ import (
 func (a *app) run() *cobra.Command {
 	var given runFlags
 	cmd := &cobra.Command{
-		Use: "run [flags] [--] CMD...", Short: "Run an agent, or anything, under automatic history", GroupID: groupRun,
+		Use: "run [flags] [--] CMD...", Short: "Run an agent, or anything, under automatic history", GroupID: groupBox,
 		Long: `Make a sandbox and run a command in it, with this terminal passed through, under
 automatic history: what its processes change becomes snapshots by itself, and the
 command knows nothing of it. Its exit code is ours.
