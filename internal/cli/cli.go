@@ -236,7 +236,7 @@ func (a *app) client() (*client.Client, error) {
 		}
 		if remote {
 			if a.homeFlag != "" {
-				return nil, usagef("--home is for a daemon of this machine, and COPPICE_HOST names another")
+				return nil, usagef("--home and COPPICE_HOST are mutually exclusive")
 			}
 			a.cl = client.New(opt)
 			return a.cl, nil

@@ -15,31 +15,31 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-const applyLong = `Put what a sandbox changed in the git repository that it was made in onto a branch
-there: the one that is checked out, or with --onto another. What is applied is what
-"coppice diff NAME" shows: its commits, and what is not committed.
+const applyLong = `Apply the changes of a sandbox in its git repository to a branch: the current
+one, or the one named by --onto. The changes are those that "coppice diff NAME"
+shows, both committed and uncommitted.
 
-  --squash  one commit with all of it; the default
-  --merge   a merge commit, with the sandbox's own commits behind it
-  --rebase  each of its commits anew
-  --patch   no commit: changes in the work tree and the index
+  --squash  create one commit with all changes (default)
+  --merge   create a merge commit that keeps the sandbox's commits
+  --rebase  recreate each of its commits
+  --patch   change the work tree and the index without a commit
 
-All of it or nothing is done. A conflict, changes of yours that are not committed, and
-files of yours in the way end it there, and nothing was touched. No hook runs.
+Either all changes are applied or none. Conflicts, uncommitted changes and files
+in the way abort the command before anything changes. No hooks run.
 
-Files that the host would later run or trust (hooks, CI workflows, Makefiles, settings
-of agents and editors, links that leave the tree) are not applied before somebody has
-looked at them: on a terminal you are asked for each, elsewhere --trust names it.
+Files that the host may later run or trust (hooks, CI workflows, Makefiles,
+settings of agents and editors, links that leave the tree) require a review: on
+a terminal you are asked about each one, otherwise name it with --trust.
 
-Without -m the message is that of the sandbox's commit, or a list where there are
-several. The author is you, unless --author says somebody else. REMOTE/NAME is a proposal
-that was pulled.`
+The default message is that of the sandbox's commit, or a list if there are
+several. The default author is you; --author sets another. REMOTE/NAME is a
+pulled proposal.`
 
 func (a *app) gitApply() *cobra.Command {
 	var req wire.GitApplyRequest
 	ways := map[string]*bool{}
 	cmd := &cobra.Command{
-		Use: "apply NAME [flags]", Short: "Put what a sandbox changed onto your branch",
+		Use: "apply NAME [flags]", Short: "Apply a sandbox's changes to your branch",
 		Long: applyLong,
 		Example: `  coppice git apply fix-auth
   coppice git apply fix-auth --dry-run
@@ -52,7 +52,7 @@ func (a *app) gitApply() *cobra.Command {
 				switch {
 				case !*ways[w]:
 				case req.Way != "":
-					return usagef("--%s and --%s: one way is wanted", req.Way, w)
+					return usagef("--%s and --%s are mutually exclusive", req.Way, w)
 				default:
 					req.Way = w
 				}
@@ -66,22 +66,22 @@ func (a *app) gitApply() *cobra.Command {
 	}
 	f := cmd.Flags()
 	for _, w := range []struct{ way, text string }{
-		{wire.GitSquash, "make one commit of all that changed (default)"}, {wire.GitMerge, "merge the sandbox's commits"},
-		{wire.GitRebase, "make each of the sandbox's commits anew"},
-		{wire.GitPatch, "change files and index, and commit nothing"},
+		{wire.GitSquash, "create one commit with all changes (default)"}, {wire.GitMerge, "create a merge commit"},
+		{wire.GitRebase, "recreate each of the sandbox's commits"},
+		{wire.GitPatch, "change the work tree and index without a commit"},
 	} {
 		ways[w.way] = f.Bool(w.way, false, w.text)
 	}
-	f.StringArrayVar(&req.Paths, "paths", nil, "only `PATH` and what is below it; may be given again")
-	f.StringVarP(&req.Message, "message", "m", "", "the `TEXT` of the commit")
-	f.StringVar(&req.Onto, "onto", "", "apply to `BRANCH`, and not to the one that is checked out")
-	f.StringVar(&req.Author, "author", "", "the author, as `\"NAME <ADDRESS>\"`")
+	f.StringArrayVar(&req.Paths, "paths", nil, "apply only `PATH` and what is below it; repeatable")
+	f.StringVarP(&req.Message, "message", "m", "", "commit message `TEXT`")
+	f.StringVar(&req.Onto, "onto", "", "apply to `BRANCH` instead of the current branch")
+	f.StringVar(&req.Author, "author", "", "author of the commit, as `\"NAME <ADDRESS>\"`")
 	f.StringArrayVar(&req.CoAuthors, "co-author", nil,
-		"add a line Co-authored-by for `\"NAME <ADDRESS>\"`; may be given again")
-	f.StringArrayVar(&req.Trailers, "trailer", nil, "add `\"KEY: VALUE\"` at the end of the message; may be given again")
-	f.StringArrayVar(&req.Trust, "trust", nil, "you have looked at `PATH`, which is marked; may be given again")
-	f.BoolVar(&req.TrustAll, "trust-all", false, "you have looked at all that is marked")
-	f.BoolVar(&req.DryRun, "dry-run", false, "say what would be done, and do nothing")
+		"append a Co-authored-by line for `\"NAME <ADDRESS>\"`; repeatable")
+	f.StringArrayVar(&req.Trailers, "trailer", nil, "append the trailer `\"KEY: VALUE\"`; repeatable")
+	f.StringArrayVar(&req.Trust, "trust", nil, "confirm that you reviewed the marked `PATH`; repeatable")
+	f.BoolVar(&req.TrustAll, "trust-all", false, "confirm that you reviewed all marked paths")
+	f.BoolVar(&req.DryRun, "dry-run", false, "print what would be done without doing it")
 	return cmd
 }
 
@@ -139,7 +139,7 @@ func apart(paths []string) (plain []string, raw [][]byte) {
 // untrusted lists the marks, and what would trust them.
 func untrusted(marks []wire.GitMark) error {
 	var b, hint strings.Builder
-	b.WriteString("the host would later run or trust what is applied, and nobody has looked at it:")
+	b.WriteString("files that the host may later run or trust were not reviewed:")
 	last := ""
 	for _, m := range marks {
 		fmt.Fprintf(&b, " %s (%s: %s);", tty.Quote(m.Name()), m.Kind, m.Why)
@@ -149,7 +149,7 @@ func untrusted(marks []wire.GitMark) error {
 		last = m.Name()
 	}
 	return fault.New(fault.Denied, "%s", strings.TrimSuffix(b.String(), ";")).
-		WithHint("look at them with coppice diff, then add:%s", hint.String())
+		WithHint("review them with coppice diff, then add:%s", hint.String())
 }
 
 // askTrust asks for each path with marks. What is not answered with yes ends it.
@@ -160,7 +160,7 @@ func (a *app) askTrust(name string, marks []wire.GitMark) (trust []string, err e
 		for ; i < len(marks) && marks[i].Name() == path; i++ {
 			fmt.Fprintf(a.stderr, "%s: %s: %s\n", tty.Quote(path), tty.Clean(marks[i].Kind), tty.Clean(marks[i].Why))
 		}
-		fmt.Fprintf(a.stderr, "Have you looked at it, and is it to be applied? [y/N] ")
+		fmt.Fprintf(a.stderr, "Did you review it, and do you want to apply it? [y/N] ")
 		answer, err := in.ReadString('\n')
 		if err != nil && answer == "" {
 			answer = "no"
@@ -171,7 +171,7 @@ func (a *app) askTrust(name string, marks []wire.GitMark) (trust []string, err e
 			trust = append(trust, path)
 		default:
 			return nil, fault.New(fault.Denied, "%s is not trusted, and nothing was applied", tty.Quote(path)).
-				WithHint("look at it: coppice diff %s -- %s; or leave it out with --paths", name, tty.Word(path))
+				WithHint("review it: coppice diff %s -- %s; or exclude it with --paths", name, tty.Word(path))
 		}
 	}
 	return trust, nil
@@ -181,10 +181,10 @@ func (a *app) askTrust(name string, marks []wire.GitMark) (trust []string, err e
 func (a *app) applied(w io.Writer, name string, res wire.GitApplied) error {
 	p := a.palette()
 	if res.Saved != "" {
-		a.note("an apply before this one was cut off; files that it had half written lie in %s", tty.Clean(res.Saved))
+		a.note("an earlier apply was interrupted; its partially written files are in %s", tty.Clean(res.Saved))
 	}
 	for _, s := range res.Skipped {
-		a.note("left out: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
+		a.note("skipped: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
 	}
 	what := tty.Count(len(res.Changes), "file")
 	switch {
@@ -192,7 +192,7 @@ func (a *app) applied(w io.Writer, name string, res wire.GitApplied) error {
 		if err := gitNames(w, p, res.Changes, res.Marks, true); err != nil {
 			return err
 		}
-		a.note("%s of %s would be applied to %s as %s; nothing was done", what, tty.Clean(name), onto(res),
+		a.note("would apply %s of %s to %s as %s; nothing changed", what, tty.Clean(name), onto(res),
 			tty.Clean(res.Way))
 		return nil
 	case res.Way == wire.GitPatch:

@@ -32,16 +32,18 @@ func (a *app) gitPR() *cobra.Command {
 		open, force bool
 	)
 	cmd := &cobra.Command{
-		Use: "pr NAME [flags]", Short: "Push what a sandbox did, and say where to ask for its merge",
-		Long: `Propose what a sandbox did, as "coppice git propose" does, push the branch coppice/NAME with your
-own git, and print the page on which a pull or merge request is made: on GitHub, GitLab,
-Bitbucket, Gitea, Forgejo, Codeberg, Azure and sourcehut, as the URL of the remote tells. With
-another forge the branch is printed.
+		Use: "pr NAME [flags]", Short: "Push a sandbox's changes and print where to open a pull request",
+		Long: `Propose the changes of a sandbox, as "coppice git propose" does, push the branch
+coppice/NAME with your git, and print the page on which to open a pull or merge
+request. The URL of the remote selects the forge: GitHub, GitLab, Bitbucket,
+Gitea, Forgejo, Codeberg, Azure or sourcehut. For another forge the branch is
+printed.
 
-What is pushed may run at once, with the secrets of the forge: a workflow, a build. So each file
-that is marked must be trusted by name, as for "coppice git apply". The push is made with your
-environment and credentials; no hook runs. A branch that is on the remote is only written over
-with --force, and if it is what was last seen there.`,
+Pushed files may run immediately, with the forge's secrets, as a workflow or a
+build. Each marked file must therefore be trusted by name, as for "coppice git
+apply". The push uses your environment and credentials and runs no hooks. An
+existing remote branch is overwritten only with --force, and only if it has not
+changed since you last fetched it.`,
 		Example: `  coppice git pr fix-auth -m 'Refuse empty tokens'
   coppice git pr fix-auth --remote upstream --trust .github/workflows/test.yml --open`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
@@ -58,10 +60,10 @@ with --force, and if it is what was last seen there.`,
 	}
 	p.flags(cmd)
 	f := cmd.Flags()
-	f.StringArrayVar(&p.trust, "trust", nil, "the marks of `PATH` were looked at; may be given again")
-	f.BoolVar(&p.req.TrustAll, "trust-all", false, "all marks were looked at")
-	f.StringVar(&remote, "remote", "", "push to the remote called `NAME` (default: as git push does)")
-	f.BoolVar(&force, "force", false, "write over what is on the remote, if it is what was last seen there")
+	f.StringArrayVar(&p.trust, "trust", nil, "confirm that you reviewed the marked `PATH`; repeatable")
+	f.BoolVar(&p.req.TrustAll, "trust-all", false, "confirm that you reviewed all marked paths")
+	f.StringVar(&remote, "remote", "", "push to remote `NAME` (default: as git push does)")
+	f.BoolVar(&force, "force", false, "overwrite the remote branch if it has not changed since the last fetch")
 	f.BoolVar(&open, "open", false, "open the page in a browser")
 	return cmd
 }
@@ -72,7 +74,7 @@ func (a *app) request(
 ) error {
 	if _, far, err := client.Remote(a.getenv); err != nil || far {
 		if err == nil {
-			err = fault.New(fault.Unsupported, "the repository lies on the daemon's machine, which is another one").
+			err = fault.New(fault.Unsupported, "the repository is on the daemon's machine, not on this one").
 				WithHint("push it there: git push REMOTE coppice/%s", tty.Clean(name))
 		}
 		return err
@@ -115,7 +117,7 @@ func (a *app) request(
 	}
 	switch {
 	case to.Page == "":
-		a.note("pushed to %s, which is no forge that is known: make the request there", tty.Clean(to.URL))
+		a.note("pushed to %s, an unknown forge: open the pull request there", tty.Clean(to.URL))
 	case open:
 		return a.browse(ctx, to.Page)
 	}
@@ -170,9 +172,9 @@ func push(ctx context.Context, git *userGit, to requested, secret string, force 
 		if secret != "" {
 			ge.said = strings.ReplaceAll(ge.said, secret, "***")
 		}
-		return fault.New(fault.Conflict, "git does not push %s to %s", tty.Clean(to.Branch), tty.Clean(to.Remote)).
+		return fault.New(fault.Conflict, "git could not push %s to %s", tty.Clean(to.Branch), tty.Clean(to.Remote)).
 			Because(ge).
-			WithHint("it is proposed here; mend what git says, then push it: git push %s %s", tty.Clean(to.Remote),
+			WithHint("the proposal is stored; fix what git reports, then push it: git push %s %s", tty.Clean(to.Remote),
 				tty.Clean(to.Branch))
 	}
 	return err

@@ -28,15 +28,15 @@ type proposing struct {
 
 func (p *proposing) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&p.req.Title, "title", "m", "", "say in a `LINE` what it is for")
+	f.StringVarP(&p.req.Title, "title", "m", "", "title `LINE`")
 	f.StringArrayVar(&p.req.Tests, "test", nil,
-		"run `CMD` in a fork, and put into the report how it ended; may be given again")
-	f.DurationVar(&p.timeout, "timeout", 0, "`TIME` for each test, as in 90s or 5m")
+		"run `CMD` in a fork and report its exit code; repeatable")
+	f.DurationVar(&p.timeout, "timeout", 0, "timeout of each test, `TIME` as in 90s or 5m")
 }
 
 func (p *proposing) said() (wire.ProposeRequest, error) {
 	if p.timeout < 0 || p.timeout > 0 && p.timeout < time.Millisecond {
-		return p.req, usagef("--timeout %s: a time of a millisecond or more is wanted", p.timeout)
+		return p.req, usagef("invalid --timeout %s: must be at least 1ms", p.timeout)
 	}
 	p.req.TimeoutMS = p.timeout.Milliseconds()
 	for _, t := range p.trust {
@@ -51,19 +51,19 @@ func (a *app) gitPropose() *cobra.Command {
 		out string
 	)
 	cmd := &cobra.Command{
-		Use: "propose NAME [flags]", Short: "Hand what a sandbox did in its repository to a reviewer",
-		Long: `Take what a sandbox did in its git repository out of it, as the branch coppice/NAME of
-your repository, and put a report beside it, in refs/coppice/proposals/NAME: which commands were
-run and how they ended, what was refused, the policy and how far it was enforced, the snapshots,
-the files that changed, those to look at first, and the ledger, which a stranger verifies. What
-is not committed becomes a commit on top. No hook runs, and no file of yours changes.
+		Use: "propose NAME [flags]", Short: "Propose a sandbox's changes to a reviewer",
+		Long: `Store the changes of a sandbox as branch coppice/NAME of your repository, with a
+report in refs/coppice/proposals/NAME: commands and their exit codes, denials,
+the policy and its enforcement, snapshots, changed files, files to review first,
+and the audit log, which anyone can verify. Uncommitted changes become a final
+commit. No hooks run, and your files do not change.
 
-With --out the report, the patch, the policy and the ledger are written to a directory as well,
-for a reviewer without the repository.
+With --out, also write the report, the patch, the policy and the audit log to a
+directory, for reviewers without the repository.
 
-The branch is set anew by the next propose. Where somebody has worked on it meanwhile, or has it
-checked out, nothing is done. Tests are shell commands, each run in a fork of the sandbox that
-is removed then; how they end decides nothing.`,
+The next propose replaces the branch. If the branch has other commits or is
+checked out, the command fails and changes nothing. Tests are shell commands;
+each runs in a temporary fork. Their results are reported and decide nothing.`,
 		Example: `  coppice git propose fix-auth -m 'Refuse empty tokens' --test 'make test'
   coppice git propose fix-auth --out review/`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
@@ -98,7 +98,7 @@ is removed then; how they end decides nothing.`,
 			}); err != nil {
 				return err
 			}
-			a.note("look at it: git diff %s %s; the report: git show %s:%s", short(res.Start), tty.Clean(res.Branch),
+			a.note("review it: git diff %s %s; the report: git show %s:%s", short(res.Start), tty.Clean(res.Branch),
 				tty.Clean(res.Ref), proposal.FileReport)
 			if out != "" {
 				a.note("written to %s", tty.Quote(out))
@@ -107,7 +107,7 @@ is removed then; how they end decides nothing.`,
 		},
 	}
 	p.flags(cmd)
-	cmd.Flags().StringVar(&out, "out", "", "write the files of the proposal to `DIR`, which is made, or is empty")
+	cmd.Flags().StringVar(&out, "out", "", "write the files of the proposal to `DIR`, which must be empty or new")
 	return cmd
 }
 
@@ -121,7 +121,7 @@ func emptyDir(dir string) error {
 	}
 	list, err := os.ReadDir(dir)
 	if err == nil && len(list) > 0 {
-		return fault.New(fault.Exists, "%s is not empty", tty.Quote(dir)).WithHint("name a directory that is not there yet")
+		return fault.New(fault.Exists, "%s is not empty", tty.Quote(dir)).WithHint("name a new directory")
 	}
 	return err
 }
@@ -161,7 +161,8 @@ func unpackProposal(r io.Reader, root *os.Root) error {
 			return fault.Wrap(err, "read the proposal")
 		}
 		if !slices.Contains(proposal.Names(), h.Name) || h.Size > proposal.Limit(h.Name) {
-			return fault.New(fault.Invalid, "a proposal has no file %s of %d bytes", tty.Quote(filepath.Base(h.Name)), h.Size)
+			return fault.New(fault.Invalid,
+				"file %s is not part of a proposal or too large: %d bytes", tty.Quote(filepath.Base(h.Name)), h.Size)
 		}
 		f, err := root.OpenFile(h.Name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if err != nil {

@@ -29,27 +29,28 @@ func (a *app) gitPull() *cobra.Command {
 		reg registryFlags
 	)
 	cmd := &cobra.Command{
-		Use: "pull [REMOTE] [NAME] [flags]", Short: "Fetch a colleague's proposal, and check it",
-		Long: `Fetch a proposal that a colleague pushed, into the repository that you stand in, by your own
-git with your credentials; without NAME list what the remote has. Without REMOTE it is the one
-that git fetch would take. One argument is a remote if there is one of that name.
+		Use: "pull [REMOTE] [NAME] [flags]", Short: "Fetch and verify a proposal",
+		Long: `Fetch a proposal into the current repository, with your git and credentials.
+Without NAME, list the proposals of the remote. The default REMOTE is that of
+git fetch. A single argument is a remote if one of that name exists.
 
-Nothing of your branches, index or files is touched. All of it is checked before it is taken
-in, and what is wrong leaves nothing behind: each object, as those that come out of a sandbox;
-that the branch is what was proposed and stands on a commit that you have; the records, by the
-signatures and the tree of their log. What changed, what is marked, and what the records tell is
-computed here; the rest is the word of who proposed it. The first time that a log is seen its
-key is trusted and remembered; later another key is refused, unless --trust-key names it.
+Your branches, index and files do not change. Everything is verified before it
+is stored, and nothing is stored if verification fails: each object, the branch,
+which must match the proposal and be based on a commit that you have, and the
+records, by the signatures and the tree of their log. Changes, marks and the
+summary of the records are computed locally; the rest is the author's claim. The
+key of a log is trusted on first use; a changed key is rejected unless
+--trust-key names it.
 
-Afterwards it is called REMOTE/NAME, where a sandbox is called NAME otherwise:
+The proposal is then called REMOTE/NAME and takes the place of a sandbox's name:
 
   coppice snapshot show REMOTE/NAME       coppice diff REMOTE/NAME
   coppice system verify REMOTE/NAME     coppice git apply REMOTE/NAME
 
-With --with-layers a sandbox is made of the snapshots that were pushed with --with-layers, with their
-history, so that you can look around in it, go back and fork. It stands on your host. Where they
-were pushed to a registry they come from there, with the credentials that docker or podman have
-for it, and are checked by the digests in the proposal.`,
+With --with-layers, create a sandbox on this host from the snapshots and history
+that were pushed with --with-layers; you can inspect, rewind and fork it. Layers
+in a registry are fetched with the credentials of docker or podman, and verified
+against the digests in the proposal.`,
 		Example: `  coppice git pull origin
   coppice git pull origin fix-auth
   coppice diff origin/fix-auth
@@ -63,10 +64,10 @@ for it, and are checked by the digests in the proposal.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&req.Key, "trust-key", "",
-		"the verifier `KEY` that signs its log from now on is right, though it was another one before")
-	f.BoolVar(&req.Layers, "with-layers", false, "make a sandbox of the layers that were pushed with it")
-	reg.add(cmd, "with --with-layers: get them from `REGISTRY/REPOSITORY`, whatever the proposal names")
-	f.StringVar(&req.As, "as", "", "with --with-layers: the `NAME` of that sandbox")
+		"trust verifier `KEY`, although the log was signed by another key before")
+	f.BoolVar(&req.Layers, "with-layers", false, "create a sandbox from the pushed layers")
+	reg.add(cmd, "with --with-layers: fetch them from `REGISTRY/REPOSITORY` instead")
+	f.StringVar(&req.As, "as", "", "with --with-layers: `NAME` of the new sandbox")
 	return cmd
 }
 
@@ -107,16 +108,16 @@ func (a *app) pullInto(ctx context.Context, req *wire.ReceiveRequest, reg *regis
 	if res.Artifact != nil {
 		p := &artifactPull{app: a, c: c, from: from, artifact: res.Artifact}
 		if res.Made, err = p.pull(ctx, *req); err != nil {
-			return fault.Wrap(err, "%s was checked and taken in, its layers not", tty.Clean(name))
+			return fault.Wrap(err, "%s was verified and stored without its layers", tty.Clean(name))
 		}
 	}
 	if err := a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Summary) }); err != nil {
 		return err
 	}
 	at := tty.Clean(remote + "/" + name)
-	a.note("go on with: coppice snapshot show %s; coppice diff %[1]s; coppice git apply %[1]s", at)
+	a.note("next: coppice snapshot show %s; coppice diff %[1]s; coppice git apply %[1]s", at)
 	if res.Made != nil {
-		a.note("made sandbox %s of its layers: coppice log %[1]s", tty.Clean(res.Made.Name))
+		a.note("created sandbox %s from its layers: coppice log %[1]s", tty.Clean(res.Made.Name))
 	}
 	return nil
 }
@@ -147,8 +148,8 @@ func (g *userGit) list(ctx context.Context, remote string) ([]offered, error) {
 		wire.TravelRef("heads", "*"), wire.TravelRef("proposals", "*"), wire.TravelRef("layers", "*"))
 	var ge *gitError
 	if errors.As(err, &ge) {
-		return nil, fault.New(fault.Unavailable, "git does not reach %s", tty.Clean(remote)).Because(err).
-			WithHint("see whether this works: git -C %s ls-remote %s", g.dir, remote)
+		return nil, fault.New(fault.Unavailable, "git cannot reach %s", tty.Clean(remote)).Because(err).
+			WithHint("check: git -C %s ls-remote %s", g.dir, remote)
 	}
 	if err != nil {
 		return nil, err
@@ -204,7 +205,7 @@ func (a *app) offers(ctx context.Context, g *userGit, remote string) error {
 // none.
 func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) error {
 	if strings.ContainsAny(at.Name, "*?[:^~\\ ") || strings.HasPrefix(at.Name, "-") {
-		return fault.New(fault.Invalid, "no proposal can be called %q", tty.Clean(at.Name))
+		return fault.New(fault.Invalid, "invalid proposal name %q", tty.Clean(at.Name))
 	}
 	all, err := g.list(ctx, at.Remote)
 	if err != nil {
@@ -213,13 +214,13 @@ func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) err
 	i := slices.IndexFunc(all, func(o offered) bool { return o.Name == at.Name })
 	if i < 0 {
 		return fault.New(fault.NotFound, "%s has no proposal %s", tty.Clean(at.Remote), tty.Clean(at.Name)).
-			WithHint("see what it has: coppice git pull %s", at.Remote)
+			WithHint("list its proposals: coppice git pull %s", at.Remote)
 	}
 	kinds := []string{"heads", "proposals"}
 	switch {
 	case layers && !all[i].Layers:
 		return fault.New(fault.NotFound, "%s was pushed without layers", tty.Clean(at.Name)).
-			WithHint("ask for them: coppice git push --with-layers; or leave --with-layers out")
+			WithHint("ask the author to run: coppice git push --with-layers; or drop --with-layers")
 	case layers:
 		kinds = append(kinds, "layers")
 	}
@@ -233,9 +234,9 @@ func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) err
 	_, err = g.run(ctx, args...)
 	var ge *gitError
 	if errors.As(err, &ge) {
-		return fault.New(fault.Unavailable, "git does not fetch %s from %s", tty.Clean(at.Name), tty.Clean(at.Remote)).
+		return fault.New(fault.Unavailable, "git could not fetch %s from %s", tty.Clean(at.Name), tty.Clean(at.Remote)).
 			Because(err).
-			WithHint("nothing of it was taken in; try again, or ask who pushed it to push again")
+			WithHint("nothing was stored; try again, or ask the author to push again")
 	}
 	return err
 }

@@ -28,27 +28,28 @@ type pushResult struct {
 func (a *app) gitPush() *cobra.Command {
 	p := &pushing{app: a}
 	cmd := &cobra.Command{
-		Use: "push [REMOTE] NAME [flags]", Short: "Push a proposal for a colleague's clone",
-		Long: `Propose what a sandbox did to its git repository, as coppice git propose does, and push it to
-a remote, by your own git with your credentials: the branch coppice/NAME, and in
-refs/coppice/proposals/NAME the report, the patch, the policy, the snapshots' list, and the
-records with what proves them. A colleague has it in another clone with "coppice git pull".
+		Use: "push [REMOTE] NAME [flags]", Short: "Push a proposal to a remote",
+		Long: `Propose the changes of a sandbox, as "coppice git propose" does, and push them
+with your git and credentials: the branch coppice/NAME, and
+refs/coppice/proposals/NAME with the report, the patch, the policy, the list of
+snapshots, and the records with their proofs. "coppice git pull" fetches the
+proposal into another clone.
 
-Without REMOTE it is the one that git push would take. What the remote has is replaced only
-if it is what you pushed or pulled last; a proposal that somebody else made under this name
-only with --replace.
+The default REMOTE is that of git push. A remote proposal is replaced only if it
+is the one that you last pushed or pulled; replacing another author's proposal
+of the same name requires --replace.
 
-With --with-layers the files of the snapshots go along, so that your colleague can have the
-sandbox, go back in it and fork it. They may hold anything that the sandbox wrote outside of
-the repository: look at "coppice diff NAME" first. Git is not made for large files: with
---registry they go to a registry for OCI artifacts instead, with the credentials that docker or
-podman have for it, and the repository has the list of them with their digests. What the
-registry has already is not sent again.`,
+With --with-layers, also push the files of the snapshots, so that a colleague
+can recreate, rewind and fork the sandbox. They may include anything that the
+sandbox wrote outside the repository: check "coppice diff NAME" first. Large
+layers belong in an OCI registry: with --registry they are pushed there, with
+the credentials of docker or podman, and the repository holds only their list
+and digests. Blobs that the registry already has are not sent again.`,
 		Example: `  coppice git push fix-auth
   coppice git push upstream fix-auth -m "auth: check the expiry"
   coppice git push fix-auth --with-layers
   coppice git push fix-auth --with-layers --registry ghcr.io/team/layers`,
-		Args: between(1, 2, "the name of a sandbox, perhaps after a remote"), ValidArgsFunction: a.names(2),
+		Args: between(1, 2, "the name of a sandbox, optionally after a remote"), ValidArgsFunction: a.names(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
@@ -56,15 +57,15 @@ registry has already is not sent again.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&p.prop.Title, "message", "m", "", "what it is for, in a line: `TITLE`")
-	f.StringArrayVar(&p.prop.Tests, "test", nil, "run `CMD` in a fork of it, and tell how it ended; may be given again")
-	f.StringArrayVar(&p.prop.Trust, "trust", nil, "you have looked at `PATH`, which is marked; may be given again")
-	f.BoolVar(&p.prop.TrustAll, "trust-all", false, "you have looked at all that is marked")
-	f.BoolVar(&p.layers, "with-layers", false, "push the files of its snapshots as well")
+	f.StringVarP(&p.prop.Title, "message", "m", "", "one-line `TITLE` of the proposal")
+	f.StringArrayVar(&p.prop.Tests, "test", nil, "run `CMD` in a fork and report its exit code; repeatable")
+	f.StringArrayVar(&p.prop.Trust, "trust", nil, "confirm that you reviewed the marked `PATH`; repeatable")
+	f.BoolVar(&p.prop.TrustAll, "trust-all", false, "confirm that you reviewed all marked paths")
+	f.BoolVar(&p.layers, "with-layers", false, "also push the files of its snapshots")
 	f.Int64Var(&p.most, "max-layers", 0,
-		"at most so many `BYTES` of packed layers (default 64 MiB; 4 GiB with --registry)")
-	p.reg.add(cmd, "with --with-layers: put them into `REGISTRY/REPOSITORY[:TAG]`, and not into git")
-	f.BoolVar(&p.replace, "replace", false, "also where the remote has a proposal of this name that somebody else made")
+		"limit of packed layers in `BYTES` (default 64 MiB; 4 GiB with --registry)")
+	p.reg.add(cmd, "with --with-layers: push them to `REGISTRY/REPOSITORY[:TAG]` instead of git")
+	f.BoolVar(&p.replace, "replace", false, "replace another author's proposal of the same name on the remote")
 	return cmd
 }
 
@@ -133,8 +134,8 @@ func (p *pushing) send(ctx context.Context) error {
 	}
 	if send.Foreign && !p.replace {
 		return fault.New(fault.Conflict,
-			"%s has a proposal %s that was not made here", tty.Clean(p.remote), tty.Clean(p.name)).
-			WithHint("look at it: coppice git pull %s %s; fork the sandbox under another name, or replace it: --replace",
+			"%s has a proposal %s by another author", tty.Clean(p.remote), tty.Clean(p.name)).
+			WithHint("review it: coppice git pull %s %s; fork the sandbox under another name, or use --replace",
 				p.remote, p.name)
 	}
 	if p.to != nil {
@@ -172,7 +173,7 @@ func (p *pushing) printPushed(w io.Writer) error {
 	if p.result.Artifact != "" {
 		p.note("its layers are %s", tty.Clean(p.result.Artifact))
 	}
-	p.note("a colleague has it with: coppice git pull %s %s", tty.Clean(p.remote), tty.Clean(p.result.Name))
+	p.note("a colleague fetches it with: coppice git pull %s %s", tty.Clean(p.remote), tty.Clean(p.result.Name))
 	for _, r := range p.result.Refs {
 		if _, err := fmt.Fprintf(w, "%s %s\n", tty.Clean(r.To), tty.Clean(r.Ref)); err != nil {
 			return err
@@ -187,7 +188,7 @@ func (a *app) localClient(verb string) (*client.Client, error) {
 	if _, remote, err := client.Remote(a.getenv); err != nil || remote {
 		if err == nil {
 			err = fault.New(fault.Unsupported,
-				"%s works on a repository of this machine, and COPPICE_HOST names a daemon of another one", verb).
+				"%s works on a local repository, and COPPICE_HOST names another machine", verb).
 				WithHint("run it there")
 		}
 		return nil, err
@@ -217,14 +218,14 @@ func (g *userGit) push(ctx context.Context, remote string, refs []wire.SendRef) 
 	switch {
 	case strings.Contains(out, "stale info"):
 		return fault.New(fault.Conflict,
-			"%s has something else under this name than you pushed or pulled last", tty.Clean(remote)).
-			WithHint("look at it: coppice git pull %s NAME; then push again", remote)
+			"the proposal on %s has changed since you last pushed or pulled it", tty.Clean(remote)).
+			WithHint("review it: coppice git pull %s NAME; then push again", remote)
 	case strings.Contains(out, "[remote rejected]"):
-		return fault.New(fault.Denied, "%s does not take it: %s", tty.Clean(remote), rejection(out)).
-			WithHint("some servers take branches alone; have refs/coppice/* allowed there, or use coppice git pr")
+		return fault.New(fault.Denied, "%s rejected the push: %s", tty.Clean(remote), rejection(out)).
+			WithHint("the server may accept only branches; allow refs/coppice/* there, or use coppice git pr")
 	}
-	return fault.New(fault.Unavailable, "git does not push to %s", tty.Clean(remote)).Because(err).
-		WithHint("see whether this works: git -C %s push %s --dry-run", g.dir, remote)
+	return fault.New(fault.Unavailable, "git could not push to %s", tty.Clean(remote)).Because(err).
+		WithHint("check: git -C %s push %s --dry-run", g.dir, remote)
 }
 
 // rejection finds in what git push prints why a reference was not taken.
@@ -234,5 +235,5 @@ func rejection(out string) string {
 			return tty.Clean(strings.TrimSpace(l[i+len("[remote rejected]"):]))
 		}
 	}
-	return "it does not say why"
+	return "no cause reported"
 }

@@ -13,16 +13,17 @@ import (
 func (a *app) gitRebase() *cobra.Command {
 	var req wire.RebaseRequest
 	cmd := &cobra.Command{
-		Use: "rebase NAME [flags]", Short: "Bring a sandbox to where its repository is now",
-		Long: `Put what a sandbox did in its git repository onto the present tip of the branch that it came
-from, or onto another commit, by the git that is inside; what is not committed there stays so. A
-snapshot is taken before.
+		Use: "rebase NAME [flags]", Short: "Rebase a sandbox onto the current branch of its repository",
+		Long: `Rebase the changes of a sandbox onto the current tip of its upstream branch, or
+onto another commit, with the git inside the sandbox. Uncommitted changes stay
+uncommitted. A snapshot is taken first.
 
-Where both sides changed the same, the sandbox goes back to that snapshot, and the files are
-named; with --keep-conflicts it is left in the middle of it, for whoever works there to resolve
-them and go on with "git rebase --continue". Nothing may run in it meanwhile. Forks of it stay
-where they are, and so do its older snapshots: after "coppice rewind" to one of them, rebase
-again. One that was made with --dirty cannot be rebased.`,
+On a conflict, the sandbox is rewound to that snapshot and the files are listed.
+With --keep-conflicts the rebase stays in progress, to be resolved in the
+sandbox and continued with "git rebase --continue". No command may run in the
+sandbox meanwhile. Forks and older snapshots are not rebased: after "coppice
+rewind" to one of them, rebase again. A sandbox created with --dirty cannot be
+rebased.`,
 		Example: `  coppice git rebase fix-auth
   coppice git rebase fix-auth --onto v2 --keep-conflicts`,
 		Annotations: map[string]string{exits: `  0  done
@@ -52,18 +53,18 @@ again. One that was made with --dirty cannot be rebased.`,
 			}
 			switch {
 			case len(res.Conflicts) > 0:
-				a.note("to be resolved there: coppice shell %s; as it was before: coppice rewind %[1]s %s", tty.Clean(args[0]),
+				a.note("resolve them: coppice shell %s; or undo the rebase: coppice rewind %[1]s %s", tty.Clean(args[0]),
 					tty.Clean(res.Before))
 				return &exitCode{code: exitError}
 			case !res.Moved:
-				a.note("it stands on %s already", short(res.Repo.Base))
+				a.note("already based on %s", short(res.Repo.Base))
 			default:
-				a.note("it stands on %s now, and not on %s", short(res.Repo.Base), short(res.Old))
+				a.note("now based on %s instead of %s", short(res.Repo.Base), short(res.Old))
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&req.Onto, "onto", "", "onto `REV` (default: the tip of the branch that it came from)")
-	cmd.Flags().BoolVar(&req.KeepConflicts, "keep-conflicts", false, "leave conflicts to whoever works in the sandbox")
+	cmd.Flags().StringVar(&req.Onto, "onto", "", "rebase onto `REV` (default: the tip of its upstream branch)")
+	cmd.Flags().BoolVar(&req.KeepConflicts, "keep-conflicts", false, "leave conflicts in the sandbox to be resolved there")
 	return cmd
 }

@@ -53,7 +53,7 @@ func TestDiffHasAPager(t *testing.T) {
 	got := term.see("run: \x1b[33mexecutable")
 	term.end(0)
 	for _, want := range []string{"paged:\x1b[1m\x1b[33m! build: runs when", `+\033]0;title\007`,
-		"paged:\x1b[1m\x1b[33mThe host would later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
+		"paged:\x1b[1m\x1b[33mFiles that the host may later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in %q", want, got)
 		}

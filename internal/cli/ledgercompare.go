@@ -22,17 +22,16 @@ func (a *app) ledgerCompare() *cobra.Command {
 		diff    bool
 	)
 	cmd := &cobra.Command{
-		Use: "compare NAME... [flags]", Short: "Put what is recorded of sandboxes side by side",
-		Long: `Put attempts side by side: how the last command of each sandbox ended, how long its
-commands took, how many paths changed, what it reached and was refused, which limits it came to,
-how many programs it started, and how risky all of that was, from 0 to 100. docs/LEDGER.md has
-the formula. A sandbox that was removed is named by its id: its records stay. With --json it is
-an array.
+		Use: "compare NAME... [flags]", Short: "Compare the audit logs of several sandboxes",
+		Long: `Compare sandboxes: exit code of the last command, run time of all commands,
+changed paths, network access, denials, limits hit, programs started, and a risk
+score from 0 to 100 (docs/LEDGER.md has the formula). Name a removed sandbox by
+its ID; its records remain. With --json, print an array.
 
-Of sandboxes that work on a git repository it is told as well what they did there: commits, files
-and lines, how many are marked as what a host would run or trust, and which two changed the same
-files. --diff shows the patches after that. With --test a shell command is run in a fork of each,
-which is removed then, and it is shown how it ended.`,
+For sandboxes that work on a git repository, also show commits, files and lines,
+the number of marked files, and which two sandboxes changed the same files.
+--diff appends the patches. --test runs a shell command in a temporary fork of
+each sandbox and shows the result.`,
 		Example: `  coppice fork box one two
   coppice exec one -- make test; coppice exec two -- make test
   coppice ledger compare one two
@@ -45,9 +44,9 @@ which is removed then, and it is shown how it ended.`,
 			}
 			switch {
 			case diff && a.json:
-				return usagef("--diff does not go with --json")
+				return usagef("--diff and --json are mutually exclusive")
 			case timeout < 0 || timeout > 0 && timeout < time.Millisecond:
-				return usagef("--timeout %s: a time of a millisecond or more is wanted", timeout)
+				return usagef("invalid --timeout %s: must be at least 1ms", timeout)
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
@@ -65,9 +64,9 @@ which is removed then, and it is shown how it ended.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&test, "test", "", "run `CMD` in a fork of each")
-	f.DurationVar(&timeout, "timeout", 0, "`TIME` for each test, as in 90s or 5m")
-	f.BoolVar(&diff, "diff", false, "show the patch of each")
+	f.StringVar(&test, "test", "", "run `CMD` in a fork of each sandbox")
+	f.DurationVar(&timeout, "timeout", 0, "timeout of each test, `TIME` as in 90s or 5m")
+	f.BoolVar(&diff, "diff", false, "show the patch of each sandbox")
 	return cmd
 }
 

@@ -14,11 +14,12 @@ func (a *app) ledgerExport() *cobra.Command {
 	var to string
 	var since []string
 	cmd := &cobra.Command{
-		Use: "export NAME [flags]", Short: "Write all records of a sandbox, with what proves them",
-		Long: `Write a bundle: all records of a sandbox, with the proof that the signed log of this
-host has them and no others, as a tar archive. Who has it verifies it with what
-docs/LEDGER.md says, or with coppice system verify --bundle, and needs nothing else of this host.
-Who holds a checkpoint of before wants the proof that the log grew from it: give it with --since.`,
+		Use: "export NAME [flags]", Short: "Export all records of a sandbox with their proofs",
+		Long: `Write a bundle, as a tar archive: all records of a sandbox, with the proof that
+the signed log of this host contains these records and no others. "coppice
+system verify --bundle", or any implementation of docs/LEDGER.md, verifies it
+without this host. For a verifier that holds an earlier checkpoint, include a
+consistency proof with --since.`,
 		Example: `  coppice ledger export box -o box.tar
   coppice ledger export box -o box.tar --since log.checkpoint`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
@@ -39,7 +40,7 @@ Who holds a checkpoint of before wants the proof that the log grew from it: give
 			}
 			if to == "" || to == "-" {
 				if tty.IsTerminal(a.stdout) {
-					return usagef("a bundle is not for a terminal: give -o FILE, or pipe it")
+					return usagef("refusing to write a bundle to a terminal: use -o FILE, or pipe it")
 				}
 				return c.ExportLedger(cmd.Context(), args[0], a.out, old...)
 			}
@@ -65,7 +66,7 @@ Who holds a checkpoint of before wants the proof that the log grew from it: give
 		},
 	}
 	cmd.Flags().StringArrayVar(&since, "since", nil,
-		"prove that the log grew from the checkpoint in `FILE`; may be given again")
-	cmd.Flags().StringVarP(&to, "output", "o", "", "write to `FILE`, and not to standard output")
+		"include a proof that the log extends the checkpoint in `FILE`; repeatable")
+	cmd.Flags().StringVarP(&to, "output", "o", "", "write to `FILE` instead of standard output")
 	return cmd
 }

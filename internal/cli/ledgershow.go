@@ -27,22 +27,25 @@ func (a *app) ledgerShow() *cobra.Command {
 		most    int
 	)
 	cmd := &cobra.Command{
-		Use: "show NAME [flags]", Short: "Show what is recorded of a sandbox, and prove it",
-		Long: `Show what is recorded of a sandbox, the newest last: what was run, changed, reached and
-denied, each with who observed it. Records are chained, and in a signed log of this host:
-coppice system verify checks them, and coppice ledger export gives them to somebody who trusts
-neither the sandbox nor you. NAME is the id where the sandbox was removed: its records
-stay. "host" has what belongs to no sandbox.
+		Use: "show NAME [flags]", Short: "Show and prove the audit log of a sandbox",
+		Long: `Show the audit log of a sandbox, newest record last: commands, changes, network
+access and denials, each with its observer. Records are chained and signed in
+this host's log: "coppice system verify" checks them, and "coppice ledger
+export" writes them with proofs for third parties. Name a removed sandbox by its
+ID; its records remain. "host" shows the records that belong to no sandbox.
 
-With --follow it goes on until Ctrl-C or the sandbox is removed, and --json writes one
-record a line. docs/LEDGER.md says what each kind tells.`,
+--follow shows new records until Ctrl-C or the removal of the sandbox. --json
+prints one record per line. docs/LEDGER.md describes each kind.`,
 		Example: `  coppice ledger show box
   coppice ledger show box --kind exec,exit --since 1h
   coppice ledger show box -n -1 --json | jq -r 'select(.kind == "exec").body.args'`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < -1 || most == 0 {
-				return &usageError{msg: fmt.Sprintf("--max-count %d: a number of records is wanted", most), hint: "-1 is all"}
+				return &usageError{
+					msg:  fmt.Sprintf("invalid --max-count %d: must not be less than -1", most),
+					hint: "use -1 for all",
+				}
 			}
 			req := wire.LedgerRequest{Kinds: kinds}
 			if since != "" {
@@ -66,11 +69,11 @@ record a line. docs/LEDGER.md says what each kind tells.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&follows, "follow", false, "go on with what is recorded from now on")
-	f.StringVar(&since, "since", "", "none that is older than `TIME`: 10m, or 2026-01-02T15:04:05Z")
-	f.StringSliceVar(&kinds, "kind", nil, "of these `KINDS` alone, with commas between: exec, snapshot, network, ...")
+	f.BoolVar(&follows, "follow", false, "follow new records")
+	f.StringVar(&since, "since", "", "show records since `TIME`: 10m, or 2026-01-02T15:04:05Z")
+	f.StringSliceVar(&kinds, "kind", nil, "show only `KINDS`, comma-separated: exec, snapshot, network, ...")
 	f.IntVarP(&most, "max-count", "n", 100,
-		"the newest `N`, with --follow 10 and with --since all unless it is given; -1 is all")
+		"show the newest `N` records (default: 10 with --follow, all with --since); -1 is all")
 	return cmd
 }
 
@@ -81,8 +84,8 @@ func (a *app) moment(flag, text string) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return at, &usageError{msg: fmt.Sprintf("%s %q is no time", flag, text),
-			hint: "give 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
+		return at, &usageError{msg: fmt.Sprintf("invalid %s %q: not a time", flag, text),
+			hint: "use 10m, 2h, or a time as in 2026-01-02T15:04:05Z"}
 	}
 	return at, nil
 }
@@ -148,7 +151,7 @@ func (a *app) recordLine(r wire.LedgerRecord) string {
 	}
 	by := ""
 	if r.Observer == "sandbox" {
-		by = p.Yellow("  (the sandbox's own word)")
+		by = p.Yellow("  (claimed by the sandbox)")
 	}
 	return strings.TrimRight(
 		fmt.Sprintf("%s  %s  %s  %s%s", p.Dim(fmt.Sprintf("%5d", r.Seq)),

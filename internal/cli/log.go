@@ -16,12 +16,12 @@ func (a *app) log() *cobra.Command {
 		w       watching
 	)
 	cmd := &cobra.Command{
-		Use: "log NAME [flags]", Short: "Show the history as a tree, or follow it", GroupID: groupHistory,
-		Long: `Show the history of a sandbox as a tree, newest first: the snapshot's id, what
-made it, where HEAD and the tags are, and how much it changed.
+		Use: "log NAME [flags]", Short: "Show the snapshots of a sandbox as a tree, or follow them", GroupID: groupHistory,
+		Long: `Show the snapshots of a sandbox as a tree, newest first: ID, cause, HEAD and
+tags, message, and size of the change.
 
-With --follow, show snapshots, commands and moves as they happen, one a line, until
-the sandbox is removed.
+With --follow, show snapshots, commands and moves as they happen, one per
+line, until the sandbox is removed.
 ` + watchLong,
 		Example: `  coppice log box -n 20
   coppice log --follow box
@@ -89,7 +89,7 @@ func (a *app) tree(w io.Writer, res wire.LogResult) error {
 		a.line(&t, graph+" ", n)
 	}
 	if res.Truncated && left > 0 { // nodes and rows have the same order
-		t.Row("the branches of older snapshots are too many to be drawn:")
+		t.Row("too many branches of older snapshots to draw:")
 		for _, n := range res.Nodes[len(res.Nodes)-left:] {
 			a.line(&t, "* ", n)
 		}

@@ -17,20 +17,20 @@ func (a *app) netAllow() *cobra.Command {
 		lasts           time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "allow NAME RULE... [flags]", Short: "Change what a sandbox may reach, while it runs",
-		Long: `Add rules to the policy of a sandbox that keeps to rules, for good or with --for for
-some time, and print the digest of the policy in force then. It holds at once for
-processes that run; what is denied from now on is cut off. What is denied stays
-denied, whatever is allowed. With --deny the rules deny.
+		Use: "allow NAME RULE... [flags]", Short: "Add or remove network rules of a running sandbox",
+		Long: `Add allow rules to the policy of a sandbox whose network mode is rules,
+permanently or with --for temporarily, and print the digest of the new policy.
+With --deny, add deny rules. Rules take effect immediately; connections that are
+now denied are closed. A deny rule always takes precedence over an allow rule.
 
-A RULE is a name with ports (443 where none are given), as in example.com,
-"*.example.com:443" or example.com:8000-8100; or addresses, which always name their
-ports, as in 10.0.0.0/8:5432; udp:// before it is for UDP. Each change is noted, and
-"coppice net log" shows it. The files that a policy came from are left as they are.
+A RULE is a name with ports (default: 443), as in example.com,
+"*.example.com:443" or example.com:8000-8100, or addresses with required ports,
+as in 10.0.0.0/8:5432. For UDP, prefix it with udp://. Changes are recorded; see
+"coppice net log". Policy files are not modified.
 
---remove takes rules back, whoever said them, and whether they hold for a time or for
-good; with --deny those that deny. RULE is then also the name of a rule, or its text as
-"coppice policy show" has it.`,
+--remove removes allow rules, and with --deny deny rules, whatever their origin
+and lifetime. RULE can then also be the name of a rule, or its text in "coppice
+policy show".`,
 		Example: `  coppice net allow box example.com
   coppice net allow box pypi.org files.pythonhosted.org --for 10m
   coppice net allow box tracker.example.com --deny
@@ -38,7 +38,7 @@ good; with --deny those that deny. RULE is then also the name of a rule, or its 
 		Args: between(2, -1, "the name of a sandbox and rules"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lasts < 0 || cmd.Flags().Changed("for") && lasts < time.Millisecond {
-				return usagef("--for %s: a time is wanted", lasts)
+				return usagef("invalid --for %s: must be positive", lasts)
 			}
 			c, err := a.client()
 			if err != nil {
@@ -46,7 +46,7 @@ good; with --deny those that deny. RULE is then also the name of a rule, or its 
 			}
 			req := wire.AllowRequest{ForMS: lasts.Milliseconds()}
 			if removes && cmd.Flags().Changed("for") {
-				return usagef("--for does not go with --remove")
+				return usagef("--for and --remove are mutually exclusive")
 			}
 			rules := args[1:]
 			switch {
@@ -69,7 +69,7 @@ good; with --deny those that deny. RULE is then also the name of a rule, or its 
 				case res.Until != nil:
 					a.note("until %s", res.Until.Local().Format(time.DateTime))
 				case !res.Live:
-					a.note("from the next start on")
+					a.note("from the next start")
 				}
 				_, err := fmt.Fprintln(w, tty.Clean(res.Policy))
 				return err
@@ -77,8 +77,8 @@ good; with --deny those that deny. RULE is then also the name of a rule, or its 
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&denies, "deny", false, "the rules deny")
-	f.BoolVar(&removes, "remove", false, "take the rules back")
-	f.DurationVar(&lasts, "for", 0, "the rules end after `TIME`, as in 10m; without it they stay")
+	f.BoolVar(&denies, "deny", false, "add deny rules")
+	f.BoolVar(&removes, "remove", false, "remove the rules")
+	f.DurationVar(&lasts, "for", 0, "remove the rules after `TIME`, as in 10m (default: never)")
 	return cmd
 }

@@ -14,19 +14,19 @@ import (
 )
 
 const answerLong = `
-The HOST is a name with ports (443 where none are given), as "coppice net log NAME --asking"
-shows it, or any other rule of "coppice net allow". It counts whether or not something waits
-for it at this moment: who came too early finds it at the next try. Each answer is
-noted, and "coppice net log" shows it.`
+The HOST is a name with ports (default: 443), as "coppice net log NAME --asking"
+shows it, or another rule of "coppice net allow". It need not be pending: a
+client that was denied earlier succeeds when it tries again. Decisions are
+recorded; see "coppice net log".`
 
 func (a *app) netApprove() *cobra.Command {
 	return a.answering(&cobra.Command{
-		Use: "approve NAME HOST[:PORT]... [flags]", Short: "Let a sandbox reach what it waits for",
-		Long: `Let pass what waits for a person in a sandbox that was made with --ask, for good or with
---for for some time: a rule is added to its policy, and the digest of the policy in
-force then is printed. Queries and connections that are held go on at once.
-` + answerLong + ` A name without a port is looked up, and may be
-connected to on port 443; another port is another question, unless it is named here.`,
+		Use: "approve NAME HOST[:PORT]... [flags]", Short: "Approve a pending network request",
+		Long: `Approve pending requests of a sandbox created with --ask, permanently or with
+--for temporarily: add an allow rule to its policy, and print the digest of the
+new policy. Held queries and connections continue immediately.
+` + answerLong + ` A name without a port may be resolved, and
+connected to on port 443; other ports must be approved separately.`,
 		Example: `  coppice net log box --asking
   coppice net approve box files.example.com
   coppice net approve box deb.example.com:80 --for 10m`,
@@ -42,7 +42,7 @@ func (a *app) answering(
 	cmd.Args, cmd.ValidArgsFunction = between(2, -1, "the name of a sandbox and hosts"), a.answerable
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if lasts < 0 || cmd.Flags().Changed("for") && lasts < time.Millisecond {
-			return usagef("--for %s: a time is wanted", lasts)
+			return usagef("invalid --for %s: must be positive", lasts)
 		}
 		c, err := a.client()
 		if err != nil {
@@ -55,22 +55,22 @@ func (a *app) answering(
 		a.warn(res.Warnings)
 		return a.print(res, func(w io.Writer) error {
 			for _, q := range res.Settled {
-				a.note("%s waits no longer", tty.Clean(q.Place))
+				a.note("%s is no longer pending", tty.Clean(q.Place))
 			}
 			if len(res.Settled) == 0 {
-				a.note("nothing waited for it")
+				a.note("no request was pending")
 			}
 			switch {
 			case res.Until != nil:
 				a.note("until %s", res.Until.Local().Format(time.DateTime))
 			case !res.Live:
-				a.note("from the next start on")
+				a.note("from the next start")
 			}
 			_, err := fmt.Fprintln(w, tty.Clean(res.Policy))
 			return err
 		})
 	}
-	cmd.Flags().DurationVar(&lasts, "for", 0, "the rules end after `TIME`, as in 10m; without it they stay")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "remove the rules after `TIME`, as in 10m (default: never)")
 	return cmd
 }
 

@@ -8,12 +8,12 @@ import (
 
 func (a *app) netDeny() *cobra.Command {
 	return a.answering(&cobra.Command{
-		Use: "deny NAME HOST[:PORT]... [flags]", Short: "Keep from a sandbox what it waits for",
-		Long: `Deny what waits for a person in a sandbox that was made with --ask, for good or with
---for for some time: a rule that denies is added to its policy, and the digest of the
-policy in force then is printed. What is held is refused at once, and not asked about
-again. Without a port every port is denied. What is denied stays denied, whatever is
-allowed.
+		Use: "deny NAME HOST[:PORT]... [flags]", Short: "Deny a pending network request",
+		Long: `Deny pending requests of a sandbox created with --ask, permanently or with --for
+temporarily: add a deny rule to its policy, and print the digest of the new
+policy. Held requests are denied immediately and not asked about again. A host
+without a port is denied on all ports. A deny rule always takes precedence over
+an allow rule.
 ` + answerLong,
 		Example: `  coppice net deny box tracker.example.com
   coppice net deny box ads.example.com --for 1h`,

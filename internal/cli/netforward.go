@@ -26,20 +26,20 @@ func (a *app) netForward() *cobra.Command {
 		open, forward string
 	)
 	cmd := &cobra.Command{
-		Use: "forward NAME [PORT] [flags]", Short: "Reach what listens in a sandbox",
-		Long: `List the TCP ports that processes of a sandbox listen on; with --quiet their
-numbers only, one a line.
+		Use: "forward NAME [PORT] [flags]", Short: "Forward a port of a sandbox",
+		Long: `List the TCP ports on which processes of a sandbox listen. With --quiet, print
+only numbers, one per line.
 
-With PORT and --forward, connections to a port of this machine are carried to it
-until Ctrl-C: to the same number at 127.0.0.1, or to the ADDR that follows, which is
-a number or HOST:PORT (a port of 0 is any that is free). The address is printed.
+With PORT and --forward, forward connections from a local port until Ctrl-C: the
+same number on 127.0.0.1, or the given ADDR, which is a number or HOST:PORT
+(port 0 picks a free port). The address is printed.
 
-With PORT alone, print a link to it for a browser on the daemon's machine. Whoever
-has the link may use that port, and nothing else, until it expires. The daemon must
-serve an HTTP address for that.
+With PORT alone, print a link for a browser on the daemon's machine. The link
+grants access to that port, and nothing else, until it expires. It requires a
+daemon that serves HTTP.
 
-Both start a sandbox that is stopped, when it has a command of "coppice run" that is
-to be started again, and give that ten seconds to listen.`,
+Both start a stopped sandbox if it has a supervised command to restart, and wait
+up to ten seconds for it to listen.`,
 		Example: `  coppice net forward box
   coppice net forward box 3000 --forward
   coppice net forward box 3000 --forward 8080
@@ -58,7 +58,7 @@ to be started again, and give that ten seconds to listen.`,
 			if len(args) == 1 {
 				for _, flag := range []string{"forward", "expires", "open"} {
 					if cmd.Flags().Changed(flag) {
-						return &usageError{msg: "--" + flag + " needs a port",
+						return &usageError{msg: "--" + flag + " requires a port",
 							hint: "as in: coppice net forward " + args[0] + " 3000 --" + flag}
 					}
 				}
@@ -67,20 +67,20 @@ to be started again, and give that ten seconds to listen.`,
 			port, err := strconv.Atoi(args[1])
 			switch {
 			case err != nil || port < 1 || port > 0xffff:
-				return &usageError{msg: fmt.Sprintf("%q is no port", args[1]),
-					hint: "ports are 1 to 65535; list those in use: coppice net forward " + args[0]}
+				return &usageError{msg: fmt.Sprintf("invalid port %q", args[1]),
+					hint: "must be 1 to 65535; list ports in use: coppice net forward " + args[0]}
 			case forwards && (cmd.Flags().Changed("expires") || cmd.Flags().Changed("open")):
-				return usagef("--forward makes no link: leave --expires and --open out")
+				return usagef("--forward is mutually exclusive with --expires and --open")
 			case expires < 0 || expires == 0 && cmd.Flags().Changed("expires"):
-				return usagef("--expires %s: a time is wanted", expires)
+				return usagef("invalid --expires %s: must be positive", expires)
 			case open != "yes" && open != "no":
-				return usagef("--open %q: yes or no", open)
+				return usagef("invalid --open %q: must be yes or no", open)
 			}
 			if !forwards {
 				return a.preview(cmd.Context(), args[0], port, expires, open == "yes")
 			}
 			if len(args) == 3 && forward != "" {
-				return usagef("--forward=%s and %q: one address is wanted", forward, args[2])
+				return usagef("--forward=%s and %q: only one address is allowed", forward, args[2])
 			}
 			if len(args) == 3 {
 				forward = args[2]
@@ -93,9 +93,9 @@ to be started again, and give that ten seconds to listen.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&forward, "forward", "", "carry connections to `ADDR` to the port, until Ctrl-C")
+	f.StringVar(&forward, "forward", "", "listen on `ADDR` and forward connections to the port, until Ctrl-C")
 	f.Lookup("forward").NoOptDefVal = " " // the flag alone
-	f.DurationVar(&expires, "expires", time.Hour, "the link is good for `TIME`, a week at most")
+	f.DurationVar(&expires, "expires", time.Hour, "lifetime of the link, `TIME` up to a week")
 	f.StringVar(&open, "open", "no", "open the link in a browser: `yes|no`")
 	return cmd
 }
@@ -145,7 +145,7 @@ func (a *app) preview(ctx context.Context, name string, port int, expires time.D
 		return err
 	}
 	err = a.print(p, func(w io.Writer) error {
-		a.note("whoever has this link may use port %d of %s until %s", port, tty.Clean(name),
+		a.note("anyone with this link can use port %d of %s until %s", port, tty.Clean(name),
 			p.Expires.Local().Format("2006-01-02 15:04:05"))
 		_, err := fmt.Fprintln(w, tty.Clean(p.URL))
 		return err
@@ -159,7 +159,7 @@ func (a *app) preview(ctx context.Context, name string, port int, expires time.D
 // browse shows a link in the user's browser.
 func (a *app) browse(ctx context.Context, link string) error {
 	if !strings.HasPrefix(link, "http://") && !strings.HasPrefix(link, "https://") {
-		return fault.New(fault.Invalid, "%.100q is no link", link)
+		return fault.New(fault.Invalid, "invalid link %.100q", link)
 	}
 	words := []string{"xdg-open", link}
 	switch runtime.GOOS {
@@ -171,7 +171,7 @@ func (a *app) browse(ctx context.Context, link string) error {
 	// a fixed program, and a link of the daemon
 	if err := exec.CommandContext(ctx, words[0], words[1:]...).Run(); err != nil {
 		return fault.New(fault.Unsupported, "open the link with %s", words[0]).Because(err).
-			WithHint("open it by hand: it is printed above")
+			WithHint("open the link printed above manually")
 	}
 	return nil
 }
@@ -185,13 +185,13 @@ func forwardAddr(s string, port int) (string, error) {
 	if strings.Contains(s, ":") {
 		var err error
 		if host, number, err = net.SplitHostPort(s); err != nil {
-			return "", &usageError{msg: fmt.Sprintf("--forward %q: %v", s, err),
-				hint: "give a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
+			return "", &usageError{msg: fmt.Sprintf("invalid --forward %q: %v", s, err),
+				hint: "use a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
 		}
 	}
 	if n, err := strconv.Atoi(number); err != nil || n < 0 || n > 0xffff {
-		return "", &usageError{msg: fmt.Sprintf("--forward %q: %q is no port", s, number),
-			hint: "give a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
+		return "", &usageError{msg: fmt.Sprintf("invalid --forward %q: %q is not a port", s, number),
+			hint: "use a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
 	}
 	if host == "" {
 		host = "127.0.0.1" // to be reached from everywhere is said in full
@@ -212,12 +212,12 @@ func (a *app) forward(ctx context.Context, name string, port int, addr string) e
 	defer stop()
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fault.New(fault.Conflict, "listen at %s", addr).Because(err).
-			WithHint("choose another port, or 0 for any: coppice net forward %s %d --forward 0", name, port)
+		return fault.New(fault.Conflict, "listen on %s", addr).Because(err).
+			WithHint("use another port, or 0 for a free one: coppice net forward %s %d --forward 0", name, port)
 	}
 	defer ln.Close()
 	if at, ok := ln.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
-		a.warn([]string{"whoever reaches " + ln.Addr().String() + " reaches the sandbox"})
+		a.warn([]string{"any client that can reach " + ln.Addr().String() + " can reach the sandbox"})
 	}
 	if err := a.print(map[string]string{"address": ln.Addr().String()}, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, ln.Addr())
@@ -228,7 +228,7 @@ func (a *app) forward(ctx context.Context, name string, port int, addr string) e
 	if err := a.out.Flush(); err != nil {
 		return err
 	}
-	a.note("connections go to port %d of %s; Ctrl-C ends it", port, tty.Clean(name))
+	a.note("forwarding to port %d of %s; press Ctrl-C to stop", port, tty.Clean(name))
 	f := &forwarder{c: c, name: name, port: port,
 		report: func(err error) { a.say("%s", tty.Clean(wireError(err).Message)) }}
 	return f.serve(ctx, ln)

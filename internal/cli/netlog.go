@@ -25,19 +25,17 @@ func (a *app) netLog() *cobra.Command {
 		most                    int
 	)
 	cmd := &cobra.Command{
-		Use: "log NAME [flags]", Short: "Show what a sandbox reached, and what it was refused",
-		Long: `Show what happened between a sandbox and the network, the newest last: names that
-were looked up (dns), connections (connect, and end with the bytes in and out), what
-was refused and why (deny), what waits for a person and what came of that (ask),
-changes of the rules (policy), and decoys that were opened, or of which a token was to
-be sent (decoy). What is refused again and again is counted. The last
-line is what is open now, where the sandbox is live. With --asking it is what waits for
-a person now, and for how long yet: of a sandbox that was made with --ask.
+		Use: "log NAME [flags]", Short: "Show the network activity of a sandbox",
+		Long: `Show the network activity of a sandbox, newest last: lookups (dns), connections
+(connect, and end with the bytes in and out), denials with their reasons (deny),
+pending requests and decisions (ask), rule changes (policy), and honeytokens
+that were opened or almost sent (decoy). Repeated denials are counted. For a
+live sandbox the last line summarizes the open connections. --asking shows the
+pending requests of a sandbox created with --ask, with the time left.
 
-It is kept for the sandbox, the newest 4 to 8 MiB of it, and not with snapshots.
-But for decoys, nothing is known of sandboxes with the host's network, and there is
-nothing to know where the network is off without rules. With --follow it goes on until Ctrl-C, and
---json writes one event a line.`,
+The newest 4 to 8 MiB are kept, per sandbox and independent of snapshots. In
+network mode host, and in mode off without rules, only honeytokens are recorded.
+--follow shows new events until Ctrl-C. --json prints one event per line.`,
 		Example: `  coppice net log box
   coppice net log box --denied -n 20
   coppice net log box --asking
@@ -46,12 +44,12 @@ nothing to know where the network is off without rules. With --follow it goes on
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed("max-count")
 			if most < -1 || most == 0 && !follows {
-				return &usageError{msg: fmt.Sprintf("--max-count %d: a number of events is wanted", most),
-					hint: "-1 is all that are kept"}
+				return &usageError{msg: fmt.Sprintf("invalid --max-count %d: must not be less than -1", most),
+					hint: "use -1 for all"}
 			}
 			if asking {
 				if follows || denied || given {
-					return usagef("--asking goes with no other flag of net")
+					return usagef("--asking cannot be combined with other flags of net log")
 				}
 				return a.listAsking(cmd.Context(), args[0])
 			}
@@ -69,11 +67,11 @@ nothing to know where the network is off without rules. With --follow it goes on
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&follows, "follow", false, "go on with what happens from now on")
-	f.BoolVar(&denied, "denied", false, "only what was refused")
-	f.BoolVar(&asking, "asking", false, "what waits for a person now")
+	f.BoolVar(&follows, "follow", false, "follow new activity")
+	f.BoolVar(&denied, "denied", false, "show only denied requests")
+	f.BoolVar(&asking, "asking", false, "show requests that wait for a decision")
 	f.IntVarP(&most, "max-count", "n", 100,
-		"the newest `N`, and with --follow 10 unless it is given; -1 is all that are kept")
+		"show the newest `N` events (with --follow: 10); -1 is all")
 	return cmd
 }
 
@@ -103,7 +101,7 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 		return err
 	})
 	if err == nil && refused != "" {
-		a.note("ask why: coppice net why %s %s; let it: coppice net allow %[1]s %[2]s", tty.Clean(name), refused)
+		a.note("see why: coppice net why %s %s; allow it: coppice net allow %[1]s %[2]s", tty.Clean(name), refused)
 	}
 	return err
 }
@@ -195,7 +193,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 func answered(ev wire.NetEvent) string {
 	switch {
 	case ev.Verdict == wire.VerdictAsk:
-		return "waits for a person until " + ev.Until.Local().Format("15:04:05")
+		return "pending until " + ev.Until.Local().Format("15:04:05")
 	case ev.Verdict == wire.VerdictAllow:
 		return "allowed"
 	case ev.Rule != "":
@@ -217,10 +215,10 @@ func (a *app) netNow(n wire.NetNow) string {
 		s = strings.Replace(s, " open;", ", "+tty.Count(n.Flows, "flow")+" open;", 1)
 	}
 	if len(n.Asking) > 0 {
-		s += "; " + tty.Count(len(n.Asking), "question") + " for a person (--asking)"
+		s += "; " + tty.Count(len(n.Asking), "question") + " pending (--asking)"
 	}
 	if n.EventsLost > 0 {
-		s += "; " + tty.Count(int(n.EventsLost), "event") + " found no room"
+		s += "; " + tty.Count(int(n.EventsLost), "event") + " lost"
 	}
 	return a.palette().Dim(s)
 }

@@ -12,20 +12,20 @@ import (
 
 func (a *app) netWhy() *cobra.Command {
 	return &cobra.Command{
-		Use: "why NAME HOST[:PORT] [METHOD PATH]", Short: "Say what a sandbox may reach, and which rule says so",
-		Long: `Say what would be decided about a place in the network by the policy that is in force
-in a sandbox, by which rule, and what to add where it is denied. The port is 443 where
-none is given; udp:// before the host asks about UDP. METHOD and PATH are those of an
-HTTP request.
+		Use:   "why NAME HOST[:PORT] [METHOD PATH]",
+		Short: "Explain whether a sandbox may reach a host, and which rule decides",
+		Long: `Show how the policy in force in a sandbox decides about a destination, by which
+rule, and which rule to add if it is denied. The default port is 443; for UDP,
+prefix the host with udp://. METHOD and PATH are those of an HTTP request.
 
-Nothing is connected to, and the name is not looked up: when it leads to an address
-that is of no public network, it is denied even so, unless a rule names the address.`,
+Nothing is connected to, and the name is not resolved: a name that resolves to a
+non-public address is denied anyway, unless a rule names the address.`,
 		Example: `  coppice net why box pypi.org
   coppice net why box 10.0.0.7:5432
   coppice net why box api.example.com POST /v1/items`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 3 {
-				return usagef("why takes METHOD and PATH, or neither")
+				return usagef("why requires METHOD and PATH, or neither")
 			}
 			return between(2, 4, "the name of a sandbox and a host")(cmd, args)
 		},

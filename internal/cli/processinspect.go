@@ -21,19 +21,18 @@ import (
 func (a *app) processInspect() *cobra.Command {
 	var seq int64
 	cmd := &cobra.Command{
-		Use: "inspect NAME --record N", Short: "Show all that is recorded of a command",
-		Long: `Show a record field by field, with those that belong to it: of a command its beginning
-and its end, the limits that it came to, who was at its terminal, what was kept of its
-output, what it was denied; and whether it is told that it did not come about. Secrets
-were taken out before any of it was kept, and what a terminal would act on is shown as
-what it is; --json has the output in base64, as it was kept. coppice ledger show NAME has the
-numbers.`,
+		Use: "inspect NAME --record N", Short: "Show all records of a command",
+		Long: `Show a record field by field, with the related records: for a command its start
+and exit, limits hit, attached terminals, recorded output, denials, and whether
+the operation was rolled back. Secrets are redacted before anything is stored,
+and terminal control characters are escaped; --json has the stored output in
+base64. "coppice ledger show NAME" prints the record numbers.`,
 		Example: "  coppice process inspect box --record 12",
 		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if seq < 1 {
-				return &usageError{msg: "--record N is wanted: the number of a record",
-					hint: "see: coppice ledger " + tty.Clean(args[0])}
+				return &usageError{msg: "--record N is required",
+					hint: "list records: coppice ledger " + tty.Clean(args[0])}
 			}
 			c, err := a.client()
 			if err != nil {
@@ -49,7 +48,7 @@ numbers.`,
 			return a.inspectPrograms(cmd.Context(), c, args[0], res)
 		},
 	}
-	cmd.Flags().Int64Var(&seq, "record", 0, "the record numbered `N`")
+	cmd.Flags().Int64Var(&seq, "record", 0, "number `N` of the record")
 	return cmd
 }
 
@@ -131,10 +130,10 @@ func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
 		}
 	}
 	if res.More {
-		a.note("there are more of these: coppice ledger show %s --kind network,denial", tty.Clean(res.Record.Name))
+		a.note("not all are shown; see: coppice ledger show %s --kind network,denial", tty.Clean(res.Record.Name))
 	}
 	if res.Undone {
-		a.note("what record %d tells did not come about", res.Record.Seq)
+		a.note("the operation of record %d was rolled back", res.Record.Seq)
 	}
 	return nil
 }
@@ -144,7 +143,7 @@ func (a *app) kept(w io.Writer, all []wire.LedgerOutput) error {
 	for _, o := range all {
 		head := tty.Clean(o.Stream)
 		if o.Dropped > 0 {
-			head += fmt.Sprintf(" (%d bytes are not kept)", o.Dropped)
+			head += fmt.Sprintf(" (%d bytes not stored)", o.Dropped)
 		}
 		if o.Lost != "" {
 			head += ": " + tty.Clean(o.Lost)

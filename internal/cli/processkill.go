@@ -13,17 +13,17 @@ import (
 func (a *app) processKill() *cobra.Command {
 	var sig wire.ProcessSignal
 	cmd := &cobra.Command{
-		Use: "kill NAME PID... [flags]", Short: "Signal processes of a sandbox",
-		Long: `Send a signal, SIGTERM unless another one is given, to single processes of a
-sandbox; "coppice process ls" lists them, "coppice stop" ends all.`,
+		Use: "kill NAME PID... [flags]", Short: "Send a signal to processes in a sandbox",
+		Long: `Send a signal (default: SIGTERM) to processes of a sandbox. "coppice process ls"
+lists them; "coppice stop" stops all of them.`,
 		Example: "  coppice process kill box 12\n  coppice process kill box 12 13 -s KILL",
-		Args:    between(2, -1, "the name of a sandbox and the numbers of processes"), ValidArgsFunction: a.names(1),
+		Args:    between(2, -1, "the name of a sandbox and PIDs"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var pids []int
 			for _, word := range args[1:] {
 				pid, err := strconv.Atoi(word)
 				if err != nil || pid < 1 {
-					return &usageError{msg: fmt.Sprintf("%q is no process", word),
+					return &usageError{msg: fmt.Sprintf("invalid PID %q", word),
 						hint: "list them with: coppice process ls " + args[0]}
 				}
 				pids = append(pids, pid)

@@ -15,12 +15,12 @@ import (
 
 func (a *app) processLs() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls NAME", Short: "List the processes of a sandbox",
-		Long: `List the processes of a sandbox; with --quiet their numbers only, one a line. The
-numbers are those inside, where "kill" and "coppice process kill" take them. The state is a
-letter: R runs, S sleeps, D waits for the kernel, T is stopped, Z has ended and
-waits for its parent. CPU is the processor time so far, RSS the memory. A sandbox
-that is stopped has no processes, and is not started by this.`,
+		Use: "ls NAME", Short: "List the processes in a sandbox",
+		Long: `List the processes in a sandbox. With --quiet, print only PIDs, one per line.
+PIDs are those inside the sandbox, as "kill" and "coppice process kill" take
+them. STATE is R (running), S (sleeping), D (waiting for the kernel), T
+(stopped) or Z (zombie). CPU is the processor time used, RSS the resident
+memory. A stopped sandbox has no processes and is not started.`,
 		Example: "  coppice process ls box\n" +
 			"  coppice process ls box --json | jq -r '.processes[] | select(.cpu_ms > 60000).pid'",
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),

@@ -9,8 +9,8 @@ import (
 func (a *app) processPause() *cobra.Command {
 	return &cobra.Command{
 		Use: "pause NAME...", Short: "Pause all processes in a sandbox",
-		Long: `Pause all processes in a sandbox until "coppice process resume", also when the daemon
-exits. Snapshots can be taken meanwhile, and no command starts.`,
+		Long: `Pause all processes in a sandbox until "coppice process resume", even if the
+daemon exits. Snapshots can be taken of a paused sandbox; commands cannot start.`,
 		Example:           "  coppice process pause box",
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(0),

@@ -9,7 +9,7 @@ import (
 func (a *app) redo() *cobra.Command {
 	var req wire.RedoRequest
 	cmd := &cobra.Command{
-		Use: "redo NAME [flags]", Short: "Take the last undo back", GroupID: groupHistory,
+		Use: "redo NAME [flags]", Short: "Reverse the last undo", GroupID: groupHistory,
 		Example:           "  coppice redo box",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),

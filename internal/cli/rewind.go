@@ -12,25 +12,24 @@ func (a *app) rewind() *cobra.Command {
 	var req wire.CheckoutRequest
 	var grace time.Duration
 	cmd := &cobra.Command{
-		Use: "rewind NAME REF [flags]", Aliases: []string{"checkout"}, Short: "Bring a sandbox to a snapshot",
+		Use: "rewind NAME REF [flags]", Aliases: []string{"checkout"}, Short: "Rewind a sandbox to a snapshot",
 		GroupID: groupHistory,
-		Long: `Bring the whole root file system to the state of a snapshot, and print its id.
-The present is captured first, so that nothing is lost by going back. Running
-commands are stopped. The one of "coppice run" is asked to end first (SIGTERM),
-and after --grace it is made to; it is started again there.
+		Long: `Rewind the root file system to a snapshot, and print its ID. The current state
+is captured first, so nothing is lost. Running commands are stopped. The command
+of "coppice run" receives SIGTERM, and SIGKILL after --grace, and is started
+again.
 
-Where the snapshot has what its processes had in memory (snapshot create --memory), they go on
-from there, under the ids that their commands had; the processes that are left are kept
-with their memory, too. With --files-only they do not.
+If the snapshot includes memory (snapshot create --memory), its processes
+continue from there, under the IDs of their commands, and the current processes
+are saved with their memory. --files-only restores only files.
 
 With --in-place nothing is stopped:
 
-Commands stand still for a moment, and go on over the files of REF. Directories and
-files that are on both sides stay the same ones, so working directories,
-watches and open descriptors hold: who appends to a log goes on in the one that
-is seen. A file that is mapped or executed is replaced by a new one, and a
-running program keeps what it runs. A directory that had been deleted comes back
-as a new one; whoever still stands in the old one stays there.`,
+Commands are paused briefly and continue on the files of REF. Files and
+directories that both states have keep their identity, so working directories,
+watches and open descriptors stay valid, and appends to a log continue. A mapped
+or executed file is replaced, and a running program keeps the old one. A deleted
+directory is recreated; processes in the old one stay there.`,
 		Example: `  coppice rewind box HEAD~1
   coppice rewind box @{5m}
   coppice rewind --in-place box v1
@@ -45,7 +44,7 @@ as a new one; whoever still stands in the old one stays there.`,
 			req.Node = args[1]
 			switch {
 			case grace < 0:
-				return usagef("--grace %s: a time is wanted", grace)
+				return usagef("invalid --grace %s: must not be negative", grace)
 			case cmd.Flags().Changed("grace") && grace < time.Millisecond:
 				req.GraceMS = -1
 			case cmd.Flags().Changed("grace"):
@@ -59,13 +58,13 @@ as a new one; whoever still stands in the old one stays there.`,
 		},
 	}
 	inPlace(cmd, &req.InPlace)
-	cmd.Flags().BoolVar(&req.FilesOnly, "files-only", false, "go to the files alone, though there is memory")
+	cmd.Flags().BoolVar(&req.FilesOnly, "files-only", false, "restore only files, even if the snapshot has memory")
 	cmd.Flags().DurationVar(&grace, "grace", 2*time.Second,
-		"`TIME` between SIGTERM and SIGKILL for the command of run; 0 is none")
+		"`TIME` between SIGTERM and SIGKILL for the supervised command; 0 is none")
 	return cmd
 }
 
 // inPlace declares the flag of the commands that move HEAD.
 func inPlace(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVar(to, "in-place", false, "leave commands running, and change the files under them")
+	cmd.Flags().BoolVar(to, "in-place", false, "keep commands running while their files change")
 }

@@ -20,12 +20,10 @@ func (a *app) rm() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "rm NAME... [flags]", Aliases: []string{"remove"}, Short: "Remove sandboxes", GroupID: groupBox,
-		Long: `Remove sandboxes with their history, and print their names. What forks share
-with them stays. A sandbox in which commands run is refused without --force. What is
-recorded of them stays as well, under their ids, unless --with-ledger is given: that it
-was removed is recorded, and it can be given for a sandbox that was removed before, by its id.
-
---all removes all sandboxes. It asks before, and without a terminal requires --force.`,
+		Long: `Remove sandboxes with their history, and print their names. Layers that forks
+share are kept. A sandbox with running commands requires --force. Audit records
+are kept under the sandbox's ID, unless --with-ledger is given, which also works
+by ID for a sandbox that was removed earlier. The removal itself is recorded.`,
 		Example:           "  coppice rm try1 try2\n  coppice rm --all --force",
 		Args:              which.args,
 		ValidArgsFunction: a.names(0),
@@ -60,8 +58,8 @@ was removed is recorded, and it can be given for a sandbox that was removed befo
 			return errors.Join(err, perr)
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop the commands that run in them")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop running commands")
 	which.flag(cmd, "remove all sandboxes")
-	cmd.Flags().BoolVar(&ledger, "with-ledger", false, "remove what is recorded of them, too")
+	cmd.Flags().BoolVar(&ledger, "with-ledger", false, "also remove their audit records")
 	return cmd
 }

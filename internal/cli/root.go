@@ -29,28 +29,29 @@ const (
 	groupDaemon  = "daemon"
 )
 
-const rootLong = `Coppice gives a program a computer that can be rewound and forked.
+const rootLong = `Coppice runs AI agents and other programs in sandboxes that can be rewound,
+forked and audited.
 
-A sandbox is a root file system with a history. Every command that is run in it
-becomes a snapshot by itself; "coppice log" shows them, "coppice rewind" goes
-back to any of them, "coppice fork" makes more sandboxes from one.
+A sandbox is a root file system with a history. Each command that changes it
+takes a snapshot: "coppice log" lists snapshots, "coppice rewind" brings the
+sandbox to one, and "coppice fork" creates sandboxes from one.
 
-Where a REF is wanted, an id, the beginning of one, a tag, HEAD, HEAD~2 or
-@{5m} (the state five minutes ago) will do.
+A REF is an ID, a unique prefix of one, a tag, HEAD, HEAD~2, or @{5m} (the state
+five minutes ago).
 
 Environment:
-  COPPICE_HOME    holds everything (default: $XDG_DATA_HOME/coppice, and
+  COPPICE_HOME    data directory (default: $XDG_DATA_HOME/coppice;
                   /var/lib/coppice for root)
-  COPPICE_SOCKET  a daemon to talk to instead of the home's own
-  COPPICE_HOST    a daemon to talk to over TCP: https://HOST:PORT
-  COPPICE_TOKEN   the token for it; see "coppice help token"
-  COPPICE_CA      a file of the certificates to trust there
-  COPPICE_IDLE    how long a daemon that was started by itself waits for work
-                  (default: 5m; 0 is for ever)
+  COPPICE_SOCKET  socket of the daemon, instead of the one in the data directory
+  COPPICE_HOST    daemon to use over TCP: https://HOST:PORT
+  COPPICE_TOKEN   token for COPPICE_HOST; see "coppice help token"
+  COPPICE_CA      file of CA certificates to trust for COPPICE_HOST
+  COPPICE_IDLE    idle time after which an automatically started daemon exits
+                  (default: 5m; 0: never)
   COPPICE_EXEC_PATH
-                  the directory of coppice-init, coppice-gate and coppice-sentry,
-                  where they are not built into coppice (default: beside it)
-  NO_COLOR        set: no colours`
+                  directory of coppice-init, coppice-gate and coppice-sentry, if
+                  they are not built in (default: the directory of coppice)
+  NO_COLOR        if set, disable colors`
 
 const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
 
@@ -85,7 +86,7 @@ Example:
 func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "coppice",
-		Short:         "A computer that can be rewound and forked",
+		Short:         "Sandboxes that can be rewound, forked and audited",
 		Long:          rootLong,
 		Version:       a.version,
 		SilenceErrors: true,
@@ -106,20 +107,20 @@ func (a *app) root() *cobra.Command {
 		return usagef("%s", err)
 	})
 	f := cmd.PersistentFlags()
-	f.BoolVar(&a.json, "json", false, "write the result as JSON")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but results and errors")
-	f.StringVar(&a.homeFlag, "home", "", "the `DIR` that holds everything, instead of COPPICE_HOME")
+	f.BoolVar(&a.json, "json", false, "print the result as JSON")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only results and errors")
+	f.StringVar(&a.homeFlag, "home", "", "use `DIR` instead of COPPICE_HOME")
 	cmd.AddGroup(
 		&cobra.Group{ID: groupBox, Title: "Sandboxes:"},
 		&cobra.Group{ID: groupRun, Title: "Commands:"},
 		&cobra.Group{ID: groupHistory, Title: "History:"},
 		&cobra.Group{ID: groupAccess, Title: "Access:"},
-		&cobra.Group{ID: groupGit, Title: "Work on a repository:"},
+		&cobra.Group{ID: groupGit, Title: "Repositories:"},
 		&cobra.Group{ID: groupAgents, Title: "Agents:"},
-		&cobra.Group{ID: groupDaemon, Title: "The daemon:"},
+		&cobra.Group{ID: groupDaemon, Title: "Daemon:"},
 	)
 	help := &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupDaemon,
+		Use: "help [COMMAND]", Short: "Show help for a command", GroupID: groupDaemon,
 		Annotations: map[string]string{exits: usual}, Example: "  coppice help exec",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && args[0] == "exit-codes" {
@@ -166,11 +167,11 @@ func between(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usagef("%s needs %s", spelled(cmd), what)
+			return usagef("%s requires %s", spelled(cmd), what)
 		case most == 0 && len(args) > 0:
-			return usagef("%s takes no arguments: %q", spelled(cmd), args[0])
+			return usagef("%s takes no arguments, got %q", spelled(cmd), args[0])
 		case most > 0 && len(args) > most:
-			return usagef("%s takes %s and no more: %q", spelled(cmd), what, args[most])
+			return usagef("%s takes only %s, got %q", spelled(cmd), what, args[most])
 		}
 		return nil
 	}

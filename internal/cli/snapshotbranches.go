@@ -10,8 +10,8 @@ import (
 
 func (a *app) snapshotBranches() *cobra.Command {
 	return &cobra.Command{
-		Use: "branches NAME", Short: "List the ends of the history",
-		Long:              "List the snapshots that no other one descends from, newest first.",
+		Use: "branches NAME", Short: "List branches",
+		Long:              "List the snapshots without descendants, newest first.",
 		Example:           "  coppice snapshot branches box",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),

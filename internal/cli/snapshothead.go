@@ -11,7 +11,7 @@ import (
 
 func (a *app) snapshotHead() *cobra.Command {
 	return &cobra.Command{
-		Use: "head NAME", Short: "Print the snapshot that a sandbox is at",
+		Use: "head NAME", Short: "Print the current snapshot of a sandbox",
 		Example:           "  good=$(coppice snapshot head box)",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),

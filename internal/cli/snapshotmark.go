@@ -12,15 +12,15 @@ import (
 
 func (a *app) snapshotMark() *cobra.Command {
 	return &cobra.Command{
-		Use: "mark NAME [begin|end] LABEL", Short: "Label what happens in a sandbox",
-		Long: `Take a snapshot of the present with a label, and print its id; when nothing was
-changed since HEAD, that is what is printed.
+		Use: "mark NAME [begin|end] LABEL", Short: "Mark a sandbox's activity with a label",
+		Long: `Take a snapshot of the current state with a label, and print its ID. If nothing
+changed since HEAD, print the ID of HEAD.
 
-Between "begin" and "end", automatic snapshots have the label: so an agent's
-harness can make the log read like the agent's own steps. "begin" keeps what was
-before under its own label. "end" takes a snapshot with the label of "begin", or
-with the one that is given. Snapshots of exec and snapshot create keep their own messages.
-"coppice hook" makes the common harnesses do this by themselves.`,
+Automatic snapshots between "begin" and "end" have the label, so that an agent's
+harness can make the log show the agent's steps. "begin" first captures earlier
+changes under the previous label. "end" takes a snapshot with the label of
+"begin", or with the given one. Snapshots of exec and snapshot create keep their
+own messages. "coppice hook" configures common harnesses to do this.`,
 		Example: `  coppice snapshot mark box "tests pass"
   coppice snapshot mark box begin "upgrade the compiler"
   coppice snapshot mark box end`,
@@ -34,11 +34,14 @@ with the one that is given. Snapshots of exec and snapshot create keep their own
 			case args[1] == wire.MarkEnd:
 				req = wire.MarkRequest{Phase: wire.MarkEnd}
 			case args[1] == wire.MarkBegin:
-				return &usageError{msg: "begin needs a label",
+				return &usageError{msg: "begin requires a label",
 					hint: `as in: coppice snapshot mark ` + args[0] + ` begin "what comes"`}
 			}
 			if req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd {
-				return &usageError{msg: fmt.Sprintf("%q is neither begin nor end", req.Phase), hint: "put the label in quotes"}
+				return &usageError{
+					msg:  fmt.Sprintf("unknown phase %q: must be begin or end", req.Phase),
+					hint: "put the label in quotes",
+				}
 			}
 			c, err := a.client()
 			if err != nil {

@@ -11,10 +11,10 @@ import (
 
 func (a *app) snapshotRm() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME REF", Short: "Drop a snapshot from the history",
-		Long: `Drop a snapshot from the history, and print where HEAD is. What descends from it
-keeps its content and gets its parent. The head, the only snapshot and what a tag
-or a fork refers to are refused.`,
+		Use: "rm NAME REF", Short: "Remove a snapshot",
+		Long: `Remove a snapshot from the history, and print HEAD. Its descendants keep their
+content and get its parent. HEAD, the only snapshot, and snapshots that a tag or
+a fork refers to cannot be removed.`,
 		Example:           "  coppice snapshot rm box HEAD~3",
 		Args:              between(2, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),

@@ -13,9 +13,9 @@ import (
 
 func (a *app) snapshotShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME [REF]", Short: "Show one snapshot and what it changed",
-		Long: "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - " +
-			"removed, M modified. REMOTE/NAME is a proposal that was pulled: its report is shown.",
+		Use: "show NAME [REF]", Short: "Show a snapshot and its changes",
+		Long: "Show a snapshot (default: HEAD) and its changes against its parent:\n+ added, - " +
+			"removed, M modified. For a pulled proposal REMOTE/NAME, show its report.",
 		Example:           "  coppice snapshot show box HEAD~1",
 		Args:              between(1, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),

@@ -13,16 +13,16 @@ import (
 func (a *app) snapshotTag() *cobra.Command {
 	var del bool
 	cmd := &cobra.Command{
-		Use: "tag NAME [TAG [REF]] [flags]", Short: "List, set or drop names of snapshots",
-		Long: `Without TAG, list the tags. With TAG, name the snapshot REF (default: HEAD) so,
-and print its id; a tag that exists is moved. A tagged snapshot is never dropped.`,
+		Use: "tag NAME [TAG [REF]] [flags]", Short: "List, create or delete tags",
+		Long: `Without TAG, list tags. With TAG, tag snapshot REF (default: HEAD) and print its
+ID; an existing tag is moved. A tagged snapshot is never removed automatically.`,
 		Example: `  coppice snapshot tag box good
   coppice snapshot tag box -d good`,
 		Args:              between(1, 3, "a sandbox, a tag and a REF"),
 		ValidArgsFunction: a.nameThenRef(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if del && len(args) != 2 {
-				return usagef("tag -d needs a sandbox and one tag")
+				return usagef("tag -d requires a sandbox and one tag")
 			}
 			c, err := a.client()
 			if err != nil {
@@ -64,6 +64,6 @@ and print its id; a tag that exists is moved. A tagged snapshot is never dropped
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&del, "delete", "d", false, "drop the tag")
+	cmd.Flags().BoolVarP(&del, "delete", "d", false, "delete the tag")
 	return cmd
 }

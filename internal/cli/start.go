@@ -11,10 +11,10 @@ func (a *app) start() *cobra.Command {
 	var which every
 	cmd := &cobra.Command{
 		Use: "start NAME... [flags]", Short: "Start stopped sandboxes", GroupID: groupBox,
-		Long: `Start stopped sandboxes. The command of coppice run starts again where there
-is one, whatever its --restart says; attach shows it. A sandbox without one is made
-ready for commands, and goes idle again after half a minute without a process. What
-runs already is left alone. Commands start a sandbox by themselves.`,
+		Long: `Start stopped sandboxes. A supervised command (see "coppice run") starts again,
+whatever its --restart; use attach to see it. Without one, the sandbox is made
+ready and stops after half a minute without a process. A running sandbox is not
+affected. Commands start a sandbox automatically.`,
 		Example:           "  coppice start box",
 		Args:              which.args,
 		ValidArgsFunction: a.names(0),

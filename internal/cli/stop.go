@@ -10,9 +10,9 @@ import (
 func (a *app) stop() *cobra.Command {
 	var which every
 	cmd := &cobra.Command{
-		Use: "stop NAME... [flags]", Short: "End all processes of sandboxes", GroupID: groupBox,
-		Long: `End all processes of sandboxes: SIGTERM, and after a while SIGKILL. What they
-left is captured, and the sandbox costs no memory any more.`,
+		Use: "stop NAME... [flags]", Short: "Stop all processes in a sandbox", GroupID: groupBox,
+		Long: `Stop all processes in sandboxes: send SIGTERM, and SIGKILL after a grace period.
+Changes are captured, and the sandbox no longer uses memory.`,
 		Example:           "  coppice stop box",
 		Args:              which.args,
 		ValidArgsFunction: a.names(0),

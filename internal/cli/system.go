@@ -5,8 +5,8 @@ import "github.com/spf13/cobra"
 func (a *app) system() *cobra.Command {
 	return group(&cobra.Command{
 		Use: "system", Short: "Maintain the store, and inspect this host", GroupID: groupDaemon,
-		Long: `Free space in the store and verify it, show what this host supports and what happens
-in all sandboxes, and print what other programs need of this one.`,
+		Long: `Free and verify the store, show what this host supports, follow the events of
+all sandboxes, and print what other programs need from coppice.`,
 		Example: `  coppice system probe
   coppice system gc --dry-run
   coppice system verify`,

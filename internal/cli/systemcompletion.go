@@ -6,8 +6,8 @@ import (
 
 func (a *app) systemCompletion() *cobra.Command {
 	return &cobra.Command{
-		Use: "completion SHELL", Short: "Print a completion script for a shell",
-		Long: `Print a script that completes commands, flags, sandboxes and snapshots: for bash,
+		Use: "completion SHELL", Short: "Print a shell completion script",
+		Long: `Print a script that completes commands, flags, sandboxes and snapshots in bash,
 zsh, fish or powershell.`,
 		Example: `  source <(coppice system completion bash)
   coppice system completion zsh > "${fpath[1]}/_coppice"`,
@@ -24,7 +24,7 @@ zsh, fish or powershell.`,
 			case "powershell":
 				return cmd.Root().GenPowerShellCompletionWithDesc(a.out)
 			}
-			return usagef("no completion for %q: bash, zsh, fish or powershell", args[0])
+			return usagef("unknown shell %q: must be bash, zsh, fish or powershell", args[0])
 		},
 	}
 }

@@ -16,14 +16,14 @@ import (
 )
 
 const watchLong = `
-A line has the time, what happened, the snapshot, its message and how much it
-changed; with --json it is a document with the fields of GET /v1/events. Kinds are
-created, started, stopped, exec, exited, run, restarted, snapshot, checkout, mark,
-fork, tag, deleted, removed, tournament, port, ask (a place in the network waits for a
-person), and dropped, which says that events were missed. More may come.
+A line has the time, the event, the snapshot, its message and the size of the
+change; --json prints the fields of GET /v1/events. Kinds are created, started,
+stopped, exec, exited, run, restarted, snapshot, checkout, mark, fork, tag,
+deleted, removed, tournament, port, ask (a pending network request), and dropped
+(events were missed). Others may be added.
 
-The daemon remembers the newest 4096 events of all sandboxes for as long as it
-runs, and as long as somebody watches it does not end by itself. Ctrl-C ends it.`
+The daemon remembers the newest 4096 events of all sandboxes while it runs, and
+does not exit while a client follows them. Press Ctrl-C to stop.`
 
 // watching is the flags of events and log --follow.
 type watching struct {
@@ -34,14 +34,14 @@ type watching struct {
 
 func (w *watching) flags(cmd *cobra.Command) {
 	w.position(cmd)
-	cmd.Flags().IntVarP(&w.most, "max-count", "n", 0, "end after `N` events")
+	cmd.Flags().IntVarP(&w.most, "max-count", "n", 0, "exit after `N` events")
 }
 
 // position adds the flags that say where to begin.
 func (w *watching) position(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Uint64Var(&w.since, "since", 0, "begin after event `SEQ`, which --json shows as \"seq\"")
-	f.BoolVar(&w.fromStart, "from-start", false, "begin with the oldest event that is remembered")
+	f.Uint64Var(&w.since, "since", 0, "start after event `SEQ`, the \"seq\" of --json")
+	f.BoolVar(&w.fromStart, "from-start", false, "start with the oldest available event")
 }
 
 // after is the number that the client is to begin after.
@@ -58,8 +58,8 @@ func (w *watching) after(cmd *cobra.Command) uint64 {
 func (a *app) systemEvents() *cobra.Command {
 	var w watching
 	cmd := &cobra.Command{
-		Use: "events [flags]", Short: "Show what happens in all sandboxes, as it happens",
-		Long: `Show what happens in all sandboxes as it happens, one a line.
+		Use: "events [flags]", Short: "Follow the events of all sandboxes",
+		Long: `Show the events of all sandboxes as they happen, one per line.
 ` + watchLong,
 		Example: "  coppice system events --json >> events.ndjson",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -77,9 +77,9 @@ var errEnough = errors.New("enough events")
 func (a *app) follow(cmd *cobra.Command, name string, w watching) error {
 	switch {
 	case w.most < 0:
-		return usagef("--max-count %d: a number of 1 or more is wanted", w.most)
+		return usagef("invalid --max-count %d: must be at least 1", w.most)
 	case w.fromStart && cmd.Flags().Changed("since"):
-		return usagef("--since and --from-start say different things")
+		return usagef("--since and --from-start are mutually exclusive")
 	}
 	c, err := a.client()
 	if err != nil {
@@ -112,7 +112,7 @@ func (a *app) follow(cmd *cobra.Command, name string, w watching) error {
 		return nil
 	case client.IsKind(err, client.KindUnavailable) && seen > 0:
 		return &client.Error{Kind: client.KindUnavailable, Message: err.Error(), Err: err,
-			Hint: fmt.Sprintf("go on with: %s --since %d", again, last)}
+			Hint: fmt.Sprintf("continue with: %s --since %d", again, last)}
 	}
 	return err
 }

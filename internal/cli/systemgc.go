@@ -17,17 +17,17 @@ func (a *app) systemGC() *cobra.Command {
 		within time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "gc [flags] [NAME...]", Short: "Free what nothing refers to, and thin out old history",
-		Long: `Remove snapshots and layers that no sandbox needs, and print the removed
-snapshots, one a line. The forks of tournaments that have ended are removed before,
-unless commands run in them.
+		Use: "gc [flags] [NAME...]", Short: "Delete unused data and thin out old history",
+		Long: `Delete snapshots and layers that no sandbox needs, and print the deleted
+snapshots, one per line. Forks of finished tournaments are removed first, unless
+commands run in them.
 
 With --keep flags, first thin out the history of the named sandboxes, or of all:
-a snapshot that no --keep flag names is dropped, and what it changed is merged
-into the next one. Hours, days and weeks are counted in UTC. Whatever the flags
-say, these stay: HEAD, tagged snapshots, those of commit, the ends of branches and
-where they part, the first snapshot, what a fork began at, and what redo would
-bring back. Nothing is dropped unless a --keep flag is given.`,
+a snapshot that no --keep flag covers is removed, and its changes are merged
+into the next one. Hours, days and weeks are in UTC. These snapshots always
+stay: HEAD, tagged ones, those of snapshot create, branches and their branching
+points, the first one, those that forks started from, and those that redo needs.
+Without a --keep flag no history is removed.`,
 		Example: "  coppice system gc --dry-run\n" +
 			"  coppice system gc --keep-last 20 --keep-hourly 24 --keep-daily 7 box",
 		Args:              cobra.ArbitraryArgs,
@@ -35,11 +35,11 @@ bring back. Nothing is dropped unless a --keep flag is given.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Sandboxes = args
 			if within < 0 || within%time.Millisecond != 0 {
-				return usagef("--keep-within %s is not a time of whole milliseconds", within)
+				return usagef("invalid --keep-within %s: must be whole milliseconds", within)
 			}
 			req.Keep.WithinMS = within.Milliseconds()
 			if len(args) > 0 && req.Keep == (wire.Keep{}) {
-				return usagef("sandboxes were named, but no --keep flag says what to keep of them")
+				return usagef("thinning out named sandboxes requires a --keep flag")
 			}
 			c, err := a.client()
 			if err != nil {
@@ -57,9 +57,9 @@ bring back. Nothing is dropped unless a --keep flag is given.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&req.DryRun, "dry-run", false, "remove nothing, and say what would be")
+	f.BoolVar(&req.DryRun, "dry-run", false, "print what would be removed without removing it")
 	f.IntVar(&req.Keep.Last, "keep-last", 0, "keep the newest `N` snapshots")
-	f.DurationVar(&within, "keep-within", 0, "keep all snapshots younger than `TIME`, as in 36h")
+	f.DurationVar(&within, "keep-within", 0, "keep all snapshots newer than `TIME`, as in 36h")
 	f.IntVar(&req.Keep.Hourly, "keep-hourly", 0, "keep the newest snapshot of each of the last `N` hours")
 	f.IntVar(&req.Keep.Daily, "keep-daily", 0, "keep the newest snapshot of each of the last `N` days")
 	f.IntVar(&req.Keep.Weekly, "keep-weekly", 0, "keep the newest snapshot of each of the last `N` weeks")
@@ -71,7 +71,7 @@ bring back. Nothing is dropped unless a --keep flag is given.`,
 func (a *app) removed(w io.Writer, res wire.GCResult) error {
 	verb, dropped := "freed", "dropped"
 	if res.DryRun {
-		verb, dropped = "would free", "would drop"
+		verb, dropped = "would free", "would remove"
 	}
 	if len(res.Forks) > 0 {
 		removed := "removed"

@@ -15,8 +15,8 @@ import (
 
 func (a *app) systemMan() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Short: "Write the manual pages into a directory",
-		Long: "Write one manual page for each command into a directory, which is made when it\ndoes not exist, and " +
+		Use: "man DIR", Short: "Write manual pages to a directory",
+		Long: "Write one manual page per command to a directory, which is created if it does\nnot exist, and " +
 			"print their names.",
 		Example: "  coppice system man ~/.local/share/man/man1",
 		Args:    between(1, 1, "a directory"),
@@ -88,7 +88,7 @@ func page(c *cobra.Command) string {
 		}
 	}
 	flags(&b, "OPTIONS", c.NonInheritedFlags())
-	flags(&b, "OPTIONS OF EVERY COMMAND", c.InheritedFlags())
+	flags(&b, "GLOBAL OPTIONS", c.InheritedFlags())
 	verbatim(&b, "EXIT STATUS", c.Annotations[exits])
 	verbatim(&b, "EXAMPLE", c.Example)
 	if c.HasParent() {

@@ -10,12 +10,12 @@ import (
 
 func (a *app) systemProbe() *cobra.Command {
 	return &cobra.Command{
-		Use: "probe", Short: "Show what this host can do",
-		Long: `Show what this host can do for each tier and driver, found by trying it, and for
-each lack the command or setting that mends it.
+		Use: "probe", Short: "Show what this host supports",
+		Long: `Show what this host supports for each tier and driver, as found by trying it,
+and for each missing feature the command or setting that provides it.
 
-Under home it shows the protections that the host has given to sandboxes of this
-home, without which none starts any more, and those that sandboxes do without.`,
+Below "home" it shows the protections that sandboxes of this home have used,
+which are now required to start, and those that sandboxes run without.`,
 		Example: "  coppice system probe",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
@@ -31,8 +31,8 @@ home, without which none starts any more, and those that sandboxes do without.`,
 				var t tty.Table
 				t.Row("kernel", tty.Clean(res.Kernel))
 				t.Row("user", tty.Clean(res.User))
-				t.Row("tier", orNone(res.Tier)+"  (what --tier auto takes)")
-				t.Row("driver", orNone(res.Driver)+"  (what --driver auto takes)")
+				t.Row("tier", orNone(res.Tier)+"  (selected by --tier auto)")
+				t.Row("driver", orNone(res.Driver)+"  (selected by --driver auto)")
 				if err := t.Write(w); err != nil {
 					return err
 				}

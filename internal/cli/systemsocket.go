@@ -17,17 +17,17 @@ import (
 func (a *app) systemSocket() *cobra.Command {
 	var closeIt bool
 	cmd := &cobra.Command{
-		Use: "socket NAME [flags]", Short: "Print the path of a socket for programs",
-		Long: `Print the path of a unix socket that is this sandbox's alone, for harnesses in
-any language: a line of JSON in, such as {"op":"exec","cmd":"make"}, and lines of
-JSON out, the last of which has "ok":true or "error". The operations: exec, spawn,
-ps, kill, head, log, branches, show, diff, checkout, commit, delete, tag, mark,
-tournament, gc, retain.
+		Use: "socket NAME [flags]", Short: "Print the path of a socket for a sandbox's API",
+		Long: `Print the path of a unix socket that serves only this sandbox, for harnesses in
+any language. A request is a line of JSON, such as {"op":"exec","cmd":"make"};
+responses are lines of JSON, the last of which has "ok":true or "error".
+Operations: exec, spawn, ps, kill, head, log, branches, show, diff, checkout,
+commit, delete, tag, mark, tournament, gc, retain.
 
-The socket is there until it is closed with --close or the sandbox is removed. As
-long as there is one, the daemon does not end by itself. When it was ended
-otherwise, connections are refused until the next command starts another, which
-listens at the same path.`,
+The socket exists until it is closed with --close or the sandbox is removed. The
+daemon does not exit while a socket exists. If it is stopped anyway, connections
+are refused until the next command starts another daemon, which listens on the
+same path.`,
 		Example: `  coppice system socket box
   echo '{"op":"log"}' | nc -NU "$(coppice system socket box)"
   coppice system socket --close box`,
@@ -56,7 +56,7 @@ listens at the same path.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&closeIt, "close", false, "close the socket instead")
+	cmd.Flags().BoolVar(&closeIt, "close", false, "close the socket")
 	return cmd
 }
 
@@ -72,7 +72,7 @@ func (a *app) shortened(path string) (string, error) {
 	dir := a.getenv("XDG_RUNTIME_DIR")
 	link := filepath.Join(dir, "coppice-"+filepath.Base(filepath.Dir(path))+".sock")
 	if !filepath.IsAbs(dir) || len(link) > maxSocketPath {
-		return "", fault.New(fault.Unsupported, "the socket's path has %d bytes, and programs can connect to %d: %s",
+		return "", fault.New(fault.Unsupported, "the path of the socket is too long: %d bytes, at most %d: %s",
 			len(path), maxSocketPath, path).
 			WithHint("set XDG_RUNTIME_DIR to a directory of your own with a short path, as in: mkdir -m 700 /tmp/me; " +
 				"XDG_RUNTIME_DIR=/tmp/me coppice system socket NAME")
@@ -88,5 +88,5 @@ func (a *app) shortened(path string) (string, error) {
 	if err == nil {
 		err = os.Rename(next, link)
 	}
-	return link, fault.Wrap(err, "make a short name of the socket")
+	return link, fault.Wrap(err, "create a short path to the socket")
 }

@@ -17,26 +17,25 @@ import (
 func (a *app) systemVerify() *cobra.Command {
 	var asked demands
 	cmd := &cobra.Command{
-		Use: "verify [NAME] [flags]", Short: "Check that stored data is what was stored",
-		Long: `Read every layer of a sandbox, or of the whole store, and compare it with its
-digest; and check that its records, or all, are those that were appended: every one, in
-order, and in the signed log. What is damaged is printed, one a line; of records the first
-that does not fit. NAME is the id where the sandbox was removed: then its records alone
-are checked.
+		Use: "verify [NAME] [flags]", Short: "Verify the integrity of stored data",
+		Long: `Verify the layers of a sandbox, or of the whole store, against their digests,
+and its records, which must be complete, in order, and in the signed log. Damage
+is printed, one line each; of records, the first that does not match. Name a
+removed sandbox by its ID: only its records are verified.
 
-With --checkpoint the log must have grown from the one in FILE, which coppice ledger
-checkpoint printed before: else somebody wrote another log. With --key the log's keys must
-follow from one of those.
+With --checkpoint, the log must extend the checkpoint in FILE, as printed
+earlier by "coppice ledger checkpoint". With --key, the keys of the log must
+descend from a given one.
 
-With --bundle it is what coppice ledger export wrote that is verified, by what is in it alone:
-no daemon is asked, and nothing else of the host that it is from is needed. Of records the first
-that does not fit is named. With --witness-key these witnesses must have cosigned it.
-REMOTE/NAME is a proposal that was pulled: its objects and its records are checked anew.`,
+With --bundle, verify the output of "coppice ledger export" offline, without a
+daemon or the host that it comes from. With --witness-key, the given witnesses
+must have cosigned it. REMOTE/NAME is a pulled proposal: its objects and records
+are verified again.`,
 		Example: `  coppice system verify
   coppice system verify box --checkpoint log.checkpoint
   coppice system verify --bundle box.tar --key "$KEY"`,
-		Annotations: map[string]string{exits: "  0  all is well\n" +
-			"  1  something is damaged, or the check failed\n" +
+		Annotations: map[string]string{exits: "  0  everything was verified\n" +
+			"  1  damage was found, or the verification failed\n" +
 			"  2  the command line is wrong"},
 		Args:              between(0, 1, "one name"),
 		ValidArgsFunction: a.names(1),
@@ -47,13 +46,13 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 			}
 			switch {
 			case asked.bundle != "" && name != "":
-				return usagef("a bundle says itself whose records it has: give --bundle, or a name")
+				return usagef("--bundle and a name are mutually exclusive")
 			case asked.bundle != "":
 				return a.verifyBundle(cmd, asked)
 			case isPulled(name):
 				return a.verifyPulled(cmd, name, asked)
 			case len(asked.witnesses) > 0:
-				return &usageError{msg: "--witness-key is for a bundle", hint: "give --bundle FILE"}
+				return &usageError{msg: "--witness-key requires --bundle", hint: "use --bundle FILE"}
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
@@ -63,18 +62,18 @@ REMOTE/NAME is a proposal that was pulled: its objects and its records are check
 			}
 			err = a.print(res, func(w io.Writer) error { return a.printVerified(w, &res) })
 			if err == nil && len(res.Damage) > 0 {
-				found := plainError(fmt.Sprintf("damage was found in %d places", len(res.Damage)))
+				found := plainError(fmt.Sprintf("found damage in %d places", len(res.Damage)))
 				return &exitCode{code: exitError, err: found}
 			}
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&asked.keys, "key", nil, "trust this verifier `KEY`, and none that does not follow from it")
-	f.StringVar(&asked.checkpoint, "checkpoint", "", "the log must have grown from the checkpoint in `FILE`")
-	f.StringVar(&asked.bundle, "bundle", "", "verify the bundle in `FILE`, and not the store")
+	f.StringSliceVar(&asked.keys, "key", nil, "trust only verifier `KEY` and its successors")
+	f.StringVar(&asked.checkpoint, "checkpoint", "", "require that the log extends the checkpoint in `FILE`")
+	f.StringVar(&asked.bundle, "bundle", "", "verify the bundle in `FILE` instead of the store")
 	f.StringSliceVar(&asked.witnesses, "witness-key", nil,
-		"of a bundle: this witness, by its verifier `KEY`, must have cosigned it")
+		"with --bundle: require the cosignature of the witness with verifier `KEY`")
 	return cmd
 }
 
@@ -120,11 +119,11 @@ func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
 			return err
 		}
 	}
-	a.note("checked %s, %s; %d not sealed yet; %s%s",
+	a.note("verified %s, %s; %d not finalized yet; %s%s",
 		tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed-res.Unverifiable,
 		tty.Count(int(res.Records), "record"), images(res.Images))
 	if res.Unverifiable > 0 {
-		a.note("%s cannot be verified: the paths are too long or too deep for a manifest",
+		a.note("cannot verify %s: paths are too long or too deep for a manifest",
 			tty.Count(res.Unverifiable, "layer"))
 	}
 	return nil
@@ -157,8 +156,8 @@ func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerV
 	}
 	if name == "" {
 		return nil, &usageError{
-			msg:  "--key and --checkpoint are for the records of one sandbox",
-			hint: "name it; \"host\" has what belongs to none",
+			msg:  "--key and --checkpoint require the name of a sandbox",
+			hint: "name a sandbox; \"host\" for records that belong to none",
 		}
 	}
 	ask := &wire.LedgerVerify{Keys: keys}

@@ -25,7 +25,7 @@ func buildVersion() string {
 
 func (a *app) systemVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Show the version of this program",
+		Use: "version", Short: "Show version information",
 		Example: "  coppice system version --json",
 		RunE: func(*cobra.Command, []string) error {
 			v := map[string]string{"version": a.version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}

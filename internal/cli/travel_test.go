@@ -212,7 +212,7 @@ func (w *travellers) review() {
 		t.Errorf("the diff is %q", out)
 	}
 	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") ||
-		!strings.Contains(out, "the same as since") {
+		!strings.Contains(out, "unchanged since") {
 		t.Errorf("verified: %q", out)
 	}
 	if out := bob.run("snapshot", "show", "origin/fix-auth"); !strings.Contains(out, "## What was run") {
@@ -400,7 +400,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 		}
 	}
 	w.alice.refused("may go into the registry", append(push, "--max-layers", "10")...)
-	w.alice.refused("a registry is for layers", "git", "push", "fix-auth", "--registry", where)
+	w.alice.refused("--registry requires --with-layers", "git", "push", "fix-auth", "--registry", where)
 	w.alice.run(push...)
 	uploaded := blobs(t, data)
 	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; rm src/b.txt; echo late >late.txt")

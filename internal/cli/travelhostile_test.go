@@ -271,7 +271,7 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 	w.bob.git(w.bare, "update-ref", branchRef, c)
 	w.says(func(p *proposal.Proposal) { p.Work, p.Tip, p.Title = c, c, "t" })
 	if out := w.bob.run("git", "pull", "fix-auth"); !strings.Contains(out,
-		"no record says that this commit was proposed") {
+		"no record of a proposal of this commit") {
 		t.Errorf("that is not said: %q", out)
 	}
 }

@@ -11,9 +11,9 @@ import (
 func (a *app) undo() *cobra.Command {
 	var req wire.UndoRequest
 	cmd := &cobra.Command{
-		Use: "undo NAME [N] [flags]", Short: "Go N snapshots back", GroupID: groupHistory,
-		Long: "Go N snapshots back (default: 1), and print where HEAD is then. What you leave is\nkept; redo " +
-			"goes there again.",
+		Use: "undo NAME [N] [flags]", Short: "Rewind a sandbox by N snapshots", GroupID: groupHistory,
+		Long: "Rewind by N snapshots (default: 1), and print HEAD. The current state is saved;\nredo " +
+			"returns to it.",
 		Example:           "  coppice undo box 2",
 		Args:              between(1, 2, "a sandbox and a number"),
 		ValidArgsFunction: a.names(1),
@@ -22,7 +22,7 @@ func (a *app) undo() *cobra.Command {
 			if len(args) == 2 {
 				var err error
 				if req.N, err = strconv.Atoi(args[1]); err != nil || req.N < 1 {
-					return usagef("%q: a number of 1 or more is wanted", args[1])
+					return usagef("invalid number %q: must be at least 1", args[1])
 				}
 			}
 			c, err := a.client()
