@@ -36,7 +36,7 @@ limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
   coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com
   coppice create web --preset npm --ask
-  coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB,pids=512
+  coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB
   coppice create again --from box@HEAD~3`,
 		Args: between(0, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,8 +91,8 @@ func (mk *making) flags(cmd *cobra.Command) {
 	mk.keep.flags(cmd)
 	mk.live.flags(cmd)
 	f.StringArrayVar(&mk.limits, "limit", nil,
-		"`LIMITS`: memory=4GiB,cpus=1.5,pids=512,disk=10GiB; time=30m,output=100MiB of one command, files=1024 of one "+
-			"process; see docs/LIMITS.md")
+		"`LIMITS` of the sandbox, as in memory=4GiB,cpus=1.5, or pids=512,disk=10GiB; of a command, as in "+
+			"time=30m,output=100MiB; of a process, as in files=1024; repeatable")
 	must(cmd.RegisterFlagCompletionFunc("self",
 		cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("driver",

@@ -5,10 +5,10 @@ import "github.com/spf13/cobra"
 func (a *app) git() *cobra.Command {
 	return group(&cobra.Command{
 		Use: "git", Short: "Apply, propose and exchange changes to a repository", GroupID: groupGit,
-		Long: `Apply what a sandbox changed in a git repository to your branch, propose it to a
-reviewer, and exchange proposals with colleagues. "coppice create --repo" and
-"coppice run --repo" make a sandbox that works on a repository; "coppice diff" shows
-its changes.`,
+		Long: `Apply the changes of a sandbox in a git repository to your branch, propose them
+to a reviewer, and exchange proposals with colleagues. "coppice create --repo"
+and "coppice run --repo" create a sandbox that works on a repository; "coppice
+diff" shows its changes.`,
 		Example: `  coppice run --repo . --name fix -- claude
   coppice diff fix
   coppice git apply fix

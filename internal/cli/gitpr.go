@@ -45,7 +45,7 @@ apply". The push uses your environment and credentials and runs no hooks. An
 existing remote branch is overwritten only with --force, and only if it has not
 changed since you last fetched it.`,
 		Example: `  coppice git pr fix-auth -m 'Refuse empty tokens'
-  coppice git pr fix-auth --remote upstream --trust .github/workflows/test.yml --open`,
+  coppice git pr fix-auth --remote upstream --trust .github/workflows/test.yml`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := p.said()

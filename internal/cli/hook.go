@@ -43,7 +43,7 @@ a sandbox, or without an answer within two seconds, the tool call continues
 unchanged.`,
 		Example: `  coppice hook --list
   coppice hook claude-code --install --project ~/src/app
-  coppice hook claude-code | coppice exec box -i -- sh -c 'mkdir -p ~/.claude && cat > ~/.claude/settings.json'`,
+  coppice hook claude-code | coppice exec box -i -- sh -c 'cat > settings.json'`,
 		Args: between(0, 1, "one harness"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 			for _, h := range hook.Harnesses() {

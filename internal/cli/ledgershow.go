@@ -38,7 +38,7 @@ ID; its records remain. "host" shows the records that belong to no sandbox.
 prints one record per line. docs/LEDGER.md describes each kind.`,
 		Example: `  coppice ledger show box
   coppice ledger show box --kind exec,exit --since 1h
-  coppice ledger show box -n -1 --json | jq -r 'select(.kind == "exec").body.args'`,
+  coppice ledger show box -n -1 --json | jq 'select(.kind == "exec").body'`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < -1 || most == 0 {

@@ -25,7 +25,7 @@ line, until the sandbox is removed.
 ` + watchLong,
 		Example: `  coppice log box -n 20
   coppice log --follow box
-  coppice log -f box --json --from-start | jq -r 'select(.kind == "snapshot").message'`,
+  coppice log -f box --json | jq -r 'select(.kind == "snapshot").message'`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

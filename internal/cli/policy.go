@@ -212,7 +212,7 @@ names the address.
 
 ` + notYet,
 		Example: `  coppice policy explain
-  coppice policy explain --host api.example.com:443 --method POST --path '/v1/items?page=2'`,
+  coppice policy explain --host api.example.com --method POST --path /v1/items`,
 		Args: between(0, 1, "one file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if host == "" && (q.Method != "" || q.Path != "") {

@@ -22,7 +22,7 @@ them. STATE is R (running), S (sleeping), D (waiting for the kernel), T
 (stopped) or Z (zombie). CPU is the processor time used, RSS the resident
 memory. A stopped sandbox has no processes and is not started.`,
 		Example: "  coppice process ls box\n" +
-			"  coppice process ls box --json | jq -r '.processes[] | select(.cpu_ms > 60000).pid'",
+			"  coppice process ls box --json | jq '.processes[] | select(.cpu_ms > 60000)'",
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

@@ -53,35 +53,6 @@ Environment:
                   they are not built in (default: the directory of coppice)
   NO_COLOR        if set, disable colors`
 
-const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
-
-{{end}}{{.UsageString}}`
-
-const usageTemplate = `Usage:
-  {{.UseLine}}
-{{if .Aliases}}
-Aliases:
-  {{.NameAndAliases}}
-{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $g := .Groups}}
-{{.Title}}
-{{range $cmds}}{{if and (eq .GroupID $g.ID) .IsAvailableCommand}}  {{rpad .Name 12}}{{.Short}}
-{{end}}{{end}}{{end}}{{if not .Groups}}
-Commands:
-{{range $cmds}}{{if .IsAvailableCommand}}  {{rpad .Name 12}}{{.Short}}
-{{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
-{{end}}{{if .HasAvailableInheritedFlags}}
-Flags of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
-{{end}}{{with index .Annotations "exits"}}
-Exit codes:
-{{.}}
-{{end}}{{if .HasExample}}
-Example:
-{{.Example}}
-{{end}}`
-
 // root builds the tree of commands.
 func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
@@ -100,8 +71,10 @@ func (a *app) root() *cobra.Command {
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.stderr)
-	cmd.SetHelpTemplate(helpTemplate)
-	cmd.SetUsageTemplate(usageTemplate)
+	cmd.SetUsageTemplate(helpTemplate)
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		_, _ = io.WriteString(a.out, helpPage(cmd, wholePage(cmd))) // a failed write is an error of the flush
+	})
 	cmd.SetVersionTemplate("coppice {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%s", err)
@@ -131,7 +104,9 @@ func (a *app) root() *cobra.Command {
 			if err != nil || len(rest) > 0 {
 				return usagef("unknown command %q", strings.Join(args, " "))
 			}
-			return c.Help()
+			c.InitDefaultHelpFlag()
+			_, err = io.WriteString(a.out, wholePage(c))
+			return err
 		},
 	}
 	cmd.SetHelpCommand(help)

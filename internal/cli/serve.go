@@ -41,7 +41,7 @@ The daemon limits its own memory to a quarter of the host's, or of its cgroup's;
 --memory sets another limit. See docs/LIMITS.md.`,
 		Example: `  coppice serve
   coppice serve --http 127.0.0.1:8080
-  coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem --allow-host box.example.com
+  coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem
   coppice serve --stop`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			home, err := a.home()

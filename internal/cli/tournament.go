@@ -36,7 +36,7 @@ until "coppice system gc". Ctrl-C removes them. See docs/guides/agents.md.
 
 A --file is YAML with the keys base, test, score, jobs, timeout (flags override
 them) and candidates, a list of name and cmd, as in [{name: a, cmd: agent a}].`,
-		Example: `  coppice tournament box --test 'make test' -- 'git apply a.diff' 'git apply b.diff'
+		Example: `  coppice tournament box --test 'make test' -- 'patch <a.diff' 'patch <b.diff'
   coppice tournament box --file candidates.yaml --score 'wc -c <out' --keep`,
 		Annotations:       map[string]string{exits: tournamentCodes, ownCodes: "yes"},
 		ValidArgsFunction: a.names(1),
