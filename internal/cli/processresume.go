@@ -10,8 +10,8 @@ func (a *app) processResume() *cobra.Command {
 	return &cobra.Command{
 		Use: "resume NAME...", Short: "Resume paused processes",
 		Long: `Resume the processes of paused sandboxes. In a quarantined fork with memory,
-retry the step that failed and all steps after it; its gate opens when every step
-has succeeded.`,
+retry the failed step and all steps after it; its gate opens when every step has
+succeeded.`,
 		Example:           "  coppice process resume box",
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(0),

@@ -14,9 +14,8 @@ import (
 func (a *app) snapshotShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME [REF]", Short: "Show a snapshot and its changes",
-		Long: "Show a snapshot (default: HEAD) and its changes against its parent:\n+ added, - " +
-			"removed, M modified. For a pulled proposal REMOTE/NAME, show its
-report.",
+		Long: `Show a snapshot (default: HEAD) and its changes against its parent: + added,
+- removed, M modified. For a pulled proposal REMOTE/NAME, show its report.`,
 		Example:           "  coppice snapshot show box HEAD~1",
 		Args:              between(1, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
