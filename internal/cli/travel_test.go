@@ -370,7 +370,7 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	w.bob.refused("there is a sandbox fixed already", "pull", "fix-auth", "--with-layers", "--as", "fixed")
+	w.bob.refused("sandbox fixed already exists", "pull", "fix-auth", "--with-layers", "--as", "fixed")
 	if w.bob.read("a.txt") != "one\n" {
 		t.Error("the work tree was touched")
 	}
@@ -482,7 +482,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	refused("there is a sandbox fixed already", mine...)
+	refused("sandbox fixed already exists", mine...)
 }
 
 // A push that is killed before its artifact is whole has pushed no reference. The next one

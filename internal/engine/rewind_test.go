@@ -124,7 +124,7 @@ func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 			}
 			return
 		}
-		if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "back as they were") || fault.HintOf(err) == "" {
+		if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "the changes were undone") || fault.HintOf(err) == "" {
 			t.Fatalf("write %d: %v (%s)", k, err, fault.HintOf(err))
 		}
 		if got := h.tree("a"); !maps.Equal(got, present) {
