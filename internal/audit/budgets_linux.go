@@ -19,7 +19,7 @@ import (
 const unwritten = "the ledger could not be written before the sandbox was removed"
 
 // BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
-const BeyondBudget = "the sandbox caused more records than its budget allows"
+const BeyondBudget = "the sandbox exceeded its record budget"
 
 // Budgets has the Budget of each sandbox, for what the sandbox causes without its owner: records beyond it
 // are counted in a lost record, changes that are requested from inside are refused, and automatic snapshots
@@ -61,7 +61,7 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	}
 	b, err := m.spentBefore(ctx, id)
 	if err != nil {
-		return nil, fault.Wrap(err, "find how much sandbox %s has recorded of late", id)
+		return nil, fault.Wrap(err, "read the record budget of sandbox %s", id)
 	}
 	s.budget = b
 	return b, nil
@@ -80,9 +80,9 @@ func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed fun
 	if wait := b.Wait(m.now(), ClassInside); wait > 0 {
 		wait = (wait + time.Second - 1).Truncate(time.Second)
 		return nil, fault.New(fault.Unavailable,
-			"sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name,
+			"too many requests from inside sandbox %s: %d snapshots, rewinds and tags; the next is allowed in %s", rec.Name,
 			limit.InsideChanges, wait).
-			WithHint("from outside the sandbox, the number of commits is not limited: coppice commit %s", rec.Name)
+			WithHint("commit from outside the sandbox, which is not limited: coppice commit %s", rec.Name)
 	}
 	return func() { b.Spent(m.now(), ClassInside, 1) }, nil
 }
