@@ -437,7 +437,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for why, bad := range map[string][]byte{"something else as blob": []byte(flipped(string(good))),
+	for why, bad := range map[string][]byte{"sent wrong content for blob": []byte(flipped(string(good))),
 		"blob": good[:len(good)/2]} {
 		if err := os.WriteFile(stored, bad, 0o600); err != nil {
 			t.Fatal(err)

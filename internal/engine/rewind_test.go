@@ -61,7 +61,7 @@ func TestAMoveInPlaceKeepsWhatWasNotCaptured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range log.Nodes {
-		if strings.HasPrefix(n.Message, "before checking out") {
+		if strings.HasPrefix(n.Message, "before rewinding to") {
 			if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: n.ID, InPlace: true}); err != nil {
 				t.Fatal(err)
 			}

@@ -163,7 +163,7 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	}
 	wrong := opt
 	wrong.Token = "cpc_00000000_" + strings.Repeat("A", 43)
-	try("a wrong token", wrong, client.KindDenied, "wrong or was revoked")
+	try("a wrong token", wrong, client.KindDenied, "invalid or was revoked")
 	wrong.Token = ""
 	try("no token", wrong, client.KindDenied, "needs a token")
 	wrong.Token = "x\r\nHost: evil.com"
