@@ -175,7 +175,7 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	plain.Host = strings.Replace(opt.Host, "https:", "http:", 1)
 	try("no TLS where there is", plain, client.KindInternal, "400")
 	for _, host := range []string{"127.0.0.1:80", "ftp://a", "https://", "http://a:b@c", "http://a?b", "http://a\r\nb"} {
-		try(host, client.Options{Host: host}, client.KindInvalid, "the daemon's address")
+		try(host, client.Options{Host: host}, client.KindInvalid, "invalid daemon address")
 	}
 }
 
