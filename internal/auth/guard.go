@@ -369,8 +369,8 @@ func (g *Guard) dropped() int {
 func (g *Guard) verify(ctx context.Context, secret string, shown bool) (Token, error) {
 	if !shown {
 		return Token{}, fault.New(fault.Denied, "a token is required").
-			WithHint("create one: coppice token create NAME; and set it as COPPICE_TOKEN, or send it as: Authorization: " +
-				"Bearer TOKEN")
+			WithHint("create one: coppice token create NAME; and set it as COPPICE_TOKEN, or send " +
+				"it as: Authorization: Bearer TOKEN")
 	}
 	if g.opt.Tokens == nil {
 		return Token{}, errWrong()

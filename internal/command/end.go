@@ -58,8 +58,8 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 		if known || r.c.Register.isRelayed(c) {
 			return // a client was told its end
 		}
-		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "its exit code is unknown: the daemon was killed when it " +
-			"exited"}}
+		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "its exit code is unknown: " +
+			"the daemon was killed when it exited"}}
 	case err != nil:
 		end = killed(stoppedMeanwhile)
 	}

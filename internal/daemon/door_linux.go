@@ -178,8 +178,8 @@ func (c *certificate) load() error {
 	cert, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
 		return fault.New(fault.Invalid, "read the certificate %s and its key", c.certFile).Because(err).
-			WithHint("both must be PEM files; the certificate file starts with the server's certificate, followed by its " +
-				"issuers")
+			WithHint("both must be PEM files; the certificate file starts with the server's " +
+				"certificate, followed by its issuers")
 	}
 	c.cert = &cert
 	return nil

@@ -86,31 +86,31 @@ func aboutSandboxes() map[string]about {
 			"sandbox " +
 			"without one is made ready for commands, and becomes idle after 30 seconds without a process. A running " +
 			"sandbox does not change. Other operations start a sandbox automatically."),
-		"stopSandbox": says("Sends SIGTERM, and SIGKILL after five seconds. A supervised command is not restarted " +
-			"automatically."),
+		"stopSandbox": says("Sends SIGTERM, and SIGKILL after five seconds. A supervised " +
+			"command is not restarted automatically."),
 		"pauseSandbox": says("Processes stay paused until they are resumed, also after the daemon exits. Snapshots can be " +
-			"taken meanwhile; commands are a conflict. A stopped sandbox is a conflict, too. Not in tier " +
-			"workspace."),
+			"taken meanwhile; commands are a conflict. A stopped sandbox is a " +
+			"conflict, too. Not in tier workspace."),
 		"resumeSandbox": says("A sandbox that is not paused does not change. In a quarantined fork with memory, the " +
 			"failed step and those after it are repeated, and its gate opens when all have succeeded."),
 		"forkSandbox": {
 			text: "The time does not depend on the size of the sandbox. With memory, the " +
-				"processes continue in each fork, whose gate opens when the fork is re-keyed; a fork for which re-keying " +
-				"fails is quarantined.",
+				"processes continue in each fork, whose gate opens when the fork is re-keyed; a fork for " +
+				"which re-keying fails is quarantined.",
 			example: object{"n": 2},
 		},
 		"tournament": {
 			text: "Each candidate runs in its own fork, then the test. The first that passes wins; with score, the " +
 				"one with the best score. With Accept: application/x-ndjson, the response starts with progress, one Event per " +
-					"line. It ends with " +
+				"line. It ends with " +
 				"the request.",
 			example: object{"test": "test -e done", "candidates": []any{object{"cmd": "touch done"}, object{"cmd": "false"}}},
 		},
-		"openSocket":  says("It exists until it is closed or the sandbox is removed. Opening it again returns the same " +
-			"path."),
+		"openSocket": says("It exists until it is closed or the sandbox is removed. " +
+			"Opening it again returns the same path."),
 		"closeSocket": says("Closing a socket that does not exist is not an error."),
-		"trial":       {"A failing command is a result, not an error. The command ends with the " +
-			"request.", object{"cmd": "true"}},
+		"trial": {"A failing command is a result, not an error. " +
+			"The command ends with the request.", object{"cmd": "true"}},
 	}
 }
 
@@ -146,8 +146,8 @@ func aboutHistory() map[string]about {
 		"listTags":  says("By name."),
 		"setTag":    {"One that is there moves. A tagged snapshot is never dropped by gc.", object{"name": "good"}},
 		"deleteTag": says("The snapshot stays."),
-		"verify": says("Damage is a result, not an error. With Accept: application/x-ndjson progress comes first, an " +
-			"Event a line."),
+		"verify": says("Damage is a result, not an error. With Accept: application/x-ndjson " +
+			"progress comes first, an Event a line."),
 	}
 }
 
@@ -178,8 +178,8 @@ func aboutExec() map[string]about {
 		"attachSession": {"Sending input requires the scope operate.", object{"read_only": true}},
 		"attach": says("Binary messages are the terminal's bytes, in both directions; text messages are TerminalControl " +
 			"as JSON. " +
-			"The last message of the server is the exit or an error. The token of attachSession opens it, and no other is " +
-			"needed."),
+			"The last message of the server is the exit or an error. The token of " +
+			"attachSession opens it, and no other is needed."),
 		"listProcesses": says("A stopped sandbox has none and is not started."),
 		"signalProcess": {"The default signal is TERM.", object{"name": "TERM"}},
 		"listPorts":     says("A stopped sandbox has none and is not started."),
@@ -187,8 +187,8 @@ func aboutExec() map[string]about {
 			text:    "For a browser. The link gives access to the port until it expires.",
 			example: object{"ttl_ms": 3600000},
 		},
-		"connectPort": says("Starts a stopped sandbox that has a supervised command, which has ten " +
-			"seconds to listen."),
+		"connectPort": says("Starts a stopped sandbox that has a supervised " +
+			"command, which has ten seconds to listen."),
 	}
 }
 
@@ -341,8 +341,8 @@ func aboutGit() map[string]about {
 			},
 		},
 		"receive": {
-			text: "Of the references that the user's git fetched below refs/coppice/staging/REMOTE/NAME. An invalid proposal " +
-				"is not stored.",
+			text: "Of the references that the user's git fetched below refs/coppice/staging/REMOTE/NAME. " +
+				"An invalid proposal is not stored.",
 			example: object{"dir": "/srv/app", "remote": "origin", "name": "web-1"},
 		},
 		"listProposals": says("The proposals that were pulled into it or pushed from it."),
@@ -367,8 +367,8 @@ func aboutGit() map[string]about {
 
 func aboutEvents() map[string]about {
 	return map[string]about{
-		"events": says("New events, unless after or Last-Event-ID names a start. A token for some sandboxes receives " +
-			"only their events."),
+		"events": says("New events, unless after or Last-Event-ID names a start. A token for some " +
+			"sandboxes receives only their events."),
 		"sandboxEvents": says("New events, unless after or Last-Event-ID names a start."),
 	}
 }

@@ -30,7 +30,7 @@ func (s *Server) addEvents(api huma.API) {
 		return streams(op)
 	}
 	raw(s, api, describe(
-		each(operation("GET", "/v1/events", "events", "Follow the events of all sandboxes, or of " +
+		each(operation("GET", "/v1/events", "events", "Follow the events of all sandboxes, or of "+
 			"one", tagEvents, auth.Read))),
 		func(in *struct {
 			Since

@@ -325,7 +325,7 @@ func (e *eventStream) started(p []byte) error {
 		return err
 	}
 	if e.want != "" && e.want != wire.AttachRun && m.Exec != e.want {
-		e.err = fault.New(fault.NotFound, "exec %s not found among the running " +
+		e.err = fault.New(fault.NotFound, "exec %s not found among the running "+
 			"commands", e.want).WithHint("its changes are in the history: GET /v1/sandboxes/NAME/log")
 		return e.err
 	}

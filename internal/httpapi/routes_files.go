@@ -101,7 +101,7 @@ func (s *Server) addFiles(api huma.API) {
 		})
 
 	op = streams(files("GET", "/watch", "watchFiles", "Watch a file or directory", auth.Read))
-	answers(&op, http.StatusOK, asEvents, "one FileEvent per change, with its kind as the event " +
+	answers(&op, http.StatusOK, asEvents, "one FileEvent per change, with its kind as the event "+
 		"name", schemaOf[wire.FileEvent](api))
 	raw(s, api, op, func(_ *struct {
 		AtPath
@@ -315,7 +315,7 @@ func writeOptions(r *http.Request) (opt wire.WriteOptions, err error) {
 	}
 	opt.Match = r.Header.Get("If-Match")
 	if strings.ContainsAny(opt.Match, ",") || strings.HasPrefix(opt.Match, "W/") {
-		return opt, fault.New(fault.Invalid, "invalid If-Match %s: must be one ETag " +
+		return opt, fault.New(fault.Invalid, "invalid If-Match %s: must be one ETag "+
 			"or *", opt.Match).WithHint("send the ETag of the last response, or *")
 	}
 	switch v := r.Header.Get("If-None-Match"); v {

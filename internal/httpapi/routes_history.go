@@ -92,7 +92,7 @@ func (s *Server) addHistory(api huma.API) {
 		func(ctx context.Context, in *maySend[wire.UndoRequest]) (wire.MoveResult, error) {
 			req := orZero(in.Body)
 			if req.N < 0 {
-				return wire.MoveResult{}, fault.New(fault.Invalid, "invalid number of snapshots to undo %d: must be " +
+				return wire.MoveResult{}, fault.New(fault.Invalid, "invalid number of snapshots to undo %d: must be "+
 					"positive", req.N).
 					WithHint("send a number of 1 or more")
 			}

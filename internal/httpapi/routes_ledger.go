@@ -74,7 +74,7 @@ func (s *Server) addLedger(api huma.API) {
 		}) (wire.LedgerPrograms, error) {
 			return s.opt.Records.LedgerPrograms(ctx, in.Name, in.Seq, in.From)
 		})
-	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "Download the captured output that a record " +
+	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "Download the captured output that a record "+
 		"names", tagLedger, auth.Read)
 	answers(&op, http.StatusOK, asBytes, "the captured output", nil)
 	raw(s, api, op, s.ledgerBlob)

@@ -63,8 +63,8 @@ func (s *Server) addNet(api huma.API) {
 			return s.opt.Network.Why(ctx, in.Name, wire.WhyRequest{Host: in.Host, Method: in.Method, Path: in.Path})
 		})
 	plain(s, api,
-		replayable(operation("POST", at+"/allow", "netAllow", "Change the network rules of a sandbox, immediately if it " +
-			"is running",
+		replayable(operation("POST", at+"/allow", "netAllow", "Change the network rules of a "+
+			"sandbox, immediately if it is running",
 			tagNet, auth.Operate)), s.netAllow)
 	plain(s, api,
 		operation("GET", at+"/asking", "netAsking", "List pending requests", tagNet, auth.Read),
@@ -90,8 +90,8 @@ type answering struct {
 // netApprove is for those who may allow.
 func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 	if limited(auth.From(ctx)) {
-		return wire.AnswerResult{}, fault.New(fault.Denied, "a token that is limited to some sandboxes cannot allow " +
-			"connections").
+		return wire.AnswerResult{}, fault.New(fault.Denied, "a token that is limited to some "+
+			"sandboxes cannot allow connections").
 			WithHint("on the daemon's machine: coppice approve %s HOST", in.Name)
 	}
 	return s.opt.Network.Approve(ctx, in.Name, in.Body)
@@ -104,8 +104,8 @@ func (s *Server) netAllow(ctx context.Context, in *struct {
 	Body wire.AllowRequest
 }) (wire.AllowResult, error) {
 	if limited(auth.From(ctx)) && len(in.Body.Allow)+len(in.Body.RemoveDeny) > 0 {
-		return wire.AllowResult{}, fault.New(fault.Denied, "a token that is limited to some sandboxes cannot allow " +
-			"connections").
+		return wire.AllowResult{}, fault.New(fault.Denied, "a token that is limited to some "+
+			"sandboxes cannot allow connections").
 			WithHint("on the daemon's machine: coppice allow %s RULE", in.Name)
 	}
 	return s.opt.Network.Allow(ctx, in.Name, in.Body)

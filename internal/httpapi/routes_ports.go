@@ -51,7 +51,7 @@ func (s *Server) addPorts(api huma.API) {
 			return s.opt.PortDialer.Ports(ctx, in.Name)
 		})
 	plain(s, api,
-		operation("POST", at+"/{port}/preview", "previewPort", "Create a signed, expiring link to a " +
+		operation("POST", at+"/{port}/preview", "previewPort", "Create a signed, expiring link to a "+
 			"port", tagExec, auth.Operate),
 		s.preview)
 

@@ -161,4 +161,6 @@ func (s *Server) single(r *http.Request) *http.Request {
 	return r
 }
 
-func noSockets() error { return fault.New(fault.Unsupported, "this daemon does not serve the line protocol") }
+func noSockets() error {
+	return fault.New(fault.Unsupported, "this daemon does not serve the line protocol")
+}

@@ -58,8 +58,8 @@ type execOut struct {
 func (s *server) addExec(m *mcp.Server) {
 	add(s, m, tool{name: "exec", title: "Run a command", destroys: true, open: true,
 		about: "Run a shell command in the sandbox and wait until it exits. Its changes become a snapshot, so that they " +
-			"can be undone with checkout. A failing command is a result with its exit code. Long outputs are cut in the " +
-			"middle."}, exec)
+			"can be undone with checkout. A failing command is a result with its exit code. " +
+			"Long outputs are cut in the middle."}, exec)
 }
 
 // exec runs a command by a login shell.

@@ -44,8 +44,8 @@ func (s *server) addMoves(m *mcp.Server) {
 		about: "Rewind the whole file system of the sandbox to a snapshot. The current state is captured first, so " +
 			"that it can be restored. Running processes are stopped, unless in_place is given."}, checkout)
 	add(s, m, tool{name: "commit", title: "Take a snapshot",
-		about: "Take a snapshot of the current state with a message. It is kept when old automatic " +
-			"snapshots are deleted."}, commit)
+		about: "Take a snapshot of the current state with a message. It is kept when " +
+			"old automatic snapshots are deleted."}, commit)
 	add(s, m, tool{name: "delete", title: "Delete a snapshot", destroys: true,
 		about: "Delete a snapshot from the history permanently. Its children remain and keep their content. The " +
 			"HEAD and the only snapshot cannot be deleted."}, remove)

@@ -25,8 +25,8 @@ const (
 		"values " +
 		"it encrypted: echo lost >%s"
 	// lostNotice is what people are told of each sandbox then.
-	lostNotice = "the key that encrypted its environment, policy and command is lost, and " +
-		"so are these"
+	lostNotice = "the key that encrypted its environment, policy " +
+		"and command is lost, and so are these"
 )
 
 // Derive gives the secret of a key for a purpose, for package seal: what belongs to the

@@ -401,8 +401,8 @@ func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
 	}
 	same := digest("network: {allow: [a.example, b.example]}\nlimits: {memory: 1GiB}")
 	if got := digest(
-		"\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: A.example., ports: [443]}\n " +
-			"   - a.example"); got != same {
+		"\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: " +
+			"A.example., ports: [443]}\n    - a.example"); got != same {
 		t.Error("the same is not equal")
 	}
 	for _, other := range []string{"network: {allow: [a.example, b.example]}",

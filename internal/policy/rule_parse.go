@@ -52,8 +52,8 @@ func ParseRule(s string, denies bool) (Rule, error) {
 	return r, nil
 }
 
-const ruleHint = "use a rule such as example.com, *.example.com:443, 10.0.0.0/8:5432, udp://192.0.2.1:123 or " +
-	"[2001:db8::/32]:443"
+const ruleHint = "use a rule such as example.com, *.example.com:443, 10.0.0.0/8:5432, " +
+	"udp://192.0.2.1:123 or [2001:db8::/32]:443"
 
 func orHint(err error, hint string) string {
 	if h := fault.HintOf(err); h != "" {

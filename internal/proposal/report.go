@@ -95,8 +95,8 @@ func (r *report) marks(p *Proposal) {
 	if p.Stat.Marks == 0 {
 		return
 	}
-	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied only when each was " +
-		"trusted by name.\n")
+	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied " +
+		"only when each was trusted by name.\n")
 	list(r, p.Marks, p.Stat.Marks, shownMarks,
 		func(m Mark) string { return code(m.Path) + ": " + code(m.Kind) + ", " + code(m.Why) })
 	r.line("")

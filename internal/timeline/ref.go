@@ -24,8 +24,8 @@ import (
 const maxCandidates = 8
 
 // refHint ends every error about the form of a reference.
-const refHint = "a reference is an id, a prefix of one, a tag, HEAD, HEAD~2 or @{5m}; list them: coppice " +
-	"log NAME"
+const refHint = "a reference is an id, a prefix of one, a tag, HEAD, HEAD~2 or " +
+	"@{5m}; list them: coppice log NAME"
 
 // Ref is a parsed reference: where to begin, and how many ancestors up.
 type Ref struct {
