@@ -344,7 +344,7 @@ func TestAHostileClientIsBounded(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.conns) == 1
 	})
-	last.want(`{"op":"mark","label":"`+strings.Repeat("x", limit.LineText+1)+`"}`, "the limit is 4096")
+	last.want(`{"op":"mark","label":"`+strings.Repeat("x", limit.LineText+1)+`"}`, "the limit inside the sandbox is 4096")
 	last.want(`{"op":"show","node":"broken"}`, `"internal error"`)
 
 	// Snapshots come no faster than they may.
