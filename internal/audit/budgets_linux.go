@@ -19,7 +19,7 @@ import (
 const unwritten = "the ledger could not be written before the sandbox was removed"
 
 // BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
-const BeyondBudget = "the sandbox exceeded its record budget"
+const BeyondBudget = "the sandbox caused more records than its budget allows"
 
 // Budgets has the Budget of each sandbox, for what the sandbox causes without its owner: records beyond it
 // are counted in a lost record, changes that are requested from inside are refused, and automatic snapshots
