@@ -473,8 +473,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		err = e.settleRewinds(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home),
-			e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
+		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}
 	e.bg.Go(func() error { e.Upkeep.Work(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.Lifetimes.ExpireAll(e.bgCtx); return nil })
