@@ -11,13 +11,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/LIMITS.md and the table of packages in docs/ARCHITECTURE.md")
+var update = flag.Bool("update", false, "rewrite docs/LIMITS.md and the tables of docs/design")
 
 // documents are the Markdown files of the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/guides/*.md", "examples/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/guides/*.md", "docs/design/*.md", "examples/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
