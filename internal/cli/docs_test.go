@@ -32,11 +32,14 @@ var regrouped = map[string]string{
 func found(words []string) (*cobra.Command, []string, error) {
 	root := (&app{}).root()
 	cmd, rest, err := root.Find(words)
-	if len(words) > 1 && (err != nil || cmd.CommandPath() != "coppice "+words[0]+" "+words[1]) {
-		old, moved := regrouped[words[0]+" "+words[1]]
-		if moved && (cmd == root || cmd.Flags().Lookup("follow") == nil || words[1] != "--follow") {
-			return root.Find(append([]string{old}, words[2:]...))
-		}
+	if len(words) < 2 || err == nil && cmd.CommandPath() == "coppice "+words[0]+" "+words[1] {
+		return cmd, rest, err
+	}
+	if words[1] == "--follow" && err == nil && cmd.Flags().Lookup("follow") != nil {
+		return cmd, rest, nil
+	}
+	if old, moved := regrouped[words[0]+" "+words[1]]; moved {
+		return root.Find(append([]string{old}, words[2:]...))
 	}
 	return cmd, rest, err
 }
@@ -66,7 +69,7 @@ func TestDocuments_NameCommandsThatExist(t *testing.T) {
 		}
 		for _, m := range spoken.FindAllStringSubmatch(string(text), -1) {
 			words := strings.Fields(m[1])
-			if words[0] == strings.ToUpper(words[0]) {
+			if words[0] == strings.ToUpper(words[0]) || strings.HasPrefix(words[0], "-") {
 				continue // `coppice VERB`, `coppice --version`
 			}
 			checked++
