@@ -17,9 +17,9 @@ func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
 		mode = 0o755
 	}
 	if mode&^0o7777 != 0 {
-		return fault.New(fault.Invalid, "mode %#o of %q", mode, p).WithHint("give permission bits, such as 0755")
+		return fault.New(fault.Invalid, "invalid mode %#o for %q", mode, p).WithHint("use permission bits, such as 0755")
 	}
-	return r.do("make directory", p, func() error {
+	return r.do("create directory", p, func() error {
 		if parents && len(names(p)) == 0 {
 			return nil // the root
 		}

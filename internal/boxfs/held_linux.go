@@ -99,9 +99,9 @@ func (r *Root) movable(dir int, name string) error {
 	at := inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}
 	if st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 ||
 		st.Mode&unix.S_IFMT == unix.S_IFDIR && r.held[at] {
-		return fault.New(fault.Denied, "%q cannot be renamed, replaced or removed: something is mounted there, or in it",
+		return fault.New(fault.Denied, "cannot rename, replace or remove %q: it is a mount point, or contains one",
 			name).
-			WithHint("see what the policy has read-only, writable or mounted: coppice policy show NAME")
+			WithHint("see which paths the policy mounts or protects: coppice policy show NAME")
 	}
 	return nil
 }

@@ -58,9 +58,9 @@ func (p *Packer) Close() error { return p.tw.Close() }
 // and the names of directories one in another are as long as the square of their number.
 func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, error)) error {
 	if len(it.Name) > limit.ArchiveName {
-		return fault.New(fault.TooLarge, "there is a path of %d bytes, and %d is the most: %.60q...", len(it.Name),
+		return fault.New(fault.TooLarge, "a path has %d bytes, more than the limit of %d: %.60q...", len(it.Name),
 			limit.ArchiveName, it.Name).
-			WithHint("copy directories further down, one by one")
+			WithHint("copy its subdirectories one by one")
 	}
 	h := &tar.Header{Name: it.Name, Mode: int64(it.Mode & 0o7777), Uid: int(it.UID), Gid: int(it.GID), ModTime: it.Mtime,
 		Format: tar.FormatPAX}
@@ -207,8 +207,8 @@ func (r *Root) packAll(ctx context.Context, pk *Packer, p string) error {
 	n := int64(0)
 	return r.walk(ctx, d, maxNames, func(d *dir, name string, st *unix.Stat_t) (bool, error) {
 		if n++; n > r.limits.Entries {
-			return false, fault.New(fault.TooLarge, "there are more than %d entries", r.limits.Entries).
-				WithHint("pack directories further down, one by one")
+			return false, fault.New(fault.TooLarge, "the directory has more than %d entries", r.limits.Entries).
+				WithHint("pack its subdirectories one by one")
 		}
 		return true, r.packEntry(ctx, pk, d, name, st)
 	})

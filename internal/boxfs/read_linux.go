@@ -79,14 +79,14 @@ func notRegular(st *unix.Stat_t) error {
 		return fault.New(fault.Invalid, "it is a directory").
 			WithHint("list it (files/list), or get it as an archive (files/tar)")
 	}
-	return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(st)).
-		WithHint("only regular files are opened from outside")
+	return fault.New(fault.Invalid, "it is not a regular file but a %s", typeOf(st)).
+		WithHint("only regular files can be opened from outside the sandbox")
 }
 
 // Stat tells of what is at p; with follow, of what a link there leads to.
 func (r *Root) Stat(p string, follow bool) (wire.FileInfo, error) {
 	var info wire.FileInfo
-	err := r.do("look at", p, func() error {
+	err := r.do("stat", p, func() error {
 		flags := unix.O_PATH | unix.O_NOFOLLOW
 		if follow {
 			flags = unix.O_PATH

@@ -88,26 +88,26 @@ func New(opt Options) (*Root, error) {
 		limits: opt.Limits.or(DefaultLimits), kernels: map[uint64]bool{}, unseen: opt.Unseen, covers: map[uint64]bool{}}
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
-		return nil, fault.Wrap(err, "look at the root")
+		return nil, fault.Wrap(err, "stat the root")
 	}
 	if !dirfd.IsDir(&st) {
-		return nil, fault.New(fault.Invalid, "the root is no directory")
+		return nil, fault.New(fault.Invalid, "the root is not a directory")
 	}
 	var fs unix.Statfs_t
 	if err := fstatfs(r.fd, &fs); err != nil {
-		return nil, fault.Wrap(err, "look at the root")
+		return nil, fault.Wrap(err, "stat the root")
 	}
 	r.dev, r.kind = st.Dev, fs.Type
 	if err := r.holds(opt.Fixed); err != nil {
-		return nil, fault.Wrap(err, "look for what is mounted in the root")
+		return nil, fault.Wrap(err, "list the mounts in the root")
 	}
 	if err := r.findDecoys(opt.Decoys); err != nil {
-		return nil, fault.Wrap(err, "look for decoys")
+		return nil, fault.Wrap(err, "find honeytokens")
 	}
 	if err := r.findMounted(r.covers, opt.Unseen); err != nil {
-		return nil, fault.Wrap(err, "look for what is not seen")
+		return nil, fault.Wrap(err, "find hidden paths")
 	}
-	return r, fault.Wrap(r.findMounted(r.kernels, kernelPlaces), "look for the kernel's file systems")
+	return r, fault.Wrap(r.findMounted(r.kernels, kernelPlaces), "find the kernel's file systems")
 }
 
 func (l Limits) or(d Limits) Limits {
@@ -179,7 +179,7 @@ func (r *Root) admit(fd int) error {
 		return unix.ENOENT
 	}
 	if r.covers[st.Dev] {
-		return errUnseen("it lies")
+		return errUnseen("it is")
 	}
 	if r.kernels[st.Dev] {
 		return errKernel
@@ -199,8 +199,8 @@ func (r *Root) admit(fd int) error {
 
 // errUnseen is the refusal of what cannot be reached from outside.
 func errUnseen(what string) error {
-	return fault.New(fault.Unsupported, "%s in the sandbox's own memory, which is not reached from outside", what).
-		WithHint("use a command in it: coppice exec NAME -- cat, ls or tee; or another directory")
+	return fault.New(fault.Unsupported, "%s on a memory file system of the sandbox, unreachable from outside", what).
+		WithHint("use a command in the sandbox, or another directory: coppice exec NAME -- ls DIRECTORY")
 }
 
 // seen refuses a path in Options.Unseen. One that leads there by a link is refused by admit
@@ -215,7 +215,7 @@ func (r *Root) seen(p string) error {
 	return nil
 }
 
-var errKernel = errors.New("it lies on a file system of the kernel's")
+var errKernel = errors.New("it is on a file system of the kernel")
 
 func fstatfs(fd int, fs *unix.Statfs_t) error {
 	for {
@@ -272,8 +272,8 @@ func (r *Root) parent(p string) (place, error) {
 func splitPath(p string) (dir, name string, err error) {
 	dir, name = path.Split(strings.TrimRight(p, "/"))
 	if name == "" || name == "." || name == ".." {
-		return "", "", fault.New(fault.Invalid, "%q is not the name of something in a directory", p).
-			WithHint("give a path that ends in a name, such as /src/main.go")
+		return "", "", fault.New(fault.Invalid, "invalid path %q: must end in the name of a file", p).
+			WithHint("use a path such as /src/main.go")
 	}
 	return dir, name, nil
 }
@@ -282,12 +282,13 @@ func splitPath(p string) (dir, name string, err error) {
 func (r *Root) valid(p string) error {
 	switch {
 	case p == "":
-		return fault.New(fault.Invalid, "no path was given").
-			WithHint("give one, such as /src/main.go; / is the root directory")
+		return fault.New(fault.Invalid, "path is required").
+			WithHint("use a path such as /src/main.go; / is the root directory")
 	case strings.IndexByte(p, 0) >= 0:
-		return fault.New(fault.Invalid, "path %q holds a NUL byte", p).WithHint("no file can be called so")
+		return fault.New(fault.Invalid, "invalid path %q: must not contain NUL", p).WithHint("remove the NUL byte")
 	case len(p) > 1<<20:
-		return fault.New(fault.Invalid, "a path of %d bytes", len(p)).WithHint("a path may have %d", 1<<20)
+		return fault.New(fault.Invalid, "invalid path of %d bytes: too long", len(p)).
+			WithHint("a path may have %d bytes", 1<<20)
 	}
 	return r.seen(p)
 }
@@ -304,33 +305,33 @@ func errIs(err error, format string, args ...any) error {
 	kind, hint := fault.KindOf(err), ""
 	switch {
 	case errors.Is(err, errKernel):
-		kind, hint = fault.Denied, "/proc, /sys and /dev are not files; look at them with a command in the sandbox"
+		kind, hint = fault.Denied, "/proc, /sys and /dev are not files; read them with a command in the sandbox"
 	case errors.Is(err, unix.ENOTDIR):
-		kind, hint = fault.Invalid, "something on the way is not a directory"
+		kind, hint = fault.Invalid, "a component of the path is not a directory"
 	case errors.Is(err, unix.EISDIR):
 		kind, hint = fault.Invalid, "it is a directory"
 	case errors.Is(err, unix.ELOOP):
-		kind, hint = fault.Invalid, "links on the way lead in circles, or into /proc"
+		kind, hint = fault.Invalid, "symbolic links in the path form a loop, or lead into /proc"
 	case errors.Is(err, unix.ENAMETOOLONG):
 		kind, hint = fault.Invalid, "a name may have 255 bytes"
 	case errors.Is(err, unix.ENOTEMPTY):
-		kind, hint = fault.Conflict, "it is not empty; remove what is in it as well: recursive"
+		kind, hint = fault.Conflict, "it is not empty; to remove its contents too, set recursive"
 	case errors.Is(err, unix.EXDEV):
-		kind, hint = fault.Unsupported, "it would have to be copied; do it with a command in the sandbox: mv FROM TO"
+		kind, hint = fault.Unsupported, "it crosses file systems; move it inside: coppice exec NAME -- mv FROM TO"
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETXTBSY),
 		errors.Is(err, unix.ESTALE):
-		kind, hint = fault.Conflict, "something in the sandbox holds or moves it; try again"
+		kind, hint = fault.Conflict, "a process in the sandbox uses or moves it; try again"
 	case errors.Is(err, unix.EINVAL):
-		kind, hint = fault.Invalid, "the file system does not take such a name or change"
+		kind, hint = fault.Invalid, "the file system does not support such a name or change"
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		kind, hint = fault.Unavailable, "too many files are open; try again later"
 	case errors.Is(err, unix.EROFS):
 		kind, hint = fault.Denied,
-			"it is read-only inside, by the policy or because the host has it so; see: coppice policy show NAME"
+			"it is read-only inside, by the policy or on the host; see: coppice policy show NAME"
 	case kind == fault.Exists:
 		hint = "remove it first, or choose another name"
 	case kind == fault.Denied:
-		hint = "the sandbox's user may not do that"
+		hint = "the sandbox's user lacks the permission"
 	}
 	return fault.New(kind, format, args...).Because(err).WithHint("%s", hint)
 }

@@ -86,7 +86,7 @@ func (u *unpack) all(tr *tar.Reader) error {
 			return u.r.actor.act(u.finish)
 		}
 		if errors.Is(err, io.EOF) {
-			return fault.New(fault.Invalid, "the archive is empty or no tar archive").
+			return fault.New(fault.Invalid, "not a tar archive, or empty").
 				WithHint("send tar, or tar compressed with gzip or zstd")
 		}
 		if err != nil {
@@ -121,7 +121,7 @@ func (u *unpack) entry(h *tar.Header, src io.Reader) error {
 	}
 	parts, changed, ok := archive.Name(h.Name)
 	if !ok {
-		u.note(h.Name, "left out: its name leads outside or is too long")
+		u.note(h.Name, "left out: its name leads outside the archive or is too long")
 		return nil
 	}
 	if changed {
@@ -131,7 +131,7 @@ func (u *unpack) entry(h *tar.Header, src io.Reader) error {
 		return u.r.actor.act(func() error { _, err := u.enter(nil); return err })
 	}
 	if len(parts) > 1 && u.behindLink(parts[:len(parts)-1]) {
-		u.note(h.Name, "left out: it lies below a link of the archive")
+		u.note(h.Name, "left out: it is below a symbolic link of the archive")
 		return nil
 	}
 	dir, name := parts[:len(parts)-1], parts[len(parts)-1]
@@ -157,14 +157,14 @@ func (u *unpack) entry(h *tar.Header, src io.Reader) error {
 		case tar.TypeChar, tar.TypeBlock:
 			u.note(h.Name, "left out: device nodes are not unpacked")
 		default:
-			u.note(h.Name, "left out: entries of type %q are not known", h.Typeflag)
+			u.note(h.Name, "left out: unknown entry type %q", h.Typeflag)
 		}
 		return nil
 	})
 }
 
 func (u *unpack) noDir(h *tar.Header) {
-	u.note(h.Name, "left out: it lies below something that is no directory")
+	u.note(h.Name, "left out: its parent is not a directory")
 }
 
 // behindLink reports whether a directory is reached by a link of the archive.
@@ -258,7 +258,7 @@ func (u *unpack) clear(h *tar.Header, parts []string, name string) (ok bool, err
 	}
 	u.r.renames.Unlock()
 	if errors.Is(err, unix.EISDIR) {
-		u.note(h.Name, "left out: there is a directory of that name")
+		u.note(h.Name, "left out: a directory of that name exists")
 		return false, nil
 	}
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -294,7 +294,7 @@ func (u *unpack) dir(h *tar.Header, parts []string, name string) error {
 	}
 	at := strings.Join(parts, "/")
 	if u.kept += len(at) + keptCost; u.kept > limit.ArchiveKept {
-		u.note(h.Name, "its mode and time were left out: there are too many directories")
+		u.note(h.Name, "its mode and time were left out: too many directories")
 		return exactMode(fd, uint32(h.Mode)&0o1777)
 	}
 	u.dirs = append(u.dirs, pending{at, uint32(h.Mode) & 0o1777, unix.NsecToTimespec(h.ModTime.UnixNano())})
@@ -435,12 +435,12 @@ func (u *unpack) fifo(h *tar.Header, parts []string, name string) error {
 func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 	target, _, ok := archive.Name(h.Linkname)
 	if !ok || len(target) == 0 || u.behindLink(target[:len(target)-1]) {
-		u.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
+		u.note(h.Name, "left out: it links to %.300q, outside the archive", h.Linkname)
 		return nil
 	}
 	from, err := u.r.parent(u.path(target))
 	if err != nil {
-		u.note(h.Name, "left out: it links to %.300q, which is not there", h.Linkname)
+		u.note(h.Name, "left out: it links to %.300q, which is missing", h.Linkname)
 		return nil
 	}
 	defer from.close()

@@ -68,7 +68,7 @@ func (u User) actor() (actor, error) {
 	uid, ok1 := outside(u.UIDs, u.UID)
 	gid, ok2 := outside(u.GIDs, u.GID)
 	if !ok1 || !ok2 {
-		return actor{}, fault.New(fault.Internal, "user %d:%d has no ids outside", u.UID, u.GID)
+		return actor{}, fault.New(fault.Internal, "user %d:%d has no ids outside the sandbox", u.UID, u.GID)
 	}
 	a := actor{uid: int(uid), gid: int(gid)}
 	for _, g := range u.Groups {
@@ -111,11 +111,11 @@ type before struct {
 func (a actor) enter() (was before, err error) {
 	was.head = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	if err := unix.Capget(&was.head, &was.caps[0]); err != nil {
-		return was, fault.Wrap(err, "read our own capabilities")
+		return was, fault.Wrap(err, "read the capabilities of the thread")
 	}
 	groups, err := unix.Getgroups()
 	if err != nil {
-		return was, fault.Wrap(err, "read our own groups")
+		return was, fault.Wrap(err, "read the groups of the thread")
 	}
 	for _, g := range groups {
 		was.groups = append(was.groups, uint32(g))
@@ -125,7 +125,7 @@ func (a actor) enter() (was before, err error) {
 	// inside have kept these groups as well.
 	same := a.uid == os.Geteuid() && a.gid == os.Getegid() && len(a.groups) == 0
 	if e := setgroups(a.groups); e != nil && (!errors.Is(e, unix.EPERM) || !same) {
-		return was, fault.Wrap(e, "take the user's groups")
+		return was, fault.Wrap(e, "set the user's groups")
 	}
 	if err := setFSIDs(a.uid, a.gid); err != nil {
 		return was, err
@@ -135,7 +135,7 @@ func (a actor) enter() (was before, err error) {
 		caps[i].Effective = caps[i].Permitted & uint32(a.caps>>(32*i))
 		caps[i].Inheritable = 0
 	}
-	return was, fault.Wrap(unix.Capset(&was.head, &caps[0]), "take the user's capabilities")
+	return was, fault.Wrap(unix.Capset(&was.head, &caps[0]), "set the user's capabilities")
 }
 
 func (was *before) leave() error {
@@ -154,7 +154,7 @@ func (was *before) leave() error {
 	if err == nil {
 		err = unix.Capset(&was.head, &was.caps[0]) // setfsuid(2) gives some as well
 	}
-	return fault.Wrap(err, "become ourselves again")
+	return fault.Wrap(err, "restore the thread's identity")
 }
 
 // sameGroups is for where setgroups(2) is denied, and has changed nothing.
@@ -189,10 +189,10 @@ func setFSIDs(uid, gid int) error {
 	g, err1 := unix.SetfsgidRetGid(-1)
 	u, err2 := unix.SetfsuidRetUid(-1)
 	if err := errors.Join(err1, err2); err != nil {
-		return fault.Wrap(err, "become the user")
+		return fault.Wrap(err, "set the user's file-system ids")
 	}
 	if u != uid || g != gid {
-		return fault.New(fault.Internal, "become the user").
+		return fault.New(fault.Internal, "set the user's file-system ids").
 			Because(fmt.Errorf("file-system ids are %d:%d, not %d:%d", u, g, uid, gid))
 	}
 	return nil

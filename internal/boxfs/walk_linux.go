@@ -66,8 +66,8 @@ func (d *dir) sizeAt(name string) int {
 // not the kernel's.
 func (r *Root) sub(d *dir, name string) (*dir, error) {
 	if d.depth >= limit.Depth {
-		return nil, fault.New(fault.TooLarge, "more than %d directories lie one in another", limit.Depth).
-			WithHint("remove them in the sandbox, as in: coppice exec NAME -- rm -rf DIRECTORY")
+		return nil, fault.New(fault.TooLarge, "directories are nested more than %d deep", limit.Depth).
+			WithHint("remove them in the sandbox: coppice exec NAME -- rm -rf DIRECTORY")
 	}
 	fd, err := dirfd.Open(d.fd, name, dirfd.DirFlags, dirfd.Beneath)
 	if err != nil {
@@ -146,8 +146,8 @@ func (d *dir) names(ctx context.Context, most int) ([]string, error) {
 }
 
 func tooMany(most int) error {
-	return fault.New(fault.TooLarge, "there are more than %d entries", most).
-		WithHint("look at a directory further down, or less deep; or get it as an archive (files/tar)")
+	return fault.New(fault.TooLarge, "the directory has more than %d entries", most).
+		WithHint("list a subdirectory, or with less depth; or get it as an archive (files/tar)")
 }
 
 // gone reports that something was moved or removed since its name was read.
@@ -252,8 +252,8 @@ func (l *Listing) Add(i wire.FileInfo) error {
 		return tooMany(l.most)
 	}
 	if l.size += len(i.Path) + len(i.Raw) + len(i.Target); l.size > limit.ListBytes {
-		return fault.New(fault.TooLarge, "the paths and link targets have more than %d bytes", limit.ListBytes).
-			WithHint("look at a directory further down, or less deep")
+		return fault.New(fault.TooLarge, "the paths and link targets exceed %d bytes", limit.ListBytes).
+			WithHint("list a subdirectory, or with less depth")
 	}
 	l.Files = append(l.Files, i)
 	return nil

@@ -70,7 +70,7 @@ type half struct {
 	dir    bool
 }
 
-var errOver = errors.New("what was watched is gone")
+var errOver = errors.New("the watched file or directory was removed")
 
 // begin puts the first watches up.
 func (w *watcher) begin(p string) error {

@@ -38,7 +38,7 @@ type WatchersOfAll struct{ n atomic.Int64 }
 func (s *Watches) join(w *watcher) error {
 	many := func(n int, of string) error {
 		return fault.New(fault.Unavailable, "%d watchers %s are open already", n, of).
-			WithHint("end some, or watch a directory above with recursive=true")
+			WithHint("close some, or watch a parent directory with recursive=true")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +65,8 @@ func (s *Watches) join(w *watcher) error {
 func (s *Watches) open() error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return fault.New(fault.Unavailable, "make an inotify instance").Because(err).
-			WithHint("other programs have them all; end some, or raise fs.inotify.max_user_instances")
+		return fault.New(fault.Unavailable, "create an inotify instance").Because(err).
+			WithHint("other programs use all of them; stop some, or raise it: sysctl fs.inotify.max_user_instances=1024")
 	}
 	s.in, s.fd = os.NewFile(uintptr(fd), "inotify"), fd
 	s.watchers, s.at, s.read = map[*watcher]bool{}, map[int]map[*watcher]bool{}, make(chan struct{})

@@ -34,7 +34,8 @@ const maxLinks = 40
 func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.WriteOptions) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	if opt.Mode != nil && *opt.Mode&^0o7777 != 0 {
-		return info, fault.New(fault.Invalid, "mode %#o of %q", *opt.Mode, p).WithHint("give permission bits, such as 0644")
+		return info, fault.New(fault.Invalid, "invalid mode %#o for %q", *opt.Mode, p).
+			WithHint("use permission bits, such as 0644")
 	}
 	var d *draft
 	err := r.do("write", p, func() (err error) {
@@ -163,11 +164,11 @@ func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
 	case was == nil:
 		return nil
 	case dirfd.IsDir(was):
-		return fault.New(fault.Invalid, "it is a directory").WithHint("give the path of a file in it")
+		return fault.New(fault.Invalid, "it is a directory").WithHint("use the path of a file in it")
 	case !dirfd.IsRegular(was):
-		return fault.New(fault.Invalid, "it is no regular file but a %s", typeOf(was)).WithHint("remove it first")
+		return fault.New(fault.Invalid, "it is not a regular file but a %s", typeOf(was)).WithHint("remove it first")
 	case opt.New:
-		return fault.New(fault.Exists, "it exists").WithHint("leave If-None-Match out to replace it")
+		return fault.New(fault.Exists, "it already exists").WithHint("to replace it, omit If-None-Match")
 	case opt.Match != "" && opt.Match != "*" && opt.Match != etag(was):
 		return changed("it is " + etag(was) + " now")
 	}
@@ -175,8 +176,8 @@ func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
 }
 
 func changed(how string) error {
-	return fault.New(fault.Conflict, "it was changed meanwhile: %s", how).
-		WithHint("read it again, and write what follows from that")
+	return fault.New(fault.Conflict, "it has changed: %s", how).
+		WithHint("read it again, then write it with the new ETag")
 }
 
 // publish gives a draft its name.
@@ -262,7 +263,7 @@ func copyTo(ctx context.Context, fd int, src io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return fault.New(fault.Cancelled, "what is to be written ended before its time").Because(err)
+			return fault.New(fault.Cancelled, "the content ended early").Because(err)
 		}
 	}
 }
@@ -312,8 +313,8 @@ func (r *Root) makeAll(p string, mode uint32) error {
 		have = mid
 	}
 	if slices.Contains(parts[have:], "..") {
-		return fault.New(fault.Invalid, "%q does not exist, and so has nothing above it", strings.Join(parts[:have+1], "/")).
-			WithHint("give a path without .. behind what is to be made")
+		return fault.New(fault.Invalid, "%q does not exist, so it has no parent", strings.Join(parts[:have+1], "/")).
+			WithHint("use a path without .. after a missing directory")
 	}
 	cur, err := r.open(strings.Join(parts[:have], "/"), unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {

@@ -23,8 +23,7 @@ func TestTenMinutesWithCurl(t *testing.T) {
 		t.Skipf("needs curl: %v", err)
 	}
 	d := newDesk(t)
-	d.run("rm", sandbox)
-	d.run("serve", "--stop")
+	d.run("rm", sandbox) // which leaves a daemon that serves no address
 	steps := stepsOf(t, "../../docs/api.md", "## Ten minutes with curl")
 	me, err := user.Current()
 	if err != nil {

@@ -27,7 +27,7 @@ type registryFlags struct {
 func (r *registryFlags) add(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&r.name, "registry", "", what)
 	cmd.Flags().BoolVar(&r.plain, "plain-http", false,
-		"talk to that registry without encryption, as is done with one of this machine")
+		"allow plain HTTP to the registry")
 }
 
 // named is a repository of a registry that who sits here has named, by whom it may be
@@ -43,8 +43,8 @@ func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
 		return nil, nil
 	}
 	if r.name == "" || !layers {
-		return nil, fault.New(fault.Invalid, "a registry is for layers").
-			WithHint("say both: --with-layers --registry REGISTRY/REPOSITORY")
+		return nil, fault.New(fault.Invalid, "--registry requires --with-layers").
+			WithHint("use both: --with-layers --registry REGISTRY/REPOSITORY")
 	}
 	ref, err := registry.Parse(r.name)
 	if err != nil {
@@ -136,8 +136,8 @@ func (p *artifactPush) layer(ctx context.Context, repo *registry.Repository, l *
 }
 
 // errTooMuch: the layers are larger than they may be.
-var errTooMuch = fault.New(fault.NoSpace, "the layers are larger, packed, than may go into the registry").
-	WithHint("drop what nobody needs in the sandbox, or allow more: --max-layers BYTES")
+var errTooMuch = fault.New(fault.NoSpace, "packed layers exceed the limit of the registry").
+	WithHint("remove unneeded files from the sandbox, or raise the limit: --max-layers BYTES")
 
 func (p *artifactPush) count(size int64) error {
 	if p.bytes += size; p.bytes > p.most {
@@ -181,8 +181,8 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 		from = &named{Reference: ref}
 		if ref.Local() {
 			return nil, fault.New(fault.Denied,
-				"the proposal has its layers in %s, which is a registry of the proposer's own machine", tty.Clean(ref.Name())).
-				WithHint("if it is yours as well, say so: --registry %s", tty.Clean(ref.Name()))
+				"layers of the proposal are in %s, a registry on the author's machine", tty.Clean(ref.Name())).
+				WithHint("if it is reachable from here: --registry %s", tty.Clean(ref.Name()))
 		}
 	}
 	repo, err := p.open(from)
@@ -193,7 +193,7 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 	for _, l := range p.artifact.Layers {
 		size += l.Size
 	}
-	p.note("getting %d layers of %s from %s", len(p.artifact.Layers), tty.Bytes(size), tty.Clean(from.Name()))
+	p.note("fetching %d layers (%s) from %s", len(p.artifact.Layers), tty.Bytes(size), tty.Clean(from.Name()))
 	r, w := io.Pipe()
 	var g errgroup.Group
 	g.Go(func() error {
@@ -212,7 +212,7 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 }
 
 // errTaken: nobody takes more layers.
-var errTaken = errors.New("the daemon takes no more layers")
+var errTaken = errors.New("the daemon stopped accepting layers")
 
 // get writes all layers, one behind the other. The daemon has none whole that was not checked.
 func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.Writer) error {

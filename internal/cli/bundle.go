@@ -55,7 +55,7 @@ func (a *app) verifyBundle(cmd *cobra.Command, ask demands) error {
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = usagef("%s is no file: a bundle is read more than once", tty.Quote(ask.bundle))
+		err = usagef("%s is not a regular file: a bundle is read more than once", tty.Quote(ask.bundle))
 	}
 	if err != nil {
 		return err
@@ -71,8 +71,9 @@ func (a *app) verifyBundle(cmd *cobra.Command, ask demands) error {
 		Witnessed: v.Witnessed, Seen: v.Seen, Captures: v.Blobs, Absent: v.Absent, First: v.First, Last: v.Last}
 	err = a.print(res, func(w io.Writer) error { return a.bundleText(w, &res) })
 	if !res.Trusted {
-		a.note("no key was given: that proves that whoever has %s made it; compare that with what the host's owner says, "+
-			"or give --key", tty.Clean(res.Key))
+		a.note("no --key given: this proves only that the holder of key %s made the bundle; "+
+			"compare it with the host owner's, "+
+			"or use --key", tty.Clean(res.Key))
 	}
 	return err
 }
@@ -80,15 +81,15 @@ func (a *app) verifyBundle(cmd *cobra.Command, ask demands) error {
 func (a *app) bundleText(w io.Writer, res *bundleResult) error {
 	var t tty.Table
 	t.Row("sandbox", tty.Clean(res.Sandbox))
-	t.Row("records", fmt.Sprintf("%d, all of them, and as they were written", res.Records))
+	t.Row("records", fmt.Sprintf("%d, complete and unmodified", res.Records))
 	if res.Records > 0 {
 		t.Row("from", res.First.Format(time.RFC3339)+" to "+res.Last.Format(time.RFC3339))
 	}
-	t.Row("captures", fmt.Sprintf("%d, and %d that were not kept", res.Captures, len(res.Absent)))
+	t.Row("captures", fmt.Sprintf("%d, and %d not stored", res.Captures, len(res.Absent)))
 	t.Row("log", fmt.Sprintf("%s, of %d records", tty.Clean(res.Origin), res.Size))
 	t.Row("signed by", tty.Clean(res.Key))
 	if res.Grown {
-		t.Row("grown", "from the checkpoint that was given")
+		t.Row("grown", "from the given checkpoint")
 	}
 	for _, at := range res.Seen {
 		t.Row("witnessed", fmt.Sprintf("at size %d, %s", res.Witnessed, at.Format(time.RFC3339)))

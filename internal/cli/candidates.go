@@ -56,7 +56,7 @@ func parseCandidates(name string, text []byte) (f candidatesFile, err error) {
 		return f, p.syntax(err)
 	}
 	if err := dec.Decode(&more); err == nil {
-		return f, p.wrong(&more, "a second document")
+		return f, p.wrong(&more, "more than one YAML document")
 	} else if !errors.Is(err, io.EOF) {
 		return f, p.syntax(err)
 	}
@@ -72,7 +72,7 @@ func parseCandidates(name string, text []byte) (f candidatesFile, err error) {
 }
 
 // candidatesForm is the hint on how a file looks.
-const candidatesForm = "a file looks like this: {test: make test, candidates: [{name: a, cmd: agent --plan a}, " +
+const candidatesForm = "example: {test: make test, candidates: [{name: a, cmd: agent --plan a}, " +
 	"{name: b, cmd: agent --plan b}]}"
 
 // candidatesParser reads one file.
@@ -95,7 +95,7 @@ func (p candidatesParser) syntax(err error) error {
 // mapping reads the keys of a mapping, each at most once.
 func (p candidatesParser) mapping(n *yaml.Node, fields map[string]yamlField) error {
 	if n.Kind != yaml.MappingNode {
-		return p.wrong(n, "%s, where keys with values are wanted", yamlKind(n)).WithHint(candidatesForm)
+		return p.wrong(n, "got %s, expected a mapping", yamlKind(n)).WithHint(candidatesForm)
 	}
 	known := slices.Sorted(maps.Keys(fields))
 	seen := map[string]bool{}
@@ -103,14 +103,14 @@ func (p candidatesParser) mapping(n *yaml.Node, fields map[string]yamlField) err
 		key, value := n.Content[i], n.Content[i+1]
 		read, ok := fields[key.Value]
 		if !ok || key.Kind != yaml.ScalarNode {
-			hint := "the keys here are " + strings.Join(known, ", ")
+			hint := "valid keys: " + strings.Join(known, ", ")
 			if near := fault.Nearest(key.Value, known); near != "" {
 				hint = "did you mean " + near + "? " + hint
 			}
-			return p.wrong(key, "there is no key %q", key.Value).WithHint("%s", hint)
+			return p.wrong(key, "unknown key %q", key.Value).WithHint("%s", hint)
 		}
 		if seen[key.Value] {
-			return p.wrong(key, "%s is given twice", key.Value)
+			return p.wrong(key, "duplicate key %s", key.Value)
 		}
 		seen[key.Value] = true
 		if err := read(value); err != nil {
@@ -125,9 +125,9 @@ func (p candidatesParser) scalar(n *yaml.Node, what string, tags ...string) erro
 	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
 		return nil
 	}
-	e := p.wrong(n, "%s, where %s is wanted", yamlKind(n), what)
+	e := p.wrong(n, "got %s, expected %s", yamlKind(n), what)
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
-		return e.WithHint("if it is meant literally, put it in quotes: %q", n.Value)
+		return e.WithHint("to use it literally, quote it: %q", n.Value)
 	}
 	return e
 }
@@ -140,7 +140,7 @@ func (p candidatesParser) command(to *string) yamlField {
 			return err
 		}
 		if strings.TrimSpace(n.Value) == "" {
-			return p.wrong(n, "an empty command")
+			return p.wrong(n, "command is empty")
 		}
 		return nil
 	}
@@ -160,7 +160,7 @@ func (p candidatesParser) number(to *int) yamlField {
 			return err
 		}
 		if *to, err = strconv.Atoi(n.Value); err != nil || *to < 1 {
-			return p.wrong(n, "%q is no number of 1 or more", n.Value)
+			return p.wrong(n, "invalid number %q: must be at least 1", n.Value)
 		}
 		return nil
 	}
@@ -168,11 +168,11 @@ func (p candidatesParser) number(to *int) yamlField {
 
 func (p candidatesParser) duration(to *time.Duration) yamlField {
 	return func(n *yaml.Node) (err error) {
-		if err := p.scalar(n, "a time such as 90s or 5m", "!!str"); err != nil {
+		if err := p.scalar(n, "a duration such as 90s or 5m", "!!str"); err != nil {
 			return err
 		}
 		if *to, err = time.ParseDuration(n.Value); err != nil || *to <= 0 {
-			return p.wrong(n, "%q is no time such as 90s or 5m", n.Value)
+			return p.wrong(n, "invalid duration %q: must be positive, as in 90s or 5m", n.Value)
 		}
 		return nil
 	}
@@ -181,7 +181,7 @@ func (p candidatesParser) duration(to *time.Duration) yamlField {
 func (p candidatesParser) list(to *[]wire.Candidate) yamlField {
 	return func(n *yaml.Node) error {
 		if n.Kind != yaml.SequenceNode {
-			return p.wrong(n, "%s, where a list of candidates is wanted", yamlKind(n)).WithHint(candidatesForm)
+			return p.wrong(n, "got %s, expected a list of candidates", yamlKind(n)).WithHint(candidatesForm)
 		}
 		names := map[string]bool{}
 		for _, item := range n.Content {
@@ -191,9 +191,9 @@ func (p candidatesParser) list(to *[]wire.Candidate) yamlField {
 			}
 			switch {
 			case c.Cmd == "":
-				return p.wrong(item, "a candidate without a cmd")
+				return p.wrong(item, "candidate has no cmd")
 			case c.Name != "" && names[c.Name]:
-				return p.wrong(item, "two candidates are called %q", c.Name)
+				return p.wrong(item, "duplicate candidate name %q", c.Name)
 			}
 			names[c.Name] = true
 			*to = append(*to, c)
@@ -216,7 +216,7 @@ func yamlKind(n *yaml.Node) string {
 	case "!!null":
 		return "nothing"
 	case "!!bool":
-		return "a truth value"
+		return "a boolean"
 	case "!!int", "!!float":
 		return "a number"
 	case "!!str":

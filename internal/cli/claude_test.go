@@ -51,7 +51,7 @@ func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 		Doomed:  append([]string{install}, more...),
 		Coppice: func(_ context.Context, args ...string) (string, error) {
 			out, err := a.try(args...)
-			if args[0] == "commit" {
+			if args[0] == "snapshot" {
 				a.good = strings.TrimSpace(out)
 			}
 			return out, err
@@ -113,7 +113,7 @@ func (a *agent) played() {
 	if !deleted {
 		a.t.Errorf("the deletion is not in the history: %s", a.run("log", sandbox))
 	}
-	if out := a.run("verify", sandbox); strings.Contains(out, "damage") {
+	if out := a.run("system", "verify", sandbox); strings.Contains(out, "damage") {
 		a.t.Error(out)
 	}
 	digest := fmt.Sprintf("cd %s && find . -type f -print0 | sort -z | xargs -0 sha256sum", a.install)

@@ -26,15 +26,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// Exit codes. Exec and shell use the command's own, and 124 to 127.
-const (
-	exitOK      = 0
-	exitError   = 1
-	exitUsage   = 2
-	exitTimeout = 124
-	exitOurs    = 125
-)
-
 // app is one run of the program.
 type app struct {
 	name           string // argv[0]
@@ -110,20 +101,19 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	code := exitError
 	var (
-		ec *exitCode
-		ue *usageError
-		de *daemon.ExitError
+		code int
+		ec   *exitCode
+		ue   *usageError
+		de   *daemon.ExitError
 	)
 	switch {
 	case errors.As(err, &ec):
 		code, err = ec.code, ec.err
 	case errors.As(err, &de):
 		return de.Code
-	}
-	if errors.As(err, &ue) && ec == nil {
-		code = exitUsage
+	default:
+		code = exitCodeOf(fault.Kind(wireError(err).Kind))
 	}
 	// Cobra stops at a wrong flag before the command's own code runs.
 	if ec == nil && cmd != nil && cmd.Annotations[ownCodes] != "" {
@@ -133,7 +123,7 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 		return code
 	}
 	we := wireError(err)
-	if ue != nil && we.Hint == "" {
+	if errors.As(err, &ue) && we.Hint == "" {
 		we.Hint = "see: " + cmd.CommandPath() + " --help"
 	}
 	if a.json {
@@ -246,7 +236,7 @@ func (a *app) client() (*client.Client, error) {
 		}
 		if remote {
 			if a.homeFlag != "" {
-				return nil, usagef("--home is for a daemon of this machine, and COPPICE_HOST names another")
+				return nil, usagef("--home and COPPICE_HOST are mutually exclusive")
 			}
 			a.cl = client.New(opt)
 			return a.cl, nil

@@ -29,7 +29,7 @@ func (a *app) noteFile(name string) (string, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(r, maxNote+1))
 	if err == nil && len(b) > maxNote {
-		err = usagef("%s has more than %d bytes: that is no checkpoint", name, maxNote)
+		err = usagef("%s is not a checkpoint: larger than %d bytes", name, maxNote)
 	}
 	return string(b), err
 }
@@ -50,21 +50,22 @@ func (a *app) ledgerCheckpoint() *cobra.Command {
 		from  int64
 	)
 	cmd := &cobra.Command{
-		Use: "checkpoint [flags]", Short: "Print the signed checkpoint of the log",
-		Long: `Print where the log of this host is now, signed. Keep it elsewhere: a log that was
-rewritten does not grow from it, which coppice verify NAME --checkpoint FILE finds.
+		Use: "checkpoint [flags]", Short: "Print the signed checkpoint of the audit log",
+		Long: `Print a signed checkpoint of this host's audit log. Keep it elsewhere: "coppice
+system verify NAME --checkpoint FILE" then detects a rewritten log.
 
-With --since or --from it is what a witness is asked with: the checkpoint, and before it the
-proof that the log grew from the one in FILE, or from SIZE, as the body of add-checkpoint in
-C2SP tlog-witness. coppice ledger cosign takes it on another host.`,
+With --since or --from, print the request that a witness expects: the
+checkpoint, preceded by the proof that the log extends the checkpoint in FILE,
+or its first SIZE records, as the body of add-checkpoint in C2SP tlog-witness.
+"coppice ledger cosign" accepts it on another host.`,
 		Example: `  coppice ledger checkpoint > log.checkpoint
   coppice ledger checkpoint --from 0 > request`,
 		Args: between(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			proven := cmd.Flags().Changed("from")
 			if since != "" && proven || from < 0 {
-				return &usageError{msg: "one of --since FILE and --from SIZE is wanted",
-					hint: "0 is the size of a log of which nothing is known"}
+				return &usageError{msg: "--since and --from are mutually exclusive, and --from must not be negative",
+					hint: "use --from 0 if no earlier size is known"}
 			}
 			if since != "" {
 				text, err := a.noteFile(since)
@@ -94,8 +95,8 @@ C2SP tlog-witness. coppice ledger cosign takes it on another host.`,
 			return a.print(res, func(w io.Writer) error { return writeNote(w, res.Growth) })
 		},
 	}
-	cmd.Flags().StringVar(&since, "since", "", "prove that the log grew from the checkpoint in `FILE`")
-	cmd.Flags().Int64Var(&from, "from", 0, "prove that the log grew from `SIZE` records, 0 for none")
+	cmd.Flags().StringVar(&since, "since", "", "prove that the log extends the checkpoint in `FILE`")
+	cmd.Flags().Int64Var(&from, "from", 0, "prove that the log extends its first `SIZE` records; 0 for none")
 	return cmd
 }
 
@@ -104,7 +105,7 @@ func sizeOf(name, text string) (int64, error) {
 	head, _, _ := strings.Cut(text, "\n\n")
 	c, err := format.ParseCheckpoint(head + "\n")
 	if err != nil {
-		return 0, &usageError{msg: fmt.Sprintf("%s is no checkpoint", tty.Quote(name)),
+		return 0, &usageError{msg: fmt.Sprintf("%s is not a checkpoint", tty.Quote(name)),
 			hint: "print one with: coppice ledger checkpoint"}
 	}
 	return c.Size, nil
@@ -113,21 +114,23 @@ func sizeOf(name, text string) (int64, error) {
 func (a *app) ledgerCosign() *cobra.Command {
 	var keys []string
 	cmd := &cobra.Command{
-		Use: "cosign FILE --log-key KEY [flags]", Short: "Witness the log of another host",
-		Long: `Sign the checkpoint of another host's log, as a witness: FILE is what that host printed
-with coppice ledger checkpoint --from SIZE, "-" is standard input. KEY is a verifier key of that
-log, which coppice ledger keys prints there, and which you have from its owner.
+		Use: "cosign FILE --log-key KEY [flags]", Short: "Cosign the audit log of another host",
+		Long: `Cosign the checkpoint of another host's audit log, as a witness, and print it
+with the cosignature. FILE is the output of "coppice ledger checkpoint --from
+SIZE" on that host; "-" is standard input. KEY is a verifier key of that log, as
+printed by "coppice ledger keys" there; get it from the owner of the host.
 
-This host remembers the checkpoint, and signs a later one only if the log grew from it: SIZE is
-that of the one signed last, 0 for none. A log that was rolled back, or goes on otherwise, is
-refused, and you are told. The key of this host as a witness is made at the first time. What is
-printed is the checkpoint with the cosignature; coppice ledger witness keeps it at the other host.`,
+This host remembers each checkpoint, and signs a later one only if the log
+extends it: SIZE is the size of the last one signed, 0 for none. A log that was
+rolled back or forked is refused with an error. The witness key of this host is
+created on first use. "coppice ledger witness" stores the result on the other
+host.`,
 		Example: `  ssh other coppice ledger checkpoint --from 0 > request
   coppice ledger cosign request --log-key "$KEY" > cosigned`,
 		Args: between(1, 1, "a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(keys) == 0 {
-				return &usageError{msg: "--log-key KEY is wanted: whose log it is",
+				return &usageError{msg: "--log-key KEY is required",
 					hint: "the other host prints it with: coppice ledger keys"}
 			}
 			request, err := a.noteFile(args[0])
@@ -147,24 +150,25 @@ printed is the checkpoint with the cosignature; coppice ledger witness keeps it 
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVar(&keys, "log-key", nil, "the log is that of this verifier `KEY`; may be given again")
+	cmd.Flags().StringArrayVar(&keys, "log-key", nil, "verifier `KEY` of the log; repeatable")
 	return cmd
 }
 
 func (a *app) ledgerWitness() *cobra.Command {
 	var keys []string
 	cmd := &cobra.Command{
-		Use: "witness FILE --key KEY [flags]", Short: "Keep a checkpoint that witnesses cosigned",
-		Long: `Keep a checkpoint of this host's log that other hosts, or public witnesses, cosigned: FILE
-is a checkpoint with their cosignatures behind it, "-" is standard input. KEY is the verifier
-key of a witness (C2SP tlog-cosignature/v1), and all that are named must have signed. The newest
-one is in every bundle that is exported from then on, with the proof that the log grew from it.`,
+		Use: "witness FILE --key KEY [flags]", Short: "Store a checkpoint cosigned by witnesses",
+		Long: `Store a checkpoint of this host's audit log that other hosts or public witnesses
+cosigned. FILE is a checkpoint followed by their cosignatures; "-" is standard
+input. KEY is the verifier key of a witness (C2SP tlog-cosignature/v1); every
+named witness must have signed. From then on each exported bundle contains the
+newest one, with the proof that the log extends it.`,
 		Example: `  coppice ledger witness cosigned --key "$WITNESS"`,
 		Args:    between(1, 1, "a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(keys) == 0 {
-				return &usageError{msg: "--key KEY is wanted: the verifier key of the witness",
-					hint: "coppice ledger cosign says it, and so does coppice ledger keys on the witness' host"}
+				return &usageError{msg: "--key KEY is required: the verifier key of the witness",
+					hint: "on the host of the witness: coppice ledger keys"}
 			}
 			cosigned, err := a.noteFile(args[0])
 			if err != nil {
@@ -184,6 +188,6 @@ one is in every bundle that is exported from then on, with the proof that the lo
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&keys, "key", nil, "this witness, by its verifier `KEY`, signed; may be given again")
+	cmd.Flags().StringArrayVar(&keys, "key", nil, "verifier `KEY` of a witness that signed; repeatable")
 	return cmd
 }

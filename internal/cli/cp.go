@@ -24,15 +24,18 @@ import (
 func (a *app) cp() *cobra.Command {
 	var opt copyOptions
 	cmd := &cobra.Command{
-		Use: "cp NAME:PATH DST | SRC NAME:PATH [flags]", Short: "Copy files into and out of a sandbox", GroupID: groupBox,
-		Long: `Copy a file or a directory with all that is in it between a sandbox and here. One
-side is NAME:PATH, the other a path here, or "-": a tar archive on standard input
-(also one by gzip or zstd), which is unpacked in PATH, or on standard output.
+		Use: "cp NAME:PATH DST | SRC NAME:PATH [flags]", Short: "Copy files between a sandbox and the host",
+		GroupID: groupBox,
+		Long: `Copy a file or a directory, recursively, between a sandbox and the host. One
+side is NAME:PATH. The other is a path on the host, or "-": a tar archive on
+standard input (optionally compressed by gzip or zstd), which is extracted to
+PATH, or on standard output.
 
-A directory is copied to DST, or, when DST is there already, into it; with SRC/. its
-content is. A file is copied to DST, or into it when that is a directory. In the
-sandbox directories on the way are made. What is copied belongs to the sandbox's
-user, or here to you, without setuid and setgid bits. It becomes one snapshot.`,
+If DST is an existing directory, SRC is copied into it; otherwise SRC is copied
+to DST. SRC/. copies the contents of a directory. In the sandbox, missing parent
+directories are created. Copied files belong to the sandbox's user, or to you on
+the host, without setuid and setgid bits. A copy into a sandbox takes one
+snapshot.`,
 		Example: `  coppice cp ./src box:/work
   coppice cp box:/work/dist/. ./dist
   coppice cp --at HEAD~3 box:/etc/hosts -`,
@@ -42,11 +45,11 @@ user, or here to you, without setuid and setgid bits. It becomes one snapshot.`,
 			from, to := parseSide(args[0]), parseSide(args[1])
 			switch {
 			case from.box == "" && to.box == "":
-				return usagef("neither %q nor %q is in a sandbox: give one as NAME:PATH", args[0], args[1])
+				return usagef("neither %q nor %q is in a sandbox: one must be NAME:PATH", args[0], args[1])
 			case from.box != "" && to.box != "":
-				return usagef("one side of cp is here: copy from %s to a directory first", from.box)
+				return usagef("cannot copy between sandboxes: copy from %s to a local directory first", from.box)
 			case to.box != "" && opt.at != "":
-				return usagef("--at goes with what is copied out of a sandbox: the past cannot be written to")
+				return usagef("cannot use --at when copying into a sandbox: snapshots are immutable")
 			}
 			c, err := a.client()
 			if err != nil {
@@ -76,9 +79,9 @@ user, or here to you, without setuid and setgid bits. It becomes one snapshot.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&opt.at, "at", "", "copy out of the snapshot `REF`, and not of the live files")
-	f.BoolVarP(&opt.follow, "follow-link", "L", false, "copy what SRC leads to when it is a link")
-	f.BoolP("recursive", "r", true, "directories are copied with all that is in them, with or without this")
+	f.StringVar(&opt.at, "at", "", "copy from snapshot `REF` instead of the live files")
+	f.BoolVarP(&opt.follow, "follow-link", "L", false, "follow SRC if it is a symbolic link")
+	f.BoolP("recursive", "r", true, "accepted for compatibility; directories are always copied recursively")
 	return cmd
 }
 
@@ -130,7 +133,7 @@ func (a *app) leftOut(list []string) {
 	const most = 20
 	a.warn(list[:min(len(list), most)])
 	if more := len(list) - most; more > 0 {
-		a.warn([]string{fmt.Sprintf("and %d more were left out or changed; see all with --json", more)})
+		a.warn([]string{fmt.Sprintf("%d more files were skipped or changed; use --json for the list", more)})
 	}
 }
 
@@ -172,7 +175,7 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 	}
 	st, err := look(from)
 	if err != nil {
-		return fault.New(fault.KindOf(err), "read %q", from).Because(err).WithHint("see what is there: ls -l")
+		return fault.New(fault.KindOf(err), "read %q", from).Because(err).WithHint("check the path: ls -l")
 	}
 	abs, err := filepath.Abs(from) // so that "." has a name
 	if err != nil {
@@ -194,7 +197,7 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 		return t.send(ctx, abs, to.box, target, "")
 	case src.content || !there && strings.HasSuffix(to.path, "/"):
 		return fault.New(fault.Invalid, "%q is not a directory", from).
-			WithHint("leave the slash out, or make the directory first")
+			WithHint("remove the trailing slash, or create the directory first")
 	case there && dst.Type == wire.FileDir:
 		return t.sendFile(ctx, abs, st, to.box, path.Join("/", to.path), baseOf(abs))
 	}
@@ -250,7 +253,8 @@ func (t *transfer) send(ctx context.Context, from, box, dir, name string) error 
 	t.res = res
 	t.res.LeftOut = append(p.skipped, res.LeftOut...)
 	if p.err != nil && !errors.Is(p.err, io.ErrClosedPipe) {
-		return fault.New(fault.KindOf(p.err), "read %q", from).Because(p.err).WithHint("what was read before it was copied")
+		return fault.New(fault.KindOf(p.err),
+			"read %q", from).Because(p.err).WithHint("files that were read before the error were copied")
 	}
 	return err
 }
@@ -280,7 +284,7 @@ func pack(from, name string, w io.Writer) (skipped []string, err error) {
 		}
 		ok, err := packOne(tw, p, filepath.ToSlash(rel), st, buf)
 		if !ok && err == nil {
-			skipped = append(skipped, fmt.Sprintf("%q: left out: it is neither file, directory nor link", p))
+			skipped = append(skipped, fmt.Sprintf("%q: skipped: not a file, directory or link", p))
 		}
 		return err
 	})
@@ -322,7 +326,7 @@ func packOne(tw *tar.Writer, p, rel string, st fs.FileInfo, buf []byte) (ok bool
 	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{tw}, struct{ io.Reader }{io.LimitReader(f, h.Size)}, buf)
 	if err == nil && n < h.Size {
-		err = fault.New(fault.Conflict, "%q became shorter while it was read", p).WithHint("try again")
+		err = fault.New(fault.Conflict, "%q was truncated while it was read", p).WithHint("try again")
 	}
 	return true, err
 }
@@ -335,7 +339,7 @@ func (t *transfer) fromStdin(ctx context.Context, to side) error {
 	}
 	if !there || dst.Type != wire.FileDir {
 		return fault.New(fault.NotFound, "%q in %s is not a directory", to.path, to.box).
-			WithHint("an archive is unpacked in one; make it first: coppice exec %s -- mkdir -p %q", to.box, to.path)
+			WithHint("create it first: coppice exec %s -- mkdir -p %q", to.box, to.path)
 	}
 	t.res, err = t.c.TarFrom(ctx, to.box, to.path, t.a.stdin)
 	return err
@@ -346,7 +350,7 @@ func (t *transfer) fromStdin(ctx context.Context, to side) error {
 // toStdout writes an archive, with names that begin with that of the directory.
 func (t *transfer) toStdout(ctx context.Context, from side) error {
 	if tty.IsTerminal(t.a.stdout) {
-		return usagef("an archive is not written to a terminal: redirect it, or give a destination")
+		return usagef("refusing to write an archive to a terminal: redirect it, or name a destination")
 	}
 	src := parseSource(from.path)
 	info, err := t.c.Stat(ctx, from.box, from.path, client.FileOptions{At: t.opt.at, Follow: true})
@@ -421,7 +425,7 @@ func (t *transfer) out(ctx context.Context, from side, to string) error {
 	st, err := os.Stat(to)
 	there := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.Wrap(err, "look at %q", to)
+		return fault.Wrap(err, "check %q", to)
 	}
 	isDir := there && st.IsDir()
 	switch {
@@ -431,11 +435,12 @@ func (t *transfer) out(ctx context.Context, from side, to string) error {
 	case info.Type == wire.FileDir:
 		return t.outDir(ctx, from, to, there && !src.content)
 	case info.Type != wire.FileRegular && info.Type != wire.FileLink:
-		return fault.New(fault.Invalid, "%q in %s is no file, directory or link, but a %s", from.path, from.box, info.Type).
-			WithHint("copy what it is for instead")
+		return fault.New(fault.Invalid,
+			"%q in %s is not a file, directory or link, but a %s", from.path, from.box, info.Type).
+			WithHint("copy regular files instead")
 	case src.content || !isDir && os.IsPathSeparator(to[len(to)-1]):
 		return fault.New(fault.Invalid, "%q is not a directory", to).
-			WithHint("leave the slash out, or make the directory first")
+			WithHint("remove the trailing slash, or create the directory first")
 	}
 	dir, name := to, baseOf(from.path)
 	if !isDir {
@@ -451,7 +456,7 @@ func (t *transfer) outDir(ctx context.Context, from side, to string, below bool)
 	fresh := err == nil
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fault.New(fault.KindOf(err), "make %q", to).Because(err).
-			WithHint("make the directory that it is to be in first: mkdir -p")
+			WithHint("create the parent directory first: mkdir -p")
 	}
 	root, err := os.OpenRoot(to)
 	if err != nil {
@@ -461,7 +466,7 @@ func (t *transfer) outDir(ctx context.Context, from side, to string, below bool)
 	if name := baseOf(from.path); below && name != "" {
 		sub, made, err := subRoot(root, name)
 		if err != nil {
-			return fault.Wrap(err, "make %q in %q", name, to)
+			return fault.Wrap(err, "create %q in %q", name, to)
 		}
 		defer shut(sub)
 		root, fresh = sub, made
@@ -477,7 +482,7 @@ func shut(root *os.Root) { _ = root.Close() } // it was only looked through
 // subRoot makes a directory in root, unless it is there, and opens it.
 func subRoot(root *os.Root, name string) (sub *os.Root, fresh bool, err error) {
 	if _, ok := local(name); !ok {
-		return nil, false, fault.New(fault.Invalid, "a directory here cannot be called %q", name).
+		return nil, false, fault.New(fault.Invalid, "invalid directory name %q", name).
 			WithHint("choose a name: copy to DST/NAME")
 	}
 	err = root.Mkdir(name, 0o755)
@@ -493,7 +498,7 @@ func subRoot(root *os.Root, name string) (sub *os.Root, fresh bool, err error) {
 func (t *transfer) outFile(ctx context.Context, from side, info wire.FileInfo, dir, name string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fault.New(fault.KindOf(err), "open %q", dir).Because(err).WithHint("make the directory first: mkdir -p")
+		return fault.New(fault.KindOf(err), "open %q", dir).Because(err).WithHint("create the directory first: mkdir -p")
 	}
 	defer shut(root)
 	u := &unpacker{root: root}

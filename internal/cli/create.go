@@ -20,64 +20,23 @@ import (
 func (a *app) create() *cobra.Command {
 	var mk making
 	cmd := &cobra.Command{
-		Use: "create [NAME] [flags]", Short: "Make a sandbox", GroupID: groupBox,
-		Long: `Make a sandbox, and print its name.
+		Use: "create [NAME] [flags]", Short: "Create a sandbox", GroupID: groupBox,
+		Long: `Create a sandbox and print its name. --from selects its root file system:
 
---from says what its root file system begins as:
+  host           this machine's root; nothing is copied or changed (default)
+  host-copy      an imported copy of this machine's system directories
+  DIR            a directory: a path that contains "/"
+  TARBALL        tar (also gzip, zstd, xz): a path, an http(s) URL, or "-"
+  SANDBOX[@REF]  a snapshot of another sandbox (default: its current state)
 
-  host           this machine's own root, as you see it: nothing is copied, and
-                 nothing of it is changed (default)
-  host-copy      the system directories of this machine, imported once; when
-                 packages were installed, changed or removed since, what
-                 differs is imported too
-  DIR            a directory: a path that holds a "/"
-  TARBALL        tar, or tar compressed by gzip, zstd or xz: a path, an http(s)
-                 address, or "-" for stdin
-  SANDBOX[@REF]  a snapshot of another sandbox; without REF its present state
-
-Automatic snapshots thin out by themselves: the newest --keep-recent snapshots and
-those younger than --keep-for all stay; of older ones there stays one a minute for
-a day, one an hour for a week, one a day for 90 days and one a week. Other
-snapshots never go unasked, nor does one that is tagged, that HEAD or redo is at,
-or that a fork began at.
-
---limit disk=SIZE needs a daemon of real root, and COPPICE_HOME on ext4 or xfs
-with project quotas or on btrfs with quotas ("coppice probe" says what is
-missing). It limits what the live root holds beyond its base, and with driver
-overlay the sandbox's own snapshots and the number of files too (one for each
-4 KiB). No snapshot is refused for it. A fork has the same limit for itself.
---limit cpus=N needs a daemon of real root, and the kernel's cpu controller. A command
-that takes longer than --limit time=TIME, or prints more than --limit output=SIZE, is
-ended, with exit code 124 or 153.
-
-In a git repository, a sandbox from host works on it: it sees it at the same path, as it
-was at a commit, on a new branch coppice/NAME, and nothing of your own work tree. The
-commit is HEAD, or the one that --at names; with --dirty it is HEAD and what is not
-committed. Git works inside as always, on a repository of the sandbox's own that
-borrows your objects; commands begin in the directory where you are. --repo names
-another repository, --no-repo does without.
-
-What it may reach and use is its policy: what is built in, then your own file
-(~/.config/coppice/coppice.yaml), then ./coppice.yaml, then the flags --policy,
---preset, --allow, --ask, --net, --tier, --limit and --env. The two files are taken where
-they are there, unless --no-policy-files is given, and never with --from SANDBOX, which
-begins with the policy of that sandbox. With --allow, --preset or --ask the network is
-what rules allow and nothing else, in tier supervised, or gvisor where that is asked
-for; with --ask what no rule names waits for you ("coppice net NAME --asking", "coppice
-approve"), for 55 seconds. "coppice policy show" shows what it came to.
-
---tier auto is process; supervised where there are rules; and gvisor, where this host can
-give it, when the policy says "strong: true". Where the host can give none of them,
-or that cannot be found out, create fails: workspace, which confines nothing, is chosen
-by name alone.
-
-/proc, /dev, /sys, /run and /tmp are mounts of the sandbox's own and have no
-history.`,
+In a git repository, a sandbox from host works on a new branch coppice/NAME; see
+docs/git.md. The policy is merged from files and flags; see docs/policy.md. For
+limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
 		Example: `  coppice create box
   coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com
   coppice create web --preset npm --ask
-  coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB,pids=512
+  coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB
   coppice create again --from box@HEAD~3`,
 		Args: between(0, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -89,7 +48,7 @@ history.`,
 				return err
 			}
 			return a.print(sb, func(w io.Writer) error {
-				a.note("made %s from %s: driver %s, tier %s, net %s, as %s", tty.Clean(sb.Name), tty.Clean(sb.From),
+				a.note("created %s from %s: driver %s, tier %s, net %s, as %s", tty.Clean(sb.Name), tty.Clean(sb.From),
 					tty.Clean(sb.Driver), tty.Clean(sb.Tier), tty.Clean(sb.Net), tty.Clean(sb.User))
 				_, err := fmt.Fprintln(w, tty.Clean(sb.Name))
 				return err
@@ -114,25 +73,26 @@ type making struct {
 // flags are those of every command that makes a sandbox.
 func (mk *making) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&mk.from, "from", "host", "`SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
+	f.StringVar(&mk.from, "from", "host", "root file system `SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
 	f.StringVar(&mk.req.User, "user", "",
-		"`USER` of its commands: root, me (who you are here) or a name it knows (default: me from host, else root)")
-	f.StringVar(&mk.req.Driver, "driver", "", "how its files are versioned: auto (default), overlay, copy, btrfs")
+		"`USER` of its commands: root, me (your user) or a user of the sandbox (default: me from host, else root)")
+	f.StringVar(&mk.req.Driver, "driver", "", "storage driver: auto (default), overlay, copy, btrfs")
 	f.StringVar(&mk.req.Tier, "tier", "",
-		"how its processes are confined: auto (default), workspace, process, supervised, gvisor")
-	f.StringVar(&mk.req.Net, "net", "", "its network: off (default), rules (what the policy allows), host")
-	f.StringArrayVarP(&mk.req.Env, "env", "e", nil, "set a variable for every command: `K=V`, or K to take it from here")
+		"isolation tier: auto (default), workspace, process, supervised, gvisor")
+	f.StringVar(&mk.req.Net, "net", "", "network mode: off (default), rules (what the policy allows), host")
+	f.StringArrayVarP(&mk.req.Env, "env", "e", nil,
+		"set an environment variable for all commands, `K=V`; K alone passes the current value")
 	f.StringVar(&mk.req.Self, "self", "",
-		"what may be done from inside, at "+wire.SelfSocket+
-			": off, read (default: log, show, diff, mark), rewind (also commit, tag, go back in place)")
+		"operations allowed from inside, at "+wire.SelfSocket+
+			": off, read (default: log, show, diff, mark), rewind (also commit, tag, rewind in place)")
 	mk.repo.flags(cmd)
 	mk.policy.flags(cmd)
 	mk.policy.automatic(cmd)
 	mk.keep.flags(cmd)
 	mk.live.flags(cmd)
 	f.StringArrayVar(&mk.limits, "limit", nil,
-		"`LIMITS`: memory=4GiB,cpus=1.5,pids=512,disk=10GiB; time=30m,output=100MiB of one command, files=1024 of one "+
-			"process; see above for what cpus and disk need")
+		"`LIMITS` of the sandbox, as in memory=4GiB,cpus=1.5, or pids=512,disk=10GiB; of a command, as in "+
+			"time=30m,output=100MiB; of a process, as in files=1024; repeatable")
 	must(cmd.RegisterFlagCompletionFunc("self",
 		cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("driver",
@@ -193,8 +153,8 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 // policies fills in the files of the policy.
 func (a *app) policies(mk *making) (err error) {
 	if net := mk.req.Net; mk.policy.rules() && net != "" && net != string(policy.NetRules) {
-		return &usageError{msg: "--net " + net + " does not go with --allow, --preset or --ask",
-			hint: "leave --net out: they make it rules"}
+		return &usageError{msg: "--net " + net + "cannot be combined with --allow, --preset or --ask",
+			hint: "drop --net: these flags imply --net rules"}
 	}
 	if mk.req.From.Kind != wire.SourceSandbox && !mk.policy.noFiles {
 		if mk.req.Policy, err = a.found(); err != nil {
@@ -221,7 +181,7 @@ func (a *app) env(list []string) ([]string, error) {
 	for _, kv := range list {
 		k, _, set := strings.Cut(kv, "=")
 		if k == "" {
-			return nil, usagef("%q is no variable: K=V is wanted", kv)
+			return nil, usagef("invalid variable %q: must be K=V", kv)
 		}
 		if !set {
 			v := a.getenv(k)
@@ -242,10 +202,10 @@ func (a *app) source(ctx context.Context, from string, req *wire.CreateRequest) 
 		req.From = wire.Source{Kind: from}
 		return nil, nil
 	case from == "":
-		return nil, &usageError{msg: "--from is empty", hint: "give host, host-copy, a path, an address or a sandbox"}
+		return nil, &usageError{msg: "--from is empty", hint: "name host, host-copy, a path, a URL or a sandbox"}
 	case from == "-":
 		if tty.IsTerminal(a.stdin) {
-			return nil, &usageError{msg: "an archive is wanted on stdin, and that is a terminal",
+			return nil, &usageError{msg: "cannot read an archive from stdin: stdin is a terminal",
 				hint: "pipe one in: tar -c . | coppice create --from -"}
 		}
 		req.From = wire.Source{Kind: wire.SourceTar, Path: "stdin"}
@@ -290,7 +250,7 @@ func (a *app) path(from string, req *wire.CreateRequest) (io.Closer, error) {
 		return nil, fault.New(fault.KindOf(err), "use %s as a source", from).Because(err)
 	}
 	if st.IsDir() && a.getenv("COPPICE_HOST") != "" {
-		return nil, &usageError{msg: "--from " + from + " is a directory of this machine, and COPPICE_HOST names another",
+		return nil, &usageError{msg: "--from " + from + " is a local directory, and COPPICE_HOST names another machine",
 			hint: "send it: tar -C " + from + " -c . | coppice create --from -"}
 	}
 	if st.IsDir() {
@@ -311,7 +271,7 @@ func (a *app) path(from string, req *wire.CreateRequest) (io.Closer, error) {
 func download(ctx context.Context, url string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, usagef("%q is no address", url)
+		return nil, usagef("invalid URL %q", url)
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {

@@ -24,7 +24,10 @@ func detachKeys(s string) ([]byte, error) {
 		case len(word) == 1 && word[0] > ' ' && word[0] < 0x7f:
 			keys = append(keys, word[0])
 		default:
-			return nil, &usageError{msg: "--detach-keys: \"" + word + "\" is no key", hint: "as in: ctrl-p,ctrl-q or ctrl-a,d"}
+			return nil, &usageError{
+				msg:  "--detach-keys: \"" + word + "\" is not a key",
+				hint: "as in: ctrl-p,ctrl-q or ctrl-a,d",
+			}
 		}
 	}
 	return keys, nil

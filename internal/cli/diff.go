@@ -16,16 +16,16 @@ func (a *app) diff() *cobra.Command {
 	var patch, stats, files bool
 	var form gitForm
 	cmd := &cobra.Command{
-		Use: "diff NAME [A [B]] [PATH...] [flags]", Short: "Show how two states differ", GroupID: groupHistory,
-		Long: `Show which paths differ from snapshot A (default: HEAD) to snapshot B (default:
-the live state): + added, - removed, M modified. An argument that holds a "/" is
-a path; what follows "--" is a path in any case.
+		Use: "diff NAME [A [B]] [PATH...] [flags]", Short: "Show changes between two states", GroupID: groupHistory,
+		Long: `Show the paths that differ between snapshot A (default: HEAD) and snapshot B
+(default: the live state): + added, - removed, M modified. An argument that
+contains "/" is a path, and so is each argument after "--".
 
-Of a sandbox that works on a git repository, without A: a patch of all that it changed
-there since the commit that it began with, in commits or not, as git diff shows it.
-Files that the host would later run or trust are marked. Nothing of the sandbox's
-configuration, attributes or hooks counts, or is run. --files asks for the other form.
-REMOTE/NAME is a proposal that was pulled.`,
+If the sandbox works on a git repository and A is not given, show a patch of all
+changes since its initial commit, committed or not, as git diff does. Files that
+the host may later run or trust are marked. Configuration, attributes and hooks
+of the sandbox are ignored. --files selects the first form. REMOTE/NAME is a
+pulled proposal.`,
 		Example: `  coppice diff box HEAD~1 HEAD --stat
   coppice diff box HEAD~1 --patch -- etc/passwd
   coppice diff fix-auth
@@ -34,7 +34,7 @@ REMOTE/NAME is a proposal that was pulled.`,
 		ValidArgsFunction: a.nameThenRef(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if patch && (stats || a.json) {
-				return usagef("--patch goes with neither --stat nor --json")
+				return usagef("--patch is mutually exclusive with --stat and --json")
 			}
 			req, err := diffRequest(args, cmd.ArgsLenAtDash())
 			if err != nil {
@@ -60,8 +60,8 @@ REMOTE/NAME is a proposal that was pulled.`,
 			}
 			if form != (gitForm{stat: stats}) {
 				return &usageError{
-					msg:  "--name-only, --name-status, --color and --no-pager are for what a sandbox changed in a git repository",
-					hint: "leave them out"}
+					msg:  "--name-only, --name-status, --color and --no-pager require a sandbox that works on a git repository",
+					hint: "drop them"}
 			}
 			if patch {
 				// A pipe gets the bytes as they are, for git apply; a terminal
@@ -93,13 +93,13 @@ REMOTE/NAME is a proposal that was pulled.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&patch, "patch", "p", false, "write unified diffs")
-	f.BoolVar(&stats, "stat", false, "count lines")
-	f.BoolVar(&form.names, "name-only", false, "in a repository: list the paths alone")
-	f.BoolVar(&form.status, "name-status", false, "in a repository: list them with A, D, M, R or T")
-	f.StringVar(&form.color, "color", "", "in a repository: colours `WHEN`: always, never or auto")
-	f.BoolVar(&form.noPager, "no-pager", false, "in a repository: do not show it through a pager")
-	f.BoolVar(&files, "files", false, "show files since HEAD, also of a sandbox that works on a repository")
+	f.BoolVarP(&patch, "patch", "p", false, "show unified diffs")
+	f.BoolVar(&stats, "stat", false, "show line counts")
+	f.BoolVar(&form.names, "name-only", false, "in a repository: show only paths")
+	f.BoolVar(&form.status, "name-status", false, "in a repository: show paths with A, D, M, R or T")
+	f.StringVar(&form.color, "color", "", "in a repository: use colors `WHEN`: always, never or auto")
+	f.BoolVar(&form.noPager, "no-pager", false, "in a repository: do not use a pager")
+	f.BoolVar(&files, "files", false, "show files changed since HEAD, even if the sandbox works on a repository")
 	return cmd
 }
 
@@ -117,7 +117,7 @@ func diffRequest(args []string, dash int) (wire.DiffRequest, error) {
 	var paths []string
 	if dash >= 0 {
 		if dash == 0 {
-			return wire.DiffRequest{}, usagef("diff needs the name of a sandbox")
+			return wire.DiffRequest{}, usagef("diff requires the name of a sandbox")
 		}
 		refs, paths = args[1:dash], args[dash:]
 	} else {

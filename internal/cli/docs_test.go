@@ -7,42 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 )
 
 // spoken are the commands that the text of a document has in backquotes.
 var spoken = regexp.MustCompile("`coppice ([^`#\n]+)")
-
-// regrouped says where a command is that the documents name by its place in the new tree. It is
-// for the time until the tree has these places, and does nothing then.
-var regrouped = map[string]string{
-	"git apply": "apply", "git pr": "pr", "git propose": "propose", "git pull": "pull", "git push": "push",
-	"git rebase": "rebase", "ledger compare": "compare", "ledger show": "ledger", "net allow": "allow",
-	"net approve": "approve", "net deny": "deny", "net forward": "port", "net log": "net", "net why": "why",
-	"process inspect": "inspect", "process kill": "kill", "process ls": "ps", "process pause": "pause",
-	"process resume": "resume", "snapshot branches": "branches", "snapshot create": "commit",
-	"snapshot head": "head", "snapshot mark": "mark", "snapshot rm": "delete", "snapshot show": "show",
-	"snapshot tag": "tag", "system completion": "completion", "system events": "events", "system gc": "gc",
-	"system man": "man", "system probe": "probe", "system socket": "socket", "system verify": "verify",
-	"system version": "version", "log --follow": "watch",
-}
-
-// found gives the command of words, and the words that follow its name.
-func found(words []string) (*cobra.Command, []string, error) {
-	root := (&app{}).root()
-	cmd, rest, err := root.Find(words)
-	if len(words) < 2 || err == nil && cmd.CommandPath() == "coppice "+words[0]+" "+words[1] {
-		return cmd, rest, err
-	}
-	if words[1] == "--follow" && err == nil && cmd.Flags().Lookup("follow") != nil {
-		return cmd, rest, nil
-	}
-	if old, moved := regrouped[words[0]+" "+words[1]]; moved {
-		return root.Find(append([]string{old}, words[2:]...))
-	}
-	return cmd, rest, err
-}
 
 // documents gives the Markdown files that users and contributors read, but for the changelog,
 // which is about other versions, too.
@@ -73,7 +41,7 @@ func TestDocuments_NameCommandsThatExist(t *testing.T) {
 				continue // `coppice VERB`, `coppice --version`
 			}
 			checked++
-			cmd, rest, err := found(words)
+			cmd, rest, err := (&app{}).root().Find(words)
 			if err != nil {
 				t.Errorf("%s: coppice %s: %v", doc, m[1], err)
 				continue
@@ -129,7 +97,7 @@ func TestDocuments_ShowCommandLinesThatWork(t *testing.T) {
 
 // taken reports why a command line is wrong. Nothing is run.
 func taken(words []string) error {
-	cmd, rest, err := found(words)
+	cmd, rest, err := (&app{}).root().Find(words)
 	if err != nil {
 		return err
 	}

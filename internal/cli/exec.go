@@ -18,13 +18,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-const execCodes = `  n      the command's own exit code
-  124    it was ended by --timeout, or by the sandbox's limit time
+const execCodes = `  n      the exit code of the command
+  124    the command exceeded --timeout or the sandbox's time limit
   125    coppice failed; the message says why, and the hint what to do
-  126    it is not executable
-  127    it was not found
-  128+n  signal n ended it
-  153    it was ended by the sandbox's limit output`
+  126    the command is not executable
+  127    the command was not found
+  128+n  the command was killed by signal n
+  153    the command exceeded the sandbox's output limit`
 
 func (a *app) exec() *cobra.Command {
 	var (
@@ -34,23 +34,23 @@ func (a *app) exec() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "exec NAME [flags] [--] CMD...", Short: "Run a command in a sandbox", GroupID: groupRun,
-		Long: `Run a command in a sandbox. Its output is passed on as it comes, signals reach
-it, and its exit code is ours. Afterwards, when it has changed anything, there is
-a snapshot with the command line as its message. From CMD on, everything is the
-command's; flags of ours come before it.
+		Long: `Run a command in a sandbox. Output is streamed, signals are forwarded, and
+coppice exits with the command's exit code. If the command changed files, a
+snapshot is taken, with the command line as its message. Coppice flags must
+precede CMD.
 
-Without -i it reads nothing. The command outlives the daemon, to which this
-program then attaches again. It also outlives this program, when that is killed
-(or sent SIGINT or SIGTERM three times within a second each): its stdin then ends
-(-i), its terminal is hung up (-t). A signal that comes while the sandbox is still
-being started ends this program, and the start with it.
+Stdin is not forwarded without -i. The command outlives the daemon; this program
+attaches again to the next one. It also outlives this program if that is killed
+(or receives SIGINT or SIGTERM three times within a second each): its stdin is
+closed (-i), its terminal is hung up (-t). A signal that arrives while the
+sandbox is still starting cancels the start.
 
-When --timeout is over, the command's process group is sent SIGTERM; when the
-command has ended, and after two seconds at the latest, its session, its process
-group and all descendants of these are killed. What has left all of them before,
-as daemons do (setsid, and a parent that ends), runs on: "coppice stop" ends it.
+On --timeout, SIGTERM is sent to the command's process group. When the command
+has exited, or after two seconds, its session, its process group and all their
+descendants are killed. Processes that have left all of these, as daemons do
+(setsid and a parent that exits), continue to run; "coppice stop" kills them.
 
-With --json the result is one line of JSON on stderr.`,
+With --json, the result is one line of JSON on stderr.`,
 		Example: `  coppice exec box -- apt-get install -y nginx
   coppice exec box -it -- bash
   tar -c src | coppice exec box -i -w /work -- tar -x`,
@@ -63,14 +63,14 @@ With --json the result is one line of JSON on stderr.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Stdin = interactive
 			if timeout < 0 {
-				return ours(usagef("--timeout %s: a time is wanted", timeout))
+				return ours(usagef("invalid --timeout %s: must be positive", timeout))
 			}
 			req.TimeoutMS = timeout.Milliseconds()
 			if timeout > 0 && req.TimeoutMS == 0 {
 				req.TimeoutMS = 1
 			}
 			if req.TTY && interactive && !tty.IsTerminal(a.stdin) {
-				return ours(&usageError{msg: "-i and -t are given, and stdin is no terminal", hint: "leave -t out"})
+				return ours(&usageError{msg: "cannot allocate a terminal: stdin is not a terminal", hint: "drop -t"})
 			}
 			var err error
 			if req.Env, err = a.env(req.Env); err != nil {
@@ -84,13 +84,13 @@ With --json the result is one line of JSON on stderr.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.BoolVarP(&interactive, "interactive", "i", false, "pass stdin on")
-	f.BoolVarP(&req.TTY, "tty", "t", false, "give it a terminal")
-	f.StringArrayVarP(&req.Env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
+	f.BoolVarP(&interactive, "interactive", "i", false, "forward stdin")
+	f.BoolVarP(&req.TTY, "tty", "t", false, "allocate a terminal")
+	f.StringArrayVarP(&req.Env, "env", "e", nil, "set an environment variable, `K=V`; K alone passes the current value")
 	f.StringVarP(&req.Dir, "workdir", "w", "",
-		"run in `DIR` (default: where the work on its repository began, or the user's home)")
-	f.DurationVar(&timeout, "timeout", 0, "end it after `TIME`, as in 90s or 5m")
-	f.StringVarP(&req.Label, "message", "m", "", "`LABEL` of the snapshot (default: the command line)")
+		"working directory `DIR` (default: that of its repository, or the user's home)")
+	f.DurationVar(&timeout, "timeout", 0, "kill the command after `TIME`, as in 90s or 5m")
+	f.StringVarP(&req.Label, "message", "m", "", "message `LABEL` of the snapshot (default: the command line)")
 	return cmd
 }
 
@@ -99,7 +99,7 @@ With --json the result is one line of JSON on stderr.`,
 // own flags is taken for one of ours.
 func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
-		return nil, &usageError{msg: "exec needs the name of a sandbox", hint: "as in: coppice exec NAME -- ls -l"}
+		return nil, &usageError{msg: "exec requires the name of a sandbox", hint: "as in: coppice exec NAME -- ls -l"}
 	}
 	f := cmd.Flags()
 	if err := f.Parse(args[1:]); err != nil {
@@ -109,7 +109,7 @@ func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 	case f.Changed("help"):
 		return nil, pflag.ErrHelp
 	case len(rest) == 0:
-		return nil, &usageError{msg: "exec needs a command",
+		return nil, &usageError{msg: "exec requires a command",
 			hint: "as in: coppice exec " + args[0] + " -- ls -l; for a terminal: coppice shell " + args[0]}
 	default:
 		return rest, nil
@@ -124,9 +124,9 @@ func (a *app) shell() *cobra.Command {
 	var env []string
 	cmd := &cobra.Command{
 		Use: "shell NAME [flags]", Short: "Open a terminal in a sandbox", GroupID: groupRun,
-		Long: `Open a terminal in a sandbox, with the user's login shell. When stdin is no
-terminal, the shell reads it as a script. Afterwards, when anything was changed,
-there is a snapshot.`,
+		Long: `Open a terminal in a sandbox with the user's login shell. If stdin is not a
+terminal, the shell reads it as a script. If anything changed, a snapshot is
+taken when the shell exits.`,
 		Example: `  coppice shell box
   coppice shell box < setup.sh`,
 		Annotations:       map[string]string{exits: execCodes, ownCodes: "yes"},
@@ -147,10 +147,10 @@ there is a snapshot.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVarP(&env, "env", "e", nil, "set a variable: `K=V`, or K to take it from here")
+	f.StringArrayVarP(&env, "env", "e", nil, "set an environment variable, `K=V`; K alone passes the current value")
 	f.StringVarP(&dir, "workdir", "w", "",
-		"begin in `DIR` (default: where the work on its repository began, or the user's home)")
-	f.StringVarP(&label, "message", "m", "shell", "`LABEL` of the snapshot")
+		"working directory `DIR` (default: that of its repository, or the user's home)")
+	f.StringVarP(&label, "message", "m", "shell", "message `LABEL` of the snapshot")
 	return cmd
 }
 
@@ -213,12 +213,12 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	defer leave(nil)
 	st := client.Streams{Stdout: a.stdout, Stderr: a.stderr, Lost: func(err error) {
 		if err != nil {
-			a.note("%scoppice: the daemon went away: attaching again%s", eol, eol)
+			a.note("%scoppice: lost the daemon; attaching again%s", eol, eol)
 		}
-	}, Dropped: func(n int64) { a.say("%s of output were lost: nobody read them%s", tty.Bytes(n), eol) },
+	}, Dropped: func(n int64) { a.say("%s of output were lost: no client was attached%s", tty.Bytes(n), eol) },
 		Restarted: func() {
 			a.screenReset(req.TTY)
-			a.note("%scoppice: the sandbox was rewound, or the command ended: it is started again%s", eol, eol)
+			a.note("%scoppice: the sandbox was rewound or the command exited; restarting the command%s", eol, eol)
 		}}
 	switch {
 	case req.Stdin && kept:
@@ -266,13 +266,14 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	var cancelled *tooEarly
 	switch {
 	case err != nil && errors.As(context.Cause(ctx), &cancelled):
-		return exit, &exitCode{code: 128 + cancelled.signal, err: fault.New(fault.Cancelled, "left before the command began").
-			WithHint("see whether it began anyway: coppice status %s", name)}
+		return exit, &exitCode{code: 128 + cancelled.signal, err: fault.New(fault.Cancelled,
+			"detached before the command started").
+			WithHint("check whether it started: coppice status %s", name)}
 	case err != nil && ctx.Err() != nil && kept:
 		return exit, errDetached
 	case err != nil && ctx.Err() != nil:
-		return exit, ours(fault.New(fault.Cancelled, "left; the command may run on").
-			WithHint("see it with: coppice status %s; end it with: coppice stop %s", name, name))
+		return exit, ours(fault.New(fault.Cancelled, "detached; the command may still be running").
+			WithHint("check it with: coppice status %s; stop it with: coppice stop %s", name, name))
 	case err != nil:
 		return exit, ours(err)
 	}

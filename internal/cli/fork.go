@@ -16,20 +16,19 @@ func (a *app) fork() *cobra.Command {
 		more wanting
 	)
 	cmd := &cobra.Command{
-		Use: "fork NAME [NEW...] [flags]", Short: "Make more sandboxes from one", GroupID: groupBox,
-		Long: `Make new sandboxes that begin as a snapshot of this one, and print their names.
-They share every layer with it, and copy nothing. Without --at it is the present
-state, which is captured first. They have its policy, and what --policy, --allow,
---preset and --ask add to that; rules that hold for a time are not theirs. With --tier
-their processes are confined in another way, weaker or stronger: a snapshot is of files,
-whatever tier it was made in.
+		Use: "fork NAME [NEW...] [flags]", Short: "Fork a sandbox", GroupID: groupBox,
+		Long: `Create sandboxes that start from a snapshot of this one, and print their names.
+They share its layers; nothing is copied. The default snapshot is the current
+state, which is captured first. Forks have the sandbox's policy, without
+temporary rules, plus what the policy flags add. --tier may select a weaker or
+stronger tier.
 
-With --memory processes go on in each fork, in tier gvisor: as they are now, or were in
-the snapshot of --at, which has to have memory. Nothing of a fork passes its gate until it
-has a host name, machine id, randomness and SSH host keys of its own, and the programs in
-/etc/coppice/on-fork.d have run in it. A fork for which that fails is quarantined: see
-coppice status, and try again with coppice resume. What a program has seeded by itself,
-as Python's random, is the same in each; the policy's memory.fork can deny such forks.`,
+With --memory, processes continue in each fork, in tier gvisor; a snapshot given
+by --at must include memory. A fork reaches no network until it is re-keyed
+(host name, machine ID, entropy, SSH host keys) and its hooks in
+/etc/coppice/on-fork.d have run. If a step fails, the fork is quarantined: see
+"coppice status", and retry with "coppice process resume". For what forks share
+see docs/guides/memory.md.`,
 		Example: `  coppice fork box try1 try2
   coppice fork box -n 10 --at HEAD~2
   coppice fork box online --preset npm
@@ -41,9 +40,9 @@ as Python's random, is the same in each; the policy's memory.fork can deny such 
 			req.Names = args[1:]
 			switch {
 			case cmd.Flags().Changed("count") && req.N < 1:
-				return usagef("-n %d: a number of 1 or more is wanted", req.N)
+				return usagef("invalid -n %d: must be at least 1", req.N)
 			case cmd.Flags().Changed("count") && len(req.Names) > req.N:
-				return usagef("-n %d, and %d names", req.N, len(req.Names))
+				return usagef("-n %d does not match %d names", req.N, len(req.Names))
 			}
 			var err error
 			if req.Policy, err = more.said(); err != nil {
@@ -60,7 +59,7 @@ as Python's random, is the same in each; the policy's memory.fork can deny such 
 			for _, sb := range res.Sandboxes {
 				a.warn(sb.Warnings)
 				if q := sb.Quarantine; q != nil {
-					a.warn([]string{sb.Name + " is quarantined: " + q.Reason + "; try again with: coppice resume " + sb.Name})
+					a.warn([]string{sb.Name + " is quarantined: " + q.Reason + "; retry with: coppice process resume " + sb.Name})
 				}
 			}
 			return a.print(res, func(w io.Writer) error {
@@ -74,11 +73,11 @@ as Python's random, is the same in each; the policy's memory.fork can deny such 
 		},
 	}
 	f := cmd.Flags()
-	f.IntVarP(&req.N, "count", "n", 0, "make `N` in all; those without a name get one")
-	f.BoolVar(&req.Memory, "memory", false, "let processes go on in the forks")
-	f.StringVar(&req.At, "at", "", "begin as snapshot `REF`")
+	f.IntVarP(&req.N, "count", "n", 0, "create `N` forks; those without a name get a generated one")
+	f.BoolVar(&req.Memory, "memory", false, "continue running processes in the forks")
+	f.StringVar(&req.At, "at", "", "start from snapshot `REF`")
 	f.StringVar(&req.Tier, "tier", "",
-		"how their processes are confined: process, supervised, gvisor (default: as this one's)")
+		"isolation tier: process, supervised, gvisor (default: that of the sandbox)")
 	must(cmd.RegisterFlagCompletionFunc("tier",
 		cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
 	more.flags(cmd)

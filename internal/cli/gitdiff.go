@@ -36,7 +36,7 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 		return a.print(res, nil)
 	}
 	for _, s := range res.Skipped {
-		a.note("left out: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
+		a.note("skipped: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
 	}
 	if len(res.Changes) == 0 {
 		return nil
@@ -190,7 +190,7 @@ func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
 	if len(marks) == 0 {
 		return nil
 	}
-	if _, err := fmt.Fprintf(w, "\n%s\n", p.Bold(p.Yellow("The host would later run or trust:"))); err != nil {
+	if _, err := fmt.Fprintf(w, "\n%s\n", p.Bold(p.Yellow("Files that the host may later run or trust:"))); err != nil {
 		return err
 	}
 	for _, m := range marks {

@@ -53,7 +53,7 @@ func TestDiffHasAPager(t *testing.T) {
 	got := term.see("run: \x1b[33mexecutable")
 	term.end(0)
 	for _, want := range []string{"paged:\x1b[1m\x1b[33m! build: runs when", `+\033]0;title\007`,
-		"paged:\x1b[1m\x1b[33mThe host would later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
+		"paged:\x1b[1m\x1b[33mFiles that the host may later run or trust:", "paged:  Makefile: \x1b[33mbuild"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in %q", want, got)
 		}
@@ -83,7 +83,7 @@ func TestApplyAsksForTrust(t *testing.T) {
 	}
 	was := head()
 	for _, answers := range [][]string{{"\r"}, {"n\r"}, {"\x04"}, {"y\r", "perhaps\r"}} {
-		term := d.open("apply", sandbox)
+		term := d.open("git", "apply", sandbox)
 		for _, a := range answers {
 			term.see("[y/N] ")
 			term.enter(a)
@@ -94,7 +94,7 @@ func TestApplyAsksForTrust(t *testing.T) {
 			t.Fatalf("after %q: %s", answers, head())
 		}
 	}
-	term := d.open("apply", sandbox, "-m", "It")
+	term := d.open("git", "apply", sandbox, "-m", "It")
 	term.see("Makefile: build: ")
 	term.see("[y/N] ")
 	term.enter("y\r")

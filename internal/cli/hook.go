@@ -30,19 +30,20 @@ func (a *app) hook() *cobra.Command {
 		project             string
 	)
 	cmd := &cobra.Command{
-		Use: "hook HARNESS [flags]", Short: "Make an agent's harness mark its tool calls", GroupID: groupHistory,
-		Long: `Print the configuration by which a harness marks each tool call of its agent, so
-that the log of a sandbox reads like the agent's own steps. With --install, put it
-into the harness's file; all that the file holds stays, and one that is not
-understood is refused.
+		Use: "hook HARNESS [flags]", Short: "Configure an agent's harness to mark its tool calls", GroupID: groupAgents,
+		Long: `Print the configuration with which a harness marks each tool call of its agent,
+so that the history of a sandbox shows the agent's steps. With --install, add it
+to the harness's file. Existing settings are kept; a file that cannot be parsed
+is refused.
 
-The hooks do what "coppice mark" does, from inside: they write one line to
-/run/coppice.sock, as {"op":"mark","phase":"begin","label":"Bash: make"}, and read
-one. They need node or python3. Where there is no such socket, as outside of a
-sandbox, or no answer within two seconds, the tool call goes on all the same.`,
+The hooks do what "coppice snapshot mark" does, from inside: they write a line
+such as {"op":"mark","phase":"begin","label":"Bash: make"} to /run/coppice.sock
+and read one line. They require node or python3. Without that socket, as outside
+a sandbox, or without an answer within two seconds, the tool call continues
+unchanged.`,
 		Example: `  coppice hook --list
   coppice hook claude-code --install --project ~/src/app
-  coppice hook claude-code | coppice exec box -i -- sh -c 'mkdir -p ~/.claude && cat > ~/.claude/settings.json'`,
+  coppice hook claude-code | coppice exec box -i -- sh -c 'cat > settings.json'`,
 		Args: between(0, 1, "one harness"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 			for _, h := range hook.Harnesses() {
@@ -53,15 +54,15 @@ sandbox, or no answer within two seconds, the tool call goes on all the same.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case list && (len(args) > 0 || install):
-				return usagef("--list goes alone")
+				return usagef("--list takes no other flags or arguments")
 			case list:
 				return a.hookList()
 			case len(args) == 0:
-				return &usageError{msg: "hook needs a harness", hint: "see which there are: coppice hook --list"}
+				return &usageError{msg: "hook requires a harness", hint: "list them: coppice hook --list"}
 			case !install && (user || project != ""):
-				return usagef("--project and --user say where to --install")
+				return usagef("--project and --user require --install")
 			case user && project != "":
-				return usagef("--project and --user say different things")
+				return usagef("--project and --user are mutually exclusive")
 			}
 			h, err := hook.Find(args[0])
 			if err != nil {
@@ -83,10 +84,10 @@ sandbox, or no answer within two seconds, the tool call goes on all the same.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&list, "list", false, "list the harnesses that are known, and their files")
-	f.BoolVar(&install, "install", false, "put it into the harness's file, and print the file's name")
-	f.StringVar(&project, "project", "", "for the project in `DIR` (default: the present directory)")
-	f.BoolVar(&user, "user", false, "for all projects of this user")
+	f.BoolVar(&list, "list", false, "list the supported harnesses and their files")
+	f.BoolVar(&install, "install", false, "write the hook to the harness's file and print the file's name")
+	f.StringVar(&project, "project", "", "configure the project in `DIR` (default: the current directory)")
+	f.BoolVar(&user, "user", false, "configure all projects of the current user")
 	return cmd
 }
 
@@ -114,7 +115,7 @@ func (a *app) hookInstall(h hook.Harness, dir string, user bool) error {
 		if dir = a.getenv("HOME"); dir == "" {
 			var err error
 			if dir, err = os.UserHomeDir(); err != nil {
-				return fault.New(fault.Invalid, "the home of this user is not known").Because(err).WithHint("set HOME")
+				return fault.New(fault.Invalid, "unknown home directory of this user").Because(err).WithHint("set HOME")
 			}
 		}
 	case dir == "":
@@ -128,7 +129,7 @@ func (a *app) hookInstall(h hook.Harness, dir string, user bool) error {
 	info.File, info.Changed = file, changed
 	return a.print(info, func(w io.Writer) error {
 		if !changed {
-			a.note("it was there already")
+			a.note("already installed")
 		}
 		if h.Note != "" {
 			a.note("%s", h.Note)

@@ -17,18 +17,18 @@ type keeping struct {
 func (k *keeping) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&k.recent, "keep-recent", wire.DefaultKeepRecent,
-		"the newest `N` snapshots stay when automatic ones thin out")
+		"keep the newest `N` automatic snapshots")
 	f.DurationVar(&k.all, "keep-for", wire.DefaultKeepForMS*time.Millisecond,
-		"automatic snapshots younger than `TIME` stay, as in 12h")
+		"keep automatic snapshots newer than `TIME`, as in 12h")
 }
 
 // fill puts them into a request, which does not speak of what is as usual.
 func (k *keeping) fill(req *wire.CreateRequest) error {
 	switch {
 	case k.recent < 1:
-		return usagef("--keep-recent %d: a number of 1 or more is wanted", k.recent)
+		return usagef("invalid --keep-recent %d: must be at least 1", k.recent)
 	case k.all < time.Millisecond || k.all%time.Millisecond != 0:
-		return usagef("--keep-for %s is not a time of whole milliseconds", k.all)
+		return usagef("invalid --keep-for %s: must be positive whole milliseconds", k.all)
 	}
 	if k.recent != wire.DefaultKeepRecent {
 		req.KeepRecent = k.recent

@@ -12,11 +12,12 @@ import (
 
 func (a *app) ledgerKeys() *cobra.Command {
 	return &cobra.Command{
-		Use: "keys", Short: "Print the verifier keys of the log",
-		Long: `Print the verifier keys of this host's log, the first one first, with the size of the log
-from which each signs; "current" is the one that signs now. Who trusts one trusts those after it,
-as each is signed by the one before. "witness" is the key by which this host cosigns the logs of
-others, once it has done so. Give them to whoever is to verify.`,
+		Use: "keys", Short: "Print the verifier keys of the audit log",
+		Long: `Print the verifier keys of this host's audit log, oldest first, with the log
+size from which each one signs; "current" marks the signing key. Each key is
+signed by the one before it, so trust in one extends to its successors.
+"witness" is the key with which this host cosigns other logs, if it has one.
+Give the keys to verifiers of the log.`,
 		Example: "  coppice ledger keys",
 		Args:    between(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,10 +54,11 @@ func (a *app) printKeys(res wire.LedgerKeys) error {
 
 func (a *app) ledgerRotateKey() *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate-key", Short: "Sign the log with a new key from now on",
-		Long: `Make a new key, which signs the log from now on. The old one signs the new one, which is
-recorded (coppice ledger host), and is forgotten: who trusts the old one trusts the new one.
-The keys are printed, as coppice ledger keys does.`,
+		Use: "rotate-key", Short: "Rotate the signing key of the audit log",
+		Long: `Create a new key that signs the audit log from now on. The old key signs the new
+one, which is recorded ("coppice ledger show host"), and is deleted: verifiers
+that trust the old key trust the new one. Prints the keys, as "coppice ledger
+keys" does.`,
 		Example: "  coppice ledger rotate-key",
 		Args:    between(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -77,14 +79,14 @@ func (a *app) ledgerArchive() *cobra.Command {
 	var before string
 	cmd := &cobra.Command{
 		Use: "archive NAME --before TIME", Short: "Compress old records of a sandbox",
-		Long: `Compress the records of a sandbox that are older than TIME, as far as whole segments go
-(4 MiB), but never the newest segment. They are read, verified and exported as ever. That it was
-done is recorded.`,
+		Long: `Compress the records of a sandbox that are older than TIME, in whole segments (4
+MiB) and never the newest one. Archived records can be read, verified and
+exported as before. The operation is recorded.`,
 		Example: "  coppice ledger archive box --before 720h",
 		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if before == "" {
-				return &usageError{msg: "--before TIME is wanted", hint: "give 720h, or a time as in 2026-01-02T15:04:05Z"}
+				return &usageError{msg: "--before TIME is required", hint: "use 720h, or a time as in 2026-01-02T15:04:05Z"}
 			}
 			at, err := a.moment("--before", before)
 			if err != nil {
@@ -104,6 +106,6 @@ done is recorded.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&before, "before", "", "those that are older than `TIME`: 720h, or 2026-01-02T15:04:05Z")
+	cmd.Flags().StringVar(&before, "before", "", "archive records older than `TIME`: 720h, or 2026-01-02T15:04:05Z")
 	return cmd
 }

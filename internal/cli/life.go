@@ -15,7 +15,8 @@ type living struct{ ttl, idle time.Duration }
 
 func (l *living) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&l.ttl, "ttl", 0, "remove it after `TIME`, as in 12h, or cut it back to what its tags name; 0: never")
+	f.DurationVar(&l.ttl, "ttl", 0,
+		"remove the sandbox after `TIME`, as in 12h, or keep only its tagged snapshots; 0: never")
 	f.DurationVar(&l.idle, "idle-stop", 0, "stop its processes after `TIME` without use, as in 10m; 0: never")
 }
 
@@ -30,7 +31,7 @@ func (l *living) request(cmd *cobra.Command) (req wire.LifeRequest, err error) {
 			continue
 		}
 		if x.d < 0 || x.d%time.Millisecond != 0 {
-			return req, usagef("--%s %s is not a time of whole milliseconds", x.flag, x.d)
+			return req, usagef("invalid --%s %s: must be whole milliseconds", x.flag, x.d)
 		}
 		ms := x.d.Milliseconds()
 		*x.ms = &ms
@@ -53,11 +54,11 @@ func (l *living) fill(cmd *cobra.Command, req *wire.CreateRequest) error {
 func (a *app) update() *cobra.Command {
 	var l living
 	cmd := &cobra.Command{
-		Use: "update NAME [flags]", Short: "Change how long a sandbox lives and runs", GroupID: groupBox,
-		Long: `Change when a sandbox is removed, counted from now, and when its processes are
-stopped. A sandbox that has tags when its time comes is stopped, goes to the newest
-of them, and keeps what they name. What expires while no daemon runs is removed by
-the next one.`,
+		Use: "update NAME [flags]", Short: "Update the lifetime and settings of a sandbox", GroupID: groupBox,
+		Long: `Set when a sandbox is removed, counted from now, and when its processes are
+stopped. A sandbox with tags is not removed when it expires: it is stopped,
+rewound to its newest tag, and keeps only its tagged snapshots. A sandbox that
+expires while no daemon runs is removed by the next one.`,
 		Example: `  coppice update box --ttl 24h
   coppice update box --ttl 0 --idle-stop 30m`,
 		Args:              between(1, 1, "a sandbox"),
@@ -68,7 +69,7 @@ the next one.`,
 				return err
 			}
 			if req == (wire.LifeRequest{}) {
-				return usagef("update needs --ttl or --idle-stop")
+				return usagef("update requires --ttl or --idle-stop")
 			}
 			c, err := a.client()
 			if err != nil {
@@ -90,16 +91,16 @@ the next one.`,
 
 // life says how long a sandbox lives and runs.
 func (a *app) life(sb wire.Sandbox) string {
-	s := "for ever"
+	s := "never expires"
 	if sb.Expires != nil {
 		if left := sb.Expires.Sub(a.now()); left <= 0 {
-			s = "has expired"
+			s = "expired"
 		} else {
 			s = "expires in " + left.Round(time.Second).String()
 		}
 	}
 	if sb.IdleStopMS > 0 {
-		s += ", stopped after " + (time.Duration(sb.IdleStopMS) * time.Millisecond).String() + " without use"
+		s += ", stopped after " + (time.Duration(sb.IdleStopMS) * time.Millisecond).String() + " of inactivity"
 	}
 	return s
 }

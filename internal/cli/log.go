@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -12,15 +11,32 @@ import (
 )
 
 func (a *app) log() *cobra.Command {
-	var most int
+	var (
+		follows bool
+		w       watching
+	)
 	cmd := &cobra.Command{
-		Use: "log NAME [flags]", Short: "Show the history as a tree", GroupID: groupHistory,
-		Long: `Show the history of a sandbox as a tree, newest first: the snapshot's id, what
-made it, where HEAD and the tags are, and how much it changed.`,
-		Example:           "  coppice log box -n 20",
+		Use: "log NAME [flags]", Short: "Show the snapshots of a sandbox as a tree, or follow them", GroupID: groupHistory,
+		Long: `Show the snapshots of a sandbox as a tree, newest first: ID, cause, HEAD and
+tags, message, and size of the change.
+
+With --follow, show snapshots, commands and moves as they happen, one per
+line, until the sandbox is removed.
+` + watchLong,
+		Example: `  coppice log box -n 20
+  coppice log --follow box
+  coppice log -f box --json | jq -r 'select(.kind == "snapshot").message'`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if follows {
+				return a.follow(cmd, args[0], w)
+			}
+			for _, flag := range []string{"since", "from-start"} {
+				if cmd.Flags().Changed(flag) {
+					return &usageError{msg: "--" + flag + " requires --follow", hint: "as in: coppice log --follow " + args[0]}
+				}
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -29,13 +45,15 @@ made it, where HEAD and the tags are, and how much it changed.`,
 			if err != nil {
 				return err
 			}
-			if most > 0 && len(res.Nodes) > most {
-				res.Nodes = res.Nodes[:most]
+			if w.most > 0 && len(res.Nodes) > w.most {
+				res.Nodes = res.Nodes[:w.most]
 			}
 			return a.print(res, func(w io.Writer) error { return a.tree(w, res) })
 		},
 	}
-	cmd.Flags().IntVarP(&most, "max-count", "n", 0, "show the newest `N` only")
+	cmd.Flags().IntVarP(&w.most, "max-count", "n", 0, "show the newest `N` only; with --follow, exit after N events")
+	cmd.Flags().BoolVarP(&follows, "follow", "f", false, "show what happens from now on")
+	w.position(cmd)
 	return cmd
 }
 
@@ -71,7 +89,7 @@ func (a *app) tree(w io.Writer, res wire.LogResult) error {
 		a.line(&t, graph+" ", n)
 	}
 	if res.Truncated && left > 0 { // nodes and rows have the same order
-		t.Row("the branches of older snapshots are too many to be drawn:")
+		t.Row("too many branches of older snapshots to draw:")
 		for _, n := range res.Nodes[len(res.Nodes)-left:] {
 			a.line(&t, "* ", n)
 		}
@@ -94,54 +112,4 @@ func (a *app) line(t *tty.Table, graph string, n wire.Snapshot) {
 		right = h + ", " + right
 	}
 	t.Row(left, p.Dim(right))
-}
-
-func (a *app) branches() *cobra.Command {
-	return &cobra.Command{
-		Use: "branches NAME", Short: "List the ends of the history", GroupID: groupHistory,
-		Long:              "List the snapshots that no other one descends from, newest first.",
-		Example:           "  coppice branches box",
-		Args:              between(1, 1, "the name of a sandbox"),
-		ValidArgsFunction: a.names(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			res, err := c.Branches(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				var t tty.Table
-				for _, n := range res.Nodes {
-					a.line(&t, "", n)
-				}
-				return t.Write(w)
-			})
-		},
-	}
-}
-
-func (a *app) head() *cobra.Command {
-	return &cobra.Command{
-		Use: "head NAME", Short: "Print the snapshot that a sandbox is at", GroupID: groupHistory,
-		Example:           "  good=$(coppice head box)",
-		Args:              between(1, 1, "the name of a sandbox"),
-		ValidArgsFunction: a.names(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			res, err := c.Head(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(res, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, tty.Clean(res.Head))
-				return err
-			})
-		},
-	}
 }

@@ -12,9 +12,9 @@ import (
 
 func (a *app) ls() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List the sandboxes", GroupID: groupBox,
-		Long: `List the sandboxes. With --quiet their names only, one a line. The forks of a
-tournament are there "until gc".`,
+		Use: "ls", Aliases: []string{"list"}, Short: "List sandboxes", GroupID: groupBox,
+		Long: `List sandboxes. With --quiet, print only names, one per line. Forks of a
+tournament are listed as "until gc".`,
 		Example: "  coppice ls",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()

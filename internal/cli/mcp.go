@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mcpapi"
 )
 
-const mcpCodes = `  0  stdin has ended, or a signal came
+const mcpCodes = `  0  stdin was closed, or a signal was received
   1  it failed; the message says why, and the hint what to do
   2  the command line is wrong`
 
@@ -24,29 +24,29 @@ func (a *app) mcp() *cobra.Command {
 		create  bool
 	)
 	cmd := &cobra.Command{
-		Use: "mcp [flags]", Short: "Give a model the sandboxes as tools", GroupID: groupRun,
-		Long: `Speak the Model Context Protocol on stdin and stdout, until stdin ends. It is not
-for people to type: a client, such as an agent's harness, starts it. The tools are
-exec, head, log, branches, show, diff, checkout, commit, delete, fork, tournament
-and status; the resources are coppice://NAME/log and coppice://NAME/diff/A/B.
+		Use: "mcp [flags]", Short: "Serve sandboxes as MCP tools", GroupID: groupAgents,
+		Long: `Serve the Model Context Protocol on stdin and stdout until stdin is closed. A
+client, such as an agent's harness, starts this command. The tools are exec,
+head, log, branches, show, diff, checkout, commit, delete, fork, tournament and
+status; the resources are coppice://NAME/log and coppice://NAME/diff/A/B.
 
-With --sandbox, every tool is about that sandbox; only what fork and tournament
-make lies beside it. Without, the tools have an input "sandbox". What the client
-cancels, or has not ended a second after stdin, is ended: a command gets SIGTERM, and
-two seconds later SIGKILL.
+With --sandbox, every tool is restricted to that sandbox and to the forks that
+fork and tournament create. Otherwise the tools have an input "sandbox". A
+command that the client cancels, or that runs one second after stdin was closed,
+receives SIGTERM, and SIGKILL two seconds later.
 
-A client's configuration, as most have it:
+A typical client configuration:
 
   {"mcpServers": {"coppice": {
     "command": "coppice", "args": ["mcp", "--sandbox", "box", "--create"]}}}
 
-The same is served over HTTP, as /mcp at the daemon's socket.`,
+The daemon serves the same over HTTP, as /mcp on its socket.`,
 		Example: `  coppice mcp --sandbox box
   claude mcp add coppice -- coppice mcp --sandbox box --create`,
 		Annotations: map[string]string{exits: mcpCodes},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if create && sandbox == "" {
-				return &usageError{msg: "--create without --sandbox", hint: "as in: coppice mcp --sandbox box --create"}
+				return &usageError{msg: "--create requires --sandbox", hint: "as in: coppice mcp --sandbox box --create"}
 			}
 			c, err := a.client()
 			if err != nil {
@@ -65,8 +65,8 @@ The same is served over HTTP, as /mcp at the daemon's socket.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&sandbox, "sandbox", "", "all tools are about the sandbox `NAME`")
-	f.BoolVar(&create, "create", false, "make the sandbox when there is none, as \"coppice create NAME\" does")
+	f.StringVar(&sandbox, "sandbox", "", "restrict all tools to sandbox `NAME`")
+	f.BoolVar(&create, "create", false, "create the sandbox if it does not exist, as \"coppice create NAME\" does")
 	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
 	return cmd
 }
@@ -78,8 +78,8 @@ func (a *app) ensure(ctx context.Context, c *client.Client, name string, create 
 	case !client.IsKind(err, client.KindNotFound):
 		return err
 	case !create:
-		return fault.New(fault.NotFound, "there is no sandbox %q", name).
-			WithHint("make it with: coppice create %s; or give --create", name)
+		return fault.New(fault.NotFound, "sandbox %q not found", name).
+			WithHint("create it: coppice create %s; or use --create", name)
 	}
 	sb, err := c.Create(ctx, wire.CreateRequest{Name: name}, nil)
 	if client.IsKind(err, client.KindExists) { // another client was faster

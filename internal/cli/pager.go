@@ -21,7 +21,7 @@ func (a *app) paged(ctx context.Context, form gitForm, write func(w io.Writer, p
 	case "always", "never":
 		p.On = form.color == "always"
 	default:
-		return usagef("--color=%s: always, never or auto is wanted", form.color)
+		return usagef("invalid --color=%s: must be always, never or auto", form.color)
 	}
 	shown := terminal || p.On
 	program := a.pager()

@@ -21,35 +21,22 @@ import (
 const policyFile = "coppice.yaml"
 
 // notYet is said wherever somebody could think otherwise.
-const notYet = `What is not enforced yet is refused when a sandbox is made: tiers above gvisor.`
+const notYet = `Creating a sandbox fails if its policy requires what is not enforced yet: tiers
+above gvisor.`
 
 func (a *app) policy() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "policy", Short: "Show, check and explain what sandboxes may use", GroupID: groupStore,
-		Long: `Show what a sandbox may reach and use, and check, explain and compare the files that
-say so: coppice.yaml in a project, and ~/.config/coppice/coppice.yaml for all that
-you make. "coppice create" and "coppice run" take both by themselves.
+	return group(&cobra.Command{
+		Use: "policy", Short: "Show, check and explain policies", GroupID: groupAccess,
+		Long: `Show, check, explain and compare policies. The policy files are coppice.yaml in
+a project, and ~/.config/coppice/coppice.yaml for all of your sandboxes;
+"coppice create" and "coppice run" read both by default.
 
 ` + notYet,
 		Example: `  coppice policy init --preset pypi
   coppice policy check
   coppice policy explain --host example.com
   coppice policy show box`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return &usageError{msg: fmt.Sprintf("there is no command policy %q", args[0]), hint: "see: coppice policy --help"}
-			}
-			return cmd.Help()
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.policyShow(), a.policyCheck(), a.policyExplain(), a.policyDiff(), a.policyInit(), a.policySchema())
-	for _, c := range cmd.Commands() {
-		c.Flags().SortFlags = false
-		c.DisableFlagsInUseLine = true
-		c.Annotations = map[string]string{exits: usual}
-	}
-	return cmd
+	}, a.policyShow(), a.policyCheck(), a.policyExplain(), a.policyDiff(), a.policyInit(), a.policySchema())
 }
 
 // levelNames are what --as can be, in the order of the levels.
@@ -57,7 +44,7 @@ var levelNames = []string{"user", "project", "flags"}
 
 // asFlag adds --as.
 func asFlag(cmd *cobra.Command, as *string) {
-	cmd.Flags().StringVar(as, "as", "project", "whose word the file is, as `LEVEL`: user, project or flags")
+	cmd.Flags().StringVar(as, "as", "project", "policy `LEVEL` of the file: user, project or flags")
 	must(cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions(levelNames, cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -68,8 +55,8 @@ func levelOf(as string) (policy.Level, error) {
 			return policy.Level(i), nil
 		}
 	}
-	return 0, &usageError{msg: fmt.Sprintf("there is no level %q", as),
-		hint: "it is one of " + strings.Join(levelNames, ", ")}
+	return 0, &usageError{msg: fmt.Sprintf("unknown policy level %q", as),
+		hint: "must be one of " + strings.Join(levelNames, ", ")}
 }
 
 // readPolicy reads one file, whose warnings are shown.
@@ -132,10 +119,10 @@ func theFile(args []string) string {
 
 func (a *app) policyShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "Show what a sandbox may use now",
-		Long: `Show the policy that a sandbox has now, who said each part of it, and its digest, which
-"coppice status" and events have, too. With --json there is also the text that the digest is of: it is a
-policy's file by itself.`,
+		Use: "show NAME", Short: "Show the policy in force for a sandbox",
+		Long: `Show the policy in force in a sandbox, the origin of each part, and its digest,
+as in "coppice status" and events. --json adds the text that the digest covers,
+which is a valid policy file.`,
 		Example:           "  coppice policy show box",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
@@ -174,9 +161,9 @@ policy's file by itself.`,
 func (a *app) policyCheck() *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
-		Use: "check [FILE] [flags]", Short: "Say what is wrong with a policy's file",
-		Long: `Say all that is wrong with a policy's file (default: coppice.yaml), each with line,
-column and how to mend it, and what in it may not be meant.
+		Use: "check [FILE] [flags]", Short: "Validate a policy file",
+		Long: `Validate a policy file (default: coppice.yaml). Print each error with its line
+and column and how to fix it, and warn about values that may be unintended.
 
 ` + notYet,
 		Example: `  coppice policy check
@@ -213,22 +200,23 @@ func (a *app) policyExplain() *cobra.Command {
 		q              policy.HTTPRequest
 	)
 	cmd := &cobra.Command{
-		Use: "explain [FILE] [flags]", Short: "Show what a policy comes to, and who said what",
-		Long: `Show what a policy comes to: what is built in, then your own file, then FILE
-(default: coppice.yaml, if there is one), and who said what. What is denied stays
-denied, and a project's file can tighten what you said, not widen it.
+		Use: "explain [FILE] [flags]", Short: "Show the merged policy and the origin of each value",
+		Long: `Show the policy merged from the built-in policy, your own file and FILE
+(default: coppice.yaml, if it exists), with the origin of each value. Deny rules
+always take precedence, and a project file can restrict your policy but not
+extend it.
 
-With --host, say what would be decided about that host by its name, and by which
-rule. The address that the name has is not looked up; one that is not of the internet
-is denied even so, unless a rule names it.
+With --host, show the decision for that host by its name, and the deciding rule.
+The name is not resolved; a non-public address is denied anyway, unless a rule
+names the address.
 
 ` + notYet,
 		Example: `  coppice policy explain
-  coppice policy explain --host api.example.com:443 --method POST --path '/v1/items?page=2'`,
+  coppice policy explain --host api.example.com --method POST --path /v1/items`,
 		Args: between(0, 1, "one file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if host == "" && (q.Method != "" || q.Path != "") {
-				return usagef("--method and --path are of a request to a --host")
+				return usagef("--method and --path require --host")
 			}
 			layers, warnings, err := a.policyLayers(args, as, user, cmd.Flags().Changed("user"))
 			if err != nil {
@@ -261,10 +249,10 @@ is denied even so, unless a rule names it.
 	asFlag(cmd, &as)
 	f := cmd.Flags()
 	f.StringVar(&user, "user", "",
-		"your own file is `FILE`; \"\" is none (default: ~/.config/coppice/coppice.yaml, if there is one)")
-	f.StringVar(&host, "host", "", "say what would be decided about `HOST[:PORT]`; with udp:// before it, for UDP")
-	f.StringVar(&q.Method, "method", "", "of an HTTP request with the method `M` to it")
-	f.StringVar(&q.Path, "path", "", "of an HTTP request with the path and query `P` to it")
+		"your own policy `FILE`; \"\" for none (default: ~/.config/coppice/coppice.yaml, if it exists)")
+	f.StringVar(&host, "host", "", "show the decision for `HOST[:PORT]`; for UDP, prefix it with udp://")
+	f.StringVar(&q.Method, "method", "", "HTTP method `M` of the request to HOST")
+	f.StringVar(&q.Path, "path", "", "HTTP path and query `P` of the request to HOST")
 	return cmd
 }
 
@@ -378,10 +366,10 @@ func sizeOrNone(n int64) string {
 func (a *app) policyDiff() *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
-		Use: "diff A B [flags]", Short: "Say what one policy allows and another does not",
-		Long: `Say what the policy of file B has wider, and what tighter, than that of file A, a
-line each. Both are taken with what is built in and without your own file. A rule in
-whose place another came is told as one that is gone (-) and one that is new (+).
+		Use: "diff A B [flags]", Short: "Compare what two policies allow",
+		Long: `Show what the policy in file B allows more or less than that in file A, one line
+per difference. Both are merged with the built-in policy, without your own file.
+A replaced rule is shown as removed (-) and added (+).
 
 ` + notYet,
 		Example: "  coppice policy diff old.yaml coppice.yaml",
@@ -427,9 +415,9 @@ whose place another came is told as one that is gone (-) and one that is new (+)
 func (a *app) policyInit() *cobra.Command {
 	var presets []string
 	cmd := &cobra.Command{
-		Use: "init [FILE] [flags]", Short: "Write a policy's file to begin with",
-		Long: `Write a policy's file (default: coppice.yaml) with comments, and print its name. A
-file that exists is left as it is.
+		Use: "init [FILE] [flags]", Short: "Write an initial policy file",
+		Long: `Write a commented policy file (default: coppice.yaml), and print its name. An
+existing file is not overwritten.
 
 ` + notYet,
 		Example: "  coppice policy init --preset pypi --preset github",
@@ -449,7 +437,7 @@ file that exists is left as it is.
 			})
 		},
 	}
-	cmd.Flags().StringSliceVar(&presets, "preset", nil, "allow the hosts of `PRESET`; may be given again")
+	cmd.Flags().StringSliceVar(&presets, "preset", nil, "allow the hosts of `PRESET`; repeatable")
 	must(cmd.RegisterFlagCompletionFunc("preset", presetNames))
 	return cmd
 }
@@ -458,10 +446,10 @@ file that exists is left as it is.
 func writeNew(name string, text []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return fault.New(fault.Exists, "%s exists already", name).WithHint("look at it: coppice policy check %s", name)
+		return fault.New(fault.Exists, "%s already exists", name).WithHint("check it: coppice policy check %s", name)
 	}
 	if err != nil {
-		return fault.Wrap(err, "make the policy's file")
+		return fault.Wrap(err, "create the policy file")
 	}
 	if _, err = f.Write(text); err != nil {
 		return fault.Wrap(errors.Join(err, f.Close(), os.Remove(name)), "write %s", name)
@@ -471,8 +459,8 @@ func writeNew(name string, text []byte) error {
 
 func (a *app) policySchema() *cobra.Command {
 	return &cobra.Command{
-		Use: "schema", Short: "Print the JSON Schema of a policy's file",
-		Long:    "Print the JSON Schema (draft 2020-12) of a policy's file, for editors.",
+		Use: "schema", Short: "Print the JSON Schema of policy files",
+		Long:    "Print the JSON Schema (draft 2020-12) of policy files, for editors.",
 		Example: "  coppice policy schema > coppice.schema.json",
 		Args:    between(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {

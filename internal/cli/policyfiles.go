@@ -27,11 +27,11 @@ type wanting struct {
 // flags are those of every command that gives sandboxes a policy.
 func (p *wanting) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&p.files, "policy", nil, "take the policy of `FILE`, as you say it; may be given again")
+	f.StringArrayVar(&p.files, "policy", nil, "add the policy in `FILE`, with the authority of a flag; repeatable")
 	f.StringArrayVar(&p.allow, "allow", nil,
-		"let it reach `RULE`, as in example.com or \"*.example.com:443\"; may be given again")
-	f.StringSliceVar(&p.presets, "preset", nil, "let it reach the hosts of `PRESET`, as in pypi; may be given again")
-	f.BoolVar(&p.ask, "ask", false, "have what no rule names wait for you: see coppice approve")
+		"allow `RULE`, as in example.com or \"*.example.com:443\"; repeatable")
+	f.StringSliceVar(&p.presets, "preset", nil, "allow the hosts of `PRESET`, as in pypi; repeatable")
+	f.BoolVar(&p.ask, "ask", false, "ask before unlisted hosts; see coppice net approve")
 	p.asks = f.Lookup("ask")
 	must(cmd.RegisterFlagCompletionFunc("preset", presetNames))
 }
@@ -41,7 +41,7 @@ func (p *wanting) rules() bool { return len(p.allow)+len(p.presets) > 0 || p.ask
 
 // automatic adds the flag of the commands that look for files by themselves.
 func (p *wanting) automatic(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&p.noFiles, "no-policy-files", false, "leave out your own policy's file and ./"+policyFile)
+	cmd.Flags().BoolVar(&p.noFiles, "no-policy-files", false, "ignore your own policy file and ./"+policyFile)
 }
 
 func presetNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -138,8 +138,8 @@ func readPolicyFile(name string) (string, []byte, error) {
 	}
 	f, err := os.Open(abs)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, fault.New(fault.NotFound, "there is no file %s", name).
-			WithHint("make one: coppice policy init %s", name)
+		return "", nil, fault.New(fault.NotFound, "file %s not found", name).
+			WithHint("create it: coppice policy init %s", name)
 	}
 	if err != nil {
 		return "", nil, fault.Wrap(err, "open the policy")

@@ -99,8 +99,8 @@ func (a *app) pulledDiff(ctx context.Context, name string, paths []string, form 
 	}
 	top, err := g.quiet().run(ctx, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return fault.New(fault.NotFound, "you stand in no git repository").Because(err).
-			WithHint("go to the clone into which it was pulled")
+		return fault.New(fault.NotFound, "not in a git repository").Because(err).
+			WithHint("change to the clone into which it was pulled")
 	}
 	return a.gitDiff(ctx, of, &wire.Repo{Top: strings.TrimSuffix(top, "\n")}, paths, form)
 }
@@ -130,15 +130,15 @@ func (a *app) showPulled(cmd *cobra.Command, name string) error {
 // verifyPulled verifies the records and the objects of a proposal that was pulled.
 func (a *app) verifyPulled(cmd *cobra.Command, name string, ask demands) error {
 	if ask.checkpoint != "" || len(ask.witnesses) > 0 {
-		return &usageError{msg: "--checkpoint and --witness-key are for a bundle",
-			hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice verify --bundle FILE"}
+		return &usageError{msg: "--checkpoint and --witness-key require --bundle",
+			hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice system verify --bundle FILE"}
 	}
 	res, err := a.received(cmd.Context(), name)
 	if err != nil {
 		return err
 	}
 	if len(ask.keys) > 0 && !slices.Contains(ask.keys, res.Signer.Key) {
-		return fault.New(fault.Denied, "it is signed by %s, which is none of the keys that were given",
+		return fault.New(fault.Denied, "signed by %s, which is not a given key",
 			tty.Clean(res.Signer.Key))
 	}
 	return a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, "") })
@@ -158,19 +158,19 @@ func (a *app) receivedText(w io.Writer, r *wire.Received, report string) error {
 	}
 	p := a.palette()
 	var t tty.Table
-	t.Row("work", tty.Clean(r.Work)+", "+tty.Count(r.Files, "file")+", each object checked")
-	t.Row("records", fmt.Sprintf("%d, all of them, and as they were written", r.Records))
+	t.Row("work", tty.Clean(r.Work)+", "+tty.Count(r.Files, "file")+", each object verified")
+	t.Row("records", fmt.Sprintf("%d, complete and unmodified", r.Records))
 	t.Row("log", tty.Clean(r.Signer.Origin))
 	t.Row("signed by", tty.Clean(r.Signer.Key))
 	t.Row("key", known(p, &r.Signer))
 	if !r.Bound {
-		t.Row("BUT", p.Red("no record says that this commit was proposed"))
+		t.Row("BUT", p.Red("no record of a proposal of this commit"))
 	}
 	if err := t.Write(w); err != nil {
 		return err
 	}
 	for _, d := range r.Differs {
-		a.warn([]string{"the proposal is not what was found: " + d})
+		a.warn([]string{"the proposal does not match: " + d})
 	}
 	a.warn(r.Warnings)
 	return nil
@@ -180,13 +180,13 @@ func (a *app) receivedText(w io.Writer, r *wire.Received, report string) error {
 func known(p tty.Palette, s *wire.Signer) string {
 	switch {
 	case s.Changed != "":
-		return p.Red("ANOTHER ONE THAN BEFORE, which you said is right; it was " + tty.Clean(s.Changed))
+		return p.Red("CHANGED, and trusted with --trust-key; it was " + tty.Clean(s.Changed))
 	case s.First:
 		return p.Yellow(
-			"SEEN FOR THE FIRST TIME, and trusted from now on: ask who proposed it for theirs (coppice ledger keys), by " +
-				"another way")
+			"SEEN FOR THE FIRST TIME, and trusted from now on: compare it with the author's (coppice ledger keys), over " +
+				"another channel")
 	case s.Since.IsZero():
 		return "this host's own"
 	}
-	return "the same as since " + s.Since.Format(time.DateOnly)
+	return "unchanged since " + s.Since.Format(time.DateOnly)
 }

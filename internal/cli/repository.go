@@ -20,11 +20,12 @@ type repository struct {
 
 func (r *repository) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.dir, "repo", "", "work on the git repository that `DIR` lies in (default: where you are, from host)")
-	f.StringVar(&r.at, "at", "", "begin at the `REV` of the repository (default: HEAD)")
+	f.StringVar(&r.dir, "repo", "",
+		"work on the git repository that contains `DIR` (default: the current directory, with --from host)")
+	f.StringVar(&r.at, "at", "", "start at revision `REV` of the repository (default: HEAD)")
 	f.BoolVar(&r.dirty, "dirty", false,
-		"begin with what is not committed, too: changed files, and new ones that are not ignored")
-	f.BoolVar(&r.none, "no-repo", false, "work on no git repository")
+		"include uncommitted changes: modified files, and new ones that are not ignored")
+	f.BoolVar(&r.none, "no-repo", false, "do not work on a git repository")
 }
 
 // repository says what is asked of the daemon, which decides: nothing is read here but
@@ -33,12 +34,15 @@ func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) 
 	asked := r.dir != "" || r.at != "" || r.dirty
 	switch {
 	case r.none && asked:
-		return nil, &usageError{msg: "--no-repo does not go with --repo, --at and --dirty", hint: "leave one of them out"}
+		return nil, &usageError{
+			msg:  "--no-repo is mutually exclusive with --repo, --at and --dirty",
+			hint: "drop one of them",
+		}
 	case r.none, !asked && (from != "host" || a.getenv("COPPICE_HOST") != ""):
 		return nil, nil
 	case a.getenv("COPPICE_HOST") != "" && r.dir == "":
 		return nil, &usageError{
-			msg:  "--at and --dirty are about a repository of this machine, and COPPICE_HOST names another",
+			msg:  "--at and --dirty require a local repository, and COPPICE_HOST names another machine",
 			hint: "name one there: --repo DIR"}
 	}
 	dir, err := filepath.Abs(r.dir)

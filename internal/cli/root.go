@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -23,68 +23,41 @@ const (
 	groupBox     = "box"
 	groupRun     = "run"
 	groupHistory = "history"
-	groupStore   = "store"
+	groupAccess  = "access"
+	groupGit     = "git"
+	groupAgents  = "agents"
+	groupDaemon  = "daemon"
 )
 
-const usual = `  0  done
-  1  it failed; the message says why, and the hint what to do
-  2  the command line is wrong`
+const rootLong = `Coppice runs AI agents and other programs in sandboxes that can be rewound,
+forked and audited.
 
-const rootLong = `Coppice gives a program a computer that can be rewound and forked.
+A sandbox is a root file system with a history. Each command that changes it
+takes a snapshot: "coppice log" lists snapshots, "coppice rewind" brings the
+sandbox to one, and "coppice fork" creates sandboxes from one.
 
-A sandbox is a root file system with a history. Every command that is run in it
-becomes a snapshot by itself; "coppice log" shows them, "coppice checkout" goes
-back to any of them, "coppice fork" makes more sandboxes from one.
-
-Where a REF is wanted, an id, the beginning of one, a tag, HEAD, HEAD~2 or
-@{5m} (the state five minutes ago) will do.
+A REF is an ID, a unique prefix of one, a tag, HEAD, HEAD~2, or @{5m} (the state
+five minutes ago).
 
 Environment:
-  COPPICE_HOME    holds everything (default: $XDG_DATA_HOME/coppice, and
+  COPPICE_HOME    data directory (default: $XDG_DATA_HOME/coppice;
                   /var/lib/coppice for root)
-  COPPICE_SOCKET  a daemon to talk to instead of the home's own
-  COPPICE_HOST    a daemon to talk to over TCP: https://HOST:PORT
-  COPPICE_TOKEN   the token for it; see "coppice help token"
-  COPPICE_CA      a file of the certificates to trust there
-  COPPICE_IDLE    how long a daemon that was started by itself waits for work
-                  (default: 5m; 0 is for ever)
+  COPPICE_SOCKET  socket of the daemon, instead of the one in the data directory
+  COPPICE_HOST    daemon to use over TCP: https://HOST:PORT
+  COPPICE_TOKEN   token for COPPICE_HOST; see "coppice help token"
+  COPPICE_CA      file of CA certificates to trust for COPPICE_HOST
+  COPPICE_IDLE    idle time after which an automatically started daemon exits
+                  (default: 5m; 0: never)
   COPPICE_EXEC_PATH
-                  the directory of coppice-init, coppice-gate and coppice-sentry,
-                  where they are not built into coppice (default: beside it)
-  NO_COLOR        set: no colours`
-
-const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
-
-{{end}}{{.UsageString}}`
-
-const usageTemplate = `Usage:
-{{if .Runnable}}  {{.UseLine}}
-{{end}}{{if .HasAvailableSubCommands}}  {{.CommandPath}} COMMAND
-{{end}}{{if .Aliases}}
-Aliases:
-  {{.NameAndAliases}}
-{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $g := .Groups}}
-{{.Title}}
-{{range $cmds}}{{if and (eq .GroupID $g.ID) .IsAvailableCommand}}  {{rpad .Name 12}}{{.Short}}
-{{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
-{{end}}{{if .HasAvailableInheritedFlags}}
-Flags of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
-{{end}}{{with index .Annotations "exits"}}
-Exit codes:
-{{.}}
-{{end}}{{if .HasExample}}
-Example:
-{{.Example}}
-{{end}}`
+                  directory of coppice-init, coppice-gate and coppice-sentry, if
+                  they are not built in (default: the directory of coppice)
+  NO_COLOR        if set, disable colors`
 
 // root builds the tree of commands.
 func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "coppice",
-		Short:         "A computer that can be rewound and forked",
+		Short:         "Sandboxes that can be rewound, forked and audited",
 		Long:          rootLong,
 		Version:       a.version,
 		SilenceErrors: true,
@@ -93,61 +66,61 @@ func (a *app) root() *cobra.Command {
 		Example: `  coppice create box
   coppice exec box -- rm -rf /usr/lib/git-core
   coppice log box
-  coppice checkout box HEAD~1`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			e := &usageError{msg: fmt.Sprintf("there is no command %q", args[0])}
-			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-				e.hint = "did you mean: coppice " + strings.Join(s, ", coppice ")
-			}
-			return e
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+  coppice rewind box HEAD~1`,
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.stderr)
-	cmd.SetHelpTemplate(helpTemplate)
-	cmd.SetUsageTemplate(usageTemplate)
+	cmd.SetUsageTemplate(helpTemplate)
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		_, _ = io.WriteString(a.out, helpPage(cmd, wholePage(cmd))) // a failed write is an error of the flush
+	})
 	cmd.SetVersionTemplate("coppice {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%s", err)
 	})
 	f := cmd.PersistentFlags()
-	f.BoolVar(&a.json, "json", false, "write the result as JSON")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but results and errors")
-	f.StringVar(&a.homeFlag, "home", "", "the `DIR` that holds everything, instead of COPPICE_HOME")
+	f.BoolVar(&a.json, "json", false, "print the result as JSON")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only results and errors")
+	f.StringVar(&a.homeFlag, "home", "", "use `DIR` instead of COPPICE_HOME")
 	cmd.AddGroup(
 		&cobra.Group{ID: groupBox, Title: "Sandboxes:"},
-		&cobra.Group{ID: groupRun, Title: "Commands in them:"},
-		&cobra.Group{ID: groupHistory, Title: "Their history:"},
-		&cobra.Group{ID: groupStore, Title: "The store and the program:"},
+		&cobra.Group{ID: groupRun, Title: "Commands:"},
+		&cobra.Group{ID: groupHistory, Title: "History:"},
+		&cobra.Group{ID: groupAccess, Title: "Access:"},
+		&cobra.Group{ID: groupGit, Title: "Repositories:"},
+		&cobra.Group{ID: groupAgents, Title: "Agents:"},
+		&cobra.Group{ID: groupDaemon, Title: "Daemon:"},
 	)
 	help := &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupStore,
+		Use: "help [COMMAND]", Short: "Show help for a command", GroupID: groupDaemon,
 		Annotations: map[string]string{exits: usual}, Example: "  coppice help exec",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && args[0] == "exit-codes" {
+				_, err := io.WriteString(a.out, exitCodesHelp)
+				return err
+			}
 			c, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("there is no command %q", strings.Join(args, " "))
+				return usagef("unknown command %q", strings.Join(args, " "))
 			}
-			return c.Help()
+			c.InitDefaultHelpFlag()
+			_, err = io.WriteString(a.out, wholePage(c))
+			return err
 		},
 	}
 	cmd.SetHelpCommand(help)
-	cmd.AddCommand(
-		a.create(), a.fork(), a.ls(), a.status(), a.update(), a.cp(), a.start(), a.stop(), a.pause(), a.resume(), a.rm(),
-		a.run(), a.attach(), a.exec(), a.shell(), a.tournament(), a.ps(), a.kill(), a.port(), a.net(), a.why(), a.allow(),
-		a.approve(), a.deny(), a.socket(), a.mcp(),
-		a.log(), a.ledger(), a.inspect(), a.compare(), a.propose(), a.rebase(), a.pr(), a.watch(), a.head(), a.branches(),
-		a.show(), a.diff(), a.apply(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(),
-		a.push(), a.pull(),
-		a.gc(), a.verify(), a.events(), a.probe(), a.policy(), a.serve(), a.token(), a.versionCmd(), a.completion(), a.man(),
+	group(cmd,
+		a.create(), a.run(), a.fork(), a.ls(), a.status(), a.start(), a.stop(), a.rm(), a.update(), a.cp(),
+		a.exec(), a.shell(), a.attach(), a.process(), a.tournament(),
+		a.log(), a.diff(), a.rewind(), a.undo(), a.redo(), a.snapshot(),
+		a.net(), a.policy(), a.ledger(), a.token(),
+		a.git(),
+		a.mcp(), a.hook(),
+		a.serve(), a.system(),
 	)
-	for _, c := range cmd.Commands() {
+	cmd.DisableFlagsInUseLine = true
+	for _, c := range family(cmd)[1:] {
 		c.Flags().SortFlags = false
 		c.DisableFlagsInUseLine = true
 		if c.Args == nil {
@@ -169,11 +142,11 @@ func between(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usagef("%s needs %s", cmd.Name(), what)
+			return usagef("%s requires %s", spelled(cmd), what)
 		case most == 0 && len(args) > 0:
-			return usagef("%s takes no arguments: %q", cmd.Name(), args[0])
+			return usagef("%s takes no arguments, got %q", spelled(cmd), args[0])
 		case most > 0 && len(args) > most:
-			return usagef("%s takes %s and no more: %q", cmd.Name(), what, args[most])
+			return usagef("%s takes only %s, got %q", spelled(cmd), what, args[most])
 		}
 		return nil
 	}

@@ -19,24 +19,22 @@ import (
 func (a *app) run() *cobra.Command {
 	var given runFlags
 	cmd := &cobra.Command{
-		Use: "run [flags] [--] CMD...", Short: "Run an agent, or anything, under automatic history", GroupID: groupRun,
-		Long: `Make a sandbox and run a command in it, with this terminal passed through, under
-automatic history: what its processes change becomes snapshots by itself, and the
-command knows nothing of it. Its exit code is ours.
+		Use: "run [flags] [--] CMD...", Short: "Run an agent in a sandbox with automatic snapshots", GroupID: groupBox,
+		Long: `Create a sandbox and run a command in it, attached to this terminal, with
+automatic snapshots. Coppice exits with the command's exit code. Coppice flags
+must precede CMD.
 
-A snapshot is taken when nothing has changed for 200 ms, and two seconds after
-the first change at the latest. --capture quiet=TIME,max=TIME sets both; with
---capture off there is one when the command has ended.
+A snapshot is taken when nothing has changed for 200 ms, and at most two seconds
+after the first change; --capture sets both. --capture off takes one when the
+command exits.
 
-The command belongs to the sandbox. When the detach keys are typed, or this
-terminal goes away, it runs on; "coppice attach" comes back to it. When the
-sandbox is brought to another snapshot ("coppice checkout"), the command is
-stopped, and started again there; --restart no leaves it stopped, --restart
-always also starts it when it ends by itself. "coppice stop" ends it for good.
+The command is supervised: it continues to run when you detach or the terminal
+closes; "coppice attach" attaches again, "coppice stop" stops it. After "coppice
+rewind" it is restarted, unless --restart no is given; --restart always also
+restarts it on exit.
 
---in NAME runs it in a sandbox that is there already. Flags of "coppice create"
-say what a new one is like, and what it may reach. From CMD on, everything is the
-command's.`,
+--in runs it in an existing sandbox. See "coppice create" for the flags of a new
+one.`,
 		Example: `  coppice run --name fix -- claude
   coppice run --preset anthropic --preset npm -- claude
   coppice run --from host-copy --user root --rm -- bash
@@ -45,12 +43,12 @@ command's.`,
 		Annotations: map[string]string{exits: execCodes, ownCodes: "yes"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return &usageError{msg: "run needs a command", hint: "as in: coppice run -- bash"}
+				return &usageError{msg: "run requires a command", hint: "as in: coppice run -- bash"}
 			}
 			if len(args) > 1 && args[1] == "--" {
 				return &usageError{
-					msg:  fmt.Sprintf("run takes no name before \"--\": %q", args[0]),
-					hint: "name a new sandbox with --name NAME, or one that is there with --in NAME",
+					msg:  fmt.Sprintf("unexpected argument before \"--\": %q", args[0]),
+					hint: "name a new sandbox with --name NAME, or an existing one with --in NAME",
 				}
 			}
 			return nil
@@ -88,20 +86,20 @@ type runFlags struct {
 func (r *runFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&r.mk.req.Name, "name", "", "`NAME` of the new sandbox (default: one is made up)")
-	f.StringVar(&r.in, "in", "", "run in the sandbox `NAME`, which is there already")
-	f.BoolVar(&r.req.Remove, "rm", false, "remove the sandbox and its history when the command has ended")
-	f.BoolVarP(&r.detach, "detach", "d", false, "do not attach: print the sandbox's name")
+	f.StringVar(&r.mk.req.Name, "name", "", "`NAME` of the new sandbox (default: generated)")
+	f.StringVar(&r.in, "in", "", "run in the existing sandbox `NAME`")
+	f.BoolVar(&r.req.Remove, "rm", false, "remove the sandbox and its history when the command exits")
+	f.BoolVarP(&r.detach, "detach", "d", false, "detach: print the sandbox's name and return")
 	f.StringVar(&r.req.Restart, "restart", wire.RestartOnRewind,
-		"when it is started again: no, on-rewind, always")
-	f.StringVar(&r.capture, "capture", "", "when snapshots are taken: `quiet=200ms,max=2s`, or off")
+		"when to restart the command: no, on-rewind, always")
+	f.StringVar(&r.capture, "capture", "", "when to take snapshots: `quiet=200ms,max=2s`, or off")
 	f.StringVar(&r.memory, "capture-memory", "",
-		"keep what processes have in memory, too: `every=5m,on-mark`, or one of both; in tier gvisor")
-	f.BoolVarP(&r.interactive, "interactive", "i", false, "pass stdin on (default at a terminal)")
-	f.BoolVarP(&r.req.TTY, "tty", "t", false, "give it a terminal (default at a terminal)")
+		"also capture memory: `every=5m,on-mark`, or one of both; in tier gvisor")
+	f.BoolVarP(&r.interactive, "interactive", "i", false, "forward stdin (default at a terminal)")
+	f.BoolVarP(&r.req.TTY, "tty", "t", false, "allocate a terminal (default at a terminal)")
 	f.StringVarP(&r.req.Dir, "workdir", "w", "",
-		"run in `DIR` (default: where the work on its repository began, or the user's home)")
-	f.StringVar(&r.keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
+		"working directory `DIR` (default: that of its repository, or the user's home)")
+	f.StringVar(&r.keys, "detach-keys", defaultDetach, "`KEYS` that detach")
 	r.mk.flags(cmd)
 	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions(
 		[]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
@@ -117,7 +115,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo",
 	} {
 		if cmd.Flags().Changed(name) {
-			return usagef("--in %s and --%s: a sandbox that is there is as it is", r.in, name)
+			return usagef("--in %s and --%s are mutually exclusive", r.in, name)
 		}
 	}
 	return nil
@@ -173,12 +171,12 @@ func parseCapture(s string) (c wire.Capture, err error) {
 		switch {
 		case key != "quiet" && key != "max":
 			return c, &usageError{
-				msg:  fmt.Sprintf("--capture: there is no %q", key),
+				msg:  fmt.Sprintf("invalid --capture: unknown key %q", key),
 				hint: "as in: --capture quiet=200ms,max=2s, or --capture off",
 			}
 		case err != nil || d < time.Millisecond:
 			return c, &usageError{
-				msg:  fmt.Sprintf("--capture: %s=%q is no time", key, value),
+				msg:  fmt.Sprintf("invalid --capture: %s=%q is not a duration", key, value),
 				hint: "as in: --capture quiet=200ms,max=2s",
 			}
 		case key == "quiet":
@@ -205,7 +203,7 @@ func captureMemory(c *wire.Capture, s string) error {
 			c.MemoryEveryMS = d.Milliseconds()
 		default:
 			return &usageError{
-				msg:  fmt.Sprintf("--capture-memory: %q is neither a time of a second or more nor on-mark", word),
+				msg:  fmt.Sprintf("invalid --capture-memory %q: must be every=TIME of at least 1s, or on-mark", word),
 				hint: "as in: --capture-memory every=5m, or --capture-memory on-mark",
 			}
 		}
@@ -245,7 +243,7 @@ func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, ke
 		if req.Attach != "" && req.Attach != wire.AttachRun {
 			to += " " + req.Attach
 		}
-		a.note("coppice: detached; come back with: coppice attach %s; end it with: coppice stop %s",
+		a.note("coppice: detached; attach again: coppice attach %s; stop it: coppice stop %s",
 			tty.Clean(to), tty.Clean(name))
 		return nil
 	}
@@ -281,15 +279,17 @@ func attachable(ctx context.Context, c *client.Client, args []string) (of wire.E
 		case x.Kept:
 			free = append(free, x.ID)
 		case x.ID == args[1]:
-			return of, fault.New(fault.Conflict, "command %s of sandbox %s belongs to whoever started it", x.ID, args[0]).
-				WithHint("run what others may attach to with: coppice run --in %s -- CMD", args[0])
+			return of, fault.New(fault.Conflict,
+				"cannot attach to command %s of sandbox %s: it is not supervised", x.ID, args[0]).
+				WithHint("to start a supervised command: coppice run --in %s -- CMD", args[0])
 		}
 	}
-	hint := "none does"
+	hint := "no command there can be attached to"
 	if free != nil {
-		hint = "these do: " + strings.Join(free, ", ")
+		hint = "attachable commands: " + strings.Join(free, ", ")
 	}
-	return of, fault.New(fault.NotFound, "no command %s runs in sandbox %s that could be attached to", args[1], args[0]).
+	return of, fault.New(fault.NotFound,
+		"cannot attach to command %s of sandbox %s: not running or not supervised", args[1], args[0]).
 		WithHint("%s", hint)
 }
 
@@ -299,15 +299,15 @@ func (a *app) attach() *cobra.Command {
 		readOnly bool
 	)
 	cmd := &cobra.Command{
-		Use: "attach NAME [EXEC] [flags]", Short: "Come back to the command of a sandbox", GroupID: groupRun,
-		Long: `Attach this terminal to the command that "coppice run" started in a sandbox: it
-shows the last of what was printed, and passes on what is typed. Several people
-can be attached; the terminal has the size of who came, or resized, last. With
---read-only nothing is passed on. Its end is our end, with its exit code.
+		Use: "attach NAME [EXEC] [flags]", Short: "Attach to the running command of a sandbox", GroupID: groupRun,
+		Long: `Attach to the command that "coppice run" started in a sandbox: show its recent
+output and forward input. Several clients can attach; the terminal takes the
+size of the most recent one. --read-only does not forward input. Attach exits
+with the command's exit code.
 
-EXEC is the id of another command that belongs to nobody: one that goes on from
-memory, as a shell does after a checkout, which tells its id, or in a fork; or one
-that was started so over the API.`,
+EXEC is the ID of another command that can be attached to: one that continues
+from memory, as a shell does after a rewind, which prints its ID, or in a fork;
+or one that was started detached over the API.`,
 		Example: `  coppice attach web
   coppice attach fix --read-only
   coppice attach box x1f0c2d3b4`,
@@ -334,7 +334,7 @@ that was started so over the API.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&readOnly, "read-only", false, "look on: nothing that is typed reaches the command")
-	f.StringVar(&keys, "detach-keys", defaultDetach, "`KEYS` that leave it running")
+	f.BoolVar(&readOnly, "read-only", false, "read-only: do not forward input")
+	f.StringVar(&keys, "detach-keys", defaultDetach, "`KEYS` that detach")
 	return cmd
 }

@@ -28,25 +28,20 @@ func (a *app) serve() *cobra.Command {
 		tcp     daemon.HTTP
 	)
 	cmd := &cobra.Command{
-		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupStore,
-		Long: `Run the daemon in the foreground, until SIGINT or SIGTERM. There is no need to:
-the first command starts one, which ends when it has been idle with nothing live.
-Commands that run in sandboxes outlive the daemon, and the next one finds them.
+		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupDaemon,
+		Long: `Run the daemon in the foreground until SIGINT or SIGTERM. This is rarely
+necessary: the first command starts a daemon, which exits when it is idle.
+Commands in sandboxes outlive the daemon; the next one adopts them.
 
-With --http the API is served on TCP as well, for programs and other machines.
-Whoever comes there needs a token ("coppice token create"). On any address but
-loopback it needs TLS, or a proxy in front that speaks it. A certificate that is
-renewed is read again within seconds. Requests that name the daemon otherwise than
-localhost, its address, or a --allow-host are refused, and so are those of other
-sites' pages.
+--http also serves the API on TCP. Clients need a token ("coppice token
+create"), and TLS on any address but loopback. Requests for other host names and
+from other sites are rejected; see docs/api-security.md.
 
-The daemon limits its own memory, to a quarter of what its control group or the host
-gives unless --memory says otherwise. Requests that need much, as diffs of large trees
-do, wait for each other, and fail after 10 seconds (kind unavailable). One sandbox or
-token never takes more than half of what they share.`,
+The daemon limits its own memory to a quarter of the host's, or of its cgroup's;
+--memory sets another limit. See docs/LIMITS.md.`,
 		Example: `  coppice serve
   coppice serve --http 127.0.0.1:8080
-  coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem --allow-host box.example.com
+  coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem
   coppice serve --stop`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			home, err := a.home()
@@ -71,17 +66,18 @@ token never takes more than half of what they share.`,
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&idle, "idle", 0, "end after `TIME` with nothing to do and nothing live; 0 is never")
-	f.StringVar(&memory, "memory", "", "soft limit of the daemon's own memory, `SIZE` as in 1GiB; GOMEMLIMIT sets it too")
-	f.BoolVar(&stop, "stop", false, "end the daemon that serves the home instead, and wait for its end")
-	f.StringVar(&tcp.Addr, "http", "", "serve the API on TCP too, at `ADDR`, as in 127.0.0.1:8080; port 0 is any")
-	f.StringVar(&tcp.TLSCert, "tls-cert", "", "speak TLS there, with the certificate in `FILE` (PEM)")
-	f.StringVar(&tcp.TLSKey, "tls-key", "", "the key of the certificate is in `FILE` (PEM)")
-	f.BoolVar(&tcp.BehindProxy, "behind-proxy", false, "a proxy in front speaks TLS, and nobody can come past it")
-	f.BoolVar(&tcp.NoAuth, "no-auth", false, "ask nobody for a token; on loopback alone")
-	f.StringArrayVar(&tcp.AllowHosts, "allow-host", nil, "it is also called `NAME`; may be given again")
-	f.StringVar(&tcp.Single, "single", "", "serve the operations of the sandbox `NAME` at /v1/ as well")
-	f.IntVar(&readyFD, "ready-fd", 0, "tell descriptor `FD` when it serves")
+	f.DurationVar(&idle, "idle", 0, "exit after `TIME` without work or live sandboxes; 0 is never")
+	f.StringVar(&memory, "memory", "", "soft memory limit of the daemon, `SIZE` as in 1GiB; also set by GOMEMLIMIT")
+	f.BoolVar(&stop, "stop", false, "stop the daemon that serves the home, and wait until it exits")
+	f.StringVar(&tcp.Addr, "http", "",
+		"also serve the API on TCP at `ADDR`, as in 127.0.0.1:8080; port 0 picks a free port")
+	f.StringVar(&tcp.TLSCert, "tls-cert", "", "serve TLS with the certificate in `FILE` (PEM)")
+	f.StringVar(&tcp.TLSKey, "tls-key", "", "private key of the certificate, in `FILE` (PEM)")
+	f.BoolVar(&tcp.BehindProxy, "behind-proxy", false, "TLS is terminated by a trusted reverse proxy")
+	f.BoolVar(&tcp.NoAuth, "no-auth", false, "disable authentication (loopback only)")
+	f.StringArrayVar(&tcp.AllowHosts, "allow-host", nil, "accept `NAME` as Host header; repeatable")
+	f.StringVar(&tcp.Single, "single", "", "also serve the operations of sandbox `NAME` at /v1/")
+	f.IntVar(&readyFD, "ready-fd", 0, "write to descriptor `FD` when ready")
 	must(f.MarkHidden("ready-fd"))
 	return cmd
 }
@@ -126,9 +122,9 @@ func (a *app) stopDaemon(ctx context.Context) error {
 	}
 	if listens && st.PID != peer {
 		return fault.New(fault.Unsupported,
-			"the daemon of %s calls itself process %d, which it is not here: it runs on another machine, or in another "+
+			"the daemon of %s reports PID %d, which is not its PID here: it runs on another machine, or in another "+
 				"container", s.Home, st.PID).
-			WithHint("end it there: coppice serve --stop")
+			WithHint("stop it there: coppice serve --stop")
 	}
 	p, err := os.FindProcess(st.PID)
 	if err == nil {
@@ -148,6 +144,6 @@ func (a *app) stopDaemon(ctx context.Context) error {
 			})
 		}
 	}
-	return fault.New(fault.Timeout, "the daemon (pid %d) was told to stop, and has not", st.PID).
+	return fault.New(fault.Timeout, "the daemon (pid %d) did not stop", st.PID).
 		WithHint("see %s", daemon.LogPath(s.Home))
 }

@@ -64,7 +64,7 @@ func verdict(b *wire.TournamentBranch) string {
 	case b.TestExit == 0:
 		return "passed"
 	case b.Exit == exitTimeout && b.TestExit == exitTimeout:
-		return "out of time"
+		return "timed out"
 	}
 	return fmt.Sprintf("failed: exit code %d, test %d", b.Exit, b.TestExit)
 }
@@ -108,7 +108,7 @@ func (a *app) standings(w io.Writer, res wire.TournamentResult, scored bool) err
 		if b.Tail == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "\n%s, the end of what it printed:\n", tty.Quote(b.Name)); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s, last output:\n", tty.Quote(b.Name)); err != nil {
 			return fmt.Errorf("write the output: %w", err)
 		}
 		text := "  " + strings.ReplaceAll(strings.TrimRight(b.Tail, "\n"), "\n", "\n  ") + "\n"

@@ -14,9 +14,9 @@ import (
 
 func (a *app) status() *cobra.Command {
 	return &cobra.Command{
-		Use: "status [NAME]", Short: "Show a sandbox, or the daemon", GroupID: groupBox,
-		Long: `Show what is in force in a sandbox and why, where its head is and what disk it
-takes. Without a name, show the daemon.`,
+		Use: "status [NAME]", Short: "Show the status of a sandbox or of the daemon", GroupID: groupBox,
+		Long: `Show which protections are in force in a sandbox and why, its HEAD, and its disk
+usage. Without a name, show the daemon.`,
 		Example:           "  coppice status box",
 		Args:              between(0, 1, "one name"),
 		ValidArgsFunction: a.names(1),
@@ -74,7 +74,7 @@ func (a *app) printStatus(w io.Writer, st *wire.StatusResult) error {
 	}
 	disk := tty.Bytes(st.Disk.Own) + " own, " + tty.Bytes(st.Disk.Shared) + " shared"
 	if st.Disk.Live > 0 {
-		disk += ", " + tty.Bytes(st.Disk.Live) + " not in a snapshot yet"
+		disk += ", " + tty.Bytes(st.Disk.Live) + " not captured yet"
 	}
 	t.Row("disk", disk)
 	if st.Run != nil {
@@ -145,7 +145,7 @@ func limitsOf(st *wire.StatusResult) string {
 // enforcedRows say what is in force, and what of the host was left out.
 func enforcedRows(t *tty.Table, st *wire.StatusResult) {
 	if len(st.Enforced) == 0 {
-		t.Row("enforced", "(it was never started)")
+		t.Row("enforced", "(never started)")
 	}
 	var enforced []string
 	for _, e := range st.Enforced {
@@ -193,7 +193,7 @@ func works(r *wire.Repo) (out []string) {
 	}
 	out = append(out, tty.Quote(r.Top), "branch "+tty.Clean(r.Branch)+", "+at)
 	if r.Start != "" {
-		out = append(out, "with what was not committed, as "+short(r.Start))
+		out = append(out, "with uncommitted changes, as "+short(r.Start))
 	}
 	return out
 }
@@ -204,7 +204,7 @@ func (a *app) running(r *wire.Run) string {
 	if r.Exit == nil {
 		return line + ", since " + tty.Ago(r.Started, time.Now())
 	}
-	return fmt.Sprintf("%s, ended with exit code %d %s", line, r.Exit.Code, tty.Ago(*r.Ended, time.Now()))
+	return fmt.Sprintf("%s, exited with code %d %s", line, r.Exit.Code, tty.Ago(*r.Ended, time.Now()))
 }
 
 func branches(n int) string {
@@ -220,7 +220,7 @@ func entry(auth string) string {
 	case wire.AuthToken:
 		return "with a token"
 	case wire.AuthNone:
-		return "open to every program on this machine"
+		return "open to all programs on this machine"
 	}
 	return tty.Clean(auth)
 }

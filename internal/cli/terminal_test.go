@@ -13,10 +13,12 @@ import (
 // prompt is the shell's, once sh has set it.
 const prompt = "at ease> "
 
-// shell opens a shell with a known prompt.
+// shell opens a login shell with a known prompt, in the user's home directory. It does not read the startup files
+// there, which came into the sandbox with a copy of the host: they may wait for a lock file that a process of the
+// host held at that moment, and which nothing in the copy removes. "pyenv init" waits for a minute.
 func (d *desk) shell() *terminal {
 	d.t.Helper()
-	term := d.open("shell", sandbox)
+	term := d.open("shell", "-e", "HOME=/nonexistent", sandbox)
 	term.enter("PS1='at'' ease> '\r")
 	term.see(prompt)
 	return term
@@ -36,6 +38,15 @@ func (term *terminal) foreground(script string) {
 	term.t.Helper()
 	term.enter("sh -c 'echo be$((1-1))gun; " + script + "'\r")
 	term.see("be0gun")
+}
+
+func TestShell_IgnoresTheStartupFilesOfTheHost(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.run("exec", sandbox, "--", "sh", "-c", "echo 'sleep 1000' >~/.bash_profile")
+	term := d.shell()
+	term.enter("exit 0\r")
+	term.end(0)
 }
 
 func TestShellHasATerminal(t *testing.T) {
@@ -115,8 +126,8 @@ func TestVim(t *testing.T) {
 	needs(t, "vim")
 	d := newDesk(t)
 	term := d.shell()
-	term.enter("vim -N -u NONE -i NONE ~/letter\r")
-	term.see(`"~/letter" [New`)
+	term.enter("vim -N -u NONE -i NONE letter\r")
+	term.see(`"letter" [New`)
 	term.enter("i")
 	term.see("-- INSERT --")
 	term.enter("Dear Sir,\rgoodbye.")
@@ -124,7 +135,7 @@ func TestVim(t *testing.T) {
 	term.enter("\x1b")
 	term.enter(":wq\r")
 	term.see(prompt)
-	if got := term.command("cat ~/letter"); !strings.Contains(got, "Dear Sir,\r\ngoodbye.\r\n") {
+	if got := term.command("cat letter"); !strings.Contains(got, "Dear Sir,\r\ngoodbye.\r\n") {
 		t.Errorf("%q", got)
 	}
 	term.enter("exit\r")
@@ -132,7 +143,7 @@ func TestVim(t *testing.T) {
 	if got := d.run("exec", sandbox, "--", "sh", "-c", "cat ~/letter"); got != "Dear Sir,\ngoodbye.\n" {
 		t.Errorf("after the shell: %q", got)
 	}
-	if got := d.run("show", sandbox, "HEAD"); !strings.Contains(got, "/letter\n") {
+	if got := d.run("snapshot", "show", sandbox, "HEAD"); !strings.Contains(got, "/letter\n") {
 		t.Errorf("the snapshot: %s", got)
 	}
 }

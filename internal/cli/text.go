@@ -77,7 +77,7 @@ func changes(w io.Writer, p tty.Palette, list []wire.Change) error {
 
 // cutOff says that a list of changes is truncated, and how to see the rest.
 func (a *app) cutOff(w io.Writer, n int, name, from, to string) error {
-	_, err := fmt.Fprintf(w, "\n... and more than these %s; to see the rest, name a path: %s\n", tty.Count(n, "path"),
+	_, err := fmt.Fprintf(w, "\n... only %s shown; to see more, name a path: %s\n", tty.Count(n, "path"),
 		strings.Join(strings.Fields(tty.Clean("coppice diff "+name+" "+from+" "+to+" -- PATH")), " "))
 	return err
 }
@@ -119,17 +119,17 @@ func stat(w io.Writer, p tty.Palette, list []wire.Change) error {
 func (a *app) moved(m wire.MoveResult) error {
 	return a.print(m, func(w io.Writer) error {
 		if m.Kept != "" {
-			a.note("what you left is kept as %s", tty.Clean(m.Kept))
+			a.note("previous state saved as %s", tty.Clean(m.Kept))
 		}
 		if m.Stopped > 0 {
 			a.note("stopped %d running processes", m.Stopped)
 		}
 		if m.InPlace {
-			a.note("%s changed under running commands", tty.Count(m.Rewritten, "path"))
+			a.note("%s changed while commands were running", tty.Count(m.Rewritten, "path"))
 		}
 		if len(m.Resumed) > 0 {
-			a.note("%s on from memory: %s",
-				map[bool]string{true: "this command goes", false: "these commands go"}[len(m.Resumed) == 1],
+			a.note("%s from memory: %s",
+				map[bool]string{true: "resumed this command", false: "resumed these commands"}[len(m.Resumed) == 1],
 				tty.Clean(strings.Join(m.Resumed, " ")))
 		}
 		a.note("HEAD is now at %s  %s", tty.Clean(m.Head), oneLine(m.Message, 0))

@@ -17,28 +17,14 @@ import (
 )
 
 func (a *app) token() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "token", Short: "Make, list and revoke tokens for the API on TCP", GroupID: groupStore,
-		Long: `Make, list and revoke the tokens that "coppice serve --http" asks for. The unix
-socket, which commands on this machine use, needs none.`,
+	return group(&cobra.Command{
+		Use: "token", Short: "Manage tokens for the API on TCP", GroupID: groupAccess,
+		Long: `Create, list and revoke the tokens that "coppice serve --http" requires. Local
+commands use the unix socket, which requires none.`,
 		Example: `  coppice token create ci --scope operate --expires 30d
   coppice token ls
   coppice token rm 1f0c9a3e`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return &usageError{msg: fmt.Sprintf("there is no command token %q", args[0]), hint: "see: coppice token --help"}
-			}
-			return cmd.Help()
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.tokenCreate(), a.tokenLs(), a.tokenRm())
-	for _, c := range cmd.Commands() {
-		c.Flags().SortFlags = false
-		c.DisableFlagsInUseLine = true
-		c.Annotations = map[string]string{exits: usual}
-	}
-	return cmd
+	}, a.tokenCreate(), a.tokenLs(), a.tokenRm())
 }
 
 func (a *app) tokenCreate() *cobra.Command {
@@ -47,19 +33,19 @@ func (a *app) tokenCreate() *cobra.Command {
 		expires string
 	)
 	cmd := &cobra.Command{
-		Use: "create NAME [flags]", Short: "Make a token, and print its secret",
-		Long: `Make a token, and print its secret, which is shown this once. NAME says what it is
-for. Each scope includes those before it:
+		Use: "create NAME [flags]", Short: "Create a token and print its secret",
+		Long: `Create a token, and print its secret, which is shown only once. NAME describes
+its purpose. Each scope includes the previous ones:
 
-  read     look: states, history, files, events
-  operate  run commands, write files, move, make, fork and remove sandboxes
+  read     read states, history, files and events
+  operate  run commands, write files, rewind, create, fork and remove sandboxes
            (default)
-  admin    tokens, gc, the whole store, the daemon
+  admin    manage tokens, gc, the whole store and the daemon
 
-A token with --sandbox is for those sandboxes, and the forks that are made with it;
-there are no others for it. Whoever may make sandboxes can make one that shows
-this machine's files and network: give such a token to nobody whom you would not
-let in as this user.`,
+--sandbox restricts a token to those sandboxes and to forks created with it. A
+client that can create sandboxes can read this machine's files and use its
+network: give such a token only to people whom you would give access to your
+account.`,
 		Example: `  TOKEN=$(coppice token create ci --scope read --expires 30d)
   coppice token create agent --sandbox box
   curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8080/v1/sandboxes`,
@@ -83,7 +69,7 @@ let in as this user.`,
 			if res.Expires != nil {
 				until = "expires " + res.Expires.Local().Format(time.DateTime)
 			}
-			a.note("token %s, scope %s, %s; this is its secret, which is not shown again:", tty.Clean(res.ID),
+			a.note("token %s, scope %s, %s; this is its secret, which is shown only once:", tty.Clean(res.ID),
 				tty.Clean(res.Scope), until)
 			return a.print(res, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, tty.Clean(res.Secret))
@@ -92,9 +78,9 @@ let in as this user.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&req.Scope, "scope", "operate", "what it may do: read, operate or admin, as `SCOPE`")
-	f.StringArrayVar(&req.Sandboxes, "sandbox", nil, "it is for the sandbox `NAME` alone; may be given again")
-	f.StringVar(&expires, "expires", "", "it is good for `TIME`, as in 12h or 30d (default: for ever)")
+	f.StringVar(&req.Scope, "scope", "operate", "scope of the token, `SCOPE`: read, operate or admin")
+	f.StringArrayVar(&req.Sandboxes, "sandbox", nil, "restrict the token to sandbox `NAME`; repeatable")
+	f.StringVar(&expires, "expires", "", "lifetime of the token, `TIME` as in 12h or 30d (default: no expiry)")
 	must(cmd.RegisterFlagCompletionFunc("scope",
 		cobra.FixedCompletions([]string{"read", "operate", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
@@ -116,16 +102,16 @@ func lifetime(s string) (time.Duration, error) {
 		d, err = time.ParseDuration(s)
 	}
 	if err != nil || d < time.Second {
-		return 0, &usageError{msg: fmt.Sprintf("--expires %q is no time of a second or more", s),
-			hint: "give it as in 90m, 12h or 30d"}
+		return 0, &usageError{msg: fmt.Sprintf("invalid --expires %q: must be at least 1s", s),
+			hint: "use a duration as in 90m, 12h or 30d"}
 	}
 	return d, nil
 }
 
 func (a *app) tokenLs() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List the tokens",
-		Long:    "List the tokens, oldest first, with those that have expired. Secrets are not kept.",
+		Use: "ls", Aliases: []string{"list"}, Short: "List tokens",
+		Long:    "List tokens, oldest first, including expired ones. Secrets are not stored.",
 		Example: "  coppice token ls",
 		Args:    between(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -179,7 +165,7 @@ func (a *app) tokenTable(w io.Writer, list []wire.Token, names map[string]string
 		if tok.Expires != nil {
 			expires = tok.Expires.Local().Format(time.DateTime)
 			if !a.now().Before(*tok.Expires) {
-				expires = "has expired"
+				expires = "expired"
 			}
 		}
 		if tok.LastUsed != nil {
@@ -193,10 +179,10 @@ func (a *app) tokenTable(w io.Writer, list []wire.Token, names map[string]string
 func (a *app) tokenRm() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm ID...", Aliases: []string{"remove", "revoke"}, Short: "Revoke tokens",
-		Long: "Revoke tokens, and print their ids. What is under way with them ends at once;\ncommands that were " +
-			"started with them run on.",
+		Long: "Revoke tokens, and print their IDs. Requests in progress are aborted;\ncommands that were " +
+			"started with them continue to run.",
 		Example: "  coppice token rm 1f0c9a3e",
-		Args:    between(1, -1, "the id of a token"),
+		Args:    between(1, -1, "the ID of a token"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			removed := []string{}
 			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, id string) error {

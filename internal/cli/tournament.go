@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-const tournamentCodes = `  0    there is a winner
+const tournamentCodes = `  0    a candidate won
   1    no candidate passed the test
   125  coppice failed, or the command line is wrong`
 
@@ -22,44 +22,28 @@ func (a *app) tournament() *cobra.Command {
 	var given tournamentFlags
 	cmd := &cobra.Command{
 		Use:     "tournament NAME --test CMD [flags] -- CANDIDATE...",
-		Short:   "Run commands in forks, and find the one that passes a test",
+		Short:   "Run candidates in forks and pick one that passes a test",
 		GroupID: groupRun,
-		Long: `Fork a sandbox for each candidate, run the candidates at the same time, and then
-the test in each fork. The first one in the given order whose test ends with exit
-code 0 wins; with --score, of those the one with the best score, which is the
-number on the last line that the score command prints (the earlier one if two are
-equal). The candidate's own exit code is shown and decides nothing.
+		Long: `Run candidates in parallel, each in a fork of the sandbox, then the test in each
+fork. The first candidate in the given order whose test exits with 0 wins; with
+--score, the one with the highest number on the last line of the score command's
+output (the first one on a tie).
 
-Candidates, test and score are shell commands: bash -lc, or sh -lc where there is
-no bash. When all are done, what they left running is ended.
+Candidates, test and score are shell commands; a candidate's own exit code does
+not matter. The winner's snapshot, taken before the test, becomes a branch of
+the history; with --keep, the sandbox is rewound to it. Forks can be inspected
+until "coppice system gc". Ctrl-C removes them. See docs/guides/agents.md.
 
-The snapshot of the winner, as the candidate left it and before the test, becomes
-a branch of the sandbox's history; with --keep, the sandbox goes there. All forks
-stay to be looked at, with log, diff, exec and all else, until "coppice gc" removes
-them; to keep one, fork it. Ctrl-C ends what runs and removes the forks.
-
-Without --jobs, at most 4 for each core run at once, or 8 if that is more, and no
-more than fit into the memory that is available, at the sandbox's memory limit
-each, or 256 MiB if it has none.
-
-The forks have the sandbox's policy, and what --policy, --allow, --preset and --ask add.
-
-A --file is YAML with the keys base, test, score, jobs, timeout, each as the flag
-of that name, which goes before it, and candidates, a list of name and cmd:
-
-  test: make test
-  candidates:
-    - name: cautious
-      cmd: agent --plan a
-    - cmd: agent --plan b`,
-		Example: `  coppice tournament box --test 'make test' -- 'git apply a.diff' 'git apply b.diff'
+A --file is YAML with the keys base, test, score, jobs, timeout (flags override
+them) and candidates, a list of name and cmd, as in [{name: a, cmd: agent a}].`,
+		Example: `  coppice tournament box --test 'make test' -- 'patch <a.diff' 'patch <b.diff'
   coppice tournament box --file candidates.yaml --score 'wc -c <out' --keep`,
 		Annotations:       map[string]string{exits: tournamentCodes, ownCodes: "yes"},
 		ValidArgsFunction: a.names(1),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || dash == 0:
-				return usagef("tournament needs the name of a sandbox")
+				return usagef("tournament requires the name of a sandbox")
 			case dash > 1 || dash < 0 && len(args) > 1:
 				return &usageError{
 					msg:  fmt.Sprintf("tournament takes one name: %q", args[1]),
@@ -91,13 +75,13 @@ type tournamentFlags struct {
 // add adds the flags to the command.
 func (t *tournamentFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&t.req.Base, "base", "", "begin as snapshot `REF` (default: the present, which is captured)")
-	f.StringVar(&t.req.Test, "test", "", "`CMD` that passes with exit code 0")
-	f.StringVar(&t.req.Score, "score", "", "`CMD` that prints a number, the higher the better")
-	f.IntVarP(&t.req.Jobs, "jobs", "j", 0, "run `N` candidates at once (default: by cores and memory)")
-	f.DurationVar(&t.timeout, "timeout", 0, "`TIME` for each candidate with its test and score, as in 90s or 5m")
-	f.BoolVar(&t.req.Keep, "keep", false, "bring the sandbox to the winner's snapshot")
-	f.StringVar(&t.file, "file", "", "read the candidates from `FILE`; - is stdin")
+	f.StringVar(&t.req.Base, "base", "", "start from snapshot `REF` (default: the current state)")
+	f.StringVar(&t.req.Test, "test", "", "test `CMD`; passes with exit code 0")
+	f.StringVar(&t.req.Score, "score", "", "score `CMD`, which prints a number; higher is better")
+	f.IntVarP(&t.req.Jobs, "jobs", "j", 0, "run `N` candidates in parallel (default: by cores and memory)")
+	f.DurationVar(&t.timeout, "timeout", 0, "timeout of each candidate with its test and score, `TIME` as in 90s or 5m")
+	f.BoolVar(&t.req.Keep, "keep", false, "rewind the sandbox to the winner's snapshot")
+	f.StringVar(&t.file, "file", "", "read candidates from `FILE`; - is stdin")
 	t.more.flags(cmd)
 }
 
@@ -112,10 +96,10 @@ func (a *app) tournamentRequest(
 	}
 	timeout := given.timeout
 	if timeout < 0 || cmd.Flags().Changed("timeout") && timeout < time.Millisecond {
-		return req, usagef("--timeout %s: a time of a millisecond or more is wanted", timeout)
+		return req, usagef("invalid --timeout %s: must be at least 1ms", timeout)
 	}
 	if req.Jobs < 0 {
-		return req, usagef("--jobs %d: a number of 1 or more is wanted, or 0 to let the daemon choose", req.Jobs)
+		return req, usagef("invalid --jobs %d: must be at least 1, or 0 for automatic", req.Jobs)
 	}
 	if given.file != "" {
 		if err := a.fromFile(given.file, &req, &timeout); err != nil {
@@ -126,9 +110,9 @@ func (a *app) tournamentRequest(
 	const example = "as in: coppice tournament NAME --test 'make test' -- CMD1 CMD2"
 	switch {
 	case len(req.Candidates) == 0:
-		return req, &usageError{msg: "tournament needs candidates", hint: example}
+		return req, &usageError{msg: "tournament requires candidates", hint: example}
 	case req.Test == "":
-		return req, &usageError{msg: "tournament needs a test", hint: example}
+		return req, &usageError{msg: "tournament requires a test", hint: example}
 	}
 	req.Policy, err = given.more.said()
 	return req, err
@@ -137,7 +121,7 @@ func (a *app) tournamentRequest(
 // fromFile fills in what the command line left open.
 func (a *app) fromFile(name string, req *wire.TournamentRequest, timeout *time.Duration) error {
 	if len(req.Candidates) > 0 {
-		return usagef("there are candidates both in --file and after \"--\"")
+		return usagef("candidates are given both in --file and after \"--\"")
 	}
 	in := a.stdin
 	if name == "-" {
@@ -186,7 +170,7 @@ func (a *app) contest(ctx context.Context, name string, req wire.TournamentReque
 	})
 	if err != nil && ctx.Err() != nil {
 		return fault.New(fault.Cancelled,
-			"interrupted: what ran is ended, and the forks are removed; sandbox %s is as it was", name)
+			"interrupted: stopped all candidates and removed the forks; sandbox %s is unchanged", name)
 	}
 	if err != nil {
 		return err
@@ -200,7 +184,7 @@ func (a *app) contest(ctx context.Context, name string, req wire.TournamentReque
 	}
 	a.note("the winner is %s: snapshot %s", tty.Quote(res.Winner), tty.Clean(res.WinnerNode))
 	if !req.Keep {
-		a.note("go there with: coppice checkout %s %s", tty.Clean(name), tty.Clean(res.WinnerNode))
+		a.note("to rewind to it: coppice rewind %s %s", tty.Clean(name), tty.Clean(res.WinnerNode))
 	}
 	return nil
 }

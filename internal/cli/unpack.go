@@ -78,10 +78,10 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	name, ok := local(h.Name)
 	switch {
 	case !ok:
-		u.note(h.Name, "left out: there can be no such name here")
+		u.note(h.Name, "skipped: invalid file name on this host")
 		return nil
 	case len(u.links) > 0 && u.behindLink(name):
-		u.note(h.Name, "left out: it lies below a link")
+		u.note(h.Name, "skipped: it is below a symbolic link")
 		return nil
 	case name == ".":
 		if u.fresh {
@@ -106,7 +106,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	case tar.TypeLink:
 		err = u.hardlink(h, name)
 	default:
-		u.note(h.Name, "left out: it is neither file, directory nor link")
+		u.note(h.Name, "skipped: not a file, directory or link")
 	}
 	return err
 }
@@ -133,7 +133,7 @@ func (u *unpacker) clear(name string) error {
 		return err
 	}
 	if st.IsDir() {
-		return fault.New(fault.Conflict, "there is a directory of that name here").
+		return fault.New(fault.Conflict, "a directory of that name exists").
 			WithHint("remove it, or choose another destination")
 	}
 	delete(u.links, name)
@@ -228,11 +228,11 @@ func zero(b []byte) bool { return b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) 
 func (u *unpacker) hardlink(h *tar.Header, name string) error {
 	to, ok := local(h.Linkname)
 	if !ok || to == "." || u.behindLink(to) || u.links[to] {
-		u.note(h.Name, "left out: it links to %.300q", h.Linkname)
+		u.note(h.Name, "skipped: it links to %.300q", h.Linkname)
 		return nil
 	}
 	if !u.isFile(to) {
-		u.note(h.Name, "left out: it links to %.300q, which is no file", h.Linkname)
+		u.note(h.Name, "skipped: it links to %.300q, which is not a file", h.Linkname)
 		return nil
 	}
 	if to == name {

@@ -55,8 +55,8 @@ func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGi
 	}
 	sb := st.Sandbox
 	if sb.Repo == nil {
-		return nil, sb, fault.New(fault.Invalid, "sandbox %s works on no git repository", tty.Clean(name)).
-			WithHint("make one in the repository's directory: coppice create")
+		return nil, sb, fault.New(fault.Invalid, "sandbox %s does not work on a git repository", tty.Clean(name)).
+			WithHint("create one in the directory of the repository: coppice create")
 	}
 	g, err := a.userGit(sb.Repo.Top)
 	return g, sb, err
@@ -94,7 +94,7 @@ type gitError struct {
 
 func (e *gitError) Error() string {
 	if e.said == "" {
-		return "git ended with an error"
+		return "git exited with an error"
 	}
 	return e.said
 }
@@ -168,8 +168,8 @@ func (g *userGit) remotes(ctx context.Context) ([]string, error) {
 	out, err := g.quiet().run(ctx, "remote")
 	var ge *gitError
 	if errors.As(err, &ge) {
-		return nil, fault.New(fault.NotFound, "%s is in no git repository", tty.Clean(g.dir)).Because(err).
-			WithHint("go to the clone that it is for")
+		return nil, fault.New(fault.NotFound, "%s is not in a git repository", tty.Clean(g.dir)).Because(err).
+			WithHint("change to the clone it was pushed from")
 	}
 	return strings.Fields(out), err
 }
@@ -187,11 +187,11 @@ func (g *userGit) remote(ctx context.Context, named string, push bool) (string, 
 		}
 	}
 	if !slices.Contains(all, named) {
-		f := fault.New(fault.NotFound, "the repository has no remote %q", tty.Clean(named))
+		f := fault.New(fault.NotFound, "remote %q not found in the repository", tty.Clean(named))
 		if len(all) == 0 {
 			return "", f.WithHint("add one: git remote add origin URL")
 		}
-		return "", f.WithHint("it has: %s; more come with git remote add NAME URL", tty.Clean(strings.Join(all, ", ")))
+		return "", f.WithHint("remotes: %s; add one with git remote add NAME URL", tty.Clean(strings.Join(all, ", ")))
 	}
 	return named, nil
 }

@@ -163,12 +163,11 @@ func (h *home) heldFault() error {
 	b := make([]byte, 32)
 	n, _ := h.lock.ReadAt(b, 0)
 	who := "another daemon"
-	hint := "use that one, or stop it first"
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n]))); err == nil {
 		who = fmt.Sprintf("another daemon (pid %d)", pid)
-		hint = fmt.Sprintf("use that one, or stop it first: kill %d", pid)
 	}
-	return fault.New(fault.Conflict, "%s serves the home %s", who, h.path).WithHint("%s", hint)
+	return fault.New(fault.Conflict, "%s serves the home %s", who, h.path).
+		WithHint("stop it first: coppice serve --stop")
 }
 
 // homeFault adds what to do to the errors that a home can give.

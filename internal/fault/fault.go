@@ -15,8 +15,8 @@ import (
 // only ever added.
 type Kind string
 
-// The kinds, with the HTTP status and the exit code that doors give them in
-// Status and in package cli.
+// The kinds. Package httpapi gives each an HTTP status, package cli an exit code
+// ("coppice help exit-codes").
 const (
 	Internal    Kind = "internal"    // a bug of ours, or an error nobody foresaw
 	Invalid     Kind = "invalid"     // the request itself is wrong
@@ -122,7 +122,8 @@ func OfHost(err error) error {
 	switch e {
 	case syscall.ENOSYS, syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENODEV, syscall.ENOTTY, syscall.ENOPROTOOPT,
 		syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.ESOCKTNOSUPPORT, syscall.E2BIG:
-		return New(Unsupported, "this host cannot do it").Because(err).WithHint("see what the host lacks: coppice probe")
+		return New(Unsupported, "this host cannot do it").Because(err).
+			WithHint("see what the host lacks: coppice system probe")
 	}
 	return New(Unavailable, "the host failed").Because(err).
 		WithHint("free what it ran out of (descriptors: ulimit -n, memory, processes), or see what broke: dmesg; then try " +

@@ -28,7 +28,7 @@ import (
 // its old place or the new one, whatever the order in which a file system writes renames.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
-		return fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	b, err := s.begin(ctx, id)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootsp
 			return err
 		}
 		if err := s.giveBack(id, path.Clean(p.Path), p.Dir); err != nil {
-			return fault.Wrap(err, "give %s back from layer %s", p.Dir, id)
+			return fault.Wrap(err, "return %s from layer %s", p.Dir, id)
 		}
 	}
 	return s.Remove(ctx, id)

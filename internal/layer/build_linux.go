@@ -50,7 +50,7 @@ func (s *Store) Build(ctx context.Context, id timeline.LayerID, fill func(b *Bui
 
 func (s *Store) build(ctx context.Context, id timeline.LayerID, fill func(b *Builder) error) (err error) {
 	if !validID(id) {
-		return fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	b, err := s.begin(ctx, id)
 	if err != nil {
@@ -84,7 +84,7 @@ func (w *Builder) Dir(p string, m DirMeta) error {
 	if p != "." {
 		if err := w.at(p, func(dir int, name string) error { return w.b.s.fs.Mkdir(dir, name, 0o700) }); err != nil &&
 			!errors.Is(err, unix.EEXIST) {
-			return fault.Wrap(err, "make directory %q", p)
+			return fault.Wrap(err, "create directory %q", p)
 		}
 	}
 	w.mu.Lock()
@@ -105,14 +105,14 @@ func (w *Builder) Whiteout(p string) error {
 func (w *Builder) Opaque(p string) error {
 	return fault.Wrap(w.within(path.Clean(p), func(dir int) error {
 		return w.b.s.fs.SetXattr(dir, xattrOpaque, []byte("y"))
-	}), "hide what lies below %q", p)
+	}), "make directory %q opaque", p)
 }
 
 // at calls do with the open directory that p lies in, and its name there.
 func (w *Builder) at(p string, do func(dir int, name string) error) error {
 	dir, name := path.Split(p)
 	if name == ".." || name == "." || name == "" {
-		return fault.New(fault.Invalid, "%q is no path in a layer", p)
+		return fault.New(fault.Invalid, "invalid path %q in a layer", p)
 	}
 	return w.within(path.Clean(dir), func(fd int) error { return do(fd, name) })
 }

@@ -28,7 +28,7 @@ type building struct {
 // everything, and removes the layer unless finish was reached.
 func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, err error) {
 	if s.Has(id) {
-		return nil, fault.New(fault.Exists, "layer %s exists", id)
+		return nil, fault.New(fault.Exists, "layer %s already exists", id)
 	}
 	b = &building{s: s, id: id, tmp: string(id), dir: -1, fs: -1, links: -1}
 	if err := s.fs.Mkdir(s.tmp, b.tmp, 0o700); err != nil {

@@ -73,7 +73,7 @@ const MaxPaths = limit.NamedPaths
 // power loss. After a failure nothing is left behind and in.Index stays valid.
 func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInput) (out Captured, err error) {
 	if !validID(id) {
-		return out, fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return out, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	w := s.newWalker(ctx, in)
 	w.told = true

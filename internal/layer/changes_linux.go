@@ -53,7 +53,7 @@ type DiffOptions struct {
 }
 
 // errMore ends a comparison that has reported as much as allowed.
-var errMore = errors.New("there are more changes")
+var errMore = errors.New("too many changes")
 
 // Some returns the first changes from a to b, in the order of their paths. more says
 // that it left some out because opts.Most or opts.Bytes was reached. touched is as
@@ -102,7 +102,7 @@ func EachChange(
 func (o DiffOptions) tooMany() error {
 	return fault.New(fault.TooLarge, "compare: more than %d paths, or %d bytes of paths, differ",
 		cmp.Or(o.Most, limit.DiffEntries), cmp.Or(o.Bytes, limit.DiffBytes)).
-		WithHint("compare a part of the files, as in: coppice diff NAME -- PATH")
+		WithHint("compare fewer paths: coppice diff NAME -- PATH")
 }
 
 func eachChange(

@@ -90,7 +90,7 @@ func (s *Store) importer(
 	ctx context.Context, id timeline.LayerID, src string, opts ImportOptions,
 ) (string, *copier, error) {
 	if !validID(id) {
-		return src, nil, fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return src, nil, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	abs, err := filepath.Abs(src)
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Store) RemoveTree(ctx context.Context, p string) error {
 // layers share count in each.
 func (s *Store) Usage(ctx context.Context, id timeline.LayerID) (int64, error) {
 	if !validID(id) {
-		return 0, fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return 0, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	return s.TreeUsage(ctx, strings.TrimSuffix(s.Dir(id), "/fs"))
 }

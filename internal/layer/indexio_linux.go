@@ -173,10 +173,10 @@ func ReadIndex(r io.Reader) (*Index, error) {
 }
 
 func torn(err error) error {
-	return fault.New(fault.Corrupt, "index is cut short").Because(err)
+	return fault.New(fault.Corrupt, "truncated index").Because(err)
 }
 
-var errShort = errors.New("ends early")
+var errShort = errors.New("unexpected end")
 
 // indexParser takes the payload apart; after an error it gives zeros.
 type indexParser struct {

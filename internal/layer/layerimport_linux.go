@@ -38,7 +38,7 @@ func (s *Store) ImportLayer(
 	ctx context.Context, id timeline.LayerID, r io.Reader, opts LayerOptions,
 ) (rep Report, err error) {
 	if !validID(id) {
-		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return rep, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	opts.TarOptions = opts.or()
 	b, err := s.begin(ctx, id)
@@ -64,7 +64,7 @@ func (s *Store) ImportLayer(
 		return rep, fault.Wrap(archive.Damaged(err), "import a layer")
 	}
 	if got := format.Digest(sum.Sum(nil)); got != opts.DiffID {
-		return rep, fault.New(fault.Invalid, "the layer has the digest %s, and was to have %.80s", got, opts.DiffID)
+		return rep, fault.New(fault.Invalid, "the layer has digest %s, expected %.80s", got, opts.DiffID)
 	}
 	if err := t.finishDirs(); err != nil {
 		return rep, fault.Wrap(err, "import a layer")
@@ -101,7 +101,7 @@ func (t *untar) mark(h *tar.Header) (done bool, err error) {
 	parts, _, ok := archive.Name(dir)
 	gone := strings.TrimPrefix(base, whiteoutMark)
 	if !ok || base != opaqueMark && (gone == "" || gone == "." || gone == "..") {
-		t.note(h.Name, "left out: it marks nothing that can be")
+		t.note(h.Name, "left out: invalid whiteout")
 		return true, nil
 	}
 	at := strings.Join(parts, "/")
@@ -115,7 +115,7 @@ func (t *untar) mark(h *tar.Header) (done bool, err error) {
 	if ok, err := t.clear(gone, h); err != nil || !ok {
 		return true, err
 	}
-	return true, fault.Wrap(t.whiteout(t.parent, gone), "mark %q as gone", gone)
+	return true, fault.Wrap(t.whiteout(t.parent, gone), "write a whiteout for %q", gone)
 }
 
 // moved gives the name that an entry has here. It leads when it is a directory above From,

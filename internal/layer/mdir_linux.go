@@ -315,7 +315,7 @@ func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 				c = &collect{m: m, name: string(name)}
 				if all = append(all, c); len(all) > most {
 					return nil, fault.New(fault.TooLarge, "%q has more than %d entries", m, most).
-						WithHint("compare other paths, as in: coppice diff NAME -- PATH")
+						WithHint("compare other paths: coppice diff NAME -- PATH")
 				}
 				if by != nil {
 					by[c.name] = c

@@ -122,7 +122,7 @@ func (m *merger) file(f *found, dst int) error {
 func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int, hidden bool) error {
 	out, err := makeDir(m.s.fs, dst.fd, f.name)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", f)
+		return fault.Wrap(err, "create directory %q", f)
 	}
 	defer out.close()
 	sub, err := src.sub(f)
@@ -145,7 +145,7 @@ func (m *merger) sub(src *mdir, f *found, dst *outDir, depth int, hidden bool) e
 		return err
 	}
 	if err := errors.Join(src.unpark(sub), dst.unpark(out)); err != nil {
-		return fault.Wrap(err, "come back to %q", src)
+		return fault.Wrap(err, "reopen %q", src)
 	}
 	return fault.Wrap(m.dirMetaOf(&st, &a, out.fd, f.opaque), "merge %q", f)
 }

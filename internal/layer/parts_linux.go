@@ -129,7 +129,7 @@ func (w *walker) suspect(fd int, partPath string) error {
 			err = errors.Join(unix.Fstat(f, &st), unix.Close(f))
 		}
 		if err != nil {
-			return fault.Wrap(err, "find what is mapped of %q", p)
+			return fault.Wrap(err, "find the mapped files of %q", p)
 		}
 		w.suspects[st.Ino] = struct{}{}
 	}

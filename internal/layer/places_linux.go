@@ -117,6 +117,6 @@ func tooDeep(depth int, at any) error {
 	if depth <= limit.Depth {
 		return nil
 	}
-	return fault.New(fault.TooLarge, "more than %d directories lie one in another, at %q", limit.Depth, at).
-		WithHint("remove them in the sandbox, as in: coppice exec NAME -- rm -rf DIRECTORY")
+	return fault.New(fault.TooLarge, "directories are nested more than %d deep at %q", limit.Depth, at).
+		WithHint("remove them in the sandbox: coppice exec NAME -- rm -rf DIRECTORY")
 }

@@ -107,7 +107,7 @@ func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat
 		mode := st.Mode
 		if err := p.s.fs.Mknod(dst, to, mode, st.Rdev); err != nil {
 			if errors.Is(err, unix.EPERM) {
-				return fault.Wrap(err, "device %d:%d needs the real root to be made", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+				return fault.Wrap(err, "creating device %d:%d requires root on the host", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 			}
 			return err
 		}
@@ -163,7 +163,7 @@ func (p *putter) zeroDevice(src int, name string, dst int, to string, st *unix.S
 	}
 	defer unix.Close(out)
 	if err := p.s.fs.SetXattr(out, xattrDevice, []byte(zeroDevice)); err != nil {
-		return fault.Wrap(err, "keep the character device 0:0")
+		return fault.Wrap(err, "store the character device 0:0")
 	}
 	return p.meta(xattrSource{path: vfs.FDPath(src) + "/" + name}, out, st)
 }

@@ -321,7 +321,7 @@ func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, dep
 	}
 	fd, err := r.open(at)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", src)
+		return fault.Wrap(err, "create directory %q", src)
 	}
 	out := &outDir{fd: fd}
 	defer out.close()
@@ -532,7 +532,7 @@ func (r *refresher) finish(fd int, f *found, at *spot, how dirChange) error {
 	}
 	out, err := r.open(at)
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", f)
+		return fault.Wrap(err, "create directory %q", f)
 	}
 	defer unix.Close(out)
 	return fault.Wrap(r.dirMetaOf(&f.st, &a, out, false), "copy directory %q", f)

@@ -159,7 +159,7 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 		case dirfd.IsDir(&f.st):
 			live, err = r.subdir(live, f, t, touched[name], in, depth)
 		case in.kept.here():
-			err = fault.New(fault.Conflict, "something is mounted there")
+			err = fault.New(fault.Conflict, "it is a mount point")
 		default:
 			err = r.entry(live, f, in)
 		}
@@ -180,7 +180,7 @@ func stuckAt(err error, f *found) error {
 	if _, known := errors.AsType[stuck](err); known {
 		return err
 	}
-	return stuck{fault.Wrap(err, "bring back %q", f)}
+	return stuck{fault.Wrap(err, "restore %q", f)}
 }
 
 // names are those in which live and m can differ, sorted.
@@ -286,8 +286,8 @@ func (r *rewinder) remove(dir int, name string, at standing) error {
 		return nil // the box needs it
 	}
 	if !at.kept.none() {
-		return fault.New(fault.Conflict, "%s lies in it, where something is mounted", at.kept.rest(at.kept.list[0])).
-			WithHint("run it without --in-place, which stops the processes and mounts everything again")
+		return fault.New(fault.Conflict, "it contains the mount point %s", at.kept.rest(at.kept.list[0])).
+			WithHint("drop --in-place, so that the sandbox is stopped and mounted again")
 	}
 	err := removeAt(r.ctx, r.s.fs, dir, name)
 	if errors.Is(err, unix.ENOENT) {

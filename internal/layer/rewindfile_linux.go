@@ -231,7 +231,7 @@ func (r *rewinder) newFile(dir int, tmp string, f *found) (made bool, err error)
 
 // unowned says that an owner cannot be given to anything in the sandbox.
 func unowned(st *unix.Stat_t, err error) error {
-	return fault.New(fault.Unsupported, "no file of this sandbox can be given to owner %d:%d", st.Uid, st.Gid).
+	return fault.New(fault.Unsupported, "cannot change the owner to %d:%d: not mapped in this sandbox", st.Uid, st.Gid).
 		Because(err).
-		WithHint("go there without --in-place, which stops what runs")
+		WithHint("drop --in-place, so that the sandbox is stopped")
 }

@@ -147,9 +147,9 @@ func (r *rewinder) setAttrs(n node, want *attrs) (changed bool, err error) {
 		return false, err
 	}
 	if err := a.whole(); err != nil {
-		return false, fault.New(fault.Unsupported, "a file of this sandbox has more attributes than can be listed").
+		return false, fault.New(fault.Unsupported, "a file of this sandbox has too many attributes to list").
 			Because(err).
-			WithHint("go there without --in-place, which stops what runs")
+			WithHint("drop --in-place, so that the sandbox is stopped")
 	}
 	have, want := untold(&a), r.told(want)
 	for _, x := range lacking(have, want) {

@@ -46,12 +46,12 @@ type Sealed struct {
 // power loss, but cannot be verified or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
-	return out, fault.Wrap(err, "seal layer %s", id)
+	return out, fault.Wrap(err, "finalize layer %s", id)
 }
 
 func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err error) {
 	if !s.Has(id) {
-		return out, fault.New(fault.NotFound, "layer %s does not exist", id)
+		return out, fault.New(fault.NotFound, "layer %s not found", id)
 	}
 	dir, err := dirfd.OpenDir(s.top, string(id))
 	if err != nil {
@@ -133,11 +133,11 @@ func (s *Store) Sealed(id timeline.LayerID) bool {
 // Manifest reads the manifest of a sealed layer: its entries and its digest.
 func (s *Store) Manifest(ctx context.Context, id timeline.LayerID) ([]format.Entry, string, error) {
 	if !s.Has(id) {
-		return nil, "", fault.New(fault.NotFound, "layer %s does not exist", id)
+		return nil, "", fault.New(fault.NotFound, "layer %s not found", id)
 	}
 	data, err := os.ReadFile(filepath.Join(s.dir, string(id), manifestName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, "", fault.New(fault.NotFound, "layer %s is not sealed", id)
+		return nil, "", fault.New(fault.NotFound, "layer %s is not finalized", id)
 	}
 	if err != nil {
 		return nil, "", fault.Wrap(err, "read manifest of layer %s", id)
@@ -264,8 +264,8 @@ func (d *describer) admit(e *format.Entry) error {
 		return nil
 	}
 	return fault.New(fault.TooLarge,
-		"%d entries, whose paths, targets and attributes have %d bytes, are more than a manifest holds", n, d.text).
-		WithHint("remove what is nested too deep or has large attributes, as in: coppice exec NAME -- rm -rf DIRECTORY")
+		"%d entries with %d bytes of paths, targets and attributes exceed the limit of a manifest", n, d.text).
+		WithHint("remove deeply nested paths or large attributes: coppice exec NAME -- rm -rf DIRECTORY")
 }
 
 func (d *describer) add(f *found) (*format.Entry, error) {

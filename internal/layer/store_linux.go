@@ -106,7 +106,7 @@ func (s *Store) Has(id timeline.LayerID) bool {
 // it whole or gone. A layer that does not exist is no error.
 func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	if !validID(id) {
-		return fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	trash := "rm-" + string(id)
 	err := s.fs.Rename(s.top, string(id), s.tmp, trash)

@@ -22,7 +22,7 @@ func openFileAt(dir int, name string) (int, unix.Stat_t, error) {
 	if errors.Is(err, unix.EAGAIN) {
 		err = fault.New(fault.Conflict, "file %q is leased by another process", limit.Cut(name, limit.MessagePath)).
 			Because(err).
-			WithHint("stop the process that holds the lease; find it with: cat /proc/locks")
+			WithHint("stop the process that holds the lease; to find it: cat /proc/locks")
 	}
 	return fd, st, err
 }

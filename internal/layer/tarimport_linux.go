@@ -44,7 +44,7 @@ func (s *Store) ImportTar(
 	ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions,
 ) (rep Report, err error) {
 	if !validID(id) {
-		return rep, fault.New(fault.Invalid, "layer id %q is malformed", id)
+		return rep, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	opts = opts.or()
 	b, err := s.begin(ctx, id)
@@ -121,7 +121,7 @@ func (t *untar) all(tr *tar.Reader) error {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			if !any {
-				return fault.New(fault.Invalid, "the archive is empty or no tar archive")
+				return fault.New(fault.Invalid, "not a tar archive, or empty")
 			}
 			return nil
 		}
@@ -165,7 +165,7 @@ func (t *untar) entry(h *tar.Header, r io.Reader) error {
 	}
 	parts, changed, ok := archive.Name(h.Name)
 	if !ok {
-		t.note(h.Name, "left out: its name leads outside or is too long")
+		t.note(h.Name, "left out: its name leads outside the archive or is too long")
 		return nil
 	}
 	if changed {
@@ -180,7 +180,7 @@ func (t *untar) entry(h *tar.Header, r io.Reader) error {
 	dirPath, name := strings.Join(parts[:len(parts)-1], "/"), parts[len(parts)-1]
 	if ok, err := t.enter(dirPath); err != nil || !ok {
 		if err == nil {
-			t.note(h.Name, "left out: it lies below something that is no directory")
+			t.note(h.Name, "left out: its parent is not a directory")
 		}
 		return err
 	}
@@ -198,7 +198,7 @@ func (t *untar) entry(h *tar.Header, r io.Reader) error {
 	case tar.TypeChar, tar.TypeBlock:
 		t.note(h.Name, "left out: device nodes are not imported")
 	default:
-		t.note(h.Name, "left out: entries of type %q are not known", h.Typeflag)
+		t.note(h.Name, "left out: unknown entry type %q", h.Typeflag)
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func (t *untar) child(d *tarDir, name string) (*tarDir, error) {
 }
 
 // useDirectory is the hint when an archive exceeds a bound that does not apply to directories.
-const useDirectory = "unpack it, and begin from the directory: coppice create --from DIR"
+const useDirectory = "unpack it, then start from the directory: coppice create --from DIR"
 
 // keep accounts for memory that is held to the end of the archive.
 func (t *untar) keep(n int64) error {
@@ -284,7 +284,7 @@ func (t *untar) clear(name string, h *tar.Header) (ok bool, err error) {
 	case errors.Is(err, unix.ENOENT):
 		return true, nil
 	case errors.Is(err, unix.EISDIR):
-		t.note(h.Name, "left out: a directory of that name came before it")
+		t.note(h.Name, "left out: an earlier entry of the same name is a directory")
 		return false, nil
 	case err == nil:
 		t.note(h.Name, "replaces an earlier entry of the same name")
@@ -304,7 +304,7 @@ func (t *untar) dir(name string, h *tar.Header) error {
 		}
 	}
 	if err != nil {
-		return fault.Wrap(err, "make directory %q", h.Name)
+		return fault.Wrap(err, "create directory %q", h.Name)
 	}
 	d, err := t.child(t.at, name)
 	if err != nil {
@@ -449,7 +449,7 @@ func (t *untar) special(name string, h *tar.Header) error {
 func (t *untar) hardlink(name string, h *tar.Header) error {
 	target, _, ok := archive.Name(h.Linkname)
 	if !ok || len(target) == 0 {
-		t.note(h.Name, "left out: it links to %.300q, which leads outside", h.Linkname)
+		t.note(h.Name, "left out: it links to %.300q, outside the archive", h.Linkname)
 		return nil
 	}
 	from, err := dirfd.OpenLong(t.root, cmp.Or(strings.Join(target[:len(target)-1], "/"), "."),
@@ -510,7 +510,7 @@ func (t *untar) finishDir(d *tarDir, p string, cur *int) error {
 	var err error
 	if d != t.top {
 		if up, err = dirfd.OpenDir(*cur, ".."); err != nil {
-			return fault.Wrap(err, "open what is above %.300q", p)
+			return fault.Wrap(err, "open the parent of %.300q", p)
 		}
 		defer func(done int) { closeAll(done) }(*cur)
 	}

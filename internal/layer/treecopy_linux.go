@@ -226,7 +226,7 @@ func (c *copier) leaveOut(p pending) {
 	defer c.mu.Unlock()
 	if isWhiteout(&p.st) {
 		c.changed = append(c.changed,
-			p.path()+": a character device 0:0, which stands for a deletion in a layer, was left out")
+			p.path()+": left out a character device 0:0, which marks a deletion in a layer")
 		return
 	}
 	c.unreadable = append(c.unreadable, p.path())
@@ -295,7 +295,7 @@ func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) 
 	}
 	out, err := makeDir(c.s.fs, dst.fd, p.name)
 	if err != nil {
-		return nil, fault.Wrap(err, "make directory %q", p)
+		return nil, fault.Wrap(err, "create directory %q", p)
 	}
 	defer out.close()
 	node := &dirNode{}

@@ -75,7 +75,7 @@ func compare(want, got []format.Entry) error {
 			return fault.New(fault.Corrupt, "%q is not in the manifest", "/"+got[i].Path)
 		}
 		if what := differs(&want[i], &got[i]); what != "" {
-			return fault.New(fault.Corrupt, "%q has another %s than its manifest says", "/"+want[i].Path, what)
+			return fault.New(fault.Corrupt, "%q differs from its manifest: %s", "/"+want[i].Path, what)
 		}
 	}
 	return nil

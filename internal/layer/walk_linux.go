@@ -201,9 +201,9 @@ func (w *worker) count(n int64) error {
 		return nil
 	}
 	return fault.New(fault.TooLarge,
-		"the sandbox has more than %d files and directories beside its layers; the last that were counted are in %q",
+		"the sandbox has more than %d files and directories outside its layers; the last counted are in %q",
 		w.most, w.at()).
-		WithHint("remove those that it does not need, as in: coppice exec NAME -- rm -rf DIRECTORY; or give the daemon " +
+		WithHint("remove unneeded ones: coppice exec NAME -- rm -rf DIRECTORY; or give the daemon " +
 			"more memory: coppice serve --memory SIZE")
 }
 

@@ -63,7 +63,7 @@ func (r *Repo) Accept(ctx context.Context, a Accept) (got Accepted, err error) {
 	defer d.close(&err)
 	got, err = d.examine(ctx, a)
 	if err != nil {
-		return got, fault.Wrap(err, "check what came out of the sandbox")
+		return got, fault.Wrap(err, "check the bundle from the sandbox")
 	}
 	if err := r.keep(ctx, d, got.Tip, append([]OID{a.Base}, a.Have...)); err != nil {
 		return got, err
@@ -108,7 +108,7 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 	}
 	if kind, err := d.run(ctx, call{args: []string{"cat-file", "-t", string(tip)}}); err != nil ||
 		string(kind) != "commit\n" {
-		return got, fault.New(fault.Invalid, "%s of the bundle is no commit", name).Because(err)
+		return got, fault.New(fault.Invalid, "object %s of the bundle is not a commit", name).Because(err)
 	}
 	if err := d.connected(ctx, known, came, &got); err != nil {
 		return got, err
@@ -135,26 +135,26 @@ func (d *desk) spool(src io.Reader) (in incoming, err error) {
 		return in, err
 	}
 	if in.format != d.format {
-		return in, fault.New(fault.Invalid, "the bundle names its objects by %s, the repository by %s", in.format, d.format)
+		return in, fault.New(fault.Invalid, "the bundle uses object format %s, the repository %s", in.format, d.format)
 	}
 	if in.objects, err = packObjects(br); err != nil {
 		return in, err
 	}
 	if in.objects > int64(d.limits.Objects) {
-		return in, fault.New(fault.Invalid, "the bundle says that it has %d objects, which is more than %d", in.objects,
+		return in, fault.New(fault.Invalid, "the bundle claims %d objects, more than the limit of %d", in.objects,
 			d.limits.Objects)
 	}
 	in.pack = filepath.Join(d.dir, "in.pack")
 	f, err := os.OpenFile(in.pack, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return in, fault.Wrap(err, "write the bundle down")
+		return in, fault.Wrap(err, "store the bundle")
 	}
 	_, err = io.Copy(f, br)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return in, fault.Wrap(err, "write the bundle down")
+		return in, fault.Wrap(err, "store the bundle")
 	}
 	if lr.N <= 0 {
-		return in, fault.New(fault.Invalid, "the bundle is larger than %d bytes", d.limits.Input)
+		return in, fault.New(fault.Invalid, "the bundle exceeds %d bytes", d.limits.Input)
 	}
 	return in, nil
 }
@@ -171,11 +171,11 @@ func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]b
 	out, err := d.run(ctx,
 		call{args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error"}, stdin: f})
 	if err != nil {
-		return nil, nil, hostile(err, "git refuses an object of the bundle")
+		return nil, nil, hostile(err, "git rejects an object of the bundle")
 	}
 	kind, hash, _ := strings.Cut(strings.TrimSpace(string(out)), "\t")
 	if _, err := ParseOID(hash); err != nil || kind != "pack" {
-		return nil, nil, fault.New(fault.Internal, "git says %q of a pack", clip(string(out)))
+		return nil, nil, fault.New(fault.Internal, "unexpected output %q of git for a pack", clip(string(out)))
 	}
 	idx, err := os.Open(filepath.Join(d.dir, "objects/pack/pack-"+hash+".idx"))
 	if err != nil {
@@ -191,7 +191,7 @@ func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]b
 		func(l string) error {
 			f := strings.Fields(l)
 			if len(f) < 2 {
-				return fault.New(fault.Internal, "git says %q of a pack", clip(l))
+				return fault.New(fault.Internal, "unexpected output %q of git for a pack", clip(l))
 			}
 			at, err := strconv.ParseInt(f[0], 10, 64)
 			all = append(all, entry{at, OID(f[1])})
@@ -244,7 +244,7 @@ func (d *desk) within(ctx context.Context, borrowed map[OID]bool, known []OID) e
 	case err != nil && !errors.Is(err, errFound):
 		return err
 	case len(left) > 0:
-		return fault.New(fault.Invalid, "the bundle uses objects of the repository that the sandbox was not given")
+		return fault.New(fault.Invalid, "the bundle refers to objects of the repository that the sandbox did not receive")
 	}
 	return nil
 }
@@ -256,7 +256,7 @@ var errFound = errors.New("found")
 func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, got *Accepted) (err error) {
 	f, err := os.OpenFile(filepath.Join(d.dir, "reached"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fault.Wrap(err, "write down what the tip reaches")
+		return fault.Wrap(err, "list the objects reachable from the tip")
 	}
 	defer f.Close()
 	args := []string{"rev-list", "--objects", "--no-object-names", string(got.Tip), "--not"}
@@ -264,10 +264,10 @@ func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, go
 		args = append(args, string(k))
 	}
 	if _, err := d.run(ctx, call{args: args, stdout: f, most: most(d.limits.Objects, d.format.digits()+1)}); err != nil {
-		return hostile(err, "objects are missing, or are not what they are taken for")
+		return hostile(err, "objects are missing or have the wrong type")
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return fault.Wrap(err, "read what the tip reaches")
+		return fault.Wrap(err, "read the objects reachable from the tip")
 	}
 	return d.lines(ctx,
 		call{args: []string{"cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype) %(objectsize)"}, stdin: f,
@@ -278,11 +278,11 @@ func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, go
 func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 	f := strings.Fields(l)
 	if len(f) != 3 {
-		return fault.New(fault.Invalid, "an object is missing: %q", clip(l))
+		return fault.New(fault.Invalid, "missing object: %q", clip(l))
 	}
 	size, err := strconv.ParseInt(f[2], 10, 64)
 	if err != nil {
-		return fault.New(fault.Internal, "git says %q of an object", clip(l))
+		return fault.New(fault.Internal, "unexpected output %q of git for an object", clip(l))
 	}
 	if f[1] == "commit" {
 		got.Commits++
@@ -291,11 +291,11 @@ func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 	got.Bytes += size
 	switch {
 	case !came[OID(f[0])]:
-		return fault.New(fault.Invalid, "the object %s did not come in the bundle", f[0])
+		return fault.New(fault.Invalid, "object %s is not in the bundle", f[0])
 	case size > limits.Object:
-		return fault.New(fault.Invalid, "the object %s has %d bytes, more than %d", f[0], size, limits.Object)
+		return fault.New(fault.Invalid, "object %s has %d bytes, more than the limit of %d", f[0], size, limits.Object)
 	case got.Bytes > limits.Total:
-		return fault.New(fault.Invalid, "the objects have more than %d bytes", limits.Total)
+		return fault.New(fault.Invalid, "the objects exceed %d bytes", limits.Total)
 	}
 	return nil
 }

@@ -85,9 +85,9 @@ func (l *lab) commitTree(dir string, tree OID) {
 var reasons = map[string]string{
 	"a missing blob": "ababab",
 	"a missing tree": "ababab",
-	"an object of the user's that it only has the name of": "did not come in the bundle",
-	"a delta on an object of the user's":                   "was not given",
-	"an object of 10 GB":                                   "git refuses an object",
+	"an object of the user's that it only has the name of": "is not in the bundle",
+	"a delta on an object of the user's":                   "did not receive",
+	"an object of 10 GB":                                   "git rejects an object",
 	"a .git directory":                                     "hasDotgit",
 }
 

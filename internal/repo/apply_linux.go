@@ -136,10 +136,10 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 		got.Ref, got.New = "", t.old
 	}
 	if got.Changes, err = d.changes(ctx, DiffOptions{From: t.old, To: res.tree}); err != nil {
-		return got, fault.Wrap(err, "look at what would change")
+		return got, fault.Wrap(err, "list the changes to apply")
 	}
 	if len(got.Changes) == 0 && (a.Way != Merge || d.has(ctx, t.old, a.Tip)) {
-		return got, fault.New(fault.Invalid, "there is nothing to apply: %s has all of it", t.name())
+		return got, fault.New(fault.Invalid, "nothing to apply: %s has all changes already", t.name())
 	}
 	if got.Marks, err = d.trusted(ctx, a, got.Changes); err != nil {
 		return got, err
@@ -179,24 +179,24 @@ func (a Apply) check() error {
 	switch a.Way {
 	case Squash, Merge, Rebase, Patch:
 	default:
-		return fault.New(fault.Invalid, "%q is no way to apply", a.Way).WithHint("use squash, merge, rebase or patch")
+		return fault.New(fault.Invalid, "unknown way to apply %q", a.Way).WithHint("use squash, merge, rebase or patch")
 	}
 	if a.Way == Patch && a.Onto != "" {
-		return fault.New(fault.Invalid, "a patch goes to the work tree, not to a branch").
-			WithHint("leave --onto away, or --patch")
+		return fault.New(fault.Invalid, "cannot apply a patch to a branch: it changes the work tree only").
+			WithHint("drop --onto or --patch")
 	}
 	if len(a.Paths) > 0 && (a.Way == Merge || a.Way == Rebase) {
-		return fault.New(fault.Invalid, "some paths alone cannot be applied by %s, which takes whole commits", a.Way).
+		return fault.New(fault.Invalid, "cannot apply selected paths by %s: it takes whole commits", a.Way).
 			WithHint("use --squash or --patch with --paths")
 	}
 	for _, p := range a.Paths {
 		if why := badPath(p); why != "" {
-			return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(p), why)
+			return fault.New(fault.Invalid, "cannot apply path %q: %s", clip(p), why)
 		}
 	}
 	for _, p := range []Person{a.Author, a.Committer} {
 		if why := p.bad(); p != (Person{}) && why != "" {
-			return fault.New(fault.Invalid, "%q cannot be written down: %s", clip(p.Name), why)
+			return fault.New(fault.Invalid, "invalid person %q: %s", clip(p.Name), why)
 		}
 	}
 	if a.Way == Squash || a.Way == Merge {
@@ -229,7 +229,7 @@ func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 	switch {
 	case a.Onto == "" && head.Branch == "" && a.Way != Patch:
 		return t, fault.New(fault.Conflict, "no branch is checked out in %s", r.Top).
-			WithHint("check one out, or name one: git switch BRANCH")
+			WithHint("check one out, or name one with --onto: git switch BRANCH")
 	case a.Onto == "" || a.Onto == head.Branch:
 		return target{head.Branch, head.Commit, true}, nil
 	}
@@ -242,8 +242,8 @@ func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 			WithHint("apply it from there: cd %s", at)
 	}
 	if t.old, err = r.tip(ctx, a.Onto); err == nil && t.old == "" {
-		err = fault.New(fault.NotFound, "there is no branch %s", a.Onto.Short()).
-			WithHint("make one with: git branch %s", a.Onto.Short())
+		err = fault.New(fault.NotFound, "branch %s not found", a.Onto.Short()).
+			WithHint("create it: git branch %s", a.Onto.Short())
 	}
 	t.ref = a.Onto
 	return t, err
@@ -269,8 +269,8 @@ func (d *desk) trusted(ctx context.Context, a Apply, changes []Change) ([]Mark, 
 		}
 	}
 	if len(not) > 0 {
-		return nil, fault.New(fault.Denied, "the host would later run or trust what is applied").Because(&Untrusted{not}).
-			WithHint("look at each of them, then trust it: --trust %s", printable(clip(not[0].Path)))
+		return nil, fault.New(fault.Denied, "the host runs or trusts files among the changes").Because(&Untrusted{not}).
+			WithHint("review each of them, then trust it: --trust %s", printable(clip(not[0].Path)))
 	}
 	return all, nil
 }

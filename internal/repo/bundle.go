@@ -32,7 +32,7 @@ func readBundle(br *bufio.Reader) (bundle, error) {
 		return b, err
 	}
 	if first != "# v2 git bundle" && first != "# v3 git bundle" {
-		return b, fault.New(fault.Invalid, "what came out of the sandbox is no git bundle")
+		return b, fault.New(fault.Invalid, "invalid bundle from the sandbox: not a git bundle")
 	}
 	for n := 0; ; n++ {
 		l, err := line(br)
@@ -46,7 +46,7 @@ func readBundle(br *bufio.Reader) (bundle, error) {
 		case l[0] == '@' && first == "# v3 git bundle":
 			f, ok := strings.CutPrefix(l, "@object-format=")
 			if !ok || f != string(SHA1) && f != string(SHA256) {
-				return b, fault.New(fault.Unsupported, "the bundle asks for %q", clip(l))
+				return b, fault.New(fault.Unsupported, "unsupported bundle capability %q", clip(l))
 			}
 			b.format = Format(f)
 		default:
@@ -63,7 +63,7 @@ func (b *bundle) add(l string) error {
 	hex, name, _ := strings.Cut(rest, " ")
 	id, err := ParseOID(hex)
 	if err == nil && len(id) != b.format.digits() {
-		err = fault.New(fault.Invalid, "%q is no object name of the bundle's format", id)
+		err = fault.New(fault.Invalid, "invalid object name %q: not of the bundle's object format", id)
 	}
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (b *bundle) add(l string) error {
 	}
 	if name == "HEAD" {
 		if b.head != "" {
-			return fault.New(fault.Invalid, "the bundle has HEAD twice")
+			return fault.New(fault.Invalid, "duplicate HEAD in the bundle")
 		}
 		b.head = id
 		return nil
@@ -84,7 +84,7 @@ func (b *bundle) add(l string) error {
 		return err
 	}
 	if _, twice := b.refs[ref]; twice {
-		return fault.New(fault.Invalid, "the bundle has %s twice", ref)
+		return fault.New(fault.Invalid, "duplicate reference %s in the bundle", ref)
 	}
 	b.refs[ref] = id
 	return nil
@@ -97,13 +97,13 @@ func line(br *bufio.Reader) (string, error) {
 		c, err := br.ReadByte()
 		switch {
 		case errors.Is(err, io.EOF):
-			return "", fault.New(fault.Invalid, "the bundle ends within its header")
+			return "", fault.New(fault.Invalid, "truncated bundle header")
 		case err != nil:
 			return "", fault.Wrap(err, "read the bundle")
 		case c == '\n':
 			return string(l), nil
 		case len(l) == maxLine:
-			return "", fault.New(fault.Invalid, "a line of the bundle's header is too long")
+			return "", fault.New(fault.Invalid, "line of the bundle header is too long")
 		}
 		l = append(l, c)
 	}
@@ -116,7 +116,7 @@ func packObjects(br *bufio.Reader) (int64, error) {
 		return 0, fault.New(fault.Invalid, "the bundle has no pack")
 	}
 	if v := binary.BigEndian.Uint32(h[4:]); string(h[:4]) != "PACK" || v != 2 {
-		return 0, fault.New(fault.Invalid, "the bundle's pack is none of version 2")
+		return 0, fault.New(fault.Invalid, "the bundle has no pack of version 2")
 	}
 	return int64(binary.BigEndian.Uint32(h[8:])), nil
 }

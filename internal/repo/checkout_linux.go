@@ -87,7 +87,7 @@ func (r *Repo) fileTime(ctx context.Context, commit OID) (time.Time, error) {
 	out, err := r.user(ctx,
 		call{args: []string{"rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", string(commit)}})
 	if err != nil {
-		return time.Time{}, fault.Wrap(err, "look at commit %s", commit)
+		return time.Time{}, fault.Wrap(err, "inspect commit %s", commit)
 	}
 	unix, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 	if err != nil {

@@ -24,7 +24,7 @@ var underway = map[string]string{
 func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	for name, mend := range underway {
 		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err == nil {
-			return fault.New(fault.Conflict, "git is in the middle of something in %s", r.Top).WithHint("end it first: %s", mend)
+			return fault.New(fault.Conflict, "a git operation is in progress in %s", r.Top).WithHint("abort it first: %s", mend)
 		}
 	}
 	if err := r.copyIndex(); err != nil {
@@ -34,22 +34,22 @@ func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 		call{args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=dirty",
 			"--no-renames"}, env: []string{"GIT_OPTIONAL_LOCKS=1"}})
 	if err != nil {
-		return fault.Wrap(err, "look at the work tree of %s", r.Top)
+		return fault.Wrap(err, "read the status of the work tree %s", r.Top)
 	}
 	paths, err := parseStatus(string(out))
 	if err != nil {
 		return err
 	}
 	if len(paths) > 0 {
-		return fault.New(fault.Conflict, "%s has changes that are not committed", r.Top).Because(&Dirty{paths}).
-			WithHint("commit them, or put them away: git stash")
+		return fault.New(fault.Conflict, "%s has uncommitted changes", r.Top).Because(&Dirty{paths}).
+			WithHint("commit them, or stash them: git stash")
 	}
 	if paths, err = r.untracked(ctx, changes); err != nil {
-		return fault.Wrap(err, "look at the work tree of %s", r.Top)
+		return fault.Wrap(err, "read the status of the work tree %s", r.Top)
 	}
 	if len(paths) > 0 {
-		return fault.New(fault.Conflict, "files that git does not track are in the way in %s", r.Top).Because(&Dirty{paths}).
-			WithHint("move them elsewhere: mv %s %s.mine", printable(clip(paths[0])), printable(clip(paths[0])))
+		return fault.New(fault.Conflict, "untracked files in %s would be overwritten", r.Top).Because(&Dirty{paths}).
+			WithHint("move them away: mv %s %s.mine", printable(clip(paths[0])), printable(clip(paths[0])))
 	}
 	return nil
 }

@@ -15,14 +15,14 @@ type Trailer struct{ Key, Value string }
 func message(text string, trailers []Trailer) (string, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.IndexByte(text, 0) >= 0 {
-		return "", fault.New(fault.Invalid, "the message is empty or has a NUL").WithHint("give one with -m TEXT")
+		return "", fault.New(fault.Invalid, "invalid message: must not be empty or contain NUL").WithHint("set one: -m TEXT")
 	}
 	var b strings.Builder
 	b.WriteString(text + "\n")
 	for i, t := range trailers {
 		if t.Key == "" || strings.Trim(t.Key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-") != "" ||
 			t.Value == "" || t.Value != printable(t.Value) {
-			return "", fault.New(fault.Invalid, "%q is no trailer of one line", clip(t.Key+": "+t.Value))
+			return "", fault.New(fault.Invalid, "invalid trailer %q: must be a single line", clip(t.Key+": "+t.Value))
 		}
 		if i == 0 {
 			b.WriteByte('\n')
@@ -62,7 +62,7 @@ func rewrite(raw []byte, tree, parent OID, committer string) ([]byte, error) {
 		}
 	}
 	if !found || author == "" {
-		return nil, fault.New(fault.Invalid, "a commit has no author or no message")
+		return nil, fault.New(fault.Invalid, "malformed commit: no author or no message")
 	}
 	return fmt.Appendf(nil, "tree %s\nparent %s\n%s\ncommitter %s%s\n\n%s", tree, parent, author, committer,
 		encoding, text), nil

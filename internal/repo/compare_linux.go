@@ -25,7 +25,7 @@ func (w *walk) file(ctx context.Context, dir *os.File, p string, st *unix.Stat_t
 		mode = ModeExecutable
 	}
 	if w.limits.Object < st.Size {
-		return fault.New(fault.TooLarge, "%q has %d bytes, more than %d", clip(p), st.Size, w.limits.Object).
+		return fault.New(fault.TooLarge, "%q has %d bytes, more than the limit of %d", clip(p), st.Size, w.limits.Object).
 			WithHint(haveIgnored, clip(p))
 	}
 	before, has := w.base[p]

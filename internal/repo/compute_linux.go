@@ -75,8 +75,8 @@ func (r *Repo) committer(ctx context.Context, a Apply) (Person, error) {
 	out, err := r.user(ctx, call{args: []string{"-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"}})
 	p, ok := author(strings.TrimSpace(string(out)))
 	if err != nil || !ok || p.bad() != "" {
-		return p, fault.New(fault.Invalid, "git does not know who you are").Because(err).
-			WithHint("tell it: git config --global user.name NAME, and user.email ADDRESS")
+		return p, fault.New(fault.Invalid, "git has no identity for the committer").Because(err).
+			WithHint("set it: git config --global user.name NAME, and user.email ADDRESS")
 	}
 	return p, nil
 }
@@ -87,15 +87,15 @@ func (d *desk) merge(ctx context.Context, ours, theirs OID) (OID, error) {
 		call{args: []string{"merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", string(ours),
 			string(theirs)}})
 	if c := code(err); c != 0 && c != 1 {
-		return "", fault.Wrap(hostile(err, "git does not merge them"), "merge")
+		return "", fault.Wrap(hostile(err, "git cannot merge the commits"), "merge")
 	}
 	tree, paths, perr := parseMerge(string(out))
 	switch {
 	case perr != nil:
 		return "", perr
 	case len(paths) > 0 || err != nil:
-		return "", fault.New(fault.Conflict, "both sides changed the same").Because(&Conflicts{paths}).
-			WithHint("nothing was touched; merge it in the sandbox, or with git, which lets you resolve each: git merge %s",
+		return "", fault.New(fault.Conflict, "both sides changed the same files").Because(&Conflicts{paths}).
+			WithHint("nothing was changed; merge in the sandbox, or resolve the conflicts with git: git merge %s",
 				theirs[:12])
 	}
 	return tree, nil
@@ -142,14 +142,14 @@ func (d *desk) rebase(ctx context.Context, a Apply, t target, by string) (res re
 	}
 	lines := slices.Collect(strings.Lines(string(out)))
 	if len(lines) > maxRebase {
-		return res, fault.New(fault.Unsupported, "there are %d commits, more than %d", len(lines), maxRebase).
+		return res, fault.New(fault.Unsupported, "cannot apply %d commits: more than the limit of %d", len(lines), maxRebase).
 			WithHint("use --squash or --merge")
 	}
 	at, before := t.old, a.Base
 	for _, l := range lines {
 		f := strings.Fields(l)
 		if len(f) != 2 || OID(f[1]) != before {
-			return res, fault.New(fault.Unsupported, "the commits are not one line from the base on").
+			return res, fault.New(fault.Unsupported, "cannot apply commits one by one: their history is not linear").
 				WithHint("use --squash or --merge")
 		}
 		before = OID(f[0])
@@ -192,8 +192,8 @@ func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	}
 	for _, p := range a.Paths {
 		if !slices.ContainsFunc(changes, func(c Change) bool { return c.Path == p || strings.HasPrefix(c.Path, p+"/") }) {
-			return "", fault.New(fault.NotFound, "nothing changed at %q", clip(p)).
-				WithHint("list what did: coppice diff --name-only")
+			return "", fault.New(fault.NotFound, "nothing changed in %q", clip(p)).
+				WithHint("list the changed paths: coppice diff --name-only")
 		}
 	}
 	index := "GIT_INDEX_FILE=" + d.dir + "/some"
@@ -203,7 +203,7 @@ func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	if _, err := d.run(ctx,
 		call{args: []string{"update-index", "-z", "--index-info"}, env: []string{index},
 			stdin: bytes.NewReader(indexInfo(changes, d.format))}); err != nil {
-		return "", fault.Wrap(err, "choose the paths")
+		return "", fault.Wrap(err, "select the paths")
 	}
 	return d.oid(ctx, call{args: []string{"write-tree"}, env: []string{index}})
 }

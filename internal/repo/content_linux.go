@@ -113,7 +113,7 @@ func (d *desk) sizes(ctx context.Context, ids map[OID]bool) (map[OID]int64, erro
 			id, size, _ := strings.Cut(l, " ")
 			n, err := strconv.ParseInt(size, 10, 64)
 			if err != nil {
-				return fault.New(fault.Invalid, "an object is missing: %q", clip(l))
+				return fault.New(fault.Invalid, "missing object: %q", clip(l))
 			}
 			sizes[OID(id)] = n
 			return nil
@@ -135,7 +135,7 @@ func (d *desk) contents(ctx context.Context, ids map[OID]bool) (map[OID][]byte, 
 	for len(out) > 0 {
 		id, content, rest, ok := parseObject(out)
 		if !ok {
-			return nil, fault.New(fault.Internal, "git prints an object that cannot be read")
+			return nil, fault.New(fault.Internal, "malformed object in the output of git")
 		}
 		texts[id], out = content, rest
 	}

@@ -26,14 +26,14 @@ type desk struct {
 func (r *Repo) desk() (d *desk, err error) {
 	dir, err := os.MkdirTemp(r.opt.Scratch, "desk-")
 	if err != nil {
-		return nil, fault.Wrap(err, "make a desk")
+		return nil, fault.Wrap(err, "create a scratch repository")
 	}
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
 	cleanup.Push(func() error { return os.RemoveAll(dir) })
 	for _, sub := range []string{"objects/info", "objects/pack", "refs/heads", "info"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			return nil, fault.Wrap(err, "make a desk")
+			return nil, fault.Wrap(err, "create a scratch repository")
 		}
 	}
 	files := map[string]string{
@@ -44,13 +44,13 @@ func (r *Repo) desk() (d *desk, err error) {
 	if r.Shallow {
 		cut, err := os.ReadFile(filepath.Join(r.Common, "shallow"))
 		if err != nil {
-			return nil, fault.Wrap(err, "read where the history is cut off")
+			return nil, fault.Wrap(err, "read the shallow boundary")
 		}
 		files["shallow"] = string(cut)
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			return nil, fault.Wrap(err, "make a desk")
+			return nil, fault.Wrap(err, "create a scratch repository")
 		}
 	}
 	cleanup.Release()
@@ -67,7 +67,7 @@ func deskConfig(f Format) string {
 // close removes the desk.
 func (d *desk) close(errp *error) {
 	if err := os.RemoveAll(d.dir); err != nil && *errp == nil {
-		*errp = fault.Wrap(err, "clear the desk away")
+		*errp = fault.Wrap(err, "remove the scratch repository")
 	}
 }
 
@@ -90,7 +90,7 @@ func (d *desk) oid(ctx context.Context, c call) (OID, error) {
 // tree gives the tree of a commit, or of what is one.
 func (d *desk) tree(ctx context.Context, of OID) (OID, error) {
 	id, err := d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(of) + "^{tree}"}})
-	return id, fault.Wrap(err, "look for the tree of %s", of)
+	return id, fault.Wrap(err, "find the tree of %s", of)
 }
 
 // hold writes an object and gives its name.

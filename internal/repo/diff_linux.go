@@ -49,7 +49,7 @@ func (d *desk) changes(ctx context.Context, o DiffOptions) ([]Change, error) {
 	}
 	raw := &rawReader{most: d.limits.Changes}
 	if err := d.records(ctx, call{args: o.args(form...), most: 16 << 30}, 0, raw.record); err != nil {
-		return nil, hostile(err, "git does not compare the two")
+		return nil, hostile(err, "git cannot compare the trees")
 	}
 	return raw.changes, raw.end()
 }
@@ -64,5 +64,5 @@ func (r *Repo) Patch(ctx context.Context, o DiffOptions, w io.Writer) (err error
 	}
 	defer d.close(&err)
 	_, err = d.run(ctx, call{args: o.args("-p", "--binary"), stdout: w, most: d.limits.Patch})
-	return fault.Wrap(hostile(err, "git does not compare the two"), "write a patch")
+	return fault.Wrap(hostile(err, "git cannot compare the trees"), "write a patch")
 }

@@ -33,7 +33,7 @@ func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err er
 	}
 	defer src.Close()
 	got, err = d.examine(ctx, Accept{Bundle: src, Ref: fetchedRef, Base: base})
-	return got, fault.Wrap(err, "check what was fetched")
+	return got, fault.Wrap(err, "check the fetched objects")
 }
 
 // bundle writes one of what a tip has and a base does not, whose objects all are there. The
@@ -41,7 +41,7 @@ func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err er
 func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error) {
 	if f, err = os.OpenFile(filepath.Join(d.dir, "fetched"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND,
 		0o600); err != nil {
-		return nil, fault.Wrap(err, "write down what was fetched")
+		return nil, fault.Wrap(err, "store the fetched objects")
 	}
 	defer func() {
 		if err != nil {
@@ -53,15 +53,15 @@ func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error
 		head = "# v3 git bundle\n@object-format=sha256\n"
 	}
 	if _, err = fmt.Fprintf(f, "%s-%s\n%s %s\n\n", head, base, tip, fetchedRef); err != nil {
-		return nil, fault.Wrap(err, "write down what was fetched")
+		return nil, fault.Wrap(err, "store the fetched objects")
 	}
 	if _, err = d.run(ctx,
 		call{args: []string{"pack-objects", "-q", "--revs", "--stdout", "--window=0"}, stdout: f, most: d.limits.Input,
 			stdin: strings.NewReader(fmt.Sprintf("%s\n^%s\n", tip, base))}); err != nil {
-		return nil, hostile(err, "objects of what was fetched are missing, or are not what they are taken for")
+		return nil, hostile(err, "fetched objects are missing or have the wrong type")
 	}
 	_, err = f.Seek(0, 0)
-	return f, fault.Wrap(err, "read what was fetched")
+	return f, fault.Wrap(err, "read the fetched objects")
 }
 
 // Own reports whether the user has a commit otherwise than by references of ours: whether
@@ -74,7 +74,7 @@ func (r *Repo) Own(ctx context.Context, c OID) (bool, error) {
 	out, err := r.user(ctx, call{args: []string{"rev-list", "--max-count=1", string(c), "--not", "HEAD",
 		"--exclude=coppice/*", "--branches", "--exclude=*/coppice/*", "--remotes", "--tags"}})
 	if err != nil {
-		return false, fault.Wrap(err, "look for what has commit %s", c)
+		return false, fault.Wrap(err, "find the references that contain commit %s", c)
 	}
 	return len(out) == 0, nil
 }
@@ -107,8 +107,8 @@ func (r *Repo) MoveRefs(ctx context.Context, message string, moves ...RefMove) e
 		call{args: []string{"update-ref", "-m", message, "--create-reflog", "--stdin"},
 			stdin: strings.NewReader(list.String())})
 	if code(err) > 0 {
-		return fault.New(fault.Conflict, "git does not set %s", moves[0].Ref).Because(err).
-			WithHint("somebody else sets it; try again")
+		return fault.New(fault.Conflict, "git cannot set %s", moves[0].Ref).Because(err).
+			WithHint("another process may be updating it; try again")
 	}
 	if err != nil {
 		return fault.Wrap(err, "set %s", moves[0].Ref)

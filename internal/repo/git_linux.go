@@ -43,12 +43,12 @@ func Find(ctx context.Context, path string, user Env) (*Git, error) {
 	g := &Git{program: path, user: user}
 	out, err := g.run(ctx, call{args: []string{"version"}, env: cleanEnv()})
 	if err != nil {
-		return nil, fault.Wrap(err, "ask %s for its version", path)
+		return nil, fault.Wrap(err, "read the version of %s", path)
 	}
 	if v, ok := parseVersion(string(out)); !ok || v[0] < oldest[0] || v[0] == oldest[0] && v[1] < oldest[1] {
-		return nil, fault.New(fault.Unsupported, "%s is %q, and 2.38 is the oldest that can be used", path,
+		return nil, fault.New(fault.Unsupported, "%s has unsupported version %q: must be 2.38 or newer", path,
 			clip(strings.TrimSpace(string(out)))).
-			WithHint("install a newer git")
+			WithHint("install git 2.38 or newer")
 	}
 	return g, nil
 }

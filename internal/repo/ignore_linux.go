@@ -94,7 +94,7 @@ func (d *desk) carryBase(ctx context.Context, base listing, to *ignorer) error {
 		held += n
 	}
 	if held > limit.RuleBytes {
-		return fault.New(fault.TooLarge, "the ignore rules of the base have more than %d bytes", limit.RuleBytes)
+		return fault.New(fault.TooLarge, "the ignore rules of the base exceed %d bytes", limit.RuleBytes)
 	}
 	texts, err := d.contents(ctx, want)
 	if err != nil {
@@ -138,9 +138,9 @@ func (g *ignoreRules) carry(f *os.File, dir string) error {
 	}
 	g.files, g.bytes = g.files+1, g.bytes+len(text)
 	if g.files > limit.RuleFiles || g.bytes > limit.RuleBytes {
-		return fault.New(fault.TooLarge, "the work tree has more than %d files of ignore rules, or %d bytes of them",
+		return fault.New(fault.TooLarge, "the work tree has more than %d ignore files, or more than %d bytes of ignore rules",
 			limit.RuleFiles, limit.RuleBytes).
-			WithHint("find them with: find . -name .gitignore")
+			WithHint("list them: find . -name .gitignore")
 	}
 	return fault.Wrap(g.theirs.put(dir, text), "copy ignore rules")
 }
@@ -150,7 +150,7 @@ func (g *ignoreRules) ignored(ctx context.Context, paths []string) ([]bool, erro
 	all := make([]bool, len(paths))
 	for _, ig := range []*ignorer{g.ours, g.theirs} {
 		if err := ig.ask(ctx, paths, all); err != nil {
-			return nil, fault.Wrap(err, "ask which files are ignored")
+			return nil, fault.Wrap(err, "list the ignored files")
 		}
 	}
 	return all, nil
@@ -158,7 +158,7 @@ func (g *ignoreRules) ignored(ctx context.Context, paths []string) ([]bool, erro
 
 func (g *ignoreRules) close(errp *error) {
 	if err := errors.Join(g.ours.close(), g.theirs.close()); err != nil && *errp == nil {
-		*errp = fault.Wrap(err, "ask which files are ignored")
+		*errp = fault.Wrap(err, "list the ignored files")
 	}
 }
 
@@ -176,11 +176,11 @@ func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer,
 	defer cleanup.Run(&err)
 	at := filepath.Join(d.dir, name)
 	if err := os.Mkdir(at, 0o700); err != nil {
-		return nil, fault.Wrap(err, "make a place for ignore rules")
+		return nil, fault.Wrap(err, "create a directory for the ignore rules")
 	}
 	ig = &ignorer{}
 	if ig.dir, err = os.Open(at); err != nil {
-		return nil, fault.Wrap(err, "make a place for ignore rules")
+		return nil, fault.Wrap(err, "create a directory for the ignore rules")
 	}
 	cleanup.Push(ig.dir.Close)
 	c := call{args: []string{"check-ignore", "--no-index", "--stdin", "-z", "-v", "-n"}, dir: at, memory: d.limits.Memory,
@@ -189,11 +189,11 @@ func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer,
 			"GIT_LITERAL_PATHSPECS=0")}
 	ig.cmd = d.git.command(ctx, c)
 	if ig.in, err = ig.cmd.StdinPipe(); err != nil {
-		return nil, fault.Wrap(err, "make a pipe")
+		return nil, fault.Wrap(err, "create a pipe")
 	}
 	out, err := ig.cmd.StdoutPipe()
 	if err != nil {
-		return nil, fault.Wrap(err, "make a pipe")
+		return nil, fault.Wrap(err, "create a pipe")
 	}
 	ig.out = bufio.NewReader(out)
 	if err := d.git.start(ig.cmd, c); err != nil {
@@ -250,9 +250,9 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE):
 		// Rules may be crafted so that matching them does not end.
 		return fault.New(fault.TooLarge,
-			"git gave up on the ignore rules: they take more than %d seconds of processor time, or too much memory",
+			"git exceeded its limit for ignore rules: %d seconds of processor time, or its memory",
 			limit.RuleWork).
-			Because(err).WithHint("find them with: find . -name .gitignore")
+			Because(err).WithHint("list them: find . -name .gitignore")
 	}
 	return err
 }

@@ -33,7 +33,7 @@ type Index struct {
 func (r *Repo) Index(ctx context.Context, i Index) error {
 	x, err := r.indexOf(ctx, i)
 	if err != nil {
-		return fault.Wrap(err, "make the index of %s", i.Written.Commit)
+		return fault.Wrap(err, "create the index of %s", i.Written.Commit)
 	}
 	data, err := x.encode(ctx, r.Format)
 	if err == nil {
@@ -83,7 +83,7 @@ func (r *Repo) treeOf(ctx context.Context, commit OID) (OID, error) {
 	out, err := r.user(ctx,
 		call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + "^{tree}"}})
 	if err != nil {
-		return "", fault.Wrap(err, "look for the tree of %s", commit)
+		return "", fault.Wrap(err, "find the tree of %s", commit)
 	}
 	return ParseOID(strings.TrimSpace(string(out)))
 }

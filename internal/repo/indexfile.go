@@ -211,7 +211,7 @@ func split(path string, entries []indexEntry) []kid {
 }
 
 // errIndex: it is not one that encode wrote.
-var errIndex = fault.New(fault.Invalid, "the index that is to be built upon is not one of ours, or is damaged")
+var errIndex = fault.New(fault.Invalid, "invalid previous index: not written by Coppice, or damaged")
 
 // parseIndex reads what encode wrote, and nothing else.
 func parseIndex(ctx context.Context, f Format, in []byte) (*index, error) {
@@ -331,7 +331,7 @@ func (x *index) apply(ctx context.Context, changes []treeChange, top OID, uid, g
 			func(e indexEntry, p string) int { return strings.Compare(e.path, p) })
 		out.entries, old = append(out.entries, old[:i]...), old[i:]
 		if found != (c.old != 0) || found && (old[0].id != c.oldID || old[0].mode != c.old) {
-			return nil, fault.New(fault.Invalid, "the index that is to be built upon is of another tree: %q", clip(c.path))
+			return nil, fault.New(fault.Invalid, "the previous index is for another tree: %q", clip(c.path))
 		}
 		if found {
 			old = old[1:]

@@ -38,7 +38,7 @@ type Inside struct {
 
 // Inside writes it. Nothing is flushed.
 func (r *Repo) Inside(ctx context.Context, i Inside) error {
-	return fault.Wrap(r.inside(ctx, i), "make the git directory of the sandbox")
+	return fault.Wrap(r.inside(ctx, i), "create the git directory of the sandbox")
 }
 
 func (r *Repo) inside(ctx context.Context, i Inside) error {
@@ -118,7 +118,7 @@ func (r *Repo) config(ctx context.Context, gitDir string) ([]configLine, error) 
 	}
 	parts := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 	if len(parts)%2 != 0 {
-		return nil, fault.New(fault.Internal, "git prints a configuration that cannot be read")
+		return nil, fault.New(fault.Internal, "malformed configuration in the output of git")
 	}
 	var lines []configLine
 	for i := 0; i < len(parts); i += 2 {
@@ -144,7 +144,7 @@ func (r *Repo) insideRefs(ctx context.Context, gitDir string) (insideRefs, error
 	for l := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSuffix(l, "\n"), " ")
 		if len(f) != 3 {
-			return all, fault.New(fault.Internal, "git says %q of a reference", clip(l))
+			return all, fault.New(fault.Internal, "unexpected output %q of git for a reference", clip(l))
 		}
 		if f[2] != "" {
 			all.syms[Ref(f[1])] = Ref(f[2])

@@ -23,7 +23,7 @@ const (
 	savedName   = "coppice-saved"       // files of the user's that were in the way of mending
 	indexName   = "index"
 	lockName    = "index.lock" // git's own; with lockText in it, it is ours
-	lockText    = "coppice apply\n"
+	lockText    = "coppice git apply\n"
 )
 
 // journal says what an apply does to a work tree.
@@ -46,8 +46,8 @@ func (r *Repo) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fault.New(fault.Conflict, "something is applied to %s already", r.Top).
-				WithHint("wait until it is done, and try again")
+			return nil, fault.New(fault.Conflict, "another apply to %s is in progress", r.Top).
+				WithHint("wait for it to finish, then try again")
 		}
 		return nil, fault.Wrap(err, "lock %s", r.Dir)
 	}
@@ -71,7 +71,7 @@ func (r *Repo) writeJournal(j journal) error {
 		return err
 	}
 	return fault.Wrap(vfs.WriteFile(r.opt.FS, filepath.Join(r.Dir, journalName), append(b, '\n')),
-		"write down what is applied")
+		"write the journal of the apply")
 }
 
 // readJournal gives what an apply left, or nil.
@@ -81,13 +81,13 @@ func (r *Repo) readJournal() (*journal, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "read what was applied")
+		return nil, fault.Wrap(err, "read the journal of the apply")
 	}
 	var j journal
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&j); err != nil || j.Version != journalVersion {
-		return nil, fault.New(fault.Version, "%s is of an apply that this version does not know",
+		return nil, fault.New(fault.Version, "%s has an unknown version of the apply journal",
 			filepath.Join(r.Dir, journalName)).
 			Because(err).
 			WithHint("use the version of coppice that wrote it, or restore the work tree with git and remove the file")
@@ -112,8 +112,8 @@ func (r *Repo) takeIndex() error {
 	}
 	err := vfs.Link(r.opt.FS, text, name)
 	if errors.Is(err, fs.ErrExist) {
-		err = fault.New(fault.Conflict, "another git works on %s", r.Top).
-			WithHint("wait until it is done; where none runs, remove %s", name)
+		err = fault.New(fault.Conflict, "another git process is using %s", r.Top).
+			WithHint("wait for it to finish; if none is running: rm %s", name)
 	}
 	return fault.Wrap(errors.Join(err, vfs.Remove(r.opt.FS, text)), "lock the index of %s", r.Top)
 }
@@ -166,5 +166,6 @@ func (r *Repo) done() error {
 	} {
 		errs = append(errs, vfs.Remove(r.opt.FS, filepath.Join(r.Dir, name)))
 	}
-	return fault.Wrap(errors.Join(append(errs, vfs.Sync(r.opt.FS, r.Dir), r.freeIndex())...), "end what was applied")
+	return fault.Wrap(errors.Join(append(errs, vfs.Sync(r.opt.FS, r.Dir), r.freeIndex())...),
+		"remove the journal of the apply")
 }

@@ -25,7 +25,7 @@ func (r *Repo) keep(ctx context.Context, d *desk, tip OID, known []OID) error {
 		call{args: []string{"pack-objects", "-q", "--revs", "--window=0", "--non-empty", filepath.Join(d.dir, "out")},
 			stdin: strings.NewReader(want.String())})
 	if err != nil {
-		return fault.Wrap(err, "pack what is to be kept")
+		return fault.Wrap(err, "pack the objects to keep")
 	}
 	for hash := range strings.FieldsSeq(string(out)) {
 		if err := r.add(ctx, filepath.Join(d.dir, "out-"+hash+".pack")); err != nil {

@@ -40,8 +40,8 @@ func (r *Repo) land(ctx context.Context, d *desk, t target, res result, a Apply)
 func (r *Repo) checkOut(ctx context.Context, j journal, why string) error {
 	if _, err := r.private(ctx, call{args: []string{"read-tree", "-m", "-u", string(j.Old), string(j.Tree)}}); err != nil {
 		if code(err) > 0 {
-			return fault.New(fault.Conflict, "git does not write the files of %s", r.Top).Because(err).
-				WithHint("mend what git says above, and try again")
+			return fault.New(fault.Conflict, "git cannot write the files of %s", r.Top).Because(err).
+				WithHint("fix what git reports above, then try again")
 		}
 		return fault.Wrap(err, "write the files of %s", r.Top)
 	}

@@ -26,7 +26,7 @@ func (r *Repo) Count(ctx context.Context, from, to OID) (n int, err error) {
 	defer d.close(&err)
 	out, err := d.run(ctx, call{args: []string{"rev-list", "--count", "--end-of-options", string(to), "^" + string(from)}})
 	if err != nil {
-		return 0, fault.Wrap(hostile(err, "git does not count the commits"), "count the commits")
+		return 0, fault.Wrap(hostile(err, "git cannot count the commits"), "count the commits")
 	}
 	n, err = strconv.Atoi(strings.TrimSpace(string(out)))
 	return n, fault.Wrap(err, "count the commits")
@@ -53,7 +53,7 @@ func (r *Repo) Commits(ctx context.Context, from, to OID, most int) (all []Commi
 			return err
 		})
 	if err != nil {
-		return nil, fault.Wrap(hostile(err, "git does not list the commits"), "list the commits")
+		return nil, fault.Wrap(hostile(err, "git cannot list the commits"), "list the commits")
 	}
 	sizes, err := d.sizes(ctx, want)
 	if err != nil {

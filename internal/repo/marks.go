@@ -50,14 +50,14 @@ func marks(c Change, before, after []byte) []Mark {
 			mark(KindLink, why)
 		}
 	case c.Mode == ModeExecutable && c.OldMode != ModeExecutable:
-		mark(KindExecutable, "can be run by its name now")
+		mark(KindExecutable, "becomes executable")
 	}
 	if m, is := manifests[base(c.Path)]; is && c.Mode != 0 && m.changed(before, after) {
 		mark(KindBuild, m.why)
 	}
 	if n := base(c.Path); n == "head" && pointer(after) || n == "config" &&
 		bytes.Contains(bytes.ToLower(after), []byte("[core")) {
-		mark(KindRepository, "git would take a directory with it for a repository")
+		mark(KindRepository, "git would treat a directory that contains it as a repository")
 	}
 	return all
 }
@@ -76,11 +76,11 @@ func leaves(p string, target []byte) string {
 	t := string(target)
 	switch {
 	case target == nil:
-		return "a link whose target was not looked at"
+		return "a symbolic link whose target was not read"
 	case t == "" || strings.ContainsAny(t, "\x00\\"):
-		return "a link whose target is read differently elsewhere"
+		return "a symbolic link whose target other systems interpret differently"
 	case t[0] == '/':
-		return "a link to an absolute path"
+		return "a symbolic link to an absolute path"
 	}
 	depth, down := strings.Count(p, "/"), false
 	for part := range strings.SplitSeq(t, "/") {
@@ -89,10 +89,10 @@ func leaves(p string, target []byte) string {
 		case part == "..":
 			depth--
 			if depth < 0 || down {
-				return "a link that may leave the tree"
+				return "a symbolic link that may leave the tree"
 			}
 		case isDotGit(part):
-			return "a link into git's own directory"
+			return "a symbolic link into git's own directory"
 		default:
 			down = true
 		}
@@ -107,14 +107,14 @@ type manifest struct {
 }
 
 var manifests = map[string]manifest{
-	"package.json": {"the scripts or tools in it changed, which npm and others run",
+	"package.json": {"its scripts or tools changed, which npm and others run",
 		jsonChanged("scripts", "bin", "main", "type", "config", "gypfile", "workspaces", "packageManager", "engines", "husky",
 			"lint-staged", "pre-commit", "simple-git-hooks", "overrides", "resolutions", "pnpm", "eslintConfig", "babel", "jest",
 			"mocha", "imports")},
-	"pyproject.toml": {"the part of it changed that says what builds and tests the project",
+	"pyproject.toml": {"its sections for building and testing changed",
 		tomlChanged("project", "project.optional-dependencies", "project.urls", "dependency-groups", "tool.black",
 			"tool.isort", "tool.ruff", "tool.ruff.lint", "tool.mypy")},
-	"cargo.toml": {"the part of it changed that says what builds the project",
+	"cargo.toml": {"its sections for building changed",
 		tomlChanged("dependencies", "dev-dependencies", "build-dependencies", "features", "workspace.dependencies")},
 }
 

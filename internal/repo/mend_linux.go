@@ -51,7 +51,7 @@ func (r *Repo) mend(ctx context.Context) (saved string, err error) {
 	}
 	defer d.close(&err)
 	saved, err = r.takeBack(ctx, d, *j)
-	return saved, fault.Wrap(err, "take back what was applied to %s by halves", r.Top)
+	return saved, fault.Wrap(err, "undo an incomplete apply to %s", r.Top)
 }
 
 // takeBack makes the paths that an apply changes in index and work tree what they were.
@@ -176,7 +176,7 @@ func (r *Repo) clean(ctx context.Context, files []Change) ([]OID, error) {
 		ids = append(ids, OID(strings.TrimSpace(l)))
 	}
 	if len(ids) != len(files) {
-		return nil, fault.New(fault.Internal, "git names %d of %d files", len(ids), len(files))
+		return nil, fault.New(fault.Internal, "git hashed %d of %d files", len(ids), len(files))
 	}
 	return ids, nil
 }

@@ -20,7 +20,7 @@ func ParseOID(s string) (OID, error) {
 	raw, err := hex.DecodeString(s)
 	switch {
 	case err != nil, len(raw) != 20 && len(raw) != 32, strings.ToLower(s) != s, strings.Trim(s, "0") == "":
-		return "", fault.New(fault.Invalid, "%q is no object name", clip(s))
+		return "", fault.New(fault.Invalid, "invalid object name %q", clip(s))
 	}
 	return OID(s), nil
 }
@@ -61,7 +61,7 @@ type Ref string
 // else: bytes that are no UTF-8, what is not printed, components with a leading dash.
 func ParseRef(s string) (Ref, error) {
 	if why := badRef(s); why != "" {
-		return "", fault.New(fault.Invalid, "%q is no name for a reference: %s", clip(s), why)
+		return "", fault.New(fault.Invalid, "invalid reference name %q: %s", clip(s), why)
 	}
 	return Ref(s), nil
 }
@@ -69,7 +69,7 @@ func ParseRef(s string) (Ref, error) {
 // ParseBranch gives the reference of a branch called by its short name.
 func ParseBranch(short string) (Ref, error) {
 	if short == "HEAD" || strings.HasPrefix(short, "refs/") {
-		return "", fault.New(fault.Invalid, "%q is no name for a branch", clip(short)).
+		return "", fault.New(fault.Invalid, "invalid branch name %q", clip(short)).
 			WithHint("use a name like coppice/fix-auth")
 	}
 	return ParseRef("refs/heads/" + short)
@@ -82,31 +82,31 @@ func (r Ref) Short() string { return strings.TrimPrefix(string(r), "refs/heads/"
 func badRef(s string) string {
 	switch {
 	case len(s) > maxRef:
-		return "it is too long"
+		return "too long"
 	case !utf8.ValidString(s):
-		return "it is no UTF-8"
+		return "must be UTF-8"
 	case !strings.HasPrefix(s, "refs/"):
-		return "it does not begin with refs/"
+		return "must begin with refs/"
 	case strings.Contains(s, ".."), strings.Contains(s, "@{"), strings.HasSuffix(s, "."):
-		return "git gives its dots or braces another meaning"
+		return "has dots or braces that are special to git"
 	case strings.ContainsAny(s, " ~^:?*[\\"):
-		return "it has a character that git gives a meaning"
+		return "has a character that is special to git"
 	}
 	for _, r := range s {
 		if !visible.Rune(r) {
-			return "it has a character that is not printed"
+			return "has a character that is not printable"
 		}
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) < 3 {
-		return "it names no reference below refs/"
+		return "must have at least two components below refs/"
 	}
 	for _, p := range parts {
 		switch {
 		case p == "", p == "@":
-			return "a part of it is empty"
+			return "has an empty component"
 		case p[0] == '.', strings.HasSuffix(p, ".lock"), p[0] == '-':
-			return "a part of it begins with a dot or dash, or ends with .lock"
+			return "has a component that begins with a dot or dash, or ends with .lock"
 		}
 	}
 	return ""
@@ -117,11 +117,11 @@ func badRef(s string) string {
 func badPath(p string) string {
 	switch {
 	case p == "" || p[0] == '/' || path.Clean(p) != p || p == "." || p == ".." || strings.HasPrefix(p, "../"):
-		return "it is no path below the top"
+		return "not a relative path inside the work tree"
 	case len(p) > limit.TreePath:
-		return "it is too long"
+		return "too long"
 	case strings.IndexByte(p, 0) >= 0:
-		return "it has a NUL"
+		return "contains NUL"
 	}
 	for part := range strings.SplitSeq(p, "/") {
 		if why := badName(part); why != "" {
@@ -135,9 +135,9 @@ func badPath(p string) string {
 func badName(name string) string {
 	switch {
 	case len(name) > 255:
-		return "a name in it is too long"
+		return "has a name that is too long"
 	case isDotGit(name):
-		return "it is git's own directory, or is taken for it on some file system"
+		return "is git's own directory, or equivalent to it on some file systems"
 	}
 	return ""
 }
@@ -146,8 +146,8 @@ func badName(name string) string {
 // applied; Invalid where not.
 func CheckPath(p string) error {
 	if why := badPath(p); why != "" {
-		return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(p), why).
-			WithHint("name it from the top of the work tree on, as in src/main.go")
+		return fault.New(fault.Invalid, "cannot apply path %q: %s", clip(p), why).
+			WithHint("use a path relative to the top of the work tree, such as src/main.go")
 	}
 	return nil
 }
@@ -161,8 +161,8 @@ func ParsePerson(s string) (Person, error) {
 	email, end, closed := strings.Cut(rest, ">")
 	p := Person{strings.TrimSpace(name), strings.TrimSpace(email)}
 	if why := p.bad(); why != "" || !ok || !closed || strings.TrimSpace(end) != "" {
-		return Person{}, fault.New(fault.Invalid, "%q is nobody whom git could write down", clip(s)).
-			WithHint("write it as in: Ada Lovelace <ada@example.org>")
+		return Person{}, fault.New(fault.Invalid, "invalid person %q: must be NAME <ADDRESS>", clip(s)).
+			WithHint("for example: Ada Lovelace <ada@example.org>")
 	}
 	return p, nil
 }
@@ -172,13 +172,13 @@ func (p Person) bad() string {
 	for _, s := range []string{p.Name, p.Email} {
 		if strings.ContainsFunc(s,
 			func(r rune) bool { return r < ' ' || r == 0x7f || r == '<' || r == '>' || r == utf8.RuneError }) {
-			return "it has a control character, < or >"
+			return "has a control character, < or >"
 		}
 		if strings.Trim(s, " .,:;\"'") == "" {
-			return "its name or its address is empty"
+			return "the name or the address is empty"
 		}
 		if len(s) > 500 {
-			return "it is too long"
+			return "too long"
 		}
 	}
 	return ""

@@ -148,13 +148,13 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 	f := strings.Fields(facts)
 	switch {
 	case len(f) != 4:
-		return fault.New(fault.Internal, "git says %q of %s", clip(facts), dir)
+		return fault.New(fault.Internal, "unexpected output %q of git for %s", clip(facts), dir)
 	case f[0] == "true" || f[1] != "true":
 		return fault.New(fault.Unsupported,
-			"%s is in no work tree of a repository, but in a bare one or in its git directory", dir).
-			WithHint("clone it, and work in the clone: git clone %s", dir)
+			"%s is not in a work tree: it is in a bare repository or a git directory", dir).
+			WithHint("work in a clone: git clone %s", dir)
 	case Format(f[3]) != SHA1 && Format(f[3]) != SHA256:
-		return fault.New(fault.Unsupported, "%s names its objects by %q", dir, clip(f[3]))
+		return fault.New(fault.Unsupported, "%s has unsupported object format %q", dir, clip(f[3]))
 	}
 	r.Shallow, r.Format = f[2] == "true", Format(f[3])
 	var super string
@@ -178,12 +178,12 @@ func notFound(dir string, err error) error {
 	case !errors.As(err, &ge):
 		return fault.Wrap(err, "find the repository of %s", dir)
 	case strings.Contains(ge.Stderr, "dubious ownership"):
-		return fault.New(fault.Denied, "the repository of %s belongs to somebody else", dir).Because(err).
-			WithHint("if you trust whoever owns it: git config --global --add safe.directory %s", dir)
+		return fault.New(fault.Denied, "the repository of %s belongs to another user", dir).Because(err).
+			WithHint("if you trust its owner: git config --global --add safe.directory %s", dir)
 	case strings.Contains(ge.Stderr, "not a git repository"):
-		return fault.New(fault.NotFound, "%s is in no git repository", dir).WithHint("make one with: git init %s", dir)
+		return fault.New(fault.NotFound, "%s is not in a git repository", dir).WithHint("create one: git init %s", dir)
 	}
-	return fault.New(fault.Invalid, "git does not read the repository of %s", dir).Because(err)
+	return fault.New(fault.Invalid, "git cannot read the repository of %s", dir).Because(err)
 }
 
 // refusePartial: objects that are missing would have to be fetched, and nothing is
@@ -197,8 +197,8 @@ func (r *Repo) refusePartial(ctx context.Context) error {
 	if err != nil {
 		return fault.Wrap(err, "read the configuration of %s", r.Top)
 	}
-	return fault.New(fault.Unsupported, "%s is a partial clone: objects that are missing would have to be fetched", r.Top).
-		WithHint("clone it in full: git clone URL")
+	return fault.New(fault.Unsupported, "cannot use the partial clone %s: it lacks objects", r.Top).
+		WithHint("clone it without a filter: git clone URL")
 }
 
 // head reads HEAD.
@@ -212,8 +212,8 @@ func (r *Repo) head(ctx context.Context) (h Head, err error) {
 	}
 	h.Commit, err = r.commit(ctx, "HEAD")
 	if fault.Is(err, fault.NotFound) {
-		return h, fault.New(fault.Unsupported, "%s has no commit yet, so there is nothing to begin from", r.Top).
-			WithHint("make one with: git commit --allow-empty -m first")
+		return h, fault.New(fault.Unsupported, "%s has no commits", r.Top).
+			WithHint("create one: git commit --allow-empty -m first")
 	}
 	return h, err
 }
@@ -223,11 +223,11 @@ func (r *Repo) head(ctx context.Context) (h Head, err error) {
 func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
 	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", rev + "^{commit}"}})
 	if code(err) > 0 {
-		return "", fault.New(fault.NotFound, "%q names no commit of %s", clip(rev), r.Top).
-			WithHint("list the branches with: git branch -a")
+		return "", fault.New(fault.NotFound, "commit %q not found in %s", clip(rev), r.Top).
+			WithHint("list the branches: git branch -a")
 	}
 	if err != nil {
-		return "", fault.Wrap(err, "look for %q", clip(rev))
+		return "", fault.Wrap(err, "resolve %q", clip(rev))
 	}
 	return ParseOID(strings.TrimSpace(string(out)))
 }
@@ -262,7 +262,7 @@ func (r *Repo) tip(ctx context.Context, ref Ref) (OID, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fault.Wrap(err, "look at %s", ref)
+		return "", fault.Wrap(err, "inspect %s", ref)
 	}
 	return ParseOID(strings.TrimSpace(string(out)))
 }

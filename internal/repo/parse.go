@@ -84,7 +84,7 @@ type rawReader struct {
 }
 
 // errRaw: git printed what it never prints.
-var errRaw = fault.New(fault.Internal, "git prints a difference that cannot be read")
+var errRaw = fault.New(fault.Internal, "malformed diff in the output of git")
 
 func (r *rawReader) record(s string) error {
 	switch {
@@ -139,7 +139,7 @@ func idOrNone(s string) OID {
 
 func (r *rawReader) path(s string) error {
 	if why := badPath(s); why != "" {
-		return fault.New(fault.Invalid, "the path %q cannot be applied: %s", clip(s), why)
+		return fault.New(fault.Invalid, "cannot apply path %q: %s", clip(s), why)
 	}
 	r.paths--
 	if r.paths == 1 {
@@ -189,7 +189,7 @@ func (r *rawReader) end() error {
 func parseMerge(out string) (tree OID, paths []string, err error) {
 	first, rest, found := strings.Cut(out, "\x00")
 	if tree, err = ParseOID(strings.TrimSpace(first)); err != nil || !found {
-		return "", nil, fault.New(fault.Internal, "git prints a merge that cannot be read")
+		return "", nil, fault.New(fault.Internal, "malformed merge in the output of git")
 	}
 	seen := map[string]bool{}
 	for p := range strings.SplitSeq(rest, "\x00") {
@@ -212,7 +212,7 @@ func parseStatus(out string) (paths []string, err error) {
 		n := fields[l[0]]
 		f := strings.SplitN(l, " ", n)
 		if n == 0 || len(f) != n {
-			return nil, fault.New(fault.Internal, "git prints a status that cannot be read")
+			return nil, fault.New(fault.Internal, "malformed status in the output of git")
 		}
 		paths = append(paths, f[n-1])
 		if l[0] == '2' {

@@ -45,7 +45,7 @@ func (r *Repo) Record(ctx context.Context, rec Record) (id OID, err error) {
 		}
 	}
 	if why := rec.Author.bad(); why != "" {
-		return "", fault.New(fault.Invalid, "the author of a record %s", why)
+		return "", fault.New(fault.Invalid, "invalid author of a record: %s", why)
 	}
 	d, err := r.desk()
 	if err != nil {
@@ -72,7 +72,7 @@ func (d *desk) files(ctx context.Context, files []File) (OID, error) {
 	var tree bytes.Buffer
 	for i, f := range files {
 		if badPath(f.Name) != "" || strings.Contains(f.Name, "/") || i > 0 && files[i-1].Name == f.Name {
-			return "", fault.New(fault.Invalid, "a record cannot have a file %q", clip(f.Name))
+			return "", fault.New(fault.Invalid, "invalid file name %q in a record", clip(f.Name))
 		}
 		id, err := d.oid(ctx, call{args: []string{"hash-object", "-t", "blob", "-w", "--stdin"}, stdin: f.Content})
 		if err != nil {
@@ -98,17 +98,17 @@ func (r *Repo) ReadRecord(ctx context.Context, commit OID) (sizes map[string]int
 			head, name, ok := strings.Cut(s, "\t")
 			f := strings.Fields(head)
 			if !ok || len(f) != 4 || f[0] != ModeFile.String() || badPath(name) != "" {
-				return fault.New(fault.Invalid, "%s is no record: it has more than plain files", commit)
+				return fault.New(fault.Invalid, "%s is not a record: it has entries other than plain files", commit)
 			}
 			n, err := strconv.ParseInt(f[3], 10, 64)
 			if err != nil {
-				return fault.New(fault.Invalid, "%s is no record: a file of it is missing", commit)
+				return fault.New(fault.Invalid, "%s is not a record: a file of it is missing", commit)
 			}
 			sizes[name] = n
 			return nil
 		})
 	if err != nil {
-		return nil, hostile(err, "git does not read the record")
+		return nil, hostile(err, "git cannot read the record")
 	}
 	return sizes, nil
 }
@@ -117,7 +117,7 @@ func (r *Repo) ReadRecord(ctx context.Context, commit OID) (sizes map[string]int
 // where it has more, NotFound where there is none.
 func (r *Repo) ReadFile(ctx context.Context, commit OID, name string, most int64, w io.Writer) (err error) {
 	if badPath(name) != "" {
-		return fault.New(fault.Invalid, "no commit has a file %q", clip(name))
+		return fault.New(fault.Invalid, "invalid file path %q in a commit", clip(name))
 	}
 	d, err := r.desk()
 	if err != nil {
@@ -127,13 +127,13 @@ func (r *Repo) ReadFile(ctx context.Context, commit OID, name string, most int64
 	id, err := d.oid(ctx,
 		call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + ":" + name}})
 	if code(err) > 0 {
-		return fault.New(fault.NotFound, "%s has no file %s", commit, name)
+		return fault.New(fault.NotFound, "commit %s has no file %s", commit, name)
 	}
 	if err != nil {
 		return err
 	}
 	_, err = d.run(ctx, call{args: []string{"cat-file", "blob", string(id)}, stdout: w, most: most})
-	return fault.Wrap(hostile(err, "git does not read it"), "read %s of %s", name, commit)
+	return fault.Wrap(hostile(err, "git cannot read the object"), "read %s of %s", name, commit)
 }
 
 // User gives the person that the user's git commits as. Invalid where it does not know.
@@ -146,7 +146,7 @@ func (r *Repo) Parents(ctx context.Context, commit OID) ([]OID, error) {
 	out, err := r.user(ctx,
 		call{args: []string{"rev-list", "--parents", "--max-count=1", "--end-of-options", string(commit), "--"}})
 	if err != nil {
-		return nil, fault.Wrap(err, "look at %s", commit)
+		return nil, fault.Wrap(err, "inspect %s", commit)
 	}
 	var ids []OID
 	for i, f := range strings.Fields(string(out)) {

@@ -34,8 +34,8 @@ func (r *Repo) settable(ctx context.Context, ref Ref, old OID) error {
 
 // moved: a reference is not what it was to be.
 func moved(ref Ref, now, old OID) *fault.Error {
-	return fault.New(fault.Conflict, "%s is %s by now, and was to be %s", ref.Short(), now.orNone(), old.orNone()).
-		WithHint("look at it, and try again: git log %s", ref.Short())
+	return fault.New(fault.Conflict, "%s has changed to %s, expected %s", ref.Short(), now.orNone(), old.orNone()).
+		WithHint("review it, then try again: git log %s", ref.Short())
 }
 
 // setRef sets a reference of the user's repository, if it is what old says ("" is not
@@ -68,8 +68,8 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 		if now != old {
 			return moved(ref, now, old).Because(err)
 		}
-		return fault.New(fault.Conflict, "git does not set %s", ref.Short()).Because(err).
-			WithHint("see what git says above; a branch called like a part of this one stands in its way")
+		return fault.New(fault.Conflict, "git cannot set %s", ref.Short()).Because(err).
+			WithHint("see what git reports above; a branch whose name is a prefix of this one is in the way")
 	}
 	if err != nil {
 		return fault.Wrap(err, "set %s", ref.Short())
@@ -80,7 +80,7 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 // orNone is for messages.
 func (o OID) orNone() string {
 	if o == "" {
-		return "not there"
+		return "missing"
 	}
 	return string(o)
 }

@@ -40,13 +40,13 @@ type rule struct {
 // in lower case, and match a name of a path wherever it is; with a slash within, they
 // match so many names that follow each other.
 var rules = []rule{
-	{KindGit, "git follows it when it checks files out, compares or fetches", []string{
+	{KindGit, "git uses it to check out, compare or fetch files", []string{
 		".gitattributes", ".gitmodules", ".gitconfig", ".lfsconfig", ".gitinclude"}},
-	{KindHook, "runs when somebody commits, merges or pushes", []string{
+	{KindHook, "runs on commit, merge or push", []string{
 		".pre-commit-config.y*ml", ".pre-commit-hooks.y*ml", ".husky/", ".githooks/", "githooks/", "hooks/", "lefthook.*",
 		".lefthook.*", "lefthook-local.*",
 		".lintstagedrc*", "lint-staged.config.*", ".overcommit.yml", ".simple-git-hooks.*"}},
-	{KindAgent, "tells agents what to do, which tools to start, or what they may", []string{
+	{KindAgent, "configures agents: their instructions, tools or permissions", []string{
 		"claude.md", "claude.local.md", ".claude/", ".claude.json", "agents.md", "agents.override.md", "agent.md", ".agents/",
 		".codex/", "gemini.md", ".gemini/", "qwen.md", ".qwen/",
 		".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules", ".clinerules/", ".roo/", ".roorules*",
@@ -55,16 +55,16 @@ var rules = []rule{
 		".goosehints", ".goose/", "crush.json", ".crush.json", ".crush/",
 		".augment/", ".augment-guidelines", ".trae/", ".factory/", "warp.md", "skill.md", "copilot-instructions.md",
 		".github/instructions/", ".github/prompts/", ".github/chatmodes/", ".github/agents/"}},
-	{KindEditor, "an editor runs or obeys it when the directory is opened", []string{
+	{KindEditor, "an editor runs or reads it when the directory is opened", []string{
 		".vscode/", ".idea/", ".devcontainer/", ".devcontainer.json", ".zed/", ".fleet/", ".vs/", ".theia/", ".nova/",
 		".helix/", "*.code-workspace", "*.sublime-project",
 		".exrc", ".vimrc", ".lvimrc", ".nvimrc", ".nvim.lua", ".dir-locals*.el", ".projectile", ".clangd",
 		".ycm_extra_conf.py", ".gdbinit", ".lldbinit"}},
-	{KindShell, "a shell, or what watches it, runs it in the directory", []string{
+	{KindShell, "a shell, or a tool that hooks it, runs it in the directory", []string{
 		".envrc", ".env", ".env.*", ".mise.toml", "mise.toml", ".mise/", ".tool-versions", ".autoenv", ".autoenv.zsh",
 		"flake.nix", "shell.nix", "default.nix", "devenv.nix", "devbox.json",
 		".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".zprofile", ".tmux.conf", ".inputrc"}},
-	{KindCI, "runs where the forge runs things, with its secrets, or says who must review", []string{
+	{KindCI, "runs in CI, with its secrets, or sets who must review", []string{
 		".github/workflows/", ".github/actions/", "action.yml", "action.yaml", "codeowners", ".gitlab-ci*.y*ml", ".gitlab/",
 		".gitea/", ".forgejo/", ".circleci/", ".buildkite/", ".woodpecker*", ".drone.y*ml", ".travis.y*ml",
 		"jenkinsfile*", "azure-pipelines*.y*ml", ".azure-pipelines/", "bitbucket-pipelines.y*ml", "appveyor.y*ml",
@@ -87,11 +87,11 @@ var rules = []rule{
 		"mix.exs", "rebar.config", "package.swift", "podfile", "fastfile", "*.podspec", "*.csproj", "*.vcxproj", "*.fsproj",
 		"*.targets", "*.props", "nuget.config", "snakefile", "dune", "dune-project", "*.cabal", "setup.hs", "stack.yaml",
 		"composer.json", "magefile.go", "magefiles/", "go.work", "*.tf", "ansible.cfg"}},
-	{KindContainer, "says how containers and machines are made, which mount the host's directories", []string{
+	{KindContainer, "defines containers or machines, which may mount directories of the host", []string{
 		"dockerfile*", "*.dockerfile", "containerfile*", "docker-compose*.y*ml", "compose*.y*ml", "docker-bake.*",
 		"vagrantfile", "procfile*", "tiltfile", "earthfile", "skaffold.y*ml", "dagger.json"}},
-	{KindPolicy, "says what sandboxes may, or run", []string{"coppice.y*ml", ".coppice/", "candidates.y*ml"}},
-	{KindRepository, "git would take a directory with it for a repository",
+	{KindPolicy, "sets what sandboxes may do or run", []string{"coppice.y*ml", ".coppice/", "candidates.y*ml"}},
+	{KindRepository, "git would treat a directory that contains it as a repository",
 		[]string{"commondir", "gitdir", "packed-refs"}},
 }
 
@@ -213,13 +213,13 @@ func Table() string {
 		fmt.Fprintf(&b, "| `%s` | `%s`, by parts | %s |\n", KindBuild, name, manifests[name].why)
 	}
 	for _, r := range []rule{
-		{KindRepository, "git would take a directory with it for a repository",
-			[]string{"`HEAD` and `config`, when they hold what a repository's do"}},
-		{KindExecutable, "can be run by its name now",
-			[]string{"a file that can be executed and could not, or was not there"}},
-		{KindLink, "whoever follows it leaves the tree, or changes git's own files",
-			[]string{"a link to an absolute path, above the top, through `..` behind a name, or into `.git`"}},
-		{KindSubmodule, "git would fetch and check out what is not in the diff", []string{"a submodule's commit"}},
+		{KindRepository, "git would treat a directory that contains it as a repository",
+			[]string{"`HEAD` and `config`, if their contents are those of a repository's"}},
+		{KindExecutable, "becomes executable",
+			[]string{"a new or changed file that becomes executable"}},
+		{KindLink, "following it leaves the tree, or reaches git's own files",
+			[]string{"a symbolic link to an absolute path, above the top, through `..` after a name, or into `.git`"}},
+		{KindSubmodule, "git would fetch and check out files that are not in the diff", []string{"a submodule's commit"}},
 	} {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.kind, r.names[0], r.why)
 	}

@@ -51,7 +51,7 @@ type GitError struct {
 // Error says what git said.
 func (e *GitError) Error() string {
 	if e.Stderr == "" {
-		return "git " + e.Command + " ended with " + strconv.Itoa(e.Code)
+		return "git " + e.Command + " failed: exit code " + strconv.Itoa(e.Code)
 	}
 	return "git " + e.Command + ": " + e.Stderr
 }
@@ -83,7 +83,7 @@ func (g *Git) run(ctx context.Context, c call) ([]byte, error) {
 	var exit *exec.ExitError
 	switch {
 	case out.err != nil:
-		return nil, fault.Wrap(out.err, "read what git %s prints", c.name())
+		return nil, fault.Wrap(out.err, "read the output of git %s", c.name())
 	case context.Cause(ctx) != nil:
 		return nil, fault.Wrap(context.Cause(ctx), "run git %s", c.name())
 	case errors.As(err, &exit):
@@ -95,7 +95,7 @@ func (g *Git) run(ctx context.Context, c call) ([]byte, error) {
 }
 
 // errTooMuch is why a git that prints too much is killed.
-var errTooMuch = fault.New(fault.Invalid, "there is more of it than the limit allows")
+var errTooMuch = fault.New(fault.Invalid, "the output exceeds its limit")
 
 // command makes the command, a process group of its own.
 func (g *Git) command(ctx context.Context, c call) *exec.Cmd {
@@ -119,7 +119,7 @@ func (g *Git) startAndFeed(cmd *exec.Cmd, c call) (fed func(), err error) {
 	}
 	pr, pw, err := os.Pipe()
 	if err != nil {
-		return nil, fault.Wrap(err, "make a pipe")
+		return nil, fault.Wrap(err, "create a pipe")
 	}
 	cmd.Stdin = pr
 	err = g.start(cmd, c)

@@ -52,7 +52,7 @@ type Snapshotted struct {
 // the user does not want in a commit, as a file of secrets, does not come into one.
 func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err error) {
 	if why := s.Author.bad(); why != "" {
-		return got, fault.New(fault.Invalid, "the author cannot be written down: %s", why)
+		return got, fault.New(fault.Invalid, "invalid author: %s", why)
 	}
 	if err := r.sane(ctx, s.Base); err != nil {
 		return got, err
@@ -76,13 +76,13 @@ func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err e
 	defer rules.close(&err)
 	tree, err := s.Tree.Open(".")
 	if err != nil {
-		return got, fault.Wrap(err, "look at the work tree")
+		return got, fault.Wrap(err, "read the work tree")
 	}
 	defer tree.Close()
 	w := &walk{tree: tree, base: base, dirs: base.dirs(), format: r.Format, rules: rules, limits: r.opt.Limits,
 		plain: set(s.Submodules), seen: map[string]bool{}, decided: map[string]bool{}}
 	if err := w.all(ctx, s.Paths); err != nil {
-		return got, fault.Wrap(err, "look at the work tree")
+		return got, fault.Wrap(err, "read the work tree")
 	}
 	got = Snapshotted{Commit: s.Base, Changed: len(w.found), Skipped: w.skipped}
 	if len(w.found) > 0 {
@@ -136,7 +136,7 @@ func (d *desk) list(ctx context.Context, of OID) (listing, error) {
 			head, path, ok := strings.Cut(s, "\t")
 			f := strings.Fields(head)
 			if !ok || len(f) != 3 {
-				return fault.New(fault.Internal, "git says %q of a tree", clip(s))
+				return fault.New(fault.Internal, "unexpected output %q of git for a tree", clip(s))
 			}
 			mode, ok := parseMode(f[0])
 			if !ok {
@@ -188,7 +188,7 @@ func (d *desk) importFiles(ctx context.Context, s Snapshot, tree *os.File, chang
 		return "", werr
 	}
 	if err = errors.Join(err, werr); err != nil {
-		return "", fault.Wrap(err, "make a commit of the work tree")
+		return "", fault.Wrap(err, "commit the work tree")
 	}
 	return d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "refs/heads/snapshot"}})
 }
@@ -248,6 +248,6 @@ func writeFile(ctx context.Context, w io.Writer, tree *os.File, c found) error {
 
 // changing: a file is not what it was when it was looked at.
 func changing(path string) error {
-	return fault.New(fault.Conflict, "%q changes while it is read", clip(path)).
-		WithHint("stop the sandbox, or take what a snapshot of it has")
+	return fault.New(fault.Conflict, "%q changed while it was read", clip(path)).
+		WithHint("stop the sandbox, or use one of its snapshots")
 }

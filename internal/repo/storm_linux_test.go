@@ -141,7 +141,7 @@ func TestSnapshot_SkipsPathsBeyondPathMax(t *testing.T) {
 		t.Fatalf("%d of %d files, %d skipped", got.Changed, len(files), len(got.Skipped))
 	}
 	for _, s := range got.Skipped {
-		if s.Why != "it is too long" {
+		if s.Why != "too long" {
 			t.Errorf("%d bytes: %s", len(s.Path), s.Why)
 		}
 	}
@@ -157,7 +157,7 @@ func TestSnapshot_BoundsThePathsThatItHolds(t *testing.T) {
 		if n%2 == 0 {
 			err = w.differs(found{path: fmt.Sprint(n) + long, mode: ModeFile})
 		} else {
-			err = w.skip(fmt.Sprint(n)+long, "it is no file, directory or link")
+			err = w.skip(fmt.Sprint(n)+long, "not a file, directory or symbolic link")
 		}
 	}
 	if !fault.Is(err, fault.TooLarge) || n > limit.TreePaths/len(long)+1 {

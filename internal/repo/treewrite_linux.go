@@ -51,7 +51,7 @@ func (w *treeWriter) shape(ctx context.Context, p treePlan) error {
 			return context.Cause(ctx)
 		}
 		if err := unix.Mkdirat(w.fd(), d, 0o755); err != nil {
-			return fault.Wrap(err, "make directory %q", d)
+			return fault.Wrap(err, "create directory %q", d)
 		}
 	}
 	for _, d := range p.hidden {
@@ -167,7 +167,7 @@ func (h *hand) all(files []*treeChange) error {
 			err = h.write(f, size)
 		}
 		if errors.Is(err, unix.EEXIST) {
-			err = fault.New(fault.Invalid, "the commit has the path twice")
+			err = fault.New(fault.Invalid, "duplicate path in the commit")
 		}
 		if err != nil {
 			return fault.Wrap(err, "write %q", clip(f.path))
@@ -199,7 +199,7 @@ func (h *hand) header(f *treeChange) (int64, error) {
 	}
 	rest, found := strings.CutPrefix(string(l[:len(l)-1]), string(f.id)+" blob ")
 	if !found {
-		return 0, fault.New(fault.Invalid, "its contents are not there: git says %q", clip(string(l)))
+		return 0, fault.New(fault.Invalid, "its content is missing: git reports %q", clip(string(l)))
 	}
 	return strconv.ParseInt(rest, 10, 64)
 }
@@ -324,7 +324,7 @@ func (h *hand) seal(fd int, name string, perm uint32, to *stat) error {
 // link writes a link. A target that a file system cannot hold is Invalid.
 func (h *hand) link(f *treeChange, name string, size int64) error {
 	if size == 0 || size > maxLink {
-		return fault.New(fault.Invalid, "it is a link to a path of %d bytes", size)
+		return fault.New(fault.Invalid, "symbolic link to a path of %d bytes", size)
 	}
 	b, err := h.take(size)
 	if err != nil {
@@ -332,7 +332,7 @@ func (h *hand) link(f *treeChange, name string, size int64) error {
 	}
 	target := string(b)
 	if strings.IndexByte(target, 0) >= 0 {
-		return fault.New(fault.Invalid, "it is a link to a path with a NUL")
+		return fault.New(fault.Invalid, "symbolic link to a path with NUL")
 	}
 	if err := unix.Symlinkat(target, h.dir, name); err != nil {
 		return err

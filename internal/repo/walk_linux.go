@@ -157,7 +157,7 @@ func (w *walk) open(dir string) (*os.File, error) {
 // hold accounts for bytes of names and paths; what is let go again is negative.
 func (w *walk) hold(n int) error {
 	if w.held += n; w.held > limit.TreePaths {
-		return fault.New(fault.TooLarge, "the paths of the work tree have more than %d bytes", limit.TreePaths).
+		return fault.New(fault.TooLarge, "the paths of the work tree exceed %d bytes", limit.TreePaths).
 			WithHint(haveIgnored, "build")
 	}
 	return nil
@@ -207,7 +207,7 @@ func (w *walk) nested(f *os.File, dir string) (bool, error) {
 	} else if err != nil {
 		return false, fault.Wrap(err, "lstat %q", clip(join(dir, ".git")))
 	}
-	return true, w.skip(dir, "it is a repository of its own")
+	return true, w.skip(dir, "it is a nested repository")
 }
 
 // keptSubmodule: a directory at which the base has a commit of another repository, which
@@ -313,7 +313,7 @@ func (w *walk) entries(ctx context.Context, f *os.File, dir string, names []stri
 			case unix.S_IFLNK:
 				err = w.link(f, m.path)
 			default:
-				err = w.skip(m.path, "it is no file, directory or link")
+				err = w.skip(m.path, "not a file, directory or symbolic link")
 			}
 			if err != nil {
 				return nil, err
@@ -332,7 +332,7 @@ func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string)
 		p := join(dir, n)
 		why := badName(n)
 		if len(p) > limit.TreePath {
-			why = "it is too long"
+			why = "too long"
 		}
 		if why != "" {
 			if p == ".git" {

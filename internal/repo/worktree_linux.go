@@ -37,11 +37,11 @@ func (r *Repo) WorkTree(ctx context.Context) (_ OID, _ []Skipped, err error) {
 	}
 	skipped, err := r.stage(ctx, d)
 	if err != nil {
-		return "", nil, fault.Wrap(err, "look at what is not committed in %s", r.Top)
+		return "", nil, fault.Wrap(err, "find the uncommitted changes in %s", r.Top)
 	}
 	tree, err := r.aside(ctx, d, call{args: []string{"write-tree"}})
 	if err != nil {
-		return "", nil, fault.Wrap(err, "make a tree of what is not committed in %s", r.Top)
+		return "", nil, fault.Wrap(err, "create a tree of the uncommitted changes in %s", r.Top)
 	}
 	was, err := r.treeOf(ctx, head)
 	if err != nil || strings.TrimSpace(string(tree)) == string(was) {
@@ -49,7 +49,7 @@ func (r *Repo) WorkTree(ctx context.Context) (_ OID, _ []Skipped, err error) {
 	}
 	who := signature(Person{"coppice", "coppice@localhost"}, r.opt.Now().Unix())
 	commit, err := d.hold(ctx, "commit",
-		commitObject(OID(strings.TrimSpace(string(tree))), []OID{head}, who, who, "What was not committed\n"))
+		commitObject(OID(strings.TrimSpace(string(tree))), []OID{head}, who, who, "Uncommitted changes\n"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -66,8 +66,8 @@ func (r *Repo) resolved(ctx context.Context) error {
 		return nil
 	}
 	_, path, _ := strings.Cut(before(string(out), "\x00"), "\t")
-	return fault.New(fault.Conflict, "%s has conflicts that are not resolved: %q", r.Top, clip(path)).
-		WithHint("resolve them and `git add` the files, or begin with what is committed: without --dirty")
+	return fault.New(fault.Conflict, "%s has unresolved conflicts: %q", r.Top, clip(path)).
+		WithHint("resolve them and `git add` the files, or start from the commit: drop --dirty")
 }
 
 // aside runs the user's git on a copy of the index, and with new objects at the desk.
@@ -122,7 +122,7 @@ func (r *Repo) stage(ctx context.Context, d *desk) (skipped []Skipped, err error
 		switch {
 		case p == "":
 		case strings.HasSuffix(p, "/"):
-			skipped = append(skipped, Skipped{strings.TrimSuffix(p, "/"), "it is a repository of its own"})
+			skipped = append(skipped, Skipped{strings.TrimSuffix(p, "/"), "it is a nested repository"})
 		default:
 			add.WriteString(p + "\x00")
 		}

@@ -33,10 +33,10 @@ func validName(what, name string) error {
 	case isHex(name, snapshotDigits):
 		return fault.New(fault.Invalid, "%s %q looks like an id", what, name).WithHint("%s", hint)
 	}
-	for i := range len(name) {
-		c := name[i]
+	// What is before i is ASCII, so that bytes and characters have the same positions.
+	for i, c := range name {
 		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		if !alnum && (i == 0 || !strings.ContainsRune("_.-", rune(c))) {
+		if !alnum && (i == 0 || !strings.ContainsRune("_.-", c)) {
 			return fault.New(fault.Invalid, "%s %q may not hold %q at position %d", what, name, c, i+1).WithHint("%s", hint)
 		}
 	}

@@ -8,36 +8,44 @@ import (
 	"time"
 )
 
-// Bar shows how far something has come, on one line of a terminal, which it
-// clears when it is done. On anything but a terminal it shows nothing.
+// Bar shows the progress of an operation: on a terminal as one line that is redrawn,
+// and cleared when the operation ends; on a pipe or a file as a line every ten seconds.
+// It is not safe for concurrent use.
 type Bar struct {
 	w     io.Writer // nil shows nothing
-	cols  int
+	cols  int       // of the terminal; 0: not a terminal
 	shown bool
-	begin time.Time
+	next  time.Time // nothing is shown before
 	now   func() time.Time
 }
 
-// showAfter keeps what is quick from flickering.
-const showAfter = 150 * time.Millisecond
+// showAfter keeps quick operations from flickering; lineEvery keeps logs short.
+const (
+	showAfter = 150 * time.Millisecond
+	lineEvery = 10 * time.Second
+)
 
-// NewBar makes a bar on f.
+// NewBar returns a bar on f, which may be nil: it then shows nothing.
 func NewBar(f *os.File) *Bar {
 	b := &Bar{now: time.Now}
+	wait := lineEvery
+	if f != nil {
+		b.w = f
+	}
 	if IsTerminal(f) {
-		b.w, b.cols = f, 80
+		wait, b.cols = showAfter, 80
 		if cols, _, ok := Size(f); ok && cols > 0 {
 			b.cols = cols
 		}
 	}
-	b.begin = b.now()
+	b.next = b.now().Add(wait)
 	return b
 }
 
 // Set draws the bar. total 0 is unknown. bytes says that done and total are
 // bytes.
 func (b *Bar) Set(phase string, done, total int64, bytes bool) {
-	if b.w == nil || b.now().Sub(b.begin) < showAfter {
+	if b.w == nil || b.now().Before(b.next) {
 		return
 	}
 	num := func(n int64) string {
@@ -47,12 +55,20 @@ func (b *Bar) Set(phase string, done, total int64, bytes bool) {
 		return fmt.Sprint(n)
 	}
 	text := phase + "  " + num(done)
-	if total > 0 {
+	switch {
+	case total > 0 && b.cols == 0:
+		text += " of " + num(total)
+	case total > 0:
 		done = min(done, total)
 		const width = 24
 		n := int(done * width / total)
 		text = fmt.Sprintf("%s  [%s%s] %3d %%  %s of %s", phase, strings.Repeat("#", n), strings.Repeat("-", width-n),
 			done*100/total, num(done), num(total))
+	}
+	if b.cols == 0 {
+		fmt.Fprintln(b.w, Clean(text))
+		b.next = b.now().Add(lineEvery)
+		return
 	}
 	fmt.Fprintf(b.w, "\r%s\x1b[K", Cut(Clean(text), b.cols-1))
 	b.shown = true

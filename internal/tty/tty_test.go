@@ -2,6 +2,8 @@ package tty
 
 import (
 	"bytes"
+	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +98,7 @@ func TestBarShowsOnATerminalOnlyAndClears(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	now := time.Unix(0, 0)
-	b := &Bar{w: &out, cols: 80, now: func() time.Time { return now }, begin: now}
+	b := &Bar{w: &out, cols: 80, now: func() time.Time { return now }, next: now.Add(showAfter)}
 	b.Set("import", 1, 4, false)
 	if out.Len() != 0 {
 		t.Errorf("shown at once: %q", out.String())
@@ -113,4 +115,27 @@ func TestBarShowsOnATerminalOnlyAndClears(t *testing.T) {
 	none := NewBar(nil)
 	none.Set("x", 1, 2, true)
 	none.Clear()
+}
+
+// On a pipe a long operation writes a line every ten seconds, and a quick one nothing.
+func TestBar_WritesLinesToAPipe(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	bar := NewBar(w)
+	now := time.Now()
+	bar.now = func() time.Time { return now }
+	for range 25 {
+		bar.Set("import", 1<<20, 4<<20, true)
+		now = now.Add(time.Second)
+	}
+	bar.Clear()
+	w.Close()
+	got, err := io.ReadAll(r)
+	if want := strings.Repeat("import  1.0 MiB of 4.0 MiB\n", 2); err != nil || string(got) != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
 }

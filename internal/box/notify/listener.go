@@ -48,6 +48,17 @@ func (l listener) ioctl(req uintptr, p unsafe.Pointer) error {
 	return nil
 }
 
+// uninterrupted calls ask until no signal interrupts it. If a listener's lock is contended, a signal, such as those
+// by which the Go scheduler preempts goroutines, ends the kernel's wait for the lock with EINTR, and the kernel has
+// done nothing (mutex_lock_interruptible in kernel/seccomp.c). A caller whose answer is lost like this waits forever.
+func uninterrupted(ask func() error) error {
+	for {
+		if err := ask(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
 // receive takes the next notification, of which poll(2) has told. ENOENT means that its caller died
 // meanwhile, and is for the caller of receive to ignore.
 func (l listener) receive(r *request) error {
@@ -62,14 +73,22 @@ func (l listener) answer(id uint64, v verdict) (taken bool) {
 	if v.proceed {
 		r = response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 	}
-	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) == nil
+	return uninterrupted(func() error { return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) }) == nil
 }
 
 // valid reports whether the caller still waits. Asked after /proc/TID or the
 // caller's memory was read, it says that what was read was the caller's, and not
 // that of another process with the number of a dead one.
 func (l listener) valid(id uint64) bool {
-	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)) == nil
+	return uninterrupted(func() error { return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)) }) == nil
+}
+
+// polled interprets what poll(2) reports of a listener for POLLIN. ready says that a notification can be received, and
+// over that no process under the filter is left. Neither is known after POLLERR alone, which the kernel reports if a
+// signal interrupts its wait for the listener's lock (seccomp_notify_poll).
+func polled(events int16) (ready, over bool) {
+	ready = events&unix.POLLIN != 0
+	return ready, !ready && events != unix.POLLERR
 }
 
 // syncWakeUp makes the kernel run listener and caller on one CPU (6.6), which

@@ -157,8 +157,13 @@ func (s *server) drain() (over bool, err error) {
 			return true, fault.Wrap(e, "look for system call notifications")
 		case n == 0:
 			return false, nil
-		case fds[0].Revents&unix.POLLIN == 0:
-			return true, nil // POLLHUP: the last process under the filter is gone
+		}
+		ready, over := polled(fds[0].Revents)
+		if over {
+			return true, nil
+		}
+		if !ready {
+			continue
 		}
 		if err := s.next(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINTR) {
 			return true, fault.Wrap(err, "receive a system call notification")

@@ -35,17 +35,17 @@ look() {
 
 itself() {
 	must create $attack --driver $driver --tier $tier --from $ROOTFS --no-policy-files $net
-	must tag $attack first
+	must snapshot tag $attack first
 	must exec $attack -- sh -c "$1"
-	must tag $attack hostile
+	must snapshot tag $attack hostile
 	must stop $attack
 	look $attack
 	must fork $attack f-$attack
 	look f-$attack
 	must rm --force f-$attack
-	must checkout $attack first
+	must rewind $attack first
 	must exec $attack -- test -e /etc/passwd
-	must checkout $attack hostile
+	must rewind $attack hostile
 	look $attack
 	must update $attack --idle-stop 100ms
 	i=0
@@ -56,7 +56,7 @@ itself() {
 	look $attack
 	must update $attack --idle-stop 0
 	must stop $attack
-	must checkout $attack first
+	must rewind $attack first
 	must exec $attack -- cat /work/a
 	must diff $attack hostile HEAD
 	must rm --force $attack

@@ -187,7 +187,7 @@ type same struct{ rest []byte }
 func (s *same) Write(p []byte) (int, error) {
 	rest, ok := bytes.CutPrefix(s.rest, p)
 	if !ok {
-		return 0, errors.New("it differs from what its entries are written as")
+		return 0, errors.New("does not match the encoding of its entries")
 	}
 	s.rest = rest
 	return len(p), nil
@@ -198,11 +198,11 @@ func parseLine(line string, out *[]Entry) error {
 	p := fields{f: f[1:]}
 	if f[0] == "x" {
 		if len(*out) == 0 {
-			return fmt.Errorf("attribute of no entry")
+			return fmt.Errorf("attribute without an entry")
 		}
 		e := &(*out)[len(*out)-1]
 		if e.Type == Whiteout || e.Type == Hardlink {
-			return fmt.Errorf("attribute of a %c", e.Type)
+			return fmt.Errorf("entry of type %c cannot have attributes", e.Type)
 		}
 		e.Xattrs = append(e.Xattrs, Xattr{p.text(), p.text()})
 		return p.end()
@@ -319,14 +319,14 @@ func check(ctx context.Context, entries []Entry) error {
 			dirs = dirs[:len(dirs)-1]
 		}
 		if len(dirs) == 0 {
-			return fmt.Errorf("path %q lies in no directory", e.Path)
+			return fmt.Errorf("path %q has no parent directory", e.Path)
 		}
 		switch e.Type {
 		case Dir, Opaque:
 			dirs = append(dirs, e.Path)
 		case Hardlink:
 			if t, ok := files[e.Link]; !ok || t == Whiteout {
-				return fmt.Errorf("%q is a link to %q, which is no earlier file", e.Path, e.Link)
+				return fmt.Errorf("%q is a hard link to %q, which is not an earlier file", e.Path, e.Link)
 			}
 		default:
 			files[e.Path] = e.Type

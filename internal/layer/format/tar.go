@@ -32,7 +32,7 @@ const (
 
 // ErrMark is the error of an entry that readers of a layer would take for a mark: OCI
 // reserves the names that begin with ".wh.", and has no escape for them.
-var ErrMark = errors.New("an OCI layer uses its name to mark what is removed")
+var ErrMark = errors.New("its name is reserved for whiteouts in an OCI layer")
 
 // NoHeader is the error of an entry that tar has no header for: the header would be larger
 // than readers of tar accept, a number in it has too many digits, or readers would take its

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+// every is the flag --all of commands that take names of sandboxes.
+type every struct {
+	all bool
+}
+
+// flag declares --all; usage says what it does.
+func (e *every) flag(cmd *cobra.Command, usage string) {
+	cmd.Flags().BoolVar(&e.all, "all", false, usage)
+}
+
+// args requires names, or --all without any.
+func (e *every) args(cmd *cobra.Command, args []string) error {
+	switch {
+	case e.all && len(args) > 0:
+		return usagef("--all does not go with a name: %q", args[0])
+	case e.all:
+		return nil
+	}
+	return between(1, -1, "the name of a sandbox")(cmd, args)
+}
+
+// names is args, and with --all the names of the sandboxes that are chosen.
+func (e *every) names(
+	ctx context.Context, a *app, args []string, chosen func(wire.Sandbox) bool,
+) ([]string, error) {
+	if !e.all {
+		return args, nil
+	}
+	c, err := a.client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for _, sb := range list {
+		if chosen(sb) {
+			names = append(names, sb.Name)
+		}
+	}
+	return names, nil
+}
+
+// confirmed asks at the terminal whether all of names are to be removed. Without a terminal it
+// refuses.
+func (a *app) confirmed(names []string) error {
+	if !tty.IsTerminal(a.stdin) {
+		return &usageError{msg: "rm --all requires --force without a terminal", hint: "as in: coppice rm --all --force"}
+	}
+	fmt.Fprintf(a.stderr, "Remove %s with their history: %s? [y/N] ", tty.Count(len(names), "sandbox"),
+		tty.Clean(strings.Join(names, ", ")))
+	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
+	if err != nil && answer == "" {
+		fmt.Fprintln(a.stderr)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return fault.New(fault.Denied, "nothing was removed")
+}
