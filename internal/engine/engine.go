@@ -6,7 +6,7 @@
 // it knows through interfaces declared here. It may be imported by daemon alone;
 // the doors reach it through the interfaces that they declare.
 //
-// Locks are taken in the order of docs/ARCHITECTURE.md, to which a test holds the code. No I/O is
+// Locks are taken in the order of docs/design/locks.md, to which a test holds the code. No I/O is
 // done under Engine.mu.
 package engine
 
