@@ -44,7 +44,7 @@ const (
 	AskWaits   = "waits"
 	AskAllowed = "allowed"
 	AskDenied  = "denied"
-	AskTimeout = "nobody decided"
+	AskTimeout = "no decision in time"
 )
 
 // EventsNow asks for the events from now on alone.

@@ -26,7 +26,7 @@ const NetRefused = "refused"
 // Reasons of a NetRefused without a Syscall; others are the error that was answered.
 const (
 	RefusedKilled = "the command was ended by SIGSYS, as a call of another architecture is"
-	RefusedUntold = "more system calls were refused than could be told one by one" // Count says how many
+	RefusedUntold = "more system calls were refused than could be recorded one by one" // Count says how many
 )
 
 // The verdicts of a NetEvent.

@@ -104,7 +104,7 @@ func (h *home) check() error {
 	}
 	if int(st.Uid) != os.Geteuid() {
 		return fault.New(fault.Denied, "the home %s belongs to another user", h.path).
-			WithHint("set COPPICE_HOME to a directory of your own")
+			WithHint("set COPPICE_HOME to a directory that you own")
 	}
 	name := filepath.Join(h.path, "format")
 	b, err := os.ReadFile(name)

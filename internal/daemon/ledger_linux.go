@@ -22,7 +22,7 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 		log.Warn("moved aside a torn end of the ledger that was never acknowledged", "dir", dir, "file", name)
 	}
 	if found.Torn {
-		log.Error("the end of the ledger's intake is torn, and there is no space to move it aside: operations are refused "+
+		log.Error("the end of the ledger's intake is torn, and the disk is too full to move it aside: operations are refused "+
 			"until there is", "dir", dir)
 	}
 	return l, nil

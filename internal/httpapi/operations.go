@@ -138,7 +138,7 @@ func aboutHistory() map[string]about {
 		"checkout": {
 			text: "The present is kept as a snapshot first, so nothing is lost. Processes are stopped, and a supervised " +
 				"command is started again there; in place they run on. Where the snapshot has what its processes had in " +
-				"memory, they go on from there, unless it is the files only.",
+				"memory, they continue from there, unless it is the files only.",
 			example: object{"node": "HEAD"},
 		},
 		"undo":      {"The present is kept first; redo comes back to it.", object{"n": 1}},

@@ -127,7 +127,7 @@ func status(ctx context.Context, c *call, _ noIn) (statusOut, string, error) {
 func overview(list []wire.Sandbox) (statusOut, string) {
 	res := statusOut{Sandboxes: []box{}}
 	if len(list) == 0 {
-		return res, "there is no sandbox; a user can create one: coppice create NAME"
+		return res, "no sandbox exists; a user can create one: coppice create NAME"
 	}
 	text := tty.Count(len(list), "sandbox")
 	for i, sb := range list {
@@ -157,7 +157,7 @@ func state(st wire.StatusResult) (statusOut, string) {
 		}
 		d.Walls = append(d.Walls, text)
 	}
-	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s of its own", boxLine(st.Sandbox), d.User, d.Net,
+	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s used by it", boxLine(st.Sandbox), d.User, d.Net,
 		tty.Count(d.Snapshots, "snapshot"), size(d.Bytes))
 	if d.Dirty {
 		text += "; something has changed since the last one"

@@ -34,7 +34,7 @@ $(cat)"`
 
 type execIn struct {
 	at
-	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (sh -lc where there is no bash); its stdin is empty"`
+	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (or sh -lc without bash); its stdin is empty"`
 	Dir       string `json:"dir,omitempty" jsonschema:"absolute path of the directory to run it in; default: the user's home"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"end it after so many milliseconds, with exit code 124; default: no limit"`
 	Combined  bool   `json:"combined,omitempty" jsonschema:"give stdout and stderr as one, in the order in which they came, as stdout"`

@@ -56,7 +56,7 @@ type headOut struct {
 type node struct {
 	ID      string   `json:"id" jsonschema:"the snapshot's id"`
 	Parent  string   `json:"parent" jsonschema:"the snapshot that it was made from; empty for the first"`
-	Message string   `json:"message" jsonschema:"what it was made by: a command line, or what somebody wrote"`
+	Message string   `json:"message" jsonschema:"what made it: a command line, or the message of a user"`
 	Head    bool     `json:"head" jsonschema:"the sandbox is at it"`
 	Leaf    bool     `json:"leaf" jsonschema:"no other snapshot was made from it"`
 	Cause   string   `json:"cause" jsonschema:"import, exec, auto, manual, mark, fork or checkout"`
@@ -92,7 +92,7 @@ type diffOut struct {
 	Total     int      `json:"total" jsonschema:"how many changes there are in all"`
 	More      bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by paths"`
 	Patch     string   `json:"patch" jsonschema:"unified diffs, at most 64 KiB; control bytes and what is not UTF-8 are escaped"`
-	Truncated bool     `json:"truncated" jsonschema:"the patch goes on"`
+	Truncated bool     `json:"truncated" jsonschema:"the patch is longer"`
 }
 
 func (s *server) addHistory(m *mcp.Server) {

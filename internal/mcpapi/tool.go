@@ -122,7 +122,7 @@ func (s *server) find(ctx context.Context, name string, anywhere bool) (string, 
 func only(list []wire.Sandbox) (string, error) {
 	switch len(list) {
 	case 0:
-		return "", fault.New(fault.NotFound, "there is no sandbox").
+		return "", fault.New(fault.NotFound, "no sandbox exists").
 			WithHint("a user can create one: coppice create NAME")
 	case 1:
 		return list[0].Name, nil

@@ -32,13 +32,13 @@ var guards = sync.OnceValue(func() (all []guard) {
 		{"198.51.100.0/24", "documents"},
 		{"203.0.113.0/24", "documents"},
 		{"224.0.0.0/4", "groups of hosts"},
-		{"240.0.0.0/4", "nobody"},
+		{"240.0.0.0/4", "no one"},
 
 		{"::/96", "IPv4 in another form"},
 		{"::/128", "this machine"},
 		{"::1/128", "this machine"},
 		{"64:ff9b:1::/48", "IPv4 in another form"},
-		{"100::/64", "nobody"},
+		{"100::/64", "no one"},
 		{"2001::/23", "protocols"},
 		{"2001:db8::/32", "documents"},
 		{"2002::/16", "IPv4 in another form"},
@@ -92,7 +92,7 @@ func guarded(a netip.Addr) (inside netip.Prefix, what string, ok bool) {
 			return p, what, err == nil
 		}
 	case !global.Contains(a):
-		return netip.PrefixFrom(a, a.BitLen()), "nobody yet", true
+		return netip.PrefixFrom(a, a.BitLen()), "no one yet", true
 	}
 	return inside, what, ok
 }

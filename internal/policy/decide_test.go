@@ -241,7 +241,7 @@ func TestDecideByExample(t *testing.T) {
 			want: Deny, reason: "a private network"},
 		{about: "a public one in it", allow: "0.0.0.0/0:443", to: "8.8.8.8", want: Allow},
 		{about: "everything of IPv6 is not its private part", allow: "[::/0]:443", to: "[fd00::1]", want: Deny},
-		{about: "nor what nobody has yet", allow: "[::/0]:443", to: "[4000::1]", want: Deny, reason: "nobody yet"},
+		{about: "nor what nobody has yet", allow: "[::/0]:443", to: "[4000::1]", want: Deny, reason: "no one yet"},
 		{about: "nor a mapped address", allow: "[::/0]:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Deny,
 			reason: "no rule names it"},
 		{about: "a mapped address is IPv4", allow: "8.8.8.8:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Allow},
