@@ -137,7 +137,7 @@ func TestTokensThatMakeNoSense(t *testing.T) {
 		"without a name":        {},
 		"may have 64":           {Name: strings.Repeat("x", 65)},
 		"cannot be shown":       {Name: "a\x1b[2J"},
-		"no scope \"root\"":     {Name: "a", Scope: "root"},
+		"unknown scope \"root\"": {Name: "a", Scope: "root"},
 		"cannot live for -1":    {Name: "a", TTLMS: -1},
 		"cannot live for 9":     {Name: "a", TTLMS: 9e18},
 		"cannot have the scope": {Name: "a", Scope: "admin", Sandboxes: []string{"a"}},
