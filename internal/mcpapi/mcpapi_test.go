@@ -371,7 +371,7 @@ func TestCancel(t *testing.T) {
 		})
 	}
 	text, _ := m.call("exec", args{"cmd": "echo still there"})
-	holds(t, text, "continued")
+	holds(t, text, "still there")
 }
 
 // When the client hangs up, what it began is ended, and then the server.
