@@ -168,7 +168,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("branches gave %v", ends)
 	}
 	text, gone := m.call("delete", args{"node": two["node"]})
-	holds(t, text, "is dropped")
+	holds(t, text, "was deleted")
 	if text, _ = m.call("log", nil); strings.Contains(text, two["node"].(string)) || gone["head"] == "" {
 		t.Errorf("delete left %v", text)
 	}
@@ -304,7 +304,7 @@ func TestHostileOutput(t *testing.T) {
 	m.call("exec",
 		args{"cmd": `cd; head -c 200000 /dev/zero | tr '\0' a | fold >big; printf 'a\033[2J\rb\n' >esc; touch "$(printf 'n\033[2J\nn')"`})
 	text, out = m.call("diff", args{"a": before["head"], "b": "HEAD"})
-	holds(t, text, "the patch goes on")
+	holds(t, text, "the patch is cut")
 	harmless(t, text)
 	if out["truncated"] != true || len(out["patch"].(string)) > 64<<10 {
 		t.Errorf("a long patch has %d bytes, %v", len(out["patch"].(string)), out["truncated"])

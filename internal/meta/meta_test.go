@@ -356,7 +356,7 @@ func TestDeleteInTheMiddle(t *testing.T) {
 		t.Fatalf("cut %+v", cut)
 	}
 	_, err = d.DeleteSnapshot(ctx, b.Top, nil)
-	wantFault(t, err, fault.Conflict, "ground")
+	wantFault(t, err, fault.Conflict, "now the base")
 
 	led := timeline.Route{Top: c.Top, Below: a.Top, Layer: newLayer(t)}
 	unused := must(d.DeleteSnapshot(ctx, b.Top, []timeline.Route{led}))(t)
