@@ -132,7 +132,7 @@ func TestWhatTheKeeperDoesNotTakeIsTakenBack(t *testing.T) {
 			t.Errorf("%+v: %+v", req, now)
 		}
 		net, err := h.Net(ctx, "a", wire.NetRequest{})
-		if n := len(net.Events); err != nil || n < 2 || !strings.Contains(net.Events[n-1].Reason, "taken back") ||
+		if n := len(net.Events); err != nil || n < 2 || !strings.Contains(net.Events[n-1].Reason, "undone: ") ||
 			net.Events[n-1].Policy != before.Policy {
 			t.Errorf("%+v: %+v, %v", req, net, err)
 		}

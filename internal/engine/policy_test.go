@@ -175,13 +175,13 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 			"tier is not enforced yet"},
 		{"a mistake", func(r *wire.CreateRequest) { r.Policy = user("teir: process") }, fault.Invalid, "/p/user.yaml:2"},
 		{"a level", func(r *wire.CreateRequest) { r.Policy = []wire.PolicyFile{said("root", "")} },
-			fault.Invalid, "no level"},
+			fault.Invalid, "unknown policy level"},
 		{"a name", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{{Level: wire.PolicyUser, Name: "coppice.yaml", Text: "version: 1"}}
-		}, fault.Invalid, "no absolute path"},
+		}, fault.Invalid, "must be an absolute path"},
 		{"a flag that is none", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{{Level: wire.PolicyProject, Name: "--allow", Text: "version: 1"}}
-		}, fault.Invalid, "no absolute path"},
+		}, fault.Invalid, "must be an absolute path"},
 		{"too many", func(r *wire.CreateRequest) { r.Policy = make([]wire.PolicyFile, 65) }, fault.Invalid, "limit is 64"},
 		{"a project that widens", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: host")}
@@ -198,7 +198,7 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"a variable that cannot be kept",
 			func(r *wire.CreateRequest) {
 				r.Env = []string{"A=" + strings.Repeat("x", policy.MaxSize)}
-			}, fault.Invalid, "cannot be kept"},
+			}, fault.Invalid, "cannot store the policy"},
 	} {
 		if _, err := h.makes("box", c.change); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) ||
 			fault.HintOf(err) == "" {

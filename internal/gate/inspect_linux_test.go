@@ -166,8 +166,8 @@ func TestInspection(t *testing.T) {
 		{[]string{"https://a.example/other"}, "reason: a rule names the host, and not this request\nrule: "},
 		{[]string{"-X", "DELETE", "https://a.example/items/1"}, "reason: a rule names the host"},
 		{[]string{"-X", "DELETE", "http://a.example/items/1"}, "reason: a rule names the host"},
-		{[]string{"--path-as-is", "https://a.example/items/../other"}, "reason: its path can be read in two ways"},
-		{[]string{"https://a.example/items/%2e%2e/other"}, "reason: its path can be read in two ways"},
+		{[]string{"--path-as-is", "https://a.example/items/../other"}, "reason: its path is ambiguous"},
+		{[]string{"https://a.example/items/%2e%2e/other"}, "reason: its path is ambiguous"},
 		{[]string{"-H", "Host: b.example", "https://a.example/items/1"}, "another host"},
 		{[]string{"-H", "Host: denied.example", "http://a.example/items/1"}, "another host"},
 		{[]string{"-H", "X-HTTP-Method-Override: DELETE", "https://a.example/items/1"}, "would make another request"},
@@ -192,7 +192,7 @@ func TestInspection(t *testing.T) {
 		}
 	}
 	s.denied(t, TCP, "the rule's bytes are used up")
-	s.denied(t, TCP, "its path can be read in two ways")
+	s.denied(t, TCP, "its path is ambiguous")
 	s.denied(t, TCP, "absolute-form")
 	s.denied(t, TCP, "TLS with the sandbox failed")
 	e := s.wait(t, "a denied request", func(e Event) bool {

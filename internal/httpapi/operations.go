@@ -136,18 +136,18 @@ func aboutHistory() map[string]about {
 			example: object{"label": "before the upgrade"},
 		},
 		"checkout": {
-			text: "The present is kept as a snapshot first, so nothing is lost. Processes are stopped, and a supervised " +
-				"command is started again there; in place they run on. Where the snapshot has what its processes had in " +
-				"memory, they continue from there, unless it is the files only.",
+			text: "The current state is captured first, so nothing is lost. Processes are stopped, and a supervised " +
+				"command is started again; in place they continue. If the snapshot has " +
+				"memory, its processes resume from it, unless files_only is set.",
 			example: object{"node": "HEAD"},
 		},
-		"undo":      {"The present is kept first; redo comes back to it.", object{"n": 1}},
-		"redo":      {"Without an undo to take back it is not_found.", object{}},
+		"undo":      {"The current state is captured first; redo returns to it.", object{"n": 1}},
+		"redo":      {"Without a previous undo, the error is not_found.", object{}},
 		"listTags":  says("By name."),
-		"setTag":    {"One that is there moves. A tagged snapshot is never dropped by gc.", object{"name": "good"}},
-		"deleteTag": says("The snapshot stays."),
+		"setTag":    {"An existing tag is moved. A tagged snapshot is never deleted by gc.", object{"name": "good"}},
+		"deleteTag": says("The snapshot remains."),
 		"verify": says("Damage is a result, not an error. With Accept: application/x-ndjson " +
-			"progress comes first, an Event a line."),
+			"the response starts with progress, one Event per line."),
 	}
 }
 

@@ -165,9 +165,9 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	wrong.Token = "cpc_00000000_" + strings.Repeat("A", 43)
 	try("a wrong token", wrong, client.KindDenied, "invalid or was revoked")
 	wrong.Token = ""
-	try("no token", wrong, client.KindDenied, "needs a token")
+	try("no token", wrong, client.KindDenied, "a token is required")
 	wrong.Token = "x\r\nHost: evil.com"
-	try("a token with a header in it", wrong, client.KindInvalid, "in no token")
+	try("a token with a header in it", wrong, client.KindInvalid, "unexpected characters")
 	stranger := opt
 	stranger.TLS = nil
 	try("an authority that is not known", stranger, client.KindUnavailable, "certificate")

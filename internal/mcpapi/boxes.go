@@ -17,40 +17,40 @@ const mostForks = 100
 
 type forkIn struct {
 	at
-	Node  string   `json:"node,omitempty" jsonschema:"the snapshot that they begin as; default: the present, which is kept as a snapshot first"`
-	Names []string `json:"names,omitempty" jsonschema:"what they are to be called; those without a name get one"`
-	N     int      `json:"n,omitempty" jsonschema:"how many in all, up to 100; default: as many as names, or 1"`
+	Node  string   `json:"node,omitempty" jsonschema:"the snapshot to start from; default: the current state, which is captured first"`
+	Names []string `json:"names,omitempty" jsonschema:"names of the forks; the others are named automatically"`
+	N     int      `json:"n,omitempty" jsonschema:"number of forks, up to 100; default: the number of names, or 1"`
 }
 
 type forkOut struct {
 	Sandboxes []box    `json:"sandboxes" jsonschema:"the new sandboxes"`
 	Head      string   `json:"head" jsonschema:"the snapshot that the first of them is at"`
-	Warnings  []string `json:"warnings" jsonschema:"what is weaker in them than was asked for"`
+	Warnings  []string `json:"warnings" jsonschema:"what is weaker than requested"`
 }
 
 type box struct {
 	ID    string `json:"id" jsonschema:"its id"`
 	Name  string `json:"name" jsonschema:"its name"`
 	Head  string `json:"head" jsonschema:"the snapshot that it is at"`
-	State string `json:"state" jsonschema:"live when processes may run in it, else idle; an idle one is started when it is needed"`
-	Procs int    `json:"procs" jsonschema:"processes that run in it"`
-	From  string `json:"from" jsonschema:"what it was made from"`
+	State string `json:"state" jsonschema:"live if its processes may be running, otherwise idle; an idle sandbox is started when needed"`
+	Procs int    `json:"procs" jsonschema:"number of running processes"`
+	From  string `json:"from" jsonschema:"its source"`
 }
 
 type detail struct {
-	User      string   `json:"user" jsonschema:"who commands run as"`
-	Net       string   `json:"net" jsonschema:"off, or host: the network of the host"`
-	Snapshots int      `json:"snapshots" jsonschema:"how many snapshots there are"`
-	Branches  int      `json:"branches" jsonschema:"how many ends the history has"`
-	Dirty     bool     `json:"dirty" jsonschema:"something has changed since the last snapshot, as far as is known"`
-	Bytes     int64    `json:"bytes" jsonschema:"bytes on disk that are this sandbox's alone"`
-	Walls     []string `json:"walls" jsonschema:"what keeps it apart from the host, as it was really put up"`
-	Notices   []string `json:"notices" jsonschema:"what a person should know"`
+	User      string   `json:"user" jsonschema:"user of commands"`
+	Net       string   `json:"net" jsonschema:"network: off, rules or host"`
+	Snapshots int      `json:"snapshots" jsonschema:"number of snapshots"`
+	Branches  int      `json:"branches" jsonschema:"number of branches"`
+	Dirty     bool     `json:"dirty" jsonschema:"something has changed since the last snapshot; a hint only"`
+	Bytes     int64    `json:"bytes" jsonschema:"bytes on disk that only this sandbox uses"`
+	Walls     []string `json:"walls" jsonschema:"its protections, as enforced"`
+	Notices   []string `json:"notices" jsonschema:"notices for the user"`
 }
 
 type statusOut struct {
-	Sandboxes []box   `json:"sandboxes" jsonschema:"the sandbox that was asked for, or all"`
-	Detail    *detail `json:"detail,omitempty" jsonschema:"more of it, where it is one"`
+	Sandboxes []box   `json:"sandboxes" jsonschema:"the requested sandbox, or all"`
+	Detail    *detail `json:"detail,omitempty" jsonschema:"details, if it is one sandbox"`
 }
 
 func (s *server) addBoxes(m *mcp.Server) {

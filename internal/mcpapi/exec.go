@@ -34,22 +34,22 @@ $(cat)"`
 
 type execIn struct {
 	at
-	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (or sh -lc without bash); its stdin is empty"`
+	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (sh -lc without bash); its stdin is empty"`
 	Dir       string `json:"dir,omitempty" jsonschema:"absolute path of the directory to run it in; default: the user's home"`
-	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"end it after so many milliseconds, with exit code 124; default: no limit"`
-	Combined  bool   `json:"combined,omitempty" jsonschema:"give stdout and stderr as one, in the order in which they came, as stdout"`
+	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"timeout in milliseconds, with exit code 124; default: no limit"`
+	Combined  bool   `json:"combined,omitempty" jsonschema:"merge stderr into stdout, in order"`
 }
 
 type execOut struct {
-	Exit          int    `json:"exit" jsonschema:"exit code; 124 after a timeout, 128+n when signal n ended it"`
+	Exit          int    `json:"exit" jsonschema:"exit code; 124 after a timeout, 128+n after signal n"`
 	Signal        string `json:"signal,omitempty" jsonschema:"the signal that ended it"`
-	TimedOut      bool   `json:"timed_out,omitempty" jsonschema:"it was ended after timeout_ms"`
+	TimedOut      bool   `json:"timed_out,omitempty" jsonschema:"it exceeded timeout_ms"`
 	Limit         string `json:"limit,omitempty" jsonschema:"the limit of the sandbox that ended it: time, with exit code 124, or output, with 153"`
-	Stdout        string `json:"stdout" jsonschema:"what it printed: at most 64 KiB, of more the beginning and the end; control bytes and what is not UTF-8 are escaped"`
-	Stderr        string `json:"stderr" jsonschema:"what it printed to stderr, likewise"`
-	StdoutOmitted int64  `json:"stdout_omitted,omitempty" jsonschema:"bytes of stdout that are left out"`
-	StderrOmitted int64  `json:"stderr_omitted,omitempty" jsonschema:"bytes of stderr that are left out"`
-	Node          string `json:"node" jsonschema:"the snapshot after the command; the old head when nothing changed"`
+	Stdout        string `json:"stdout" jsonschema:"its stdout: at most 64 KiB, from the beginning and the end; control bytes and invalid UTF-8 are escaped"`
+	Stderr        string `json:"stderr" jsonschema:"its stderr, likewise"`
+	StdoutOmitted int64  `json:"stdout_omitted,omitempty" jsonschema:"bytes of stdout omitted"`
+	StderrOmitted int64  `json:"stderr_omitted,omitempty" jsonschema:"bytes of stderr omitted"`
+	Node          string `json:"node" jsonschema:"the snapshot after the command; the old HEAD if nothing changed"`
 	Head          string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
 	Changed       bool   `json:"changed" jsonschema:"it changed something"`
 	Paths         int    `json:"paths" jsonschema:"how many paths it changed"`

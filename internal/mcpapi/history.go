@@ -25,28 +25,28 @@ type noIn struct{ at }
 
 type nodeIn struct {
 	at
-	Node string `json:"node" jsonschema:"a snapshot: its id, the beginning of one, a tag, HEAD, HEAD~2, or @{5m}"`
+	Node string `json:"node" jsonschema:"a snapshot: its id, a prefix of it, a tag, HEAD, HEAD~2, or @{5m}"`
 }
 
 type pageIn struct {
 	at
-	Limit int `json:"limit,omitempty" jsonschema:"at most so many snapshots, up to 1000; default: 50"`
-	Skip  int `json:"skip,omitempty" jsonschema:"leave out so many of the newest"`
+	Limit int `json:"limit,omitempty" jsonschema:"maximum number of snapshots, up to 1000; default: 50"`
+	Skip  int `json:"skip,omitempty" jsonschema:"number of newest snapshots to skip"`
 }
 
 type showIn struct {
 	nodeIn
-	Limit int `json:"limit,omitempty" jsonschema:"at most so many changes, up to 1000; default: 200"`
-	Skip  int `json:"skip,omitempty" jsonschema:"leave out so many of the first changes"`
+	Limit int `json:"limit,omitempty" jsonschema:"maximum number of changes, up to 1000; default: 200"`
+	Skip  int `json:"skip,omitempty" jsonschema:"number of changes to skip"`
 }
 
 type diffIn struct {
 	at
-	A     string   `json:"a" jsonschema:"the snapshot to begin with: an id, the beginning of one, a tag, HEAD, HEAD~2, or @{5m}"`
-	B     string   `json:"b,omitempty" jsonschema:"the snapshot to end with; default: the sandbox as it is now"`
-	Paths []string `json:"paths,omitempty" jsonschema:"only what lies at and below these paths"`
-	Limit int      `json:"limit,omitempty" jsonschema:"at most so many changes, up to 1000; default: 200"`
-	Skip  int      `json:"skip,omitempty" jsonschema:"leave out so many of the first changes"`
+	A     string   `json:"a" jsonschema:"the old snapshot: an id, a prefix of it, a tag, HEAD, HEAD~2, or @{5m}"`
+	B     string   `json:"b,omitempty" jsonschema:"the new snapshot; default: the current state"`
+	Paths []string `json:"paths,omitempty" jsonschema:"only these paths and those below them"`
+	Limit int      `json:"limit,omitempty" jsonschema:"maximum number of changes, up to 1000; default: 200"`
+	Skip  int      `json:"skip,omitempty" jsonschema:"number of changes to skip"`
 }
 
 type headOut struct {
@@ -55,22 +55,22 @@ type headOut struct {
 
 type node struct {
 	ID      string   `json:"id" jsonschema:"the snapshot's id"`
-	Parent  string   `json:"parent" jsonschema:"the snapshot that it was made from; empty for the first"`
-	Message string   `json:"message" jsonschema:"what made it: a command line, or the message of a user"`
-	Head    bool     `json:"head" jsonschema:"the sandbox is at it"`
-	Leaf    bool     `json:"leaf" jsonschema:"no other snapshot was made from it"`
+	Parent  string   `json:"parent" jsonschema:"its parent; empty for the first"`
+	Message string   `json:"message" jsonschema:"the command line or the message"`
+	Head    bool     `json:"head" jsonschema:"it is HEAD"`
+	Leaf    bool     `json:"leaf" jsonschema:"it has no children"`
 	Cause   string   `json:"cause" jsonschema:"import, exec, auto, manual, mark, fork or checkout"`
-	Created string   `json:"created" jsonschema:"when, as RFC 3339"`
-	Exit    *int     `json:"exit,omitempty" jsonschema:"exit code of the command, where it was one"`
+	Created string   `json:"created" jsonschema:"time, as RFC 3339"`
+	Exit    *int     `json:"exit,omitempty" jsonschema:"exit code, if it was taken after a command"`
 	Paths   int      `json:"paths" jsonschema:"how many paths it changed"`
 	Bytes   int64    `json:"bytes" jsonschema:"bytes in the files that it added and changed"`
-	Tags    []string `json:"tags" jsonschema:"names that were given to it"`
+	Tags    []string `json:"tags" jsonschema:"its tags"`
 }
 
 type nodesOut struct {
 	Nodes []node `json:"nodes" jsonschema:"snapshots, newest first"`
 	Head  string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
-	Total int    `json:"total" jsonschema:"how many there are in all"`
+	Total int    `json:"total" jsonschema:"total number"`
 }
 
 type change struct {
@@ -80,19 +80,19 @@ type change struct {
 
 type showOut struct {
 	node
-	Changes []change `json:"changes" jsonschema:"what it changed against its parent, by path"`
-	Total   int      `json:"total" jsonschema:"how many changes there are in all"`
-	More    bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by diff with paths"`
+	Changes []change `json:"changes" jsonschema:"changes against its parent, by path"`
+	Total   int      `json:"total" jsonschema:"total number of changes"`
+	More    bool     `json:"more" jsonschema:"there are more changes than total; use diff with paths"`
 }
 
 type diffOut struct {
-	A         string   `json:"a" jsonschema:"the snapshot that a stands for"`
-	B         string   `json:"b" jsonschema:"the snapshot that b stands for; empty for the sandbox as it is now"`
+	A         string   `json:"a" jsonschema:"the snapshot that a refers to"`
+	B         string   `json:"b" jsonschema:"the snapshot that b refers to; empty for the current state"`
 	Changes   []change `json:"changes" jsonschema:"from a to b, by path"`
-	Total     int      `json:"total" jsonschema:"how many changes there are in all"`
-	More      bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by paths"`
+	Total     int      `json:"total" jsonschema:"total number of changes"`
+	More      bool     `json:"more" jsonschema:"there are more changes than total; use paths"`
 	Patch     string   `json:"patch" jsonschema:"unified diffs, at most 64 KiB; control bytes and what is not UTF-8 are escaped"`
-	Truncated bool     `json:"truncated" jsonschema:"the patch is longer"`
+	Truncated bool     `json:"truncated" jsonschema:"the patch is cut"`
 }
 
 func (s *server) addHistory(m *mcp.Server) {

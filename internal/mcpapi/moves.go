@@ -12,27 +12,27 @@ import (
 
 type checkoutIn struct {
 	nodeIn
-	InPlace bool `json:"in_place,omitempty" jsonschema:"leave processes running, and change the files under them; else they are stopped"`
+	InPlace bool `json:"in_place,omitempty" jsonschema:"keep processes running and change their files in place; by default they are stopped"`
 }
 
 type checkoutOut struct {
 	Head      string `json:"head" jsonschema:"the snapshot that the sandbox is at now"`
-	From      string `json:"from" jsonschema:"where it was before"`
-	Kept      string `json:"kept,omitempty" jsonschema:"the snapshot that was taken of the present first; absent when it had not changed"`
-	Message   string `json:"message" jsonschema:"of the new head"`
-	Stopped   int    `json:"stopped" jsonschema:"processes that were stopped"`
+	From      string `json:"from" jsonschema:"the previous HEAD"`
+	Kept      string `json:"kept,omitempty" jsonschema:"the snapshot of the previous state; absent if it had not changed"`
+	Message   string `json:"message" jsonschema:"message of the new HEAD"`
+	Stopped   int    `json:"stopped" jsonschema:"number of processes stopped"`
 	Restarted bool   `json:"restarted" jsonschema:"the supervised command was started again"`
-	InPlace   bool   `json:"in_place" jsonschema:"processes ran on"`
-	Rewritten int    `json:"rewritten" jsonschema:"paths that were changed under running processes"`
+	InPlace   bool   `json:"in_place" jsonschema:"processes continued"`
+	Rewritten int    `json:"rewritten" jsonschema:"number of paths changed under running processes"`
 }
 
 type commitIn struct {
 	at
-	Message string `json:"message" jsonschema:"what the snapshot is to be called"`
+	Message string `json:"message" jsonschema:"message of the snapshot"`
 }
 
 type commitOut struct {
-	Node    string `json:"node" jsonschema:"the new snapshot; the old head when nothing had changed"`
+	Node    string `json:"node" jsonschema:"the new snapshot; the old HEAD if nothing had changed"`
 	Head    string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
 	Changed bool   `json:"changed" jsonschema:"something had changed since the last snapshot"`
 	Paths   int    `json:"paths" jsonschema:"how many paths it changed"`

@@ -30,7 +30,7 @@ type tool struct {
 
 // at is the input of every tool of a server that is not bound to a sandbox.
 type at struct {
-	Sandbox string `json:"sandbox,omitempty" jsonschema:"name or id of the sandbox; may be left out when there is only one"`
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"name or id of the sandbox; optional if there is only one"`
 }
 
 func (a at) where() string { return a.Sandbox }

@@ -494,7 +494,7 @@ func TestServersThatAreNone(t *testing.T) {
 	}{
 		"garbage": {"\x00\x01<script>alert(1)</script>\r\n\r\n", 502, "did not send a valid HTTP response"},
 		"ends":    {"HTTP/1.1 ", 502, "did not send a valid HTTP response"},
-		"never":   {"", 504, "does not answer it"},
+		"never":   {"", 504, "did not respond"},
 		"an endless head": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxResponseHeader) + "\r\n\r\n", 502,
 			"did not send a valid HTTP response"},
 		"another protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502,

@@ -50,8 +50,8 @@ func TestStackOf(t *testing.T) {
 		{"unknown parent", own[2:], parents("b<a", "c<b"), "c", "", "built on snapshot a, which"},
 		{"an unknown parent behind a merged route", append(slices.Clone(own[2:]), Route{"c", "", "m", true}),
 			parents("c<b", "d<c"), "d", "4 m", ""},
-		{"a circle", []Route{{"a", "b", "1", false}, {"b", "a", "2", false}}, line, "b", "", "circle"},
-		{"a circle of parents", nil, parents("a<b", "b<a"), "b", "", "circle"},
+		{"a circle", []Route{{"a", "b", "1", false}, {"b", "a", "2", false}}, line, "b", "", "loop"},
+		{"a circle of parents", nil, parents("a<b", "b<a"), "b", "", "loop"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
