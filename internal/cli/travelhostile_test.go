@@ -161,7 +161,7 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 			func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
 		{"no files", "has no ", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
 		{"one file more", "unknown file", change("evil\x1b[31m", to("x"))},
-		{"a link", "no record", func() {
+		{"a link", "is not a record", func() {
 			files := w.tree(proposalRef)
 			files[proposal.FilePolicy] = "/etc/passwd"
 			w.forge(files, map[string]string{proposal.FilePolicy: "120000"})

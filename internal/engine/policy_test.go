@@ -133,9 +133,9 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"a decoy in a place of the sandbox's own",
 			func(r *wire.CreateRequest) {
 				r.Policy = user("files: {decoys: [/run/x]}")
-			}, fault.Invalid, "belongs to the sandbox"},
+			}, fault.Invalid, "managed by the sandbox"},
 		{"a decoy in another one", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/x, /x/y]}") },
-			fault.Invalid, "where something is mounted already"},
+			fault.Invalid, "overlaps a mount"},
 		{"a path of its own that is to be read-only",
 			func(r *wire.CreateRequest) {
 				r.Policy = user("files: {readonly: [/proc/sys]}")

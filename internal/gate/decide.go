@@ -99,7 +99,7 @@ type Policy interface {
 type denyAll struct{}
 
 func (denyAll) Decide(Request) Decision {
-	return Decision{Reason: "there is no policy"}
+	return Decision{Reason: "no policy"}
 }
 
 // ruling is what the policy says of one connection or echo.
@@ -139,7 +139,7 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 	for _, n := range names {
 		d := p.Decide(Request{Proto: proto, Host: n, Addr: addr, Port: port})
 		if (d.passes() || d.Verdict == Ask) && private != "" && r.byAddr.Verdict != Allow {
-			d = Decision{Reason: "the name leads to " + private, Rule: d.Rule, Hint: r.byAddr.Hint}
+			d = Decision{Reason: "the name resolves to " + private, Rule: d.Rule, Hint: r.byAddr.Hint}
 		}
 		if d.passes() {
 			r.byName = append(r.byName, named{n, d})
@@ -171,11 +171,11 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 	switch {
 	case r.why.Reason != "":
 	case r.verdict == Deny:
-		r.why.Reason = "no rule allows this for the name"
+		r.why.Reason = "no rule for the name allows this"
 	case r.verdict == Inspect:
 		r.why.Reason = "it depends on the HTTP request"
 	case r.verdict == Ask:
-		r.why.Reason = "nobody has agreed to it"
+		r.why.Reason = "not approved"
 	}
 	return r
 }

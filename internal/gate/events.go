@@ -194,7 +194,7 @@ func (j *journal) deny(e Event) {
 	if t == nil && len(j.denied) >= limit.JournalDenials {
 		k = denial{reason: "others"}
 		if t = j.denied[k]; t == nil {
-			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to tell them apart"}, since: e.Time}
+			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to record each"}, since: e.Time}
 			j.denied[k] = t
 		}
 		t.last.Time = e.Time

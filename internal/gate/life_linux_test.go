@@ -87,7 +87,7 @@ func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 		s.wait(t, "an end before the third", func(e Event) bool { return e.Kind == KindEnd })
 	}
 	e := s.wait(t, "an end", func(e Event) bool { return e.Kind == KindEnd && e.Proto == UDP && e.In == 60000 })
-	if e.Out != 60000 || e.Name != "time.example" || e.Reason != "nothing moved for 1s" {
+	if e.Out != 60000 || e.Name != "time.example" || e.Reason != "idle for 1s" {
 		t.Errorf("%+v", e)
 	}
 }

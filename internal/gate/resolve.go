@@ -97,14 +97,14 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
 	if q.name.IsZero() {
-		r.deny(q, Decision{Reason: "this is no host name"})
+		r.deny(q, Decision{Reason: "not a host name"})
 		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
 	d := r.policy().Decide(Request{Host: q.name})
 	if d.Verdict == Ask {
 		if q.asked.Type != dnsmessage.TypeA && q.asked.Type != dnsmessage.TypeAAAA {
 			// Who asks a person is about to connect. What is told here is true of any name.
-			d.Reason += "; a person is asked when its addresses are"
+			d.Reason += "; approval is requested on a connection to its addresses"
 			r.deny(q, d)
 			return q.reply(dnsmessage.RCodeSuccess, nil, 0, most)
 		}
@@ -204,7 +204,7 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 	addrs, refused := r.allowed(found)
 	switch {
 	case len(addrs) == 0 && refused != "":
-		r.deny(q, Decision{Reason: "the name leads to " + refused, Rule: d.Rule})
+		r.deny(q, Decision{Reason: "the name resolves to " + refused, Rule: d.Rule})
 		return dnsmessage.RCodeNameError
 	case len(addrs) == 0:
 		return dnsmessage.RCodeSuccess

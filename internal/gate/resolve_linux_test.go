@@ -129,7 +129,7 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 	s.denied(t, DNS, "loopback")
 	s.denied(t, DNS, "metadata")
 	s.denied(t, DNS, "CGNAT")
-	if e := s.denied(t, DNS, "no host name"); e.Name != "127.0.0.1" && e.Name != `secret\x00.both.example` {
+	if e := s.denied(t, DNS, "not a host name"); e.Name != "127.0.0.1" && e.Name != `secret\x00.both.example` {
 		t.Errorf("%+v", e)
 	}
 }

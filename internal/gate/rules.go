@@ -22,7 +22,7 @@ func (r rules) Decide(q Request) Decision {
 	case q.Proto == "" || q.Proto == ICMP:
 		return r.anywhere(q.Host, q.Addr)
 	}
-	return Decision{Reason: "it is no request that could be decided on"}
+	return Decision{Reason: "invalid request"}
 }
 
 // place is what the policy says of one port. Of a name it says no more than it would

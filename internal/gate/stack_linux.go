@@ -37,7 +37,7 @@ const (
 // start makes the network stack and everything that runs until Close.
 func (g *Gate) start(ctx context.Context) error {
 	if err := g.openLink(); err != nil {
-		return fault.Wrap(err, "read packets of the sandbox")
+		return fault.Wrap(err, "read packets from the sandbox")
 	}
 	g.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
@@ -55,7 +55,7 @@ func (g *Gate) start(ctx context.Context) error {
 		full := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.AsSlice()), Port: dnsPort}
 		c, err := gonet.DialUDP(g.stack, &full, nil, netProto(at))
 		if err != nil {
-			return fault.Wrap(err, "answer DNS")
+			return fault.Wrap(err, "serve DNS")
 		}
 		g.spawn(func() {
 			<-ctx.Done()
@@ -81,7 +81,7 @@ func (g *Gate) openLink() (err error) {
 	} else {
 		var p *pipe
 		p, g.fd, err = newPipe(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
-			g.linkFailed(cmp.Or(err, errors.New("the other end is closed")).Error())
+			g.linkFailed(cmp.Or(err, errors.New("the peer is closed")).Error())
 		})
 		if err == nil {
 			child, fd = p, p.fd
@@ -97,7 +97,7 @@ func (g *Gate) openLink() (err error) {
 
 // linkFailed tells that nothing passes any more.
 func (g *Gate) linkFailed(why string) {
-	g.journal.deny(Event{Reason: "the sandbox's link failed, so that nothing passes: " + why})
+	g.journal.deny(Event{Reason: "the sandbox's link failed, so all connections are blocked: " + why})
 }
 
 // newChild makes the link below the front. fdbased makes eventfds for itself that it
@@ -126,7 +126,7 @@ func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
 		},
 	})
 	if err != nil { // gVisor returns the errno as text
-		return nil, fault.New(fault.Unavailable, "make the sandbox's link").Because(err)
+		return nil, fault.New(fault.Unavailable, "create the sandbox's link").Because(err)
 	}
 	after, err := inherited()
 	if err != nil {
@@ -189,20 +189,20 @@ func (g *Gate) configure() error {
 		}
 	}
 	if terr := g.stack.CreateNICWithOptions(nic, g.link, stack.NICOptions{Disabled: true}); terr != nil {
-		return stackError("make the interface", terr)
+		return stackError("create the interface", terr)
 	}
 	for at, bits := range map[netip.Addr]int{link.Gate4(): link.Bits4, link.Gate6(): link.Bits6} {
 		a := tcpip.ProtocolAddress{Protocol: netProto(at),
 			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.AsSlice()), PrefixLen: bits}}
 		if terr := g.stack.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
-			return stackError("give the interface its addresses", terr)
+			return stackError("add the addresses of the interface", terr)
 		}
 	}
 	if terr := g.stack.SetPromiscuousMode(nic, true); terr != nil {
-		return stackError("take packets to every address", terr)
+		return stackError("accept packets to every address", terr)
 	}
 	if terr := g.stack.SetSpoofing(nic, true); terr != nil {
-		return stackError("answer from every address", terr)
+		return stackError("send packets from every address", terr)
 	}
 	g.stack.SetRouteTable(
 		[]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
