@@ -82,7 +82,7 @@ func TestWhoIsLetThrough(t *testing.T) {
 		{"a token", "GET", "/v1/x", []string{token}, 200, `read "" true`},
 		{"a scheme in lower case", "GET", "/v1/x", []string{"Authorization: bearer " + secret}, 200, `read`},
 		{"no token", "GET", "/v1/x", nil, 401, "needs a token"},
-		{"a wrong one", "GET", "/v1/x", []string{token + "x"}, 401, "wrong or was revoked"},
+		{"a wrong one", "GET", "/v1/x", []string{token + "x"}, 401, "invalid or was revoked"},
 		{"another scheme", "GET", "/v1/x", []string{"Authorization: Basic " + secret}, 401, "needs a token"},
 		{"two tokens", "GET", "/v1/x", []string{token, token}, 401, "needs a token"},
 		{"a token in the query", "GET", "/v1/x?token=" + secret, nil, 401, "needs a token"},
@@ -95,9 +95,9 @@ func TestWhoIsLetThrough(t *testing.T) {
 		{"beyond docs", "GET", "/docs//../v1/x", nil, 401, "needs a token"},
 		{"not quite docs", "GET", "/docsx", nil, 401, "needs a token"},
 		{"not quite health", "GET", "/healthz/", nil, 401, "needs a token"},
-		{"another name", "GET", "/v1/x", []string{"Host: evil.com", token}, 421, "is not this daemon's"},
-		{"another name for health", "GET", "/healthz", []string{"Host: evil.com"}, 421, "is not this daemon's"},
-		{"a URL with another name", "GET", "http://evil.com/v1/x", []string{token}, 421, "is not this daemon's"},
+		{"another name", "GET", "/v1/x", []string{"Host: evil.com", token}, 421, "unknown host name"},
+		{"another name for health", "GET", "/healthz", []string{"Host: evil.com"}, 421, "unknown host name"},
+		{"a URL with another name", "GET", "http://evil.com/v1/x", []string{token}, 421, "unknown host name"},
 		{"an allowed name", "GET", "/v1/x", []string{"Host: box.example.com:1", token}, 200, "read"},
 		{"localhost", "GET", "/v1/x", []string{"Host: localhost", token}, 200, "read"},
 		{"a preview", "GET", "/v1/x", []string{"Host: 80--box.localhost", token}, 404, "no previews"},
@@ -113,8 +113,8 @@ func TestWhoIsLetThrough(t *testing.T) {
 		{"our own page", "GET", "/v1/x", []string{token, "Origin: http://" + addr, "Sec-Fetch-Site: same-origin"},
 			200, "read"},
 		{"a link to the docs", "GET", "/docs", []string{"Sec-Fetch-Site: cross-site"}, 200, "none"},
-		{"a tunnel", "CONNECT", "evil.com:443", []string{token}, 405, "is not served"},
-		{"an echo", "TRACE", "/v1/x", []string{token}, 405, "is not served"},
+		{"a tunnel", "CONNECT", "evil.com:443", []string{token}, 405, "is not supported"},
+		{"an echo", "TRACE", "/v1/x", []string{token}, 405, "is not supported"},
 	} {
 		code, head, body := ask(t, addr, c.method, c.path, c.headers...)
 		if code != c.code || !strings.Contains(body, c.says) {

@@ -235,10 +235,10 @@ func TestHooksThatFail(t *testing.T) {
 		{"writes to the terminal", "hook 10 <<'!'\nprintf '\\033]0;owned\\007\\033[2J\\302\\2332J\\377'; exit 1\n!", "hook",
 			"\x1b]0;owned\a\x1b[2J"},
 		{"is called so that it would", "hook \"$(printf '10\\033[2J\\nx')\" <<'!'\nexit 1\n!", "hook",
-			"10\x1b[2J\nx ended with exit code 1: it has printed nothing"},
+			"10\x1b[2J\nx failed with exit code 1: no output"},
 		{"is called like a flag", "hook ./--help <<'!'\nexit 7\n!", "hook", "--help ended with exit code 7"},
 		{"there are more than 64", "for n in $(seq 100 164); do hook $n <<'!'\necho ran >>/work/ran\n!\ndone", "hooks",
-			hooksDir + " has 65 programs, more than 64"},
+			"too many programs in " + hooksDir + ": 65; the limit is 64"},
 		{"there is no directory of them", "cd /; rm -r " + hooksDir + "; echo no >" + hooksDir, "hooks", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -335,7 +335,7 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 		defer close(rewound)
 		_, _ = d.try("rewind", sandbox, first[len(first)-1])
 	}()
-	d.eventually("before checking out", "log", sandbox) // it has been told to end
+	d.eventually("before rewinding to", "log", sandbox) // it has been told to end
 	time.Sleep(300 * time.Millisecond)
 	d.killDaemon()
 	<-rewound

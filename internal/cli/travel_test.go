@@ -370,7 +370,7 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	w.bob.refused("there is a sandbox fixed already", "git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
+	w.bob.refused("sandbox fixed already exists", "git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
 	if w.bob.read("a.txt") != "one\n" {
 		t.Error("the work tree was touched")
 	}
@@ -437,7 +437,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for why, bad := range map[string][]byte{"something else as blob": []byte(flipped(string(good))),
+	for why, bad := range map[string][]byte{"sent wrong content for blob": []byte(flipped(string(good))),
 		"blob": good[:len(good)/2]} {
 		if err := os.WriteFile(stored, bad, 0o600); err != nil {
 			t.Fatal(err)
@@ -482,7 +482,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	refused("there is a sandbox fixed already", mine...)
+	refused("sandbox fixed already exists", mine...)
 }
 
 // A push that is killed before its artifact is whole has pushed no reference. The next one

@@ -33,7 +33,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 	if err != nil {
 		return res, err
 	}
-	b, rec, err := c.config.Sandboxes.Live(ctx, name, "looking at its network")
+	b, rec, err := c.config.Sandboxes.Live(ctx, name, "reading its network events")
 	if err != nil {
 		return res, err
 	}
@@ -52,7 +52,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 		}
 	}
 	if res.Events, err = journal.Read(c.config.Sandboxes.Journal(rec.ID), q); err != nil {
-		return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
+		return res, fault.Wrap(err, "read the network events of sandbox %s", rec.Name)
 	}
 	return res, nil
 }
@@ -65,8 +65,8 @@ func netQuery(req wire.NetRequest) (journal.Query, error) {
 	}
 	switch {
 	case req.Last < -1 || req.Last > MaxNetEvents:
-		return q, fault.New(fault.Invalid, "the last %d events", req.Last).
-			WithHint("give a number from 1 to %d, or -1 for all that are kept", MaxNetEvents)
+		return q, fault.New(fault.Invalid, "invalid number of events %d: out of range", req.Last).
+			WithHint("use a number from 1 to %d, or -1 for all stored events", MaxNetEvents)
 	case req.Last == -1:
 		q.Last = 0
 	}

@@ -40,9 +40,9 @@ func TestChoice(t *testing.T) {
 		hint        string
 	}{
 		{name: "the best", of: tiers, in: probe, best: "process", want: "process",
-			why: "the strongest tier that this host can give"},
+			why: "the strongest tier that this host supports"},
 		{name: "auto says what stands in the way", of: drivers, in: probe, asked: "auto", best: "copy", want: "copy",
-			why: "the strongest driver that this host can give; not overlay: no upper, nor btrfs: not btrfs"},
+			why: "the strongest driver that this host supports; not overlay: no upper, nor btrfs: not btrfs"},
 		{name: "auto without a confined tier", of: tiers, in: none, kind: fault.Unsupported,
 			hint: "coppice system probe; for history without confinement: coppice create --tier workspace"},
 		{name: "auto of a probe that answers workspace", of: tiers, in: probe, best: "workspace", kind: fault.Unsupported},
@@ -59,7 +59,7 @@ func TestChoice(t *testing.T) {
 		{name: "what nobody has", of: drivers, in: probe, asked: "zfs", best: "copy", kind: fault.Invalid,
 			hint: "coppice system probe"},
 		{name: "nothing works", of: drivers, in: none, kind: fault.Unsupported,
-			hint: "get a volume; see what would mend it: coppice system probe"},
+			hint: "get a volume; see what the host lacks: coppice system probe"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -159,16 +159,16 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"paths without their directory", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{
 				{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"readonly":["./x"]}}`}}
-		}, fault.Invalid, "not known which directory"},
+		}, fault.Invalid, "its directory is unknown"},
 		{"a path that cannot be hidden", func(r *wire.CreateRequest) { r.Policy = user("files: {hide: [/proc/x]}") },
 			fault.Unsupported, "/p/user.yaml:2: files.hide"},
 		{"a path without its directory", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{
 				{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"hide":["./x"]}}`}}
-		}, fault.Invalid, "not known which directory"},
+		}, fault.Invalid, "its directory is unknown"},
 		{"a project that has people asked", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: {ask: true}")}
-		}, fault.Invalid, "cannot have you asked"},
+		}, fault.Invalid, "cannot request approvals"},
 		{"asking in tier process", func(r *wire.CreateRequest) { r.Tier, r.Policy = "process", user("network: {ask: true}") },
 			fault.Invalid, "tier process"},
 		{"a stronger tier", func(r *wire.CreateRequest) { r.Tier = "microvm" }, fault.Unsupported,
@@ -191,7 +191,7 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"rules in tier process", func(r *wire.CreateRequest) { r.Tier, r.Net = "process", "rules" }, fault.Invalid,
 			"tier process"},
 		{"supervised with the host's network", func(r *wire.CreateRequest) { r.Tier, r.Net = "supervised", "host" },
-			fault.Invalid, "keeps the host's network away"},
+			fault.Invalid, "does not support the host's network"},
 		{"two networks", func(r *wire.CreateRequest) {
 			r.Net, r.Policy = "host", []wire.PolicyFile{said(wire.PolicyFlags, "network: {allow: [a.example]}")}
 		}, fault.Invalid, "--net host was asked for"},

@@ -238,7 +238,7 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 	}
 	res, err = h.Tournament(ctx, "a",
 		wire.TournamentRequest{Test: "has f", Score: "say high", Candidates: candidates("exit 0")}, ignore)
-	if err != nil || res.Winner != "" || res.Branches[0].Tail != "high\nthe score's last line is no number" {
+	if err != nil || res.Winner != "" || res.Branches[0].Tail != "high\ninvalid score: the last line must be a number" {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -163,7 +163,7 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	}
 	wrong := opt
 	wrong.Token = "cpc_00000000_" + strings.Repeat("A", 43)
-	try("a wrong token", wrong, client.KindDenied, "wrong or was revoked")
+	try("a wrong token", wrong, client.KindDenied, "invalid or was revoked")
 	wrong.Token = ""
 	try("no token", wrong, client.KindDenied, "needs a token")
 	wrong.Token = "x\r\nHost: evil.com"
@@ -175,7 +175,7 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	plain.Host = strings.Replace(opt.Host, "https:", "http:", 1)
 	try("no TLS where there is", plain, client.KindInternal, "400")
 	for _, host := range []string{"127.0.0.1:80", "ftp://a", "https://", "http://a:b@c", "http://a?b", "http://a\r\nb"} {
-		try(host, client.Options{Host: host}, client.KindInvalid, "the daemon's address")
+		try(host, client.Options{Host: host}, client.KindInvalid, "invalid daemon address")
 	}
 }
 

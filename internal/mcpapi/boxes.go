@@ -54,21 +54,22 @@ type statusOut struct {
 }
 
 func (s *server) addBoxes(m *mcp.Server) {
-	add(s, m, tool{name: "fork", title: "Copy the sandbox",
-		about: "Make new sandboxes that begin as a snapshot of this one and share everything with it. It costs next to " +
-			"nothing, however large the sandbox is."}, fork)
-	about := "Tell the state of the sandbox: whether something runs in it, how large its history is, and what keeps it " +
-		"apart from the host."
+	add(s, m, tool{name: "fork", title: "Fork the sandbox",
+		about: "Create new sandboxes from a snapshot of this one. They share its data, so a fork is cheap, " +
+			"regardless of the size of the sandbox."}, fork)
+	about := "Show the state of the sandbox: whether processes are running, the size of its history, and what isolates " +
+		"it " +
+		"from the host."
 	if s.opt.Sandbox == "" {
-		about += " Without a sandbox, list all that there are."
+		about += " Without a sandbox, list all sandboxes."
 	}
 	add(s, m, tool{name: "status", title: "State of the sandbox", reads: true, anywhere: true, about: about}, status)
 }
 
 func fork(ctx context.Context, c *call, in forkIn) (forkOut, string, error) {
 	if in.N < 0 || max(in.N, len(in.Names)) > mostForks || in.N > 0 && len(in.Names) > in.N {
-		return forkOut{}, "", fault.New(fault.Invalid, "a fork into %d sandboxes with %d names", in.N, len(in.Names)).
-			WithHint("n is at most %d, and not less than there are names", mostForks)
+		return forkOut{}, "", fault.New(fault.Invalid, "invalid n %d with %d names", in.N, len(in.Names)).
+			WithHint("n must be at most %d and at least the number of names", mostForks)
 	}
 	res, err := c.client.Fork(ctx, c.sandbox,
 		wire.ForkRequest{Names: in.Names, N: max(in.N, len(in.Names), 1), At: in.Node})
@@ -126,7 +127,7 @@ func status(ctx context.Context, c *call, _ noIn) (statusOut, string, error) {
 func overview(list []wire.Sandbox) (statusOut, string) {
 	res := statusOut{Sandboxes: []box{}}
 	if len(list) == 0 {
-		return res, "there is no sandbox; a person can make one with: coppice create NAME"
+		return res, "there is no sandbox; a user can create one: coppice create NAME"
 	}
 	text := tty.Count(len(list), "sandbox")
 	for i, sb := range list {
@@ -141,7 +142,7 @@ func overview(list []wire.Sandbox) (statusOut, string) {
 }
 
 func boxLine(sb wire.Sandbox) string {
-	return fmt.Sprintf("%s  %s, %s, at %s, made from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"),
+	return fmt.Sprintf("%s  %s, %s, at %s, created from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"),
 		sb.Head, line(sb.From))
 }
 
@@ -162,7 +163,7 @@ func state(st wire.StatusResult) (statusOut, string) {
 		text += "; something has changed since the last one"
 	}
 	if len(d.Walls) > 0 {
-		text += "\nwalls: " + strings.Join(d.Walls, ", ")
+		text += "\nprotections: " + strings.Join(d.Walls, ", ")
 	}
 	for _, n := range d.Notices {
 		text += "\nnotice: " + n

@@ -96,16 +96,16 @@ type diffOut struct {
 }
 
 func (s *server) addHistory(m *mcp.Server) {
-	add(s, m, tool{name: "head", title: "Where the sandbox is", reads: true,
-		about: "Tell the snapshot that the sandbox is at."}, head)
+	add(s, m, tool{name: "head", title: "HEAD of the sandbox", reads: true,
+		about: "Show the snapshot that the sandbox is at."}, head)
 	add(s, m, tool{name: "log", title: "History", reads: true,
-		about: "List the snapshots of the sandbox, newest first: what was run, when, and how much it changed."}, log)
-	add(s, m, tool{name: "branches", title: "Ends of the history", reads: true,
-		about: "List the snapshots from which no other was made: the ends of all lines that were tried."}, branches)
+		about: "List the snapshots of the sandbox, newest first: the command, the time and how much it changed."}, log)
+	add(s, m, tool{name: "branches", title: "Branches", reads: true,
+		about: "List the branches of the history: the snapshots without children."}, branches)
 	add(s, m, tool{name: "show", title: "One snapshot", reads: true,
-		about: "Show one snapshot, and which paths it changed against its parent."}, show)
+		about: "Show one snapshot and the paths that it changed against its parent."}, show)
 	add(s, m, tool{name: "diff", title: "Compare snapshots", reads: true,
-		about: "Show how two snapshots differ: which paths, and what in them as a unified patch."}, diff)
+		about: "Compare two snapshots: the changed paths, and their contents as a unified patch."}, diff)
 }
 
 func head(ctx context.Context, c *call, _ noIn) (headOut, string, error) {
@@ -146,8 +146,8 @@ func nodes(all []wire.Snapshot, head, what string, in pageIn) (nodesOut, string,
 // page gives a part of a list, and what to say of the rest.
 func page[T any](all []T, limit, skip, usual int) (some []T, rest string, _ error) {
 	if limit < 0 || skip < 0 || limit > mostAtOnce {
-		return nil, "", fault.New(fault.Invalid, "limit %d, skip %d", limit, skip).
-			WithHint("limit is between 1 and %d, and skip not negative", mostAtOnce)
+		return nil, "", fault.New(fault.Invalid, "invalid limit %d or skip %d", limit, skip).
+			WithHint("limit must be between 1 and %d, and skip must not be negative", mostAtOnce)
 	}
 	if limit == 0 {
 		limit = usual
@@ -212,7 +212,7 @@ func beyond(truncated bool) string {
 	if !truncated {
 		return ""
 	}
-	return "\n[there are still more, which no answer holds; see them by diff with paths]"
+	return "\n[more changes exceed the limit of one response; use diff with paths]"
 }
 
 func changes(list []wire.Change) []change {
@@ -248,20 +248,20 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	}
 	out := diffOut{A: res.A, B: res.B, Changes: changes(some), Total: len(res.Changes), More: res.Truncated}
 	if len(some) == 0 {
-		return out, "nothing differs" + rest, nil
+		return out, "no changes" + rest, nil
 	}
 	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox,
 		wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths}, maxText)
 	if err != nil {
 		return diffOut{}, "", err
 	}
-	text := fmt.Sprintf("%s from %s to %s", tty.Count(len(res.Changes), "change"), res.A, or(res.B, "the present"))
+	text := fmt.Sprintf("%s from %s to %s", tty.Count(len(res.Changes), "change"), res.A, or(res.B, "the current state"))
 	text += changeLines(some) + rest + beyond(res.Truncated)
 	if out.Patch != "" {
 		text += "\n\n" + out.Patch
 	}
 	if out.Truncated {
-		text += "\n[the patch goes on; to see the rest, name fewer files as \"paths\"]"
+		text += "\n[the patch is cut; to see the rest, name fewer files as \"paths\"]"
 	}
 	return out, text, nil
 }
@@ -308,6 +308,6 @@ func or(s, other string) string {
 
 // wanted is the error for an input that is missing.
 func wanted(tool, input string) error {
-	return fault.New(fault.Invalid, "%s without %q", tool, input).
-		WithHint("give the snapshot as %q; log lists them", input)
+	return fault.New(fault.Invalid, "%s requires %q", tool, input).
+		WithHint("send the snapshot as %q; log lists them", input)
 }

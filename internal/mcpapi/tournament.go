@@ -49,8 +49,8 @@ type tournamentOut struct {
 }
 
 func (s *server) addTournament(m *mcp.Server) {
-	add(s, m, tool{name: "tournament", title: "Let several commands compete", destroys: true, open: true,
-		about: "Run several commands at the same time, each in a copy of the sandbox, then a test in each, and find the " +
+	add(s, m, tool{name: "tournament", title: "Run a tournament", destroys: true, open: true,
+		about: "Run several commands at the same time, each in a fork of the sandbox, then a test in each, and choose the " +
 			"one that passes. The winner becomes a branch of the sandbox's history; the sandbox itself changes only with keep."},
 		tournament)
 }
@@ -63,11 +63,11 @@ func tournament(ctx context.Context, c *call, in tournamentIn) (tournamentOut, s
 	}
 	switch {
 	case len(req.Candidates) == 0:
-		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without candidates").
-			WithHint(`give them as "candidates": [{"name": "a", "cmd": "make"}]`)
+		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament requires candidates").
+			WithHint(`send them as "candidates": [{"name": "a", "cmd": "make"}]`)
 	case req.Test == "":
-		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without a test").
-			WithHint(`give the command that tests as "test"`)
+		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament requires a test").
+			WithHint(`send the test command as "test"`)
 	}
 	ended := 0
 	res, err := c.client.Tournament(ctx, c.sandbox, req, func(p wire.Progress) {
@@ -90,14 +90,14 @@ func standings(res wire.TournamentResult) (tournamentOut, string) {
 	if res.Winner != "" {
 		text = fmt.Sprintf("the winner is %s: snapshot %s", line(res.Winner), res.WinnerNode)
 	}
-	text += fmt.Sprintf("\nall began as %s; HEAD is %s", res.Base, res.Head)
+	text += fmt.Sprintf("\nall started from %s; HEAD is %s", res.Base, res.Head)
 	for _, b := range res.Branches {
 		k := branchOut{Name: shorten(b.Name, 1<<10), Cmd: shorten(b.Cmd, 4<<10), Sandbox: b.Sandbox, Node: b.Node,
 			Exit: b.Exit, TestExit: b.TestExit, Score: b.Score, TimeMS: b.TimeMS, Paths: b.Paths}
 		text += "\n" + branchLine(b)
 		if b.Tail != "" {
 			k.Tail, _ = lastVisible(b.Tail, maxTail)
-			text += "\n--- the end of what it printed\n" + k.Tail + "\n---"
+			text += "\n--- end of its output\n" + k.Tail + "\n---"
 		}
 		out.Branches = append(out.Branches, k)
 	}

@@ -82,7 +82,7 @@ func (n Network) Decide(q Request) Decision {
 	switch {
 	case q.Host.IsZero() && !q.Addr.IsValid(), q.Port == 0, q.Protocol != TCP && q.Protocol != UDP,
 		q.HTTP != nil && q.Protocol != TCP:
-		return Decision{Verdict: Deny, Reason: "it is no request that could be decided on"}
+		return Decision{Verdict: Deny, Reason: "invalid request"}
 	case n.Mode == NetOff || n.Mode == "":
 		return Decision{Verdict: Deny, Reason: "the network is off",
 			Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
@@ -91,18 +91,18 @@ func (n Network) Decide(q Request) Decision {
 	switch {
 	case denied != nil:
 		return Decision{Verdict: Deny, Rule: denied, Reason: "a rule denies it",
-			Hint: "take it out of deny at " + denied.At.String()}
+			Hint: "remove it from deny at " + denied.At.String()}
 	case n.Mode == NetHost:
-		return Decision{Verdict: Allow, Reason: "the network is the host's own, where nothing is decided"}
+		return Decision{Verdict: Allow, Reason: "the sandbox uses the host's network, without rules"}
 	case n.Mode != NetRules:
-		return Decision{Verdict: Deny, Reason: "there is no such network"}
+		return Decision{Verdict: Deny, Reason: "unknown network"}
 	case q.HTTP != nil && q.HTTP.Method == "CONNECT":
-		return Decision{Verdict: Deny, Reason: "CONNECT makes a tunnel to anywhere"}
+		return Decision{Verdict: Deny, Reason: "CONNECT opens a tunnel to any destination"}
 	}
 	if in, what, ok := guarded(plain(q.Addr)); ok && !n.names(q, in) {
 		line := Request{Addr: q.Addr, Port: q.Port, Protocol: q.Protocol}
 		return Decision{Verdict: Deny, Reason: "its address leads to " + what,
-			Hint: "if that is meant: network: {allow: [" + strconv.Quote(line.String()) + "]}"}
+			Hint: "to allow it: network: {allow: [" + strconv.Quote(line.String()) + "]}"}
 	}
 	return n.allowed(q, perhaps)
 }
@@ -170,7 +170,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 	}
 	if q.HTTP != nil && may != nil && may.Paths != nil {
 		if _, ok := cleanPath(q.HTTP.Path); !ok {
-			d.Reason, d.Hint = "its path can be read in two ways", ""
+			d.Reason, d.Hint = "its path is ambiguous", ""
 			return d
 		}
 	}
@@ -179,7 +179,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 	switch {
 	case !n.Ask || may != nil:
 	case q.Host.unasked() != "":
-		d.Reason += ", and nobody is asked about " + q.Host.unasked()
+		d.Reason += ", and no approval is requested for " + q.Host.unasked()
 	default:
 		d.Verdict = Ask
 	}
@@ -261,12 +261,12 @@ func ParseRequest(s string) (Request, error) {
 	}
 	r, err := ParseRule(scheme+"://"+place, false)
 	if err != nil {
-		return Request{}, fault.New(fault.Invalid, "%q is no place in the network", s).
-			Because(cmp.Or(errors.Unwrap(err), err)).WithHint("name a host and port, as in example.com:443")
+		return Request{}, fault.New(fault.Invalid, "invalid destination %q", s).
+			Because(cmp.Or(errors.Unwrap(err), err)).WithHint("use HOST:PORT, for example example.com:443")
 	}
 	if r.Host.below || r.Net.IsValid() && !r.Net.IsSingleIP() || len(r.Ports) != 1 || r.Ports[0].Low != r.Ports[0].High {
-		return Request{}, fault.New(fault.Invalid, "%q is more than one place", s).
-			WithHint("name one host and port, as in example.com:443")
+		return Request{}, fault.New(fault.Invalid, "destination %q names more than one host or port", s).
+			WithHint("use one host and port, for example example.com:443")
 	}
 	return Request{Host: r.Host.host, Addr: r.Net.Addr(), Port: r.Ports[0].Low, Protocol: r.Protocol}, nil
 }

@@ -20,9 +20,9 @@ func (t *Tournaments) record(res wire.TournamentResult) audit.Statement {
 		switch b.TestExit {
 		case 0:
 		case ExitTimeout:
-			c.Outcome = "out of time"
+			c.Outcome = "timed out"
 		case ExitNotRun:
-			c.Outcome = "could not be run"
+			c.Outcome = "could not be started"
 		default:
 			c.Outcome = "failed"
 		}
