@@ -42,6 +42,10 @@ func TestDocuments_NameCommandsThatExist(t *testing.T) {
 			}
 			checked++
 			cmd, rest, err := (&app{}).root().Find(words)
+			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") &&
+				rest[0] != strings.ToUpper(rest[0]) {
+				err = unknown(cmd, rest)
+			}
 			if err != nil {
 				t.Errorf("%s: coppice %s: %v", doc, m[1], err)
 				continue
