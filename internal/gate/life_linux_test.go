@@ -346,6 +346,24 @@ func TestALinkThatIsGoneIsTold(t *testing.T) {
 	s.denied(t, "", "link failed")
 }
 
+// A sandbox that stops takes its interface away just before its keeper closes the gate.
+func TestClose_AfterTheLinkIsGone_ReportsNoDenial(t *testing.T) {
+	t.Parallel()
+	s, g, box := bare(t)
+	box.Close()
+	g.link.Wait() // the reader has seen it
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.Kind == KindDeny {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 // The host's own addresses are public to others, and lead to what trusts the host.
 func TestOwnAddressesAreDialledWhenNamed(t *testing.T) {
 	t.Parallel()
