@@ -11,7 +11,7 @@ const (
 	NetDNS     = "dns"     // a name was looked up outside
 	NetConnect = "connect" // a connection was dialled, or a flow of datagrams begun
 	NetDeny    = "deny"    // something was refused
-	NetEnd     = "end"     // a connection or flow is over
+	NetEnd     = "end"     // a connection or flow is over, or a lookup gave no address
 	NetPolicy  = "policy"  // from here on another policy is in force
 	NetHTTP    = "request" // an HTTP request was passed on
 	NetAnswer  = "answer"  // that is over

@@ -166,7 +166,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	if ev.Name != "" && ev.Addr != "" {
 		add(p.Dim("(" + tty.Clean(ev.Addr) + ")"))
 	}
-	if ev.Kind == wire.NetEnd || ev.Kind == wire.NetAnswer {
+	if ev.Kind == wire.NetEnd && ev.Proto != "dns" || ev.Kind == wire.NetAnswer {
 		add(tty.Bytes(ev.In) + " in, " + tty.Bytes(ev.Out) + " out")
 	}
 	if ev.Kind == wire.NetAsk {

@@ -194,12 +194,8 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 	ctx, cancel := context.WithTimeout(ctx, limit.DNSLookupSeconds*time.Second)
 	defer cancel()
 	found, ttl, err := r.lookup(ctx, q.name.String())
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return dnsmessage.RCodeNameError
-	case err != nil:
-		return dnsmessage.RCodeServerFailure
+	if err != nil {
+		return r.unresolved(q, d, err)
 	}
 	addrs, refused := r.allowed(found)
 	switch {
@@ -207,12 +203,38 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 		r.deny(q, Decision{Reason: "the name leads to " + refused, Rule: d.Rule})
 		return dnsmessage.RCodeNameError
 	case len(addrs) == 0:
+		r.end(q, d, "the name has no addresses")
 		return dnsmessage.RCodeSuccess
 	case !r.pins.put(q.name, addrs, ttl, r.now()):
 		r.deny(q, Decision{Reason: "the sandbox has resolved too many names", Rule: d.Rule})
 		return dnsmessage.RCodeServerFailure
 	}
 	return dnsmessage.RCodeSuccess
+}
+
+// unresolved reports a lookup that failed outside, and returns what the sandbox is answered.
+func (r *resolver) unresolved(q query, d Decision, err error) dnsmessage.RCode {
+	code, why := dnsmessage.RCodeServerFailure, printable([]byte(err.Error()))
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		code, why = dnsmessage.RCodeNameError, "no such host"
+	case errors.Is(err, context.Canceled):
+		why = "the gate was closed"
+	case errors.Is(err, context.DeadlineExceeded), dns != nil && dns.IsTimeout:
+		why = "no answer in time"
+	case dns != nil:
+		why = printable([]byte(dns.Err))
+	}
+	r.end(q, d, why)
+	return code
+}
+
+// end reports that a lookup gave no address. A full journal loses that, as it loses the end of
+// a connection.
+func (r *resolver) end(q query, d Decision, why string) {
+	r.journal.emit(Event{Kind: KindEnd, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule,
+		Reason: "not resolved: " + why})
 }
 
 // allowed gives those of the addresses that a name may lead to, each once, and what
