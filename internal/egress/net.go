@@ -59,7 +59,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 
 // netQuery returns the part of a journal that a request asks for.
 func netQuery(req wire.NetRequest) (journal.Query, error) {
-	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds}
+	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds, ByTime: true}
 	if len(q.Kinds) == 0 {
 		q.But = []string{wire.NetRefused}
 	}
