@@ -65,6 +65,8 @@ type NetEvent struct {
 	Rule    string `json:"rule,omitempty"`   // the rule that decided, if one did; with "policy", those that were added
 	Reason  string `json:"reason,omitempty"` // why
 	Hint    string `json:"hint,omitempty"`   // what would change it
+	// the rule that would allow what was denied for its address, in the short form
+	Fix string `json:"fix,omitempty"`
 	// with "decoy": its path inside; what else is told is where a token was to go
 	Decoy   string `json:"decoy,omitempty"`
 	Method  string `json:"method,omitempty"`  // of an HTTP request that was looked at
@@ -194,6 +196,7 @@ type WhyResult struct {
 	Reason  string     `json:"reason"`           // why
 	Hint    string     `json:"hint,omitempty"`   // the line of a policy that would change it
 	Allow   bool       `json:"allow,omitempty"`  // an AllowRequest with this place would change it
+	Fix     string     `json:"fix,omitempty"`    // an AllowRequest with this rule would change it; Place would not
 	Until   *time.Time `json:"until,omitempty"`  // when another policy takes over; none is never
 	Policy  string     `json:"policy,omitempty"` // digest of the policy that decides
 	Denies  bool       `json:"denies,omitempty"` // the rule denies: to take it back may change it

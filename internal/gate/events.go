@@ -47,6 +47,7 @@ type Event struct {
 	Rule    string
 	Reason  string
 	Hint    string
+	Fix     string // the rule that would allow what is denied for its address
 	// Method and Path are of an HTTP request, the path as it was sent and without the
 	// query, which may be secret. Status is that of its answer, and 0 for none.
 	Method, Path string

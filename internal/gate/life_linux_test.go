@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -383,6 +384,10 @@ func TestOwnAddressesAreDialledWhenNamed(t *testing.T) {
 	}))
 	if c, err := g.hostDial(t.Context(), "tcp", to); !fault.Is(err, fault.Denied) {
 		t.Errorf("%v, %v", c, err)
+	}
+	g.SetPolicy(Rules(network(t, fmt.Sprintf("own.example:%d,private", to.Port()), "")))
+	if c, err := g.hostDial(t.Context(), "tcp", to); !fault.Is(err, fault.Denied) {
+		t.Errorf("by a name with private: %v, %v", c, err)
 	}
 	g.SetPolicy(policyFunc(func(r Request) Decision {
 		if r == (Request{Proto: TCP, Addr: to.Addr(), Port: to.Port()}) {

@@ -197,10 +197,11 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 	if err != nil {
 		return r.unresolved(q, d, err)
 	}
-	addrs, refused := r.allowed(found)
+	addrs, refused, why := r.allowed(q.name, found)
 	switch {
-	case len(addrs) == 0 && refused != "":
-		r.deny(q, Decision{Reason: "the name leads to " + refused, Rule: d.Rule})
+	case len(addrs) == 0 && why.Reason != "":
+		r.journal.deny(Event{Proto: DNS, Name: q.text, Addr: refused, Rule: d.Rule, Reason: why.Reason, Hint: why.Hint,
+			Fix: why.Fix})
 		return dnsmessage.RCodeNameError
 	case len(addrs) == 0:
 		r.end(q, d, "the name has no addresses")
@@ -237,23 +238,23 @@ func (r *resolver) end(q query, d Decision, why string) {
 		Reason: "not resolved: " + why})
 }
 
-// allowed gives those of the addresses that a name may lead to, each once, and what
-// one of the others is.
-func (r *resolver) allowed(found []netip.Addr) (addrs []netip.Addr, refused string) {
-	policy := r.policy()
+// allowed gives those of the addresses that a name may lead to, each once, and the first of the
+// others, if there is one, with the decision that refuses it.
+func (r *resolver) allowed(name policy.Host, found []netip.Addr) (
+	addrs []netip.Addr, refused netip.Addr, why Decision,
+) {
+	p := r.policy()
 	for _, a := range found {
 		a = a.Unmap()
-		why := never(a)
-		if s := special(a); why == "" && s != "" && policy.Decide(Request{Addr: a}).Verdict != Allow {
-			why = s
-		}
-		if why != "" {
-			refused = why
+		if d := leads(p, name, a); d.Verdict != Allow {
+			if why.Reason == "" {
+				refused, why = a, d
+			}
 			continue
 		}
 		if !slices.Contains(addrs, a) && len(addrs) < limit.DNSAnswers {
 			addrs = append(addrs, a)
 		}
 	}
-	return addrs, refused
+	return addrs, refused, why
 }

@@ -152,6 +152,9 @@ func ruleShape(denies bool) shape[Rule] {
 			func(r *Rule, p Protocol) { r.Protocol = p }),
 		key("ports", "Ports, or ranges as in \"8000-8100\". Where they are left out, 443 is allowed, and all are denied.",
 			portsShape(), func(r *Rule, p []Ports) { r.Ports = p }),
+		key("private", "Let the host lead to addresses of private networks (RFC 1918, CGNAT, unique local), which "+
+			"otherwise a rule has to name. In allow. Not in the file of a project.", truth(),
+			func(r *Rule, v bool) { r.Private = v }),
 		key("methods", "Methods of HTTP.", list(matching(text("a method", parseMethod), `^[A-Z-]{1,32}$`), 1),
 			func(r *Rule, m []string) { r.Methods = sorted(m) }),
 		key("paths", "Paths of HTTP, as in /v1/items, or /v1/* for all below /v1.",
