@@ -86,11 +86,11 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 	if err != nil {
 		return err
 	}
-	refused := ""
+	refused, fix := "", ""
 	err = a.print(res, func(w io.Writer) error {
 		for _, ev := range res.Events {
 			if ev.Kind == wire.NetDeny && ev.Name != "" && slices.Contains([]string{"dns", "tcp", "udp"}, ev.Proto) {
-				refused = place(ev)
+				refused, fix = place(ev), tty.Clean(ev.Fix)
 			}
 			if _, err := fmt.Fprintln(w, a.netEvent(ev)); err != nil {
 				return err
@@ -102,7 +102,11 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 		_, err := fmt.Fprintln(w, a.netNow(*res.Now))
 		return err
 	})
-	if err == nil && refused != "" {
+	switch {
+	case err != nil || refused == "":
+	case fix != "": // its name is allowed, and its address is not
+		a.note("to let %s lead to that address: coppice net allow %s %s", refused, tty.Clean(name), tty.Word(fix))
+	default:
 		a.note("ask why: coppice why %s %s; let it: coppice allow %[1]s %[2]s", tty.Clean(name), refused)
 	}
 	return err
@@ -234,8 +238,10 @@ in a sandbox, by which rule, and what to add where it is denied. The port is 443
 none is given; udp:// before the host asks about UDP. METHOD and PATH are those of an
 HTTP request.
 
-Nothing is connected to, and the name is not looked up: when it leads to an address
-that is of no public network, it is denied even so, unless a rule names the address.`,
+Nothing is connected to, and the name is not looked up. What is allowed by its name is
+denied for its address where that is private or otherwise not of the internet, unless a
+rule has private or names the address: the address is the one that the sandbox was last
+given or refused.`,
 		Example: `  coppice why box pypi.org
   coppice why box 10.0.0.7:5432
   coppice why box api.example.com POST /v1/items`,
@@ -272,6 +278,8 @@ that is of no public network, it is denied even so, unless a rule names the addr
 				}
 				if res.Allow && res.Verdict == wire.VerdictAsk {
 					t.Row("or", "coppice approve "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
+				} else if res.Fix != "" {
+					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Fix)))
 				} else if res.Allow {
 					t.Row("or", "coppice allow "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
 				}
@@ -298,7 +306,8 @@ denied, whatever is allowed. With --deny the rules deny.
 
 A RULE is a name with ports (443 where none are given), as in example.com,
 "*.example.com:443" or example.com:8000-8100; or addresses, which always name their
-ports, as in 10.0.0.0/8:5432; udp:// before it is for UDP. Each change is noted, and
+ports, as in 10.0.0.0/8:5432; udp:// before it is for UDP. With ,private at its end, as in
+mirror.example.com:443,private, the name may lead to private addresses. Each change is noted, and
 "coppice net" shows it. The files that a policy came from are left as they are.
 
 --remove takes rules back, whoever said them, and whether they hold for a time or for
