@@ -11,7 +11,7 @@ const (
 	NetDNS     = "dns"     // a name was looked up outside
 	NetConnect = "connect" // a connection was dialled, or a flow of datagrams begun
 	NetDeny    = "deny"    // something was refused
-	NetEnd     = "end"     // a connection or flow is over
+	NetEnd     = "end"     // a connection or flow is over, or a lookup gave no address
 	NetPolicy  = "policy"  // from here on another policy is in force
 	NetHTTP    = "request" // an HTTP request was passed on
 	NetAnswer  = "answer"  // that is over
@@ -65,6 +65,8 @@ type NetEvent struct {
 	Rule    string `json:"rule,omitempty"`   // the rule that decided, if one did; with "policy", those that were added
 	Reason  string `json:"reason,omitempty"` // why
 	Hint    string `json:"hint,omitempty"`   // how to change it
+	// the rule that would allow what was denied for its address, in the short form
+	Fix string `json:"fix,omitempty"`
 	// with "decoy": its path inside; what else is told is where a token was to go
 	Decoy   string `json:"decoy,omitempty"`
 	Method  string `json:"method,omitempty"`  // of an HTTP request that was looked at
@@ -192,6 +194,7 @@ type WhyResult struct {
 	Reason  string     `json:"reason"`           // why
 	Hint    string     `json:"hint,omitempty"`   // the line of a policy that would change it
 	Allow   bool       `json:"allow,omitempty"`  // an AllowRequest with this place would change it
+	Fix     string     `json:"fix,omitempty"`    // an AllowRequest with this rule would change it; Place would not
 	Until   *time.Time `json:"until,omitempty"`  // when another policy takes over; none is never
 	Policy  string     `json:"policy,omitempty"` // digest of the policy that decides
 	Denies  bool       `json:"denies,omitempty"` // the rule denies: removing it may change the decision

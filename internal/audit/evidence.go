@@ -100,7 +100,9 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	case wire.NetDNS:
 		b.Proto = "dns"
 	case wire.NetEnd:
-		b.Reason = words("it ended", b.Reason)
+		if b.Proto != "dns" { // which says that it was not resolved
+			b.Reason = words("it ended", b.Reason)
+		}
 	case wire.NetHTTP:
 		b.Proto = "http"
 	case wire.NetAnswer:

@@ -331,5 +331,6 @@ func (g *Gate) refuse(proto Proto, to netip.AddrPort, r ruling) {
 	g.journal.deny(Event{
 		Proto: proto, Name: r.name.String(), Addr: to.Addr(), Port: to.Port(),
 		Verdict: r.verdict, Rule: r.why.Rule, Reason: r.why.Reason, Hint: r.why.Hint,
+		Fix: r.why.Fix,
 	})
 }

@@ -29,7 +29,7 @@ func (r rules) Decide(q Request) Decision {
 // without the address; whether the address may be reached is asked as well.
 func (r rules) place(q policy.Request) Decision {
 	d := r.Network.Decide(q)
-	out := Decision{Reason: d.Reason, Hint: d.Hint}
+	out := Decision{Reason: d.Reason, Hint: d.Hint, Fix: d.Fix, Private: d.Private}
 	if d.Rule != nil {
 		out.Rule = written(d.Rule)
 	}

@@ -36,7 +36,7 @@ const (
 
 // start makes the network stack and everything that runs until Close.
 func (g *Gate) start(ctx context.Context) error {
-	if err := g.openLink(); err != nil {
+	if err := g.openLink(ctx); err != nil {
 		return fault.Wrap(err, "read packets from the sandbox")
 	}
 	g.stack = stack.New(stack.Options{
@@ -72,16 +72,16 @@ func (g *Gate) start(ctx context.Context) error {
 }
 
 // openLink makes the link, of the kind that g.fd is of. Nothing is read yet.
-func (g *Gate) openLink() (err error) {
+func (g *Gate) openLink(ctx context.Context) (err error) {
 	var child stack.LinkEndpoint
 	var fd int
 	if g.ethernet {
 		fd = int(g.fd.Fd()) // it makes the descriptor block, which fdbased undoes
-		child, err = g.newChild(fd)
+		child, err = g.newChild(ctx, fd)
 	} else {
 		var p *pipe
 		p, g.fd, err = newPipe(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
-			g.linkFailed(cmp.Or(err, errors.New("the peer is closed")).Error())
+			g.linkFailed(ctx, cmp.Or(err, errors.New("the peer is closed")).Error())
 		})
 		if err == nil {
 			child, fd = p, p.fd
@@ -95,15 +95,26 @@ func (g *Gate) openLink() (err error) {
 	return nil
 }
 
-// linkFailed tells that nothing passes any more.
-func (g *Gate) linkFailed(why string) {
-	g.journal.deny(Event{Reason: "the sandbox's link failed, so all connections are blocked: " + why})
+// linkGrace is the time between the end of the link and its report. The keeper closes the
+// gate of a sandbox that stops within it.
+const linkGrace = 5 * time.Second
+
+// linkFailed reports that nothing passes any more, unless the gate is closed within
+// linkGrace: a sandbox that stops takes its interface with it, which is not a denial.
+func (g *Gate) linkFailed(ctx context.Context, why string) {
+	g.spawn(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(linkGrace):
+			g.journal.deny(Event{Reason: "the sandbox's link failed, so all connections are blocked: " + why})
+		}
+	})
 }
 
 // newChild makes the link below the front. fdbased makes eventfds for itself that it
 // neither closes nor keeps from being inherited; here no process is started before they
 // are marked, and stop closes them.
-func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
+func (g *Gate) newChild(ctx context.Context, fd int) (stack.LinkEndpoint, error) {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
 	before, err := inherited()
@@ -121,7 +132,7 @@ func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
 		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
 		ClosedFunc: func(terr tcpip.Error) {
 			if terr != nil {
-				g.linkFailed(terr.String())
+				g.linkFailed(ctx, terr.String())
 			}
 		},
 	})

@@ -153,6 +153,9 @@ func ruleShape(denies bool) shape[Rule] {
 			func(r *Rule, p Protocol) { r.Protocol = p }),
 		key("ports", "Ports, or ranges such as \"8000-8100\". The default is 443 in an allow rule, and all in a deny rule.",
 			portsShape(), func(r *Rule, p []Ports) { r.Ports = p }),
+		key("private", "Allow the host to resolve to addresses of private networks (RFC 1918, CGNAT, unique local), "+
+			"which otherwise require an address rule. Only in allow rules, and not in a project's file.", truth(),
+			func(r *Rule, v bool) { r.Private = v }),
 		key("methods", "HTTP methods.", list(matching(text("a method", parseMethod), `^[A-Z-]{1,32}$`), 1),
 			func(r *Rule, m []string) { r.Methods = sorted(m) }),
 		key("paths", "HTTP paths such as /v1/items, or /v1/* for all below /v1.",

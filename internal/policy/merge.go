@@ -161,6 +161,9 @@ func (m *merger) fromProject(d Document) {
 			if in, what, ok := guarded(r.Net.Addr()); ok && r.Net.Bits() >= in.Bits() {
 				m.wrong(r.At, ownerHint, "a project's file cannot allow %s, which leads to %s", r.cidr(), what)
 			}
+			if r.Private {
+				m.wrong(r.At, ownerHint, "a project's file cannot let %s lead to private addresses", r.Host)
+			}
 		}
 	}
 	if d.Network != nil && d.Network.Value.Mode == NetHost {

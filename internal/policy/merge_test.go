@@ -92,11 +92,20 @@ func TestMergeByExample(t *testing.T) {
 		{about: "and may have nobody asked", user: "network: {ask: true}", project: "network: {ask: false}",
 			want: []string{`"ask":false`}},
 		{about: "a project allows no address of a private network", project: "network: {allow: ['10.0.0.0/8:22']}",
-			err: "cannot allow 10.0.0.0/8, which leads to a private network"},
-		{about: "nor metadata", project: "network: {allow: ['169.254.169.254:80']}", err: "which leads to the metadata"},
+			err: "cannot allow 10.0.0.0/8, which leads to a private address"},
+		{about: "nor metadata", project: "network: {allow: ['169.254.169.254:80']}",
+			err: "which leads to a cloud metadata address"},
 		{about: "nor this machine in another form", project: "network: {allow: ['[64:ff9b::7f00:1]:80']}",
-			err: "which leads to this machine"},
-		{about: "and its rule for everything names none of them", project: "network: {allow: ['0.0.0.0/0:80']}",
+			err: "which leads to a loopback address"},
+		{about: "nor lets a host lead there", project: "network: {allow: ['mirror.example:443,private']}",
+			err: "a project's file cannot let mirror.example lead to private addresses"},
+		{about: "nor in a mapping", project: "network: {allow: [{host: '*.example', private: true}]}",
+			err: "a project's file cannot let *.example lead to private addresses"},
+		{about: "its own rule widens no rule of the owner's", user: "network: {allow: ['a.example:443']}",
+			project: "network: {allow: [{host: a.example, private: false}]}", want: []string{`"allow":["a.example:443"]`}},
+		{about: "an owner lets a host lead there", user: "network: {allow: [{host: a.example, private: true}]}",
+			project: "network: {allow: [a.example]}", want: []string{`"allow":["a.example:443","a.example:443,private"]`}},
+		{about: "and a rule for everything names none of them", project: "network: {allow: ['0.0.0.0/0:80']}",
 			want: []string{`"allow":["0.0.0.0/0:80"]`}},
 		{about: "an owner does", user: "network: {allow: ['10.0.0.0/8:22']}", want: []string{`"allow":["10.0.0.0/8:22"]`}},
 		{about: "presets become rules", project: "network: {presets: [npm]}",
@@ -245,7 +254,7 @@ func tame(d *Document) {
 	}
 	d.Network.Value.Allow = slices.DeleteFunc(d.Network.Value.Allow, func(r Rule) bool {
 		in, _, ok := guarded(r.Net.Addr())
-		return ok && r.Net.Bits() >= in.Bits()
+		return ok && r.Net.Bits() >= in.Bits() || r.Private
 	})
 	if d.Network.Value.Mode == NetHost {
 		d.Network = nil
@@ -373,6 +382,9 @@ func TestAProjectOnlyTightens(t *testing.T) {
 			}
 		}
 		q := requests().Draw(t, "request")
+		if d := after.Network.Decide(q); d.Private && !before.Network.Decide(q).passes() {
+			t.Fatalf("%s at %s passes: %+v", q, q.Addr, d)
+		}
 		if d := after.Network.Decide(q); d.passes() && before.Network.Mode == NetRules {
 			for _, r := range before.Network.Deny {
 				if r.covers(q) && !r.conditional() {

@@ -11,7 +11,7 @@ import (
 
 // ParseRule reads a rule in its short form: "example.com", "*.example.com:443",
 // "10.0.0.0/8:5432,6000-6100", "udp://1.2.3.4:123", "[2001:db8::/32]:443". A name
-// that is allowed without ports is allowed at port 443.
+// that is allowed without ports is allowed at port 443. ",private" at the end is Rule.Private.
 func ParseRule(s string, denies bool) (Rule, error) {
 	r := Rule{Denies: denies}
 	rest := s
@@ -24,6 +24,7 @@ func ParseRule(s string, denies bool) (Rule, error) {
 				WithHint("use a name alone, such as example.com:443")
 		}
 	}
+	rest, r.Private = strings.CutSuffix(rest, privately)
 	where, ports, hasPorts := rest, "", false
 	switch inner, bracketed := strings.CutPrefix(rest, "["); {
 	case bracketed:
@@ -53,7 +54,7 @@ func ParseRule(s string, denies bool) (Rule, error) {
 }
 
 const ruleHint = "use a rule such as example.com, *.example.com:443, 10.0.0.0/8:5432, " +
-	"udp://192.0.2.1:123 or [2001:db8::/32]:443"
+	"udp://192.0.2.1:123, [2001:db8::/32]:443 or mirror.corp.example:443,private"
 
 func orHint(err error, hint string) string {
 	if h := fault.HintOf(err); h != "" {
@@ -131,6 +132,9 @@ func (r *Rule) settle() error {
 	case r.hasHTTP() && r.Protocol == UDP:
 		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate are not supported for udp").
 			WithHint("omit the protocol")
+	case r.Private && (r.Denies || !byName):
+		return fault.New(fault.Invalid, "private is only valid in allow rules with a host").
+			WithHint("move the rule to allow, and name the host; an address rule does not need private")
 	case r.Denies:
 		if r.Query != nil || r.limited() || r.MaxBytes != 0 {
 			return fault.New(fault.Invalid, "query, max_request, max_bytes and rate are only valid in allow rules").

@@ -236,7 +236,8 @@ func (w *warden) recover() {
 func (w *warden) report(e gate.Event) {
 	ev := wire.NetEvent{
 		Time: e.Time, Kind: string(e.Kind), Proto: string(e.Proto), Name: e.Name, Port: int(e.Port),
-		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, In: e.In, Out: e.Out,
+		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, Fix: e.Fix,
+		In: e.In, Out: e.Out,
 		Method: e.Method, Path: e.Path, Status: e.Status, Until: e.Until, Decoy: e.Decoy,
 	}
 	touched := e.Kind == gate.KindDecoy
