@@ -212,8 +212,8 @@ func TestRewindUnderATerminal(t *testing.T) {
 	term.see("typed by the first")
 
 	d.run("rewind", sandbox, good)
-	term.see("started again")
-	second.see("started again")
+	term.see("restarting the command")
+	second.see("restarting the command")
 	term.enter("PS1='at'' ease> '\r")
 	term.see(prompt)
 	if got := term.command("cat ~/f; stty size"); !strings.Contains(got, "one\r\n30 100\r\n") {

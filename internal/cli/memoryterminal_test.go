@@ -92,7 +92,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	again.enter("echo seen-$((2+3))\r")
 	beside.see("seen-5")
 	beside.enter("\x10\x11")
-	beside.see("come back with: coppice attach box " + ids[0] + "; ")
+	beside.see("attach again: coppice attach box " + ids[0] + "; ")
 	beside.end(0)
 	again.enter("\x10\x11")
 	again.see("detached")

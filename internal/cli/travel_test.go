@@ -211,7 +211,7 @@ func (w *travellers) review() {
 		strings.Contains(out, "new.txt") {
 		t.Errorf("the diff is %q", out)
 	}
-	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") ||
+	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "complete and unmodified") ||
 		!strings.Contains(out, "unchanged since") {
 		t.Errorf("verified: %q", out)
 	}
@@ -288,7 +288,7 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "remote", "set-url", "origin", url)
 	}
-	w.bob.refused("does not reach origin", "git", "pull")
+	w.bob.refused("git cannot reach origin", "git", "pull")
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
 	}
@@ -399,7 +399,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.alice.refused("may go into the registry", append(push, "--max-layers", "10")...)
+	w.alice.refused("packed layers exceed the limit of the registry", append(push, "--max-layers", "10")...)
 	w.alice.refused("--registry requires --with-layers", "git", "push", "fix-auth", "--registry", where)
 	w.alice.run(push...)
 	uploaded := blobs(t, data)
@@ -428,7 +428,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 			t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
 		}
 	}
-	refused("a registry of the proposer's own machine", pull...)
+	refused("a registry on the author's machine", pull...)
 	mine := append(pull, "--registry", where)
 	// The registry gives something else: what was proposed is known by its digest.
 	last := list.Artifact.Blobs[len(list.Artifact.Blobs)-1]

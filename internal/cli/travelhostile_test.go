@@ -143,7 +143,8 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 			change(proposal.FileLedger, to(string(otherLedger)))},
 		{"another sandbox", "the ledger of the proposal belongs to sandbox",
 			func() { w.says(func(p *proposal.Proposal) { p.Sandbox = "0123456789ab" }) }},
-		{"more records", "records, but the proposal states", func() { w.says(func(p *proposal.Proposal) { p.Ledger.Records += 1000 }) }},
+		{"more records", "records, but the proposal states",
+			func() { w.says(func(p *proposal.Proposal) { p.Ledger.Records += 1000 }) }},
 		{"another snapshot", "no record in the ledger names the proposed snapshot",
 			func() { w.says(func(p *proposal.Proposal) { p.Snapshot = "0123456789ab" }) }},
 		{"another policy", "no record in the ledger names the policy",
@@ -161,13 +162,13 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 			func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
 		{"no files", "has no ", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
 		{"one file more", "unknown file", change("evil\x1b[31m", to("x"))},
-		{"a link", "is not a record", func() {
+		{"a link", "is not a record: it has entries other than plain files", func() {
 			files := w.tree(proposalRef)
 			files[proposal.FilePolicy] = "/etc/passwd"
 			w.forge(files, map[string]string{proposal.FilePolicy: "120000"})
 		}},
 		{"a huge policy", "more than", change(proposal.FilePolicy, to(strings.Repeat("x", 5<<20)))},
-		{"a .git in the work", "does not fetch", func() { work(w.nested(".git")) }},
+		{"a .git in the work", "git could not fetch fix-auth from origin", func() { work(w.nested(".git")) }},
 		{"no proposal", "has no proposal", func() { w.bob.git(w.bare, "update-ref", "-d", proposalRef) }},
 		{"a proposal that is a file", "fix-auth", func() {
 			w.bob.git(w.bare, "update-ref", proposalRef, w.bob.git(w.bare, "rev-parse", main+":a.txt"))
@@ -282,10 +283,11 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
 	w.alice.run("git", "push", "fix-auth", "--trust-all")
+	const changed = "the proposal on origin has changed since you last pushed or pulled it"
 	foreign := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "foreign", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, foreign)
 	before := w.bob.git(w.bare, "for-each-ref")
-	w.alice.refused("has something else under this name", "git", "push", "fix-auth", "--trust-all")
+	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
 		t.Errorf("the remote has %s", now)
 	}
@@ -293,14 +295,14 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
 	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
 	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
-	w.bob.refused("has something else under this name", "git", "push", "fix-auth")
+	w.bob.refused(changed, "git", "push", "fix-auth")
 	w.bob.run("git", "pull", "fix-auth")
-	w.bob.refused("was not made here", "git", "push", "fix-auth")
+	w.bob.refused("origin has a proposal fix-auth by another author", "git", "push", "fix-auth")
 	w.bob.run("git", "push", "fix-auth", "--replace")
 	if w.bob.git(w.bare, "show", branchRef+":bob.txt") != "bob" {
 		t.Error("it was not replaced")
 	}
-	w.alice.refused("has something else under this name", "git", "push", "fix-auth", "--trust-all")
+	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 }
 
 // What stands on a commit that nobody pushed is said to, and comes when that does.
@@ -343,5 +345,5 @@ func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.bare, "objects", id[:2], id[2:])); err != nil {
 		t.Fatal(err)
 	}
-	w.bob.refused("does not fetch", "git", "pull", "fix-auth")
+	w.bob.refused("git could not fetch fix-auth from origin", "git", "pull", "fix-auth")
 }
