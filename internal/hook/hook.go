@@ -1,8 +1,7 @@
-// Package hook makes the configuration by which an agent's harness marks each tool
-// call in the history of the sandbox that it runs in, and puts it where the harness
-// looks. What it makes runs inside of a sandbox, where there may be no coppice: it
-// speaks the line protocol of /run/coppice.sock by node or python3, and lets every
-// tool call go on whatever happens. Only cli imports it.
+// Package hook makes the configuration by which an agent's harness marks each tool call in the
+// history of the sandbox that it runs in, and puts it where the harness looks. What it makes runs
+// inside of a sandbox, where there may be no coppice: it speaks the line protocol of
+// /run/coppice.sock by node or python3, and never blocks a tool call. Only cli imports it.
 package hook
 
 import (

@@ -20,9 +20,9 @@ func (t *Tournaments) record(res wire.TournamentResult) audit.Statement {
 		switch b.TestExit {
 		case 0:
 		case ExitTimeout:
-			c.Outcome = "timed out"
+			c.Outcome = "out of time"
 		case ExitNotRun:
-			c.Outcome = "could not be started"
+			c.Outcome = "could not be run"
 		default:
 			c.Outcome = "failed"
 		}
