@@ -104,7 +104,6 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 		return rec, nil, err
 	}
-	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 	if rec.Name = req.Name; rec.Name == "" {
 		if rec.Name, err = e.freshName(ctx, rec.ID, nil); err != nil {
 			return rec, nil, err
@@ -240,11 +239,13 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 }
 
 // first makes the snapshot that a sandbox begins with: it changes nothing. The record of the sandbox, whose
-// ledger begins here, gets to say that its policy is the first one.
+// ledger begins here, gets to say that its policy is the first one. Both are created now, so that neither is
+// older than a base whose import took a while.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
 	rec.PolicyRecord = meta.Unchanged
+	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -153,6 +154,29 @@ func TestHostCopyIsRefreshedByDifference(t *testing.T) {
 		t.Errorf("after gc the newer sandbox shows %v", got)
 	}
 	f.check()
+}
+
+// A sandbox is created after the import that it waited for.
+func TestCreate_IsNotOlderThanItsBase(t *testing.T) {
+	f := newFakeHost(t)
+	f.HostImport = func() (layer.ImportOptions, error) {
+		time.Sleep(20 * time.Millisecond)
+		return layer.ImportOptions{}, nil
+	}
+	f.box("a")
+	rec, err := f.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := f.DB.History(ctx, rec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := h.Snapshots[rec.Head]
+	base := h.Snapshots[first.Parent]
+	if base.Created.IsZero() || first.Created.Before(base.Created) || !rec.Created.Equal(first.Created) {
+		t.Errorf("base %v, first snapshot %v, sandbox %v", base.Created, first.Created, rec.Created)
+	}
 }
 
 func TestHostCopyWithoutADifferenceMakesNoLayer(t *testing.T) {
