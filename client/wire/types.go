@@ -341,7 +341,7 @@ type Change struct {
 
 	// "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
 	Type   string `json:"type,omitempty"`
-	Size   int64  `json:"size,omitempty"`   // bytes, of what is there now
+	Size   int64  `json:"size,omitempty"`   // bytes, of what is there now, else of what was
 	Lines  *Lines `json:"lines,omitempty"`  // set when they were asked for and the file is text
 	Binary bool   `json:"binary,omitempty"` // the file is no text; told where lines were asked for
 }
