@@ -66,6 +66,11 @@ what rules allow and nothing else, in tier supervised, or gvisor where that is a
 for; with --ask what no rule names waits for you ("coppice net NAME --asking", "coppice
 approve"), for 55 seconds. "coppice policy show" shows what it came to.
 
+--user root makes commands root inside. Where the daemon is not root, that root has the
+ids of the subordinate ranges (package uidmap). Without them it is emulated: it owns what
+you own, and cannot change other files of the host. To change system files then, use a
+copy: --from host-copy --user root.
+
 --tier auto is process; supervised where there are rules; and gvisor, where this host can
 give it, when the policy says "strong: true". Where the host can give none of them,
 or that cannot be found out, create fails: workspace, which confines nothing, is chosen
