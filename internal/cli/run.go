@@ -303,7 +303,8 @@ func (a *app) attach() *cobra.Command {
 		Long: `Attach this terminal to the command that "coppice run" started in a sandbox: it
 shows the last of what was printed, and passes on what is typed. Several people
 can be attached; the terminal has the size of who came, or resized, last. With
---read-only nothing is passed on. Its end is our end, with its exit code.
+--read-only no input and no signal is passed on: SIGINT and SIGTERM end attach, and
+the command continues. Its end is our end, with its exit code.
 
 EXEC is the id of another command that belongs to nobody: one that goes on from
 memory, as a shell does after a checkout, which tells its id, or in a fork; or one
