@@ -26,8 +26,7 @@ func (a *app) compare() *cobra.Command {
 		Long: `Put attempts side by side: how the last command of each sandbox ended, how long its
 commands took, how many paths changed, what it reached and was refused, which limits it came to,
 how many programs it started, and how risky all of that was, from 0 to 100. docs/LEDGER.md has
-the formula. A sandbox that was removed is named by its id: its records stay. With --json it is
-an array.
+the formula. A sandbox that was removed is named by its id: its records stay.
 
 Of sandboxes that work on a git repository it is told as well what they did there: commits, files
 and lines, how many are marked as what a host would run or trust, and which two changed the same
@@ -58,7 +57,8 @@ which is removed then, and it is shown how it ended.`,
 			if err != nil {
 				return err
 			}
-			if err := a.print(all, func(w io.Writer) error { return a.sideBySide(w, all) }); err != nil || !diff {
+			if err := a.print(map[string]any{"sandboxes": all},
+				func(w io.Writer) error { return a.sideBySide(w, all) }); err != nil || !diff {
 				return err
 			}
 			return a.diffs(ctx, c, all)

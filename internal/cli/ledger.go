@@ -39,11 +39,11 @@ coppice verify checks them, and coppice ledger export gives them to somebody who
 neither the sandbox nor you. NAME is the id where the sandbox was removed: its records
 stay. "host" has what belongs to no sandbox.
 
-With --follow it goes on until Ctrl-C or the sandbox is removed, and --json writes one
-record a line. docs/LEDGER.md says what each kind tells.`,
+With --json the records are a list in one object. With --follow it goes on until Ctrl-C or
+the sandbox is removed, and --json writes one object a line. docs/LEDGER.md says what each kind tells.`,
 		Example: `  coppice ledger box
   coppice ledger box --kind exec,exit --since 1h
-  coppice ledger box -n -1 --json | jq -r 'select(.kind == "exec").body.args'
+  coppice ledger box -n -1 --json | jq -r '.records[] | select(.kind == "exec").body.args'
   coppice ledger export box -o box.tar
   coppice ledger checkpoint > log.checkpoint`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
@@ -106,13 +106,14 @@ func (a *app) listLedger(ctx context.Context, name string, req wire.LedgerReques
 	if err != nil {
 		return err
 	}
+	list := recordList{a: a}
 	if most > 0 && most <= ledgerPage {
 		req.Last = most
 		res, err := c.Ledger(ctx, name, req)
 		if err != nil {
 			return err
 		}
-		return a.printRecords(res.Records)
+		return errors.Join(list.add(res.Records), list.end())
 	}
 	req.Limit = ledgerPage
 	var newest []wire.LedgerRecord
@@ -122,24 +123,60 @@ func (a *app) listLedger(ctx context.Context, name string, req wire.LedgerReques
 			return err
 		}
 		if most < 0 {
-			err = a.printRecords(res.Records)
+			err = list.add(res.Records)
 		} else if newest = append(newest, res.Records...); len(newest) > most {
 			newest = slices.Clone(newest[len(newest)-most:])
 		}
 		if err != nil || !res.More {
-			return errors.Join(err, a.printRecords(newest))
+			return errors.Join(err, list.add(newest), list.end())
 		}
 		req.From = res.Records[len(res.Records)-1].Seq + 1
 	}
 }
 
-func (a *app) printRecords(records []wire.LedgerRecord) error {
+// recordList writes records a line each; with --json as one object, {"records":[...]}, which may
+// hold more of them than fit into memory. It is complete after end.
+type recordList struct {
+	a *app
+	n int // records that were written
+}
+
+func (l *recordList) add(records []wire.LedgerRecord) error {
 	for _, r := range records {
-		if err := a.printRecord(r); err != nil {
+		if err := l.open(); err != nil {
 			return err
 		}
+		if err := l.a.printRecord(r); err != nil {
+			return err
+		}
+		l.n++
 	}
 	return nil
+}
+
+// open writes what is before a record in JSON.
+func (l *recordList) open() error {
+	if !l.a.json {
+		return nil
+	}
+	before := ","
+	if l.n == 0 {
+		before = `{"records":[` + "\n"
+	}
+	_, err := io.WriteString(l.a.out, before)
+	return err
+}
+
+func (l *recordList) end() error {
+	if !l.a.json {
+		return nil
+	}
+	after := "]}\n"
+	if l.n == 0 {
+		after = `{"records":[]}` + "\n"
+	}
+	_, err := io.WriteString(l.a.out, after)
+	return err
 }
 
 // printRecord writes one record in a line.
