@@ -340,7 +340,7 @@ type Change struct {
 
 	// "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
 	Type   string `json:"type,omitempty"`
-	Size   int64  `json:"size,omitempty"`   // size in bytes after the change
+	Size   int64  `json:"size,omitempty"`   // size in bytes after the change; before it, if the path was removed
 	Lines  *Lines `json:"lines,omitempty"`  // set if requested and the file is text
 	Binary bool   `json:"binary,omitempty"` // the file is binary; set if lines were requested
 }

@@ -248,7 +248,7 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	var began atomic.Bool
 	st.Started = func(wire.Started) { began.Store(true) }
 	early := func(signal int) { leave(&tooEarly{signal}) }
-	signals, stopSignals := watchSignals(func() { leave(nil) }, early, began.Load, kept)
+	signals, stopSignals := watchSignals(func() { leave(nil) }, early, began.Load, kept, req.ReadOnly)
 	defer stopSignals()
 	st.Signals = signals
 

@@ -26,7 +26,7 @@ func (a *app) ledgerCompare() *cobra.Command {
 		Long: `Compare sandboxes: exit code of the last command, run time of all commands,
 changed paths, network access, denials, limits hit, programs started, and a risk
 score from 0 to 100 (docs/LEDGER.md has the formula). Name a removed sandbox by
-its ID; its records remain. With --json, print an array.
+its ID; its records remain.
 
 For sandboxes that work on a git repository, also show commits, files and lines,
 the number of marked files, and which two sandboxes changed the same files.
@@ -57,7 +57,8 @@ each sandbox and shows the result.`,
 			if err != nil {
 				return err
 			}
-			if err := a.print(all, func(w io.Writer) error { return a.sideBySide(w, all) }); err != nil || !diff {
+			if err := a.print(map[string]any{"sandboxes": all},
+				func(w io.Writer) error { return a.sideBySide(w, all) }); err != nil || !diff {
 				return err
 			}
 			return a.diffs(ctx, c, all)

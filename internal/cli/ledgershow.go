@@ -34,11 +34,12 @@ this host's log: "coppice system verify" checks them, and "coppice ledger
 export" writes them with proofs for third parties. Name a removed sandbox by its
 ID; its records remain. "host" shows the records that belong to no sandbox.
 
---follow shows new records until Ctrl-C or the removal of the sandbox. --json
-prints one record per line. docs/LEDGER.md describes each kind.`,
+--json prints one object with the list of records. --follow shows new records
+until Ctrl-C or the removal of the sandbox, with --json one object per line.
+docs/LEDGER.md describes each kind.`,
 		Example: `  coppice ledger show box
   coppice ledger show box --kind exec,exit --since 1h
-  coppice ledger show box -n -1 --json | jq 'select(.kind == "exec").body'`,
+  coppice ledger show box -n -1 --json | jq '.records[] | select(.kind == "exec")'`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < -1 || most == 0 {
@@ -95,13 +96,14 @@ func (a *app) listLedger(ctx context.Context, name string, req wire.LedgerReques
 	if err != nil {
 		return err
 	}
+	list := recordList{a: a}
 	if most > 0 && most <= ledgerPage {
 		req.Last = most
 		res, err := c.Ledger(ctx, name, req)
 		if err != nil {
 			return err
 		}
-		return a.printRecords(res.Records)
+		return errors.Join(list.add(res.Records), list.end())
 	}
 	req.Limit = ledgerPage
 	var newest []wire.LedgerRecord
@@ -111,24 +113,60 @@ func (a *app) listLedger(ctx context.Context, name string, req wire.LedgerReques
 			return err
 		}
 		if most < 0 {
-			err = a.printRecords(res.Records)
+			err = list.add(res.Records)
 		} else if newest = append(newest, res.Records...); len(newest) > most {
 			newest = slices.Clone(newest[len(newest)-most:])
 		}
 		if err != nil || !res.More {
-			return errors.Join(err, a.printRecords(newest))
+			return errors.Join(err, list.add(newest), list.end())
 		}
 		req.From = res.Records[len(res.Records)-1].Seq + 1
 	}
 }
 
-func (a *app) printRecords(records []wire.LedgerRecord) error {
+// recordList writes records a line each; with --json as one object, {"records":[...]}, which may
+// hold more of them than fit into memory. It is complete after end.
+type recordList struct {
+	a *app
+	n int // records that were written
+}
+
+func (l *recordList) add(records []wire.LedgerRecord) error {
 	for _, r := range records {
-		if err := a.printRecord(r); err != nil {
+		if err := l.open(); err != nil {
 			return err
 		}
+		if err := l.a.printRecord(r); err != nil {
+			return err
+		}
+		l.n++
 	}
 	return nil
+}
+
+// open writes what is before a record in JSON.
+func (l *recordList) open() error {
+	if !l.a.json {
+		return nil
+	}
+	before := ","
+	if l.n == 0 {
+		before = `{"records":[` + "\n"
+	}
+	_, err := io.WriteString(l.a.out, before)
+	return err
+}
+
+func (l *recordList) end() error {
+	if !l.a.json {
+		return nil
+	}
+	after := "]}\n"
+	if l.n == 0 {
+		after = `{"records":[]}` + "\n"
+	}
+	_, err := io.WriteString(l.a.out, after)
+	return err
 }
 
 // printRecord writes one record in a line.

@@ -64,7 +64,7 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		Annotations:   map[string]string{exits: usual},
 		Example: `  coppice create box
-  coppice exec box -- rm -rf /usr/lib/git-core
+  coppice exec box -- sh -c 'rm -rf ~/*'
   coppice log box
   coppice rewind box HEAD~1`,
 	}

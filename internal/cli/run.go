@@ -302,8 +302,9 @@ func (a *app) attach() *cobra.Command {
 		Use: "attach NAME [EXEC] [flags]", Short: "Attach to the running command of a sandbox", GroupID: groupRun,
 		Long: `Attach to the command that "coppice run" started in a sandbox: show its recent
 output and forward input. Several clients can attach; the terminal takes the
-size of the most recent one. --read-only does not forward input. Attach exits
-with the command's exit code.
+size of the most recent one. Attach exits with the command's exit code. With
+--read-only, neither input nor signals are forwarded: SIGINT and SIGTERM end
+attach, and the command continues.
 
 EXEC is the ID of another command that can be attached to: one that continues
 from memory, as a shell does after a rewind, which prints its ID, or in a fork;

@@ -9,7 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func watchSignals(_ func(), early func(signal int), began func() bool, _ bool) (names <-chan string, stop func()) {
+func watchSignals(
+	leave func(), early func(signal int), began func() bool, _, readOnly bool,
+) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 4)
 	signal.Notify(sigs, os.Interrupt)
 	out, done := make(chan string, 4), make(chan struct{})
@@ -22,6 +24,10 @@ func watchSignals(_ func(), early func(signal int), began func() bool, _ bool) (
 				if !began() {
 					const interrupt = 2 // as on other systems
 					early(interrupt)
+					return
+				}
+				if readOnly {
+					leave()
 					return
 				}
 				select {

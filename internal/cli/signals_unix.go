@@ -27,14 +27,15 @@ var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, 
 const impatient = 3
 
 // watchSignals gives the names of signals as they come, but for SIGHUP where the
-// loss of the terminal leaves the command alone: then we end. SIGPIPE is caught, so
+// loss of the terminal leaves the command alone: then we end. With readOnly no signal
+// reaches the command, so each that would end a program ends us. SIGPIPE is caught, so
 // that a closed stdout is an error of Write and not our end. leave is called
 // when the user insists (impatient), and early, with the number of the signal, while began
 // reports that the command has not begun. After stop no name comes any more, and the
 // signals are still caught: this program is about to end with the exit code that the
 // command's end, or the user's insistence, gave it.
 func watchSignals(
-	leave func(), early func(signal int), began func() bool, stays bool,
+	leave func(), early func(signal int), began func() bool, stays, readOnly bool,
 ) (names <-chan string, stop func()) {
 	sigs := make(chan os.Signal, 16)
 	for s := range passed {
@@ -54,9 +55,12 @@ func watchSignals(
 					early(int(n))
 					return
 				}
-				if s == syscall.SIGHUP && stays {
+				if n := s.(syscall.Signal); s == syscall.SIGHUP && stays || readOnly && ends[n] {
 					leave()
 					return
+				}
+				if readOnly {
+					continue
 				}
 				if s == syscall.SIGINT || s == syscall.SIGTERM {
 					if now := time.Now(); now.Sub(last) > time.Second {

@@ -58,12 +58,17 @@ func (a *app) watching(hold func(func(wire.Progress)) (wire.TournamentResult, er
 
 // verdict is what became of a candidate.
 func verdict(b *wire.TournamentBranch) string {
-	switch {
-	case b.TestExit == 0 && b.Score != nil:
-		return fmt.Sprintf("passed, score %g", *b.Score)
-	case b.TestExit == 0:
-		return "passed"
-	case b.Exit == exitTimeout && b.TestExit == exitTimeout:
+	if b.TestExit == 0 {
+		text := "passed"
+		if b.Exit != 0 { // which decides nothing
+			text = fmt.Sprintf("exit code %d, test passed", b.Exit)
+		}
+		if b.Score != nil {
+			text += fmt.Sprintf(", score %g", *b.Score)
+		}
+		return text
+	}
+	if b.Exit == exitTimeout && b.TestExit == exitTimeout {
 		return "timed out"
 	}
 	return fmt.Sprintf("failed: exit code %d, test %d", b.Exit, b.TestExit)

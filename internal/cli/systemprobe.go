@@ -26,40 +26,7 @@ which are now required to start, and those that sandboxes run without.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error {
-				p := a.palette()
-				var t tty.Table
-				t.Row("kernel", tty.Clean(res.Kernel))
-				t.Row("user", tty.Clean(res.User))
-				t.Row("tier", orNone(res.Tier)+"  (selected by --tier auto)")
-				t.Row("driver", orNone(res.Driver)+"  (selected by --driver auto)")
-				if err := t.Write(w); err != nil {
-					return err
-				}
-				group := ""
-				var rows tty.Table
-				for _, it := range res.Items {
-					if it.Group != group {
-						group = it.Group
-						rows.Row("")
-						rows.Row(p.Bold(tty.Clean(group)))
-					}
-					mark := p.Green("yes ")
-					switch {
-					case it.Unknown:
-						mark = p.Red("?   ")
-					case !it.OK:
-						mark = p.Red("no  ")
-					case it.Weak:
-						mark = p.Yellow("weak")
-					}
-					rows.Row("  "+mark+"  "+tty.Clean(it.Name), tty.Clean(it.Detail))
-					if it.Remedy != "" {
-						rows.Row("        -> " + tty.Clean(it.Remedy))
-					}
-				}
-				return rows.Write(w)
-			})
+			return a.print(res, func(w io.Writer) error { return a.printProbe(w, &res) })
 		},
 	}
 }

@@ -172,14 +172,17 @@ type choice struct {
 	what      string
 	group     string   // of the probe's items
 	names     []string // what auto takes, strongest first
+	why       string   // the reason for what auto takes
 	otherwise string   // added to the hint if auto can take none
 }
 
 var (
-	// Workspace confines nothing: auto never takes it.
-	tiers = choice{"tier", "tiers", []string{tierProcess},
+	// Workspace confines nothing: auto never takes it. Nor does it take a stronger tier, which
+	// costs something.
+	tiers = choice{"tier", "tiers", []string{tierProcess}, "the default; stronger tiers must be asked for",
 		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
-	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"}, ""}
+	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"},
+		"the strongest driver that this host can give", ""}
 )
 
 // pick takes what was asked for, or the best, from what the probe found.
@@ -201,7 +204,7 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 			return "", "", fault.New(fault.Unsupported, "this host supports no %s (%s)", c.what, c.lacks(p, "")).
 				WithHint("%s", hint+c.otherwise)
 		}
-		why = "the strongest " + c.what + " that this host supports"
+		why = c.why
 		if lacks := c.lacks(p, best); lacks != "" {
 			why += "; not " + lacks
 		}

@@ -69,7 +69,10 @@ func (e *Engine) Create(
 		}
 	}
 	if work == nil {
-		err = e.createBare(ctx, &rec, base)
+		err = e.createBare(ctx, &rec, &base, func() error {
+			base, err = e.Bases.For(ctx, req, rec.Tier, progress)
+			return err
+		})
 	} else {
 		var more, told []string
 		more, told, err = e.trees.Create(ctx, work, &rec, base, progress)
@@ -86,14 +89,43 @@ func (e *Engine) Create(
 	return out, nil
 }
 
-// createBare records a sandbox that begins as its base is.
-func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, base base) error {
-	first, err := e.first(ctx, rec, base.Top, timeline.CauseImport, "from "+base.Label)
+// createBare records a sandbox that begins as its base is. again finds the base again if gc removed it in
+// the meantime.
+func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, again func() error) error {
+	for range createTries {
+		rec.Base = on.ID
+		if gone, err := e.recordBare(ctx, rec, on); err != nil || !gone {
+			return err
+		}
+		if on.Key == "" {
+			break // an archive is read once
+		}
+		if err := again(); err != nil {
+			return err
+		}
+	}
+	return fault.New(fault.Unavailable, "gc removed the files of %s before sandbox %s was made", on.Label, rec.Name).
+		WithHint("run create again")
+}
+
+// createTries bounds how often a base is made for a sandbox while gc removes it each time.
+const createTries = 3
+
+// recordBare is createBare, once. gone reports that the base was removed. While the shape is held, no base is.
+func (e *Engine) recordBare(ctx context.Context, rec *meta.Sandbox, on *base) (gone bool, err error) {
+	e.shape.RLock()
+	defer e.shape.RUnlock()
+	if on.Top != "" {
+		if there, err := e.DB.HasSnapshot(ctx, on.Top); err != nil || !there {
+			return !there, err
+		}
+	}
+	first, err := e.first(ctx, rec, on.Top, timeline.CauseImport, "from "+on.Label)
 	if err != nil {
-		return err
+		return false, err
 	}
 	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
-	return e.Book.Do(ctx, e.Book.Drafts(ctx, rec, e.createRecord(rec, "")), func(ctx context.Context) error {
+	return false, e.Book.Do(ctx, e.Book.Drafts(ctx, rec, e.createRecord(rec, "")), func(ctx context.Context) error {
 		return e.DB.CreateSandbox(ctx, *rec, first)
 	})
 }
@@ -104,7 +136,6 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 		return rec, nil, err
 	}
-	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 	if rec.Name = req.Name; rec.Name == "" {
 		if rec.Name, err = e.freshName(ctx, rec.ID, nil); err != nil {
 			return rec, nil, err
@@ -241,11 +272,13 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 }
 
 // first makes the snapshot that a sandbox begins with: it changes nothing. The record of the sandbox, whose
-// ledger begins here, gets to say that its policy is the first one.
+// ledger begins here, gets to say that its policy is the first one. Both are created now, so that neither is
+// older than a base whose import took a while.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
 	rec.PolicyRecord = meta.Unchanged
+	rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{

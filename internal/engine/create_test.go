@@ -40,7 +40,7 @@ func TestChoice(t *testing.T) {
 		hint        string
 	}{
 		{name: "the best", of: tiers, in: probe, best: "process", want: "process",
-			why: "the strongest tier that this host supports"},
+			why: "the default; stronger tiers must be asked for"},
 		{name: "auto says what stands in the way", of: drivers, in: probe, asked: "auto", best: "copy", want: "copy",
 			why: "the strongest driver that this host supports; not overlay: no upper, nor btrfs: not btrfs"},
 		{name: "auto without a confined tier", of: tiers, in: none, kind: fault.Unsupported,

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
@@ -89,7 +88,6 @@ func (e *Engine) fork(
 			return res, at, err
 		}
 		taken[rec.Name] = true
-		rec.Created = e.Now().UTC().Truncate(time.Microsecond)
 		rec.From = parent.Name + "@" + string(at)
 		rec.Halted = nil
 		rec.Expires = nil // it was the parent that was given so long

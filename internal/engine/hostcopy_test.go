@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -153,6 +154,101 @@ func TestHostCopyIsRefreshedByDifference(t *testing.T) {
 		t.Errorf("after gc the newer sandbox shows %v", got)
 	}
 	f.check()
+}
+
+// The copy of the host goes with the gc after its last sandbox, and the next sandbox makes another.
+func TestGC_FreesTheHostCopyThatNoSandboxUses(t *testing.T) {
+	f := newFakeHost(t)
+	f.box("a")
+	f.write("etc/conf", "two")
+	f.box("b")
+	gc := func(dry bool) wire.GCResult {
+		t.Helper()
+		res, err := f.GC(ctx, wire.GCRequest{DryRun: dry}, ignore)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	if res := gc(false); res.Layers != 0 || len(f.layers()) != 2 {
+		t.Errorf("with its sandboxes: %+v, %d layers are left", res, len(f.layers()))
+	}
+	if _, err := f.Remove(ctx, []string{"a", "b"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(f.layers()); n == 0 {
+		t.Error("rm removed what the next sandbox could use")
+	}
+	if res := gc(true); res.Layers != 2 || res.Bytes < 20*700 {
+		t.Errorf("a dry run: %+v", res)
+	}
+	if res := gc(false); res.Layers != 2 || res.Bytes < 20*700 || len(f.layers()) != 0 {
+		t.Errorf("%+v, %d layers are left", res, len(f.layers()))
+	}
+	if files, err := os.ReadDir(f.Bases.Dir()); err != nil || len(files) != 0 {
+		t.Errorf("indexes: %v, %v", files, err)
+	}
+	f.box("c")
+	if got := f.tree("c")["etc/conf"]; got != "two" {
+		t.Errorf("the sandbox on the new copy shows %q", got)
+	}
+	f.check()
+}
+
+// A gc between an import and the sandbox on it has the import made again.
+func TestCreate_ImportsAgainWhatGCRemoved(t *testing.T) {
+	f := newFakeHost(t)
+	f.box("a")
+	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
+		t.Fatal(err)
+	}
+	req := wire.CreateRequest{Name: "b", From: wire.Source{Kind: wire.SourceHostCopy}}
+	on, err := f.Bases.For(ctx, req, tierProcess, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, _, err := f.plan(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.GC(ctx, wire.GCRequest{}, ignore); err != nil {
+		t.Fatal(err)
+	}
+	again := 0
+	err = f.createBare(ctx, &rec, &on, func() error {
+		again++
+		on, err = f.Bases.For(ctx, req, tierProcess, ignore)
+		return err
+	})
+	if err != nil || again != 1 {
+		t.Fatalf("imported again %d times, %v", again, err)
+	}
+	if got := f.tree("b")["etc/conf"]; got != "one" {
+		t.Errorf("the sandbox shows %q", got)
+	}
+}
+
+// A sandbox is created after the import that it waited for.
+func TestCreate_IsNotOlderThanItsBase(t *testing.T) {
+	f := newFakeHost(t)
+	f.HostImport = func() (layer.ImportOptions, error) {
+		time.Sleep(20 * time.Millisecond)
+		return layer.ImportOptions{}, nil
+	}
+	f.box("a")
+	rec, err := f.DB.Sandbox(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := f.DB.History(ctx, rec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := h.Snapshots[rec.Head]
+	base := h.Snapshots[first.Parent]
+	if base.Created.IsZero() || first.Created.Before(base.Created) || !rec.Created.Equal(first.Created) {
+		t.Errorf("base %v, first snapshot %v, sandbox %v", base.Created, first.Created, rec.Created)
+	}
 }
 
 func TestHostCopyWithoutADifferenceMakesNoLayer(t *testing.T) {

@@ -163,7 +163,7 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	is("more", "network.allow", "fork.example", "/p/flags.yaml:2")
 
 	// It stays over gc, and is missed by nobody when it is lost.
-	if _, err := h.DB.DropUnreferenced(ctx); err != nil {
+	if _, err := h.DB.DropUnreferenced(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
 	all("one")

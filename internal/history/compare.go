@@ -6,7 +6,6 @@ import (
 	"context"
 	"io"
 	"math"
-	"path"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -41,7 +40,11 @@ func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest
 		if err != nil {
 			return err
 		}
-		return layer.Patch(ctx, w, va, vb, touched, req.Paths)
+		ignore, err := h.ignored(ctx, rec)
+		if err != nil {
+			return err
+		}
+		return layer.Patch(ctx, w, va, vb, touched, layer.DiffOptions{Paths: req.Paths, Ignore: ignore})
 	})
 }
 
@@ -105,20 +108,18 @@ func (h *Histories) changes(
 	if err != nil {
 		return nil, false, err
 	}
-	found, more, err := layer.Some(ctx, va, vb, touched,
-		layer.DiffOptions{Paths: req.Paths, Stat: req.Stat, Most: req.Limit, Bytes: diffBytes(req.Limit)})
+	ignore, err := h.ignored(ctx, rec)
 	if err != nil {
 		return nil, false, err
 	}
-	roots, err := h.partRoots(ctx, rec)
+	found, more, err := layer.Some(ctx, va, vb, touched, layer.DiffOptions{
+		Paths: req.Paths, Stat: req.Stat, Most: req.Limit, Bytes: diffBytes(req.Limit), Ignore: ignore,
+	})
 	if err != nil {
 		return nil, false, err
 	}
 	out := make([]wire.Change, 0, len(found))
 	for _, c := range found {
-		if c.Kind == wire.Modified && roots[path.Join("/", c.Path)] {
-			continue
-		}
 		w := wire.NewChange(c.Kind, c.Path)
 		w.Type, w.Size, w.Binary = c.Type, c.Size, c.Binary
 		if c.Lines != nil {
@@ -150,15 +151,12 @@ func (h *Histories) Weigh(
 	if err != nil {
 		return 0, 0, err
 	}
-	roots, err := h.partRoots(ctx, &rec)
+	ignore, err := h.ignored(ctx, &rec)
 	if err != nil {
 		return 0, 0, err
 	}
-	all := layer.DiffOptions{Most: math.MaxInt, Bytes: limit.PatchBytes}
+	all := layer.DiffOptions{Most: math.MaxInt, Bytes: limit.PatchBytes, Ignore: ignore}
 	err = layer.EachChange(ctx, va, vb, touched, all, func(c *layer.Change) error {
-		if c.Kind == layer.Modified && roots[c.Path] {
-			return nil
-		}
 		paths++
 		if c.Kind != layer.Removed && c.Type == "file" {
 			bytes += c.Size
@@ -168,22 +166,23 @@ func (h *Histories) Weigh(
 	return paths, bytes, err
 }
 
-// partRoots returns the root directories of the live root's parts, as a set. Each of them covers a directory
-// of the host, with an owner that an ordinary user cannot give to it: that both differ is not a change of the
-// sandbox.
-func (h *Histories) partRoots(ctx context.Context, rec *meta.Sandbox) (map[string]bool, error) {
+// ignored returns what a comparison of a sandbox leaves out. Each root of a part of the live root covers a
+// directory of the host, with an owner that an ordinary user cannot give to it, and so does each directory of
+// the host that such a user's overlay copies up: neither is a change of the sandbox.
+func (h *Histories) ignored(ctx context.Context, rec *meta.Sandbox) (of layer.Ignored, err error) {
 	if !rec.Host {
-		return nil, nil
+		return of, nil
 	}
 	root, err := h.config.Sandboxes.Root(ctx, rec)
 	if err != nil || root == nil {
-		return nil, err
+		return of, err
 	}
-	roots := map[string]bool{}
+	of.Roots = map[string]bool{}
 	for _, p := range rootspec.Places(root.Parts) {
-		roots[p] = true
+		of.Roots[p] = true
 	}
-	return roots, nil
+	of.Owners = !of.Roots["/"] // real root, whose overlays keep owners, has one for the whole root
+	return of, nil
 }
 
 // views opens two states for reading, and names the trees in which they can

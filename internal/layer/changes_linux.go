@@ -30,7 +30,7 @@ type Change struct {
 	Path   string // absolute
 	Type   string // file, dir, symlink, fifo, socket, device; of what is there now, else of what was
 	Was    string // the same of what was there; "" is nothing
-	Size   int64  // bytes, of what is there now
+	Size   int64  // bytes, of what is there now, else of what was
 	Binary bool   // not text; with DiffOptions.Stat
 	Lines  *Lines // of a text file; with DiffOptions.Stat
 
@@ -48,8 +48,17 @@ type DiffOptions struct {
 	Most  int      // number of changes; 0: limit.DiffEntries
 	Bytes int      // bytes of their paths; 0: limit.DiffBytes
 
+	Ignore Ignored
+
 	names    int  // entries of one directory held of each side; 0: limit.DirNames
 	contents bool // leave out directories that only one side has
+}
+
+// Ignored are differences of directories that no process made: an overlay that an ordinary user
+// mounts gives that user the directories that it copies up.
+type Ignored struct {
+	Roots  map[string]bool // absolute paths of directories whose mode, owner and attributes do not count
+	Owners bool            // the owner of a directory does not count
 }
 
 // errMore ends a comparison that has reported as much as allowed.
@@ -108,8 +117,9 @@ func (o DiffOptions) tooMany() error {
 func eachChange(
 	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error,
 ) error {
-	d := differ{ctx: ctx, fn: fn, turn: cmp.Or(a.turn, b.turn), stat: opts.Stat, contents: opts.contents,
-		entries: cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes),
+	d := differ{ctx: ctx, fn: fn, turn: cmp.Or(a.turn, b.turn), stat: opts.Stat, ignore: opts.Ignore,
+		contents: opts.contents,
+		entries:  cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes),
 		names: cmp.Or(opts.names, limit.DirNames)}
 	at := newPlaces(opts.Paths)
 	if at.none() {
@@ -224,6 +234,7 @@ func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, err
 
 // differ compares two views, and reports up to that many entries and bytes of paths.
 type differ struct {
+	ignore         Ignored
 	ctx            context.Context
 	fn             func(*Change) error
 	turn           turn
@@ -356,7 +367,8 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 	if err != nil {
 		return fault.Wrap(err, "read %q", fb)
 	}
-	if sa.Mode == sb.Mode && sa.Uid == sb.Uid && sa.Gid == sb.Gid && sameAttrs(xa.seen(), xb.seen()) {
+	owner := d.ignore.Owners || sa.Uid == sb.Uid && sa.Gid == sb.Gid
+	if sa.Mode == sb.Mode && owner && sameAttrs(xa.seen(), xb.seen()) || d.ignore.Roots[fb.path()] {
 		return nil
 	}
 	return d.report(Modified, fa, fb, at)
@@ -492,8 +504,8 @@ func (d *differ) report(kind string, fa, fb *found, at places) error {
 	if fa != nil {
 		c.Was = typeName(fa.st.Mode)
 	}
-	if fb != nil && dirfd.IsRegular(&fb.st) {
-		c.Size = fb.st.Size
+	if dirfd.IsRegular(&f.st) {
+		c.Size = f.st.Size
 	}
 	if d.stat {
 		if err := c.stat(d.ctx); err != nil {

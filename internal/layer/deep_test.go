@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -147,7 +148,7 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 			t.Errorf("diff of the innermost directory alone: %d changes, more %v", len(list), more)
 		}
 	})
-	allocates(t, "patch", n, func() { w.must(Patch(ctx, new(bytes.Buffer), before, after, touched, nil)) })
+	allocates(t, "patch", n, func() { w.must(Patch(ctx, new(bytes.Buffer), before, after, touched, DiffOptions{})) })
 	allocates(t, "merge", n, func() { w.must(w.s.Merge(ctx, merged, []timeline.LayerID{first})) })
 	out := filepath.Join(w.home, "out")
 	w.must(os.Mkdir(out, 0o755))
@@ -374,7 +375,7 @@ func TestPatch_RefusesPathsBeyondItsLimit(t *testing.T) {
 	empty := filepath.Join(w.home, "empty")
 	w.must(os.Mkdir(empty, 0o755))
 	var n written
-	err := Patch(context.Background(), &n, rawView(empty, true), rawView(w.s.Dir(id), true), nil, nil)
+	err := Patch(context.Background(), &n, rawView(empty, true), rawView(w.s.Dir(id), true), nil, DiffOptions{})
 	if !fault.Is(err, fault.TooLarge) || n == 0 || n > 4*limit.PatchBytes {
 		t.Errorf("%v after %d bytes, want too_large", err, n)
 	}
@@ -556,9 +557,57 @@ func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	var patch bytes.Buffer
-	w.must(Patch(t.Context(), &patch, rawView(was, true), rawView(now, true), nil, []string{"/b"}))
+	w.must(Patch(t.Context(), &patch, rawView(was, true), rawView(now, true), nil, DiffOptions{Paths: []string{"/b"}}))
 	if got := patch.String(); !strings.Contains(got, "Binary files /dev/null and b/b differ") {
 		t.Errorf("the patch is %.300q", got)
+	}
+}
+
+// What an ordinary user's overlay does to a directory that it copies up is no change.
+func TestDiff_LeavesOutWhatIsIgnored(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	for _, dir := range []string{"opt", "own"} {
+		w.must(os.MkdirAll(filepath.Join(was, dir), 0o755))
+		w.must(os.MkdirAll(filepath.Join(now, dir), 0o755))
+	}
+	w.must(os.Chmod(filepath.Join(now, "opt"), 0o555))
+	w.must(os.Chmod(filepath.Join(now, "own"), 0o700))
+	for _, tc := range []struct {
+		ignore Ignored
+		want   []string
+	}{
+		{Ignored{}, []string{"/opt", "/own"}},
+		{Ignored{Roots: map[string]bool{"/opt": true}, Owners: true}, []string{"/own"}},
+	} {
+		opts := DiffOptions{Ignore: tc.ignore}
+		list, err := Changes(t.Context(), rawView(was, true), rawView(now, true), nil, opts)
+		var got []string
+		for _, c := range list {
+			got = append(got, c.Path)
+		}
+		if err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("changes of %v, %v; want %v", got, err, tc.want)
+		}
+		var patch bytes.Buffer
+		w.must(Patch(t.Context(), &patch, rawView(was, true), rawView(now, true), nil, opts))
+		if got := strings.Count(patch.String(), "new mode"); got != len(tc.want) {
+			t.Errorf("the patch has %d modes, want %d: %s", got, len(tc.want), patch.String())
+		}
+	}
+}
+
+func TestDiff_GivesTheSizeOfWhatIsRemoved(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	w.must(os.MkdirAll(was, 0o755))
+	w.must(os.MkdirAll(now, 0o755))
+	w.must(os.WriteFile(filepath.Join(was, "bin"), make([]byte, 300), 0o600))
+	list, err := Changes(t.Context(), rawView(was, true), rawView(now, true), nil, DiffOptions{Stat: true})
+	if err != nil || len(list) != 1 || list[0].Kind != Removed || !list[0].Binary || list[0].Size != 300 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
 
@@ -584,7 +633,7 @@ func TestDiff_ComparesTheLinesOfOneFileAtATime(t *testing.T) {
 			_, err := Changes(ctx, a, b, nil, DiffOptions{Stat: true})
 			return err
 		},
-		"patch": func(ctx context.Context) error { return Patch(ctx, io.Discard, a, b, nil, nil) },
+		"patch": func(ctx context.Context) error { return Patch(ctx, io.Discard, a, b, nil, DiffOptions{}) },
 	} {
 		w.must(w.s.turn.take(t.Context()))
 		ctx, end := context.WithCancel(t.Context())

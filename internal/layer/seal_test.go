@@ -211,7 +211,7 @@ func TestChangesAndPatch(t *testing.T) {
 		t.Errorf("against itself: %q", got)
 	}
 	var patch bytes.Buffer
-	w.must(Patch(context.Background(), &patch, a, b, touched, nil))
+	w.must(Patch(context.Background(), &patch, a, b, touched, DiffOptions{}))
 	for _, want := range []string{
 		"--- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-two\n-three\n+2\n+three\n\\ No newline at end of file\n",
 		"Binary files a/bin and b/bin differ\n", "old mode 100644\nnew mode 100755\n", "deleted file mode 100644\n",
@@ -226,7 +226,7 @@ func TestChangesAndPatch(t *testing.T) {
 		w.must(os.Mkdir(dst, 0o755))
 		w.must(w.s.Materialise(context.Background(), a, dst))
 		patch.Reset()
-		w.must(Patch(context.Background(), &patch, a, b, touched, []string{"text", "again", "link", "gone"}))
+		w.must(Patch(context.Background(), &patch, a, b, touched, DiffOptions{Paths: []string{"text", "again", "link", "gone"}}))
 		cmd := exec.Command(git, "apply", "--unsafe-paths", "-")
 		cmd.Dir, cmd.Stdin = dst, &patch
 		if msg, err := cmd.CombinedOutput(); err != nil {

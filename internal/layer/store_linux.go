@@ -115,11 +115,19 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	case err != nil:
 		return fault.Wrap(err, "remove layer %s", id)
 	}
-	if err := removeAt(ctx, s.fs, s.tmp, trash); err != nil && !errors.Is(err, unix.ENOENT) {
+	for range removeTries { // a seal that is being cancelled may add a file meanwhile
+		if err = removeAt(ctx, s.fs, s.tmp, trash); !errors.Is(err, unix.ENOTEMPTY) {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fault.Wrap(err, "remove layer %s", id)
 	}
 	return nil
 }
+
+// removeTries bounds how often the tree of a layer is removed while something is added to it.
+const removeTries = 5
 
 // sweep removes everything in tmp that can be removed. The rest only takes space: no name in
 // tmp is used twice.

@@ -137,7 +137,7 @@ func Benchmark10000(b *testing.B) {
 	b.Run("find", func(b *testing.B) { quantiles(b, func(int) { must(d.Sandbox(b.Context(), "fork-5000"))(b) }) })
 	b.Run("taken", func(b *testing.B) { quantiles(b, func(int) { must(d.Taken(b.Context(), "nobody"))(b) }) })
 	b.Run("check", func(b *testing.B) { quantiles(b, func(int) { ok(b, d.Check(b.Context())) }) })
-	b.Run("unreferenced", func(b *testing.B) { quantiles(b, func(int) { must(d.Unreferenced(b.Context()))(b) }) })
+	b.Run("unreferenced", func(b *testing.B) { quantiles(b, func(int) { must(d.Unreferenced(b.Context(), ""))(b) }) })
 	b.Run("usage", func(b *testing.B) {
 		rec := must(d.Sandbox(b.Context(), "src"))(b)
 		quantiles(b, func(int) { must(d.Usage(b.Context(), rec.ID))(b) })

@@ -122,11 +122,14 @@ type Dead struct {
 }
 
 // dead is the start of a query over the snapshots that nothing needs: those of
-// removed sandboxes that no sandbox is built on, and superseded bases that
-// nobody stands on.
-const dead = `WITH RECURSIVE alive(id) AS (
+// removed sandboxes that no sandbox is built on, superseded bases that no sandbox
+// stands on, and those with key ?1 and the bases on them likewise.
+const dead = `WITH RECURSIVE loose(id) AS (
+	SELECT top FROM bases WHERE key=?1 AND key<>''
+	UNION SELECT b.top FROM loose JOIN snapshots s ON s.parent=loose.id JOIN bases b ON b.top=s.id
+), alive(id) AS (
 	SELECT s.id FROM snapshots s JOIN sandboxes b ON s.sandbox=b.id
-	UNION SELECT top FROM bases WHERE ` + current + `
+	UNION SELECT top FROM bases WHERE ` + current + ` AND top NOT IN (SELECT id FROM loose)
 	UNION SELECT head FROM sandboxes
 	UNION SELECT mount FROM sandboxes
 	UNION SELECT snapshot FROM tags
@@ -138,19 +141,21 @@ const dead = `WITH RECURSIVE alive(id) AS (
 const current = `bases.key<>'' AND NOT EXISTS (SELECT 1 FROM bases n WHERE n.key=bases.key AND n.created>bases.created)`
 
 // Unreferenced finds what nothing refers to: what DropUnreferenced would drop.
-func (d *DB) Unreferenced(ctx context.Context) (out Dead, err error) {
+func (d *DB) Unreferenced(ctx context.Context, loose string) (out Dead, err error) {
 	return out, d.view(ctx, func(v *view) {
-		v.each(dead+"SELECT id FROM gone ORDER BY id", collect(&out.Snapshots))
+		v.each(dead+"SELECT id FROM gone ORDER BY id", collect(&out.Snapshots), loose)
 		v.each(dead+`SELECT id FROM layers l WHERE NOT EXISTS (
-			SELECT 1 FROM routes r WHERE r.layer=l.id AND r.top NOT IN (SELECT id FROM gone)) ORDER BY id`, collect(&out.Layers))
+			SELECT 1 FROM routes r WHERE r.layer=l.id AND r.top NOT IN (SELECT id FROM gone)) ORDER BY id`, collect(&out.Layers),
+			loose)
 	})
 }
 
 // DropUnreferenced forgets what nothing refers to, and gives the layers whose
-// records are gone.
-func (d *DB) DropUnreferenced(ctx context.Context) (unused []timeline.LayerID, err error) {
+// records are gone. The newest base of a key is kept for the next sandbox, except
+// that of the key loose and bases on it.
+func (d *DB) DropUnreferenced(ctx context.Context, loose string) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		t.doom(dead + "SELECT id FROM gone")
+		t.doom(dead+"SELECT id FROM gone", loose)
 		t.dropDoomed()
 		t.each("DELETE FROM layers WHERE id NOT IN (SELECT layer FROM routes) RETURNING id", collect(&unused))
 		t.dropPolicies()

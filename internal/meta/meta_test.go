@@ -296,7 +296,7 @@ func TestForksShareTheirPast(t *testing.T) {
 	if u := must(d.Usage(ctx, fork.ID))(t); u != (Usage{Own: 101}) {
 		t.Errorf("fork alone: %+v", u)
 	}
-	if dead := must(d.Unreferenced(ctx))(t); len(dead.Snapshots)+len(dead.Layers) != 0 {
+	if dead := must(d.Unreferenced(ctx, ""))(t); len(dead.Snapshots)+len(dead.Layers) != 0 {
 		t.Errorf("unreferenced %+v", dead)
 	}
 	unused = must(d.DeleteSandbox(ctx, fork.ID))(t)
@@ -434,7 +434,7 @@ func TestBases(t *testing.T) {
 		t.Errorf("a base without a key was found: %v", err)
 	}
 	tar := box(t, d, "tar", once.Top)
-	if dead := must(d.Unreferenced(ctx))(t); len(dead.Snapshots)+len(dead.Layers) != 0 {
+	if dead := must(d.Unreferenced(ctx, ""))(t); len(dead.Snapshots)+len(dead.Layers) != 0 {
 		t.Errorf("unreferenced %+v", dead)
 	}
 	if unused := must(d.DeleteSandbox(ctx, tar.ID))(t); !slices.Equal(unused, []timeline.LayerID{onceRoute.Layer}) {
@@ -447,10 +447,10 @@ func TestBases(t *testing.T) {
 		t.Errorf("stack %v", got)
 	}
 	whole, _ := add("host-copy", 3, "") // supersedes both
-	if dead := must(d.Unreferenced(ctx))(t); len(dead.Snapshots) != 2 || len(dead.Layers) != 2 {
+	if dead := must(d.Unreferenced(ctx, ""))(t); len(dead.Snapshots) != 2 || len(dead.Layers) != 2 {
 		t.Errorf("unreferenced %+v", dead)
 	}
-	if unused := must(d.DropUnreferenced(ctx))(t); len(unused) != 2 {
+	if unused := must(d.DropUnreferenced(ctx, ""))(t); len(unused) != 2 {
 		t.Errorf("unused %v", unused)
 	}
 	if got := must(d.Base(ctx, "host-copy"))(t); got != whole {
@@ -492,7 +492,7 @@ func TestLoseLayer(t *testing.T) {
 	if h.Head != a.Top || len(h.Snapshots) != 2 {
 		t.Errorf("history %+v", h)
 	}
-	must(d.DropUnreferenced(ctx))(t)
+	must(d.DropUnreferenced(ctx, ""))(t)
 	if ls := must(d.Layers(ctx))(t); len(ls) != 1 || ls[0].ID != a.Layer {
 		t.Errorf("layers %+v", ls)
 	}

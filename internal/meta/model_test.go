@@ -91,7 +91,7 @@ func (w *world) checkOne(t *rapid.T) {
 
 func (w *world) checkBoxes(t *rapid.T, boxes map[timeline.SandboxID]timeline.SnapshotID) {
 	ctx := t.Context()
-	if dead := must(w.d.Unreferenced(ctx))(w.tb(t)); len(dead.Snapshots)+len(dead.Layers) > 0 {
+	if dead := must(w.d.Unreferenced(ctx, ""))(w.tb(t)); len(dead.Snapshots)+len(dead.Layers) > 0 {
 		t.Fatalf("left behind: %+v", dead)
 	}
 	for id, head := range boxes {
@@ -235,7 +235,7 @@ func TestAgainstMaps(t *testing.T) {
 				}
 				w.boxes[id] = to
 				// What was taken over by a sandbox that is gone, and was HEAD alone.
-				w.remove(t, must(d.DropUnreferenced(ctx))(w.tb(t)))
+				w.remove(t, must(d.DropUnreferenced(ctx, ""))(w.tb(t)))
 				w.forget()
 			},
 			"take over": func(t *rapid.T) {
@@ -308,7 +308,7 @@ func TestAgainstMaps(t *testing.T) {
 				delete(w.files, id)
 				// What only this snapshot held is left for gc.
 				w.forget()
-				w.remove(t, must(d.DropUnreferenced(ctx))(w.tb(t)))
+				w.remove(t, must(d.DropUnreferenced(ctx, ""))(w.tb(t)))
 			},
 			"remove": func(t *rapid.T) {
 				id := w.anyBox(t)

@@ -43,24 +43,24 @@ func TestPoliciesAreKeptAsLongAsASandboxNamesThem(t *testing.T) {
 		func(r *Sandbox) error { r.Policy = "sha256:c"; return nil }); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a change to a policy that there is not: %v", err)
 	}
-	must(d.DropUnreferenced(ctx))(t)
+	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:a", "A")
 	is("sha256:b", "B")
 	must(d.DeleteSandbox(ctx, "two"))(t)
 	is("sha256:a", "A")
-	must(d.DropUnreferenced(ctx))(t)
+	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:a", "")
 	is("sha256:b", "B")
 	// So is who said what of one; without that a record does.
 	ok(t, d.UpdateSandbox(ctx, "one", func(r *Sandbox) error { r.Origins, r.OriginsText = "sha256:o", "O"; return nil }))
-	must(d.DropUnreferenced(ctx))(t)
+	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:o", "O")
 	is("sha256:b", "B")
 	ok(t, d.UpdateSandbox(ctx, "one", func(r *Sandbox) error { r.Origins = "sha256:p"; return nil }))
 	if rec := must(d.Sandbox(ctx, "one"))(t); rec.Origins != "" || rec.OriginsText != "" {
 		t.Errorf("%+v", rec)
 	}
-	must(d.DropUnreferenced(ctx))(t)
+	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:o", "")
 	if rec := must(d.Sandbox(ctx, "one"))(t); rec.Policy != "sha256:b" || rec.PolicyText != "" {
 		t.Errorf("%+v", rec)

@@ -55,6 +55,7 @@ func (m *match) hold(
 	}
 	wanting := req.Score != ""
 	if b.TestExit == 0 && wanting {
+		told := m.told
 		x, out, err := m.run(ctx, req.Score, "score: "+req.Score)
 		if err != nil {
 			return b, err
@@ -62,6 +63,7 @@ func (m *match) hold(
 		switch score, ok := number(out.Stdout()); {
 		case ok && x.Code == 0:
 			b.Score, wanting = &score, false
+			m.told = told // a score that is read is not what the candidate printed
 		case x.Code == 0:
 			m.told = append(m.told, "invalid score: the last line must be a number")
 		}

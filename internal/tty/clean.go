@@ -43,6 +43,27 @@ func Cut(s string, cols int) string {
 	return string(r[:cols-3]) + "..."
 }
 
+// Wrap splits text at spaces into lines of at most cols characters, and of one word at least.
+// A cols below 20 counts as 20.
+func Wrap(s string, cols int) (lines []string) {
+	cols = max(cols, 20)
+	line := ""
+	for word := range strings.FieldsSeq(s) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > cols:
+			lines, line = append(lines, line), word
+		default:
+			line += " " + word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // Cleaner is a writer that makes what passes harmless, line by line: newlines
 // and tabs stay.
 func Cleaner(w io.Writer) io.Writer { return &cleaner{w: w} }

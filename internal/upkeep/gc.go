@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/bases"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -21,8 +22,8 @@ import (
 )
 
 // GC frees what nothing refers to: snapshots of removed sandboxes that nobody
-// descends from, layers without a record, generations that were left, and what a
-// crash left half made. Before that it removes the forks of ended tournaments, and
+// descends from, a copy of the host that no sandbox stands on, layers without a
+// record, generations that were left, and what a crash left half made. Before that it removes the forks of ended tournaments, and
 // drops what the request's rules do not keep.
 func (u *Upkeep) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	res, err := u.collectGarbage(ctx, req, progress)
@@ -56,7 +57,7 @@ func (u *Upkeep) collectGarbage(
 	}
 	u.shape.Lock()
 	defer u.shape.Unlock()
-	dead, err := u.config.DB.Unreferenced(ctx)
+	dead, err := u.config.DB.Unreferenced(ctx, bases.HostCopyKey)
 	if err != nil {
 		return res, err
 	}
@@ -82,7 +83,7 @@ func (u *Upkeep) collectGarbage(
 	var cleared error // the records are gone all the same
 	d := Dropped{Snapshots: dead.Snapshots, Reason: "unreferenced"}
 	err = u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error {
-		if _, err := u.config.DB.DropUnreferenced(ctx); err != nil {
+		if _, err := u.config.DB.DropUnreferenced(ctx, bases.HostCopyKey); err != nil {
 			return err
 		}
 		cleared = u.clear(ctx, garbage, progress)
@@ -96,6 +97,7 @@ func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress
 	if err := u.config.DB.Flush(); err != nil {
 		return err
 	}
+	u.CancelSeal(garbage)
 	for i, id := range garbage {
 		if err := u.config.Layers.Remove(ctx, id); err != nil {
 			return err
