@@ -82,7 +82,7 @@ func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed fun
 		return nil, fault.New(fault.Unavailable,
 			"too many requests from inside sandbox %s: %d snapshots, rewinds and tags; the next is allowed in %s", rec.Name,
 			limit.InsideChanges, wait).
-			WithHint("commit from outside the sandbox, which is not limited: coppice commit %s", rec.Name)
+			WithHint("commit from outside the sandbox, which is not limited: coppice snapshot create %s", rec.Name)
 	}
 	return func() { b.Spent(m.now(), ClassInside, 1) }, nil
 }

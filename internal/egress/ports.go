@@ -79,7 +79,7 @@ func (c *Control) dialPort(ctx context.Context, name string, port int) (net.Conn
 		}
 		if !startsUp(&rec, c.config.Now()) {
 			return nil, fault.New(fault.NotFound, "no process listens on port %d of sandbox %s", port, rec.Name).
-				WithHint("list its ports: coppice port %s; start a server: coppice run --in %s --detach -- CMD",
+				WithHint("list its ports: coppice net forward %s; start a server: coppice run --in %s --detach -- CMD",
 					rec.Name, rec.Name)
 		}
 		select {

@@ -23,7 +23,7 @@ func removable(req wire.AllowRequest) error {
 		return fault.New(fault.Invalid, "cannot add and remove rules in one request").WithHint("send two requests")
 	case req.ForMS != 0:
 		return fault.New(fault.Invalid, "cannot remove rules for a limited time").
-			WithHint("omit --for; to add them again for a time: coppice allow NAME RULE --for 10m")
+			WithHint("omit --for; to add them again for a time: coppice net allow NAME RULE --for 10m")
 	case n > MaxTimed:
 		return fault.New(fault.Invalid, "invalid number of rules %d: out of range", n).WithHint("give 1 to %d rules, for "+
 			"example example.com:443", MaxTimed)

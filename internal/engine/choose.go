@@ -194,7 +194,7 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 			}
 		}
 		if !slices.Contains(c.names, best) {
-			hint := "see what the host lacks: coppice probe"
+			hint := "see what the host lacks: coppice system probe"
 			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
 				hint = it.Remedy + "; " + hint
 			}
@@ -211,7 +211,7 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 	switch {
 	case !ok:
 		return "", "", fault.New(fault.Invalid, "unknown %s %q", c.what, asked).
-			WithHint("see what this host supports: coppice probe")
+			WithHint("see what this host supports: coppice system probe")
 	case it.Unknown:
 		return "", "", c.unknown(it)
 	case !it.OK:

@@ -109,13 +109,13 @@ func (e *Engine) startBox(
 	ctx context.Context, s *held, rec *meta.Sandbox, from *images.Image,
 ) (_ Box, enforced Enforced, err error) {
 	defer func() {
-		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 	}()
 	if rec.Quarantine != nil && from == nil {
 		return nil, enforced,
 			fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have exited: %s", rec.Name,
 				rec.Quarantine.Reason).
-				WithHint("resume them from memory: coppice resume %s; or restore the files alone: coppice checkout --files-only "+
+				WithHint("resume them from memory: coppice process resume %s; or restore the files alone: coppice rewind --files-only "+
 					"%s HEAD",
 					rec.Name, rec.Name)
 	}
@@ -257,7 +257,7 @@ func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) 
 	for _, l := range layers {
 		if !e.Layers.Has(l) {
 			return fault.New(fault.Corrupt, "layer %s is missing", l).Because(err).
-				WithHint("see which snapshots need it: coppice verify %s; rewind to one that does not: coppice checkout %s REF",
+				WithHint("see which snapshots need it: coppice system verify %s; rewind to one that does not: coppice rewind %s REF",
 					rec.Name, rec.Name)
 		}
 	}

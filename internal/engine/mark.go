@@ -24,7 +24,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 			WithHint("use begin, end or none")
 	case label == "" && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "a mark requires a label").
-			WithHint("for example: coppice mark %s begin \"run tests\"", name)
+			WithHint("for example: coppice snapshot mark %s begin \"run tests\"", name)
 	}
 	s, rec, err := e.acquire(ctx, name, "marking")
 	if err != nil {
@@ -45,7 +45,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		}
 		if label == "" {
 			return wire.CommitResult{}, fault.New(fault.Conflict, "sandbox %s has no open mark", rec.Name).
-				WithHint("begin one first, or give a label: coppice mark %s end \"ran tests\"", rec.Name)
+				WithHint("begin one first, or give a label: coppice snapshot mark %s end \"ran tests\"", rec.Name)
 		}
 	}
 	run, _ := e.Commands.Supervised(s.Held)

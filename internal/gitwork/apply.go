@@ -167,7 +167,7 @@ func (c *Collected) goOn(err error) error {
 	if errors.As(err, &conflicts) {
 		return fault.New(fault.KindOf(err), "sandbox %s conflicts with the branch; nothing was changed",
 			c.Rec.Name).Because(conflicts).
-			WithHint("rebase the sandbox onto the branch: coppice rebase %s; or resolve the conflict yourself: git merge %.12s",
+			WithHint("rebase the sandbox onto the branch: coppice git rebase %s; or resolve the conflict yourself: git merge %.12s",
 				c.Rec.Name, c.Work)
 	}
 	return err

@@ -142,7 +142,7 @@ func (g *Git) ExportProposal(ctx context.Context, name string, w io.Writer) erro
 	commit := refs[proposalRef(rec.Name)]
 	if commit == "" {
 		return fault.New(fault.NotFound, "sandbox %s has no proposal", rec.Name).
-			WithHint("propose it first: coppice propose %s", rec.Name)
+			WithHint("propose it first: coppice git propose %s", rec.Name)
 	}
 	said, err := readProposal(ctx, r, commit)
 	if err != nil {

@@ -104,7 +104,7 @@ func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 	}
 	if onto == "" && have.From == "" {
 		return fault.New(fault.Invalid, "sandbox %s did not start from the tip of a branch", b.rec.Name).
-			WithHint("name the new base: coppice rebase %s --onto REV", b.rec.Name)
+			WithHint("name the new base: coppice git rebase %s --onto REV", b.rec.Name)
 	}
 	rev := onto
 	if rev == "" {
@@ -137,7 +137,7 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 	}
 	if procs > 0 {
 		return fault.New(fault.Conflict, "cannot rebase sandbox %s: processes are running in it", b.rec.Name).
-			WithHint("wait until they exit (coppice ps %s), or stop them: coppice stop %[1]s", b.rec.Name)
+			WithHint("wait until they exit (coppice process ls %s), or stop them: coppice stop %[1]s", b.rec.Name)
 	}
 	kept, err := b.g.config.API.Commit(ctx, string(b.rec.ID), "before a rebase")
 	b.before = timeline.SnapshotID(kept.Head)
@@ -190,7 +190,7 @@ func (b *rebasing) failed(x wire.Exit, said string) error {
 // conflict says what is to be resolved.
 func (b *rebasing) conflict() error {
 	return fault.New(fault.Conflict, "the rebase has conflicts").Because(&repo.Conflicts{Paths: b.paths}).
-		WithHint("the sandbox was not changed; to resolve them in it: coppice rebase %s --keep-conflicts", b.rec.Name)
+		WithHint("the sandbox was not changed; to resolve them in it: coppice git rebase %s --keep-conflicts", b.rec.Name)
 }
 
 // goBack brings the sandbox to the snapshot of before. What is there now stays in its history.

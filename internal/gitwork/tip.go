@@ -146,11 +146,11 @@ func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 			WithHint("install it: coppice exec %s --user root -- apt-get install git; or use a base that has it", rec.Name)
 	case exit.Code == exitNoRepo:
 		return fault.New(fault.Conflict, "%s in sandbox %s is no longer a repository with a commit", rec.Repo.Top, rec.Name).
-			WithHint("rewind to a snapshot in which it was: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
+			WithHint("rewind to a snapshot in which it was: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
 	case exit.Code == exitNoBase:
 		return fault.New(fault.Conflict, "%s is no longer the repository that sandbox %s started with",
 			rec.Repo.Top, rec.Name).
-			WithHint("rewind to a snapshot in which it was: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
+			WithHint("rewind to a snapshot in which it was: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
 	case exit.Limit != "":
 		return fault.New(fault.Conflict, "git in sandbox %s reached the limit %s", rec.Name, exit.Limit).
 			WithHint("raise the limit, or make smaller commits")

@@ -86,7 +86,7 @@ func (c *conn) exec(q cmdRequest) (any, error) {
 		return exitAnswer{exit.Code, exit.Snapshot, exit.Head}, nil
 	}
 	return nil, fault.New(fault.NotFound, "neither bash nor sh found in the sandbox").
-		WithHint("rewind to a snapshot that has one: coppice checkout NAME REF")
+		WithHint("rewind to a snapshot that has one: coppice rewind NAME REF")
 }
 
 // stream is the client's end of an exec: it turns frames into lines. What the

@@ -205,7 +205,7 @@ func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 }
 
 const (
-	noSpaceHint  = "no acknowledged data is lost; free space, for example with: coppice gc"
+	noSpaceHint  = "no acknowledged data is lost; free space, for example with: coppice system gc"
 	readOnlyHint = "use a writable home: COPPICE_HOME=DIR coppice ls"
 	corruptHint  = "the layers are not affected; restore the database from a backup, or start again in another home: " +
 		"COPPICE_HOME=DIR coppice create"

@@ -18,7 +18,7 @@ func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
 	if expired {
 		message = "The link to this port has expired."
 	}
-	page(w, r, http.StatusForbidden, "Link required", message, "create one: coppice port NAME PORT")
+	page(w, r, http.StatusForbidden, "Link required", message, "create one: coppice net forward NAME PORT")
 }
 
 // failed answers when nothing came of a request that was passed on. It is
@@ -42,11 +42,11 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		page(w, r, http.StatusBadGateway, "Not reachable", sentence(ours.Error()), fault.HintOf(ours))
 	case errors.As(err, &late) && late.Timeout():
 		page(w, r, http.StatusGatewayTimeout, "No response",
-			"The server on "+port+" accepted the request but did not respond.", "list the processes: coppice ps NAME")
+			"The server on "+port+" accepted the request but did not respond.", "list the processes: coppice process ls NAME")
 	default:
 		// The error holds what the server said: nothing to put before people.
 		page(w, r, http.StatusBadGateway, "Not reachable", "The server on "+port+" did not send a valid HTTP response.",
-			"to use another protocol: coppice port NAME "+strconv.Itoa(to.port)+" --forward")
+			"to use another protocol: coppice net forward NAME "+strconv.Itoa(to.port)+" --forward")
 	}
 }
 

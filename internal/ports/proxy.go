@@ -146,7 +146,7 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 		return none, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	case ttl < time.Second || ttl > maxTTL:
 		return none, fault.New(fault.Invalid, "invalid link lifetime %s", ttl).
-			WithHint("use a second to %d hours, for example: coppice port NAME %d --expires 1h",
+			WithHint("use a second to %d hours, for example: coppice net forward NAME %d --expires 1h",
 				int(maxTTL.Hours()), port)
 	}
 	id, name, err := p.opt.Engine.Identify(ctx, name)
@@ -157,7 +157,7 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	if l == nil {
 		return none, fault.New(fault.Unsupported, "cannot create a link: the daemon has no HTTP address").
 			WithHint("restart it with one: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to "+
-				"this machine: coppice port %s %d --forward", name, port)
+				"this machine: coppice net forward %s %d --forward", name, port)
 	}
 	key, err := p.secret()
 	if err != nil {
@@ -190,7 +190,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		page(w, r, http.StatusBadRequest, "Unknown host",
 			"The host name of a port is PORT--NAME.localhost, for example 3000--box.localhost.",
-			"list the ports of a sandbox: coppice port NAME")
+			"list the ports of a sandbox: coppice net forward NAME")
 		return
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):
 		page(w, r, http.StatusBadRequest, "Unsupported request", "Only requests for a path are forwarded.", "")
@@ -205,7 +205,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, err := p.secret()
 	if err != nil {
 		page(w, r, http.StatusInternalServerError, "Not reachable", "The daemon cannot check links.",
-			"see the error: coppice port NAME PORT")
+			"see the error: coppice net forward NAME PORT")
 		return
 	}
 	a, err := p.admit(r, key, t, tokens)

@@ -232,13 +232,13 @@ func (r *report) history(p *Proposal) {
 func (r *report) hand(p *Proposal) {
 	r.line("## To check it, and to take it\n")
 	r.line("The statements above are the proposer's claims unless the ledger proves them:\n")
-	r.line("%s", block("coppice verify --bundle "+FileLedger))
+	r.line("%s", block("coppice system verify --bundle "+FileLedger))
 	r.line("The log is %s and states that its key is %s. Compare the key with the proposer's over "+
 		"another channel.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
 	r.line("The change is in the branch and in %s:\n", FilePatch)
 	r.line("%s", block("git diff "+p.Start+" "+p.Work+"\ngit apply --check "+FilePatch))
 	r.line("To apply it on the host that has the sandbox:\n")
-	r.line("%s", block("coppice apply "+p.Name))
+	r.line("%s", block("coppice git apply "+p.Name))
 }
 
 // words writes a command as a line.

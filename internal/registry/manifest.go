@@ -47,7 +47,7 @@ func NewManifest(layers []Layer) (*Manifest, error) {
 	}
 	if len(b) > maxManifest {
 		return nil, fault.New(fault.NoSpace, "too many layers for one artifact: %d", len(layers)).
-			WithHint("shorten the history: coppice gc; or fork the sandbox and push the fork")
+			WithHint("shorten the history: coppice system gc; or fork the sandbox and push the fork")
 	}
 	return &Manifest{b}, nil
 }

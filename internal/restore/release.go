@@ -276,7 +276,7 @@ func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
 	}
 	if b != resealed {
 		return &failed{StepGate, fault.New(fault.Conflict, "its processes were replaced meanwhile").
-			WithHint("re-key the current ones: coppice resume %s", rec.Name)}
+			WithHint("re-key the current ones: coppice process resume %s", rec.Name)}
 	}
 	begun := false
 	book := r.config.Recorder

@@ -198,7 +198,7 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 	case r.Name == "":
 		if _, ok := h.Snapshots[h.Head]; !ok {
 			return "", fault.New(fault.Corrupt, "HEAD is snapshot %q, which is missing", string(h.Head)).
-				WithHint("coppice verify")
+				WithHint("coppice system verify")
 		}
 		return h.Head, nil
 	}

@@ -42,5 +42,5 @@ func (h *History) Redo(redo []SnapshotID) (target SnapshotID, next []SnapshotID,
 		}
 	}
 	return "", nil, fault.New(fault.NotFound, "nothing to redo").
-		WithHint("rewind to any snapshot: coppice checkout NAME REF")
+		WithHint("rewind to any snapshot: coppice rewind NAME REF")
 }

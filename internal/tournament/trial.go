@@ -20,7 +20,7 @@ func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequ
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
 		return res, fault.New(fault.Invalid, "invalid test: must not be empty or contain a NUL byte").
-			WithHint("for example: coppice compare %s --test \"make test\"", name)
+			WithHint("for example: coppice ledger compare %s --test \"make test\"", name)
 	case req.TimeoutMS < 0:
 		return res, fault.New(fault.Invalid, "invalid timeout: must not be negative").WithHint("use a number of " +
 			"milliseconds, or 0 for none")

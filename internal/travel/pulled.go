@@ -84,7 +84,7 @@ func (t *Travel) PulledApply(
 	if errors.As(err, &conflicts) {
 		err = fault.New(fault.KindOf(err), "%s conflicts with the branch; nothing was changed", c.Rec.Name).
 			Because(conflicts).
-			WithHint("ask the author to rebase it onto the branch (coppice rebase, coppice push); or resolve "+
+			WithHint("ask the author to rebase it onto the branch (coppice git rebase, coppice git push); or resolve "+
 				"the conflict yourself: git merge %.12s", c.Work)
 	}
 	return out, err

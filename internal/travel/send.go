@@ -46,7 +46,7 @@ func (t *Travel) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 	}
 	if here[kindHeads] == "" || here[kindProposals] == "" {
 		return res, fault.New(fault.NotFound, "sandbox %s has no proposal", rec.Name).
-			WithHint("propose it first: coppice propose %s", rec.Name)
+			WithHint("propose it first: coppice git propose %s", rec.Name)
 	}
 	seen, err := tr.at(ctx, tr.seen)
 	if err != nil {

@@ -48,7 +48,7 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	switch {
 	case id == h.Head:
 		return fault.New(fault.Conflict, "cannot delete snapshot %s: it is HEAD of sandbox %s", id, rec.Name).
-			WithHint("rewind to another snapshot first: coppice checkout %s REF", rec.Name)
+			WithHint("rewind to another snapshot first: coppice rewind %s REF", rec.Name)
 	case snap.Sandbox != rec.ID:
 		return fault.New(fault.Conflict, "cannot delete snapshot %s: it belongs to another sandbox", id).
 			WithHint("delete it there; it uses no space of this sandbox")
@@ -63,10 +63,10 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 		return err
 	case user.Head == id:
 		return fault.New(fault.Conflict, "cannot delete snapshot %s: it is HEAD of sandbox %s", id, user.Name).
-			WithHint("rewind to another snapshot first: coppice checkout %s REF", user.Name)
+			WithHint("rewind to another snapshot first: coppice rewind %s REF", user.Name)
 	}
 	return fault.New(fault.Conflict, "the live root of sandbox %s is based on snapshot %s", user.Name, id).
-		WithHint("start a new one from HEAD: coppice checkout %s HEAD", user.Name)
+		WithHint("start a new one from HEAD: coppice rewind %s HEAD", user.Name)
 }
 
 // takeOut is splice, which is recorded before it returns, with the reason why.

@@ -164,16 +164,16 @@ func checkRules(req wire.GCRequest) error {
 	k := req.Keep
 	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
 		if n < 0 {
-			return fault.New(fault.Invalid, "invalid retention rule: must not be negative").WithHint("see: coppice gc --help")
+			return fault.New(fault.Invalid, "invalid retention rule: must not be negative").WithHint("see: coppice system gc --help")
 		}
 	}
 	if max(k.Hourly, k.Daily, k.Weekly) > maxSpans {
 		return fault.New(fault.Invalid, "invalid retention rule: the limit is %d", maxSpans).
-			WithHint("to keep all snapshots of a period: coppice gc --keep-within TIME")
+			WithHint("to keep all snapshots of a period: coppice system gc --keep-within TIME")
 	}
 	if k == (wire.Keep{}) && len(req.Sandboxes) > 0 {
 		return fault.New(fault.Invalid, "naming sandboxes requires a retention rule").
-			WithHint("add a rule, for example: coppice gc --keep-last 20 --keep-daily 7 NAME")
+			WithHint("add a rule, for example: coppice system gc --keep-last 20 --keep-daily 7 NAME")
 	}
 	return nil
 }
