@@ -194,8 +194,8 @@ type WhyResult struct {
 	Reason  string     `json:"reason"`           // why
 	Hint    string     `json:"hint,omitempty"`   // the line of a policy that would change it
 	Allow   bool       `json:"allow,omitempty"`  // an AllowRequest with this place would change it
-	Fix     string     `json:"fix,omitempty"`    // an AllowRequest with this rule would change it; Place would not
 	Until   *time.Time `json:"until,omitempty"`  // when another policy takes over; none is never
 	Policy  string     `json:"policy,omitempty"` // digest of the policy that decides
 	Denies  bool       `json:"denies,omitempty"` // the rule denies: removing it may change the decision
+	Fix     string     `json:"fix,omitempty"`    // an AllowRequest with this rule would change it; Place would not
 }
