@@ -33,7 +33,7 @@ var packages = map[string][]string{
 	"internal/cli": {
 		"client", "client/wire", "internal/daemon", "internal/fault", "internal/hook",
 		"internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
-		"internal/registry", "internal/tty",
+		"internal/registry", "internal/removal", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",

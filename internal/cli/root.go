@@ -146,6 +146,7 @@ func (a *app) root() *cobra.Command {
 		a.show(), a.diff(), a.apply(), a.commit(), a.mark(), a.hook(), a.checkout(), a.undo(), a.redo(), a.tag(), a.delete(),
 		a.push(), a.pull(),
 		a.gc(), a.verify(), a.events(), a.probe(), a.policy(), a.serve(), a.token(), a.versionCmd(), a.completion(), a.man(),
+		a.uninstall(),
 	)
 	for _, c := range cmd.Commands() {
 		c.Flags().SortFlags = false
