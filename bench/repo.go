@@ -140,7 +140,7 @@ func (r large) merges() error {
 	}
 	back := func(int) error { return r.git("reset", "-q", "--hard", "here") }
 	apply, err := timed(r.n, func(int) error {
-		return r.coppice("apply", "work", "--merge", "-m", "m", "--trust-all")
+		return r.coppice("git", "apply", "work", "--merge", "-m", "m", "--trust-all")
 	}, back)
 	if err != nil {
 		return err

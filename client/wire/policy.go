@@ -21,7 +21,7 @@ type PolicyFile struct {
 type PolicyLine struct {
 	Key   string `json:"key"`   // as in a file: "network.allow"
 	Value string `json:"value"` // for people
-	// where it was said: "built-in", a file and its line, a flag, "coppice allow"; "" where
+	// where it was said: "built-in", a file and its line, a flag, "coppice net allow"; "" where
 	// nobody said it
 	From string `json:"from,omitempty"`
 }

@@ -138,7 +138,7 @@ func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Rec
 	}
 	if err != nil {
 		b.keepLate(late)
-		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", b.config.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", b.config.Home)
 		return nil, fault.Wrap(err, "record what is done with sandbox %s", drafts[0].Name)
 	}
 	return got[len(late):], nil

@@ -82,7 +82,7 @@ func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed fun
 		return nil, fault.New(fault.Unavailable,
 			"sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name,
 			limit.InsideChanges, wait).
-			WithHint("from outside the sandbox, the number of commits is not limited: coppice commit %s", rec.Name)
+			WithHint("from outside the sandbox, the number of commits is not limited: coppice snapshot create %s", rec.Name)
 	}
 	return func() { b.Spent(m.now(), ClassInside, 1) }, nil
 }

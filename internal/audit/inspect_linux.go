@@ -23,7 +23,7 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 	}
 	if seq < 1 || seq > last {
 		return res, fault.New(fault.NotFound, "there is no record %d of %s", seq, name).
-			WithHint("it has %d: coppice ledger %s", last, name)
+			WithHint("it has %d: coppice ledger show %s", last, name)
 	}
 	var one *format.Record
 	for r, err := range rd.ledger.Read(ctx, id, ledger.Filter{From: seq, Limit: 1}) {
@@ -34,7 +34,7 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 	}
 	if one == nil {
 		return res, fault.New(fault.Corrupt, "record %d of %s is missing", seq, name).
-			WithHint("find what is wrong with: coppice verify %s", name)
+			WithHint("find what is wrong with: coppice system verify %s", name)
 	}
 	if res.Record, err = recordOnWire(one); err != nil {
 		return res, err
@@ -170,7 +170,7 @@ func (rd *Reader) LedgerPrograms(
 	}
 	if body == nil || from < 0 {
 		return res, fault.New(fault.NotFound, "record %d of %s tells of no programs", seq, name).
-			WithHint("see which do: coppice ledger %s --kind program", name)
+			WithHint("see which do: coppice ledger show %s --kind program", name)
 	}
 	list, err := json.Marshal(body)
 	if body.List != "" {

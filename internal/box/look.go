@@ -156,7 +156,7 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 		return nil, fault.Wrap(context.Cause(ctx), "connect to port %d", port)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fault.New(fault.Timeout, "who listens on port %d takes no connection within %s", port, connectTime).
-			WithHint("see what it does: coppice ps NAME")
+			WithHint("see what it does: coppice process ls NAME")
 	case err != nil:
 		return nil, fault.Wrap(err, "connect to port %d", port)
 	case state != 0 || own:

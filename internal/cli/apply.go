@@ -41,10 +41,10 @@ func (a *app) apply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply NAME [flags]", Short: "Put what a sandbox changed onto your branch", GroupID: groupHistory,
 		Long: applyLong,
-		Example: `  coppice apply fix-auth
-  coppice apply fix-auth --dry-run
-  coppice apply fix-auth --merge --onto release -m "Merge the fix"
-  coppice apply fix-auth --patch --paths src --trust Makefile`,
+		Example: `  coppice git apply fix-auth
+  coppice git apply fix-auth --dry-run
+  coppice git apply fix-auth --merge --onto release -m "Merge the fix"
+  coppice git apply fix-auth --patch --paths src --trust Makefile`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

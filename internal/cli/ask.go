@@ -15,10 +15,10 @@ import (
 )
 
 const answerLong = `
-The HOST is a name with ports (443 where none are given), as "coppice net NAME --asking"
-shows it, or any other rule of "coppice allow". It counts whether or not something waits
+The HOST is a name with ports (443 where none are given), as "coppice net log NAME --asking"
+shows it, or any other rule of "coppice net allow". It counts whether or not something waits
 for it at this moment: who came too early finds it at the next try. Each answer is
-noted, and "coppice net" shows it.`
+noted, and "coppice net log" shows it.`
 
 func (a *app) approve() *cobra.Command {
 	return a.answering(&cobra.Command{
@@ -28,9 +28,9 @@ func (a *app) approve() *cobra.Command {
 force then is printed. Queries and connections that are held go on at once.
 ` + answerLong + ` A name without a port is looked up, and may be
 connected to on port 443; another port is another question, unless it is named here.`,
-		Example: `  coppice net box --asking
-  coppice approve box files.example.com
-  coppice approve box deb.example.com:80 --for 10m`,
+		Example: `  coppice net log box --asking
+  coppice net approve box files.example.com
+  coppice net approve box deb.example.com:80 --for 10m`,
 	}, (*client.Client).Approve)
 }
 
@@ -43,8 +43,8 @@ policy in force then is printed. What is held is refused at once, and not asked 
 again. Without a port every port is denied. What is denied stays denied, whatever is
 allowed.
 ` + answerLong,
-		Example: `  coppice deny box tracker.example.com
-  coppice deny box ads.example.com --for 1h`,
+		Example: `  coppice net deny box tracker.example.com
+  coppice net deny box ads.example.com --for 1h`,
 	}, (*client.Client).Deny)
 }
 
@@ -126,7 +126,7 @@ func (a *app) listAsking(ctx context.Context, name string) error {
 		return t.Write(w)
 	})
 	if err == nil && len(res.Asking) > 0 {
-		a.note("answer: coppice approve %s %s; or: coppice deny %[1]s %[2]s", tty.Clean(name), tty.Clean(res.Asking[0].Place))
+		a.note("answer: coppice net approve %s %s; or: coppice net deny %[1]s %[2]s", tty.Clean(name), tty.Clean(res.Asking[0].Place))
 	}
 	return err
 }

@@ -38,7 +38,7 @@ func TestAskingClients(t *testing.T) {
 			if q.Proto != "dns" || q.Name != host || strings.Contains(l.hits(), host) {
 				t.Errorf("%+v, and the hosts were asked for %s", q, l.hits())
 			}
-			if said := l.run("approve", sandbox, fmt.Sprintf("%s:%d", host, port),
+			if said := l.run("net", "approve", sandbox, fmt.Sprintf("%s:%d", host, port),
 				"--json"); !strings.Contains(said, `"settled":[{"place":"`+host+`"`) {
 				t.Errorf("it settled %s", said)
 			}
@@ -73,12 +73,12 @@ func TestAskingClients(t *testing.T) {
 			out, err = l.sh("curl -qsS http://twoports.lab.test/hello")
 		}()
 		l.asked("twoports.lab.test", done)
-		l.run("approve", sandbox, "twoports.lab.test")
+		l.run("net", "approve", sandbox, "twoports.lab.test")
 		if q := l.asked("twoports.lab.test:80", done); q.Proto != "tcp" || q.Port != 80 || q.Waiting == 0 ||
 			strings.Contains(l.hits(), "http twoports.lab.test") {
 			t.Errorf("%+v", q)
 		}
-		l.run("approve", sandbox, "twoports.lab.test:80")
+		l.run("net", "approve", sandbox, "twoports.lab.test:80")
 		if <-done; err != nil || !strings.Contains(out, "hello from twoports.lab.test") {
 			t.Errorf("%v: %s", err, out)
 		}
@@ -91,7 +91,7 @@ func (l *lab) asked(place string, over <-chan struct{}) wire.NetQuestion {
 	l.t.Helper()
 	var r wire.NetAsking
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err := json.Unmarshal([]byte(l.run("net", sandbox, "--asking", "--json")), &r); err != nil {
+		if err := json.Unmarshal([]byte(l.run("net", "log", sandbox, "--asking", "--json")), &r); err != nil {
 			l.t.Fatal(err)
 		}
 		for _, q := range r.Asking {

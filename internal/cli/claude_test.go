@@ -113,7 +113,7 @@ func (a *agent) played() {
 	if !deleted {
 		a.t.Errorf("the deletion is not in the history: %s", a.run("log", sandbox))
 	}
-	if out := a.run("verify", sandbox); strings.Contains(out, "damage") {
+	if out := a.run("system", "verify", sandbox); strings.Contains(out, "damage") {
 		a.t.Error(out)
 	}
 	digest := fmt.Sprintf("cd %s && find . -type f -print0 | sort -z | xargs -0 sha256sum", a.install)

@@ -24,13 +24,13 @@ was changed since HEAD, that is what is printed. Commands may run on meanwhile.
 
 With --memory it has what processes have in memory as well, at the same moment: checkout
 lets them go on from there, and fork --memory in copies. That takes tier gvisor.`,
-		Example: `  coppice commit box -m "before the upgrade"
-  coppice commit box --memory -m "the server is warm"`,
+		Example: `  coppice snapshot create box -m "before the upgrade"
+  coppice snapshot create box --memory -m "the server is warm"`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if msg == "" {
-				return &usageError{msg: "commit needs a message", hint: `as in: coppice commit ` + args[0] + ` -m "what this is"`}
+				return &usageError{msg: "commit needs a message", hint: `as in: coppice snapshot create ` + args[0] + ` -m "what this is"`}
 			}
 			c, err := a.client()
 			if err != nil {
@@ -90,10 +90,10 @@ watches and open descriptors hold: who appends to a log goes on in the one that
 is seen. A file that is mapped or executed is replaced by a new one, and a
 running program keeps what it runs. A directory that had been deleted comes back
 as a new one; whoever still stands in the old one stays there.`,
-		Example: `  coppice checkout box HEAD~1
+		Example: `  coppice rewind box HEAD~1
   coppice rewind box @{5m}
   coppice rewind --in-place box v1
-  coppice checkout box warm --files-only`,
+  coppice rewind box warm --files-only`,
 		Args:              between(2, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

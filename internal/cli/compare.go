@@ -34,8 +34,8 @@ files. --diff shows the patches after that. With --test a shell command is run i
 which is removed then, and it is shown how it ended.`,
 		Example: `  coppice fork box one two
   coppice exec one -- make test; coppice exec two -- make test
-  coppice compare one two
-  coppice compare one two --test 'make test' --diff`,
+  coppice ledger compare one two
+  coppice ledger compare one two --test 'make test' --diff`,
 		Args: between(1, maxCompared, "the names of sandboxes"), ValidArgsFunction: a.names(maxCompared),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

@@ -9,8 +9,8 @@ func (a *app) completion() *cobra.Command {
 		Use: "completion SHELL", Short: "Print a completion script for a shell", GroupID: groupStore,
 		Long: `Print a script that completes commands, flags, sandboxes and snapshots: for bash,
 zsh, fish or powershell.`,
-		Example: `  source <(coppice completion bash)
-  coppice completion zsh > "${fpath[1]}/_coppice"`,
+		Example: `  source <(coppice system completion bash)
+  coppice system completion zsh > "${fpath[1]}/_coppice"`,
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		Args:      between(1, 1, "bash, zsh, fish or powershell"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -52,7 +52,7 @@ func (a *app) ledgerCheckpoint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "checkpoint [flags]", Short: "Print the signed checkpoint of the log",
 		Long: `Print where the log of this host is now, signed. Keep it elsewhere: a log that was
-rewritten does not grow from it, which coppice verify NAME --checkpoint FILE finds.
+rewritten does not grow from it, which coppice system verify NAME --checkpoint FILE finds.
 
 With --since or --from it is what a witness is asked with: the checkpoint, and before it the
 proof that the log grew from the one in FILE, or from SIZE, as the body of add-checkpoint in

@@ -42,7 +42,7 @@ snapshots never go unasked, nor does one that is tagged, that HEAD or redo is at
 or that a fork began at.
 
 --limit disk=SIZE needs a daemon of real root, and COPPICE_HOME on ext4 or xfs
-with project quotas or on btrfs with quotas ("coppice probe" says what is
+with project quotas or on btrfs with quotas ("coppice system probe" says what is
 missing). It limits what the live root holds beyond its base, and with driver
 overlay the sandbox's own snapshots and the number of files too (one for each
 4 KiB). No snapshot is refused for it. A fork has the same limit for itself.
@@ -63,8 +63,8 @@ What it may reach and use is its policy: what is built in, then your own file
 they are there, unless --no-policy-files is given, and never with --from SANDBOX, which
 begins with the policy of that sandbox. With --allow, --preset or --ask the network is
 what rules allow and nothing else, in tier supervised, or gvisor where that is asked
-for; with --ask what no rule names waits for you ("coppice net NAME --asking", "coppice
-approve"), for 55 seconds. "coppice policy show" shows what it came to.
+for; with --ask what no rule names waits for you ("coppice net log NAME --asking", "coppice
+net approve"), for 55 seconds. "coppice policy show" shows what it came to.
 
 --user root makes commands root inside. Where the daemon is not root, that root has the
 ids of the subordinate ranges (package uidmap). Without them it is emulated: it owns what

@@ -28,7 +28,7 @@ With --memory processes go on in each fork, in tier gvisor: as they are now, or 
 the snapshot of --at, which has to have memory. Nothing of a fork passes its gate until it
 has a host name, machine id, randomness and SSH host keys of its own, and the programs in
 /etc/coppice/on-fork.d have run in it. A fork for which that fails is quarantined: see
-coppice status, and try again with coppice resume. What a program has seeded by itself,
+coppice status, and try again with coppice process resume. What a program has seeded by itself,
 as Python's random, is the same in each; the policy's memory.fork can deny such forks.`,
 		Example: `  coppice fork box try1 try2
   coppice fork box -n 10 --at HEAD~2
@@ -60,7 +60,7 @@ as Python's random, is the same in each; the policy's memory.fork can deny such 
 			for _, sb := range res.Sandboxes {
 				a.warn(sb.Warnings)
 				if q := sb.Quarantine; q != nil {
-					a.warn([]string{sb.Name + " is quarantined: " + q.Reason + "; try again with: coppice resume " + sb.Name})
+					a.warn([]string{sb.Name + " is quarantined: " + q.Reason + "; try again with: coppice process resume " + sb.Name})
 				}
 			}
 			return a.print(res, func(w io.Writer) error {

@@ -253,15 +253,15 @@ func TestHooksThatFail(t *testing.T) {
 			if got := h.ran(name); got != "" && got != "first\n" {
 				t.Errorf("after what failed, %q ran", got)
 			}
-			if out, code := h.told("resume", name); code != 1 || !strings.Contains(out, tty.Clean(c.reason)) {
+			if out, code := h.told("process", "resume", name); code != 1 || !strings.Contains(out, tty.Clean(c.reason)) {
 				t.Errorf("resume: exit code %d, %q", code, out)
 			}
 			switch i % 3 { // what a person may do
 			case 0:
 				h.run("exec", name, "--", "rm", "-rf", hooksDir)
-				h.run("resume", name)
+				h.run("process", "resume", name)
 			case 1:
-				h.run("checkout", "--files-only", name, "HEAD")
+				h.run("rewind", "--files-only", name, "HEAD")
 			case 2:
 				h.run("rm", "--force", name)
 				return
@@ -276,7 +276,7 @@ func TestHooksThatFail(t *testing.T) {
 	if h.out.hears("hook") {
 		t.Error("a hook was heard outside")
 	}
-	h.run("verify")
+	h.run("system", "verify")
 }
 
 // ran gives what hooks have written of themselves.
@@ -317,7 +317,7 @@ done`,
 		switch name {
 		case "kinds":
 			want = "hook\n"
-			if out := h.run("ps", name); !strings.Contains(out, hooksDir+"/70-hook") {
+			if out := h.run("process", "ls", name); !strings.Contains(out, hooksDir+"/70-hook") {
 				t.Errorf("what the hook left is gone: %s", out)
 			}
 		case "64":
@@ -367,14 +367,14 @@ esac
 			t.Errorf("of %s the fork says %q", n, out)
 		}
 		h.apart(n, "hook", ended)
-		if out := h.run("ps", n); strings.Contains(out, hooksDir) || strings.Contains(out, "yes") {
+		if out := h.run("process", "ls", n); strings.Contains(out, hooksDir) || strings.Contains(out, "yes") {
 			t.Errorf("%s: what the hook started runs on: %s", n, out)
 		}
 	}
 	h.run("exec", "heedless", "--", "rm", "-r", hooksDir)
-	h.run("resume", "heedless")
+	h.run("process", "resume", "heedless")
 	h.heard("heedless")
-	h.run("checkout", "--files-only", "children", "HEAD")
+	h.run("rewind", "--files-only", "children", "HEAD")
 	h.heard("children")
 
 	// It can be removed while a hook hangs.
@@ -384,7 +384,7 @@ esac
 		over <- out
 	}()
 	h.eventually("removed", "ls", "-q")
-	h.eventually("on-fork.d/10", "ps", "removed")
+	h.eventually("on-fork.d/10", "process", "ls", "removed")
 	h.run("rm", "--force", "removed")
 	if out := <-over; !strings.Contains(out, "removed") {
 		t.Errorf("of a fork that was removed meanwhile, fork says %q", out)
@@ -392,5 +392,5 @@ esac
 	if _, err := h.try("status", "removed"); err == nil {
 		t.Error("it is there again")
 	}
-	h.run("verify")
+	h.run("system", "verify")
 }

@@ -28,7 +28,7 @@ into the next one. Hours, days and weeks are counted in UTC. Whatever the flags
 say, these stay: HEAD, tagged snapshots, those of commit, the ends of branches and
 where they part, the first snapshot, what a fork began at, and what redo would
 bring back. Nothing is dropped unless a --keep flag is given.`,
-		Example:           "  coppice gc --dry-run\n  coppice gc --keep-last 20 --keep-hourly 24 --keep-daily 7 box",
+		Example:           "  coppice system gc --dry-run\n  coppice system gc --keep-last 20 --keep-hourly 24 --keep-daily 7 box",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.names(-1),
 		RunE: func(cmd *cobra.Command, args []string) error {

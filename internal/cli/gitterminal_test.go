@@ -83,7 +83,7 @@ func TestApplyAsksForTrust(t *testing.T) {
 	}
 	was := head()
 	for _, answers := range [][]string{{"\r"}, {"n\r"}, {"\x04"}, {"y\r", "perhaps\r"}} {
-		term := d.open("apply", sandbox)
+		term := d.open("git", "apply", sandbox)
 		for _, a := range answers {
 			term.see("[y/N] ")
 			term.enter(a)
@@ -94,7 +94,7 @@ func TestApplyAsksForTrust(t *testing.T) {
 			t.Fatalf("after %q: %s", answers, head())
 		}
 	}
-	term := d.open("apply", sandbox, "-m", "It")
+	term := d.open("git", "apply", sandbox, "-m", "It")
 	term.see("Makefile: build: ")
 	term.see("[y/N] ")
 	term.enter("y\r")

@@ -36,7 +36,7 @@ that the log of a sandbox reads like the agent's own steps. With --install, put 
 into the harness's file; all that the file holds stays, and one that is not
 understood is refused.
 
-The hooks do what "coppice mark" does, from inside: they write one line to
+The hooks do what "coppice snapshot mark" does, from inside: they write one line to
 /run/coppice.sock, as {"op":"mark","phase":"begin","label":"Bash: make"}, and read
 one. They need node or python3. Where there is no such socket, as outside of a
 sandbox, or no answer within two seconds, the tool call goes on all the same.`,

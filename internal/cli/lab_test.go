@@ -194,7 +194,7 @@ func (l *lab) told(what string, want func(wire.NetEvent) bool) wire.NetEvent {
 	l.t.Helper()
 	var r wire.NetResult
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err := json.Unmarshal([]byte(l.run("net", sandbox, "--json", "-n", "-1")), &r); err != nil {
+		if err := json.Unmarshal([]byte(l.run("net", "log", sandbox, "--json", "-n", "-1")), &r); err != nil {
 			l.t.Fatal(err)
 		}
 		for _, ev := range r.Events {

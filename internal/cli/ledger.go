@@ -35,15 +35,15 @@ func (a *app) ledger() *cobra.Command {
 		Use: "ledger NAME [flags]", Short: "Show what is recorded of a sandbox, and prove it", GroupID: groupHistory,
 		Long: `Show what is recorded of a sandbox, the newest last: what was run, changed, reached and
 denied, each with who observed it. Records are chained, and in a signed log of this host:
-coppice verify checks them, and coppice ledger export gives them to somebody who trusts
+coppice system verify checks them, and coppice ledger export gives them to somebody who trusts
 neither the sandbox nor you. NAME is the id where the sandbox was removed: its records
 stay. "host" has what belongs to no sandbox.
 
 With --json the records are a list in one object. With --follow it goes on until Ctrl-C or
 the sandbox is removed, and --json writes one object a line. docs/LEDGER.md says what each kind tells.`,
-		Example: `  coppice ledger box
-  coppice ledger box --kind exec,exit --since 1h
-  coppice ledger box -n -1 --json | jq -r '.records[] | select(.kind == "exec").body.args'
+		Example: `  coppice ledger show box
+  coppice ledger show box --kind exec,exit --since 1h
+  coppice ledger show box -n -1 --json | jq -r '.records[] | select(.kind == "exec").body.args'
   coppice ledger export box -o box.tar
   coppice ledger checkpoint > log.checkpoint`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
@@ -248,7 +248,7 @@ func (a *app) ledgerExport() *cobra.Command {
 		Use: "export NAME [flags]", Short: "Write all records of a sandbox, with what proves them",
 		Long: `Write a bundle: all records of a sandbox, with the proof that the signed log of this
 host has them and no others, as a tar archive. Who has it verifies it with what
-docs/LEDGER.md says, or with coppice verify --bundle, and needs nothing else of this host.
+docs/LEDGER.md says, or with coppice system verify --bundle, and needs nothing else of this host.
 Who holds a checkpoint of before wants the proof that the log grew from it: give it with --since.`,
 		Example: `  coppice ledger export box -o box.tar
   coppice ledger export box -o box.tar --since log.checkpoint`,
@@ -309,9 +309,9 @@ func (a *app) inspect() *cobra.Command {
 and its end, the limits that it came to, who was at its terminal, what was kept of its
 output, what it was denied; and whether it is told that it did not come about. Secrets
 were taken out before any of it was kept, and what a terminal would act on is shown as
-what it is; --json has the output in base64, as it was kept. coppice ledger NAME has the
+what it is; --json has the output in base64, as it was kept. coppice ledger show NAME has the
 numbers.`,
-		Example: "  coppice inspect box --record 12",
+		Example: "  coppice process inspect box --record 12",
 		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if seq < 1 {
@@ -414,7 +414,7 @@ func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
 		}
 	}
 	if res.More {
-		a.note("there are more of these: coppice ledger %s --kind network,denial", tty.Clean(res.Record.Name))
+		a.note("there are more of these: coppice ledger show %s --kind network,denial", tty.Clean(res.Record.Name))
 	}
 	if res.Undone {
 		a.note("what record %d tells did not come about", res.Record.Seq)

@@ -55,7 +55,7 @@ func (a *app) ledgerRotateKey() *cobra.Command {
 	return &cobra.Command{
 		Use: "rotate-key", Short: "Sign the log with a new key from now on",
 		Long: `Make a new key, which signs the log from now on. The old one signs the new one, which is
-recorded (coppice ledger host), and is forgotten: who trusts the old one trusts the new one.
+recorded (coppice ledger show host), and is forgotten: who trusts the old one trusts the new one.
 The keys are printed, as coppice ledger keys does.`,
 		Example: "  coppice ledger rotate-key",
 		Args:    between(0, 0, ""),

@@ -211,7 +211,7 @@ func TestRewindUnderATerminal(t *testing.T) {
 	second.see("typed by the first")
 	term.see("typed by the first")
 
-	d.run("checkout", sandbox, good)
+	d.run("rewind", sandbox, good)
 	term.see("started again")
 	second.see("started again")
 	term.enter("PS1='at'' ease> '\r")
@@ -314,7 +314,7 @@ func TestCapturesGoOnUnderAnotherDaemon(t *testing.T) {
 			}
 		}
 	}
-	if out := d.run("verify", sandbox); strings.Contains(out, "damage") {
+	if out := d.run("system", "verify", sandbox); strings.Contains(out, "damage") {
 		t.Error(out)
 	}
 	d.run("stop", sandbox)
@@ -333,13 +333,13 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 	rewound := make(chan struct{})
 	go func() {
 		defer close(rewound)
-		_, _ = d.try("checkout", sandbox, first[len(first)-1])
+		_, _ = d.try("rewind", sandbox, first[len(first)-1])
 	}()
 	d.eventually("before checking out", "log", sandbox) // it has been told to end
 	time.Sleep(300 * time.Millisecond)
 	d.killDaemon()
 	<-rewound
-	d.run("commit", sandbox, "-m", "after it")
+	d.run("snapshot", "create", sandbox, "-m", "after it")
 	for _, id := range d.history() {
 		out := d.run("exec", d.fork(id), "--", "sh", "-c",
 			`cd ~/.torn 2>/dev/null; echo $(($(cat a 2>/dev/null || echo 0) - $(cat b 2>/dev/null || echo 0)))`)

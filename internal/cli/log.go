@@ -100,7 +100,7 @@ func (a *app) branches() *cobra.Command {
 	return &cobra.Command{
 		Use: "branches NAME", Short: "List the ends of the history", GroupID: groupHistory,
 		Long:              "List the snapshots that no other one descends from, newest first.",
-		Example:           "  coppice branches box",
+		Example:           "  coppice snapshot branches box",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -126,7 +126,7 @@ func (a *app) branches() *cobra.Command {
 func (a *app) head() *cobra.Command {
 	return &cobra.Command{
 		Use: "head NAME", Short: "Print the snapshot that a sandbox is at", GroupID: groupHistory,
-		Example:           "  good=$(coppice head box)",
+		Example:           "  good=$(coppice snapshot head box)",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

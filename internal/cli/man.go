@@ -18,7 +18,7 @@ func (a *app) man() *cobra.Command {
 		Use: "man DIR", Short: "Write the manual pages into a directory", GroupID: groupStore,
 		Long: "Write one manual page for each command into a directory, which is made when it\ndoes not exist, and " +
 			"print their names.",
-		Example: "  coppice man ~/.local/share/man/man1",
+		Example: "  coppice system man ~/.local/share/man/man1",
 		Args:    between(1, 1, "a directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {

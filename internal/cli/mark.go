@@ -21,9 +21,9 @@ harness can make the log read like the agent's own steps. "begin" keeps what was
 before under its own label. "end" takes a snapshot with the label of "begin", or
 with the one that is given. Snapshots of exec and commit keep their own messages.
 "coppice hook" makes the common harnesses do this by themselves.`,
-		Example: `  coppice mark box "tests pass"
-  coppice mark box begin "upgrade the compiler"
-  coppice mark box end`,
+		Example: `  coppice snapshot mark box "tests pass"
+  coppice snapshot mark box begin "upgrade the compiler"
+  coppice snapshot mark box end`,
 		Args:              between(2, 3, "a sandbox, begin or end, and a label"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,7 +34,7 @@ with the one that is given. Snapshots of exec and commit keep their own messages
 			case args[1] == wire.MarkEnd:
 				req = wire.MarkRequest{Phase: wire.MarkEnd}
 			case args[1] == wire.MarkBegin:
-				return &usageError{msg: "begin needs a label", hint: `as in: coppice mark ` + args[0] + ` begin "what comes"`}
+				return &usageError{msg: "begin needs a label", hint: `as in: coppice snapshot mark ` + args[0] + ` begin "what comes"`}
 			}
 			if req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd {
 				return &usageError{msg: fmt.Sprintf("%q is neither begin nor end", req.Phase), hint: "put the label in quotes"}

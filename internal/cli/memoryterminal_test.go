@@ -51,7 +51,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	was := d.shell()
 	was.command("word=kept")
 	was.foreground("exec cat")
-	warm := strings.TrimSpace(d.run("commit", sandbox, "--memory", "-m", "warm"))
+	warm := strings.TrimSpace(d.run("snapshot", "create", sandbox, "--memory", "-m", "warm"))
 	was.enter("one\r")
 	was.see("one\r\none\r\n")
 
@@ -74,7 +74,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	copied.goesOn(44, 133)
 
 	// The parent is brought back: its terminal is given back, with a word on what became of it.
-	told := d.run("checkout", sandbox, warm)
+	told := d.run("rewind", sandbox, warm)
 	was.see("the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach box " +
 		ids[0] + "\r\n")
 	was.end(137)
@@ -102,7 +102,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	again.see("kept-7")
 
 	// So it does when it is left a second time, by who has attached.
-	d.run("checkout", sandbox, warm)
+	d.run("rewind", sandbox, warm)
 	again.see("goes on from memory: coppice attach box " + ids[0])
 	again.end(137)
 	again = d.back(sandbox, ids[0])
@@ -117,7 +117,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 			t.Errorf("coppice %q", args)
 		}
 	}
-	d.run("verify")
+	d.run("system", "verify")
 }
 
 // goesOn demands that the shell of TestAShellGoesOnFromMemory goes on: with cat in the
@@ -171,13 +171,13 @@ func TestTmuxGoesOnFromMemory(t *testing.T) {
 	was.see("first42")
 	was.enter("\x02c")
 	was.see("0:one- 1:") // and the name of the user's shell
-	warm := strings.TrimSpace(d.run("commit", sandbox, "--memory", "-m", "warm"))
+	warm := strings.TrimSpace(d.run("snapshot", "create", sandbox, "--memory", "-m", "warm"))
 	was.enter("\x02&")
 	was.see("kill-window")
 	was.enter("y")
 	was.see("0:one*")
-	id := regexp.MustCompile(`x[0-9a-f]{10}`).FindString(d.run("ledger", sandbox, "--kind", "exec"))
-	d.run("checkout", sandbox, warm)
+	id := regexp.MustCompile(`x[0-9a-f]{10}`).FindString(d.run("ledger", "show", sandbox, "--kind", "exec"))
+	d.run("rewind", sandbox, warm)
 	was.see("goes on from memory: coppice attach box " + id)
 	was.end(137)
 

@@ -38,10 +38,10 @@ It is kept for the sandbox, the newest 4 to 8 MiB of it, and not with snapshots.
 But for decoys, nothing is known of sandboxes with the host's network, and there is
 nothing to know where the network is off without rules. With --follow it goes on until Ctrl-C, and
 --json writes one event a line.`,
-		Example: `  coppice net box
-  coppice net box --denied -n 20
-  coppice net box --asking
-  coppice net box --follow --json | jq -r 'select(.kind == "deny").name'`,
+		Example: `  coppice net log box
+  coppice net log box --denied -n 20
+  coppice net log box --asking
+  coppice net log box --follow --json | jq -r 'select(.kind == "deny").name'`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed("max-count")
@@ -103,7 +103,7 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 		return err
 	})
 	if err == nil && refused != "" {
-		a.note("ask why: coppice why %s %s; let it: coppice allow %[1]s %[2]s", tty.Clean(name), refused)
+		a.note("ask why: coppice net why %s %s; let it: coppice net allow %[1]s %[2]s", tty.Clean(name), refused)
 	}
 	return err
 }
@@ -236,9 +236,9 @@ HTTP request.
 
 Nothing is connected to, and the name is not looked up: when it leads to an address
 that is of no public network, it is denied even so, unless a rule names the address.`,
-		Example: `  coppice why box pypi.org
-  coppice why box 10.0.0.7:5432
-  coppice why box api.example.com POST /v1/items`,
+		Example: `  coppice net why box pypi.org
+  coppice net why box 10.0.0.7:5432
+  coppice net why box api.example.com POST /v1/items`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 3 {
 				return usagef("why takes METHOD and PATH, or neither")
@@ -271,12 +271,12 @@ that is of no public network, it is denied even so, unless a rule names the addr
 					t.Row("until", res.Until.Local().Format(time.DateTime))
 				}
 				if res.Allow && res.Verdict == wire.VerdictAsk {
-					t.Row("or", "coppice approve "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
+					t.Row("or", "coppice net approve "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
 				} else if res.Allow {
-					t.Row("or", "coppice allow "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
+					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
 				}
 				if res.Denies {
-					t.Row("or", "coppice allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Rule))+" --deny --remove")
+					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Rule))+" --deny --remove")
 				}
 				return t.Write(w)
 			})
@@ -299,15 +299,15 @@ denied, whatever is allowed. With --deny the rules deny.
 A RULE is a name with ports (443 where none are given), as in example.com,
 "*.example.com:443" or example.com:8000-8100; or addresses, which always name their
 ports, as in 10.0.0.0/8:5432; udp:// before it is for UDP. Each change is noted, and
-"coppice net" shows it. The files that a policy came from are left as they are.
+"coppice net log" shows it. The files that a policy came from are left as they are.
 
 --remove takes rules back, whoever said them, and whether they hold for a time or for
 good; with --deny those that deny. RULE is then also the name of a rule, or its text as
 "coppice policy show" has it.`,
-		Example: `  coppice allow box example.com
-  coppice allow box pypi.org files.pythonhosted.org --for 10m
-  coppice allow box tracker.example.com --deny
-  coppice allow box example.com --remove`,
+		Example: `  coppice net allow box example.com
+  coppice net allow box pypi.org files.pythonhosted.org --for 10m
+  coppice net allow box tracker.example.com --deny
+  coppice net allow box example.com --remove`,
 		Args: between(2, -1, "the name of a sandbox and rules"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lasts < 0 || cmd.Flags().Changed("for") && lasts < time.Millisecond {

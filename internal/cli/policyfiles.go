@@ -31,7 +31,7 @@ func (p *wanting) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&p.allow, "allow", nil,
 		"let it reach `RULE`, as in example.com or \"*.example.com:443\"; may be given again")
 	f.StringSliceVar(&p.presets, "preset", nil, "let it reach the hosts of `PRESET`, as in pypi; may be given again")
-	f.BoolVar(&p.ask, "ask", false, "have what no rule names wait for you: see coppice approve")
+	f.BoolVar(&p.ask, "ask", false, "have what no rule names wait for you: see coppice net approve")
 	p.asks = f.Lookup("ask")
 	must(cmd.RegisterFlagCompletionFunc("preset", presetNames))
 }

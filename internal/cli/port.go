@@ -40,10 +40,10 @@ serve an HTTP address for that.
 
 Both start a sandbox that is stopped, when it has a command of "coppice run" that is
 to be started again, and give that ten seconds to listen.`,
-		Example: `  coppice port box
-  coppice port box 3000 --forward
-  coppice port box 3000 --forward 8080
-  coppice port box 3000 --expires 10m`,
+		Example: `  coppice net forward box
+  coppice net forward box 3000 --forward
+  coppice net forward box 3000 --forward 8080
+  coppice net forward box 3000 --expires 10m`,
 		ValidArgsFunction: a.names(1),
 		Args: func(cmd *cobra.Command, args []string) error {
 			most := 2
@@ -58,7 +58,7 @@ to be started again, and give that ten seconds to listen.`,
 			if len(args) == 1 {
 				for _, flag := range []string{"forward", "expires", "open"} {
 					if cmd.Flags().Changed(flag) {
-						return &usageError{msg: "--" + flag + " needs a port", hint: "as in: coppice port " + args[0] + " 3000 --" + flag}
+						return &usageError{msg: "--" + flag + " needs a port", hint: "as in: coppice net forward " + args[0] + " 3000 --" + flag}
 					}
 				}
 				return a.listPorts(cmd.Context(), args[0])
@@ -67,7 +67,7 @@ to be started again, and give that ten seconds to listen.`,
 			switch {
 			case err != nil || port < 1 || port > 0xffff:
 				return &usageError{msg: fmt.Sprintf("%q is no port", args[1]),
-					hint: "ports are 1 to 65535; list those in use: coppice port " + args[0]}
+					hint: "ports are 1 to 65535; list those in use: coppice net forward " + args[0]}
 			case forwards && (cmd.Flags().Changed("expires") || cmd.Flags().Changed("open")):
 				return usagef("--forward makes no link: leave --expires and --open out")
 			case expires < 0 || expires == 0 && cmd.Flags().Changed("expires"):
@@ -212,7 +212,7 @@ func (a *app) forward(ctx context.Context, name string, port int, addr string) e
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return fault.New(fault.Conflict, "listen at %s", addr).Because(err).
-			WithHint("choose another port, or 0 for any: coppice port %s %d --forward 0", name, port)
+			WithHint("choose another port, or 0 for any: coppice net forward %s %d --forward 0", name, port)
 	}
 	defer ln.Close()
 	if at, ok := ln.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {

@@ -33,17 +33,17 @@ func (a *app) pr() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "pr NAME [flags]", Short: "Push what a sandbox did, and say where to ask for its merge", GroupID: groupHistory,
-		Long: `Propose what a sandbox did, as "coppice propose" does, push the branch coppice/NAME with your
+		Long: `Propose what a sandbox did, as "coppice git propose" does, push the branch coppice/NAME with your
 own git, and print the page on which a pull or merge request is made: on GitHub, GitLab,
 Bitbucket, Gitea, Forgejo, Codeberg, Azure and sourcehut, as the URL of the remote tells. With
 another forge the branch is printed.
 
 What is pushed may run at once, with the secrets of the forge: a workflow, a build. So each file
-that is marked must be trusted by name, as for "coppice apply". The push is made with your
+that is marked must be trusted by name, as for "coppice git apply". The push is made with your
 environment and credentials; no hook runs. A branch that is on the remote is only written over
 with --force, and if it is what was last seen there.`,
-		Example: `  coppice pr fix-auth -m 'Refuse empty tokens'
-  coppice pr fix-auth --remote upstream --trust .github/workflows/test.yml --open`,
+		Example: `  coppice git pr fix-auth -m 'Refuse empty tokens'
+  coppice git pr fix-auth --remote upstream --trust .github/workflows/test.yml --open`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := p.said()

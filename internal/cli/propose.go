@@ -65,8 +65,8 @@ for a reviewer without the repository.
 The branch is set anew by the next propose. Where somebody has worked on it meanwhile, or has it
 checked out, nothing is done. Tests are shell commands, each run in a fork of the sandbox that
 is removed then; how they end decides nothing.`,
-		Example: `  coppice propose fix-auth -m 'Refuse empty tokens' --test 'make test'
-  coppice propose fix-auth --out review/`,
+		Example: `  coppice git propose fix-auth -m 'Refuse empty tokens' --test 'make test'
+  coppice git propose fix-auth --out review/`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := p.said()
@@ -186,10 +186,10 @@ snapshot is taken before.
 Where both sides changed the same, the sandbox goes back to that snapshot, and the files are
 named; with --keep-conflicts it is left in the middle of it, for whoever works there to resolve
 them and go on with "git rebase --continue". Nothing may run in it meanwhile. Forks of it stay
-where they are, and so do its older snapshots: after "coppice checkout" to one of them, rebase
+where they are, and so do its older snapshots: after "coppice rewind" to one of them, rebase
 again. One that was made with --dirty cannot be rebased.`,
-		Example: `  coppice rebase fix-auth
-  coppice rebase fix-auth --onto v2 --keep-conflicts`,
+		Example: `  coppice git rebase fix-auth
+  coppice git rebase fix-auth --onto v2 --keep-conflicts`,
 		Annotations: map[string]string{exits: `  0  done
   1  it failed, or there are conflicts; the message says which
   2  the command line is wrong`},
@@ -217,7 +217,7 @@ again. One that was made with --dirty cannot be rebased.`,
 			}
 			switch {
 			case len(res.Conflicts) > 0:
-				a.note("to be resolved there: coppice shell %s; as it was before: coppice checkout %[1]s %s", tty.Clean(args[0]),
+				a.note("to be resolved there: coppice shell %s; as it was before: coppice rewind %[1]s %s", tty.Clean(args[0]),
 					tty.Clean(res.Before))
 				return &exitCode{code: exitError}
 			case !res.Moved:

@@ -17,11 +17,11 @@ func (a *app) ps() *cobra.Command {
 	return &cobra.Command{
 		Use: "ps NAME", Short: "List the processes of a sandbox", GroupID: groupRun,
 		Long: `List the processes of a sandbox; with --quiet their numbers only, one a line. The
-numbers are those inside, where "kill" and "coppice kill" take them. The state is a
+numbers are those inside, where "kill" and "coppice process kill" take them. The state is a
 letter: R runs, S sleeps, D waits for the kernel, T is stopped, Z has ended and
 waits for its parent. CPU is the processor time so far, RSS the memory. A sandbox
 that is stopped has no processes, and is not started by this.`,
-		Example: "  coppice ps box\n  coppice ps box --json | jq -r '.processes[] | select(.cpu_ms > 60000).pid'",
+		Example: "  coppice process ls box\n  coppice process ls box --json | jq -r '.processes[] | select(.cpu_ms > 60000).pid'",
 		Args:    between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
@@ -81,15 +81,15 @@ func (a *app) kill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "kill NAME PID... [flags]", Short: "Signal processes of a sandbox", GroupID: groupRun,
 		Long: `Send a signal, SIGTERM unless another one is given, to single processes of a
-sandbox; "coppice ps" lists them, "coppice stop" ends all.`,
-		Example: "  coppice kill box 12\n  coppice kill box 12 13 -s KILL",
+sandbox; "coppice process ls" lists them, "coppice stop" ends all.`,
+		Example: "  coppice process kill box 12\n  coppice process kill box 12 13 -s KILL",
 		Args:    between(2, -1, "the name of a sandbox and the numbers of processes"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var pids []int
 			for _, word := range args[1:] {
 				pid, err := strconv.Atoi(word)
 				if err != nil || pid < 1 {
-					return &usageError{msg: fmt.Sprintf("%q is no process", word), hint: "list them with: coppice ps " + args[0]}
+					return &usageError{msg: fmt.Sprintf("%q is no process", word), hint: "list them with: coppice process ls " + args[0]}
 				}
 				pids = append(pids, pid)
 			}

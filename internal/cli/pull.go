@@ -43,17 +43,17 @@ key is trusted and remembered; later another key is refused, unless --trust-key 
 
 Afterwards it is called REMOTE/NAME, where a sandbox is called NAME otherwise:
 
-  coppice show REMOTE/NAME       coppice diff REMOTE/NAME
-  coppice verify REMOTE/NAME     coppice apply REMOTE/NAME
+  coppice snapshot show REMOTE/NAME       coppice diff REMOTE/NAME
+  coppice system verify REMOTE/NAME     coppice git apply REMOTE/NAME
 
 With --with-layers a sandbox is made of the snapshots that were pushed with --with-layers, with their
 history, so that you can look around in it, go back and fork. It stands on your host. Where they
 were pushed to a registry they come from there, with the credentials that docker or podman have
 for it, and are checked by the digests in the proposal.`,
-		Example: `  coppice pull origin
-  coppice pull origin fix-auth
+		Example: `  coppice git pull origin
+  coppice git pull origin fix-auth
   coppice diff origin/fix-auth
-  coppice apply origin/fix-auth --squash`,
+  coppice git apply origin/fix-auth --squash`,
 		Args: between(0, 2, "a remote and the name of a proposal"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd.Context())
@@ -114,7 +114,7 @@ func (a *app) pullInto(ctx context.Context, req *wire.ReceiveRequest, reg *regis
 		return err
 	}
 	at := tty.Clean(remote + "/" + name)
-	a.note("go on with: coppice show %s; coppice diff %[1]s; coppice apply %[1]s", at)
+	a.note("go on with: coppice snapshot show %s; coppice diff %[1]s; coppice git apply %[1]s", at)
 	if res.Made != nil {
 		a.note("made sandbox %s of its layers: coppice log %[1]s", tty.Clean(res.Made.Name))
 	}
@@ -213,13 +213,13 @@ func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) err
 	i := slices.IndexFunc(all, func(o offered) bool { return o.Name == at.Name })
 	if i < 0 {
 		return fault.New(fault.NotFound, "%s has no proposal %s", tty.Clean(at.Remote), tty.Clean(at.Name)).
-			WithHint("see what it has: coppice pull %s", at.Remote)
+			WithHint("see what it has: coppice git pull %s", at.Remote)
 	}
 	kinds := []string{"heads", "proposals"}
 	switch {
 	case layers && !all[i].Layers:
 		return fault.New(fault.NotFound, "%s was pushed without layers", tty.Clean(at.Name)).
-			WithHint("ask for them: coppice push --with-layers; or leave --with-layers out")
+			WithHint("ask for them: coppice git push --with-layers; or leave --with-layers out")
 	case layers:
 		kinds = append(kinds, "layers")
 	}

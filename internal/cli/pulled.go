@@ -131,7 +131,7 @@ func (a *app) showPulled(cmd *cobra.Command, name string) error {
 func (a *app) verifyPulled(cmd *cobra.Command, name string, ask demands) error {
 	if ask.checkpoint != "" || len(ask.witnesses) > 0 {
 		return &usageError{msg: "--checkpoint and --witness-key are for a bundle",
-			hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice verify --bundle FILE"}
+			hint: "git show refs/coppice/remotes/REMOTE/proposals/NAME:ledger.bundle >FILE; coppice system verify --bundle FILE"}
 	}
 	res, err := a.received(cmd.Context(), name)
 	if err != nil {

@@ -29,10 +29,10 @@ func (a *app) push() *cobra.Command {
 	p := &pushing{app: a}
 	cmd := &cobra.Command{
 		Use: "push [REMOTE] NAME [flags]", Short: "Push a proposal for a colleague's clone", GroupID: groupHistory,
-		Long: `Propose what a sandbox did to its git repository, as coppice propose does, and push it to
+		Long: `Propose what a sandbox did to its git repository, as coppice git propose does, and push it to
 a remote, by your own git with your credentials: the branch coppice/NAME, and in
 refs/coppice/proposals/NAME the report, the patch, the policy, the snapshots' list, and the
-records with what proves them. A colleague has it in another clone with "coppice pull".
+records with what proves them. A colleague has it in another clone with "coppice git pull".
 
 Without REMOTE it is the one that git push would take. What the remote has is replaced only
 if it is what you pushed or pulled last; a proposal that somebody else made under this name
@@ -44,10 +44,10 @@ the repository: look at "coppice diff NAME" first. Git is not made for large fil
 --registry they go to a registry for OCI artifacts instead, with the credentials that docker or
 podman have for it, and the repository has the list of them with their digests. What the
 registry has already is not sent again.`,
-		Example: `  coppice push fix-auth
-  coppice push upstream fix-auth -m "auth: check the expiry"
-  coppice push fix-auth --with-layers
-  coppice push fix-auth --with-layers --registry ghcr.io/team/layers`,
+		Example: `  coppice git push fix-auth
+  coppice git push upstream fix-auth -m "auth: check the expiry"
+  coppice git push fix-auth --with-layers
+  coppice git push fix-auth --with-layers --registry ghcr.io/team/layers`,
 		Args: between(1, 2, "the name of a sandbox, perhaps after a remote"), ValidArgsFunction: a.names(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd.Context())
@@ -134,7 +134,7 @@ func (p *pushing) send(ctx context.Context) error {
 	if send.Foreign && !p.replace {
 		return fault.New(fault.Conflict,
 			"%s has a proposal %s that was not made here", tty.Clean(p.remote), tty.Clean(p.name)).
-			WithHint("look at it: coppice pull %s %s; fork the sandbox under another name, or replace it: --replace",
+			WithHint("look at it: coppice git pull %s %s; fork the sandbox under another name, or replace it: --replace",
 				p.remote, p.name)
 	}
 	if p.to != nil {
@@ -172,7 +172,7 @@ func (p *pushing) printPushed(w io.Writer) error {
 	if p.result.Artifact != "" {
 		p.note("its layers are %s", tty.Clean(p.result.Artifact))
 	}
-	p.note("a colleague has it with: coppice pull %s %s", tty.Clean(p.remote), tty.Clean(p.result.Name))
+	p.note("a colleague has it with: coppice git pull %s %s", tty.Clean(p.remote), tty.Clean(p.result.Name))
 	for _, r := range p.result.Refs {
 		if _, err := fmt.Fprintf(w, "%s %s\n", tty.Clean(r.To), tty.Clean(r.Ref)); err != nil {
 			return err
@@ -218,10 +218,10 @@ func (g *userGit) push(ctx context.Context, remote string, refs []wire.SendRef) 
 	case strings.Contains(out, "stale info"):
 		return fault.New(fault.Conflict,
 			"%s has something else under this name than you pushed or pulled last", tty.Clean(remote)).
-			WithHint("look at it: coppice pull %s NAME; then push again", remote)
+			WithHint("look at it: coppice git pull %s NAME; then push again", remote)
 	case strings.Contains(out, "[remote rejected]"):
 		return fault.New(fault.Denied, "%s does not take it: %s", tty.Clean(remote), rejection(out)).
-			WithHint("some servers take branches alone; have refs/coppice/* allowed there, or use coppice pr")
+			WithHint("some servers take branches alone; have refs/coppice/* allowed there, or use coppice git pr")
 	}
 	return fault.New(fault.Unavailable, "git does not push to %s", tty.Clean(remote)).Because(err).
 		WithHint("see whether this works: git -C %s push %s --dry-run", g.dir, remote)

@@ -9,7 +9,7 @@ import (
 // rewind brings the sandbox to a snapshot, under the processes that run.
 func (d *desk) rewind(ref string) {
 	d.t.Helper()
-	d.run("checkout", "--in-place", sandbox, ref)
+	d.run("rewind", "--in-place", sandbox, ref)
 }
 
 // A shell under tmux is left, come back to, and rewound in both ways.
@@ -33,7 +33,7 @@ func TestRewindUnderTmux(t *testing.T) {
 	term.end(0)
 	term = d.open("attach", sandbox)
 	term.see("damaged")
-	d.run("checkout", sandbox, good)
+	d.run("rewind", sandbox, good)
 	term.see("started again")
 	term.see("[work] 0:sh*")
 	term.enter("here=sa''me; cat ~/f\r")

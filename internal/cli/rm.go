@@ -86,9 +86,9 @@ left is captured, and the sandbox costs no memory any more.`,
 func (a *app) pause() *cobra.Command {
 	return &cobra.Command{
 		Use: "pause NAME...", Short: "Have all processes of sandboxes stand still", GroupID: groupBox,
-		Long: `Have all processes of sandboxes stand still until coppice resume, also when the daemon
+		Long: `Have all processes of sandboxes stand still until coppice process resume, also when the daemon
 ends. Snapshots can be taken meanwhile, and no command begins.`,
-		Example:           "  coppice pause box",
+		Example:           "  coppice process pause box",
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -103,7 +103,7 @@ func (a *app) resume() *cobra.Command {
 		Long: `Have the processes of paused sandboxes go on. In a fork with memory that is quarantined,
 what failed is done again, with all that comes after it, and its gate opens when
 everything is done.`,
-		Example:           "  coppice resume box",
+		Example:           "  coppice process resume box",
 		Args:              between(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -33,7 +33,7 @@ const usual = `  0  done
 const rootLong = `Coppice gives a program a computer that can be rewound and forked.
 
 A sandbox is a root file system with a history. Every command that changes a file
-in it becomes a snapshot; "coppice log" shows them, "coppice checkout" goes
+in it becomes a snapshot; "coppice log" shows them, "coppice rewind" goes
 back to any of them, "coppice fork" makes more sandboxes from one.
 
 Where a REF is wanted, an id, the beginning of one, a tag, HEAD, HEAD~2 or
@@ -93,7 +93,7 @@ func (a *app) root() *cobra.Command {
 		Example: `  coppice create box
   coppice exec box -- sh -c 'rm -rf ~/*'
   coppice log box
-  coppice checkout box HEAD~1`,
+  coppice rewind box HEAD~1`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil

@@ -30,7 +30,7 @@ the first change at the latest. --capture quiet=TIME,max=TIME sets both; with
 
 The command belongs to the sandbox. When the detach keys are typed, or this
 terminal goes away, it runs on; "coppice attach" comes back to it. When the
-sandbox is brought to another snapshot ("coppice checkout"), the command is
+sandbox is brought to another snapshot ("coppice rewind"), the command is
 stopped, and started again there; --restart no leaves it stopped, --restart
 always also starts it when it ends by itself. "coppice stop" ends it for good.
 

@@ -106,9 +106,9 @@ func (h *hoard) play() {
 	h.d.killDaemon()
 	h.look("after the daemon's death")
 	h.shown()
-	h.run("gc")
+	h.run("system", "gc")
 	h.look("after gc")
-	h.run("verify")
+	h.run("system", "verify")
 }
 
 func (h *hoard) run(args ...string) string {
@@ -244,7 +244,7 @@ func (h *hoard) answers() {
 func (h *hoard) supervised() {
 	h.run("run", "--in", hoarder, "--detach", "--env", "RUN_KEY="+h.secrets["run"], "--", "sh", "-c",
 		fmt.Sprintf("echo $RUN_KEY >~/f%s; echo up; exec sleep 1000 # %s", h.secrets["run"], h.secrets["token"]))
-	at := strings.TrimSpace(h.run("socket", hoarder))
+	at := strings.TrimSpace(h.run("system", "socket", hoarder))
 	conn, err := client.DialSocket(h.t.Context(), at)
 	if err != nil {
 		h.t.Fatal(err)
@@ -275,11 +275,11 @@ func readLine(r io.Reader) (string, error) {
 // names puts secrets where people name things. What one knows by its format goes; a tag is
 // refused.
 func (h *hoard) names() {
-	h.run("mark", hoarder, "begin", "marked "+h.secrets["label"])
+	h.run("snapshot", "mark", hoarder, "begin", "marked "+h.secrets["label"])
 	h.run("exec", hoarder, "-m", "told "+h.secrets["label"]+" "+h.secrets["sandbox"], "--", "sh", "-c", "date >~/named")
-	h.run("commit", hoarder, "-m", "committed "+h.secrets["label"])
-	h.run("mark", hoarder, "end", "ended "+h.secrets["label"])
-	if out, err := h.try("tag", hoarder, h.secrets["sandbox"]); err == nil {
+	h.run("snapshot", "create", hoarder, "-m", "committed "+h.secrets["label"])
+	h.run("snapshot", "mark", hoarder, "end", "ended "+h.secrets["label"])
+	if out, err := h.try("snapshot", "tag", hoarder, h.secrets["sandbox"]); err == nil {
 		h.t.Errorf("a tag that is a secret: %s", out)
 	}
 	h.run("fork", hoarder, "forked")
@@ -306,7 +306,7 @@ func (h *hoard) network() {
 	}, "; "))
 	var told string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if told = h.run("ledger", hoarder, "--kind", "network", "--json"); strings.Contains(told, "evil.test") &&
+		if told = h.run("ledger", "show", hoarder, "--kind", "network", "--json"); strings.Contains(told, "evil.test") &&
 			strings.Contains(told, "/hello") {
 			return
 		}

@@ -16,7 +16,7 @@ func (a *app) show() *cobra.Command {
 		Use: "show NAME [REF]", Short: "Show one snapshot and what it changed", GroupID: groupHistory,
 		Long: "Show one snapshot (default: HEAD) and which paths it changed against its parent:\n+ added, - " +
 			"removed, M modified. REMOTE/NAME is a proposal that was pulled: its report is shown.",
-		Example:           "  coppice show box HEAD~1",
+		Example:           "  coppice snapshot show box HEAD~1",
 		Args:              between(1, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

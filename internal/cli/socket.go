@@ -28,9 +28,9 @@ The socket is there until it is closed with --close or the sandbox is removed. A
 long as there is one, the daemon does not end by itself. When it was ended
 otherwise, connections are refused until the next command starts another, which
 listens at the same path.`,
-		Example: `  coppice socket box
-  echo '{"op":"log"}' | nc -NU "$(coppice socket box)"
-  coppice socket --close box`,
+		Example: `  coppice system socket box
+  echo '{"op":"log"}' | nc -NU "$(coppice system socket box)"
+  coppice system socket --close box`,
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,7 +75,7 @@ func (a *app) shortened(path string) (string, error) {
 		return "", fault.New(fault.Unsupported, "the socket's path has %d bytes, and programs can connect to %d: %s",
 			len(path), maxSocketPath, path).
 			WithHint("set XDG_RUNTIME_DIR to a directory of your own with a short path, as in: mkdir -m 700 /tmp/me; " +
-				"XDG_RUNTIME_DIR=/tmp/me coppice socket NAME")
+				"XDG_RUNTIME_DIR=/tmp/me coppice system socket NAME")
 	}
 	if to, err := os.Readlink(link); err == nil && to == path {
 		return link, nil

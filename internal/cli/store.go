@@ -32,9 +32,9 @@ With --bundle it is what coppice ledger export wrote that is verified, by what i
 no daemon is asked, and nothing else of the host that it is from is needed. Of records the first
 that does not fit is named. With --witness-key these witnesses must have cosigned it.
 REMOTE/NAME is a proposal that was pulled: its objects and its records are checked anew.`,
-		Example: `  coppice verify
-  coppice verify box --checkpoint log.checkpoint
-  coppice verify --bundle box.tar --key "$KEY"`,
+		Example: `  coppice system verify
+  coppice system verify box --checkpoint log.checkpoint
+  coppice system verify --bundle box.tar --key "$KEY"`,
 		Annotations: map[string]string{exits: "  0  all is well\n" +
 			"  1  something is damaged, or the check failed\n" +
 			"  2  the command line is wrong"},
@@ -183,7 +183,7 @@ each lack the command or setting that mends it.
 
 Under home it shows the protections that the host has given to sandboxes of this
 home, without which none starts any more, and those that sandboxes do without.`,
-		Example: "  coppice probe",
+		Example: "  coppice system probe",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
 			if err != nil {

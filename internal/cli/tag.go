@@ -16,8 +16,8 @@ func (a *app) tag() *cobra.Command {
 		Use: "tag NAME [TAG [REF]] [flags]", Short: "List, set or drop names of snapshots", GroupID: groupHistory,
 		Long: `Without TAG, list the tags. With TAG, name the snapshot REF (default: HEAD) so,
 and print its id; a tag that exists is moved. A tagged snapshot is never dropped.`,
-		Example: `  coppice tag box good
-  coppice tag box -d good`,
+		Example: `  coppice snapshot tag box good
+  coppice snapshot tag box -d good`,
 		Args:              between(1, 3, "a sandbox, a tag and a REF"),
 		ValidArgsFunction: a.nameThenRef(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +74,7 @@ func (a *app) delete() *cobra.Command {
 		Long: `Drop a snapshot from the history, and print where HEAD is. What descends from it
 keeps its content and gets its parent. The head, the only snapshot and what a tag
 or a fork refers to are refused.`,
-		Example:           "  coppice delete box HEAD~3",
+		Example:           "  coppice snapshot rm box HEAD~3",
 		Args:              between(2, 2, "a sandbox and a REF"),
 		ValidArgsFunction: a.nameThenRef(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -132,7 +132,7 @@ func TestVim(t *testing.T) {
 	if got := d.run("exec", sandbox, "--", "sh", "-c", "cat ~/letter"); got != "Dear Sir,\ngoodbye.\n" {
 		t.Errorf("after the shell: %q", got)
 	}
-	if got := d.run("show", sandbox, "HEAD"); !strings.Contains(got, "/letter\n") {
+	if got := d.run("snapshot", "show", sandbox, "HEAD"); !strings.Contains(got, "/letter\n") {
 		t.Errorf("the snapshot: %s", got)
 	}
 }

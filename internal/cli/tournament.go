@@ -35,7 +35,7 @@ no bash. When all are done, what they left running is ended.
 
 The snapshot of the winner, as the candidate left it and before the test, becomes
 a branch of the sandbox's history; with --keep, the sandbox goes there. All forks
-stay to be looked at, with log, diff, exec and all else, until "coppice gc" removes
+stay to be looked at, with log, diff, exec and all else, until "coppice system gc" removes
 them; to keep one, fork it. Ctrl-C ends what runs and removes the forks.
 
 Without --jobs, at most 4 for each core run at once, or 8 if that is more, and no
@@ -200,7 +200,7 @@ func (a *app) contest(ctx context.Context, name string, req wire.TournamentReque
 	}
 	a.note("the winner is %s: snapshot %s", tty.Quote(res.Winner), tty.Clean(res.WinnerNode))
 	if !req.Keep {
-		a.note("go there with: coppice checkout %s %s", tty.Clean(name), tty.Clean(res.WinnerNode))
+		a.note("go there with: coppice rewind %s %s", tty.Clean(name), tty.Clean(res.WinnerNode))
 	}
 	return nil
 }

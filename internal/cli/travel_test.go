@@ -191,13 +191,13 @@ func (w *travellers) review() {
 	t, bob := w.bob.t, w.bob
 	t.Helper()
 	w.work()
-	w.alice.refused("--trust Makefile", "push", "fix-auth")
-	w.alice.run("push", "origin", "fix-auth", "--trust", "Makefile", "-m", "Refuse empty tokens")
-	if out := bob.run("pull"); !strings.Contains(out, "fix-auth") {
+	w.alice.refused("--trust Makefile", "git", "push", "fix-auth")
+	w.alice.run("git", "push", "origin", "fix-auth", "--trust", "Makefile", "-m", "Refuse empty tokens")
+	if out := bob.run("git", "pull"); !strings.Contains(out, "fix-auth") {
 		t.Errorf("the remote has %q", out)
 	}
 	var got wire.Received
-	if err := json.Unmarshal([]byte(bob.run("pull", "fix-auth", "--json")), &got); err != nil {
+	if err := json.Unmarshal([]byte(bob.run("git", "pull", "fix-auth", "--json")), &got); err != nil {
 		t.Fatal(err)
 	}
 	if !got.Bound || !got.Signer.First || len(got.Differs) > 0 || got.Files != 3 || len(got.Marks) != 1 ||
@@ -211,27 +211,27 @@ func (w *travellers) review() {
 		strings.Contains(out, "new.txt") {
 		t.Errorf("the diff is %q", out)
 	}
-	if out := bob.run("verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") ||
+	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") ||
 		!strings.Contains(out, "the same as since") {
 		t.Errorf("verified: %q", out)
 	}
-	if out := bob.run("show", "origin/fix-auth"); !strings.Contains(out, "## What was run") {
+	if out := bob.run("snapshot", "show", "origin/fix-auth"); !strings.Contains(out, "## What was run") {
 		t.Errorf("the report is %q", out)
 	}
-	bob.refused("--trust Makefile", "apply", "origin/fix-auth")
-	bob.run("apply", "origin/fix-auth", "--trust", "Makefile", "-m", "Apply it")
+	bob.refused("--trust Makefile", "git", "apply", "origin/fix-auth")
+	bob.run("git", "apply", "origin/fix-auth", "--trust", "Makefile", "-m", "Apply it")
 	if bob.read("a.txt") != "one\ntwo\n" || bob.read("src/new.txt") != "new\n" ||
 		bob.git(bob.top, "log", "-1", "--format=%s %an") != "Apply it bob" ||
 		bob.git(bob.top, "status", "--porcelain") != "" {
 		t.Errorf("it was not applied: %s", bob.git(bob.top, "log", "-2", "--stat"))
 	}
-	if out := bob.run("ledger", "host"); !strings.Contains(out, "apply") {
+	if out := bob.run("ledger", "show", "host"); !strings.Contains(out, "apply") {
 		t.Errorf("the ledger has no word of it: %q", out)
 	}
 	// What is done next goes the same way, over what was there.
 	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; echo three >>a.txt")
-	w.alice.run("push", "fix-auth", "--trust-all")
-	bob.run("pull", "origin", "fix-auth")
+	w.alice.run("git", "push", "fix-auth", "--trust-all")
+	bob.run("git", "pull", "origin", "fix-auth")
 	if out := bob.run("diff", "origin/fix-auth", "--", "a.txt"); !strings.Contains(out, "+three\n") {
 		t.Errorf("the second diff is %q", out)
 	}
@@ -288,7 +288,7 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "remote", "set-url", "origin", url)
 	}
-	w.bob.refused("does not reach origin", "pull")
+	w.bob.refused("does not reach origin", "git", "pull")
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
 	}
@@ -296,7 +296,7 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 	// A password in the URL is nobody's to see, whatever goes wrong.
 	w.bob.git(w.bob.top, "remote", "set-url", "origin", strings.Replace(url, "http://", "http://u:other-secret@", 1))
 	w.bob.git(w.bob.top, "config", "--global", "--unset", "credential.helper")
-	out, said, err := w.bob.try("pull")
+	out, said, err := w.bob.try("git", "pull")
 	if err == nil || strings.Contains(out+said, "other-secret") {
 		t.Errorf("%v: %s%s", err, out, said)
 	}
@@ -347,9 +347,9 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
 	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; rm src/b.txt; echo late >late.txt")
-	w.alice.refused("--max-layers", "push", "fix-auth", "--trust-all", "--with-layers", "--max-layers", "100")
-	w.alice.run("push", "fix-auth", "--trust-all", "--with-layers")
-	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed")
+	w.alice.refused("--max-layers", "git", "push", "fix-auth", "--trust-all", "--with-layers", "--max-layers", "100")
+	w.alice.run("git", "push", "fix-auth", "--trust-all", "--with-layers")
+	w.bob.run("git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
 	inside := func(script string) string {
 		return w.bob.run("exec", "fixed", "--", "sh", "-c", "cd "+w.bob.top+" && "+script)
 	}
@@ -366,11 +366,11 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	if out := inside("git log --format=%s | head -1"); out != "second\n" {
 		t.Errorf("its last commit is %q", out)
 	}
-	w.bob.run("checkout", "fixed", "HEAD~1")
+	w.bob.run("rewind", "fixed", "HEAD~1")
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	w.bob.refused("there is a sandbox fixed already", "pull", "fix-auth", "--with-layers", "--as", "fixed")
+	w.bob.refused("there is a sandbox fixed already", "git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
 	if w.bob.read("a.txt") != "one\n" {
 		t.Error("the work tree was touched")
 	}
@@ -400,7 +400,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 		}
 	}
 	w.alice.refused("may go into the registry", append(push, "--max-layers", "10")...)
-	w.alice.refused("a registry is for layers", "push", "fix-auth", "--registry", where)
+	w.alice.refused("a registry is for layers", "git", "push", "fix-auth", "--registry", where)
 	w.alice.run(push...)
 	uploaded := blobs(t, data)
 	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; rm src/b.txt; echo late >late.txt")
@@ -478,7 +478,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if out := inside("cat a.txt late.txt; ls src"); out != "one\ntwo\nlate\nnew.txt\n" {
 		t.Errorf("it has %q", out)
 	}
-	w.bob.run("checkout", "fixed", "HEAD~1")
+	w.bob.run("rewind", "fixed", "HEAD~1")
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
@@ -536,7 +536,7 @@ func TestAKilledPushLeavesNothingHalf(t *testing.T) {
 			t.Errorf("%s was sent again", name)
 		}
 	}
-	w.bob.run("pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry",
+	w.bob.run("git", "pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry",
 		strings.TrimPrefix(srv.URL, "http://")+"/team/layers")
 }
 

@@ -109,7 +109,7 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.alice.run("push", "fix-auth", "--trust-all")
+	w.alice.run("git", "push", "fix-auth", "--trust-all")
 	good := map[string]string{}
 	for _, ref := range []string{branchRef, proposalRef} {
 		good[ref] = w.bob.git(w.bare, "rev-parse", ref)
@@ -180,7 +180,7 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 		w.bob.t = t
 		t.Run(c.name, func(t *testing.T) {
 			w.bob.t = t
-			w.bob.refused(c.why, "pull", "origin", "fix-auth")
+			w.bob.refused(c.why, "git", "pull", "origin", "fix-auth")
 		})
 		w.bob.t = t
 	}
@@ -190,17 +190,17 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 	}
 	w.bob.git(w.bob.top, "config", "fetch.fsck.hasDotgit", "ignore")
 	work(w.nested(".git"))
-	w.bob.refused("check what was fetched", "pull", "origin", "fix-auth")
+	w.bob.refused("check what was fetched", "git", "pull", "origin", "fix-auth")
 	// Names of theirs are not names of ours.
 	for _, name := range []string{"../x", "a b", "*", "-x", "x\x1b[31m"} {
-		w.bob.refused("", "pull", "--", "origin", name)
+		w.bob.refused("", "git", "pull", "--", "origin", name)
 	}
 	// And all that was refused has spoilt nothing.
 	for ref, id := range good {
 		w.bob.git(w.bare, "update-ref", ref, id)
 	}
 	w.bob.git(w.bob.top, "update-ref", "refs/coppice/staging/origin/fix-auth/heads", main)
-	w.bob.run("pull", "origin", "fix-auth")
+	w.bob.run("git", "pull", "origin", "fix-auth")
 	if left := w.bob.git(w.bob.top, "for-each-ref", "refs/coppice/staging"); left != "" {
 		t.Errorf("left: %s", left)
 	}
@@ -235,14 +235,14 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
-	w.alice.run("push", "fix-auth", "--trust-all")
+	w.alice.run("git", "push", "fix-auth", "--trust-all")
 	w.says(func(p *proposal.Proposal) {
 		p.Marks, p.Stat.Marks, p.Commands, p.Ledger.Failed, p.Title = nil, 0, nil, 7, "harmless \x1b[2J\x07"
 	})
 	files := w.tree(proposalRef)
 	files[proposal.FileReport], files[proposal.FilePatch] = "\x1b]0;all is well\x07 EVIL", "EVIL"
 	w.forge(files, nil)
-	out, said, err := w.bob.try("pull", "fix-auth", "--json")
+	out, said, err := w.bob.try("git", "pull", "fix-auth", "--json")
 	var got wire.Received
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &got)
@@ -265,12 +265,12 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 			t.Errorf("%q shows %q %q", args, out, said)
 		}
 	}
-	w.bob.refused("--trust Makefile", "apply", "origin/fix-auth")
+	w.bob.refused("--trust Makefile", "git", "apply", "origin/fix-auth")
 	// Records that are real, of work that nobody proposed.
 	c := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "more", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, c)
 	w.says(func(p *proposal.Proposal) { p.Work, p.Tip, p.Title = c, c, "t" })
-	if out := w.bob.run("pull", "fix-auth"); !strings.Contains(out, "no record says that this commit was proposed") {
+	if out := w.bob.run("git", "pull", "fix-auth"); !strings.Contains(out, "no record says that this commit was proposed") {
 		t.Errorf("that is not said: %q", out)
 	}
 }
@@ -280,11 +280,11 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
-	w.alice.run("push", "fix-auth", "--trust-all")
+	w.alice.run("git", "push", "fix-auth", "--trust-all")
 	foreign := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "foreign", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, foreign)
 	before := w.bob.git(w.bare, "for-each-ref")
-	w.alice.refused("has something else under this name", "push", "fix-auth", "--trust-all")
+	w.alice.refused("has something else under this name", "git", "push", "fix-auth", "--trust-all")
 	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
 		t.Errorf("the remote has %s", now)
 	}
@@ -292,14 +292,14 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
 	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
 	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
-	w.bob.refused("has something else under this name", "push", "fix-auth")
-	w.bob.run("pull", "fix-auth")
-	w.bob.refused("was not made here", "push", "fix-auth")
-	w.bob.run("push", "fix-auth", "--replace")
+	w.bob.refused("has something else under this name", "git", "push", "fix-auth")
+	w.bob.run("git", "pull", "fix-auth")
+	w.bob.refused("was not made here", "git", "push", "fix-auth")
+	w.bob.run("git", "push", "fix-auth", "--replace")
 	if w.bob.git(w.bare, "show", branchRef+":bob.txt") != "bob" {
 		t.Error("it was not replaced")
 	}
-	w.alice.refused("has something else under this name", "push", "fix-auth", "--trust-all")
+	w.alice.refused("has something else under this name", "git", "push", "fix-auth", "--trust-all")
 }
 
 // What stands on a commit that nobody pushed is said to, and comes when that does.
@@ -310,12 +310,12 @@ func TestABaseThatWasNotPushed(t *testing.T) {
 	w.alice.git(w.alice.top, "add", "-A")
 	w.alice.git(w.alice.top, "commit", "-qm", "local")
 	w.work()
-	w.alice.run("push", "fix-auth", "--trust-all")
-	w.bob.refused("git fetch origin", "pull", "fix-auth")
+	w.alice.run("git", "push", "fix-auth", "--trust-all")
+	w.bob.refused("git fetch origin", "git", "pull", "fix-auth")
 	w.alice.git(w.alice.top, "push", "-q", "origin", "HEAD:main")
-	w.bob.refused("git fetch origin", "pull", "fix-auth")
+	w.bob.refused("git fetch origin", "git", "pull", "fix-auth")
 	w.bob.git(w.bob.top, "fetch", "-q", "origin", "main:refs/remotes/origin/main")
-	w.bob.run("pull", "fix-auth")
+	w.bob.run("git", "pull", "fix-auth")
 }
 
 // A remote from which objects are missing is as one that breaks off.
@@ -323,7 +323,7 @@ func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
-	w.alice.run("push", "fix-auth", "--trust-all")
+	w.alice.run("git", "push", "fix-auth", "--trust-all")
 	packs, err := filepath.Glob(filepath.Join(w.bare, "objects/pack/*.pack"))
 	if err != nil {
 		t.Fatal(err)
@@ -342,5 +342,5 @@ func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.bare, "objects", id[:2], id[2:])); err != nil {
 		t.Fatal(err)
 	}
-	w.bob.refused("does not fetch", "pull", "fix-auth")
+	w.bob.refused("does not fetch", "git", "pull", "fix-auth")
 }

@@ -26,7 +26,7 @@ func buildVersion() string {
 func (a *app) versionCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show the version of this program", GroupID: groupStore,
-		Example: "  coppice version --json",
+		Example: "  coppice system version --json",
 		RunE: func(*cobra.Command, []string) error {
 			v := map[string]string{"version": a.version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
 			return a.print(v, func(w io.Writer) error {

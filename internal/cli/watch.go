@@ -57,7 +57,7 @@ func (a *app) watch() *cobra.Command {
 		Long: `Show snapshots, commands and moves of a sandbox as they happen, one a line, until
 the sandbox is removed.
 ` + watchLong,
-		Example: "  coppice watch box\n  coppice watch box --json --from-start | jq -r 'select(.kind == " +
+		Example: "  coppice log --follow box\n  coppice log --follow box --json --from-start | jq -r 'select(.kind == " +
 			"\"snapshot\").message'",
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
@@ -75,7 +75,7 @@ func (a *app) events() *cobra.Command {
 		Use: "events [flags]", Short: "Show what happens in all sandboxes, as it happens", GroupID: groupStore,
 		Long: `Show what happens in all sandboxes as it happens, one a line.
 ` + watchLong,
-		Example: "  coppice events --json >> events.ndjson",
+		Example: "  coppice system events --json >> events.ndjson",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.follow(cmd, "", w)
 		},

@@ -39,8 +39,8 @@ func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, 
 // The commands that answer questions. A change of the rules that one of them makes is recorded as an
 // answer as well.
 const (
-	byApprove = "coppice approve"
-	byDeny    = "coppice deny"
+	byApprove = "coppice net approve"
+	byDeny    = "coppice net deny"
 )
 
 // Approve allows places about which a gate asks a person, or will. It changes the rules as Allow

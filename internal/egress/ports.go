@@ -79,7 +79,7 @@ func (c *Control) dialPort(ctx context.Context, name string, port int) (net.Conn
 		}
 		if !startsUp(&rec, c.config.Now()) {
 			return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox %s", port, rec.Name).
-				WithHint("see what does: coppice port %s; start something that does: coppice run --in %s --detach -- CMD",
+				WithHint("see what does: coppice net forward %s; start something that does: coppice run --in %s --detach -- CMD",
 					rec.Name, rec.Name)
 		}
 		select {

@@ -29,7 +29,7 @@ const MaxTimed = 100
 // run. The change is in the ledger and in the journal before it is in force. When the keeper does
 // not take it, all is as before.
 func (c *Control) Allow(ctx context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error) {
-	by := "coppice allow"
+	by := "coppice net allow"
 	if len(req.Deny)+len(req.RemoveDeny) > 0 && len(req.Allow)+len(req.RemoveAllow) == 0 {
 		by += " --deny"
 	}
@@ -183,7 +183,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 			if err != nil {
 				return nil, err
 			}
-			r.At = policies.Flag("coppice allow")
+			r.At = policies.Flag("coppice net allow")
 			rules = append(rules, r)
 		}
 	}

@@ -23,7 +23,7 @@ func removable(req wire.AllowRequest) error {
 		return fault.New(fault.Invalid, "rules are added and taken back at once").WithHint("make two requests of it")
 	case req.ForMS != 0:
 		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").
-			WithHint("leave --for out; add them again with it: coppice allow NAME RULE --for 10m")
+			WithHint("leave --for out; add them again with it: coppice net allow NAME RULE --for 10m")
 	case n > MaxTimed:
 		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
 	}

@@ -80,7 +80,7 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 		said = append(said, ev.Rule+" by "+strings.Split(ev.Reason, ",")[0])
 	}
 	if got := strings.Join(said, "; "); err != nil ||
-		got != "one.example:443 by coppice approve; two.example by coppice deny; two.example:443 by coppice approve" {
+		got != "one.example:443 by coppice net approve; two.example by coppice net deny; two.example:443 by coppice net approve" {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, rules := range [][]string{nil, {"a b"}, {"127.1:80"}} {

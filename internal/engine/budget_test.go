@@ -353,7 +353,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	refused := func(what string, err error) {
 		t.Helper()
 		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") ||
-			!strings.HasSuffix(fault.HintOf(err), "coppice commit a") {
+			!strings.HasSuffix(fault.HintOf(err), "coppice snapshot create a") {
 			t.Errorf("%s: %v (%s)", what, err, fault.HintOf(err))
 		}
 	}

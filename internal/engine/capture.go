@@ -76,7 +76,7 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 		err = c.release(hold, err)
 		t = c.t
 		fault.HintNoSpace(err, "make room on the file system of %s: delete files in the sandbox with "+
-			"coppice exec %s -- rm FILE, or what nobody needs with coppice gc", e.Home, rec.Name)
+			"coppice exec %s -- rm FILE, or what nobody needs with coppice system gc", e.Home, rec.Name)
 	}()
 	there, err := c.find(ctx)
 	if err != nil || !there {

@@ -196,7 +196,7 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 			}
 		}
 		if !slices.Contains(c.names, best) {
-			hint := "see what would mend it: coppice probe"
+			hint := "see what would mend it: coppice system probe"
 			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
 				hint = it.Remedy + "; " + hint
 			}
@@ -213,7 +213,7 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 	switch {
 	case !ok:
 		return "", "", fault.New(fault.Invalid, "there is no %s %q", c.what, asked).
-			WithHint("see what this host can do: coppice probe")
+			WithHint("see what this host can do: coppice system probe")
 	case it.Unknown:
 		return "", "", c.unknown(it)
 	case !it.OK:

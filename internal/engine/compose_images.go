@@ -12,7 +12,7 @@ import (
 )
 
 // maxRehash is how much of a snapshot's own files is hashed again before processes go on
-// over them, in bytes. coppice verify does so with all.
+// over them, in bytes. coppice system verify does so with all.
 const maxRehash = 64 << 20
 
 // imagesConfig is what the Images of an engine are made of.
@@ -54,7 +54,7 @@ func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.S
 			return fault.New(fault.Corrupt,
 				"the processes of snapshot %s cannot go on: its files are not those that their memory was kept with",
 				id).Because(err).
-				WithHint("see what is damaged: coppice verify %s; go to what is left: coppice checkout --files-only %s %s",
+				WithHint("see what is damaged: coppice system verify %s; go to what is left: coppice rewind --files-only %s %s",
 					rec.Name, rec.Name, id)
 		}
 	}

@@ -46,7 +46,7 @@ func (e *Engine) Create(
 	}
 	base, err := e.Bases.For(ctx, req, rec.Tier, progress)
 	if err != nil {
-		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	rec.Base, rec.Host, rec.From, rec.Root = base.ID, base.Host, base.Label, policies.RootOf(req.From)
@@ -79,7 +79,7 @@ func (e *Engine) Create(
 		notes, warnings = append(notes, more...), append(warnings, told...)
 	}
 	if err != nil {
-		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 		return wire.Sandbox{}, err
 	}
 	e.Feed.Emit(events.Created(&rec))

@@ -44,7 +44,7 @@ func TestChoice(t *testing.T) {
 		{name: "auto says what stands in the way", of: drivers, in: probe, asked: "auto", best: "copy", want: "copy",
 			why: "the strongest driver that this host can give; not overlay: no upper, nor btrfs: not btrfs"},
 		{name: "auto without a confined tier", of: tiers, in: none, kind: fault.Unsupported,
-			hint: "coppice probe; for history without confinement: coppice create --tier workspace"},
+			hint: "coppice system probe; for history without confinement: coppice create --tier workspace"},
 		{name: "auto of a probe that answers workspace", of: tiers, in: probe, best: "workspace", kind: fault.Unsupported},
 		{name: "auto after a probe that failed", of: tiers, in: failed, asked: "auto", kind: fault.Unavailable,
 			hint: "ulimit -n"},
@@ -57,9 +57,9 @@ func TestChoice(t *testing.T) {
 		{name: "what the host lacks", of: drivers, in: probe, asked: "overlay", best: "copy", kind: fault.Unsupported,
 			hint: "get a volume"},
 		{name: "what nobody has", of: drivers, in: probe, asked: "zfs", best: "copy", kind: fault.Invalid,
-			hint: "coppice probe"},
+			hint: "coppice system probe"},
 		{name: "nothing works", of: drivers, in: none, kind: fault.Unsupported,
-			hint: "get a volume; see what would mend it: coppice probe"},
+			hint: "get a volume; see what would mend it: coppice system probe"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

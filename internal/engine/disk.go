@@ -35,7 +35,7 @@ func (d diskLimits) limiter(ctx context.Context, rec *meta.Sandbox) (rootfs.Limi
 
 func noLimiter(driver string) error {
 	return fault.New(fault.Unsupported, "driver %s cannot enforce a disk limit", driver).
-		WithHint("see what this host can do: coppice probe")
+		WithHint("see what this host can do: coppice system probe")
 }
 
 // limit says how the disk limit of a presented sandbox is enforced; the zero
@@ -79,7 +79,7 @@ func (d diskLimits) blame(ctx context.Context, rec *meta.Sandbox, err error) err
 		return err
 	}
 	return fault.New(fault.NoSpace, "the disk limit is used up").Because(err).
-		WithHint("begin a new live root: coppice checkout %s HEAD; if snapshots are what takes it, drop some: coppice gc "+
+		WithHint("begin a new live root: coppice rewind %s HEAD; if snapshots are what takes it, drop some: coppice system gc "+
 			"--keep-last N %s", rec.Name, rec.Name)
 }
 

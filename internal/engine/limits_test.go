@@ -133,8 +133,8 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	if _, err := h.Allow(ctx, "one", wire.AllowRequest{Deny: []string{"brief.example"}, ForMS: 60_000}); err != nil {
 		t.Fatal(err)
 	}
-	is("one", "network.allow", "later.example", "coppice allow")
-	if at := from("one", "network.deny", "brief.example"); !strings.HasPrefix(at, "coppice allow, until 2") {
+	is("one", "network.allow", "later.example", "coppice net allow")
+	if at := from("one", "network.deny", "brief.example"); !strings.HasPrefix(at, "coppice net allow, until 2") {
 		t.Errorf("it is by %q", at)
 	}
 	all("one")
@@ -158,7 +158,7 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		all(name)
-		is(name, "network.allow", "later.example", "coppice allow")
+		is(name, "network.allow", "later.example", "coppice net allow")
 	}
 	is("more", "network.allow", "fork.example", "/p/flags.yaml:2")
 
@@ -187,7 +187,7 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	if _, err := h.Allow(ctx, "one", wire.AllowRequest{Allow: []string{"new.example"}}); err != nil {
 		t.Fatal(err)
 	}
-	is("one", "network.allow", "new.example", "coppice allow")
+	is("one", "network.allow", "new.example", "coppice net allow")
 }
 
 // TestRulesAreTakenBack: whoever said them, live, and told of.

@@ -109,13 +109,13 @@ func (e *Engine) startBox(
 	ctx context.Context, s *held, rec *meta.Sandbox, from *images.Image,
 ) (_ Box, enforced Enforced, err error) {
 	defer func() {
-		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 	}()
 	if rec.Quarantine != nil && from == nil {
 		return nil, enforced,
 			fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have ended: %s", rec.Name,
 				rec.Quarantine.Reason).
-				WithHint("let them go on from memory: coppice resume %s; or leave them: coppice checkout --files-only %s HEAD",
+				WithHint("let them go on from memory: coppice process resume %s; or leave them: coppice rewind --files-only %s HEAD",
 					rec.Name, rec.Name)
 	}
 	// The root of a box that has ended may still be open, and is not to be mounted
@@ -256,7 +256,7 @@ func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) 
 	for _, l := range layers {
 		if !e.Layers.Has(l) {
 			return fault.New(fault.Corrupt, "layer %s is gone", l).Because(err).
-				WithHint("see which snapshots need it: coppice verify %s; go to one that does not: coppice checkout %s REF",
+				WithHint("see which snapshots need it: coppice system verify %s; go to one that does not: coppice rewind %s REF",
 					rec.Name, rec.Name)
 		}
 	}

@@ -24,7 +24,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 			WithHint("use begin, end or none")
 	case label == "" && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "mark without a label").
-			WithHint("as in: coppice mark %s begin \"what comes\"", name)
+			WithHint("as in: coppice snapshot mark %s begin \"what comes\"", name)
 	}
 	s, rec, err := e.acquire(ctx, name, "marking")
 	if err != nil {
@@ -45,7 +45,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		}
 		if label == "" {
 			return wire.CommitResult{}, fault.New(fault.Conflict, "nothing is marked in sandbox %s", rec.Name).
-				WithHint("begin first, or give a label: coppice mark %s end \"what was\"", rec.Name)
+				WithHint("begin first, or give a label: coppice snapshot mark %s end \"what was\"", rec.Name)
 		}
 	}
 	run, _ := e.Commands.Supervised(s.Held)

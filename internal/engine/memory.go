@@ -28,7 +28,7 @@ func (c *capturing) mayKeepMemory() error {
 	}
 	if q := c.rec.Quarantine; q != nil {
 		return fault.New(fault.Conflict, "sandbox %s is quarantined: %s", c.rec.Name, q.Reason).
-			WithHint("first try again what failed: coppice resume %s", c.rec.Name)
+			WithHint("first try again what failed: coppice process resume %s", c.rec.Name)
 	}
 	return nil
 }

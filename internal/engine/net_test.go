@@ -101,7 +101,7 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 	}
 	for i, want := range []string{"two.example:443", "three.example:80 one.example", "one.example:443"} {
 		if ev := net.Events[i]; ev.Kind != wire.NetPolicy || ev.Rule != want || ev.Policy == "" ||
-			!strings.Contains(ev.Reason, "coppice allow") {
+			!strings.Contains(ev.Reason, "coppice net allow") {
 			t.Errorf("%+v, want %s", ev, want)
 		}
 	}

@@ -68,7 +68,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	again()
 	h.gateTells(id, to("one.example"), to("one.example"),
 		wire.NetEvent{Kind: wire.NetEnd, Proto: "tcp", Name: "two.example", In: 5, Out: 7},
-		wire.NetEvent{Kind: wire.NetPolicy, Reason: "coppice allow", Policy: "sha256:2"},
+		wire.NetEvent{Kind: wire.NetPolicy, Reason: "coppice net allow", Policy: "sha256:2"},
 		wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded, Policy: "sha256:3"},
 		wire.NetEvent{Kind: wire.NetDecoy, Decoy: "/home/me/.aws/credentials", Reason: "opened"},
 		wire.NetEvent{Kind: wire.NetAnswer, Name: "three.example", Method: "GET", Path: "/x", Status: 404})

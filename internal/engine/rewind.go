@@ -60,7 +60,7 @@ func (e *Engine) rewind(
 	if err == nil {
 		return paths, errors.Join(e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
-	fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice gc", e.Home)
+	fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 	_, back := w.bring(ctx, to, rec.Head)
 	if back == nil {
 		if ix, ierr := w.index(ctx, s); ierr == nil && e.indexes.write(s.ID, rec.Head, ix) == nil {
@@ -74,7 +74,7 @@ func (e *Engine) rewind(
 	kept := rec.Head
 	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were changed in place only partly", rec.Name).
 		Because(errors.Join(err, back)).
-		WithHint("make room if it is that, then go to what was there before: coppice checkout %s %s", rec.Name, kept)
+		WithHint("make room if it is that, then go to what was there before: coppice rewind %s %s", rec.Name, kept)
 	thawed := f.Thaw()
 	_, kerr := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: halfway(what)})
 	return 0, errors.Join(stuck, thawed, kerr, e.DB.EndIntent(ctx, intent))

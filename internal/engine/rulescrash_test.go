@@ -80,7 +80,7 @@ func TestARuleThatACrashCutsOffIsUndone(t *testing.T) {
 				t.Fatal(err)
 			}
 			drafts := h.Book.Drafts(ctx, &rec, audit.ByDaemon(
-				&format.Policy{After: "sha256:00", Before: rec.Policy, Reason: "coppice approve: three.example:443", Until: until},
+				&format.Policy{After: "sha256:00", Before: rec.Policy, Reason: "coppice net approve: three.example:443", Until: until},
 				&format.Approval{Answer: "allow", Question: "three.example", Until: until},
 				&format.Approval{Answer: "allow", Question: "four.example", Until: until},
 			)...)

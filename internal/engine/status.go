@@ -144,8 +144,8 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 		}
 		if usedUp(res.Disk.Limited, rec.Limits.Disk) {
 			res.Notices = append(res.Notices,
-				"the disk limit is used up; where snapshots are a part of it, drop some: coppice gc --keep-last N "+
-					rec.Name+", or coppice delete "+rec.Name+" REF")
+				"the disk limit is used up; where snapshots are a part of it, drop some: coppice system gc --keep-last N "+
+					rec.Name+", or coppice snapshot rm "+rec.Name+" REF")
 		}
 	}
 	if drv, ok := e.Drivers[rec.Driver].(rootfs.Reporter); ok {
@@ -160,7 +160,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	if rec.Tournament != "" {
 		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
-			", which coppice gc removes; to keep it, fork it: coppice fork "+rec.Name)
+			", which coppice system gc removes; to keep it, fork it: coppice fork "+rec.Name)
 	}
 	if h := rec.Halted; h != nil {
 		res.Notices = append(res.Notices,
@@ -168,7 +168,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	if q := rec.Quarantine; q != nil {
 		res.Notices = append(res.Notices,
-			"it is quarantined, and nothing passes its gate: "+q.Reason+"; try again with: coppice resume "+rec.Name+
+			"it is quarantined, and nothing passes its gate: "+q.Reason+"; try again with: coppice process resume "+rec.Name+
 				", or remove it: coppice rm "+rec.Name)
 	}
 	res.Notices = append(res.Notices, rec.Notices...)

@@ -122,7 +122,7 @@ func OfHost(err error) error {
 	switch e {
 	case syscall.ENOSYS, syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENODEV, syscall.ENOTTY, syscall.ENOPROTOOPT,
 		syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.ESOCKTNOSUPPORT, syscall.E2BIG:
-		return New(Unsupported, "this host cannot do it").Because(err).WithHint("see what the host lacks: coppice probe")
+		return New(Unsupported, "this host cannot do it").Because(err).WithHint("see what the host lacks: coppice system probe")
 	}
 	return New(Unavailable, "the host failed").Because(err).
 		WithHint("free what it ran out of (descriptors: ulimit -n, memory, processes), or see what broke: dmesg; then try " +

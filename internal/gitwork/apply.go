@@ -167,7 +167,7 @@ func (c *Collected) goOn(err error) error {
 	if errors.As(err, &conflicts) {
 		return fault.New(fault.KindOf(err), "sandbox %s and the branch changed the same, and nothing was touched",
 			c.Rec.Name).Because(conflicts).
-			WithHint("bring the sandbox to where the branch is now: coppice rebase %s; or resolve it yourself: git merge %.12s",
+			WithHint("bring the sandbox to where the branch is now: coppice git rebase %s; or resolve it yourself: git merge %.12s",
 				c.Rec.Name, c.Work)
 	}
 	return err

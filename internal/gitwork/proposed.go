@@ -142,7 +142,7 @@ func (g *Git) ExportProposal(ctx context.Context, name string, w io.Writer) erro
 	commit := refs[proposalRef(rec.Name)]
 	if commit == "" {
 		return fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
-			WithHint("do that first: coppice propose %s", rec.Name)
+			WithHint("do that first: coppice git propose %s", rec.Name)
 	}
 	said, err := readProposal(ctx, r, commit)
 	if err != nil {

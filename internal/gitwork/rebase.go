@@ -104,7 +104,7 @@ func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 	}
 	if onto == "" && have.From == "" {
 		return fault.New(fault.Invalid, "sandbox %s did not begin at the tip of a branch", b.rec.Name).
-			WithHint("say where it is to go: coppice rebase %s --onto REV", b.rec.Name)
+			WithHint("say where it is to go: coppice git rebase %s --onto REV", b.rec.Name)
 	}
 	rev := onto
 	if rev == "" {
@@ -137,7 +137,7 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 	}
 	if procs > 0 {
 		return fault.New(fault.Conflict, "something runs in sandbox %s, under which its files would change", b.rec.Name).
-			WithHint("wait until it has ended (coppice ps %s), or end it: coppice stop %[1]s", b.rec.Name)
+			WithHint("wait until it has ended (coppice process ls %s), or end it: coppice stop %[1]s", b.rec.Name)
 	}
 	kept, err := b.g.config.API.Commit(ctx, string(b.rec.ID), "before a rebase")
 	b.before = timeline.SnapshotID(kept.Head)
@@ -190,7 +190,7 @@ func (b *rebasing) failed(x wire.Exit, said string) error {
 // conflict says what is to be resolved.
 func (b *rebasing) conflict() error {
 	return fault.New(fault.Conflict, "both sides changed the same").Because(&repo.Conflicts{Paths: b.paths}).
-		WithHint("it is as it was; to resolve them in it: coppice rebase %s --keep-conflicts", b.rec.Name)
+		WithHint("it is as it was; to resolve them in it: coppice git rebase %s --keep-conflicts", b.rec.Name)
 }
 
 // goBack brings the sandbox to the snapshot of before. What is there now stays in its history.

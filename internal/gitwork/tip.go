@@ -146,11 +146,11 @@ func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 			WithHint("install it there: coppice exec %s --user root -- apt-get install git; or use a base that has it", rec.Name)
 	case exit.Code == exitNoRepo:
 		return fault.New(fault.Conflict, "%s is no repository with a commit any more in sandbox %s", rec.Repo.Top, rec.Name).
-			WithHint("go back to where it was one: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
+			WithHint("go back to where it was one: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
 	case exit.Code == exitNoBase:
 		return fault.New(fault.Conflict, "%s is not the repository any more that sandbox %s began with",
 			rec.Repo.Top, rec.Name).
-			WithHint("go back to where it was: coppice log %s, then coppice checkout %[1]s REF", rec.Name)
+			WithHint("go back to where it was: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
 	case exit.Limit != "":
 		return fault.New(fault.Conflict, "git in sandbox %s came to the limit %s", rec.Name, exit.Limit).
 			WithHint("make it larger, or make smaller commits")

@@ -87,7 +87,7 @@ func Find(name string) (Harness, error) {
 		names = append(names, h.Name)
 	}
 	return Harness{}, fault.New(fault.NotFound, "no hooks are known for %q", name).
-		WithHint("use one of %s; or mark by hand: coppice mark NAME LABEL", strings.Join(names, ", "))
+		WithHint("use one of %s; or mark by hand: coppice snapshot mark NAME LABEL", strings.Join(names, ", "))
 }
 
 // Config is the file as it is where there was none.

@@ -54,7 +54,7 @@ func (s *Server) gitApply(ctx context.Context, in *struct {
 	if limited(auth.From(ctx)) {
 		return wire.GitApplied{},
 			fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
-				WithHint("on the daemon's machine: coppice apply %s", in.Name)
+				WithHint("on the daemon's machine: coppice git apply %s", in.Name)
 	}
 	return s.opt.Repositories.GitApply(ctx, in.Name, in.Body)
 }

@@ -90,7 +90,7 @@ type answering struct {
 func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 	if limited(auth.From(ctx)) {
 		return wire.AnswerResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
-			WithHint("on the daemon's machine: coppice approve %s HOST", in.Name)
+			WithHint("on the daemon's machine: coppice net approve %s HOST", in.Name)
 	}
 	return s.opt.Network.Approve(ctx, in.Name, in.Body)
 }
@@ -103,7 +103,7 @@ func (s *Server) netAllow(ctx context.Context, in *struct {
 }) (wire.AllowResult, error) {
 	if limited(auth.From(ctx)) && len(in.Body.Allow)+len(in.Body.RemoveDeny) > 0 {
 		return wire.AllowResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
-			WithHint("on the daemon's machine: coppice allow %s RULE", in.Name)
+			WithHint("on the daemon's machine: coppice net allow %s RULE", in.Name)
 	}
 	return s.opt.Network.Allow(ctx, in.Name, in.Body)
 }

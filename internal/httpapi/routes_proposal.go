@@ -22,7 +22,7 @@ func (s *Server) addProposals(api huma.API) {
 			if limited(auth.From(ctx)) {
 				return wire.Proposed{},
 					fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
-						WithHint("on the daemon's machine: coppice propose %s", in.Name)
+						WithHint("on the daemon's machine: coppice git propose %s", in.Name)
 			}
 			ctx, cancel := s.bounded(ctx)
 			defer cancel()

@@ -99,7 +99,7 @@ func New(opt Options) *Server {
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, fault.New(fault.NotFound, "no operation %s %s", r.Method, r.URL.Path).
-			WithHint("client and daemon may be of different versions; run: coppice version"))
+			WithHint("client and daemon may be of different versions; run: coppice system version"))
 	})
 	return s
 }

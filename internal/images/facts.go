@@ -92,12 +92,12 @@ func differs(then, now map[string]string) (what, was, is string) {
 func (m *Images) Resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline.Memory, error) {
 	if snap.Memory == nil {
 		return nil, fault.New(fault.NotFound, "snapshot %s has no memory of processes", snap.ID).
-			WithHint("see those that have: coppice log %s; take one: coppice commit --memory -m MSG %s", rec.Name, rec.Name)
+			WithHint("see those that have: coppice log %s; take one: coppice snapshot create --memory -m MSG %s", rec.Name, rec.Name)
 	}
 	if !m.Keeps(rec.Tier) {
 		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s",
 			snap.ID, rec.Tier).
-			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
+			WithHint("go to its files alone: coppice rewind --files-only %s %s", rec.Name, snap.ID)
 	}
 	now, err := m.factsFor(rec, snap.Memory)
 	if err != nil {
@@ -107,7 +107,7 @@ func (m *Images) Resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 		return nil, fault.New(fault.Conflict,
 			"the processes of snapshot %s cannot go on here: %s was %q when their memory was kept, and is %q", snap.ID,
 			what, was, is).
-			WithHint("go to its files alone: coppice checkout --files-only %s %s", rec.Name, snap.ID)
+			WithHint("go to its files alone: coppice rewind --files-only %s %s", rec.Name, snap.ID)
 	}
 	return snap.Memory, nil
 }

@@ -34,13 +34,13 @@ func packable(id timeline.LayerID, entries []format.Entry) error {
 			"layer %s cannot be written as tar: the holes of its files are more than %d bytes, which tar writes as zeros; %q "+
 				"is one of them",
 			id, int64(limit.SealedHoles), "/"+entries[i].Path).
-			WithHint("remove the sparse files in the sandbox, and take a snapshot: coppice commit")
+			WithHint("remove the sparse files in the sandbox, and take a snapshot: coppice snapshot create")
 	}
 	if no, ok := errors.AsType[*format.NoHeader](format.Expressible(entries)); ok {
 		return fault.New(fault.Unsupported,
 			"layer %s cannot be written as an OCI layer: %q has a name that OCI reserves to mark what is removed",
 			id, "/"+no.Path).
-			WithHint("give it another name in a new sandbox, or push without layers: coppice push SANDBOX").Because(no)
+			WithHint("give it another name in a new sandbox, or push without layers: coppice git push SANDBOX").Because(no)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) 
 		return fault.New(fault.TooLarge,
 			"layer %s cannot be written as tar: %q has attributes, a path or a device number that tar has no room for",
 			id, "/"+no.Path).
-			WithHint("remove it in the sandbox, and take a snapshot: coppice commit").Because(err)
+			WithHint("remove it in the sandbox, and take a snapshot: coppice snapshot create").Because(err)
 	}
 	return fault.Wrap(err, "write layer %s", id)
 }

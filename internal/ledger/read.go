@@ -237,7 +237,7 @@ func (r Reader) each(
 		}
 		if err == nil && (rec.Sandbox != id || last > 0 && rec.Seq != last+1) {
 			err = fault.New(fault.Corrupt, "record %d of %s follows record %d", rec.Seq, rec.Sandbox, last).
-				WithHint("find what is wrong with `coppice verify`")
+				WithHint("find what is wrong with `coppice system verify`")
 		}
 		if err != nil {
 			fail(err)

@@ -86,7 +86,7 @@ func (c *conn) exec(q cmdRequest) (any, error) {
 		return exitAnswer{exit.Code, exit.Snapshot, exit.Head}, nil
 	}
 	return nil, fault.New(fault.NotFound, "the sandbox has neither bash nor sh").
-		WithHint("go back to where it had one: coppice checkout NAME REF")
+		WithHint("go back to where it had one: coppice rewind NAME REF")
 }
 
 // stream is the client's end of an exec: it turns frames into lines. What the

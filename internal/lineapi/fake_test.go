@@ -78,7 +78,7 @@ func (f *fake) Checkout(_ context.Context, _, ref string, inPlace bool) (wire.Mo
 func (f *fake) DeleteSnapshot(_ context.Context, _, ref string) (string, error) {
 	if ref == "HEAD" {
 		return "", fault.New(fault.Conflict, "snapshot bbbbbbbbbbbb is HEAD of sandbox box").
-			WithHint("go elsewhere first: coppice checkout box REF")
+			WithHint("go elsewhere first: coppice rewind box REF")
 	}
 	return tip.ID, known(ref)
 }

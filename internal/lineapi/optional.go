@@ -21,7 +21,7 @@ type Tournamenter interface {
 // Lacking is the error for an operation that the engine does not have.
 func Lacking(op string) error {
 	return fault.New(fault.Unsupported, "this daemon has no %s", op).
-		WithHint("it may be older than its client; see: coppice version")
+		WithHint("it may be older than its client; see: coppice system version")
 }
 
 func (c *conn) mark(q wire.MarkRequest) (any, error) {

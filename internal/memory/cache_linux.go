@@ -53,7 +53,7 @@ func (s *Store) noRoom(err error, need int64) error {
 		free = mebibytes(n)
 	}
 	return fault.New(fault.NoSpace, "there is no room for %s in %s, where %s is free", mebibytes(need), s.dir, free).
-		WithHint("make room there, or drop snapshots: coppice gc").Because(err)
+		WithHint("make room there, or drop snapshots: coppice system gc").Because(err)
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

@@ -102,7 +102,7 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 func withoutInit(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
 		WithHint("the disk or another program changed it; it is put back when the memory of a sandbox with the same init " +
-			"is kept again; the files alone: coppice checkout NAME REF --files-only")
+			"is kept again; the files alone: coppice rewind NAME REF --files-only")
 }
 
 // copyHashed reads a file of size bytes, has write take each piece of it, unless that is nil,

@@ -186,7 +186,7 @@ func missing(id ID) error {
 func corrupt(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
 		WithHint("the disk or another program changed it, and the memory is lost; the files of the snapshot are kept " +
-			"apart from it: coppice checkout NAME REF --files-only")
+			"apart from it: coppice rewind NAME REF --files-only")
 }
 
 // bootID names this start of the machine. One that cannot be told is like none

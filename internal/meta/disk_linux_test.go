@@ -84,7 +84,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	err := fill()
 	wantFault(t, err, fault.NoSpace, "write the database")
-	if !strings.Contains(fault.HintOf(err), "coppice gc") {
+	if !strings.Contains(fault.HintOf(err), "coppice system gc") {
 		t.Errorf("hint %q", fault.HintOf(err))
 	}
 	check := func() {

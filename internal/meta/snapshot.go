@@ -379,7 +379,7 @@ func (t *tx) deleteSnapshot(
 		func(s scanner) error { return s.Scan(&user) }, id)
 	if user != "" {
 		return nil, fault.New(fault.Conflict, "sandbox %s is at snapshot %s", user, id).
-			WithHint("go elsewhere first: coppice checkout %s REF", user)
+			WithHint("go elsewhere first: coppice rewind %s REF", user)
 	}
 	replaced := map[timeline.SnapshotID]bool{}
 	for _, r := range led {

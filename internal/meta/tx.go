@@ -205,7 +205,7 @@ func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 }
 
 const (
-	noSpaceHint  = "nothing that was acknowledged is lost; free some space, for example with: coppice gc"
+	noSpaceHint  = "nothing that was acknowledged is lost; free some space, for example with: coppice system gc"
 	readOnlyHint = "give coppice a home that it can write: COPPICE_HOME=DIR coppice ls"
 	corruptHint  = "the layers are untouched; restore the database from a backup, or begin anew in another home: " +
 		"COPPICE_HOME=DIR coppice create"

@@ -194,7 +194,7 @@ func (s *Policies) InForce(ctx context.Context, rec *meta.Sandbox) (p policy.Pol
 	}
 	p = s.place(ctx, rec, p)
 	for _, t := range Timed(rec, s.config.Now()) {
-		p = p.Unplaced(t.Rule, t.Deny, policy.Origin{Source: "coppice allow, until " + t.Until.UTC().Format(time.RFC3339)})
+		p = p.Unplaced(t.Rule, t.Deny, policy.Origin{Source: "coppice net allow, until " + t.Until.UTC().Format(time.RFC3339)})
 	}
 	return p, all, nil
 }

@@ -18,7 +18,7 @@ func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
 	if expired {
 		message = "The link to this port has expired."
 	}
-	page(w, r, http.StatusForbidden, "A link is needed", message, "make one: coppice port NAME PORT")
+	page(w, r, http.StatusForbidden, "A link is needed", message, "make one: coppice net forward NAME PORT")
 }
 
 // failed answers when nothing came of a request that was passed on. It is
@@ -42,11 +42,11 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		page(w, r, http.StatusBadGateway, "Not reachable", sentence(ours.Error()), fault.HintOf(ours))
 	case errors.As(err, &late) && late.Timeout():
 		page(w, r, http.StatusGatewayTimeout, "No answer",
-			"What listens on "+port+" has taken the request and does not answer it.", "see what it does: coppice ps NAME")
+			"What listens on "+port+" has taken the request and does not answer it.", "see what it does: coppice process ls NAME")
 	default:
 		// The error holds what the server said: nothing to put before people.
 		page(w, r, http.StatusBadGateway, "Not reachable", "What listens on "+port+" does not answer as an HTTP server does.",
-			"to reach it by another protocol: coppice port NAME "+strconv.Itoa(to.port)+" --forward")
+			"to reach it by another protocol: coppice net forward NAME "+strconv.Itoa(to.port)+" --forward")
 	}
 }
 

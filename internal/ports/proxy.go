@@ -146,7 +146,7 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 		return none, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	case ttl < time.Second || ttl > maxTTL:
 		return none, fault.New(fault.Invalid, "a link for %s", ttl).
-			WithHint("a link is good for a second to %d hours, as in: coppice port NAME %d --expires 1h",
+			WithHint("a link is good for a second to %d hours, as in: coppice net forward NAME %d --expires 1h",
 				int(maxTTL.Hours()), port)
 	}
 	id, name, err := p.opt.Engine.Identify(ctx, name)
@@ -157,7 +157,7 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	if l == nil {
 		return none, fault.New(fault.Unsupported, "the daemon serves no HTTP address, which a link would lead to").
 			WithHint("start it so: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to one of "+
-				"this machine: coppice port %s %d --forward", name, port)
+				"this machine: coppice net forward %s %d --forward", name, port)
 	}
 	key, err := p.secret()
 	if err != nil {
@@ -190,7 +190,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		page(w, r, http.StatusBadRequest, "No such host",
 			"The name of a port's host is PORT--NAME.localhost, as in 3000--box.localhost.",
-			"list the ports of a sandbox: coppice port NAME")
+			"list the ports of a sandbox: coppice net forward NAME")
 		return
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):
 		page(w, r, http.StatusBadRequest, "No such request", "Only requests for a path are passed on.", "")
@@ -205,7 +205,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, err := p.secret()
 	if err != nil {
 		page(w, r, http.StatusInternalServerError, "Not reachable", "The daemon cannot check links.",
-			"see what is wrong with: coppice port NAME PORT")
+			"see what is wrong with: coppice net forward NAME PORT")
 		return
 	}
 	a, err := p.admit(r, key, t, tokens)

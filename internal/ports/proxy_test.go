@@ -268,7 +268,7 @@ func TestWhoIsKeptOut(t *testing.T) {
 			"Origin: null"),
 	} {
 		res, body := w.do(r)
-		if res.StatusCode != http.StatusForbidden || !strings.Contains(body, "coppice port NAME PORT") ||
+		if res.StatusCode != http.StatusForbidden || !strings.Contains(body, "coppice net forward NAME PORT") ||
 			len(res.Cookies()) != 0 {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
 		}

@@ -232,13 +232,13 @@ func (r *report) history(p *Proposal) {
 func (r *report) hand(p *Proposal) {
 	r.line("## To check it, and to take it\n")
 	r.line("What is said above is the proposer's word, as far as the ledger does not prove it:\n")
-	r.line("%s", block("coppice verify --bundle "+FileLedger))
+	r.line("%s", block("coppice system verify --bundle "+FileLedger))
 	r.line("The log is %s, and says that its key is %s. Compare the key with one that you have from the proposer by "+
 		"another way.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
 	r.line("The change lies in the branch, and in %s:\n", FilePatch)
 	r.line("%s", block("git diff "+p.Start+" "+p.Work+"\ngit apply --check "+FilePatch))
 	r.line("Who has the sandbox applies it with:\n")
-	r.line("%s", block("coppice apply "+p.Name))
+	r.line("%s", block("coppice git apply "+p.Name))
 }
 
 // words writes a command as a line.

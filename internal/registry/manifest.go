@@ -47,7 +47,7 @@ func NewManifest(layers []Layer) (*Manifest, error) {
 	}
 	if len(b) > maxManifest {
 		return nil, fault.New(fault.NoSpace, "%d layers are more than a registry takes in one artifact", len(layers)).
-			WithHint("make the history shorter: coppice gc, or fork the sandbox and push the fork")
+			WithHint("make the history shorter: coppice system gc, or fork the sandbox and push the fork")
 	}
 	return &Manifest{b}, nil
 }

@@ -23,7 +23,7 @@ const (
 	savedName   = "coppice-saved"       // files of the user's that were in the way of mending
 	indexName   = "index"
 	lockName    = "index.lock" // git's own; with lockText in it, it is ours
-	lockText    = "coppice apply\n"
+	lockText    = "coppice git apply\n"
 )
 
 // journal says what an apply does to a work tree.

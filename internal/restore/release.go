@@ -276,7 +276,7 @@ func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
 	}
 	if b != resealed {
 		return &failed{StepGate, fault.New(fault.Conflict, "other processes have taken their place meanwhile").
-			WithHint("make these ones of their own: coppice resume %s", rec.Name)}
+			WithHint("make these ones of their own: coppice process resume %s", rec.Name)}
 	}
 	begun := false
 	book := r.config.Recorder

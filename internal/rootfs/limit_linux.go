@@ -97,7 +97,7 @@ func belongs(dir string, p quota.Project) error {
 // a driver, as by cp of a whole home. Its changes can still be captured.
 func notLimited(dir string) error {
 	return fault.New(fault.Conflict, "%s is not held to the disk limit of its sandbox: was it copied?", dir).
-		WithHint("begin a new live root on the newest snapshot: coppice checkout NAME HEAD")
+		WithHint("begin a new live root on the newest snapshot: coppice rewind NAME HEAD")
 }
 
 // Limit: see Limiter. Copies are charged where that can never make one fail.

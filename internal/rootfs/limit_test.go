@@ -272,7 +272,7 @@ func TestLimitOfACopiedHome(t *testing.T) {
 			}
 			live.Disk = diskLimit
 			if _, err := drv.Present(t.Context(), live); !fault.Is(err, fault.Conflict) ||
-				!strings.Contains(fault.HintOf(err), "coppice checkout") {
+				!strings.Contains(fault.HintOf(err), "coppice rewind") {
 				t.Errorf("%v, hint %q", err, fault.HintOf(err))
 			}
 			live.Dir = filepath.Join(top, "2")

@@ -247,7 +247,7 @@ func covered(stack rootspec.Stack) func(string) bool {
 // changes can still be captured; a new generation has other parts.
 func gone(path string) error {
 	return fault.New(fault.Conflict, "what is mounted at %s on the host changed below the live sandbox", path).
-		WithHint("go to its newest snapshot: coppice checkout NAME HEAD")
+		WithHint("go to its newest snapshot: coppice rewind NAME HEAD")
 }
 
 // within drops the paths to hide that no overlay shows.

@@ -61,7 +61,7 @@ func setFSIDs(uid, gid int) error {
 	}
 	if u != uid || g != gid {
 		return fault.New(fault.Unavailable, "file-system ids are %d:%d, not %d:%d", u, g, uid, gid).
-			WithHint("see what keeps the daemon from setfsuid(2): coppice probe")
+			WithHint("see what keeps the daemon from setfsuid(2): coppice system probe")
 	}
 	return nil
 }

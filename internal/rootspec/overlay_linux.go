@@ -44,7 +44,7 @@ func (m *mounter) overlay(o Overlay, points []Point) error {
 		f.Hint = "this kernel has no overlayfs: modprobe overlay, or use --driver copy"
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		f.Kind = fault.Unsupported
-		f.Hint = "run: coppice probe"
+		f.Hint = "run: coppice system probe"
 	}
 	return f
 }

@@ -197,7 +197,7 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 	case r.Name == "":
 		if _, ok := h.Snapshots[h.Head]; !ok {
 			return "", fault.New(fault.Corrupt, "HEAD is snapshot %q, which does not exist", string(h.Head)).
-				WithHint("coppice verify")
+				WithHint("coppice system verify")
 		}
 		return h.Head, nil
 	}

@@ -103,10 +103,10 @@ func shortestPath(routes Routes, target SnapshotID, parentOf func(SnapshotID) (S
 	if _, ok := seen[""]; !ok {
 		if _, known := parentOf(missing); known {
 			return nil, fault.New(fault.Corrupt, "the routes of snapshot %s go in a circle", target).
-				WithHint("coppice verify")
+				WithHint("coppice system verify")
 		}
 		return nil, fault.New(fault.Corrupt, "snapshot %s is built on snapshot %s, which is not known", target, missing).
-			WithHint("coppice verify")
+			WithHint("coppice system verify")
 	}
 	var path []Route
 	for id := SnapshotID(""); id != target; {

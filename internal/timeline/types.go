@@ -23,7 +23,7 @@ const (
 	CauseImport   Cause = "import"   // the first snapshot of a sandbox: its base
 	CauseExec     Cause = "exec"     // a command changed something
 	CauseAuto     Cause = "auto"     // captured by itself
-	CauseManual   Cause = "manual"   // coppice commit
+	CauseManual   Cause = "manual"   // coppice snapshot create
 	CauseMark     Cause = "mark"     // labelled from outside, or by the agent's harness
 	CauseFork     Cause = "fork"     // the first snapshot of a fork
 	CauseCheckout Cause = "checkout" // the present, kept before going back

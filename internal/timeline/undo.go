@@ -41,5 +41,5 @@ func (h *History) Redo(redo []SnapshotID) (target SnapshotID, next []SnapshotID,
 		}
 	}
 	return "", nil, fault.New(fault.NotFound, "there is nothing to redo").
-		WithHint("go to any snapshot with: coppice checkout NAME REF")
+		WithHint("go to any snapshot with: coppice rewind NAME REF")
 }

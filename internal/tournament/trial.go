@@ -20,7 +20,7 @@ func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequ
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
 		return res, fault.New(fault.Invalid, "a trial without a command, or one with a zero byte").
-			WithHint("as in: coppice compare %s --test \"make test\"", name)
+			WithHint("as in: coppice ledger compare %s --test \"make test\"", name)
 	case req.TimeoutMS < 0:
 		return res, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
 	}

@@ -193,7 +193,7 @@ func (t *Travel) UnpackLayers(ctx context.Context, at wire.Travelled, as string,
 	}
 	if list.Artifact == nil {
 		return wire.Sandbox{}, fault.New(fault.Invalid, "the layers of %s are in the repository", at.Name).
-			WithHint("coppice pull --with-layers %s %s", at.Remote, at.Name)
+			WithHint("coppice git pull --with-layers %s %s", at.Remote, at.Name)
 	}
 	made, err := t.unpackLayers(ctx, in, list, inOrder(list.Artifact, r), as)
 	if err != nil {

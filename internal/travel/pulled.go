@@ -84,7 +84,7 @@ func (t *Travel) PulledApply(
 	if errors.As(err, &conflicts) {
 		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.Rec.Name).
 			Because(conflicts).
-			WithHint("ask who proposed it to bring it to where the branch is now (coppice rebase, coppice push); or resolve "+
+			WithHint("ask who proposed it to bring it to where the branch is now (coppice git rebase, coppice git push); or resolve "+
 				"it yourself: git merge %.12s", c.Work)
 	}
 	return out, err

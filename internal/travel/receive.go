@@ -30,7 +30,7 @@ func (t *Travel) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire
 	defer tr.clearStaging(ctx, &err)
 	if staged[kindHeads] == "" || staged[kindProposals] == "" {
 		return res, fault.New(fault.NotFound, "nothing of %s was fetched from %s", tr.Name, tr.Remote).
-			WithHint("see what it has: coppice pull %s", tr.Remote)
+			WithHint("see what it has: coppice git pull %s", tr.Remote)
 	}
 	in, err := t.look(ctx, tr, staged[kindHeads], staged[kindProposals])
 	if err != nil {
@@ -96,7 +96,7 @@ func (t *Travel) pulled(ctx context.Context, at wire.Travelled) (*incoming, erro
 	}
 	if seen[kindHeads] == "" || seen[kindProposals] == "" {
 		return nil, fault.New(fault.NotFound, "no proposal %s was pulled from %s into %s", tr.Name, tr.Remote, tr.repo.Top).
-			WithHint("coppice pull %s %s; what it has: coppice pull %s", tr.Remote, tr.Name, tr.Remote)
+			WithHint("coppice git pull %s %s; what it has: coppice git pull %s", tr.Remote, tr.Name, tr.Remote)
 	}
 	return t.look(ctx, tr, seen[kindHeads], seen[kindProposals])
 }

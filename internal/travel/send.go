@@ -46,7 +46,7 @@ func (t *Travel) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 	}
 	if here[kindHeads] == "" || here[kindProposals] == "" {
 		return res, fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
-			WithHint("do that first: coppice propose %s", rec.Name)
+			WithHint("do that first: coppice git propose %s", rec.Name)
 	}
 	seen, err := tr.at(ctx, tr.seen)
 	if err != nil {

@@ -78,7 +78,7 @@ func (t *Travel) inRepo(in *incoming, commit repo.OID) source {
 // packed reads the list of layers that came with the proposal, and checks that both agree.
 func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Layers, error) {
 	if commit == "" {
-		return nil, fault.New(fault.NotFound, "no layers were fetched").WithHint("ask for them: coppice push --with-layers")
+		return nil, fault.New(fault.NotFound, "no layers were fetched").WithHint("ask for them: coppice git push --with-layers")
 	}
 	sizes, err := in.repo.ReadRecord(ctx, commit)
 	if err != nil {

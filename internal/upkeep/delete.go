@@ -48,7 +48,7 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	switch {
 	case id == h.Head:
 		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, rec.Name).
-			WithHint("go elsewhere first: coppice checkout %s REF", rec.Name)
+			WithHint("go elsewhere first: coppice rewind %s REF", rec.Name)
 	case snap.Sandbox != rec.ID:
 		return fault.New(fault.Conflict, "snapshot %s was made in another sandbox, which shares it", id).
 			WithHint("delete it there, or leave it: it costs this sandbox nothing")
@@ -63,10 +63,10 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 		return err
 	case user.Head == id:
 		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, user.Name).
-			WithHint("go elsewhere first: coppice checkout %s REF", user.Name)
+			WithHint("go elsewhere first: coppice rewind %s REF", user.Name)
 	}
 	return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", user.Name, id).
-		WithHint("begin a new one on its head: coppice checkout %s HEAD", user.Name)
+		WithHint("begin a new one on its head: coppice rewind %s HEAD", user.Name)
 }
 
 // takeOut is splice, which is recorded before it returns, with the reason why.

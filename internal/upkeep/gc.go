@@ -166,16 +166,16 @@ func checkRules(req wire.GCRequest) error {
 	k := req.Keep
 	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
 		if n < 0 {
-			return fault.New(fault.Invalid, "a rule of what to keep is negative").WithHint("see: coppice gc --help")
+			return fault.New(fault.Invalid, "a rule of what to keep is negative").WithHint("see: coppice system gc --help")
 		}
 	}
 	if max(k.Hourly, k.Daily, k.Weekly) > maxSpans {
 		return fault.New(fault.Invalid, "a rule of what to keep counts more than %d", maxSpans).
-			WithHint("to keep everything of a time, use: coppice gc --keep-within TIME")
+			WithHint("to keep everything of a time, use: coppice system gc --keep-within TIME")
 	}
 	if k == (wire.Keep{}) && len(req.Sandboxes) > 0 {
 		return fault.New(fault.Invalid, "sandboxes were named, but nothing that says what to keep of them").
-			WithHint("add a rule, as in: coppice gc --keep-last 20 --keep-daily 7 NAME")
+			WithHint("add a rule, as in: coppice system gc --keep-last 20 --keep-daily 7 NAME")
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func Story(st Stage) []Turn {
 				"description": "Tidy up",
 			},
 			Before: func(ctx context.Context) error {
-				id, err := st.Coppice(ctx, "commit", st.Sandbox, "-m", "all is well")
+				id, err := st.Coppice(ctx, "snapshot", "create", st.Sandbox, "-m", "all is well")
 				good = strings.TrimSpace(id)
 				return err
 			},
@@ -56,7 +56,7 @@ func Story(st Stage) []Turn {
 			Input: map[string]any{"command": st.Claude + " --version && cat plan.md && tail -n 1 numbers",
 				"description": "Look"},
 			Before: func(ctx context.Context) error {
-				_, err := st.Coppice(ctx, "checkout", "--in-place", st.Sandbox, good)
+				_, err := st.Coppice(ctx, "rewind", "--in-place", st.Sandbox, good)
 				return err
 			},
 		},

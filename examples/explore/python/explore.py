@@ -60,6 +60,6 @@ def explore(sandbox):
 
 name = coppice("create")
 try:
-    explore(Sandbox(coppice("socket", name)))
+    explore(Sandbox(coppice("system", "socket", name)))
 finally:
     coppice("rm", "--force", name)

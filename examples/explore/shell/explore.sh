@@ -6,7 +6,7 @@ set -eu
 
 sandbox=$(coppice create)
 # The candidates' forks can be looked at until gc.
-trap 'coppice rm --force "$sandbox" >/dev/null; coppice gc --quiet' EXIT
+trap 'coppice rm --force "$sandbox" >/dev/null; coppice system gc --quiet' EXIT
 socket=$(coppice status --json | sed -n 's/.*"home": *"\([^"]*\)".*/\1/p')/daemon.sock
 
 # api METHOD PATH [JSON]: one request; an error's detail goes to stderr.

@@ -72,7 +72,7 @@ async function explore(sandbox: Sandbox): Promise<void> {
 
 const name = coppice("create");
 try {
-  const sandbox = new Sandbox(coppice("socket", name));
+  const sandbox = new Sandbox(coppice("system", "socket", name));
   await explore(sandbox);
   sandbox.close();
 } finally {

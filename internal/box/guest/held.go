@@ -128,7 +128,7 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 		}
 		if len(have) > limit.TrustStoreBytes {
 			return fault.New(fault.TooLarge, "%s has grown beyond %d bytes inside the sandbox", f.Name(), limit.TrustStoreBytes).
-				WithHint("go back to its files alone: coppice checkout --files-only")
+				WithHint("go back to its files alone: coppice rewind --files-only")
 		}
 		if err := rewrite(f, replace(have)); err != nil {
 			return err

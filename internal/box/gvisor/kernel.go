@@ -85,7 +85,7 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	c, err := container.New(conf, container.Args{ID: containerID, Spec: spec, BundleDir: worldState})
 	if err != nil {
 		return nil, fault.New(fault.Unsupported, "gVisor does not start here").Because(err).
-			WithHint("see what this host allows: coppice probe")
+			WithHint("see what this host allows: coppice system probe")
 	}
 	return &kernel{container: c}, nil
 }
@@ -161,7 +161,7 @@ func (k *kernel) resume(s setup) error {
 	})
 	if err != nil {
 		return fault.New(fault.Unsupported, "gVisor does not resume the memory image").Because(err).
-			WithHint("go back to its files alone: coppice checkout --files-only")
+			WithHint("go back to its files alone: coppice rewind --files-only")
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (k *kernel) save(files []*os.File) error {
 	})
 	if fault.Is(err, fault.Internal) {
 		return fault.New(fault.Unsupported, "gVisor cannot keep what the processes have open or in memory").Because(err).
-			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: coppice commit NAME -m " +
+			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: coppice snapshot create NAME -m " +
 				"MSG; " +
 				"or leave the processes, before a checkout: coppice stop NAME")
 	}

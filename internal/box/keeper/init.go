@@ -101,7 +101,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	pid, within, err := startWithin(k.group, sys, start)
 	if err != nil {
 		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(err).
-			WithHint("see what this host allows: coppice probe")
+			WithHint("see what this host allows: coppice system probe")
 	}
 	k.init = &child{Pid: pid}
 	if !within {

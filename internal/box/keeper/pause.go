@@ -31,7 +31,7 @@ func (k *keeper) takeFreezing() error {
 func (k *keeper) pause() error {
 	if k.config.Tier == plan.TierWorkspace {
 		return fault.New(fault.Unsupported, "commands of tier workspace are processes of the host, and are not paused").
-			WithHint("use --tier process, or send SIGSTOP to them: coppice kill")
+			WithHint("use --tier process, or send SIGSTOP to them: coppice process kill")
 	}
 	if err := k.takeFreezing(); err != nil {
 		return err
@@ -71,5 +71,5 @@ func (k *keeper) resume() error {
 
 // errPaused refuses what a box that stands still cannot do.
 func errPaused() error {
-	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("let it go on: coppice resume NAME")
+	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("let it go on: coppice process resume NAME")
 }

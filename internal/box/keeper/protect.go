@@ -110,7 +110,7 @@ func gaveBefore(missed []plan.Finding) error {
 	names, needs := plan.Describe(missed)
 	return fault.New(fault.Unsupported,
 		"this host lacks protections that it has provided for this home before: %s", names).
-		WithHint("give the daemon %s again, and see what is missing with: coppice probe; "+
+		WithHint("give the daemon %s again, and see what is missing with: coppice system probe; "+
 			"or use another home: COPPICE_HOME=DIR coppice create", needs)
 }
 
@@ -213,7 +213,7 @@ func weaker(c plan.Config, e plan.Enforced) error {
 	}
 	return fault.New(fault.Unsupported, "the policy is strong, and this host enforces less than all of it: %s",
 		strings.Join(told, "; ")).
-		WithHint("see what mends it: coppice probe; or make a sandbox without what is weak, or without strong")
+		WithHint("see what mends it: coppice system probe; or make a sandbox without what is weak, or without strong")
 }
 
 // without refuses a box that lacks a protection with which the sandbox has run before, or

@@ -54,7 +54,7 @@ func (k *keeper) resealInside(r initlink.Reseal) ([]initlink.ResealStep, error) 
 		return done.Steps,
 			fault.New(fault.Version,
 				"the memory image has an init of an older coppice, which the sandbox can keep from drawing a new identity").
-				WithHint("go back to its files alone: coppice checkout --files-only; or fork without memory: coppice fork " +
+				WithHint("go back to its files alone: coppice rewind --files-only; or fork without memory: coppice fork " +
 					"--files-only")
 	}
 	return done.Steps, nil

@@ -114,7 +114,7 @@ func (h host) remedy(feature, errno string) string {
 // processes by ptrace(2) and seccomp(2), which yama and containers can refuse.
 func (h host) kernelRemedy(err error) string {
 	switch hint := fault.HintOf(err); {
-	case hint != "" && !strings.HasSuffix(hint, "coppice probe"): // which leads here
+	case hint != "" && !strings.HasSuffix(hint, "coppice system probe"): // which leads here
 		return hint
 	case h.ptrace:
 		return "sudo sysctl -w kernel.yama.ptrace_scope=1"

@@ -42,7 +42,7 @@ func (v *View) Signal(l initlink.Look) error {
 			l.PID).
 			WithHint("to end all processes: coppice stop NAME")
 	}
-	none := fault.New(fault.NotFound, "the sandbox has no process %d", l.PID).WithHint("list them with: coppice ps NAME")
+	none := fault.New(fault.NotFound, "the sandbox has no process %d", l.PID).WithHint("list them with: coppice process ls NAME")
 	fd, err := unix.PidfdOpen(l.PID, 0)
 	// EINVAL, ENOENT: a thread
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -62,14 +62,14 @@ func (v *View) Signal(l initlink.Look) error {
 		}
 		if l.Start != 0 && p.start != l.Start {
 			return fault.New(fault.NotFound, "process %d has ended, and another one has its number now", l.PID).
-				WithHint("list them again with: coppice ps NAME")
+				WithHint("list them again with: coppice process ls NAME")
 		}
 		if v.self != 0 && !v.ours(p) {
 			return none
 		}
 		if p.Dead() {
 			return fault.New(fault.NotFound, "process %d has ended, and waits for its parent", l.PID).
-				WithHint("list them with: coppice ps NAME")
+				WithHint("list them with: coppice process ls NAME")
 		}
 	}
 	err = unix.PidfdSendSignal(fd, syscall.Signal(l.Signal), nil, 0)
@@ -104,5 +104,5 @@ func (v *View) ours(p Stat) bool {
 func (v *View) blindness() error {
 	return fault.New(fault.Unsupported,
 		"the sandbox's processes cannot be seen here: parts of the outer /proc are masked, so that it is shown inside").
-		WithHint("start coppice in a container whose /proc is not masked; see what this host allows: coppice probe")
+		WithHint("start coppice in a container whose /proc is not masked; see what this host allows: coppice system probe")
 }

@@ -66,7 +66,7 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 	case errors.Is(err, unix.EPERM):
 		e.Kind = fault.Denied
 		return nil, e.WithHint(
-			"the daemon has to be root of the user namespace that owns the sandbox's network; coppice probe says more")
+			"the daemon has to be root of the user namespace that owns the sandbox's network; coppice system probe says more")
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT):
 		e.Kind = fault.Unsupported
 		return nil, e.WithHint("the kernel needs veth and packet sockets: modprobe veth af_packet")
