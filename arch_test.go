@@ -33,7 +33,7 @@ var packages = map[string][]string{
 	"internal/cli": {
 		"client", "client/wire", "internal/daemon", "internal/fault", "internal/hook",
 		"internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
-		"internal/registry", "internal/tty",
+		"internal/registry", "internal/removal", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
@@ -223,8 +223,8 @@ var packages = map[string][]string{
 		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",
 	},
 	"internal/upkeep": {
-		"client/wire", "internal/events", "internal/fault", "internal/layer", "internal/meta",
-		"internal/timeline",
+		"client/wire", "internal/bases", "internal/events", "internal/fault", "internal/layer",
+		"internal/meta", "internal/timeline",
 	},
 	"internal/seal":     {"internal/fault", "internal/vfs"},
 	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},

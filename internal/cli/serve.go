@@ -95,12 +95,30 @@ func (a *app) daemonMemory(flag string) (int64, error) {
 	return 0, nil
 }
 
-// stopDaemon ends the home's daemon, if there is one.
+// stopDaemon ends the home's daemon, if there is one, and prints its pid.
 func (a *app) stopDaemon(ctx context.Context) error {
 	s, err := a.starter()
 	if err != nil {
 		return err
 	}
+	pid, err := endDaemon(ctx, s)
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		a.note("no daemon serves %s", s.Home)
+	}
+	return a.print(map[string]any{"stopped": pid}, func(w io.Writer) error {
+		if pid == 0 {
+			return nil
+		}
+		_, err := fmt.Fprintln(w, pid)
+		return err
+	})
+}
+
+// endDaemon ends the daemon that s finds, waits for its end, and returns its pid; 0 if there is none.
+func endDaemon(ctx context.Context, s daemon.Starter) (int, error) {
 	c := client.New(client.Options{Dial: s.Dial})
 	defer c.Close()
 	peer, listens := 0, false
@@ -112,16 +130,15 @@ func (a *app) stopDaemon(ctx context.Context) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		pid, locked := daemon.Locker(s.Home)
 		if !locked {
-			a.note("no daemon serves %s", s.Home)
-			return a.print(map[string]any{"stopped": 0}, func(io.Writer) error { return nil })
+			return 0, nil
 		}
 		st.PID, listens, err = pid, false, nil // not yet, or no longer
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if listens && st.PID != peer {
-		return fault.New(fault.Unsupported,
+		return 0, fault.New(fault.Unsupported,
 			"the daemon of %s reports PID %d, which is not its PID here: it runs on another machine, or in another "+
 				"container", s.Home, st.PID).
 			WithHint("stop it there: coppice serve --stop")
@@ -131,19 +148,16 @@ func (a *app) stopDaemon(ctx context.Context) error {
 		err = p.Signal(syscall.SIGTERM)
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fault.Wrap(err, "stop the daemon (pid %d)", st.PID)
+		return 0, fault.Wrap(err, "stop the daemon (pid %d)", st.PID)
 	}
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		// It empties and releases its lock as the last thing, so that the next daemon can start; that
 		// somebody has yet to reap it does not matter.
 		pid, held := daemon.Holder(s.Home)
 		if (!held || pid != st.PID) && !daemon.Locks(s.Home, st.PID) || p.Signal(syscall.Signal(0)) != nil {
-			return a.print(map[string]any{"stopped": st.PID}, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, st.PID)
-				return err
-			})
+			return st.PID, nil
 		}
 	}
-	return fault.New(fault.Timeout, "the daemon (pid %d) did not stop", st.PID).
+	return 0, fault.New(fault.Timeout, "the daemon (pid %d) did not stop", st.PID).
 		WithHint("see %s", daemon.LogPath(s.Home))
 }

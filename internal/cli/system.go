@@ -11,5 +11,5 @@ all sandboxes, and print what other programs need from coppice.`,
   coppice system gc --dry-run
   coppice system verify`,
 	}, a.systemGC(), a.systemVerify(), a.systemProbe(), a.systemEvents(), a.systemSocket(), a.systemMan(),
-		a.systemCompletion(), a.systemVersion())
+		a.systemCompletion(), a.systemVersion(), a.systemUninstall())
 }

@@ -94,7 +94,7 @@ func (e *Engine) Create(
 func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, again func() error) error {
 	for range createTries {
 		rec.Base = on.ID
-		if gone, err := e.recordBare(ctx, rec, on); err != nil || !gone {
+		if gone, err := recordOn(ctx, e, rec, on); err != nil || !gone {
 			return err
 		}
 		if on.Key == "" {
@@ -111,8 +111,8 @@ func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, ag
 // createTries bounds how often a base is made for a sandbox while gc removes it each time.
 const createTries = 3
 
-// recordBare is createBare, once. gone reports that the base was removed. While the shape is held, no base is.
-func (e *Engine) recordBare(ctx context.Context, rec *meta.Sandbox, on *base) (gone bool, err error) {
+// recordOn is createBare, once. gone reports that the base was removed. While the shape is held, no base is.
+func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone bool, err error) {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	if on.Top != "" {

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/tty"
+)
+
+func (a *app) systemUninstall() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "uninstall [flags]", Short: "Remove all sandboxes and the data directory",
+		Long: `Stop and remove all sandboxes, stop the daemon, remove the data directory with
+all snapshots and records, and print its path. The programs remain. On a
+terminal you are asked first; otherwise --force is required. A directory that is
+not a data directory of Coppice is refused, and links in it are not followed.`,
+		Example: "  coppice system uninstall\n  coppice --home /srv/coppice system uninstall --force",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.getenv("COPPICE_HOST") != "" {
+				return usagef("cannot remove the home of another machine: COPPICE_HOST is set")
+			}
+			home, err := a.home()
+			if err != nil {
+				return err
+			}
+			if home, err = homeDir(home); err != nil {
+				return err
+			}
+			if !force {
+				if err := a.confirmRemoval(home); err != nil {
+					return err
+				}
+			}
+			if err := a.removeHome(cmd.Context(), home); err != nil {
+				return err
+			}
+			return a.print(map[string]any{"removed": home}, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, tty.Clean(home))
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	return cmd
+}
+
+// homeDir returns the path of a home without links, and fails if the directory is not a home.
+func homeDir(home string) (string, error) {
+	dir, err := filepath.EvalSymlinks(home)
+	if err != nil {
+		return "", fault.Wrap(err, "find the home %s", home)
+	}
+	name := filepath.Join(dir, "format")
+	st, err := os.Lstat(name)
+	if err == nil && st.Mode().IsRegular() {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return "", fault.Wrap(err, "read %s", name)
+		}
+		if strings.HasPrefix(string(text), "coppice home ") {
+			return dir, nil
+		}
+	}
+	return "", fault.New(fault.Invalid, "cannot remove %s: not a home of Coppice", home).
+		WithHint("name the home with --home or COPPICE_HOME")
+}
+
+// confirmRemoval asks at a terminal whether the home may be removed. It fails if not.
+func (a *app) confirmRemoval(home string) error {
+	if !tty.IsTerminal(a.stdin) || !tty.IsTerminal(a.stderr) {
+		return &usageError{msg: "cannot ask: stdin is not a terminal", hint: "add --force"}
+	}
+	fmt.Fprintf(a.stderr, "Remove %s with all sandboxes, snapshots and records? [y/N] ", tty.Quote(home))
+	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
+	if err != nil || strings.ToLower(strings.TrimSpace(answer)) != "y" {
+		return fault.New(fault.Cancelled, "nothing was removed")
+	}
+	return nil
+}
+
+// removeHome removes the sandboxes of a home and what they leave through the daemon, which may remove
+// files of subordinate ids, then the daemon, then the directory.
+func (a *app) removeHome(ctx context.Context, home string) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	list, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sb := range list {
+		if err := c.Remove(ctx, sb.ID, true); err != nil {
+			return fault.Wrap(err, "remove sandbox %s", sb.Name)
+		}
+	}
+	show, done := a.progress()
+	_, err = c.GC(ctx, wire.GCRequest{}, show)
+	done()
+	if err != nil {
+		return err
+	}
+	s, err := a.starter()
+	if err != nil {
+		return err
+	}
+	if _, err := endDaemon(ctx, s); err != nil {
+		return err
+	}
+	return removeTree(ctx, home)
+}
