@@ -253,7 +253,7 @@ func TestHooksThatFail(t *testing.T) {
 			if got := h.ran(name); got != "" && got != "first\n" {
 				t.Errorf("after what failed, %q ran", got)
 			}
-			refused := 4 // conflict
+			refused := 4           // conflict
 			if c.step == "hooks" { // what is in the directory is invalid
 				refused = 2
 			}
