@@ -160,14 +160,15 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 			func() { w.says(func(p *proposal.Proposal) { p.Base, p.Start = good[branchRef], good[branchRef] }) }},
 		{"a start elsewhere", "its only parent must be the base",
 			func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
-		{"no files", "has no ", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
+		{"no files", "is missing in the proposal", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
 		{"one file more", "unknown file", change("evil\x1b[31m", to("x"))},
 		{"a link", "is not a record: it has entries other than plain files", func() {
 			files := w.tree(proposalRef)
 			files[proposal.FilePolicy] = "/etc/passwd"
 			w.forge(files, map[string]string{proposal.FilePolicy: "120000"})
 		}},
-		{"a huge policy", "more than", change(proposal.FilePolicy, to(strings.Repeat("x", 5<<20)))},
+		{"a huge policy", proposal.FilePolicy + " of the proposal is too large: 5242880 bytes",
+			change(proposal.FilePolicy, to(strings.Repeat("x", 5<<20)))},
 		{"a .git in the work", "git could not fetch fix-auth from origin", func() { work(w.nested(".git")) }},
 		{"no proposal", "has no proposal", func() { w.bob.git(w.bare, "update-ref", "-d", proposalRef) }},
 		{"a proposal that is a file", "fix-auth", func() {
@@ -283,7 +284,8 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
 	w.alice.run("git", "push", "fix-auth", "--trust-all")
-	const changed = "the proposal on origin has changed since you last pushed or pulled it"
+	const changed = "the proposal on origin has changed since you last pushed or pulled it\n" +
+		"hint: review it: coppice git pull origin fix-auth; then push again"
 	foreign := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "foreign", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, foreign)
 	before := w.bob.git(w.bare, "for-each-ref")
