@@ -251,7 +251,7 @@ func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\nthe time of 1m0s is over" ||
+	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\ntimed out after 1m0s" ||
 		res.Winner != "2" {
 		t.Errorf("%+v", res)
 	}
