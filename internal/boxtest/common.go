@@ -156,7 +156,7 @@ var common = []check{
 			t.Errorf("%d processes, %v: want the sleep", n, err)
 		}
 	}},
-	{"a background child may go on writing", nil, func(t *testing.T, tier Tier) {
+	{"a background child may continue to write", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f := b.scratch() + "/alive"
 		b.Sh(t, "(sleep 0.3; yes | head -c 1000000; echo $? > "+f+") & :")

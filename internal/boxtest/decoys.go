@@ -164,7 +164,7 @@ var decoys = []check{
 			t.Errorf("from outside something was opened: %+v", evs)
 		}
 	}},
-	{"opening a decoy is told, in whatever way", walled, func(t *testing.T, tier Tier) {
+	{"opening a decoy is recorded, in whatever way", walled, func(t *testing.T, tier Tier) {
 		var paths []string
 		for i := range openings {
 			paths = append(paths, fmt.Sprintf("/home/p/way%d/key", i))
@@ -185,7 +185,7 @@ var decoys = []check{
 			t.Errorf("%d processes, %v", n, err)
 		}
 	}},
-	{"looking at a decoy is no opening", walled, func(t *testing.T, tier Tier) {
+	{"looking at a decoy does not open it", walled, func(t *testing.T, tier Tier) {
 		const quiet, other = "/home/p/.netrc", "/home/p/other"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, quiet, other) })
 		for _, sh := range []string{"stat " + quiet, "ls -la /home/p", "test -r " + quiet, "find /home/p -size +1",
@@ -202,7 +202,7 @@ var decoys = []check{
 			t.Errorf("%+v", evs)
 		}
 	}},
-	{"what was opened as the box ended is told", walled, func(t *testing.T, tier Tier) {
+	{"what was opened as the box ended is recorded", walled, func(t *testing.T, tier Tier) {
 		const at = "/home/p/.netrc"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, at, "/home/p/b") })
 		if r := b.Sh(t, "i=0; while [ $i -lt 200 ]; do : <"+at+"; : </home/p/b; i=$((i+1)); done"); r.Exit.Code != 0 {
@@ -253,13 +253,13 @@ var decoys = []check{
 			t.Errorf("afterwards: %v", err)
 		}
 	}},
-	{"what cannot be told stops the box", walled, func(t *testing.T, tier Tier) {
+	{"what cannot be recorded stops the box", walled, func(t *testing.T, tier Tier) {
 		const at = "/home/p/.netrc"
 		b := tier.Start(t, func(c *plan.Config) { decoyed(t, c, at) })
 		if err := errors.Join(os.RemoveAll(b.Config.Journal), os.WriteFile(b.Config.Journal, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if r := b.Sh(t, ": <"+at+"; while :; do sleep 100; done"); !halted(r, "cannot be told") {
+		if r := b.Sh(t, ": <"+at+"; while :; do sleep 100; done"); !halted(r, "could not be recorded") {
 			t.Errorf("%+v", r)
 		}
 		<-b.Gone()

@@ -86,7 +86,7 @@ sys.excepthook = tell
 `
 
 var decoyCalls = []check{
-	{"opening a decoy is told, by whatever system call", walled, func(t *testing.T, tier Tier) {
+	{"opening a decoy is recorded, by whatever system call", walled, func(t *testing.T, tier Tier) {
 		var paths []string
 		for i := range calls {
 			paths = append(paths, fmt.Sprintf("/home/p/call%d/key", i))

@@ -317,7 +317,7 @@ func disturb(d Disturbance, text string) error {
 	}
 	for at := t.starter; ; {
 		if err := t.resume(at, t.signal(at, ws)); err != nil && !errors.Is(err, unix.ESRCH) { // killed meanwhile
-			return fmt.Errorf("let %d go on: %w", at, err)
+			return fmt.Errorf("resume %d: %w", at, err)
 		}
 		for {
 			pid, err := unix.Wait4(-1, &ws, unix.WALL, nil)

@@ -82,7 +82,7 @@ var freezes = []check{
 				time.Sleep(10 * time.Millisecond)
 			}
 			if now, _ := os.Stat(f.host); now.Size() == after.Size() {
-				t.Fatal("they do not go on")
+				t.Fatal("they do not resume")
 			}
 		}
 	}},

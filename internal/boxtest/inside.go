@@ -152,7 +152,7 @@ var insides = []check{
 			}
 		}
 	}},
-	{"what is no file of the sandbox is refused from outside", walled, func(t *testing.T, tier Tier) {
+	{"what is not a file of the sandbox is refused from outside", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		r := b.inside(t)
 		b.Sh(t, "ln -s /proc/1/root /tmp/r; ln -s /proc/self/fd/0 /tmp/fd; mkfifo /tmp/fifo; ln -s "+

@@ -118,7 +118,7 @@ var kept = []check{
 			t.Errorf("after it was forgotten: %v", err)
 		}
 		if _, err := b.Wait(t.Context(), "x0"); !fault.Is(err, fault.NotFound) {
-			t.Errorf("nobody's: %v", err)
+			t.Errorf("of no client: %v", err)
 		}
 	}},
 	{"the end of a kept command waits for its readers", nil, func(t *testing.T, tier Tier) {
@@ -133,7 +133,7 @@ var kept = []check{
 		time.Sleep(300 * time.Millisecond)
 		select {
 		case err := <-waited:
-			t.Fatalf("it was told before the output was read: %v", err)
+			t.Fatalf("it was reported before the output was read: %v", err)
 		default:
 		}
 		if r := Collect(s); r.Dropped > 0 || len(r.Stdout) != 3000004 {
@@ -143,7 +143,7 @@ var kept = []check{
 			t.Error(err)
 		}
 	}},
-	{"a reader that only looks on holds nobody up", nil, func(t *testing.T, tier Tier) {
+	{"a read-only client delays no other client", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t,
 			wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.2; head -c 30000000 /dev/zero; exit 3"}, Keep: true})
@@ -169,7 +169,7 @@ var kept = []check{
 		WaitOutput(t, b.Open(t, wire.ExecRequest{Attach: id, Size: size, Offset: -1}), "drawn 24 80")
 		WaitOutput(t, b.Open(t, wire.ExecRequest{Attach: id, Size: &wire.Size{Cols: 100, Rows: 30}}), "drawn 30 100")
 	}},
-	{"it is told when a process has run", nil, func(t *testing.T, tier Tier) {
+	{"it is reported when a process has run", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		active := func(since uint64, within time.Duration) (uint64, bool) {
 			t.Helper()

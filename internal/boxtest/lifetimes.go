@@ -132,7 +132,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 			t.Errorf("%+v", r)
 		}
 	}},
-	{"a box without work ends by itself", nil, func(t *testing.T, tier Tier) {
+	{"a box without work ends automatically", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 3 * time.Second }) // time to begin
 		pid := strings.TrimSpace(b.Sh(t, "sleep 1000 >/dev/null 2>&1 & echo $!").Stdout)
 		select {

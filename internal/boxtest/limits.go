@@ -156,7 +156,7 @@ var limited = []check{
 		id := WaitStarted(t, s).Exec
 		s.Close()
 		if x, err := b.Wait(t.Context(), id); err != nil || x.Code != 153 || x.Limit != wire.LimitOutput {
-			t.Errorf("for nobody: %+v, %v", x, err)
+			t.Errorf("without a client: %+v, %v", x, err)
 		}
 		if r := b.Do(t, wire.ExecRequest{Attach: id}); len(r.Stdout) != most || r.Exit.Limit != wire.LimitOutput {
 			t.Errorf("afterwards: %d bytes, %+v", len(r.Stdout), r.Exit)
@@ -260,7 +260,7 @@ var limited = []check{
 			t.Error(err)
 		}
 	}},
-	{"that a limit was come to is told", walled, func(t *testing.T, tier Tier) {
+	{"a reached limit is reported", walled, func(t *testing.T, tier Tier) {
 		if looptest.Race {
 			t.Skip("needs plain-build: init, with the race detector, is larger than the limit")
 		}

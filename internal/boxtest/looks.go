@@ -184,7 +184,7 @@ var looks = []check{
 			t.Errorf("one that is gone: %v", err)
 		}
 	}},
-	{"nobody else is signalled", nil, func(t *testing.T, tier Tier) {
+	{"no other process is signalled", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		b.shown(t)
 		outside := []int{-1, 0, 1}
@@ -284,7 +284,7 @@ var looks = []check{
 			end()
 		}
 	}},
-	{"ports of a network of its own", walled, func(t *testing.T, tier Tier) {
+	{"ports of a separate network", walled, func(t *testing.T, tier Tier) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -330,7 +330,7 @@ var looks = []check{
 		defer end2()
 		checkPort(t, b, "127.0.0.3", strange)
 	}},
-	{"a listener that takes nobody", nil, func(t *testing.T, tier Tier) {
+	{"a listener that accepts no connection", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		b.shown(t)
 		if r := b.Sh(t, "command -v /usr/bin/python3"); r.Exit.Code != 0 {

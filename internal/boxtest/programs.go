@@ -311,7 +311,7 @@ child(orphan)
 			t.Errorf("asked for: %+v", asked)
 		}
 		if !slices.ContainsFunc(begun, func(p run) bool { return p.ArgsRaw != nil }) {
-			t.Errorf("arguments that are no text are lost; %s", r.Stderr)
+			t.Errorf("arguments that are not text are lost; %s", r.Stderr)
 		}
 	}},
 	{"who is traced inside is recorded", walled, func(t *testing.T, tier Tier) {
@@ -413,7 +413,7 @@ for _ in range(20):
 			t.Errorf("%d programs of %d, %d different, %d late, %d dropped", len(runs), want, len(seen), late, dropped)
 		}
 	}},
-	{"another reader finds what nobody fetched", walled, func(t *testing.T, tier Tier) {
+	{"another reader finds what no reader has fetched", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
 		b.Sh(t, "/bin/true one")
 		mine, next, _ := b.recorded(t, 0)

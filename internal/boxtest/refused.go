@@ -74,7 +74,7 @@ func (b *Box) refusedUntil(t testing.TB, n int) []wire.NetEvent {
 			return nil
 		})
 	if !errors.Is(err, enough) {
-		t.Fatalf("%d refusals are told, %v; want %d", sum(all), err, n)
+		t.Fatalf("%d refusals are reported, %v; want %d", sum(all), err, n)
 	}
 	return all
 }
@@ -107,11 +107,11 @@ var refusals = []check{
 		}
 		for _, c := range refusedCalls() {
 			if got[c.name] != 1 {
-				t.Errorf("%s is told %d times", c.name, got[c.name])
+				t.Errorf("%s is reported %d times", c.name, got[c.name])
 			}
 		}
 		if len(evs) != len(refusedCalls()) {
-			t.Errorf("%d are told, of %d", len(evs), len(refusedCalls()))
+			t.Errorf("%d are reported, of %d", len(evs), len(refusedCalls()))
 		}
 	}},
 	{"a storm of refusals is counted", walled, func(t *testing.T, tier Tier) {
@@ -182,7 +182,7 @@ var refusals = []check{
 			t.Errorf("%v", by)
 		}
 	}},
-	{"a command that the filter has killed is told", process, func(t *testing.T, tier Tier) {
+	{"a command that the filter has killed is reported", process, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { told(t, c) })
 		r := b.Do(t, wire.ExecRequest{ID: "x-killed", Cmd: []string{"sh", "-c", "kill -SYS $$"}})
 		evs := b.refusals(t)
@@ -215,7 +215,7 @@ var refusals = []check{
 			t.Errorf("%+v", evs)
 		}
 	}},
-	{"nothing is told where nobody listens", []string{plan.TierProcess}, func(t *testing.T, tier Tier) {
+	{"nothing is reported where no process listens", []string{plan.TierProcess}, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) { giveCaller(t, c) })
 		if r := b.Do(t, wire.ExecRequest{Cmd: []string{callerAt, "many", "5"}}); r.Exit.Code != 0 || r.Exit.Denials != 0 {
 			t.Errorf("%+v", r)

@@ -86,7 +86,7 @@ var traces = []check{
 			t.Errorf("a detail is missing: %q", lines(list, false))
 		}
 	}},
-	{"no program is seen that nobody asked for", hosts, func(t *testing.T, tier Tier) {
+	{"no program is seen that was not started", hosts, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		b.typist(t)("/bin/true")
 		if got := b.programs(t); len(got) != 0 {

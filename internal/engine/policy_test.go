@@ -111,7 +111,7 @@ func TestAPolicyIsMadeOfFilesAndFlags(t *testing.T) {
 		!slices.Contains(res.Lines, wire.PolicyLine{Key: "network.deny", Value: "evil.example", From: "/p/user.yaml:3"}) {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if st, err := h.Status(t.Context(), "box"); err != nil || st.TierReason != "asked for by --allow" {
+	if st, err := h.Status(t.Context(), "box"); err != nil || st.TierReason != "requested by --allow" {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -139,7 +139,7 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"a path of its own that is to be read-only",
 			func(r *wire.CreateRequest) {
 				r.Policy = user("files: {readonly: [/proc/sys]}")
-			}, fault.Invalid, "/proc/sys cannot be read-only"},
+			}, fault.Invalid, "cannot make /proc/sys read-only"},
 		{"a mount of what has sockets of others",
 			func(r *wire.CreateRequest) {
 				r.Policy = user("files: {mounts: [{from: /run, to: /mnt}]}")
@@ -194,7 +194,7 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 			fault.Invalid, "does not support the host's network"},
 		{"two networks", func(r *wire.CreateRequest) {
 			r.Net, r.Policy = "host", []wire.PolicyFile{said(wire.PolicyFlags, "network: {allow: [a.example]}")}
-		}, fault.Invalid, "--net host was asked for"},
+		}, fault.Invalid, "--net host conflicts with network rules"},
 		{"a variable that cannot be kept",
 			func(r *wire.CreateRequest) {
 				r.Env = []string{"A=" + strings.Repeat("x", policy.MaxSize)}

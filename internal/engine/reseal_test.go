@@ -39,10 +39,10 @@ func TestAHookHasItsTime(t *testing.T) {
 		"done": {wire.Exit{}, ""},
 		"late": {wire.Exit{Code: 124, TimedOut: true}, name + " did not exit within 30 s"},
 		"limited": {wire.Exit{Code: 124, TimedOut: true, Limit: wire.LimitTime, Message: "it took longer than time=1s"},
-			name + " was ended: it took longer than time=1s"},
+			name + " was killed: it took longer than time=1s"},
 		"loud": {wire.Exit{Code: 153, Limit: wire.LimitOutput, Message: "it printed more than output=1"},
-			name + " was ended: it printed more than output=1"},
-		"absent": {wire.Exit{Code: 127, Message: "no such file"}, name + " ended with exit code 127: no such file"},
+			name + " was killed: it printed more than output=1"},
+		"absent": {wire.Exit{Code: 127, Message: "no such file"}, name + " failed with exit code 127: no such file"},
 	} {
 		h.boxes.mu.Lock()
 		h.boxes.hookEnd, h.boxes.hooked = c.end, nil

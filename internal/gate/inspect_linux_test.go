@@ -187,7 +187,7 @@ func TestInspection(t *testing.T) {
 		}
 	}
 	for i := range 5 {
-		if got := curl("https://c.example/x"); strings.Contains(got, "the rule's rate, 3/h, is used up") != (i >= 3) {
+		if got := curl("https://c.example/x"); strings.Contains(got, "the rule's rate, 3/h, is exhausted") != (i >= 3) {
 			t.Errorf("request %d: %q", i, got)
 		}
 	}

@@ -173,7 +173,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("delete left %v", text)
 	}
 	text, kept := m.call("commit", args{"message": "a place"})
-	holds(t, text, "nothing had changed")
+	holds(t, text, "nothing has changed since snapshot "+kept["head"].(string))
 	if kept["changed"] != false || kept["node"] != kept["head"] {
 		t.Errorf("commit gave %v", kept)
 	}
@@ -184,7 +184,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("fork gave %v", forks)
 	}
 	text, _ = m.call("status", nil)
-	holds(t, text, "box  ", "walls: ", "snapshots")
+	holds(t, text, "box  ", "protections: ", "snapshots")
 
 	anywhere := meet(t, mcpapi.Options{Client: d.client})
 	text, all := anywhere.call("status", nil)

@@ -197,7 +197,7 @@ func TestWhatIsRefused(t *testing.T) {
 	s := timeline.Snapshot{ID: newSnap(t), Sandbox: "0123456789ab", Parent: rec.Head, Cause: timeline.CauseExec,
 		Created: epoch}
 	err = d.AddSnapshot(ctx, s, nil, 0, func(*Sandbox) {})
-	wantFault(t, err, fault.NotFound, "no sandbox 0123456789ab any more")
+	wantFault(t, err, fault.NotFound, "sandbox 0123456789ab no longer exists")
 	s.Sandbox, s.Parent = rec.ID, "ffffffffffff"
 	if err = d.AddSnapshot(ctx, s, nil, 0, func(*Sandbox) {}); err == nil {
 		t.Error("a snapshot with an unknown parent was recorded")

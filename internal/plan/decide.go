@@ -238,7 +238,7 @@ func (d *deciding) network() {
 				"without Landlock (Linux 5.13) it could read and write what its user can")
 		}
 		if c.Asks {
-			d.add("ask", On, "what no rule names waits for a person, and is denied when nobody decides")
+			d.add("ask", On, "what no rule names is a pending request, and is denied if no user approves it in time")
 		}
 		g.Resolv = f.Resolv
 		g.Loopback, g.Netlink = true, true
@@ -270,7 +270,7 @@ func (d *deciding) kernel() {
 	d.add("kernel", On, "gVisor's, in user space: no system call of the sandbox reaches the host's kernel")
 	d.add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
 	d.add("attributes", Weak,
-		"modes, owners and times that may not be changed are not, and programs are told that they were")
+		"changes of modes, owners and times that are not permitted have no effect, but are reported as successful")
 	d.add("pipes", Weak, "named pipes and sockets that are made are in memory, "+
 		"and no snapshot of files has them; those on the disk cannot be opened")
 }
@@ -315,7 +315,7 @@ func (d *deciding) hide() {
 	switch {
 	case d.config.Hidden > 0:
 		d.add("hide", On, strconv.Itoa(d.config.Hidden)+
-			" places that the policy hides are not there, nor is what comes to be at them outside")
+			" places that the policy hides do not exist inside, nor does what is created at them outside")
 	case d.config.HostBase:
 		d.add("hide", Off, "the policy hides nothing: what you may read on the host can be read inside")
 	}
@@ -333,9 +333,9 @@ func (d *deciding) access() {
 			" places alone can be changed, besides /tmp, /run and /dev, which end with the processes")
 	}
 	if n := len(a.Decoys); n > 0 {
-		then := "is told"
+		then := "is recorded"
 		if c.OnTouch == TouchStop {
-			then = "is told, and ends all processes"
+			then = "is recorded, and stops all processes"
 		}
 		if d.own {
 			then += "; the sandbox's own kernel may open it once for all who do later"

@@ -13,7 +13,7 @@ const (
 // about the host. Decoys are not listed: a box does not start if one cannot be watched.
 var lasting = []struct{ name, needs string }{
 	{ShiftedIDs, "a kernel and a file system with id-mapped mounts, for a daemon of real root"},
-	{Counts, "user namespaces with ids of their own on the host"},
+	{Counts, "user namespaces with separate ids on the host"},
 	{"gate", "Landlock (Linux 5.13)"},
 	{"landlock", "Landlock with scopes (Linux 6.12)"},
 	{"memory", "a control group with the memory controller"},

@@ -518,7 +518,7 @@ func TestServersThatAreNone(t *testing.T) {
 	}
 	if res, body = w.get("/", cookie); res.StatusCode != 502 ||
 		!strings.HasPrefix(body, "coppice: Nothing listens on port 3000") ||
-		!strings.Contains(body, "\nhint: start something") {
+		!strings.Contains(body, "\nhint: start a server: coppice run --in box") {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 	w.fail = fault.New(fault.Timeout, "who listens takes no connection")

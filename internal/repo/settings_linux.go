@@ -8,7 +8,7 @@ type setting struct{ key, value, why string }
 
 // always is set wherever git runs, also in the user's own repository.
 var always = []setting{
-	{"core.hooksPath", "/dev/null", "no hook runs, whoever wrote it"},
+	{"core.hooksPath", "/dev/null", "no hook runs, of any author"},
 	{"core.fsmonitor", "false", "a program that git starts to ask what changed"},
 	{"core.untrackedCache", "keep", "the index is not changed in passing"},
 	{"core.alternateRefsCommand", "false", "a program"},
@@ -51,7 +51,7 @@ var atDesk = []setting{
 	{"core.deltaBaseCacheLimit", "64m", "bounded"},
 	{"diff.renameLimit", "1000", "the work for renames is bounded"},
 	{"merge.renameLimit", "1000", "the same"},
-	{"merge.directoryRenames", "false", "nothing is put where nobody wrote it"},
+	{"merge.directoryRenames", "false", "files are put only where they were written"},
 	{"diff.noprefix", "false", "patches look the same for everybody"},
 	{"diff.mnemonicPrefix", "false", "the same"},
 	{"fastimport.unpackLimit", "1", "one pack, not many files"},

@@ -94,8 +94,8 @@ var emulation = []Rule{
 			unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR,
 		},
 		Do: Notify,
-		Why: "file capabilities, security labels and ACLs for unmapped ids fail in a user namespace; user.* goes on to " +
-			"the kernel",
+		Why: "file capabilities, security labels and ACLs for unmapped ids fail in a user namespace; user.* is passed " +
+			"to the kernel",
 	},
 	{
 		Calls: []uint32{unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT},

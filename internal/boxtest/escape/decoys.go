@@ -158,7 +158,7 @@ var glances = []struct {
 		}()
 		return <-done
 	}},
-	{"with a name of its own", func(p string) error {
+	{"with another name", func(p string) error {
 		return each([]string{filepath.Dir(p), os.TempDir()}, func(dir string) error {
 			twin := filepath.Join(dir, "twin")
 			if err := os.Link(p, twin); err != nil {
@@ -261,11 +261,11 @@ var decoyAttacks = []Attack{
 			if err := readDecoy(last, fd, err); err != nil {
 				return err
 			}
-			return errors.New("they were read; whether that is told is to be seen outside")
+			return errors.New("they were read; the test checks outside whether that is recorded")
 		}},
 	{Name: "beneath-a-decoy", Refused: []string{"mount", "mount_setattr", "umount2"},
 		What: "read the hidden file that a decoy stands for: by links, by other names of the directories around it, by " +
-			"making its place anew, by taking the decoy off", Applies: decoyed, Run: func(f Facts) error {
+			"making its place again, by taking the decoy off", Applies: decoyed, Run: func(f Facts) error {
 			return each(f.Decoys[:2], func(p string) error {
 				own, err := os.MkdirTemp(filepath.Dir(f.DecoysIn), "own")
 				if err != nil {

@@ -107,7 +107,7 @@ var fileAttacks = []Attack{
 			return each(f.Files, f.read)
 		}},
 	{Name: "descriptors",
-		Emulated: "a pipe of which nobody else has an end: gVisor's packages make one as the attacker, which is this " +
+		Emulated: "a pipe of which no other process has an end: gVisor's packages make one as the attacker, which is this " +
 			"binary, starts", None: Nothing, What: "find descriptors that were left open", Run: func(f Facts) error {
 			entries, err := os.ReadDir("/proc/self/fd")
 			if err != nil {

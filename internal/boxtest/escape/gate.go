@@ -95,7 +95,7 @@ var gateAttacks = []Attack{
 	asked("gate-dns-address", "ask for an address as if it were a name", "169.254.169.254", 1, 1),
 	asked("gate-dns-metadata", "ask for the name of a cloud's metadata", "metadata.google.internal", 1, 1),
 	asked("gate-dns-localhost", "ask for the host itself", "localhost", 1, 1),
-	asked("gate-dns-terminal", "write to the terminal of whoever reads the name", "\x1b]0;x\x07\x1b[2J{name}", 1, 1),
+	asked("gate-dns-terminal", "write to the terminal of the user who reads the name", "\x1b]0;x\x07\x1b[2J{name}", 1, 1),
 
 	{Name: "gate-dns-two", Because: noQuery, What: "ask for two names at once, the first of which is allowed",
 		Applies: gated, Run: func(f Facts) error {
@@ -181,7 +181,7 @@ var gateAttacks = []Attack{
 				return unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x83\x07\x04\x7f\x00\x00\x01\x00")
 			})
 		}},
-	{Name: "gate-spoof", None: Kernel, What: "send from an address that is somebody else's", Applies: gated,
+	{Name: "gate-spoof", None: Kernel, What: "send from an address that is not the sandbox's", Applies: gated,
 		Run: func(f Facts) error {
 			return tcpWith(f, func(fd int) error {
 				if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1); err != nil {

@@ -187,7 +187,7 @@ var kernelAttacks = []Attack{
 					return nil
 				})
 		}},
-	{Name: "seccomp-listener", Refused: []string{"userfaultfd"}, What: "get a listener of our own in place of init's",
+	{Name: "seccomp-listener", Refused: []string{"userfaultfd"}, What: "get another listener in place of init's",
 		Run: func(f Facts) error {
 			filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 			prog := unix.SockFprog{Len: 1, Filter: &filter[0]}

@@ -33,7 +33,7 @@ const innerBinary = "/run/coppice-init"
 var rootAttacks = []Attack{
 	{Name: "race-the-root", None: Files,
 		What: "have a path lead out while it is walked: directories that become symbolic links, and that are moved while " +
-			"somebody climbs out of them by ..", Run: raceTheRoot},
+			"another process climbs out of them by ..", Run: raceTheRoot},
 	{Name: "exhaust-tasks", None: Kernel, What: "make more processes than there may be", Applies: limited,
 		Run: exhaustTasks},
 	{Name: "signal-by-others", None: Kernel,

@@ -9,8 +9,8 @@ import (
 
 // Reasons for which nothing is recorded.
 const (
-	Files    = "what is not there, or may not be changed, is refused by mounts and modes, which tell nobody"
-	Kernel   = "the kernel refuses it by itself, and tells nobody"
+	Files    = "what is not there, or may not be changed, is refused by mounts and modes, which record nothing"
+	Kernel   = "the kernel refuses it, and records nothing"
 	Nothing  = "nothing is refused: there is nothing to find"
 	Ordinary = "it is answered as a call that there is not, of which ordinary programs try some and do without"
 )

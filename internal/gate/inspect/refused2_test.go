@@ -176,7 +176,8 @@ func TestHTTP2_RecordsStreamsBeyondTheBound(t *testing.T) {
 	if x := w.speak2(t, 2*limit.Streams+1, say...); x.resets == 0 {
 		t.Errorf("%+v", x)
 	}
-	if denied := w.alone(); len(denied) != 1 || !strings.Contains(denied[0], "GET example.com/slow: HTTP/2 refuses") {
+	if denied := w.alone(); len(denied) != 1 ||
+		!strings.Contains(denied[0], "GET example.com/slow: the HTTP/2 stream was reset: REFUSED_STREAM") {
 		t.Errorf("denied was %q", denied)
 	}
 }

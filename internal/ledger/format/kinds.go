@@ -114,7 +114,7 @@ func newBody(k Kind) Body {
 // host.
 type Apply struct {
 	Changes int64    `json:"changes" jsonschema:"How many paths changed"`
-	Marks   []string `json:"marks,omitempty" jsonschema:"Those of them that the host would later run or trust, and somebody had looked at"`
+	Marks   []string `json:"marks,omitempty" jsonschema:"Those of them that the host would later run or trust, and that a person had reviewed"`
 	New     string   `json:"new,omitempty" jsonschema:"Commit that the branch is now; absent where only files changed"`
 	Old     string   `json:"old" jsonschema:"Commit that it was"`
 	Onto    string   `json:"onto,omitempty" jsonschema:"The branch, in full; absent where only files changed"`
@@ -223,7 +223,7 @@ type Resources struct {
 // Fork tells: another sandbox was made from this one.
 type Fork struct {
 	Child    string `json:"child" jsonschema:"Id of the sandbox that was made"`
-	Memory   string `json:"memory,omitempty" jsonschema:"The memory image that its processes go on from: sha256 of its manifest"`
+	Memory   string `json:"memory,omitempty" jsonschema:"The memory image that its processes resume from: sha256 of its manifest"`
 	Snapshot string `json:"snapshot" jsonschema:"Snapshot it begins at"`
 }
 
@@ -340,7 +340,7 @@ type Reseal struct {
 type Rollback struct {
 	From    string `json:"from" jsonschema:"Snapshot of what was left"`
 	InPlace bool   `json:"in_place,omitempty" jsonschema:"Whether processes were left running"`
-	Memory  string `json:"memory,omitempty" jsonschema:"The memory image that its processes go on from: sha256 of its manifest"`
+	Memory  string `json:"memory,omitempty" jsonschema:"The memory image that its processes resume from: sha256 of its manifest"`
 	To      string `json:"to" jsonschema:"Snapshot it went to"`
 }
 

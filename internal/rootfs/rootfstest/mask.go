@@ -136,7 +136,7 @@ func testMask(s *suite) {
 	spec := s.present(l)
 	for _, o := range spec.Overlays {
 		if o.Target == mine {
-			s.t.Errorf("a part of its own: %+v", o)
+			s.t.Errorf("a separate part: %+v", o)
 		}
 	}
 	m := l
