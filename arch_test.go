@@ -483,11 +483,11 @@ func TestTheTableHasNoCycleAndNoStrangers(t *testing.T) {
 	}
 }
 
-// docs/ARCHITECTURE.md has the table of packages, with what their comments say.
+// docs/design/packages.md has the table of packages, with what their comments say.
 func TestArchitectureTable(t *testing.T) {
 	t.Parallel()
 	const (
-		page  = "docs/ARCHITECTURE.md"
+		page  = "docs/design/packages.md"
 		begin = "<!-- generated: go test . -run TestArchitectureTable -update -->\n"
 		end   = "<!-- end of what is generated -->\n"
 	)

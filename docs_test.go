@@ -2,30 +2,45 @@ package coppice_test
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/LIMITS.md and the table of packages in docs/ARCHITECTURE.md")
+var update = flag.Bool("update", false, "rewrite docs/LIMITS.md and the tables of docs/design")
 
 // documents are the Markdown files of the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
-	var all []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/guides/*.md", "examples/*/*.md"} {
+	all := append(pages(t), matching(t, "*.md", "examples/*/*.md")...)
+	if len(all) < 30 {
+		t.Fatalf("only %q", all)
+	}
+	return all
+}
+
+// pages are the Markdown files that the site is made of (book.toml).
+func pages(t *testing.T) []string {
+	t.Helper()
+	return matching(t, "docs/*.md", "docs/*/*.md")
+}
+
+// matching gives the files that any of the patterns names.
+func matching(t *testing.T, patterns ...string) (all []string) {
+	t.Helper()
+	for _, pattern := range patterns {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, files...)
-	}
-	if len(all) < 5 {
-		t.Fatalf("only %q", all)
 	}
 	return all
 }
@@ -42,27 +57,100 @@ func read(t *testing.T, path string) string {
 var (
 	links     = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s]+)\)`)
 	testNames = regexp.MustCompile("^`?((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`?$")
+	headings  = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
+	fences    = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	inSource  = regexp.MustCompile("`((?:internal|client|cmd|bench|examples|scripts)/[\\w./-]+)`")
 )
 
-// A link leads to a file that is there; one that is called by a test's name, to
+// A link leads to a file, and to a heading of it; one that is called by a test's name, to
 // the file that has the test.
-func TestLinksOfTheDocumentsAreReal(t *testing.T) {
+func TestDocuments_LinksLeadToFilesAndHeadings(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
-		for _, m := range links.FindAllStringSubmatch(read(t, doc), -1) {
+		for _, m := range links.FindAllStringSubmatch(fences.ReplaceAllString(read(t, doc), ""), -1) {
 			text, to := m[1], m[2]
-			if strings.Contains(to, "://") || strings.HasPrefix(to, "#") {
+			if strings.Contains(to, "://") {
 				continue
 			}
-			path, _, _ := strings.Cut(filepath.Join(filepath.Dir(doc), to), "#")
+			file, anchor, anchored := strings.Cut(to, "#")
+			path := filepath.Join(filepath.Dir(doc), file)
+			if file == "" {
+				path = doc
+			}
 			if _, err := os.Stat(path); err != nil {
 				t.Errorf("%s: %v", doc, err)
 				continue
+			}
+			if anchored && !slices.Contains(anchors(read(t, path)), anchor) {
+				t.Errorf("%s: %s has no heading #%s", doc, path, anchor)
 			}
 			if name := testNames.FindStringSubmatch(text); name != nil && !strings.Contains(read(t, path), "func "+name[1]+"(") {
 				t.Errorf("%s: %s has no %s", doc, path, name[1])
 			}
 		}
+	}
+}
+
+// anchors gives the identifiers of the headings of a page, as GitHub and mdBook make them: small
+// letters, digits, "-" and "_", with "-" for each blank, and a number behind one that repeats.
+func anchors(page string) (all []string) {
+	seen := map[string]int{}
+	for _, m := range headings.FindAllStringSubmatch(fences.ReplaceAllString(page, ""), -1) {
+		id := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, links.ReplaceAllString(m[1], "$1"))
+		if n := seen[id]; n > 0 {
+			all = append(all, fmt.Sprintf("%s-%d", id, n))
+		} else {
+			all = append(all, id)
+		}
+		seen[id]++
+	}
+	return all
+}
+
+// A path of the source that a document has in backquotes exists.
+func TestDocuments_NameFilesThatExist(t *testing.T) {
+	t.Parallel()
+	for _, doc := range documents(t) {
+		if doc == "CHANGELOG.md" {
+			continue // it is about other versions, too
+		}
+		for _, m := range inSource.FindAllStringSubmatch(read(t, doc), -1) {
+			if found := matching(t, strings.TrimSuffix(m[1], "/")); len(found) == 0 {
+				t.Errorf("%s: %s does not exist", doc, m[1])
+			}
+		}
+	}
+}
+
+// The site has every page, once, and each entry of its table of contents leads to a page.
+func TestSummary_ListsEveryPageOnce(t *testing.T) {
+	t.Parallel()
+	const summary = "docs/SUMMARY.md"
+	listed := map[string]int{summary: 1}
+	for _, m := range links.FindAllStringSubmatch(read(t, summary), -1) {
+		listed[filepath.Join("docs", m[2])]++
+	}
+	all := pages(t)
+	for _, page := range all {
+		if listed[page] != 1 {
+			t.Errorf("%s lists %s %d times", summary, page, listed[page])
+		}
+	}
+	for page := range listed {
+		if !slices.Contains(all, page) {
+			t.Errorf("%s lists %s, which is not a page", summary, page)
+		}
+	}
+	if book := read(t, "book.toml"); !strings.Contains(book, "\nsrc = \"docs\"\n") {
+		t.Errorf("book.toml does not have docs as its source")
 	}
 }
 

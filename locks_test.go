@@ -17,7 +17,7 @@ import (
 
 // lockOrder is the list of the locks of the engine and of what each guards, in the order in which
 // they are taken: while one is held, only those below it are taken. TestLockOrder holds the code to
-// it, and it is printed into docs/ARCHITECTURE.md.
+// it, and it is printed into docs/design/locks.md.
 var lockOrder = []struct{ name, guards string }{
 	{"taking.turn", "what was last taken out of a sandbox's repository (`gitwork`); one caller takes out at a time"},
 	{"Upkeep.thinning", "nothing: one caller at a time drops snapshots of a whole history"},
@@ -538,7 +538,8 @@ func followLocks(
 	}
 }
 
-func TestLockOrderTable(t *testing.T) { // not beside TestArchitectureTable, which writes to the same page
+func TestLockOrderTable(t *testing.T) {
+	t.Parallel()
 	const begin, end = "<!-- locks: made by go test . -run TestLockOrderTable -update -->\n", "<!-- end of the locks -->"
 	var b strings.Builder
 	b.WriteString("| Lock | Guards |\n|---|---|\n")
@@ -549,7 +550,7 @@ func TestLockOrderTable(t *testing.T) { // not beside TestArchitectureTable, whi
 	slices.SortFunc(leaves, cmp.Compare)
 	fmt.Fprintf(&b, "| `%s` | fields of their own structs; no other lock is taken while one is held |\n",
 		strings.Join(leaves, "`, `"))
-	const path = "docs/ARCHITECTURE.md"
+	const path = "docs/design/locks.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

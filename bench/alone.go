@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// alone are the times of gVisor by itself, in nanoseconds: see command bench/alone.
+// alone are the times of gVisor alone, in nanoseconds: see command bench/alone.
 type alone struct {
 	Starts []time.Duration `json:"starts"`
 	Execs  []time.Duration `json:"execs"`
 }
 
-// gvisorAlone measures gVisor by itself, of the version that is linked in.
+// gvisorAlone measures gVisor alone, of the version that is linked in.
 func (b *bench) gvisorAlone(starts, execs int) (a alone, err error) {
 	bin := filepath.Join(b.dir, "alone")
 	// Static: gVisor starts it in a root without libraries.
@@ -35,7 +35,7 @@ func (b *bench) gvisorAlone(starts, execs int) (a alone, err error) {
 	}
 	out, err := cmd.Output()
 	if err != nil {
-		return a, fmt.Errorf("gVisor by itself: %w", err)
+		return a, fmt.Errorf("gVisor alone: %w", err)
 	}
 	return a, json.Unmarshal(out, &a)
 }

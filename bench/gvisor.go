@@ -252,7 +252,7 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	b.add(what+": from its image to the first answer", "", one, budget("250 ms"), "made anew, plain", plain)
+	b.add(what+": from its image to the first answer", "", one, budget("250 ms"), "built plain, from nothing", plain)
 	eight, err := b.gvisorForks(store, images[0].ID, filepath.Join(dir, "eight"), 8, max(2, n/3))
 	if err != nil {
 		return err

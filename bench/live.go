@@ -226,7 +226,7 @@ func (b *bench) pauses(scale int) error {
 	if len(ours) == 0 {
 		return errors.New("no capture fell into the build")
 	}
-	b.add("a process beside a go build stands still at a capture", "", statOf(ours), "", "", stat{})
+	b.add("pause of a process beside a go build at a capture", "", statOf(ours), "", "", stat{})
 	return errors.Join(w.close(), b.c.Remove(b.ctx, name, true))
 }
 

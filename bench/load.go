@@ -68,7 +68,7 @@ func loadKinds() []loadKind {
 		{"the same as events", 2, (*loader).outputEvents},
 		{"exec true as events", 5, (*loader).execEvents},
 		{"file write", 4, (*loader).write},
-		{"events, up to one of its own", 2, (*loader).events},
+		{"events, up to the one it causes", 2, (*loader).events},
 		{"fork, exec in it, remove", 1, (*loader).fork},
 	}
 }

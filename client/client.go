@@ -174,7 +174,7 @@ func (c *Client) Create(
 		return res, c.long(ctx, "/v1/sandboxes", req, progress, &res)
 	}
 	if req.Tar == nil {
-		return res, &Error{Kind: KindInvalid, Message: "create from an archive without one"}
+		return res, &Error{Kind: KindInvalid, Message: "no archive was given"}
 	}
 	head, err := json.Marshal(req)
 	if err != nil {
@@ -473,7 +473,7 @@ func (c *Client) call(ctx context.Context, method, path string, req, res any) er
 		return nil
 	}
 	if err := json.NewDecoder(r.Body).Decode(res); err != nil {
-		return &Error{Kind: KindUnavailable, Message: "the daemon's answer broke off: " + err.Error(), Err: err}
+		return &Error{Kind: KindUnavailable, Message: "the daemon's response was interrupted: " + err.Error(), Err: err}
 	}
 	_, _ = io.CopyN(io.Discard, r.Body, 4<<10) // the line's end, so that the connection can be used again
 	return nil
@@ -549,7 +549,7 @@ func unavailable(err error) error {
 	case errors.Is(err, context.Canceled):
 		return &Error{Kind: KindCancelled, Message: "cancelled", Err: err}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &Error{Kind: KindTimeout, Message: "the daemon did not answer in time", Err: err}
+		return &Error{Kind: KindTimeout, Message: "the daemon did not respond in time", Err: err}
 	}
 	why := err.Error()
 	var op *net.OpError
@@ -567,7 +567,7 @@ func problem(res *http.Response) error {
 		return fromWire(wire.Error{Kind: p.Kind, Message: p.Detail, Hint: p.Hint})
 	}
 	return &Error{Kind: KindInternal,
-		Message: "the daemon answered " + strconv.Itoa(res.StatusCode) + " " + strings.TrimSpace(string(b))}
+		Message: "the daemon responded " + strconv.Itoa(res.StatusCode) + " " + strings.TrimSpace(string(b))}
 }
 
 func fromWire(e wire.Error) error { return &Error{Kind: e.Kind, Message: e.Message, Hint: e.Hint} }
@@ -599,7 +599,7 @@ func (c *Client) longBody(
 	dec := json.NewDecoder(r.Body)
 	if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-ndjson") {
 		if err := dec.Decode(res); err != nil {
-			return &Error{Kind: KindUnavailable, Message: "the daemon's answer broke off: " + err.Error(), Err: err}
+			return &Error{Kind: KindUnavailable, Message: "the daemon's response was interrupted: " + err.Error(), Err: err}
 		}
 		return nil
 	}
@@ -610,14 +610,14 @@ func (c *Client) longBody(
 			Error    *wire.Error     `json:"error"`
 		}
 		if err := dec.Decode(&ev); err != nil {
-			return &Error{Kind: KindUnavailable, Message: "the daemon's answer broke off: " + err.Error(), Err: err}
+			return &Error{Kind: KindUnavailable, Message: "the daemon's response was interrupted: " + err.Error(), Err: err}
 		}
 		switch {
 		case ev.Error != nil:
 			return fromWire(*ev.Error)
 		case ev.Result != nil:
 			if err := json.Unmarshal(ev.Result, res); err != nil {
-				return fmt.Errorf("decode the answer: %w", err)
+				return fmt.Errorf("decode the response: %w", err)
 			}
 			return nil
 		case ev.Progress != nil && progress != nil:

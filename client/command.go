@@ -101,7 +101,7 @@ func (s *Sandbox) Shell(ctx context.Context, line string) *Cmd {
 // must follow unless it fails.
 func (c *Cmd) Start() error {
 	if c.ended != nil {
-		return &Error{Kind: KindInvalid, Message: "the command was started before"}
+		return &Error{Kind: KindInvalid, Message: "the command was already started"}
 	}
 	c.begun, c.ended, c.signals = make(chan struct{}), make(chan struct{}), make(chan string, 1)
 	if err := c.ctx.Err(); err != nil {
@@ -207,7 +207,7 @@ func (c *Cmd) Run() error {
 // has the end of its stderr.
 func (c *Cmd) Output() ([]byte, error) {
 	if c.Stdout != nil {
-		return nil, &Error{Kind: KindInvalid, Message: "Stdout is set already"}
+		return nil, &Error{Kind: KindInvalid, Message: "Stdout is already set"}
 	}
 	var out bytes.Buffer
 	c.Stdout = &out
@@ -228,7 +228,7 @@ func (c *Cmd) Output() ([]byte, error) {
 // which they came.
 func (c *Cmd) CombinedOutput() ([]byte, error) {
 	if c.Stdout != nil || c.Stderr != nil {
-		return nil, &Error{Kind: KindInvalid, Message: "Stdout or Stderr is set already"}
+		return nil, &Error{Kind: KindInvalid, Message: "Stdout or Stderr is already set"}
 	}
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
@@ -240,7 +240,7 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 // command closes it too.
 func (c *Cmd) StdinPipe() (io.WriteCloser, error) {
 	if c.Stdin != nil || c.ended != nil {
-		return nil, &Error{Kind: KindInvalid, Message: "Stdin is set already, or the command was started"}
+		return nil, &Error{Kind: KindInvalid, Message: "Stdin is already set, or the command was started"}
 	}
 	r, w := io.Pipe()
 	c.Stdin = r
@@ -258,7 +258,7 @@ func (c *Cmd) StderrPipe() (io.ReadCloser, error) { return c.outputPipe(&c.Stder
 
 func (c *Cmd) outputPipe(w *io.Writer, name string) (io.ReadCloser, error) {
 	if *w != nil || c.ended != nil {
-		return nil, &Error{Kind: KindInvalid, Message: name + " is set already, or the command was started"}
+		return nil, &Error{Kind: KindInvalid, Message: name + " is already set, or the command was started"}
 	}
 	pr, pw := io.Pipe()
 	*w = pw
@@ -280,14 +280,14 @@ func (c *Cmd) Signal(name string) error {
 	}
 	select {
 	case <-c.ended:
-		return &Error{Kind: KindNotFound, Message: "the command has ended"}
+		return &Error{Kind: KindNotFound, Message: "the command has exited"}
 	default:
 	}
 	select {
 	case c.signals <- name:
 		return nil
 	case <-c.ended:
-		return &Error{Kind: KindNotFound, Message: "the command has ended"}
+		return &Error{Kind: KindNotFound, Message: "the command has exited"}
 	}
 }
 

@@ -35,7 +35,7 @@ func Home(getenv func(string) string) (string, error) {
 		}
 		if h == "" {
 			return "", &Error{Kind: KindInvalid, Message: "neither COPPICE_HOME nor HOME is set",
-				Hint: "set COPPICE_HOME to the directory that holds everything"}
+				Hint: "set COPPICE_HOME to the directory of the store"}
 		}
 		dir = filepath.Join(h, ".local", "share", "coppice")
 	}
@@ -65,7 +65,7 @@ func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 	if to.tls == nil && opt.Token != "" && !loopback(to.addr) {
 		return opt, true,
 			&Error{Kind: KindInvalid,
-				Message: "COPPICE_HOST is " + opt.Host + ", over which everybody on the way could read the token",
+				Message: "COPPICE_HOST is " + opt.Host + ", which would send the token unencrypted",
 				Hint:    "use https://, or a tunnel: ssh -N -L 7070:127.0.0.1:7070 HOST, and COPPICE_HOST=http://127.0.0.1:7070"}
 	}
 	if file := getenv("COPPICE_CA"); file != "" {
@@ -76,8 +76,8 @@ func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
 			return opt, true,
-				&Error{Kind: KindInvalid, Message: "COPPICE_CA: " + file + " holds no certificate",
-					Hint: "give a file of certificates in PEM form"}
+				&Error{Kind: KindInvalid, Message: "COPPICE_CA: " + file + " contains no certificate",
+					Hint: "use a file of certificates in PEM format"}
 		}
 		opt.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
@@ -129,7 +129,7 @@ func startDaemon(ctx context.Context, home string) error {
 	program, err := exec.LookPath("coppice")
 	if err != nil {
 		return &Error{Kind: KindUnavailable,
-			Message: "no daemon serves " + home + ", and there is no coppice in PATH to start one",
+			Message: "no daemon is running for " + home + ", and coppice was not found in PATH to start one",
 			Hint:    "install coppice, or set COPPICE_SOCKET", Err: err}
 	}
 	cmd := exec.CommandContext(ctx, program, "--home", home, "status")

@@ -25,7 +25,7 @@ func (c *Client) Events(ctx context.Context, name string, after uint64, fn func(
 	if after != wire.EventsNow {
 		q.Set("after", strconv.FormatUint(after, 10))
 	}
-	err := stream(ctx, c, "/v1/events?"+q.Encode(), "the daemon has ended", func(ev wire.SandboxEvent) error {
+	err := stream(ctx, c, "/v1/events?"+q.Encode(), "the daemon has exited", func(ev wire.SandboxEvent) error {
 		if err := fn(ev); err != nil || name == "" || ev.Kind != wire.EventRemoved {
 			return err
 		}
@@ -61,7 +61,7 @@ func stream[T any](ctx context.Context, c *Client, path, ended string, fn func(T
 		case errors.Is(err, io.EOF):
 			return &Error{Kind: KindUnavailable, Message: ended, Err: err}
 		default:
-			return &Error{Kind: KindUnavailable, Message: "the daemon's events broke off: " + err.Error(), Err: err}
+			return &Error{Kind: KindUnavailable, Message: "the event stream was interrupted: " + err.Error(), Err: err}
 		}
 		if err := fn(ev); err != nil {
 			return err

@@ -119,8 +119,9 @@ func (s *session) loop(ctx context.Context) (wire.Exit, error) {
 		}
 		if time.Since(lost) > s.c.opt.Patience {
 			return wire.Exit{}, &Error{Kind: KindUnavailable, Err: broken.err,
-				Message: fmt.Sprintf("the daemon went away, and did not come back within %s: %v", s.c.opt.Patience, broken.err),
-				Hint:    "the command may still run; see it with: coppice status " + s.name}
+				Message: fmt.Sprintf("the connection to the daemon was lost and not restored within %s: "+
+					"%v", s.c.opt.Patience, broken.err),
+				Hint: "the command may still be running; see: coppice status " + s.name}
 		}
 		select {
 		case <-ctx.Done():
@@ -204,7 +205,7 @@ func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ er
 		case wire.FrameExit:
 			var m wire.Exit
 			if err := json.Unmarshal(p, &m); err != nil {
-				return wire.Exit{}, progress, fmt.Errorf("decode the end of the command: %w", err)
+				return wire.Exit{}, progress, fmt.Errorf("decode the exit of the command: %w", err)
 			}
 			return m, progress, nil
 		case wire.FrameFailed:

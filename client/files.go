@@ -91,7 +91,7 @@ func (c *Client) put(ctx context.Context, path, kind string, r io.Reader, h http
 		return problem(res)
 	}
 	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
-		return &Error{Kind: KindUnavailable, Message: "the daemon's answer broke off: " + err.Error(), Err: err}
+		return &Error{Kind: KindUnavailable, Message: "the daemon's response was interrupted: " + err.Error(), Err: err}
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func readEvents(r io.Reader, fn func(wire.FileEvent) error) error {
 		}
 		var ev wire.FileEvent
 		if err := json.Unmarshal([]byte(data), &ev); err != nil {
-			return &Error{Kind: KindInternal, Message: "the daemon sent what is no event", Err: err}
+			return &Error{Kind: KindInternal, Message: "the daemon sent an invalid event", Err: err}
 		}
 		if err := fn(ev); err != nil {
 			return err
@@ -246,7 +246,7 @@ func eventLine(br *bufio.Reader) (string, error) {
 	for {
 		part, err := br.ReadSlice('\n')
 		if line = append(line, part...); len(line) > maxEventLine {
-			return "", &Error{Kind: KindInternal, Message: "the daemon sent too long a line"}
+			return "", &Error{Kind: KindInternal, Message: "the daemon sent a line that is too long"}
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue

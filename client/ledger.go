@@ -24,7 +24,8 @@ func (c *Client) Ledger(ctx context.Context, name string, req wire.LedgerRequest
 func (c *Client) LedgerEvents(
 	ctx context.Context, name string, req wire.LedgerRequest, fn func(wire.LedgerRecord) error,
 ) error {
-	return stream(ctx, c, at(name)+"/ledger/events?"+ledgerQuery(req), "the sandbox is gone, or the daemon has ended", fn)
+	return stream(ctx, c, at(name)+"/ledger/events?"+ledgerQuery(req), "the sandbox was removed, or the daemon has "+
+		"exited", fn)
 }
 
 // InspectRecord gives one record with those that belong to it.

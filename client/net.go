@@ -20,7 +20,7 @@ func (c *Client) Net(ctx context.Context, name string, req wire.NetRequest) (wir
 // those events of before that req asks for, by Last or Since. It ends with
 // KindUnavailable when the sandbox is removed or the daemon stops.
 func (c *Client) NetEvents(ctx context.Context, name string, req wire.NetRequest, fn func(wire.NetEvent) error) error {
-	return stream(ctx, c, at(name)+"/net/events?"+netQuery(req), "the sandbox is gone, or the daemon has ended", fn)
+	return stream(ctx, c, at(name)+"/net/events?"+netQuery(req), "the sandbox was removed, or the daemon has exited", fn)
 }
 
 // Why says what would be decided about a place in the network: HOST[:PORT].

@@ -78,7 +78,7 @@ func (c *portConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 func (c *portConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {
-		return fmt.Errorf("%T has no halves", c.Conn)
+		return fmt.Errorf("%T does not support half-close", c.Conn)
 	}
 	return half.CloseWrite()
 }

@@ -26,20 +26,20 @@ type remote struct {
 // newRemote checks Options.Host and Options.Token.
 func newRemote(opt Options) (*remote, error) {
 	bad := func(why string) error {
-		return &Error{Kind: KindInvalid, Message: "the daemon's address " + why,
-			Hint: "give it as https://HOST:PORT or http://HOST:PORT"}
+		return &Error{Kind: KindInvalid, Message: "invalid daemon address: " + why,
+			Hint: "use https://HOST:PORT or http://HOST:PORT"}
 	}
 	u, err := url.Parse(opt.Host)
 	switch {
 	case err != nil:
-		return nil, bad("is no URL")
+		return nil, bad("is not a URL")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return nil, bad("is neither http:// nor https:// and a host")
+		return nil, bad("must be http:// or https:// and a host")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, bad("holds more than a host, a port and a path")
+		return nil, bad("must have only a host, a port and a path")
 	case strings.ContainsFunc(opt.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, &Error{Kind: KindInvalid, Message: "the token holds what is in no token",
-			Hint: "copy it again, without spaces and line ends"}
+		return nil, &Error{Kind: KindInvalid, Message: "invalid token: it contains unexpected characters",
+			Hint: "copy it again, without spaces and line breaks"}
 	}
 	port := u.Port()
 	if port == "" {

@@ -44,20 +44,19 @@ const (
 	AskWaits   = "waits"
 	AskAllowed = "allowed"
 	AskDenied  = "denied"
-	AskTimeout = "nobody decided"
+	AskTimeout = "no decision in time"
 )
 
 // EventsNow asks for the events from now on alone.
 const EventsNow uint64 = math.MaxUint64
 
-// SandboxEvent is something that happened in a sandbox. It is told after it was
-// recorded: what it speaks of can be asked for.
+// SandboxEvent is an event of a sandbox. It is sent after the operation is recorded.
 type SandboxEvent struct {
 	Seq  uint64    `json:"seq"`  // grows from event to event, also over restarts of the daemon; not always by one
 	Time time.Time `json:"time"` // when it happened
 	// "created", "started", "stopped", "exec", "exited", "run", "restarted", "snapshot",
 	// "checkout", "mark", "fork", "tag", "deleted", "removed", "tournament", "port",
-	// "ask", "limit", "decoy", "dropped"; more may come
+	// "ask", "limit", "decoy", "dropped"; more may be added
 	Kind     string `json:"kind"`
 	Sandbox  string `json:"sandbox,omitempty"`  // name of the sandbox
 	ID       string `json:"id,omitempty"`       // id of the sandbox
@@ -76,6 +75,6 @@ type SandboxEvent struct {
 	// decided"; "time", "output", "memory" or "pids" of a limit; what was done to a decoy, and what followed
 	Detail string `json:"detail,omitempty"`
 	Port   int    `json:"port,omitempty"` // with "port": its number
-	// with "dropped": how many events of all sandboxes were not kept; 0 is unknown
+	// with "dropped": number of lost events of all sandboxes; 0 is unknown
 	Dropped int64 `json:"dropped,omitempty"`
 }

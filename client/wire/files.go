@@ -143,9 +143,9 @@ type WriteOptions struct {
 	New bool
 }
 
-// UnpackResult is what came of an archive.
+// UnpackResult is the result of unpacking an archive.
 type UnpackResult struct {
-	Files   int64    `json:"files"`              // files and links that were unpacked, directories left out
+	Files   int64    `json:"files"`              // files and links unpacked, without directories
 	Bytes   int64    `json:"bytes"`              // content of files
-	LeftOut []string `json:"left_out,omitempty"` // what was left out, or changed, and why
+	LeftOut []string `json:"left_out,omitempty"` // entries that were skipped or changed, and why
 }

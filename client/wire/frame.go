@@ -54,10 +54,10 @@ type ExecRequest struct {
 	Env []string `json:"env,omitempty"` // KEY=VALUE each, added to the sandbox's own
 	// absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
 	Dir       string `json:"dir,omitempty"`
-	TTY       bool   `json:"tty,omitempty"`        // give it a terminal; stderr then comes as stdout
-	Stdin     bool   `json:"stdin,omitempty"`      // input will be sent; else stdin is /dev/null
+	TTY       bool   `json:"tty,omitempty"`        // allocate a terminal; stderr is merged into stdout
+	Stdin     bool   `json:"stdin,omitempty"`      // input will be sent; otherwise stdin is /dev/null
 	Size      *Size  `json:"size,omitempty"`       // of the terminal
-	TimeoutMS int64  `json:"timeout_ms,omitempty"` // after so long SIGTERM, then SIGKILL, and exit code 124; 0 is none
+	TimeoutMS int64  `json:"timeout_ms,omitempty"` // timeout: SIGTERM, then SIGKILL, and exit code 124; 0 is none
 	Label     string `json:"label,omitempty"`      // message of the snapshot; "" is the command line
 	// id of a running command to continue with after a lost connection; over frames alone
 	Attach string `json:"attach,omitempty"`
@@ -87,24 +87,24 @@ type Signal struct {
 	Name string `json:"name"` // such as "INT", "TERM", "KILL"
 }
 
-// Started says that the command runs.
+// Started reports that the command is running.
 type Started struct {
 	Exec   string `json:"exec"`             // id of the command
 	PID    int    `json:"pid"`              // inside the sandbox
 	Offset int64  `json:"offset,omitempty"` // where in the command's output this stream begins, in bytes
 }
 
-// Dropped says that output was lost because nobody was attached.
+// Dropped reports that output was lost because no client was attached.
 type Dropped struct {
-	Bytes int64 `json:"bytes"` // how many were lost
+	Bytes int64 `json:"bytes"` // bytes lost
 }
 
-// Exit ends an exec. Snapshot and Head are filled in by the daemon.
+// Exit is the result of an exec. The daemon sets Snapshot and Head.
 type Exit struct {
 	// of the command; 124 timeout, 126 not executable, 127 not found, 128+n ended by signal n, 153 too much output
 	Code     int    `json:"code"`
 	Signal   string `json:"signal,omitempty"`    // the signal that ended it, such as "KILL"
-	TimedOut bool   `json:"timed_out,omitempty"` // it took longer than timeout_ms, or than the sandbox's limit
+	TimedOut bool   `json:"timed_out,omitempty"` // it exceeded timeout_ms or the sandbox's limit
 	Limit    string `json:"limit,omitempty"`     // the limit of the sandbox that ended it: "time", "output"
 	// limits of all processes of the sandbox that they came to while it ran, where a control
 	// group counts that: "memory" (some were killed), "pids" (some were not started)
@@ -112,16 +112,16 @@ type Exit struct {
 	Denials  int64    `json:"denials,omitempty"`  // how many system calls of it were refused that are told; see NetRefused
 	Message  string   `json:"message,omitempty"`  // why it could not be started, with 126 and 127
 	Snapshot string   `json:"snapshot,omitempty"` // the snapshot after it; the old head when nothing changed
-	Head     string   `json:"head,omitempty"`     // where HEAD is now
+	Head     string   `json:"head,omitempty"`     // HEAD afterwards
 	Changed  bool     `json:"changed,omitempty"`  // it changed files
 	Paths    int      `json:"paths,omitempty"`    // how many paths it changed
 }
 
 // Error is an error on the wire.
 type Error struct {
-	Kind    string `json:"kind"`           // to branch on, such as "not_found"
+	Kind    string `json:"kind"`           // for programs, such as "not_found"
 	Message string `json:"message"`        // what went wrong
-	Hint    string `json:"hint,omitempty"` // how to mend it
+	Hint    string `json:"hint,omitempty"` // how to fix it
 }
 
 // FrameHead is the length of what stands before a frame's payload, in bytes.

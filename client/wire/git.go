@@ -79,7 +79,7 @@ type GitMark struct {
 	Raw     []byte `json:"raw,omitempty"`     // the exact bytes of the path, when they are not valid UTF-8
 	Kind    string `json:"kind"`              // such as "hook", "ci", "agent", "build", "link": docs/git.md has them all
 	Why     string `json:"why"`               // what happens with it
-	Trusted bool   `json:"trusted,omitempty"` // the request said that somebody has looked at it
+	Trusted bool   `json:"trusted,omitempty"` // the request marked it as reviewed
 }
 
 // SetName sets the path, whatever its bytes.
@@ -122,13 +122,13 @@ type GitApplyRequest struct {
 	Author    string   `json:"author,omitempty"`
 	CoAuthors []string `json:"co_authors,omitempty"` // more of them, in the same form, for lines Co-authored-by
 	Trailers  []string `json:"trailers,omitempty"`   // more lines for the end of the message, as KEY: VALUE
-	Trust     []string `json:"trust,omitempty"`      // paths with marks that somebody has looked at
+	Trust     []string `json:"trust,omitempty"`      // paths with reviewed marks
 	TrustRaw  [][]byte `json:"trust_raw,omitempty"`  // more of them, whose bytes are not valid UTF-8
-	TrustAll  bool     `json:"trust_all,omitempty"`  // somebody has looked at all of them
+	TrustAll  bool     `json:"trust_all,omitempty"`  // all of them were reviewed
 	// the commit that was looked at, as a GitDiff or a dry run gave it: that is applied,
 	// and not the present; a conflict where another one was taken out since
 	Work   string `json:"work,omitempty"`
-	DryRun bool   `json:"dry_run,omitempty"` // say what would be done, and do nothing; marks need no trust
+	DryRun bool   `json:"dry_run,omitempty"` // report what would be done, and change nothing; marks need no trust
 }
 
 // GitApplied is what was applied, or would be.
@@ -143,6 +143,6 @@ type GitApplied struct {
 	Changes []GitChange  `json:"changes"`           // against old, by path
 	Marks   []GitMark    `json:"marks"`             // of changes
 	Skipped []GitSkipped `json:"skipped,omitempty"` // as of GitDiff
-	Saved   string       `json:"saved,omitempty"`   // where files lie that an apply before this one had left half written
-	DryRun  bool         `json:"dry_run,omitempty"` // nothing was done
+	Saved   string       `json:"saved,omitempty"`   // directory of files that an interrupted apply left
+	DryRun  bool         `json:"dry_run,omitempty"` // nothing was changed
 }

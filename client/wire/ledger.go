@@ -11,37 +11,37 @@ type LedgerRecord struct {
 	Leaf int64     `json:"leaf"` // its place in the log of the host, from 0
 	Time time.Time `json:"time"` // when it was written
 	Kind string    `json:"kind"` // such as "exec"
-	// whose word it is: kernel, keeper, gate, daemon, or sandbox, the inside's own
+	// the source: kernel, keeper, gate, daemon, or the sandbox itself
 	Observer string         `json:"observer"`
 	Sandbox  string         `json:"sandbox"`          // id, or "host"
 	Name     string         `json:"name"`             // what the sandbox was called
 	Policy   string         `json:"policy,omitempty"` // digest of the policy in force
 	Tier     string         `json:"tier,omitempty"`   // tier in force
 	Prev     string         `json:"prev"`             // hash of the record before
-	Body     map[string]any `json:"body"`             // what it tells, by kind
-	Text     string         `json:"text"`             // the same in a line, for people
+	Body     map[string]any `json:"body"`             // content, by kind
+	Text     string         `json:"text"`             // the same as one line of text
 }
 
-// LedgerRequest says which records are wanted, oldest first.
+// LedgerRequest selects records, oldest first.
 type LedgerRequest struct {
-	From  int64     `json:"from,omitempty"`  // none before this one
-	Since time.Time `json:"since,omitzero"`  // none that is older
-	Kinds []string  `json:"kinds,omitempty"` // of these alone; none is all
-	Last  int       `json:"last,omitempty"`  // the newest so many; 0 is no such bound
-	Limit int       `json:"limit,omitempty"` // so many at most, from the first on; 0 is 1000, which is the most
+	From  int64     `json:"from,omitempty"`  // the first record to return
+	Since time.Time `json:"since,omitzero"`  // only records since then
+	Kinds []string  `json:"kinds,omitempty"` // only these kinds; none is all
+	Last  int       `json:"last,omitempty"`  // the newest N; 0 is no limit
+	Limit int       `json:"limit,omitempty"` // maximum number; 0 is 1000, the maximum
 }
 
 // LedgerResult is the answer to a LedgerRequest.
 type LedgerResult struct {
 	Records []LedgerRecord `json:"records"`        // oldest first
-	More    bool           `json:"more,omitempty"` // there are more behind the last one
+	More    bool           `json:"more,omitempty"` // there are more after the last one
 }
 
 // LedgerInspection is a record with those that belong to it.
 type LedgerInspection struct {
 	Record LedgerRecord   `json:"record"`           // the one that was asked for
 	With   []LedgerRecord `json:"with"`             // those of the same command; and who tells that it is undone
-	Undone bool           `json:"undone,omitempty"` // what it tells did not come about
+	Undone bool           `json:"undone,omitempty"` // the operation was undone or did not happen
 	// of a command: decisions about the network, and denials, recorded while it ran, 1000 at
 	// most; of the whole sandbox, whichever of its commands they are about
 	Between []LedgerRecord `json:"between,omitempty"`
@@ -53,9 +53,9 @@ type LedgerInspection struct {
 type LedgerOutput struct {
 	Stream  string `json:"stream"`            // stdout, stderr or terminal
 	Blob    string `json:"blob,omitempty"`    // name of the capture
-	Dropped int64  `json:"dropped,omitempty"` // bytes that were not kept
-	Data    []byte `json:"data,omitempty"`    // what was kept, in base64
-	Lost    string `json:"lost,omitempty"`    // why what was kept cannot be read
+	Dropped int64  `json:"dropped,omitempty"` // bytes not captured
+	Data    []byte `json:"data,omitempty"`    // the captured output, in base64
+	Lost    string `json:"lost,omitempty"`    // why the captured output cannot be read
 }
 
 // LedgerPrograms are programs that a record of kind program stands for.
@@ -135,37 +135,37 @@ type LedgerArchived struct {
 	Records int64 `json:"records"` // how many were compressed
 }
 
-// LedgerSummary is what the records of a sandbox tell of it as a whole.
+// LedgerSummary summarizes the records of a sandbox.
 type LedgerSummary struct {
 	Sandbox        string       `json:"sandbox"`                   // its id
-	Name           string       `json:"name"`                      // what it is called, or was
-	Removed        bool         `json:"removed,omitempty"`         // it is gone
+	Name           string       `json:"name"`                      // name of the sandbox
+	Removed        bool         `json:"removed,omitempty"`         // it was removed
 	Records        int64        `json:"records"`                   // how many
 	First          time.Time    `json:"first,omitzero"`            // time of the first record
 	Last           time.Time    `json:"last,omitzero"`             // of the last one
 	Commands       int64        `json:"commands"`                  // that began
-	Ended          int64        `json:"ended"`                     // that ended
-	Failed         int64        `json:"failed"`                    // that ended otherwise than with 0
-	Code           *int         `json:"code,omitempty"`            // of the last one that ended; absent for none
+	Ended          int64        `json:"ended"`                     // commands exited
+	Failed         int64        `json:"failed"`                    // commands that failed
+	Code           *int         `json:"code,omitempty"`            // exit code of the last one; absent if none exited
 	Outcome        string       `json:"outcome,omitempty"`         // of the same, in words
 	DurationNS     int64        `json:"duration_ns"`               // all commands together
-	Snapshots      int64        `json:"snapshots"`                 // that were made
-	Rollbacks      int64        `json:"rollbacks"`                 // how often it was taken back
+	Snapshots      int64        `json:"snapshots"`                 // snapshots taken
+	Rollbacks      int64        `json:"rollbacks"`                 // number of rewinds
 	Changes        int64        `json:"changes"`                   // paths that differ, over all snapshots
 	PathNames      []string     `json:"path_names,omitempty"`      // some of them, where they are recorded
 	Denied         int64        `json:"denied"`                    // refused files and system calls
-	NetAllowed     int64        `json:"net_allowed"`               // what the network let through
-	NetDenied      int64        `json:"net_denied"`                // what it refused
-	Hosts          int64        `json:"hosts"`                     // that were reached
+	NetAllowed     int64        `json:"net_allowed"`               // connections allowed
+	NetDenied      int64        `json:"net_denied"`                // connections denied
+	Hosts          int64        `json:"hosts"`                     // hosts reached
 	HostNames      []string     `json:"host_names,omitempty"`      // some of them
 	BytesIn        int64        `json:"bytes_in"`                  // from them
 	BytesOut       int64        `json:"bytes_out"`                 // to them
 	Limits         int64        `json:"limits"`                    // that were hit
 	Programs       int64        `json:"programs"`                  // that were started
-	ProgramsFailed int64        `json:"programs_failed,omitempty"` // of which so many failed
-	Lost           bool         `json:"lost,omitempty"`            // there are records that could not be kept
+	ProgramsFailed int64        `json:"programs_failed,omitempty"` // programs that failed
+	Lost           bool         `json:"lost,omitempty"`            // some records were lost
 	Risk           int          `json:"risk"`                      // 0 to 100; see docs/LEDGER.md
-	Risks          []LedgerRisk `json:"risks,omitempty"`           // what that is the sum of
+	Risks          []LedgerRisk `json:"risks,omitempty"`           // the parts of the score
 }
 
 // LedgerRisk is a part of a score.

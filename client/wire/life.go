@@ -5,5 +5,5 @@ package wire
 type LifeRequest struct {
 	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
 	TTLMS      *int64 `json:"ttl_ms,omitempty"`
-	IdleStopMS *int64 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
+	IdleStopMS *int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
 }

@@ -11,7 +11,7 @@ const (
 	NetDNS     = "dns"     // a name was looked up outside
 	NetConnect = "connect" // a connection was dialled, or a flow of datagrams begun
 	NetDeny    = "deny"    // something was refused
-	NetEnd     = "end"     // a connection or flow is over
+	NetEnd     = "end"     // a connection or flow is over, or a lookup gave no address
 	NetPolicy  = "policy"  // from here on another policy is in force
 	NetHTTP    = "request" // an HTTP request was passed on
 	NetAnswer  = "answer"  // that is over
@@ -26,7 +26,7 @@ const NetRefused = "refused"
 // Reasons of a NetRefused without a Syscall; others are the error that was answered.
 const (
 	RefusedKilled = "the command was ended by SIGSYS, as a call of another architecture is"
-	RefusedUntold = "more system calls were refused than could be told one by one" // Count says how many
+	RefusedUntold = "more system calls were refused than could be recorded one by one" // Count says how many
 )
 
 // The verdicts of a NetEvent.
@@ -53,7 +53,7 @@ const NetRulesEnded = "rules that held for a time have ended"
 type NetEvent struct {
 	Time time.Time `json:"time"` // when it happened
 	// "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; and "refused",
-	// if that is asked for; more may come
+	// if that is asked for; more may be added
 	Kind  string `json:"kind"`
 	Proto string `json:"proto,omitempty"` // "tcp", "udp", "icmp"; others may be denied
 	Name  string `json:"name,omitempty"`  // the host name that it is about
@@ -64,7 +64,9 @@ type NetEvent struct {
 	Verdict string `json:"verdict,omitempty"`
 	Rule    string `json:"rule,omitempty"`   // the rule that decided, if one did; with "policy", those that were added
 	Reason  string `json:"reason,omitempty"` // why
-	Hint    string `json:"hint,omitempty"`   // what would change it
+	Hint    string `json:"hint,omitempty"`   // how to change it
+	// the rule that would allow what was denied for its address, in the short form
+	Fix string `json:"fix,omitempty"`
 	// with "decoy": its path inside; what else is told is where a token was to go
 	Decoy   string `json:"decoy,omitempty"`
 	Method  string `json:"method,omitempty"`  // of an HTTP request that was looked at
@@ -78,7 +80,7 @@ type NetEvent struct {
 	Program string `json:"program,omitempty"` // with "refused": what called it
 	PID     int    `json:"pid,omitempty"`     // with "refused": its process inside, or the first of them
 	Exec    string `json:"exec,omitempty"`    // with "refused": the command that it belongs to
-	// with "ask" that begins to wait: when it is denied, unless somebody decides
+	// with a pending "ask": when it is denied if it is not answered
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -103,11 +105,11 @@ func (ev NetEvent) Place() string {
 type NetNow struct {
 	Conns      int   `json:"conns"`                 // connections that are open
 	Flows      int   `json:"flows"`                 // flows of datagrams
-	In         int64 `json:"in"`                    // bytes that went into the sandbox since it was started
-	Out        int64 `json:"out"`                   // bytes that went out of it
-	EventsLost int64 `json:"events_lost,omitempty"` // events for which there was no room
+	In         int64 `json:"in"`                    // bytes received by the sandbox since it was started
+	Out        int64 `json:"out"`                   // bytes sent by the sandbox
+	EventsLost int64 `json:"events_lost,omitempty"` // events lost for lack of space
 
-	Asking []NetQuestion `json:"asking,omitempty"` // what waits for a person, the longest first
+	Asking []NetQuestion `json:"asking,omitempty"` // pending requests, the oldest first
 }
 
 // NetQuestion is a place in the network that waits for a person, as no rule names it.
@@ -120,31 +122,31 @@ type NetQuestion struct {
 	Addr    string    `json:"addr,omitempty"` // that address
 	Port    int       `json:"port,omitempty"` // not with "dns"
 	Since   time.Time `json:"since"`          // when it began to wait
-	Until   time.Time `json:"until"`          // when it is denied, unless somebody decides
+	Until   time.Time `json:"until"`          // when it is denied if it is not answered
 	Waiting int       `json:"waiting"`        // queries and connections that are held for it
 }
 
-// NetAsking is what waits for a person now.
+// NetAsking lists pending requests.
 type NetAsking struct {
 	Asking []NetQuestion `json:"asking"` // the longest first
 }
 
-// AnswerRequest adds rules for places that wait for a person, or will.
+// AnswerRequest approves or denies pending requests, and later ones, by adding rules.
 type AnswerRequest struct {
 	Rules []string `json:"rules"`            // in the short form, as in example.com:443
-	ForMS int64    `json:"for_ms,omitempty"` // for how long; 0 is for good
+	ForMS int64    `json:"for_ms,omitempty"` // duration; 0 is permanent
 }
 
 // AnswerResult is the policy after an AnswerRequest.
 type AnswerResult struct {
 	AllowResult
-	Settled []NetQuestion `json:"settled"` // what waited for a person, and waits no longer
+	Settled []NetQuestion `json:"settled"` // the pending requests that were settled
 }
 
 // NetRequest asks what happened between a sandbox and the network.
 type NetRequest struct {
-	Last  int       `json:"last,omitempty"`  // the newest so many; 0 is 100, and -1 all that is kept
-	Since time.Time `json:"since,omitzero"`  // nothing that is older
+	Last  int       `json:"last,omitempty"`  // the newest N; 0 is 100, -1 is all stored events
+	Since time.Time `json:"since,omitzero"`  // only events since then
 	Kinds []string  `json:"kinds,omitempty"` // of these kinds alone
 }
 
@@ -156,26 +158,25 @@ type NetResult struct {
 	Policy string     `json:"policy,omitempty"` // digest of the policy in force
 }
 
-// AllowRequest changes the rules of a sandbox's network, live where it is.
+// AllowRequest changes the network rules of a sandbox, immediately if it is running.
 type AllowRequest struct {
 	Allow []string `json:"allow,omitempty"`  // rules in the short form, as in example.com:443
-	Deny  []string `json:"deny,omitempty"`   // the same; denying wins
-	ForMS int64    `json:"for_ms,omitempty"` // for how long; 0 is for good
-	// rules that allow and are to be taken back, whoever said them: in the short form, or
-	// as the policy has them; with nothing to add in the same request
+	Deny  []string `json:"deny,omitempty"`   // likewise; deny rules take precedence
+	ForMS int64    `json:"for_ms,omitempty"` // duration; 0 is permanent
+	// allow rules to remove, from any level: in the short form or as in the policy; not together with rules to add
 	RemoveAllow []string `json:"remove_allow,omitempty"`
-	RemoveDeny  []string `json:"remove_deny,omitempty"` // the same of rules that deny
+	RemoveDeny  []string `json:"remove_deny,omitempty"` // deny rules to remove, likewise
 }
 
 // AllowResult is the policy after an AllowRequest.
 type AllowResult struct {
-	Policy   string     `json:"policy"`             // digest of what is in force now
-	Until    *time.Time `json:"until,omitempty"`    // when the rules end; none is never
-	Live     bool       `json:"live"`               // it holds for processes that run; otherwise from the next start on
-	Warnings []string   `json:"warnings,omitempty"` // what may not be meant
+	Policy   string     `json:"policy"`             // digest of the policy in force
+	Until    *time.Time `json:"until,omitempty"`    // when the rules expire; none is never
+	Live     bool       `json:"live"`               // it applies to running processes; otherwise from the next start
+	Warnings []string   `json:"warnings,omitempty"` // possible mistakes in the rules
 }
 
-// WhyRequest asks what would be decided.
+// WhyRequest asks how the policy decides about a destination.
 type WhyRequest struct {
 	// HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given
 	Host   string `json:"host"`
@@ -183,18 +184,18 @@ type WhyRequest struct {
 	Path   string `json:"path,omitempty"`   // of an HTTP request
 }
 
-// WhyResult is what is decided about a place in the network, and why. Nothing is
-// connected to.
+// WhyResult is the decision about a destination, and its reason. No connection is made.
 type WhyResult struct {
-	Place string `json:"place"` // what was asked, in full
+	Place string `json:"place"` // the destination, in full
 	// "allow", "deny", "inspect" or "ask"; "inspect" lets HTTP pass, as each request is decided on
 	Verdict string     `json:"verdict"`
 	Rule    string     `json:"rule,omitempty"`   // the rule that decides, if one does
-	At      string     `json:"at,omitempty"`     // where that rule was written
+	At      string     `json:"at,omitempty"`     // where the rule was defined
 	Reason  string     `json:"reason"`           // why
 	Hint    string     `json:"hint,omitempty"`   // the line of a policy that would change it
 	Allow   bool       `json:"allow,omitempty"`  // an AllowRequest with this place would change it
+	Fix     string     `json:"fix,omitempty"`    // an AllowRequest with this rule would change it; Place would not
 	Until   *time.Time `json:"until,omitempty"`  // when another policy takes over; none is never
 	Policy  string     `json:"policy,omitempty"` // digest of the policy that decides
-	Denies  bool       `json:"denies,omitempty"` // the rule denies: to take it back may change it
+	Denies  bool       `json:"denies,omitempty"` // the rule denies: removing it may change the decision
 }

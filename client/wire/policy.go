@@ -11,7 +11,7 @@ const (
 
 // PolicyFile is a file of a policy, as coppice.yaml has it.
 type PolicyFile struct {
-	Level string `json:"level"` // whose word it is: "user", "project", "flags"
+	Level string `json:"level"` // level: "user", "project", "flags"
 	// an absolute path, for errors, and for what ./x is relative to; with "flags" also the name of a flag: "--allow"
 	Name string `json:"name"`
 	Text string `json:"text"` // YAML
@@ -26,11 +26,11 @@ type PolicyLine struct {
 	From string `json:"from,omitempty"`
 }
 
-// TimedRule is a rule for the network that holds for a time.
+// TimedRule is a temporary network rule.
 type TimedRule struct {
 	Rule  string    `json:"rule"`           // as in a file
 	Deny  bool      `json:"deny,omitempty"` // it denies
-	Until time.Time `json:"until"`          // when it ends
+	Until time.Time `json:"until"`          // when it expires
 }
 
 // PolicyResult is the policy that a sandbox has now.

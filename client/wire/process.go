@@ -11,7 +11,7 @@ type Process struct {
 	Args    []string  `json:"args"`
 	Raw     [][]byte  `json:"raw,omitempty"` // args as they are, base64, when some of them are no UTF-8
 	Cut     bool      `json:"cut,omitempty"` // args is not all of it
-	Name    string    `json:"name"`          // what it calls itself, at most 15 bytes
+	Name    string    `json:"name"`          // name of the process, at most 15 bytes
 	Started time.Time `json:"started"`       // when, as far as the clock is right
 	// the same in clock ticks since the machine was started, which with pid tells it
 	// from every other process

@@ -1,15 +1,15 @@
 package wire
 
-// ProposeRequest asks for what a sandbox did to be proposed: as a branch of the repository
-// that it works on, with a report for a reviewer.
+// ProposeRequest asks for a proposal of a sandbox's changes: a branch of its repository with a report for a
+// reviewer.
 type ProposeRequest struct {
 	Title     string   `json:"title,omitempty"`      // what it is for, in a line
 	Tests     []string `json:"tests,omitempty"`      // shell commands that are run, each in a fork of what is proposed
 	TimeoutMS int64    `json:"timeout_ms,omitempty"` // for each of them; 0: none
-	Guard     bool     `json:"guard,omitempty"`      // refuse marks that nobody has looked at: it is going to be pushed
-	Trust     []string `json:"trust,omitempty"`      // paths with marks that somebody has looked at
+	Guard     bool     `json:"guard,omitempty"`      // refuse unreviewed marks, since the proposal will be pushed
+	Trust     []string `json:"trust,omitempty"`      // paths with reviewed marks
 	TrustRaw  [][]byte `json:"trust_raw,omitempty"`  // more of them, whose bytes are not valid UTF-8
-	TrustAll  bool     `json:"trust_all,omitempty"`  // somebody has looked at all of them
+	TrustAll  bool     `json:"trust_all,omitempty"`  // all of them were reviewed
 	// the commit that was looked at, as a GitDiff gave it; a conflict where the sandbox has
 	// changed since
 	Work string `json:"work,omitempty"`
@@ -32,11 +32,11 @@ type Proposed struct {
 	Added    int       `json:"added"`           // lines
 	Deleted  int       `json:"deleted"`         // lines
 	Marks    []GitMark `json:"marks"`           // what the host would later run or trust
-	Tests    []Trial   `json:"tests,omitempty"` // how those ended that were asked for
+	Tests    []Trial   `json:"tests,omitempty"` // results of the requested tests
 	Summary  string    `json:"summary"`         // the beginning of the report, in Markdown
 }
 
-// TrialRequest asks for a command to be run in a fork of a sandbox, which is removed then.
+// TrialRequest asks for a command to be run in a temporary fork of a sandbox.
 type TrialRequest struct {
 	Cmd string `json:"cmd"` // a shell command
 	// a reference to the snapshot that the fork begins at; "" is the present
@@ -44,12 +44,12 @@ type TrialRequest struct {
 	TimeoutMS int64  `json:"timeout_ms,omitempty"` // 0: none
 }
 
-// Trial is how it ended.
+// Trial is the result of a TrialRequest.
 type Trial struct {
 	Cmd      string `json:"cmd"`                 // its shell command
 	Exit     int    `json:"exit"`                // exit code; 124 timeout, 125 when it could not be run
 	TimeMS   int64  `json:"time_ms"`             // how long it took, with the start of the fork
-	TimedOut bool   `json:"timed_out,omitempty"` // it was ended, being out of time
+	TimedOut bool   `json:"timed_out,omitempty"` // it timed out
 	Tail     string `json:"tail,omitempty"`      // the end of what it printed
 }
 

@@ -47,7 +47,7 @@ func (r Recorded) Payloads() [][]byte {
 // AddRecorded adds what a frame carries to what came before it. The payload is copied.
 func AddRecorded(all []Recorded, payload []byte) ([]Recorded, error) {
 	if len(payload) < recordedHead || payload[1] > partTail {
-		return all, fmt.Errorf("a frame of recorded output that is none")
+		return all, fmt.Errorf("malformed frame of recorded output")
 	}
 	stream, total := FrameType(payload[0]), int64(binary.BigEndian.Uint64(payload[2:]))
 	data := append([]byte(nil), payload[recordedHead:]...)

@@ -13,33 +13,30 @@ const (
 	RestartAlways   = "always"    // also when it ends by itself
 )
 
-// RunRequest asks for a command under automatic history. It belongs to the
-// sandbox and not to who asked: it runs on when everybody has gone.
+// RunRequest asks for a supervised command with automatic snapshots. It continues without a client.
 type RunRequest struct {
 	Cmd []string `json:"cmd"`           // the command and its arguments; at least one word, and no shell between
 	Env []string `json:"env,omitempty"` // KEY=VALUE each, added to the sandbox's own
 	// absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
 	Dir   string `json:"dir,omitempty"`
-	TTY   bool   `json:"tty,omitempty"`   // give it a terminal
-	Stdin bool   `json:"stdin,omitempty"` // who attaches may send stdin; else it is /dev/null
+	TTY   bool   `json:"tty,omitempty"`   // allocate a terminal
+	Stdin bool   `json:"stdin,omitempty"` // attached clients may send stdin; otherwise it is /dev/null
 	Size  *Size  `json:"size,omitempty"`  // of the terminal
 	// "no", "on-rewind" (after the sandbox was brought to another snapshot under it) or
 	// "always" (also when it ends by itself); "" is "on-rewind"
 	Restart string  `json:"restart,omitempty"`
 	Capture Capture `json:"capture,omitzero"` // when snapshots are taken by themselves
-	Remove  bool    `json:"remove,omitempty"` // remove the sandbox when the command has ended
+	Remove  bool    `json:"remove,omitempty"` // remove the sandbox after the command has exited
 }
 
-// Capture says when snapshots are taken by themselves. The zero value stands for
-// the defaults.
+// Capture configures automatic snapshots. The zero value selects the defaults.
 type Capture struct {
-	Off     bool  `json:"off,omitempty"`      // only when the command has ended
-	QuietMS int64 `json:"quiet_ms,omitempty"` // after so long without a change; 0 is 200, the least is 10
-	// so often what processes have in memory is kept with a snapshot, in tier gvisor; 0 is
-	// never, the least is 1000, the most is a day
+	Off     bool  `json:"off,omitempty"`      // only after the command has exited
+	QuietMS int64 `json:"quiet_ms,omitempty"` // time without a change; 0 is 200, the minimum is 10
+	// interval of snapshots with memory, in tier gvisor; 0 is never, otherwise between 1000 and a day
 	MemoryEveryMS int64 `json:"memory_every_ms,omitempty"`
-	MemoryOnMark  bool  `json:"memory_on_mark,omitempty"` // so too with each mark
-	// so long after the first change at the latest, not less than quiet_ms; 0 is 2000, the most is a day
+	MemoryOnMark  bool  `json:"memory_on_mark,omitempty"` // also take one with each mark
+	// maximum delay after the first change, at least quiet_ms; 0 is 2000, the maximum is a day
 	MaxMS int64 `json:"max_ms,omitempty"`
 }
 
@@ -48,7 +45,7 @@ type Run struct {
 	RunRequest
 	Exec    string     `json:"exec"`            // id of the command, new with every start
 	Started time.Time  `json:"started"`         // when it was last started
-	Starts  int        `json:"starts"`          // how often it was started
+	Starts  int        `json:"starts"`          // number of starts
 	Ended   *time.Time `json:"ended,omitempty"` // when it has ended for good
-	Exit    *Exit      `json:"exit,omitempty"`  // set when it has ended for good
+	Exit    *Exit      `json:"exit,omitempty"`  // set when it has exited and is not started again
 }

@@ -9,11 +9,11 @@ type ExecInfo struct {
 	PID        int       `json:"pid"`                  // inside the sandbox
 	Started    time.Time `json:"started"`              // when
 	TTY        bool      `json:"tty,omitempty"`        // it has a terminal
-	Stdin      bool      `json:"stdin,omitempty"`      // it takes input
-	Kept       bool      `json:"kept,omitempty"`       // it belongs to nobody who is connected: others may attach
-	Attached   bool      `json:"attached,omitempty"`   // somebody is connected to it
-	Supervised bool      `json:"supervised,omitempty"` // it is the one of POST run
-	Exit       *Exit     `json:"exit,omitempty"`       // set in the answer to a start when it could not be started
+	Stdin      bool      `json:"stdin,omitempty"`      // it accepts input
+	Kept       bool      `json:"kept,omitempty"`       // it is detached from its client; others may attach
+	Attached   bool      `json:"attached,omitempty"`   // a client is attached
+	Supervised bool      `json:"supervised,omitempty"` // it is the supervised command
+	Exit       *Exit     `json:"exit,omitempty"`       // set in the response to a start if it could not be started
 }
 
 // ExecsResult is the running commands of a sandbox, oldest first.
@@ -30,14 +30,14 @@ type Session struct {
 
 // AttachRequest asks for a token with which to attach to a Session.
 type AttachRequest struct {
-	ReadOnly bool `json:"read_only,omitempty"` // to look on: what is sent is ignored
+	ReadOnly bool `json:"read_only,omitempty"` // read-only: do not forward input
 }
 
-// AttachResult says where and with what to attach, once.
+// AttachResult is the address and the single-use token to attach with.
 type AttachResult struct {
 	URL     string    `json:"url"`     // of a WebSocket, with the token in it
-	Token   string    `json:"token"`   // good once
-	Expires time.Time `json:"expires"` // until when the token can be used
+	Token   string    `json:"token"`   // valid once
+	Expires time.Time `json:"expires"` // when the token expires
 }
 
 // TerminalControl is a text message of a terminal's WebSocket; the binary ones are

@@ -2,14 +2,14 @@ package wire
 
 import "time"
 
-// Token is what is known of a bearer token. Its secret is not.
+// Token describes a bearer token, without its secret.
 type Token struct {
-	ID        string     `json:"id"`                  // to revoke it by
+	ID        string     `json:"id"`                  // for revoking it
 	Name      string     `json:"name"`                // what it is for
 	Scope     string     `json:"scope"`               // "read", "operate" or "admin": each includes those before it
-	Sandboxes []string   `json:"sandboxes,omitempty"` // ids of those that it is for; none is all
+	Sandboxes []string   `json:"sandboxes,omitempty"` // ids of its sandboxes; none is all
 	Created   time.Time  `json:"created"`             // when
-	Expires   *time.Time `json:"expires,omitempty"`   // when it ends by itself
+	Expires   *time.Time `json:"expires,omitempty"`   // when it expires
 	LastUsed  *time.Time `json:"last_used,omitempty"` // when, to the minute
 }
 
@@ -18,14 +18,14 @@ type TokenRequest struct {
 	Name string `json:"name"` // what it is for
 	// "read", "operate" or "admin": each includes those before it; "" is "operate"
 	Scope     string   `json:"scope,omitempty"`
-	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of those that it is for; none is all
-	TTLMS     int64    `json:"ttl_ms,omitempty"`    // so long from now it ends by itself; 0 is never
+	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of its sandboxes; none is all
+	TTLMS     int64    `json:"ttl_ms,omitempty"`    // lifetime; 0 does not expire
 }
 
-// TokenResult is a new token. Its secret is told this once.
+// TokenResult is a new token. The secret is only returned here.
 type TokenResult struct {
 	Token
-	Secret string `json:"secret"` // the bearer token itself, told this once
+	Secret string `json:"secret"` // the bearer token, returned only once
 }
 
 // TokensResult is all tokens.

@@ -1,7 +1,6 @@
 package wire
 
-// TournamentRequest asks for a contest of commands: each is run in a fork of its
-// own, and then the test.
+// TournamentRequest asks for a tournament of commands: each runs in its own fork, followed by the test.
 type TournamentRequest struct {
 	Base string `json:"base,omitempty"` // a reference; "" is HEAD, after a capture of the present
 	Test string `json:"test"`           // a shell command: exit code 0 passes
@@ -10,18 +9,18 @@ type TournamentRequest struct {
 	Candidates []Candidate `json:"candidates"`           // the commands, at least one
 	Jobs       int         `json:"jobs,omitempty"`       // how many run at once; 0 lets the daemon choose
 	TimeoutMS  int64       `json:"timeout_ms,omitempty"` // for each candidate with its test and score; 0: none
-	Keep       bool        `json:"keep,omitempty"`       // bring the sandbox to the winner's snapshot
+	Keep       bool        `json:"keep,omitempty"`       // rewind the sandbox to the winner's snapshot
 
 	Policy []PolicyFile `json:"policy,omitempty"` // for the forks; see ForkRequest
 }
 
 // Candidate is one of the commands.
 type Candidate struct {
-	Name string `json:"name,omitempty"` // for people, unique; "" is its number, from 1
+	Name string `json:"name,omitempty"` // unique display name; "" is its number, from 1
 	Cmd  string `json:"cmd"`            // a shell command
 }
 
-// TournamentBranch is what became of one candidate.
+// TournamentBranch is the result of one candidate.
 type TournamentBranch struct {
 	Name    string `json:"name"`         // of the candidate
 	Cmd     string `json:"cmd"`          // its shell command
@@ -33,7 +32,7 @@ type TournamentBranch struct {
 	// exit code of the test, likewise; 124 when the candidate took all of the time
 	TestExit int      `json:"test_exit"`
 	Score    *float64 `json:"score,omitempty"` // what score printed
-	TimeMS   int64    `json:"time_ms"`         // candidate, test and score together
+	TimeMS   int64    `json:"time_ms"`         // total of candidate, test and score
 	Paths    int      `json:"paths"`           // how many paths the candidate changed
 	Bytes    int64    `json:"bytes"`           // content bytes of what it added and changed
 	Tail     string   `json:"tail,omitempty"`  // the end of what its commands printed, when one of them failed
@@ -42,7 +41,7 @@ type TournamentBranch struct {
 // TournamentResult is the outcome. The winner's snapshot is a branch of the
 // sandbox's own history.
 type TournamentResult struct {
-	Base       string             `json:"base"`        // the snapshot that all began at
+	Base       string             `json:"base"`        // the snapshot that all started from
 	Branches   []TournamentBranch `json:"branches"`    // in the order of the candidates
 	Winner     string             `json:"winner"`      // name of the candidate; "" when none passed the test
 	WinnerNode string             `json:"winner_node"` // the winner's snapshot

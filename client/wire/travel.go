@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Travelled names a proposal that was pulled into a repository of the daemon's host.
+// Travelled names a pulled proposal in a repository of the daemon's host.
 type Travelled struct {
 	Dir    string `json:"dir"`    // absolute, in the repository's work tree
 	Remote string `json:"remote"` // the name of the remote that it was pulled from
@@ -28,11 +28,11 @@ const DefaultPacked = 64 << 20
 // DefaultArtifact is the same of an artifact in a registry.
 const DefaultArtifact = 4 << 30
 
-// Artifact says where packed layers are in an OCI registry, and by what each is known again.
+// Artifact names packed layers in an OCI registry, and their digests.
 type Artifact struct {
 	Repository string      `json:"repository"` // REGISTRY/REPOSITORY
 	Digest     string      `json:"digest"`     // of its manifest
-	Layers     []LayerBlob `json:"layers"`     // in the order in which they are sent and taken
+	Layers     []LayerBlob `json:"layers"`     // in the order in which they are pushed and pulled
 }
 
 // LayerBlob is a layer as it lies in a registry.
@@ -54,7 +54,7 @@ type PackRequest struct {
 	Layer string `json:"layer"` // as in Packing
 }
 
-// SendRequest asks for what is to be pushed of a sandbox that was proposed.
+// SendRequest asks for the references to push for a proposal.
 type SendRequest struct {
 	Name     string `json:"name"`                // of the sandbox
 	Remote   string `json:"remote"`              // the name of a remote of its repository
@@ -64,12 +64,12 @@ type SendRequest struct {
 	Artifact *Artifact `json:"artifact,omitempty"`
 }
 
-// Sending is what is to be pushed.
+// Sending lists what to push.
 type Sending struct {
 	Top     string    `json:"top"`               // of the work tree that it is pushed from
 	Refs    []SendRef `json:"refs"`              // each to one of the same name
 	Bytes   int64     `json:"bytes,omitempty"`   // of packed layers
-	Foreign bool      `json:"foreign,omitempty"` // the remote has a proposal of this name that was not made here
+	Foreign bool      `json:"foreign,omitempty"` // the remote has a proposal of this name from another host
 }
 
 // SendRef is a reference that is to be pushed to one of the same name.
@@ -79,7 +79,7 @@ type SendRef struct {
 	Seen string `json:"seen,omitempty"` // what the remote's was when it was last seen; "" is never
 }
 
-// SentRequest says that it was pushed.
+// SentRequest records a push.
 type SentRequest struct {
 	Travelled
 	Refs []SendRef `json:"refs"` // that were pushed
@@ -125,7 +125,7 @@ type Received struct {
 	Warnings []string  `json:"warnings,omitempty"` // what people should know besides
 }
 
-// Signer is whose log the records of a proposal are of.
+// Signer is the signer of the log of a proposal.
 type Signer struct {
 	Origin  string    `json:"origin"`            // the log's name
 	Key     string    `json:"key"`               // the verifier key that signed

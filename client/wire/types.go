@@ -10,31 +10,31 @@ import (
 type CreateRequest struct {
 	// 1 to 63 of a-z 0-9 _ . -, a letter or digit first; "" lets the daemon choose one
 	Name string `json:"name,omitempty"`
-	// what its first snapshot is made of; the host where it is left out
+	// source of the first snapshot; the default is the host
 	From Source `json:"from,omitzero"`
-	// who commands run as: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
+	// user of commands: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
 	User string `json:"user,omitempty"`
-	// how its files are kept apart: "auto" or "", "overlay", "copy", "btrfs"
+	// storage driver: "auto" or "", "overlay", "copy", "btrfs"
 	Driver string `json:"driver,omitempty"`
-	// how its processes are confined: "auto" or "", "workspace", "process", "supervised", "gvisor"
+	// isolation tier: "auto" or "", "workspace", "process", "supervised", "gvisor"
 	Tier string `json:"tier,omitempty"`
 	// "off" or "" (nothing but its own loopback, if the policy does not say more), "rules" (what the
 	// policy allows), "host"
 	Net string   `json:"net,omitempty"`
 	Env []string `json:"env,omitempty"` // KEY=VALUE each, for every command
-	// so many of the newest snapshots stay when automatic ones thin out; 0 is 200
+	// number of newest automatic snapshots to keep; 0 is 200
 	KeepRecent int `json:"keep_recent,omitempty"`
-	// snapshots that are younger stay when automatic ones thin out; 0 is an hour
+	// minimum age of automatic snapshots before they are deleted; 0 is an hour
 	KeepForMS int64 `json:"keep_for_ms,omitempty"`
 	// such as "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024"; "" is none
 	Limits string       `json:"limits,omitempty"`
-	Policy []PolicyFile `json:"policy,omitempty"` // files that say more; none is what is built in
+	Policy []PolicyFile `json:"policy,omitempty"` // policy files; none selects the built-in policy
 	// what the inside may do with its own history: "read" or "" (look, and mark),
 	// "rewind" (also commit, tag and go back), "off"
 	Self string `json:"self,omitempty"`
 	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
 	TTLMS      int64 `json:"ttl_ms,omitempty"`
-	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped; 0 is never
+	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
 
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository that it works on
 
@@ -67,7 +67,7 @@ const (
 	SourceSandbox  = "sandbox"   // a snapshot of another sandbox
 )
 
-// Source says what the first snapshot of a sandbox is made of.
+// Source is the source of the first snapshot of a sandbox.
 type Source struct {
 	// "host" or "" (the host's own root, shared and never copied), "host-copy" (its
 	// system directories, imported once), "dir" (a directory of the daemon's host),
@@ -98,14 +98,14 @@ type Sandbox struct {
 	Head    string    `json:"head"`             // the snapshot that the live state descends from
 	State   string    `json:"state"`            // "idle" (no keeper: it costs no memory), "live", or "unavailable"
 	Procs   int       `json:"procs,omitempty"`  // processes of commands, when live
-	From    string    `json:"from"`             // what it was made from, for people
+	From    string    `json:"from"`             // description of its source
 	Driver  string    `json:"driver"`           // in force: "overlay", "copy", "btrfs"
 	Tier    string    `json:"tier"`             // in force: "workspace", "process", "supervised", "gvisor"
-	User    string    `json:"user"`             // who commands run as
+	User    string    `json:"user"`             // user of commands
 	Net     string    `json:"net"`              // "off", "rules" or "host"
-	Policy  string    `json:"policy,omitempty"` // digest of what it may use; rules that hold for a time are not in it
+	Policy  string    `json:"policy,omitempty"` // digest of its policy, without temporary rules
 	Env     []string  `json:"env,omitempty"`    // KEY=VALUE each, for every command
-	Limits  Limits    `json:"limits,omitzero"`  // what it may use at most
+	Limits  Limits    `json:"limits,omitzero"`  // resource limits
 	Self    string    `json:"self,omitempty"`   // what the inside may do with its own history: "off", "read", "rewind"
 	// only in the answer to create and fork: what was refused, unreadable or weaker than asked
 	Warnings []string `json:"warnings,omitempty"`
@@ -120,8 +120,8 @@ type Sandbox struct {
 
 	Repo *Repo `json:"repo,omitempty"` // the git repository that it works on
 
-	Paused     bool        `json:"paused,omitempty"`     // its processes stand still until it is resumed
-	Quarantine *Quarantine `json:"quarantine,omitempty"` // nothing passes its gate: it was not made a sandbox of its own
+	Paused     bool        `json:"paused,omitempty"`     // its processes are paused
+	Quarantine *Quarantine `json:"quarantine,omitempty"` // its gate is closed, because re-keying failed
 }
 
 // Quarantine is why nothing passes the gate of a fork with memory: it still is, in part,
@@ -169,11 +169,11 @@ const (
 	EnforcedWeak = "weak"
 )
 
-// Enforcement is one wall of a sandbox as it was really put up.
+// Enforcement is one protection of a sandbox as it was enforced.
 type Enforcement struct {
 	Name   string `json:"name"`             // such as "seccomp", "net", "memory"
 	State  string `json:"state"`            // "on", "off" or "weak"
-	Detail string `json:"detail,omitempty"` // what was put up, or why it was not
+	Detail string `json:"detail,omitempty"` // what was enforced, or why not
 }
 
 // Disk is the space that a sandbox's history takes, in bytes.
@@ -189,12 +189,12 @@ type StatusResult struct {
 	Sandbox      Sandbox `json:"sandbox"`                 // what it is
 	DriverReason string  `json:"driver_reason,omitempty"` // why this driver
 	TierReason   string  `json:"tier_reason,omitempty"`   // why this tier
-	// the walls as of the last start; empty when it was never started
+	// protections as of the last start; empty if never started
 	Enforced  []Enforcement `json:"enforced"`
 	Snapshots int           `json:"snapshots"`       // how many it made
 	Branches  int           `json:"branches"`        // how many leaves its history has
 	Disk      Disk          `json:"disk"`            // what its history takes
-	Dirty     bool          `json:"dirty,omitempty"` // the live state differs from HEAD, as far as is known
+	Dirty     bool          `json:"dirty,omitempty"` // the live state differs from HEAD; a hint only
 	Run       *Run          `json:"run,omitempty"`   // the supervised command
 	// what a person should know: the host changed below, a layer is damaged
 	Notices []string `json:"notices,omitempty"`
@@ -215,22 +215,21 @@ type DaemonStatus struct {
 	Home      string    `json:"home"`      // the directory of its store
 	Started   time.Time `json:"started"`   // when
 	Sandboxes int       `json:"sandboxes"` // how many there are
-	Live      int       `json:"live"`      // how many of them have a keeper
+	Live      int       `json:"live"`      // number of running sandboxes
 
-	Listeners []Listener `json:"listeners,omitempty"` // where it is served, its own socket first
+	Listeners []Listener `json:"listeners,omitempty"` // listen addresses, its own socket first
 
-	Memory *DaemonMemory `json:"memory,omitempty"` // what the daemon itself uses, and may use
+	Memory *DaemonMemory `json:"memory,omitempty"` // memory of the daemon itself
 }
 
-// DaemonMemory is the daemon's own memory. Requests that may need much of it wait for
-// each other, and are refused where there is none.
+// DaemonMemory is the daemon's own memory. Costly requests wait for memory, or are refused if there is none.
 type DaemonMemory struct {
 	Limit    int64  `json:"limit"`    // the soft limit, in bytes
-	Live     int64  `json:"live"`     // of the heap, after the last collection, in bytes
-	Requests int64  `json:"requests"` // what requests may take together, in bytes
-	Held     int64  `json:"held"`     // what those under way count, in bytes
-	Waiting  int    `json:"waiting"`  // requests that wait
-	Refused  uint64 `json:"refused"`  // requests refused since the daemon began
+	Live     int64  `json:"live"`     // heap after the last garbage collection, in bytes
+	Requests int64  `json:"requests"` // budget of all requests, in bytes
+	Held     int64  `json:"held"`     // reserved by requests in progress, in bytes
+	Waiting  int    `json:"waiting"`  // waiting requests
+	Refused  uint64 `json:"refused"`  // requests refused since the daemon started
 }
 
 // What a Listener asks of those who come.
@@ -243,10 +242,10 @@ const (
 // Listener is one place where the daemon is served.
 type Listener struct {
 	URL  string `json:"url"`  // such as "unix:///home/daemon.sock", "https://127.0.0.1:8443"
-	Auth string `json:"auth"` // what it asks of those who come: "peer" (to be the daemon's own user), "token", "none"
+	Auth string `json:"auth"` // authentication: "peer" (to be the daemon's own user), "token", "none"
 }
 
-// ProbeItem is one thing that this host can or cannot do.
+// ProbeItem is one feature that this host does or does not support.
 type ProbeItem struct {
 	Name string `json:"name"` // such as "process", "overlay-in-userns"
 	// "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
@@ -257,16 +256,16 @@ type ProbeItem struct {
 	// whether it works is not known.
 	Unknown bool   `json:"unknown,omitempty"`
 	Detail  string `json:"detail,omitempty"` // what was found
-	Remedy  string `json:"remedy,omitempty"` // the one command or setting that mends it
+	Remedy  string `json:"remedy,omitempty"` // the command or setting that fixes it
 }
 
-// ProbeReport is what this host can do, found by trying.
+// ProbeReport is what this host supports, as tested.
 type ProbeReport struct {
 	Kernel string      `json:"kernel"` // its release
-	User   string      `json:"user"`   // who the daemon runs as
-	Items  []ProbeItem `json:"items"`  // what was tried
-	Tier   string      `json:"tier"`   // what "auto" takes
-	Driver string      `json:"driver"` // what "auto" takes
+	User   string      `json:"user"`   // user of the daemon
+	Items  []ProbeItem `json:"items"`  // the tested features
+	Tier   string      `json:"tier"`   // the choice of "auto"
+	Driver string      `json:"driver"` // the choice of "auto"
 }
 
 // Snapshot is a node of the history.
@@ -276,16 +275,16 @@ type Snapshot struct {
 	Message string `json:"message"`          // the command line, label or message
 	Head    bool   `json:"head,omitempty"`   // HEAD is here
 	Leaf    bool   `json:"leaf,omitempty"`   // nothing came after it
-	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may come
+	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may be added
 	Cause   string    `json:"cause"`
 	Created time.Time `json:"created"`           // when
 	Exit    *int      `json:"exit,omitempty"`    // exit code of the command, with cause "exec"
 	Paths   int       `json:"paths"`             // how many paths it changed against its parent
 	Bytes   int64     `json:"bytes"`             // content bytes of what it added and changed
-	Sealed  bool      `json:"sealed,omitempty"`  // its content has a digest, and survives a power loss
+	Sealed  bool      `json:"sealed,omitempty"`  // it is finalized: it has a digest and survives a power failure
 	Tags    []string  `json:"tags,omitempty"`    // that name it
 	Sandbox string    `json:"sandbox,omitempty"` // name of the sandbox that made it
-	Memory  *Memory   `json:"memory,omitempty"`  // what its processes had in memory, if that was kept
+	Memory  *Memory   `json:"memory,omitempty"`  // the saved memory of its processes, if any
 }
 
 // Memory is what the processes of a snapshot had in memory, at the moment of its files.
@@ -307,7 +306,7 @@ type LogRow struct {
 // LogResult is the history of a sandbox.
 type LogResult struct {
 	Nodes []Snapshot `json:"nodes"`          // newest first
-	Head  string     `json:"head"`           // where HEAD is
+	Head  string     `json:"head"`           // HEAD
 	Rows  []LogRow   `json:"rows,omitempty"` // the drawing, topmost line first
 
 	// Truncated says that Rows end before the oldest snapshot: so many branches would make
@@ -315,15 +314,15 @@ type LogResult struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// HeadResult is the answer to whatever tells or moves HEAD.
+// HeadResult is HEAD after an operation.
 type HeadResult struct {
-	Head string `json:"head"` // where HEAD is
+	Head string `json:"head"` // HEAD
 }
 
 // BranchesResult is the leaves of the history.
 type BranchesResult struct {
 	Nodes []Snapshot `json:"nodes"` // the leaves, newest first
-	Head  string     `json:"head"`  // where HEAD is
+	Head  string     `json:"head"`  // HEAD
 }
 
 // The kinds of a Change.
@@ -341,9 +340,9 @@ type Change struct {
 
 	// "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
 	Type   string `json:"type,omitempty"`
-	Size   int64  `json:"size,omitempty"`   // bytes, of what is there now
-	Lines  *Lines `json:"lines,omitempty"`  // set when they were asked for and the file is text
-	Binary bool   `json:"binary,omitempty"` // the file is no text; told where lines were asked for
+	Size   int64  `json:"size,omitempty"`   // size in bytes after the change
+	Lines  *Lines `json:"lines,omitempty"`  // set if requested and the file is text
+	Binary bool   `json:"binary,omitempty"` // the file is binary; set if lines were requested
 }
 
 // Lines counts the lines of one changed text file.
@@ -399,22 +398,22 @@ type DiffResult struct {
 	Truncated bool `json:"truncated,omitempty"` // there are more changes than one answer holds; ask for a part, by Paths
 }
 
-// CommitRequest asks for a snapshot of the present.
+// CommitRequest asks for a snapshot of the current state.
 type CommitRequest struct {
 	Message string `json:"message"`          // of the snapshot; "" lets the daemon describe what changed
-	Memory  bool   `json:"memory,omitempty"` // with what its processes have in memory; in tier gvisor
+	Memory  bool   `json:"memory,omitempty"` // also save the memory of its processes; in tier gvisor
 }
 
 // CommitResult is the answer to a CommitRequest.
 type CommitResult struct {
 	Node    string `json:"node"`              // the new snapshot; the old head when nothing had changed
-	Head    string `json:"head"`              // where HEAD is now
-	Changed bool   `json:"changed,omitempty"` // something had changed, and there is a new snapshot
+	Head    string `json:"head"`              // HEAD afterwards
+	Changed bool   `json:"changed,omitempty"` // something had changed, and a snapshot was taken
 	Paths   int    `json:"paths,omitempty"`   // how many paths changed
 	Bytes   int64  `json:"bytes,omitempty"`   // content bytes of what was added and changed
 
-	Memory  *Memory `json:"memory,omitempty"`   // where it was asked for
-	StillUS int64   `json:"still_us,omitempty"` // microseconds for which processes stood still for that
+	Memory  *Memory `json:"memory,omitempty"`   // if requested
+	StillUS int64   `json:"still_us,omitempty"` // microseconds for which processes were frozen
 }
 
 // The phases of a MarkRequest.
@@ -435,43 +434,42 @@ type MarkRequest struct {
 	Label string `json:"label"` // what happens; "" only with "end"
 }
 
-// CheckoutRequest asks to go to another snapshot.
+// CheckoutRequest asks to rewind to another snapshot.
 type CheckoutRequest struct {
-	Node    string `json:"node"`               // a reference to the snapshot to go to
-	InPlace bool   `json:"in_place,omitempty"` // leave processes running, and change the files under them
-	// go to the files of the snapshot alone, though it has what its processes had in memory
+	Node    string `json:"node"`               // a reference to the target snapshot
+	InPlace bool   `json:"in_place,omitempty"` // keep processes running and change their files in place
+	// restore only the files, even if the snapshot has memory
 	FilesOnly bool `json:"files_only,omitempty"`
-	// what a supervised command has between SIGTERM and SIGKILL; 0 is 2000, negative is
-	// none; in place it is not ended
+	// time of a supervised command between SIGTERM and SIGKILL; 0 is 2000, negative is none; unused in place
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
 
 // MoveResult is the answer to checkout, undo and redo.
 type MoveResult struct {
-	Head      string `json:"head"`                // where HEAD is now
+	Head      string `json:"head"`                // HEAD afterwards
 	From      string `json:"from"`                // where it was
-	Kept      string `json:"kept,omitempty"`      // the snapshot that was taken of the present before, if it had changed
+	Kept      string `json:"kept,omitempty"`      // the snapshot of the previous state, if it had changed
 	Message   string `json:"message,omitempty"`   // of the snapshot at HEAD
-	Stopped   int    `json:"stopped,omitempty"`   // how many processes were stopped
+	Stopped   int    `json:"stopped,omitempty"`   // number of processes stopped
 	Restarted bool   `json:"restarted,omitempty"` // the supervised command was started again
-	InPlace   bool   `json:"in_place,omitempty"`  // processes ran on; without running processes a move is never in place
+	InPlace   bool   `json:"in_place,omitempty"`  // processes continued; false if none were running
 	Rewritten int    `json:"rewritten,omitempty"` // in place: how many paths were changed under the processes
 
-	Resumed []string `json:"resumed,omitempty"` // ids of the commands that go on where they were in the snapshot
+	Resumed []string `json:"resumed,omitempty"` // ids of the commands that were resumed from memory
 }
 
 // UndoRequest asks to go N snapshots back; 0 is 1.
 type UndoRequest struct {
 	N       int  `json:"n,omitempty"`        // how many snapshots to go back; 0 is 1
-	InPlace bool `json:"in_place,omitempty"` // leave processes running, and change the files under them
+	InPlace bool `json:"in_place,omitempty"` // keep processes running and change their files in place
 }
 
 // RedoRequest asks to take the last undo back. A request without one is as good.
 type RedoRequest struct {
-	InPlace bool `json:"in_place,omitempty"` // leave processes running, and change the files under them
+	InPlace bool `json:"in_place,omitempty"` // keep processes running and change their files in place
 }
 
-// SocketResult says where a sandbox's line protocol is spoken.
+// SocketResult is the socket of a sandbox's line protocol.
 type SocketResult struct {
 	Path string `json:"path"` // of the socket, on the daemon's host
 }
@@ -493,11 +491,11 @@ type TagsResult struct {
 	Tags map[string]string `json:"tags"` // names, and the snapshots that they name
 }
 
-// GCRequest asks to free what nothing refers to.
+// GCRequest asks to delete unused data.
 type GCRequest struct {
-	DryRun    bool     `json:"dry_run,omitempty"`   // only say what would go
-	Keep      Keep     `json:"keep,omitzero"`       // which old snapshots stay; nothing is dropped where it is left out
-	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of those whose snapshots are thinned out; none is all
+	DryRun    bool     `json:"dry_run,omitempty"`   // report what would be removed
+	Keep      Keep     `json:"keep,omitzero"`       // which old snapshots to keep; if omitted, none are deleted
+	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of the sandboxes; none is all
 }
 
 // Keep says which snapshots stay when old ones are dropped: those that one of
@@ -505,23 +503,23 @@ type GCRequest struct {
 // snapshots, those of commit, branches and their ends, and what a fork began at
 // or can be redone stay.
 type Keep struct {
-	Last     int   `json:"last,omitempty"`      // so many of the newest
-	WithinMS int64 `json:"within_ms,omitempty"` // all that are younger
-	Hourly   int   `json:"hourly,omitempty"`    // the newest of each of so many last hours, counted in UTC
-	Daily    int   `json:"daily,omitempty"`     // the newest of each of so many last days
-	Weekly   int   `json:"weekly,omitempty"`    // the newest of each of so many last weeks
+	Last     int   `json:"last,omitempty"`      // the newest N
+	WithinMS int64 `json:"within_ms,omitempty"` // all that are newer
+	Hourly   int   `json:"hourly,omitempty"`    // the newest of each of the last N hours, in UTC
+	Daily    int   `json:"daily,omitempty"`     // the newest of each of the last N days
+	Weekly   int   `json:"weekly,omitempty"`    // the newest of each of the last N weeks
 }
 
 // GCResult is the answer to a GCRequest.
 type GCResult struct {
 	Removed []string   `json:"removed"`           // ids of snapshots
-	Dropped []Snapshot `json:"dropped,omitempty"` // those of them that keep did not name
+	Dropped []Snapshot `json:"dropped,omitempty"` // those that keep did not select
 	Layers  int        `json:"layers"`            // layer directories that nothing referred to, merged ones too
-	Images  int        `json:"images,omitempty"`  // memory images that no snapshot has
-	Bytes   int64      `json:"bytes"`             // what was freed, or would be
+	Images  int        `json:"images,omitempty"`  // unused memory images
+	Bytes   int64      `json:"bytes"`             // bytes freed, or to be freed
 	DryRun  bool       `json:"dry_run,omitempty"` // nothing was removed
 
-	Forks []string `json:"forks,omitempty"` // the sandboxes of ended tournaments that were removed
+	Forks []string `json:"forks,omitempty"` // removed forks of finished tournaments
 }
 
 // Damage is one thing that verify found.
@@ -544,16 +542,16 @@ type VerifyResult struct {
 	Unverifiable int      `json:"unverifiable,omitempty"`
 	Images       int      `json:"images,omitempty"` // memory images whose pages were hashed again
 	Records      int64    `json:"records"`          // of the ledger, all of which fit
-	Damage       []Damage `json:"damage,omitempty"` // what was found; none is good
+	Damage       []Damage `json:"damage,omitempty"` // damage found; none is good
 }
 
-// ForkRequest asks for new sandboxes that share everything with this one.
+// ForkRequest asks for forks of a sandbox.
 type ForkRequest struct {
 	Names []string `json:"names,omitempty"` // of the forks, as in create
-	N     int      `json:"n,omitempty"`     // how many in all; the daemon names those that names does not
+	N     int      `json:"n,omitempty"`     // number of forks; the daemon chooses names beyond those given
 	At    string   `json:"at,omitempty"`    // a reference to the snapshot; "" is HEAD, after a capture of the present
 
-	// files that say more than the policy of this one, which they all begin with
+	// policy files that extend the policy of this sandbox, which forks inherit
 	Policy []PolicyFile `json:"policy,omitempty"`
 	// how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
 	Tier string `json:"tier,omitempty"`
@@ -571,7 +569,7 @@ type ForkResult struct {
 
 // StopResult is the answer to stop.
 type StopResult struct {
-	Stopped   int    `json:"stopped"`             // how many processes were stopped
+	Stopped   int    `json:"stopped"`             // number of processes stopped
 	Head      string `json:"head"`                // where HEAD is after the capture of what they left
 	Uncounted bool   `json:"uncounted,omitempty"` // the sandbox did not say how many processes it had: Stopped is unknown
 }
@@ -593,7 +591,7 @@ type Progress struct {
 // or Error.
 type Event struct {
 	Progress *Progress `json:"progress,omitempty"` // how far it is
-	Result   any       `json:"result,omitempty"`   // last: what it came to
+	Result   any       `json:"result,omitempty"`   // last: the result
 	Error    *Error    `json:"error,omitempty"`    // last: why it failed
 }
 
@@ -606,7 +604,7 @@ type Problem struct {
 	Detail string `json:"detail"` // what went wrong
 	// to branch on: "invalid", "not_found", "ambiguous", "exists", "conflict",
 	// "unsupported", "denied", "no_space", "read_only", "corrupt", "version",
-	// "unavailable", "cancelled", "timeout", "too_large", "internal"; more may come
+	// "unavailable", "cancelled", "timeout", "too_large", "internal"; more may be added
 	Kind string `json:"kind"`
-	Hint string `json:"hint,omitempty"` // how to mend it
+	Hint string `json:"hint,omitempty"` // how to fix it
 }

@@ -145,7 +145,7 @@ func TestJSONOnlyGrows(t *testing.T) {
 		AllowRequest{Allow: []string{"example.com"}, Deny: []string{"example.org"}, ForMS: 1},
 		AllowResult{"sha256:0", &when, true, []string{"w"}}, AllowResult{},
 		WhyRequest{"example.com", "GET", "/p"},
-		WhyResult{"example.com:443", "deny", "r", "a", "x", "h", true, &when, "sha256:0", false}, WhyResult{},
+		WhyResult{"example.com:443", "deny", "r", "a", "x", "h", true, "", &when, "sha256:0", false}, WhyResult{},
 		WhyResult{Denies: true},
 		AllowRequest{RemoveAllow: []string{"example.com"}, RemoveDeny: []string{"example.org"}}, PolicyLine{"k", "v", "f"},
 		PolicyLine{Key: "k"},

@@ -63,7 +63,7 @@ func Open(ctx context.Context, src io.Reader, limits Limits) (plain io.Reader, d
 		out.r, out.in, err = br, nil, nil
 	}
 	if err != nil {
-		return nil, nil, fault.New(fault.Invalid, "the archive cannot be decompressed").Because(err)
+		return nil, nil, fault.New(fault.Invalid, "cannot decompress the archive").Because(err)
 	}
 	return out, done, nil
 }
@@ -74,7 +74,7 @@ func Damaged(err error) error {
 	if k := fault.KindOf(err); k != fault.Internal {
 		return err
 	}
-	return fault.New(fault.Invalid, "the archive is damaged or cut short").Because(err)
+	return fault.New(fault.Invalid, "the archive is damaged or truncated").Because(err)
 }
 
 // meter counts what is read, and ends when the context does.
@@ -106,12 +106,12 @@ func (b *bounded) Read(p []byte) (int, error) {
 	b.n += int64(n)
 	b.left -= int64(n)
 	if b.left < 0 {
-		return 0, fault.New(fault.TooLarge, "the archive holds more than the limit allows")
+		return 0, fault.New(fault.TooLarge, "the archive exceeds the size limit")
 	}
 	if b.in != nil && b.n > ratioFrom && b.n/limit.ArchiveRatio > b.in.n.Load() {
-		return 0, fault.New(fault.TooLarge, "the archive unpacks to more than %d times its size: refused as a bomb",
+		return 0, fault.New(fault.TooLarge, "the archive unpacks to more than %d times its size: possible decompression bomb",
 			limit.ArchiveRatio).
-			WithHint("unpack it yourself, and use the directory or an archive without compression")
+			WithHint("unpack it first, and use the directory or an uncompressed archive")
 	}
 	return n, err
 }
@@ -122,9 +122,9 @@ func Fits(name string) error {
 	if len(name) <= limit.ArchiveName {
 		return nil
 	}
-	return fault.New(fault.TooLarge, "the archive has a name of %d bytes, and %d is the most: %.60q...", len(name),
+	return fault.New(fault.TooLarge, "the archive has a name of %d bytes, more than the limit of %d: %.60q...", len(name),
 		limit.ArchiveName, name).
-		WithHint("list its names with: tar -tf ARCHIVE")
+		WithHint("list its names: tar -tf ARCHIVE")
 }
 
 // Name takes the path of an entry apart into names below the place that the archive

@@ -139,7 +139,7 @@ func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Rec
 	if err != nil {
 		b.keepLate(late)
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", b.config.Home)
-		return nil, fault.Wrap(err, "record what is done with sandbox %s", drafts[0].Name)
+		return nil, fault.Wrap(err, "record an operation on sandbox %s", drafts[0].Name)
 	}
 	return got[len(late):], nil
 }
@@ -159,7 +159,8 @@ func (b *Book) Note(ctx context.Context, rec *meta.Sandbox, all ...Statement) {
 // noteDrafts is Note of drafts.
 func (b *Book) noteDrafts(ctx context.Context, drafts ...ledger.Draft) {
 	if _, err := b.Append(ctx, drafts...); err != nil {
-		b.config.Logger.Error("not in the ledger yet", "sandbox", drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
+		b.config.Logger.Error("could not write to the ledger yet", "sandbox",
+			drafts[0].Name, "kind", drafts[0].Body.Kind(), "err", err)
 		if !fault.Is(err, fault.NotFound) { // the ledger was removed
 			b.keepLate(drafts)
 		}

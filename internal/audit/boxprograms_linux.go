@@ -110,13 +110,13 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 			return
 		}
 		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
-			log.Error("programs are not in the ledger yet", "err", err)
+			log.Error("could not record programs yet", "err", err)
 		}
 		select {
 		case <-ctx.Done():
 		case <-b.box.Gone():
 			if err := b.finish(ctx); err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil {
-				log.Error("the last programs are not in the ledger", "err", err)
+				log.Error("could not record the last programs", "err", err)
 			}
 			return
 		case <-time.After(programRest):
@@ -240,11 +240,11 @@ func (b *BoxPrograms) finish(ctx context.Context) error {
 	case err == nil:
 		b.take(left)
 	case fault.Is(err, fault.Corrupt):
-		why = "what the keeper left is damaged, or sealed by a key that is lost"
+		why = "the program list of the monitor is damaged, or encrypted with a lost key"
 	case !fault.Is(err, fault.NotFound):
 		return err
 	case b.after > 0: // else perhaps none began
-		why = "the keeper was killed; what it had not told is not known"
+		why = "the monitor was killed; records that it had not reported are lost"
 	}
 	if why != "" {
 		if rec, err := p.config.Book.config.Store.Sandbox(ctx, string(b.sandbox)); err == nil {
@@ -263,7 +263,7 @@ func (p *Programs) Finish(ctx context.Context, id timeline.SandboxID) {
 		return
 	}
 	if err := p.Of(id, nil, false).finish(ctx); err != nil {
-		p.config.Book.config.Logger.Error("the last programs are not in the ledger", "sandbox", id, "err", err)
+		p.config.Book.config.Logger.Error("could not record the last programs", "sandbox", id, "err", err)
 	}
 }
 
@@ -293,7 +293,7 @@ func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingProgram
 	}
 	all, err := b.records(ctx, rec)
 	if err != nil {
-		b.programs.config.Book.config.Logger.Error("programs are not in the ledger yet", "sandbox", b.sandbox, "err", err)
+		b.programs.config.Book.config.Logger.Error("could not record programs yet", "sandbox", b.sandbox, "err", err)
 		n.Written(err)
 		return n
 	}

@@ -61,7 +61,7 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	}
 	b, err := m.spentBefore(ctx, id)
 	if err != nil {
-		return nil, fault.Wrap(err, "find how much sandbox %s has recorded of late", id)
+		return nil, fault.Wrap(err, "read the record budget of sandbox %s", id)
 	}
 	s.budget = b
 	return b, nil
@@ -80,9 +80,9 @@ func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed fun
 	if wait := b.Wait(m.now(), ClassInside); wait > 0 {
 		wait = (wait + time.Second - 1).Truncate(time.Second)
 		return nil, fault.New(fault.Unavailable,
-			"sandbox %s has asked for %d snapshots, rewinds and tags from inside; the next may be asked for in %s", rec.Name,
+			"too many requests from inside sandbox %s: %d snapshots, rewinds and tags; the next is allowed in %s", rec.Name,
 			limit.InsideChanges, wait).
-			WithHint("from outside the sandbox, the number of commits is not limited: coppice snapshot create %s", rec.Name)
+			WithHint("commit from outside the sandbox, which is not limited: coppice snapshot create %s", rec.Name)
 	}
 	return func() { b.Spent(m.now(), ClassInside, 1) }, nil
 }

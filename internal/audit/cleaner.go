@@ -57,7 +57,7 @@ func (c Cleaner) CheckName(what, name string) error {
 	if c.Redact(name) == name {
 		return nil
 	}
-	return fault.New(fault.Invalid, "the %s has a secret in it", what).WithHint("choose another one")
+	return fault.New(fault.Invalid, "the %s contains a secret", what).WithHint("choose another one")
 }
 
 // RecordText returns a text from outside as a record holds it: without secrets, valid UTF-8, and at

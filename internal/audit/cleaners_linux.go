@@ -79,7 +79,7 @@ func NewCleaners(c CleanersConfig) *Cleaners { return &Cleaners{config: c} }
 func (m *Cleaners) For(ctx context.Context, rec *meta.Sandbox, env ...string) Cleaner {
 	o, err := m.options(ctx, rec, env)
 	if err != nil {
-		m.config.Logger.Error("texts are left out of what is kept", "err", err)
+		m.config.Logger.Error("could not load redaction rules; omitting texts from records", "err", err)
 		return Cleaner{}
 	}
 	return m.get(o)
@@ -131,7 +131,7 @@ func (m *Cleaners) options(ctx context.Context, rec *meta.Sandbox, env []string)
 func (m *Cleaners) get(o redact.Options) Cleaner {
 	text, err := json.Marshal(o)
 	if err != nil {
-		m.config.Logger.Error("texts are left out of what is kept", "err", err)
+		m.config.Logger.Error("could not load redaction rules; omitting texts from records", "err", err)
 		return Cleaner{}
 	}
 	sum := sha256.Sum256(text)
@@ -167,11 +167,11 @@ func (m *Cleaners) newCleaner(o redact.Options) Cleaner {
 	o.Key = m.config.Ledger.Derive("redaction")
 	r, unfit, err := redact.New(o)
 	if err != nil {
-		m.config.Logger.Error("texts are left out of what is kept", "err", err)
+		m.config.Logger.Error("could not load redaction rules; omitting texts from records", "err", err)
 		return Cleaner{}
 	}
 	for _, u := range unfit {
-		m.config.Logger.Warn("a secret is not kept out of what is recorded", "name", u.Name, "why", u.Why)
+		m.config.Logger.Warn("could not add a secret to the redaction rules", "name", u.Name, "why", u.Why)
 	}
 	return Cleaner{r}
 }
@@ -188,7 +188,7 @@ func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) e
 		rec.Learnt = r.Learnt
 		return nil
 	})
-	return fault.Wrap(err, "remember what is secret in sandbox %s", rec.Name)
+	return fault.Wrap(err, "store the secrets to redact of sandbox %s", rec.Name)
 }
 
 // unlearnt returns the secrets among variables that the record of a sandbox does not have, each once.
@@ -214,7 +214,7 @@ func (m *Cleaners) KeepOutput(
 		if len(text) > 0 {
 			var err error
 			if o.Blob, err = m.config.Ledger.WriteBlob(format.Sandbox(rec.ID), text); err != nil {
-				m.config.Logger.Error("the output of a command is not kept", "sandbox", rec.Name, "err", err)
+				m.config.Logger.Error("could not capture the output of a command", "sandbox", rec.Name, "err", err)
 				o.Blob, o.Bytes, o.Dropped = "", 0, r.Total
 			}
 		}

@@ -54,7 +54,7 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 // not known.
 func lostEvidence() format.Lost {
 	return format.Lost{Of: string(format.KindNetwork),
-		Reason: "the journal was full before it was read; how many there were is not known"}
+		Reason: "the journal was full; an unknown number of events was lost"}
 }
 
 // isEvidence reports whether a record was made from a journal.
@@ -100,13 +100,15 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	case wire.NetDNS:
 		b.Proto = "dns"
 	case wire.NetEnd:
-		b.Reason = words("it ended", b.Reason)
+		if b.Proto != "dns" { // which says that it was not resolved
+			b.Reason = words("it ended", b.Reason)
+		}
 	case wire.NetHTTP:
 		b.Proto = "http"
 	case wire.NetAnswer:
 		b.Proto, b.Reason = "http", words(fmt.Sprintf("answered with %d", ev.Status), b.Reason)
 	case wire.NetAsk:
-		b.Verdict, b.Reason = clean(ev.Verdict), words("a person is asked", b.Reason)
+		b.Verdict, b.Reason = clean(ev.Verdict), words("approval is requested", b.Reason)
 	case wire.NetDecoy:
 		b.Verdict, b.Reason = wire.VerdictDeny, clean(DecoyPrefix+DecoyTouch(ev))
 	}

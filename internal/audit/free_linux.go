@@ -78,11 +78,11 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 	ctx = context.WithoutCancel(ctx)
 	if err == nil {
 		if _, err = b.Append(ctx, r.drafts()...); err != nil {
-			return fault.Wrap(err, "it is done, and will be in the ledger when there is room again")
+			return fault.Wrap(err, "the operation is done; it will be recorded when there is space again")
 		}
 	}
 	if eerr := b.config.Store.EndIntent(ctx, intent); eerr != nil {
-		b.config.Logger.Warn("what was recorded may be recorded again", "sandbox", r.Name, "err", eerr)
+		b.config.Logger.Warn("an operation may be recorded twice", "sandbox", r.Name, "err", eerr)
 	}
 	return err
 }

@@ -22,8 +22,8 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 		return res, err
 	}
 	if seq < 1 || seq > last {
-		return res, fault.New(fault.NotFound, "there is no record %d of %s", seq, name).
-			WithHint("it has %d: coppice ledger show %s", last, name)
+		return res, fault.New(fault.NotFound, "record %d of %s not found", seq, name).
+			WithHint("it has %d records: coppice ledger show %s", last, name)
 	}
 	var one *format.Record
 	for r, err := range rd.ledger.Read(ctx, id, ledger.Filter{From: seq, Limit: 1}) {
@@ -34,7 +34,7 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 	}
 	if one == nil {
 		return res, fault.New(fault.Corrupt, "record %d of %s is missing", seq, name).
-			WithHint("find what is wrong with: coppice system verify %s", name)
+			WithHint("find the damage: coppice system verify %s", name)
 	}
 	if res.Record, err = recordOnWire(one); err != nil {
 		return res, err
@@ -169,8 +169,8 @@ func (rd *Reader) LedgerPrograms(
 		}
 	}
 	if body == nil || from < 0 {
-		return res, fault.New(fault.NotFound, "record %d of %s tells of no programs", seq, name).
-			WithHint("see which do: coppice ledger show %s --kind program", name)
+		return res, fault.New(fault.NotFound, "record %d of %s has no programs", seq, name).
+			WithHint("list those that have: coppice ledger show %s --kind program", name)
 	}
 	list, err := json.Marshal(body)
 	if body.List != "" {

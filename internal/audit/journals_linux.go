@@ -130,7 +130,8 @@ func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan
 			return nil
 		})
 		if err != nil && alive.Err() == nil {
-			j.config.Book.config.Logger.Error("the network is recorded when the box has ended", "sandbox", id, "err", err)
+			j.config.Book.config.Logger.Error("could not follow network events; they are recorded when the sandbox has "+
+				"stopped", "sandbox", id, "err", err)
 		}
 	})
 	defer following.Wait()
@@ -224,7 +225,7 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 		if _, gone := j.config.Book.config.Store.Sandbox(ctx, string(id)); err != nil && fault.Is(gone, fault.NotFound) {
 			j.Forget(id) // it was removed, and no later call records anything of it
 		} else if err != nil && ctx.Err() == nil {
-			j.config.Book.config.Logger.Error("what happened in the network is not in the ledger yet", "sandbox", id, "err", err)
+			j.config.Book.config.Logger.Error("could not record network events yet", "sandbox", id, "err", err)
 		}
 		if err != nil || !more {
 			return
@@ -245,7 +246,7 @@ func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lo
 	defer r.mu.Unlock()
 	lost, err := j.unrecorded(ctx, id, r)
 	if err != nil {
-		j.config.Book.config.Logger.Error("how much is not in the ledger is not known", "sandbox", id, "err", err)
+		j.config.Book.config.Logger.Error("could not determine how many events are not recorded", "sandbox", id, "err", err)
 		lost = []format.Lost{{Of: string(format.KindNetwork), Reason: unwritten}}
 	}
 	r.closed = true
@@ -372,7 +373,7 @@ func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error)
 		return c, false, nil
 	}
 	if err != nil {
-		return c, false, fault.Wrap(err, "read how much of the network is recorded")
+		return c, false, fault.Wrap(err, "read the position of recorded network events")
 	}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return c, false, fault.New(fault.Corrupt, "%s is damaged", j.config.Cursor(id)).Because(err)
@@ -386,7 +387,8 @@ func (j *Journals) write(id timeline.SandboxID, c cursors) error {
 	if err != nil {
 		return err
 	}
-	return fault.Wrap(vfs.WriteFile(j.config.FS, j.config.Cursor(id), text), "note how much of the network is recorded")
+	return fault.Wrap(vfs.WriteFile(j.config.FS, j.config.Cursor(id), text), "store the position of recorded network "+
+		"events")
 }
 
 // drafts makes records of events.

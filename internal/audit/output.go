@@ -8,7 +8,7 @@ import (
 )
 
 // gap is the line in place of dropped output.
-const gap = "\n[%d bytes are not kept here]\n"
+const gap = "\n[%d bytes omitted]\n"
 
 // redactOutput returns keep bytes of a stream without secrets, and how many bytes were dropped from
 // its middle, where a line says so. It redacts the output as one stream. If that has a gap, a secret

@@ -69,7 +69,7 @@ func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Sta
 	if lost > 0 {
 		all = append(all,
 			ByKeeper(&format.Lost{Count: lost, Of: string(format.KindProgram),
-				Reason: "there were more at a time than are kept"}))
+				Reason: "too many at a time to keep"}))
 	}
 	if b.short = lost+over > 0; over > 0 {
 		all = append(all, ByKeeper(&format.Lost{Count: over, Of: string(format.KindProgram), Reason: BeyondBudget}))

@@ -157,8 +157,9 @@ func (rd *Reader) FollowLedger(
 // ledgerFilter reads what is asked for.
 func ledgerFilter(req wire.LedgerRequest) (f ledger.Filter, err error) {
 	if req.From < 0 || req.Last < 0 || req.Last > maxLedger || req.Limit < 0 || req.Limit > maxLedger {
-		return f, fault.New(fault.Invalid, "records from %d on, the last %d, %d at most", req.From, req.Last, req.Limit).
-			WithHint("last and limit are %d at most; go on with from", maxLedger)
+		return f, fault.New(fault.Invalid, "invalid range of records: from %d, last %d, limit "+
+			"%d", req.From, req.Last, req.Limit).
+			WithHint("last and limit are at most %d; continue with from", maxLedger)
 	}
 	f = ledger.Filter{From: req.From, Since: req.Since}
 	for _, k := range req.Kinds {
@@ -168,7 +169,7 @@ func ledgerFilter(req wire.LedgerRequest) (f ledger.Filter, err error) {
 			for _, k := range format.Kinds() {
 				all = append(all, string(k))
 			}
-			return f, fault.New(fault.Invalid, "there are no records of kind %.40q", k).
+			return f, fault.New(fault.Invalid, "unknown record kind %.40q", k).
 				WithHint("the kinds are: %s", strings.Join(all, ", "))
 		}
 		f.Kinds = append(f.Kinds, kind)
@@ -183,7 +184,7 @@ func (rd *Reader) LedgerBlob(ctx context.Context, name, blob string) ([]byte, er
 		return nil, err
 	}
 	if last == 0 {
-		return nil, fault.New(fault.NotFound, "there are no records of %s", name)
+		return nil, fault.New(fault.NotFound, "records of %s not found", name)
 	}
 	return rd.ledger.ReadBlob(id, blob)
 }
@@ -192,7 +193,7 @@ func (rd *Reader) LedgerBlob(ctx context.Context, name, blob string) ([]byte, er
 func (rd *Reader) LedgerSummary(ctx context.Context, name string) (res wire.LedgerSummary, err error) {
 	id, last, err := rd.Whose(ctx, name)
 	if err == nil && last == 0 {
-		err = fault.New(fault.NotFound, "there are no records of %s", name)
+		err = fault.New(fault.NotFound, "records of %s not found", name)
 	}
 	if err != nil {
 		return res, err
@@ -212,7 +213,7 @@ func (rd *Reader) LedgerSummary(ctx context.Context, name string) (res wire.Ledg
 func (rd *Reader) ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error {
 	id, last, err := rd.Whose(ctx, name)
 	if err == nil && last == 0 {
-		err = fault.New(fault.NotFound, "there are no records of %s", name)
+		err = fault.New(fault.NotFound, "records of %s not found", name)
 	}
 	if err != nil {
 		return err
@@ -230,7 +231,7 @@ func (rd *Reader) ArchiveLedger(
 		return res, err
 	}
 	if before.IsZero() {
-		return res, fault.New(fault.Invalid, "no time is given: records of before it are archived")
+		return res, fault.New(fault.Invalid, "archiving requires a time")
 	}
 	called, err := rd.ledgerName(ctx, id, last)
 	if err != nil {

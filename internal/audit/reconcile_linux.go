@@ -229,7 +229,7 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 	rec, err := b.config.Store.Sandbox(ctx, string(t.last.Sandbox))
 	if fault.Is(err, fault.NotFound) {
 		if t.created != nil {
-			no(t.created, "the sandbox is not there after a crash")
+			no(t.created, "the sandbox was not found after a crash")
 		}
 		return out, nil
 	}
@@ -243,7 +243,7 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 			return nil, err
 		}
 		if !there {
-			no(r, "the fork is not there after a crash")
+			no(r, "the fork was not found after a crash")
 		}
 	}
 	for _, r := range t.snapshots {
@@ -256,21 +256,21 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 			return nil, err
 		}
 		if !there {
-			no(r, "the snapshot is not there after a crash")
+			no(r, "the snapshot was not found after a crash")
 		}
 	}
 	if r := t.moved; r != nil {
 		if to, ok := r.Body.(*format.Rollback); ok && to.To != string(rec.Head) {
-			no(r, "HEAD was elsewhere after a crash")
+			no(r, "HEAD was at another snapshot after a crash")
 		}
 	}
 	for _, r := range t.applied {
 		if b.config.NeverApplied(ctx, &rec, r.Body.(*format.Apply)) {
-			no(r, "the branch was never there, after a crash")
+			no(r, "the branch was not found after a crash")
 		}
 	}
 	for _, r := range t.unmade(rec.PolicyRecord) {
-		no(r.record, "the policy is not in force after a crash")
+		no(r.record, "the policy was not in force after a crash")
 	}
 	return out, nil
 }

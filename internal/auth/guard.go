@@ -217,15 +217,15 @@ func (u *use) end() {
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodConnect, http.MethodTrace:
-		g.refuse(w, r, http.StatusMethodNotAllowed, 0, fault.New(fault.Invalid, "the method %s is not served", r.Method))
+		g.refuse(w, r, http.StatusMethodNotAllowed, 0, fault.New(fault.Invalid, "method %s is not supported", r.Method))
 		return
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts) {
 	case Foreign:
 		g.refuse(w, r, http.StatusMisdirectedRequest, 0,
-			fault.New(fault.Denied, "the name %.100q is not this daemon's", r.Host).
-				WithHint("if it is to be, start the daemon with: coppice serve --allow-host NAME"))
+			fault.New(fault.Denied, "unknown host name %.100q", r.Host).
+				WithHint("to accept it, start the daemon with: coppice serve --allow-host NAME"))
 		return
 	case Preview:
 		g.preview(w, r)
@@ -235,8 +235,8 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	open := isOpen(r.URL.Path)
 	if !g.ownPage(r) && (!open || r.Header.Get("Origin") != "") {
 		g.refuse(w, r, http.StatusForbidden, 0,
-			fault.New(fault.Denied, "a page of another site (%.100q) may not call this daemon", r.Header.Get("Origin")).
-				WithHint("call it from a program, or from a page that it serves itself"))
+			fault.New(fault.Denied, "requests from pages of another site (%.100q) are not allowed", r.Header.Get("Origin")).
+				WithHint("send it from a program, or from a page of this daemon"))
 		return
 	}
 	switch {
@@ -280,12 +280,12 @@ func (g *Guard) ownPage(r *http.Request) bool {
 // Any other Authorization is the application's own.
 func (g *Guard) preview(w http.ResponseWriter, r *http.Request) {
 	if g.opt.Preview == nil {
-		g.refuse(w, r, http.StatusNotFound, 0, fault.New(fault.NotFound, "there are no previews here"))
+		g.refuse(w, r, http.StatusNotFound, 0, fault.New(fault.NotFound, "this daemon does not serve previews"))
 		return
 	}
 	if len(r.Header["Authorization"]) > 1 {
 		// Who reads the first, and who the last, would not be of one mind.
-		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "there is more than one header Authorization").
+		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "more than one Authorization header").
 			WithHint("send one"))
 		return
 	}
@@ -316,8 +316,8 @@ func (g *Guard) known(
 	// right of late need not guess, though it be from the same address.
 	if wait := g.failed.spent(from, now); wait > 0 && (!shown || !g.recent.has(HashOf(secret))) {
 		g.refuse(w, r, http.StatusTooManyRequests, wait,
-			fault.New(fault.Unavailable, "too many wrong tokens came from this address").
-				WithHint("wait for as many seconds as the header Retry-After says"))
+			fault.New(fault.Unavailable, "too many invalid tokens from this address").
+				WithHint("wait for the number of seconds in the Retry-After header"))
 		return
 	}
 	seen := g.dropped()
@@ -330,19 +330,21 @@ func (g *Guard) known(
 		g.refuse(w, r, http.StatusUnauthorized, 0, err)
 		return
 	case err != nil:
-		g.opt.Log.Error("tokens cannot be checked", "err", err)
-		g.refuse(w, r, http.StatusServiceUnavailable, 0, fault.New(fault.Unavailable, "tokens cannot be checked now").
+		g.opt.Log.Error("could not check a token", "err", err)
+		g.refuse(w, r, http.StatusServiceUnavailable, 0, fault.New(fault.Unavailable, "tokens cannot be checked at the "+
+			"moment").
 			WithHint("see the daemon's log"))
 		return
 	}
 	g.recent.add(tok.Hash)
 	if wait := g.tokens.take(tok.ID, now); wait > 0 {
 		g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many requests with this token").
-			WithHint("wait for as many seconds as the header Retry-After says"))
+			WithHint("wait for the number of seconds in the Retry-After header"))
 		return
 	}
 	if err := g.opt.Tokens.note(r.Context(), tok); err != nil {
-		g.opt.Log.Warn("a token's last use is not noted", "token", tok.ID, "err", err) // a full disk locks nobody out
+		// a full disk locks nobody out
+		g.opt.Log.Warn("could not record the last use of a token", "token", tok.ID, "err", err)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -366,9 +368,9 @@ func (g *Guard) dropped() int {
 
 func (g *Guard) verify(ctx context.Context, secret string, shown bool) (Token, error) {
 	if !shown {
-		return Token{}, fault.New(fault.Denied, "this needs a token").
-			WithHint("make one with: coppice token create NAME; and set it as COPPICE_TOKEN, or send it as: Authorization: " +
-				"Bearer TOKEN")
+		return Token{}, fault.New(fault.Denied, "a token is required").
+			WithHint("create one: coppice token create NAME; and set it as COPPICE_TOKEN, or send " +
+				"it as: Authorization: Bearer TOKEN")
 	}
 	if g.opt.Tokens == nil {
 		return Token{}, errWrong()
@@ -391,7 +393,7 @@ func (g *Guard) pass(w http.ResponseWriter, r *http.Request, p Principal) {
 	if p.Scope < Read {
 		if wait := g.open.take(g.remote(r), g.opt.Now()); wait > 0 {
 			g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many requests from this address").
-				WithHint("wait for as many seconds as the header Retry-After says"))
+				WithHint("wait for the number of seconds in the Retry-After header"))
 			return
 		}
 	}

@@ -51,7 +51,7 @@ func ParseScope(name string) (Scope, error) {
 			return s, nil
 		}
 	}
-	return 0, fault.New(fault.Invalid, "there is no scope %q", name).WithHint("the scopes are read, operate and admin")
+	return 0, fault.New(fault.Invalid, "unknown scope %q", name).WithHint("the scopes are read, operate and admin")
 }
 
 // Principal is who makes a request. The zero Principal may nothing.
@@ -81,10 +81,10 @@ func (p Principal) Allows(need Scope) error {
 	case need >= Read && need <= p.Scope && p.Scope <= Admin:
 		return nil
 	case p.Scope < Read || p.Scope > Admin:
-		return fault.New(fault.Denied, "this needs a token").WithHint("make one with: coppice token create NAME")
+		return fault.New(fault.Denied, "a token is required").WithHint("create one: coppice token create NAME")
 	}
-	return fault.New(fault.Denied, "this needs the scope %s, and the token has %s", need, p.Scope).
-		WithHint("make another token with: coppice token create NAME --scope %s", need)
+	return fault.New(fault.Denied, "scope %s is required, but the token has %s", need, p.Scope).
+		WithHint("create another token: coppice token create NAME --scope %s", need)
 }
 
 // Check checks whether p may do what needs a scope to a sandbox, or with
@@ -93,8 +93,9 @@ func (p Principal) Allows(need Scope) error {
 func (p Principal) Check(need Scope, sandboxID string) error {
 	if p.Limited() && p.Scope >= Read {
 		if sandboxID == "" {
-			return fault.New(fault.Denied, "this is about the whole daemon, and the token is for some sandboxes only").
-				WithHint("make another token, without --sandbox, with: coppice token create NAME --scope %s", need)
+			return fault.New(fault.Denied, "the token is limited to some sandboxes, and the operation concerns the whole "+
+				"daemon").
+				WithHint("create another token, without --sandbox: coppice token create NAME --scope %s", need)
 		}
 		if !p.Sees(sandboxID) {
 			return NoSandbox(sandboxID)
@@ -106,8 +107,8 @@ func (p Principal) Check(need Scope, sandboxID string) error {
 // NoSandbox is what a limited principal is told about a sandbox that it does not
 // see, and about one that does not exist: the same.
 func NoSandbox(name string) error {
-	return fault.New(fault.NotFound, "there is no sandbox %q that this token is for", name).
-		WithHint("see those that it is for with: coppice ls")
+	return fault.New(fault.NotFound, "sandbox %q not found among those of this token", name).
+		WithHint("list them: coppice ls")
 }
 
 type principalKey struct{}

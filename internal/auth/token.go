@@ -92,7 +92,7 @@ func newSecret() (secret, id string) {
 // ParseSecret checks that s has the form of a secret, in the one way that each is
 // written, and gives the id in it. The error is Invalid and repeats nothing of s.
 func ParseSecret(s string) (id string, err error) {
-	bad := fault.New(fault.Invalid, "this is no token").
+	bad := fault.New(fault.Invalid, "malformed token").
 		WithHint("a token has %d characters and begins with %s", secretLen, secretPrefix)
 	if len(s) != secretLen || !strings.HasPrefix(s, secretPrefix) || s[len(secretPrefix)+idDigits] != '_' {
 		return "", bad
@@ -130,7 +130,7 @@ func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenR
 			return wire.TokenResult{Token: tok.wire(), Secret: secret}, nil
 		}
 		if !fault.Is(err, fault.Exists) || try == 9 { // ids are short
-			return wire.TokenResult{}, fault.Wrap(err, "keep the token")
+			return wire.TokenResult{}, fault.Wrap(err, "store the token")
 		}
 	}
 }
@@ -139,16 +139,17 @@ func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenR
 func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, err error) {
 	switch {
 	case req.Name == "":
-		return tok, fault.New(fault.Invalid, "a token without a name").WithHint("say what it is for, as \"name\"")
+		return tok, fault.New(fault.Invalid, "a token requires a name").WithHint("send its purpose as \"name\"")
 	case len(req.Name) > maxTokenName:
-		return tok, fault.New(fault.Invalid, "the token's name has %d bytes, and may have %d", len(req.Name), maxTokenName).
+		return tok, fault.New(fault.Invalid, "the token's name is too long: %d bytes; the limit is "+
+			"%d", len(req.Name), maxTokenName).
 			WithHint("choose a shorter one")
 	case strings.ContainsFunc(req.Name, func(r rune) bool { return !visible.Rune(r) }):
-		return tok, fault.New(fault.Invalid, "the token's name %q holds what cannot be shown", req.Name).
+		return tok, fault.New(fault.Invalid, "invalid token name %q: it contains unprintable characters", req.Name).
 			WithHint("use letters, digits and spaces")
 	case req.TTLMS < 0 || req.TTLMS > limit.Life.Milliseconds():
-		return tok, fault.New(fault.Invalid, "a token cannot live for %d ms", req.TTLMS).
-			WithHint("give a time of up to 100 years, or none for one that never expires")
+		return tok, fault.New(fault.Invalid, "invalid token lifetime %d ms: out of range", req.TTLMS).
+			WithHint("use a time of up to 100 years, or omit it for a token that does not expire")
 	}
 	scope := Operate
 	if req.Scope != "" {
@@ -158,8 +159,8 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 	}
 	if scope == Admin && len(req.Sandboxes) > 0 {
 		return tok, fault.New(fault.Invalid,
-			"a token for some sandboxes cannot have the scope admin, which is about the whole daemon").
-			WithHint("give it the scope operate")
+			"a token for some sandboxes cannot have the scope admin").
+			WithHint("use the scope operate")
 	}
 	now := t.now().UTC()
 	tok = Token{Name: req.Name, Scope: scope, Created: now}
@@ -189,7 +190,7 @@ func (t *Tokens) List(ctx context.Context) ([]wire.Token, error) {
 // Revoke forgets a token, and ends what is under way with it.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	if !IsTokenID(id) {
-		return fault.New(fault.Invalid, "%q is no token's id", id).WithHint("see the ids with: coppice token ls")
+		return fault.New(fault.Invalid, "unknown token ID %q", id).WithHint("list them: coppice token ls")
 	}
 	if err := t.Store.RemoveToken(ctx, id); err != nil {
 		return err
@@ -207,8 +208,8 @@ func (t *Tokens) Widen(ctx context.Context, id string, sandboxes []string) error
 
 // errWrong is the answer to every secret that is none, whatever is wrong.
 func errWrong() error {
-	return fault.New(fault.Denied, "the token is wrong or was revoked").
-		WithHint("make another with: coppice token create NAME")
+	return fault.New(fault.Denied, "the token is invalid or was revoked").
+		WithHint("create another: coppice token create NAME")
 }
 
 // Verify finds whose secret this is. The errors are Denied, also for a token that
@@ -221,7 +222,7 @@ func (t *Tokens) Verify(ctx context.Context, secret string) (Token, error) {
 	sum := HashOf(secret)
 	tok, err := t.Store.Token(ctx, id)
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		return Token{}, fault.Wrap(err, "look the token up")
+		return Token{}, fault.Wrap(err, "read the token")
 	}
 	// An unknown id is compared as well, with the hash of nothing.
 	same := subtle.ConstantTimeCompare(sum[:], tok.Hash[:]) == 1
@@ -242,7 +243,7 @@ func (t *Tokens) Good(ctx context.Context, id string) (Token, error) {
 	case fault.Is(err, fault.NotFound):
 		return Token{}, errWrong()
 	case err != nil:
-		return Token{}, fault.Wrap(err, "look the token up")
+		return Token{}, fault.Wrap(err, "read the token")
 	}
 	if err := t.lives(tok); err != nil {
 		return Token{}, err
@@ -252,7 +253,7 @@ func (t *Tokens) Good(ctx context.Context, id string) (Token, error) {
 
 func (t *Tokens) lives(tok Token) error {
 	if tok.expired(t.now()) {
-		return fault.New(fault.Denied, "the token has expired").WithHint("make another with: coppice token create NAME")
+		return fault.New(fault.Denied, "the token has expired").WithHint("create another: coppice token create NAME")
 	}
 	return nil
 }

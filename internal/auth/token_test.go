@@ -111,7 +111,7 @@ func TestTokensAreMadeAndVerified(t *testing.T) {
 		strings.ToUpper(res.Secret),
 		res.Secret[:13] + other.Secret[13:], "cpc_00000000_" + res.Secret[13:], res.Secret + "\n"} {
 		if _, err := tokens.Verify(ctx, wrong); !fault.Is(err, fault.Denied) ||
-			!strings.Contains(err.Error(), "wrong or was revoked") {
+			!strings.Contains(err.Error(), "invalid or was revoked") {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
@@ -134,15 +134,15 @@ func TestTokensThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	tokens := &Tokens{Store: &shelf{}, Find: find}
 	for name, req := range map[string]wire.TokenRequest{
-		"without a name":           {},
-		"may have 64":              {Name: strings.Repeat("x", 65)},
-		"cannot be shown":          {Name: "a\x1b[2J"},
-		"no scope \"root\"":        {Name: "a", Scope: "root"},
-		"cannot live for -1":       {Name: "a", TTLMS: -1},
-		"cannot live for 9":        {Name: "a", TTLMS: 9e18},
-		"about the whole daemon":   {Name: "a", Scope: "admin", Sandboxes: []string{"a"}},
-		"no sandbox":               {Name: "a", Sandboxes: []string{"a", "none"}},
-		"there is no scope \"none": {Name: "a", Scope: "none"},
+		"requires a name":        {},
+		"the limit is 64":        {Name: strings.Repeat("x", 65)},
+		"unprintable":            {Name: "a\x1b[2J"},
+		"unknown scope \"root\"": {Name: "a", Scope: "root"},
+		"lifetime -1 ms":         {Name: "a", TTLMS: -1},
+		"lifetime 9":             {Name: "a", TTLMS: 9e18},
+		"cannot have the scope":  {Name: "a", Scope: "admin", Sandboxes: []string{"a"}},
+		"no sandbox":             {Name: "a", Sandboxes: []string{"a", "none"}},
+		"unknown scope \"none":   {Name: "a", Scope: "none"},
 	} {
 		if _, err := tokens.Create(t.Context(), req); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: %v", name, err)

@@ -76,7 +76,7 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 // daemon died while it started listens for a moment, and ends.
 func Attach(ctx context.Context, runDir string) (*Box, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settles,
-		fault.New(fault.Unavailable, "the keeper in %s neither answers nor ends", runDir))
+		fault.New(fault.Unavailable, "the monitor in %s neither responds nor exits", runDir))
 	defer cancel()
 	for {
 		b, err := attach(ctx, runDir)
@@ -101,10 +101,10 @@ func Attach(ctx context.Context, runDir string) (*Box, error) {
 func attach(ctx context.Context, runDir string) (*Box, error) {
 	conn, err := dial(runDir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, fault.New(fault.NotFound, "no keeper listens in %s", runDir)
+		return nil, fault.New(fault.NotFound, "no monitor listens in %s", runDir)
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "find the keeper in %s", runDir)
+		return nil, fault.Wrap(err, "find the monitor in %s", runDir)
 	}
 	defer conn.Close()
 	b, err := listener(conn, runDir)
@@ -115,7 +115,7 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 	if err := b.ping(ctx); err != nil {
 		_ = b.Close()
 		if closed(err) {
-			return nil, fault.New(fault.NotFound, "the keeper in %s is exiting", runDir)
+			return nil, fault.New(fault.NotFound, "the monitor in %s is exiting", runDir)
 		}
 		return nil, err
 	}
@@ -127,20 +127,20 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return nil, fault.Wrap(err, "find the keeper in %s", runDir)
+		return nil, fault.Wrap(err, "find the monitor in %s", runDir)
 	}
 	var ucred *unix.Ucred
 	var e error
 	err = raw.Control(func(fd uintptr) { ucred, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err != nil || e != nil {
-		return nil, fault.Wrap(errors.Join(err, e), "find the keeper in %s", runDir)
+		return nil, fault.Wrap(errors.Join(err, e), "find the monitor in %s", runDir)
 	}
 	pidfd, err := unix.PidfdOpen(int(ucred.Pid), 0)
 	if errors.Is(err, unix.ESRCH) {
-		return nil, fault.New(fault.NotFound, "the keeper in %s has just ended", runDir)
+		return nil, fault.New(fault.NotFound, "the monitor in %s has just exited", runDir)
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "watch the keeper in %s", runDir)
+		return nil, fault.Wrap(err, "watch the monitor in %s", runDir)
 	}
 	b := &Box{runDir: runDir, gone: make(chan struct{})}
 	return b, b.follow(pidfd)
@@ -151,10 +151,10 @@ func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 func Kill(ctx context.Context, runDir string) error {
 	conn, err := dial(runDir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
-		return fault.New(fault.NotFound, "no keeper listens in %s", runDir)
+		return fault.New(fault.NotFound, "no monitor listens in %s", runDir)
 	}
 	if err != nil {
-		return fault.Wrap(err, "find the keeper in %s", runDir)
+		return fault.Wrap(err, "find the monitor in %s", runDir)
 	}
 	defer conn.Close()
 	b, err := listener(conn, runDir)
@@ -165,7 +165,7 @@ func Kill(ctx context.Context, runDir string) error {
 	if lasts, err := connLasts(conn); err != nil || !lasts {
 		_ = b.Close()
 		if err == nil {
-			err = fault.New(fault.NotFound, "the keeper in %s has just ended", runDir)
+			err = fault.New(fault.NotFound, "the monitor in %s has just exited", runDir)
 		}
 		return err
 	}
@@ -176,7 +176,7 @@ func Kill(ctx context.Context, runDir string) error {
 	case <-b.gone:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(fault.Wrap(context.Cause(ctx), "wait for the end of the keeper in %s", runDir), b.Close())
+		return errors.Join(fault.Wrap(context.Cause(ctx), "wait for the exit of the monitor in %s", runDir), b.Close())
 	}
 }
 
@@ -198,17 +198,17 @@ func connLasts(conn *net.UnixConn) (lasts bool, err error) {
 // follow starts watching the keeper.
 func (b *Box) follow(pidfd int) error {
 	if pidfd < 0 {
-		return fault.New(fault.Unsupported, "this kernel has no pidfds").WithHint("Linux 5.4 or later is needed")
+		return fault.New(fault.Unsupported, "this kernel does not support pidfds").WithHint("use Linux 5.4 or later")
 	}
 	if err := unix.SetNonblock(pidfd, true); err != nil {
 		unix.Close(pidfd)
-		return fault.Wrap(err, "watch the keeper")
+		return fault.Wrap(err, "watch the monitor")
 	}
 	b.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
 	raw, err := b.pidfd.SyscallConn()
 	if err != nil {
 		b.pidfd.Close()
-		return fault.Wrap(err, "watch the keeper")
+		return fault.Wrap(err, "watch the monitor")
 	}
 	b.watch.Go(func() {
 		ended := false

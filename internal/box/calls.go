@@ -24,7 +24,7 @@ import (
 // open connects and sends the call.
 func (b *Box) open(ctx context.Context, c protocol.Call) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, fault.Wrap(context.Cause(ctx), "call the keeper")
+		return nil, fault.Wrap(context.Cause(ctx), "call the monitor")
 	}
 	conn, err := dial(b.runDir)
 	if err == nil {
@@ -38,9 +38,9 @@ func (b *Box) open(ctx context.Context, c protocol.Call) (net.Conn, error) {
 
 func unavailable(err error) error {
 	if closed(err) {
-		return fault.New(fault.Unavailable, "the sandbox's keeper has ended").Because(err)
+		return fault.New(fault.Unavailable, "the sandbox's monitor has exited").Because(err)
 	}
-	return fault.Wrap(err, "call the keeper")
+	return fault.Wrap(err, "call the monitor")
 }
 
 // reply reads a protocol.FrameReply into v.
@@ -56,27 +56,27 @@ func replyAfter(ctx context.Context, conn net.Conn, v any, before wire.FrameType
 	t, p, err := wire.ReadFrame(conn, nil)
 	for err == nil && t == before && each != nil {
 		if err := each(p); err != nil {
-			return fault.New(fault.Internal, "a frame of the keeper").Because(err)
+			return fault.New(fault.Internal, "malformed frame from the monitor").Because(err)
 		}
 		t, p, err = wire.ReadFrame(conn, p)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fault.Wrap(context.Cause(ctx), "wait for the keeper")
+		return fault.Wrap(context.Cause(ctx), "wait for the monitor")
 	case err != nil:
 		return unavailable(err)
 	case t == wire.FrameFailed:
 		var f protocol.Failure
 		if err := json.Unmarshal(p, &f); err != nil {
-			return fault.Wrap(err, "read the keeper's answer")
+			return fault.Wrap(err, "read the monitor's answer")
 		}
 		return f.Fault()
 	case t != protocol.FrameReply:
-		return fault.New(fault.Internal, "the keeper answered with frame %d", t)
+		return fault.New(fault.Internal, "unexpected frame %d from the monitor", t)
 	case v == nil:
 		return nil
 	}
-	return fault.Wrap(json.Unmarshal(p, v), "read the keeper's answer")
+	return fault.Wrap(json.Unmarshal(p, v), "read the monitor's answer")
 }
 
 func (b *Box) call(ctx context.Context, c protocol.Call, v any) error {
@@ -334,7 +334,7 @@ func (f *Frozen) Root(ctx context.Context) (*Root, error) {
 	}
 	fd, err := receiveFD(f.conn)
 	if err != nil {
-		return nil, fault.Wrap(err, "take the live root over")
+		return nil, fault.Wrap(err, "receive the live root")
 	}
 	// The keeper's is one of O_PATH, by which nothing can be listed.
 	dir, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -413,7 +413,7 @@ func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
 	}
 	fd, err := receiveFD(conn)
 	if err != nil {
-		return nil, fault.Wrap(err, "take the live root over")
+		return nil, fault.Wrap(err, "receive the live root")
 	}
 	in.Dir = os.NewFile(uintptr(fd), "live root")
 	return in, nil
@@ -441,7 +441,7 @@ func (f *Frozen) Thaw() error {
 			err = reply(context.Background(), f.conn, nil)
 		}
 		if !closed(err) && !fault.Is(err, fault.Unavailable) {
-			f.err = fault.Wrap(err, "let the processes run again")
+			f.err = fault.Wrap(err, "resume the processes")
 		}
 	})
 	return f.err
@@ -474,7 +474,7 @@ func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	case <-b.gone:
 		return nil
 	case <-time.After(5 * time.Second):
-		return fault.New(fault.Internal, "the sandbox's keeper does not end").Because(err)
+		return fault.New(fault.Internal, "the sandbox's monitor does not exit").Because(err)
 	}
 }
 
@@ -490,11 +490,11 @@ func (b *Box) kill() error {
 		case <-b.gone: // it has ended by itself, and the descriptor is closed
 			return nil
 		default:
-			return fmt.Errorf("kill the keeper: %w", err)
+			return fmt.Errorf("kill the monitor: %w", err)
 		}
 	}
 	if e != nil && !errors.Is(e, unix.ESRCH) {
-		return fmt.Errorf("kill the keeper: %w", e)
+		return fmt.Errorf("kill the monitor: %w", e)
 	}
 	return nil
 }

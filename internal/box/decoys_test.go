@@ -90,7 +90,7 @@ func TestATokenAtTheGate(t *testing.T) {
 					verdict = wire.VerdictStop
 					for _, r := range []boxtest.Result{r, boxtest.Collect(other)} {
 						if r.Exit.Code != 137 ||
-							!strings.Contains(r.Exit.Message, "the sandbox was stopped: a token of a decoy was to be sent") {
+							!strings.Contains(r.Exit.Message, "the sandbox was stopped: the value of a honeytoken was sent to the gate") {
 							t.Errorf("%+v", r)
 						}
 					}

@@ -200,7 +200,7 @@ func TestGateDies(t *testing.T) {
 	if err := syscall.Kill(gate, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	told(t, b, func(e wire.NetEvent) bool { return strings.Contains(e.Reason, "the gate has ended") })
+	told(t, b, func(e wire.NetEvent) bool { return strings.Contains(e.Reason, "the gate has exited") })
 	if got, ok := reach(t, b, at); ok {
 		t.Errorf("without a gate: %q", got)
 	}

@@ -64,7 +64,7 @@ func dirIsHeld(dir string) (bool, error) {
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return true, nil
 	}
-	return false, fault.Wrap(err, "look at the lock of %s", dir)
+	return false, fault.Wrap(err, "inspect the lock of %s", dir)
 }
 
 // tryLock takes a lock at once, or gives EWOULDBLOCK.

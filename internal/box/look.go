@@ -90,7 +90,7 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 		return nil, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	}
 	limit, cancel := context.WithTimeoutCause(ctx, connectTime+protocol.LookPatience,
-		fault.New(fault.Timeout, "the sandbox does not answer"))
+		fault.New(fault.Timeout, "the sandbox does not respond"))
 	defer cancel()
 	conn, err := b.open(limit, protocol.Call{Op: protocol.OpDial, Port: uint16(port)})
 	if err != nil {
@@ -105,7 +105,7 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	}
 	fd, err := receiveFD(conn)
 	if err != nil {
-		return nil, fault.Wrap(err, "take a connection to port %d over", port)
+		return nil, fault.Wrap(err, "receive a connection to port %d", port)
 	}
 	inner, err := connected(limit, os.NewFile(uintptr(fd), "port"), port)
 	if err != nil || !s.Shared {
@@ -116,7 +116,7 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	again, err := b.ports(limit, port)
 	if err == nil &&
 		!slices.ContainsFunc(again.Ports, func(p initlink.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
-		err = fault.New(fault.NotFound, "nothing listens on port %d", port)
+		err = fault.New(fault.NotFound, "no process listens on port %d", port)
 	}
 	if err != nil {
 		inner.Close()
@@ -155,12 +155,13 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, fault.Wrap(context.Cause(ctx), "connect to port %d", port)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fault.New(fault.Timeout, "who listens on port %d takes no connection within %s", port, connectTime).
+		return nil, fault.New(fault.Timeout,
+			"the process that listens on port %d accepted no connection within %s", port, connectTime).
 			WithHint("see what it does: coppice process ls NAME")
 	case err != nil:
 		return nil, fault.Wrap(err, "connect to port %d", port)
 	case state != 0 || own:
-		return nil, fault.New(fault.NotFound, "nothing listens on port %d any more", port).Because(unix.Errno(state))
+		return nil, fault.New(fault.NotFound, "no process listens on port %d any more", port).Because(unix.Errno(state))
 	}
 	conn, err := net.FileConn(f)
 	return conn, fault.Wrap(err, "connect to port %d", port)

@@ -44,7 +44,7 @@ func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) 
 	}
 	fd, err := receiveFD(f.conn)
 	if err != nil {
-		return nil, fault.Wrap(err, "take the image's init over")
+		return nil, fault.Wrap(err, "receive the image's init")
 	}
 	return os.NewFile(uintptr(fd), "init"), nil
 }
@@ -85,7 +85,7 @@ func (b *Box) Resume(ctx context.Context) error {
 func MemoryFacts(programs *program.Set) (map[string]string, error) {
 	cpu, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		return nil, fault.Wrap(err, "read what the processor can do")
+		return nil, fault.Wrap(err, "read the features of the processor")
 	}
 	sentry, err := programs.File(program.Sentry)
 	if err != nil {
@@ -117,18 +117,18 @@ func BuildFacts() (map[string]string, error) {
 func buildID(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return "", fault.Wrap(err, "read what this program was built from")
+		return "", fault.Wrap(err, "read the build information of this program")
 	}
 	defer f.Close() //nolint:errcheck // it was read
 	note := f.Section(".note.go.buildid")
 	if note == nil {
 		return "", fault.New(fault.Unsupported,
-			"this program does not say what it was built from, which an image of memory has to match").
-			WithHint("build it as the Makefile does: make build")
+			"this program lacks build information, which a memory image must match").
+			WithHint("build it with: make build")
 	}
 	b, err := note.Data()
 	if err != nil {
-		return "", fault.Wrap(err, "read what this program was built from")
+		return "", fault.Wrap(err, "read the build information of this program")
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:8]), nil

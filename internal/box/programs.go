@@ -55,9 +55,9 @@ func (b *Box) programs(ctx context.Context, c protocol.Call) (wire.ProgramEvents
 func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	p, err := readLeft(runDir, secret)
 	if errors.Is(err, fs.ErrNotExist) {
-		return wire.ProgramEvents{}, fault.New(fault.NotFound, "no programs were left in %s", runDir)
+		return wire.ProgramEvents{}, fault.New(fault.NotFound, "no record of programs in %s", runDir)
 	}
-	return eventsOf(p), fault.Wrap(err, "read the programs that were left in %s", runDir)
+	return eventsOf(p), fault.Wrap(err, "read the record of programs in %s", runDir)
 }
 
 // ForgetPrograms removes what LeftPrograms gives. It may be called again.
@@ -66,7 +66,7 @@ func ForgetPrograms(runDir string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fault.Wrap(err, "forget the programs that were left in %s", runDir)
+	return fault.Wrap(err, "remove the record of programs in %s", runDir)
 }
 
 func readLeft(runDir string, secret []byte) (p protocol.ProgramsReply, err error) {
@@ -77,7 +77,7 @@ func readLeft(runDir string, secret []byte) (p protocol.ProgramsReply, err error
 			b, err = key.Open(protocol.LeftName, string(b))
 		}
 		if err != nil {
-			err = fault.New(fault.Corrupt, "%s cannot be opened", protocol.LeftName).Because(err)
+			err = fault.New(fault.Corrupt, "cannot open %s", protocol.LeftName).Because(err)
 		}
 	}
 	if err == nil && json.Unmarshal(b, &p) != nil {

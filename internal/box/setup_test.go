@@ -213,7 +213,7 @@ func TestSetup_OpensNoDecoy(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			if r := b.Sh(t, "cat "+at+"; exec sleep 1000"); r.Exit.Code != 137 ||
-				!strings.Contains(r.Exit.Message, "the decoy "+at+" was opened") {
+				!strings.Contains(r.Exit.Message, "the honeytoken "+at+" was opened") {
 				t.Errorf("the decoy is not watched: %+v", r)
 			}
 			<-b.Gone()

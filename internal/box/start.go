@@ -40,7 +40,7 @@ func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
 	}
 	switch live, err := Attach(ctx, c.RunDir); {
 	case err == nil:
-		is := fault.New(fault.Conflict, "the sandbox is live already").
+		is := fault.New(fault.Conflict, "the sandbox is already running").
 			WithHint("stop it first: coppice stop %s", c.Name)
 		return nil, errors.Join(is, live.Close())
 	case !fault.Is(err, fault.NotFound):
@@ -91,13 +91,13 @@ type spawned struct {
 func spawn(c plan.Config, h helpers, lock *os.File) (_ *spawned, err error) {
 	config, configW, err := os.Pipe()
 	if err != nil {
-		return nil, fault.Wrap(err, "start the keeper")
+		return nil, fault.Wrap(err, "start the monitor")
 	}
 	defer config.Close()
 	ready, readyW, err := os.Pipe()
 	if err != nil {
 		configW.Close()
-		return nil, fault.Wrap(err, "start the keeper")
+		return nil, fault.Wrap(err, "start the monitor")
 	}
 	defer readyW.Close()
 	k := &spawned{runDir: c.RunDir, pidfd: -1, config: configW, ready: ready}
@@ -109,12 +109,12 @@ func spawn(c plan.Config, h helpers, lock *os.File) (_ *spawned, err error) {
 	name := filepath.Join(c.RunDir, protocol.LogName)
 	log, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fault.Wrap(err, "open the keeper's log")
+		return nil, fault.Wrap(err, "open the monitor's log")
 	}
 	defer log.Close()
 	output, err := program.Guard(h.init, log)
 	if err != nil {
-		return nil, fault.Wrap(err, "start the keeper")
+		return nil, fault.Wrap(err, "start the monitor")
 	}
 	defer output.Close()
 	cmd := &exec.Cmd{
@@ -127,7 +127,7 @@ func spawn(c plan.Config, h helpers, lock *os.File) (_ *spawned, err error) {
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fault.Wrap(err, "start the keeper")
+		return nil, fault.Wrap(err, "start the monitor")
 	}
 	k.process = cmd.Process
 	return k, nil
@@ -156,11 +156,11 @@ func (k *spawned) term() error {
 // await gives a keeper its plan and waits for the outcome of the start.
 func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, err error) {
 	if err := json.NewEncoder(k.config).Encode(c); err != nil {
-		return e, fault.Wrap(err, "tell the keeper its plan")
+		return e, fault.Wrap(err, "send the monitor its plan")
 	}
 	k.config.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit.StartSeconds*time.Second+termKeeper,
-		fault.New(fault.Timeout, "the sandbox's keeper was not ready within %d s", limit.StartSeconds))
+		fault.New(fault.Timeout, "the sandbox's monitor was not ready within %d s", limit.StartSeconds))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = k.ready.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -169,7 +169,7 @@ func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, er
 		if ctx.Err() != nil {
 			return e, fault.Wrap(context.Cause(ctx), "start the sandbox")
 		}
-		return e, fault.New(fault.Unavailable, "the keeper ended while it started").Because(err).
+		return e, fault.New(fault.Unavailable, "the monitor exited during its start").Because(err).
 			WithHint("see its log: cat %s", filepath.Join(k.runDir, protocol.LogName))
 	}
 	if o.Err != nil {

@@ -52,7 +52,7 @@ func TestAskingClients(t *testing.T) {
 				}
 			}
 			if c.name == "apt" { // which asks for the names of services first
-				l.denied("dns", "_https._tcp."+host, "nobody is asked about names of services")
+				l.denied("dns", "_https._tcp."+host, "no approval is requested for names of services")
 			}
 			l.told("the answer", func(ev wire.NetEvent) bool {
 				return ev.Kind == wire.NetAsk && ev.Name == host && ev.Verdict == wire.VerdictAllow &&

@@ -225,20 +225,20 @@ func TestHooksThatFail(t *testing.T) {
 	for i, c := range []struct{ name, plant, step, reason string }{
 		{"fails", "hook 05-first <<'!'\necho first >>/work/ran\n!\nhook 10-hook <<'!'\necho it failed >&2; exit " +
 			"3\n!\nhook 20-last <<'!'\necho last >>/work/ran\n!", "hook",
-			hooksDir + "/10-hook ended with exit code 3: it failed"},
+			hooksDir + "/10-hook failed with exit code 3: it failed"},
 		{"calls out", "hook 10 <<'!'\necho calls; (" + h.calls("hook") + ") & sleep 0.3; kill -9 $!; exit 1\n!", "hook",
-			"10 ended with exit code 1: calls"},
-		{"has no interpreter", "printf '#!/no/such\\n' >10; chmod 755 10", "hook", "10 ended with exit code 127: "},
-		{"is no program", "printf 'MZ\\0\\1' >10; chmod 755 10", "hook", "10 ended with exit code 126: "},
+			"10 failed with exit code 1: calls"},
+		{"has no interpreter", "printf '#!/no/such\\n' >10; chmod 755 10", "hook", "10 failed with exit code 127: "},
+		{"is no program", "printf 'MZ\\0\\1' >10; chmod 755 10", "hook", "10 failed with exit code 126: "},
 		{"leaves a child that holds its output", "hook 10 <<'!'\necho parent; (while :; do sleep 1; done) & exit 4\n!",
-			"hook", "10 ended with exit code 4: parent"},
+			"hook", "10 failed with exit code 4: parent"},
 		{"writes to the terminal", "hook 10 <<'!'\nprintf '\\033]0;owned\\007\\033[2J\\302\\2332J\\377'; exit 1\n!", "hook",
 			"\x1b]0;owned\a\x1b[2J"},
 		{"is called so that it would", "hook \"$(printf '10\\033[2J\\nx')\" <<'!'\nexit 1\n!", "hook",
-			"10\x1b[2J\nx ended with exit code 1: it has printed nothing"},
-		{"is called like a flag", "hook ./--help <<'!'\nexit 7\n!", "hook", "--help ended with exit code 7"},
+			"10\x1b[2J\nx failed with exit code 1: no output"},
+		{"is called like a flag", "hook ./--help <<'!'\nexit 7\n!", "hook", "--help failed with exit code 7"},
 		{"there are more than 64", "for n in $(seq 100 164); do hook $n <<'!'\necho ran >>/work/ran\n!\ndone", "hooks",
-			hooksDir + " has 65 programs, more than 64"},
+			"too many programs in " + hooksDir + ": 65; the limit is 64"},
 		{"there is no directory of them", "cd /; rm -r " + hooksDir + "; echo no >" + hooksDir, "hooks", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -253,7 +253,11 @@ func TestHooksThatFail(t *testing.T) {
 			if got := h.ran(name); got != "" && got != "first\n" {
 				t.Errorf("after what failed, %q ran", got)
 			}
-			if out, code := h.told("process", "resume", name); code != 1 || !strings.Contains(out, tty.Clean(c.reason)) {
+			refused := 4 // conflict
+			if c.step == "hooks" { // what is in the directory is invalid
+				refused = 2
+			}
+			if out, code := h.told("process", "resume", name); code != refused || !strings.Contains(out, tty.Clean(c.reason)) {
 				t.Errorf("resume: exit code %d, %q", code, out)
 			}
 			switch i % 3 { // what a person may do
@@ -336,7 +340,7 @@ done`,
 func TestHooksThatHang(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t, "--limit", "time=5s")
-	const ended = hooksDir + "/10 was ended: it took longer than the sandbox's limit for a command, time=5s"
+	const ended = hooksDir + "/10 was ended: it exceeded the sandbox's limit for a command, time=5s"
 	// Forks of one moment behave as they are called: each has its host name by then.
 	h.plant(`hook 10 <<'!'
 read name </proc/sys/kernel/hostname

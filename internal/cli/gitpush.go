@@ -143,7 +143,7 @@ func (p *pushing) send(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.git.push(ctx, p.remote, send.Refs); err != nil {
+	if err := p.git.push(ctx, p.remote, p.result.Name, send.Refs); err != nil {
 		return err
 	}
 	at := wire.Travelled{Dir: send.Top, Remote: p.remote, Name: p.result.Name}
@@ -196,9 +196,9 @@ func (a *app) localClient(verb string) (*client.Client, error) {
 	return a.client()
 }
 
-// push pushes references to a remote that has what it was last seen to have. All of them or
+// push pushes the references of proposal name to a remote that has what it was last seen to have. All of them or
 // none, where the remote can; the proposal comes last else.
-func (g *userGit) push(ctx context.Context, remote string, refs []wire.SendRef) error {
+func (g *userGit) push(ctx context.Context, remote, name string, refs []wire.SendRef) error {
 	args := []string{"push", "--porcelain", "--no-signed", "--no-follow-tags", "--no-verify", "--recurse-submodules=no"}
 	for _, r := range refs {
 		args = append(args, "--force-with-lease="+r.Ref+":"+r.Seen)
@@ -219,7 +219,7 @@ func (g *userGit) push(ctx context.Context, remote string, refs []wire.SendRef) 
 	case strings.Contains(out, "stale info"):
 		return fault.New(fault.Conflict,
 			"the proposal on %s has changed since you last pushed or pulled it", tty.Clean(remote)).
-			WithHint("review it: coppice git pull %s NAME; then push again", remote)
+			WithHint("review it: coppice git pull %s %s; then push again", remote, name)
 	case strings.Contains(out, "[remote rejected]"):
 		return fault.New(fault.Denied, "%s rejected the push: %s", tty.Clean(remote), rejection(out)).
 			WithHint("the server may accept only branches; allow refs/coppice/* there, or use coppice git pr")

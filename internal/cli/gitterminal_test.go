@@ -89,7 +89,7 @@ func TestApplyAsksForTrust(t *testing.T) {
 			term.enter(a)
 		}
 		term.see("is not trusted, and nothing was applied")
-		term.end(1)
+		term.end(5) // denied
 		if head() != was {
 			t.Fatalf("after %q: %s", answers, head())
 		}

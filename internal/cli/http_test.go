@@ -513,7 +513,7 @@ func TestACreateThatADaemonDiedOverIsNotDoneTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, text := send(strings.NewReader("{}"), "application/json"); code != http.StatusConflict ||
-		!strings.Contains(text, "is under way") {
+		!strings.Contains(text, "is in progress") {
 		t.Errorf("%d %s", code, text)
 	}
 	w.kill()
@@ -525,7 +525,7 @@ func TestACreateThatADaemonDiedOverIsNotDoneTwice(t *testing.T) {
 	w.ready(t.Context())
 	for range 2 {
 		if code, text := send(strings.NewReader("{}"), "application/json"); code != http.StatusConflict ||
-			!strings.Contains(text, "its answer is not known") || !strings.Contains(text, "coppice ls") {
+			!strings.Contains(text, "its result is unknown") || !strings.Contains(text, "coppice ls") {
 			t.Errorf("%d %s", code, text)
 		}
 	}

@@ -212,8 +212,8 @@ func TestRewindUnderATerminal(t *testing.T) {
 	term.see("typed by the first")
 
 	d.run("rewind", sandbox, good)
-	term.see("started again")
-	second.see("started again")
+	term.see("restarting the command")
+	second.see("restarting the command")
 	term.enter("PS1='at'' ease> '\r")
 	term.see(prompt)
 	if got := term.command("cat ~/f; stty size"); !strings.Contains(got, "one\r\n30 100\r\n") {
@@ -335,7 +335,7 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 		defer close(rewound)
 		_, _ = d.try("rewind", sandbox, first[len(first)-1])
 	}()
-	d.eventually("before checking out", "log", sandbox) // it has been told to end
+	d.eventually("before rewinding to", "log", sandbox) // it has been told to end
 	time.Sleep(300 * time.Millisecond)
 	d.killDaemon()
 	<-rewound

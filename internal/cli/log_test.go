@@ -23,7 +23,7 @@ func TestLog_ListsWhatIsNotDrawn(t *testing.T) {
 	for line := range strings.Lines(b.String()) {
 		got = append(got, strings.TrimSpace(line[:min(len(line), 6)]))
 	}
-	if want := []string{"| * aa", "|/", "the br", "* bbbb", "* cccc"}; !slices.Equal(got, want) {
+	if want := []string{"| * aa", "|/", "too ma", "* bbbb", "* cccc"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -75,7 +75,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 
 	// The parent is brought back: its terminal is given back, with a word on what became of it.
 	told := d.run("rewind", sandbox, warm)
-	was.see("the sandbox was brought to another snapshot, where this command goes on from memory: coppice attach box " +
+	was.see("the sandbox was rewound to another snapshot, where this command continues from memory: coppice attach box " +
 		ids[0] + "\r\n")
 	was.end(137)
 	if got := d.terminals(sandbox); len(got) != 1 || got[0] != ids[0] {
@@ -92,7 +92,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	again.enter("echo seen-$((2+3))\r")
 	beside.see("seen-5")
 	beside.enter("\x10\x11")
-	beside.see("come back with: coppice attach box " + ids[0] + "; ")
+	beside.see("attach again: coppice attach box " + ids[0] + "; ")
 	beside.end(0)
 	again.enter("\x10\x11")
 	again.see("detached")
@@ -103,7 +103,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 
 	// So it does when it is left a second time, by who has attached.
 	d.run("rewind", sandbox, warm)
-	again.see("goes on from memory: coppice attach box " + ids[0])
+	again.see("continues from memory: coppice attach box " + ids[0])
 	again.end(137)
 	again = d.back(sandbox, ids[0])
 	again.goesOn(30, 90)
@@ -178,7 +178,7 @@ func TestTmuxGoesOnFromMemory(t *testing.T) {
 	was.see("0:one*")
 	id := regexp.MustCompile(`x[0-9a-f]{10}`).FindString(d.run("ledger", "show", sandbox, "--kind", "exec"))
 	d.run("rewind", sandbox, warm)
-	was.see("goes on from memory: coppice attach box " + id)
+	was.see("continues from memory: coppice attach box " + id)
 	was.end(137)
 
 	again := d.back(sandbox, id)

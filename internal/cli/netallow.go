@@ -25,8 +25,9 @@ now denied are closed. A deny rule always takes precedence over an allow rule.
 
 A RULE is a name with ports (default: 443), as in example.com,
 "*.example.com:443" or example.com:8000-8100, or addresses with required ports,
-as in 10.0.0.0/8:5432. For UDP, prefix it with udp://. Changes are recorded; see
-"coppice net log". Policy files are not modified.
+as in 10.0.0.0/8:5432. For UDP, prefix it with udp://. With ",private" at its
+end, a name may resolve to private addresses. Changes are recorded; see "coppice
+net log". Policy files are not modified.
 
 --remove removes allow rules, and with --deny deny rules, whatever their origin
 and lifetime. RULE can then also be the name of a rule, or its text in "coppice

@@ -84,11 +84,11 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 	if err != nil {
 		return err
 	}
-	refused := ""
+	refused, fix := "", ""
 	err = a.print(res, func(w io.Writer) error {
 		for _, ev := range res.Events {
 			if ev.Kind == wire.NetDeny && ev.Name != "" && slices.Contains([]string{"dns", "tcp", "udp"}, ev.Proto) {
-				refused = place(ev)
+				refused, fix = place(ev), tty.Clean(ev.Fix)
 			}
 			if _, err := fmt.Fprintln(w, a.netEvent(ev)); err != nil {
 				return err
@@ -100,7 +100,11 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 		_, err := fmt.Fprintln(w, a.netNow(*res.Now))
 		return err
 	})
-	if err == nil && refused != "" {
+	switch {
+	case err != nil || refused == "":
+	case fix != "": // its name is allowed, and its address is not
+		a.note("to allow %s at that address: coppice net allow %s %s", refused, tty.Clean(name), tty.Word(fix))
+	default:
 		a.note("see why: coppice net why %s %s; allow it: coppice net allow %[1]s %[2]s", tty.Clean(name), refused)
 	}
 	return err
@@ -164,7 +168,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	if ev.Name != "" && ev.Addr != "" {
 		add(p.Dim("(" + tty.Clean(ev.Addr) + ")"))
 	}
-	if ev.Kind == wire.NetEnd || ev.Kind == wire.NetAnswer {
+	if ev.Kind == wire.NetEnd && ev.Proto != "dns" || ev.Kind == wire.NetAnswer {
 		add(tty.Bytes(ev.In) + " in, " + tty.Bytes(ev.Out) + " out")
 	}
 	if ev.Kind == wire.NetAsk {

@@ -18,8 +18,9 @@ func (a *app) netWhy() *cobra.Command {
 rule, and which rule to add if it is denied. The default port is 443; for UDP,
 prefix the host with udp://. METHOD and PATH are those of an HTTP request.
 
-Nothing is connected to, and the name is not resolved: a name that resolves to a
-non-public address is denied anyway, unless a rule names the address.`,
+Nothing is connected to, and the name is not resolved. An allowed name is denied
+for an address that is not public, unless its rule is private or a rule names the
+address; the address is the one last returned to, or refused to, the sandbox.`,
 		Example: `  coppice net why box pypi.org
   coppice net why box 10.0.0.7:5432
   coppice net why box api.example.com POST /v1/items`,
@@ -56,6 +57,8 @@ non-public address is denied anyway, unless a rule names the address.`,
 				}
 				if res.Allow && res.Verdict == wire.VerdictAsk {
 					t.Row("or", "coppice net approve "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
+				} else if res.Fix != "" {
+					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Fix)))
 				} else if res.Allow {
 					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
 				}

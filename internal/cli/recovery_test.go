@@ -96,7 +96,7 @@ func TestStopDaemon_EndsNoProcessThatDoesNotListen(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "coppice", "serve", "--stop")
 	cmd.Env = append(os.Environ(), "COPPICE_HOME="+filepath.Join(dir, "home"), "COPPICE_SOCKET="+filepath.Join(dir, "s"))
 	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "which it is not here") {
+	if err == nil || !strings.Contains(string(out), "which is not its PID here") {
 		t.Errorf("%v: %s", err, out)
 	}
 	select {

@@ -34,7 +34,7 @@ func TestRewindUnderTmux(t *testing.T) {
 	term = d.open("attach", sandbox)
 	term.see("damaged")
 	d.run("rewind", sandbox, good)
-	term.see("started again")
+	term.see("restarting the command")
 	term.see("[work] 0:sh*")
 	term.enter("here=sa''me; cat ~/f\r")
 	term.see("precious")

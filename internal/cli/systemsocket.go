@@ -74,7 +74,7 @@ func (a *app) shortened(path string) (string, error) {
 	if !filepath.IsAbs(dir) || len(link) > maxSocketPath {
 		return "", fault.New(fault.Unsupported, "the path of the socket is too long: %d bytes, at most %d: %s",
 			len(path), maxSocketPath, path).
-			WithHint("set XDG_RUNTIME_DIR to a directory of your own with a short path, as in: mkdir -m 700 /tmp/me; " +
+			WithHint("set XDG_RUNTIME_DIR to a directory that you own with a short path, as in: mkdir -m 700 /tmp/me; " +
 				"XDG_RUNTIME_DIR=/tmp/me coppice system socket NAME")
 	}
 	if to, err := os.Readlink(link); err == nil && to == path {

@@ -211,7 +211,7 @@ func (w *travellers) review() {
 		strings.Contains(out, "new.txt") {
 		t.Errorf("the diff is %q", out)
 	}
-	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "as they were written") ||
+	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "complete and unmodified") ||
 		!strings.Contains(out, "unchanged since") {
 		t.Errorf("verified: %q", out)
 	}
@@ -288,7 +288,7 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "remote", "set-url", "origin", url)
 	}
-	w.bob.refused("does not reach origin", "git", "pull")
+	w.bob.refused("git cannot reach origin", "git", "pull")
 	for _, p := range []*traveller{w.alice, w.bob} {
 		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
 	}
@@ -370,7 +370,7 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	w.bob.refused("there is a sandbox fixed already", "git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
+	w.bob.refused("sandbox fixed already exists", "git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
 	if w.bob.read("a.txt") != "one\n" {
 		t.Error("the work tree was touched")
 	}
@@ -399,7 +399,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.alice.refused("may go into the registry", append(push, "--max-layers", "10")...)
+	w.alice.refused("packed layers exceed the limit of the registry", append(push, "--max-layers", "10")...)
 	w.alice.refused("--registry requires --with-layers", "git", "push", "fix-auth", "--registry", where)
 	w.alice.run(push...)
 	uploaded := blobs(t, data)
@@ -428,7 +428,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 			t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
 		}
 	}
-	refused("a registry of the proposer's own machine", pull...)
+	refused("a registry on the author's machine", pull...)
 	mine := append(pull, "--registry", where)
 	// The registry gives something else: what was proposed is known by its digest.
 	last := list.Artifact.Blobs[len(list.Artifact.Blobs)-1]
@@ -437,7 +437,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for why, bad := range map[string][]byte{"something else as blob": []byte(flipped(string(good))),
+	for why, bad := range map[string][]byte{"sent wrong content for blob": []byte(flipped(string(good))),
 		"blob": good[:len(good)/2]} {
 		if err := os.WriteFile(stored, bad, 0o600); err != nil {
 			t.Fatal(err)
@@ -482,7 +482,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
 		t.Errorf("before it had %q", out)
 	}
-	refused("there is a sandbox fixed already", mine...)
+	refused("sandbox fixed already exists", mine...)
 }
 
 // A push that is killed before its artifact is whole has pushed no reference. The next one

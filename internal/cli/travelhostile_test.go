@@ -134,40 +134,41 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 		do        func()
 	}{
 		{"another tip", "its branch is at", func() { w.bob.git(w.bare, "update-ref", branchRef, main) }},
-		{"what it says, a byte", "is no proposal", change(proposal.FileProposal, unkeyed)},
-		{"what it says, more", "is no proposal",
+		{"what it says, a byte", "invalid proposal", change(proposal.FileProposal, unkeyed)},
+		{"what it says, more", "invalid proposal",
 			change(proposal.FileProposal, func(s string) string { return strings.Replace(s, "{", `{"evil":1,`, 1) })},
 		{"records, a byte", "verify the ledger", change(proposal.FileLedger, flipped)},
 		{"no records", "verify the ledger", change(proposal.FileLedger, to(""))},
-		{"records of another sandbox", "the ledger of the proposal is of sandbox",
+		{"records of another sandbox", "the ledger of the proposal belongs to sandbox",
 			change(proposal.FileLedger, to(string(otherLedger)))},
-		{"another sandbox", "the ledger of the proposal is of sandbox",
+		{"another sandbox", "the ledger of the proposal belongs to sandbox",
 			func() { w.says(func(p *proposal.Proposal) { p.Sandbox = "0123456789ab" }) }},
-		{"more records", "records, and it says", func() { w.says(func(p *proposal.Proposal) { p.Ledger.Records += 1000 }) }},
-		{"another snapshot", "no record tells of the snapshot",
+		{"more records", "records, but the proposal states",
+			func() { w.says(func(p *proposal.Proposal) { p.Ledger.Records += 1000 }) }},
+		{"another snapshot", "no record in the ledger names the proposed snapshot",
 			func() { w.says(func(p *proposal.Proposal) { p.Snapshot = "0123456789ab" }) }},
-		{"another policy", "no record names the policy",
+		{"another policy", "no record in the ledger names the policy",
 			func() { w.says(func(p *proposal.Proposal) { p.Policy = "sha256:" + strings.Repeat("0", 64) }) }},
-		{"another name", "is one of sandbox",
+		{"another name", "belongs to sandbox",
 			func() { w.says(func(p *proposal.Proposal) { p.Name, p.Branch = "other", "coppice/other" }) }},
-		{"a name that is none", "is no proposal",
+		{"a name that is none", "invalid proposal",
 			func() { w.says(func(p *proposal.Proposal) { p.Name = "\x1b[31mevil\x07" }) }},
-		{"another branch", "is no proposal", func() { w.says(func(p *proposal.Proposal) { p.Branch = "main" }) }},
-		{"a base that is nowhere", "which no branch of",
+		{"another branch", "invalid proposal", func() { w.says(func(p *proposal.Proposal) { p.Branch = "main" }) }},
+		{"a base that is nowhere", "not found on a branch of",
 			func() { w.says(func(p *proposal.Proposal) { p.Base = strings.Repeat("1", 40) }) }},
-		{"a base of its own", "which no branch of",
+		{"a base of its own", "not found on a branch of",
 			func() { w.says(func(p *proposal.Proposal) { p.Base, p.Start = good[branchRef], good[branchRef] }) }},
-		{"a start elsewhere", "does not stand on its base",
+		{"a start elsewhere", "its only parent must be the base",
 			func() { w.says(func(p *proposal.Proposal) { p.Start = good[branchRef] }) }},
 		{"no files", "has no ", func() { w.forge(map[string]string{proposal.FileProposal: "{}\n"}, nil) }},
-		{"one file more", "none of a proposal's", change("evil\x1b[31m", to("x"))},
-		{"a link", "no record", func() {
+		{"one file more", "unknown file", change("evil\x1b[31m", to("x"))},
+		{"a link", "is not a record: it has entries other than plain files", func() {
 			files := w.tree(proposalRef)
 			files[proposal.FilePolicy] = "/etc/passwd"
 			w.forge(files, map[string]string{proposal.FilePolicy: "120000"})
 		}},
 		{"a huge policy", "more than", change(proposal.FilePolicy, to(strings.Repeat("x", 5<<20)))},
-		{"a .git in the work", "does not fetch", func() { work(w.nested(".git")) }},
+		{"a .git in the work", "git could not fetch fix-auth from origin", func() { work(w.nested(".git")) }},
 		{"no proposal", "has no proposal", func() { w.bob.git(w.bare, "update-ref", "-d", proposalRef) }},
 		{"a proposal that is a file", "fix-auth", func() {
 			w.bob.git(w.bare, "update-ref", proposalRef, w.bob.git(w.bare, "rev-parse", main+":a.txt"))
@@ -282,10 +283,11 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
 	w.alice.run("git", "push", "fix-auth", "--trust-all")
+	const changed = "the proposal on origin has changed since you last pushed or pulled it"
 	foreign := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "foreign", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, foreign)
 	before := w.bob.git(w.bare, "for-each-ref")
-	w.alice.refused("has something else under this name", "git", "push", "fix-auth", "--trust-all")
+	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
 		t.Errorf("the remote has %s", now)
 	}
@@ -293,14 +295,14 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
 	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
 	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
-	w.bob.refused("has something else under this name", "git", "push", "fix-auth")
+	w.bob.refused(changed, "git", "push", "fix-auth")
 	w.bob.run("git", "pull", "fix-auth")
-	w.bob.refused("was not made here", "git", "push", "fix-auth")
+	w.bob.refused("origin has a proposal fix-auth by another author", "git", "push", "fix-auth")
 	w.bob.run("git", "push", "fix-auth", "--replace")
 	if w.bob.git(w.bare, "show", branchRef+":bob.txt") != "bob" {
 		t.Error("it was not replaced")
 	}
-	w.alice.refused("has something else under this name", "git", "push", "fix-auth", "--trust-all")
+	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 }
 
 // What stands on a commit that nobody pushed is said to, and comes when that does.
@@ -343,5 +345,5 @@ func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.bare, "objects", id[:2], id[2:])); err != nil {
 		t.Fatal(err)
 	}
-	w.bob.refused("does not fetch", "git", "pull", "fix-auth")
+	w.bob.refused("git could not fetch fix-auth from origin", "git", "pull", "fix-auth")
 }

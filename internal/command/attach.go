@@ -190,8 +190,8 @@ func (r *Runner) reachLost(
 	s.begun++ // others may have begun since
 	b := s.Box()
 	if b == nil {
-		return nil, fault.New(fault.NotFound, "exec %s has ended and its result was collected or lost", req.Attach).
-			WithHint("what it changed is in the history: coppice log %s", rec.Name)
+		return nil, fault.New(fault.NotFound, "exec %s has exited, and its result was collected or lost", req.Attach).
+			WithHint("its changes are in the history: coppice log %s", rec.Name)
 	}
 	c := r.c.Register.foundAgain(rec.ID, req.Attach, time.Time{})
 	req.ID = ""
@@ -211,12 +211,12 @@ func (r *Runner) attachRun(
 	switch {
 	case c == nil && last == nil:
 		return wire.Exit{}, fault.New(fault.NotFound, "sandbox %s has no supervised command", rec.Name).
-			WithHint("start one with: coppice run --in %s -- CMD", rec.Name)
+			WithHint("start one: coppice run --in %s -- CMD", rec.Name)
 	case c == nil && last.Exit != nil && req.Attach == last.Exec:
 		return *last.Exit, nil // it ended while the client was away
 	case c == nil:
-		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has ended", rec.Name).
-			WithHint("what it changed is in the history: coppice log %s; start it again with: coppice run --in %s -- CMD",
+		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has exited", rec.Name).
+			WithHint("its changes are in the history: coppice log %s; start it again: coppice run --in %s -- CMD",
 				rec.Name, rec.Name)
 	}
 	if req.Attach != wire.AttachRun && req.Attach != c.id {

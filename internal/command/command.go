@@ -103,7 +103,7 @@ func (c *command) result(ctx context.Context) (wire.Exit, error) {
 	case <-c.done:
 		return c.exit, c.err
 	case <-ctx.Done():
-		return wire.Exit{}, fault.Wrap(context.Cause(ctx), "wait until the end of the command is recorded")
+		return wire.Exit{}, fault.Wrap(context.Cause(ctx), "wait until the exit of the command is recorded")
 	}
 }
 

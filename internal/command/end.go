@@ -31,7 +31,7 @@ func (r *Runner) await(p *place, b Box, c *command, ended func(context.Context, 
 		}
 		err = b.Forget(ctx, c.id)
 		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
-			r.c.Log.Warn("the keeper holds a result for longer", "sandbox", p.id, "err", err)
+			r.c.Log.Warn("could not free the stored result of a command", "sandbox", p.id, "err", err)
 		}
 	})
 }
@@ -58,13 +58,14 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 		if known || r.c.Register.isRelayed(c) {
 			return // a client was told its end
 		}
-		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "how it ended is not known: a daemon was killed as it did"}}
+		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "its exit code is unknown: " +
+			"the daemon was killed when it exited"}}
 	case err != nil:
 		end = killed(stoppedMeanwhile)
 	}
 	r.c.Register.ends(c, end)
 	if _, err := r.settle(ctx, p, c, end); err != nil {
-		r.c.Log.Error("what a command changed is not in the history yet", "sandbox", p.id, "err", err)
+		r.c.Log.Error("could not capture the changes of a command", "sandbox", p.id, "err", err)
 	}
 }
 
@@ -102,7 +103,7 @@ func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox)
 // commands of an image go on: those of the same ids are others from here on.
 func (r *Runner) EndMoved(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
 	for _, c := range r.c.Register.in(h.SandboxID()) {
-		end := killed("the sandbox was brought to another snapshot")
+		end := killed("the sandbox was rewound to another snapshot")
 		r.tellEnd(ctx, rec, c, end, end.Exit)
 	}
 }

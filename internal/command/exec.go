@@ -39,7 +39,7 @@ func (r *Runner) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	if len(req.Cmd) == 0 {
 		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
-			WithHint("give it after --, as in: coppice exec %s -- ls -l", name)
+			WithHint("give it after --, for example: coppice exec %s -- ls -l", name)
 	}
 	var err error
 	if req.ID, err = r.newID(); err != nil {
@@ -241,7 +241,7 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 		return exit, err
 	}
 	if now := r.c.Register.find(p.id, c.id); now != nil && now != c {
-		exit.Message = "the sandbox was brought to another snapshot, where this command goes on from memory: " +
+		exit.Message = "the sandbox was rewound to another snapshot, where this command continues from memory: " +
 			"coppice attach " + rec.Name + " " + c.id
 	}
 	r.c.Journals.Finish(ctx, p.id)
@@ -250,7 +250,7 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	if err != nil && !captured {
 		r.tellEnd(ctx, &rec, c, end, exit)
 		return exit, fault.Wrap(err,
-			"the command ended with exit code %d, but what it changed is not in the history yet", exit.Code)
+			"the command exited with exit code %d, but its changes could not be captured", exit.Code)
 	}
 	return o.exit, err
 }

@@ -40,14 +40,15 @@ func newPace(c wire.Capture) (pace, error) {
 		p.max = max(defaultMax, p.quiet)
 	}
 	if p.quiet < leastQuiet || p.max < p.quiet || p.max > 24*time.Hour {
-		return p, fault.New(fault.Invalid, "automatic snapshots after %s of quiet, and after %s at the latest",
+		return p, fault.New(fault.Invalid, "invalid --capture quiet=%s,max=%s: out of range",
 			p.quiet, p.max).
-			WithHint("quiet is at least %s and at most max, and max at most a day: --capture quiet=200ms,max=2s", leastQuiet)
+			WithHint("quiet must be between %s and max, and max at most a day, for example: --capture "+
+				"quiet=200ms,max=2s", leastQuiet)
 	}
 	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 &&
 		(every < images.LeastEvery || every > 24*time.Hour) {
-		return p, fault.New(fault.Invalid, "memory kept every %s", every).
-			WithHint("between %s and a day: --capture-memory every=5m", images.LeastEvery)
+		return p, fault.New(fault.Invalid, "invalid --capture-memory every=%s: out of range", every).
+			WithHint("use a time between %s and a day, for example: --capture-memory every=5m", images.LeastEvery)
 	}
 	return p, nil
 }
@@ -86,7 +87,7 @@ func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
 		now, err := b.Active(ctx, clock)
 		if err != nil {
 			if !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
-				r.c.Log.Error("nothing is captured by itself any more", "sandbox", p.id, "err", err)
+				r.c.Log.Error("stopped taking automatic snapshots", "sandbox", p.id, "err", err)
 			}
 			return
 		}
@@ -169,7 +170,7 @@ func (r *Runner) lookOver(
 	}
 	if err != nil && ctx.Err() == nil {
 		// Full disks get room again: it is tried as long as there are changes.
-		r.c.Log.Error("what changed is not in the history yet", "sandbox", rec.Name, "err", err)
+		r.c.Log.Error("could not capture the changes of a sandbox", "sandbox", rec.Name, "err", err)
 		return pc.max, true, 0
 	}
 	return -1, true, 0

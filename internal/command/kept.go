@@ -54,7 +54,7 @@ func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecReques
 // command's first frame was read.
 func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest) (*opened, error) {
 	if len(req.Cmd) == 0 {
-		return nil, fault.New(fault.Invalid, "no command was given").WithHint("give it as \"cmd\", a list of words")
+		return nil, fault.New(fault.Invalid, "no command was given").WithHint("send \"cmd\", a list of arguments")
 	}
 	s, rec, err := r.acquire(ctx, name, "starting a command")
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *Runner) keptEnded(ctx context.Context, p *place, c *command, end Ended,
 	}
 	c.exit, c.err = r.settle(ctx, p, c, end)
 	if c.err != nil {
-		r.c.Log.Error("what a command changed is not in the history yet", "sandbox", p.id, "err", c.err)
+		r.c.Log.Error("could not capture the changes of a command", "sandbox", p.id, "err", c.err)
 	}
 	if rec, err := r.c.Records.Sandbox(ctx, string(p.id)); err == nil {
 		r.emitEnd(ctx, &rec, c, c.exit)
@@ -139,7 +139,7 @@ func (r *Runner) keptEnded(ctx context.Context, p *place, c *command, end Ended,
 // linger holds the result of a kept command for a while, and reports whether the keeper may
 // forget it then.
 func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
-	s, err := r.lock(ctx, p, "noting the end of a command")
+	s, err := r.lock(ctx, p, "recording the exit of a command")
 	if err != nil {
 		return false
 	}

@@ -62,8 +62,8 @@ func (r *Runner) withBox(ctx context.Context, name, exec string, fn func(Box) er
 	if err != nil {
 		return err
 	}
-	gone := fault.New(fault.NotFound, "no exec %s runs in sandbox %s", exec, rec.Name).
-		WithHint("see those that do: GET /v1/sandboxes/%s/execs", rec.Name)
+	gone := fault.New(fault.NotFound, "exec %s not found among the running commands of sandbox %s", exec, rec.Name).
+		WithHint("list them: GET /v1/sandboxes/%s/execs", rec.Name)
 	if b == nil {
 		return gone
 	}
@@ -104,7 +104,7 @@ func (r *Runner) SignalProcess(ctx context.Context, name string, pid int, sig wi
 			return sandbox.Named(err, rec.Name)
 		}
 	}
-	return fault.New(fault.NotFound, "sandbox %s has no process %d: it is stopped", rec.Name, pid)
+	return fault.New(fault.NotFound, "process %[2]d not found: sandbox %[1]s is stopped", rec.Name, pid)
 }
 
 // Unrecorded starts a command of Coppice's own in a box, which is in no record. wait reads it to its end,

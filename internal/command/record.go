@@ -75,7 +75,7 @@ func (r *Runner) denialsOf(ctx context.Context, c *command) (n int64) {
 	since := ledger.Filter{From: seq + 1, Kinds: []format.Kind{format.KindDenial, format.KindNetwork}}
 	for rd, err := range r.c.Ledger.Read(ctx, format.Sandbox(c.sandbox), since) {
 		if err != nil {
-			r.c.Log.Warn("the denials of a command are not counted in full", "exec", c.id, "err", err)
+			r.c.Log.Warn("could not count all denials of a command", "exec", c.id, "err", err)
 			break
 		}
 		n += denials(rd.Body)

@@ -42,8 +42,8 @@ func relay(
 			if ctx.Err() != nil {
 				return Ended{}, daemonStops(ctx)
 			}
-			return Ended{}, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command ran").
-				WithHint("what was written is still there; see it with: coppice log %s", name).Because(err)
+			return Ended{}, fault.New(fault.Unavailable, "the sandbox's monitor exited while the command was running").
+				WithHint("its changes are kept; see them: coppice log %s", name).Because(err)
 		}
 		buf = whole
 		switch p := whole[wire.FrameHead:]; wire.FrameType(whole[0]) {
@@ -53,7 +53,7 @@ func relay(
 			return x, err
 		case wire.FrameRecorded:
 			if recorded, err = wire.AddRecorded(recorded, p); err != nil {
-				return Ended{}, fault.New(fault.Internal, "a frame of the keeper").Because(err)
+				return Ended{}, fault.New(fault.Internal, "malformed frame from the monitor").Because(err)
 			}
 		case wire.FrameFailed:
 			return Ended{}, decodeFailure(p)
@@ -97,14 +97,14 @@ func relayInput(stream io.Reader, session io.Writer, gone func()) {
 
 // daemonStops says that the connection to a command ends with the daemon.
 func daemonStops(ctx context.Context) error {
-	return fault.New(fault.Unavailable, "the daemon is stopping; the command runs on").Because(context.Cause(ctx))
+	return fault.New(fault.Unavailable, "the daemon is stopping; the command continues").Because(context.Cause(ctx))
 }
 
 // readFirst reads the first frame of a command: it runs, or cannot be run.
 func readFirst(session io.Reader) (m wire.Started, x *Ended, err error) {
 	t, p, err := wire.ReadFrame(session, nil)
 	if err != nil {
-		return m, nil, fault.New(fault.Unavailable, "the sandbox's keeper ended while the command was started").Because(err)
+		return m, nil, fault.New(fault.Unavailable, "the sandbox's monitor exited while the command was started").Because(err)
 	}
 	switch t {
 	case wire.FrameStarted:
@@ -115,7 +115,7 @@ func readFirst(session io.Reader) (m wire.Started, x *Ended, err error) {
 	case wire.FrameFailed:
 		err = decodeFailure(p)
 	default:
-		err = fault.New(fault.Internal, "the keeper began with frame %d", t)
+		err = fault.New(fault.Internal, "invalid first frame %d from the monitor", t)
 	}
 	return m, x, err
 }
@@ -143,7 +143,7 @@ func readAll(session io.Reader) (exit wire.Exit, said string, err error) {
 
 func decode(p []byte, v any) error {
 	if err := json.Unmarshal(p, v); err != nil {
-		return fault.New(fault.Internal, "a frame of the keeper").Because(err)
+		return fault.New(fault.Internal, "malformed frame from the monitor").Because(err)
 	}
 	return nil
 }

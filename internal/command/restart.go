@@ -54,7 +54,7 @@ func (r *Runner) Restart(ctx context.Context, h Held, rec *meta.Sandbox) (bool, 
 	exit, err := r.restart(ctx, &s, rec, c.run)
 	if err != nil {
 		return false,
-			fault.Wrap(err, "sandbox %s is at snapshot %s, but its command is not started again", rec.Name, rec.Head)
+			fault.Wrap(err, "sandbox %s is at snapshot %s, but its command was not started again", rec.Name, rec.Head)
 	}
 	if exit != nil { // it cannot be run there
 		endRun(&s, c, *exit)

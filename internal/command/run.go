@@ -51,8 +51,8 @@ func (r *Runner) newRun(ctx context.Context, name string, req wire.RunRequest) (
 		}
 	}
 	if s.run != nil {
-		return nil, fault.New(fault.Conflict, "sandbox %s runs a command already: %s", rec.Name, commandLine(s.run.run.Cmd)).
-			WithHint("see it with: coppice attach %s; run another beside it with: coppice exec %s -- CMD", rec.Name, rec.Name)
+		return nil, fault.New(fault.Conflict, "sandbox %s already runs a command: %s", rec.Name, commandLine(s.run.run.Cmd)).
+			WithHint("attach to it: coppice attach %s; or run another one beside it: coppice exec %s -- CMD", rec.Name, rec.Name)
 	}
 	return r.startRun(ctx, s, &rec, wire.Run{RunRequest: req})
 }
@@ -60,18 +60,18 @@ func (r *Runner) newRun(ctx context.Context, name string, req wire.RunRequest) (
 func checkRun(req *wire.RunRequest, name string) error {
 	if len(req.Cmd) == 0 {
 		return fault.New(fault.Invalid, "no command was given").
-			WithHint("give it after --, as in: coppice run --in %s -- bash", name)
+			WithHint("give it after --, for example: coppice run --in %s -- bash", name)
 	}
 	switch req.Restart {
 	case "":
 		req.Restart = wire.RestartOnRewind
 	case wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways:
 	default:
-		return fault.New(fault.Invalid, "there is no restart policy %q", req.Restart).WithHint("use no, on-rewind or always")
+		return fault.New(fault.Invalid, "unknown restart policy %q", req.Restart).WithHint("use no, on-rewind or always")
 	}
 	if req.Remove && req.Restart == wire.RestartAlways {
-		return fault.New(fault.Invalid, "a sandbox that is removed after its command cannot start it again").
-			WithHint("leave --rm or --restart always out")
+		return fault.New(fault.Invalid, "cannot combine --rm and --restart always").
+			WithHint("omit one of them")
 	}
 	_, err := newPace(req.Capture)
 	return err
@@ -89,7 +89,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 		}
 		rec.Run, rec.Starting = before, false
 		if uerr := r.noteRun(ctx, rec.ID, before, false); uerr != nil {
-			r.c.Log.Error("a command that did not start stays recorded", "sandbox", rec.Name, "err", uerr)
+			r.c.Log.Error("could not remove the record of a command that did not start", "sandbox", rec.Name, "err", uerr)
 		}
 	}()
 	if !rec.Starting {
@@ -181,7 +181,7 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, err error) bool {
 	told := false
 	for delay := restartDelay(c.run, r.c.Now()); ; {
-		s, lerr := r.lock(ctx, p, "after the end of its command")
+		s, lerr := r.lock(ctx, p, "after the exit of its command")
 		if lerr != nil {
 			return false // another daemon finds it
 		}
@@ -229,7 +229,7 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 	}
 	if c.run.Remove {
 		if err := r.c.Sandboxes.Remove(ctx, p.id); err != nil {
-			r.c.Log.Error("the sandbox stays", "sandbox", p.id, "err", err)
+			r.c.Log.Error("could not remove a sandbox after its command", "sandbox", p.id, "err", err)
 		}
 	}
 	return true
@@ -263,7 +263,7 @@ func exitOf(c *command, end Ended, err error) wire.Exit {
 	case c.halted:
 		return killed(stoppedMeanwhile).Exit
 	}
-	return killed("the sandbox's keeper ended while the command ran").Exit
+	return killed("the sandbox's monitor exited while the command was running").Exit
 }
 
 // again captures, and starts the supervised command once more; false, with a line in the
@@ -284,7 +284,7 @@ func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 		o, err = r.startRun(ctx, s, rec, c.run)
 	}
 	if err != nil {
-		r.c.Log.Error("the command is not started again", "sandbox", rec.Name, "err", err)
+		r.c.Log.Error("could not start the command again", "sandbox", rec.Name, "err", err)
 		return false
 	}
 	o.session.Close()
@@ -300,11 +300,11 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	switch {
 	case cerr == nil:
 	case captured:
-		r.c.Log.Error("the snapshot after the command is taken, but a later step failed", "sandbox", rec.Name, "err", cerr)
+		r.c.Log.Error("took the snapshot after the command, but a later step failed", "sandbox", rec.Name, "err", cerr)
 	default:
-		o.exit.Message = "what the command changed is not in the history yet: " + cerr.Error()
+		o.exit.Message = "could not capture the changes of the command: " + cerr.Error()
 		o.exit = withHead(o.exit, rec.Head, Taken{ID: rec.Head})
-		r.c.Log.Error("what the command left is not in the history yet", "sandbox", rec.Name, "err", cerr)
+		r.c.Log.Error("could not capture the changes of the command", "sandbox", rec.Name, "err", cerr)
 	}
 	x := o.exit
 	if cerr != nil {
@@ -322,7 +322,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 		return nil
 	})
 	if uerr != nil {
-		r.c.Log.Error("the end of the command is not recorded", "sandbox", rec.Name, "err", uerr)
+		r.c.Log.Error("could not record the exit of the command", "sandbox", rec.Name, "err", uerr)
 	}
 	r.c.Feed.Emit(events.Exited(rec, c.id, Label(ctx, r.c.Cleaners, rec, c.req), x))
 	endRun(s, c, x)

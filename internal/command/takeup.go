@@ -42,7 +42,7 @@ func (r *Runner) takeUpRun(s *held, rec *meta.Sandbox) {
 	s.run = c
 	p := s.at
 	r.c.Go(func(ctx context.Context) {
-		r.runEnded(ctx, p, c, Ended{}, fault.New(fault.Unavailable, "the keeper has ended"))
+		r.runEnded(ctx, p, c, Ended{}, fault.New(fault.Unavailable, "the monitor has exited"))
 	})
 }
 
@@ -61,7 +61,7 @@ func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox) {
 			continue
 		}
 		r.c.Journals.Finish(ctx, rec.ID) // what was denied while no daemon ran counts to it
-		end := killed("the sandbox's processes ended while no daemon ran")
+		end := killed("the sandbox's processes exited while no daemon was running")
 		r.tellEnd(ctx, rec, c, end, end.Exit)
 	}
 }

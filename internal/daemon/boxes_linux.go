@@ -134,7 +134,7 @@ func removeLeft(home string, log *slog.Logger) {
 	dirs, _ := filepath.Glob(filepath.Join(home, "sandboxes", "*", "run")) // the pattern is right
 	for _, dir := range dirs {
 		if err := box.RemoveLeft(dir, 0); err != nil {
-			log.Warn("control groups of a sandbox stay until its next start", "dir", dir, "err", err)
+			log.Warn("could not remove the control groups of a sandbox; its next start will", "dir", dir, "err", err)
 		}
 	}
 }

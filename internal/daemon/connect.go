@@ -38,7 +38,7 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 	}
 	if s.Socket != "" {
 		return nil, fault.New(fault.Unavailable, "no daemon answers at %s", s.Socket).Because(err).
-			WithHint("COPPICE_SOCKET names that socket; unset it, or start the daemon that it belongs to")
+			WithHint("unset COPPICE_SOCKET, or start the daemon of that socket")
 	}
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errDead) {
 		return nil, fault.New(fault.Unavailable, "connect to the daemon").Because(err)
@@ -55,7 +55,7 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 }
 
 // errDead says that a daemon that was connected to ended before it answered.
-var errDead = errors.New("the daemon has just ended")
+var errDead = errors.New("the daemon has just exited")
 
 // meet connects to a daemon and makes sure that it answers. One that is being
 // killed still listens for a moment: who connects then is cut off, and could not

@@ -52,7 +52,7 @@ func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
 	d.ln, err = lc.Listen(ctx, "tcp", at)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "listen on %s", opt.Addr).Because(err).
-			WithHint("another program may listen there; give another port, or 0 for any: coppice serve --http 127.0.0.1:0")
+			WithHint("if another program listens there, choose another port, or 0 for any: coppice serve --http 127.0.0.1:0")
 	}
 	return d, nil
 }
@@ -178,7 +178,8 @@ func (c *certificate) load() error {
 	cert, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
 		return fault.New(fault.Invalid, "read the certificate %s and its key", c.certFile).Because(err).
-			WithHint("both are PEM files; the certificate's comes first in its file, and then those that signed it")
+			WithHint("both must be PEM files; the certificate file starts with the server's " +
+				"certificate, followed by its issuers")
 	}
 	c.cert = &cert
 	return nil
@@ -190,7 +191,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer c.mu.Unlock()
 	if time.Since(c.looked) >= certEvery {
 		if err := c.load(); err != nil {
-			c.log.Error("the certificate that is in the files now is not served", "err", err)
+			c.log.Error("could not reload the certificate; serving the previous one", "err", err)
 		}
 	}
 	return c.cert, nil

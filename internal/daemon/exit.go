@@ -7,4 +7,4 @@ import "strconv"
 type ExitError struct{ Code int }
 
 // Error gives the exit code.
-func (e *ExitError) Error() string { return "the daemon ended with exit code " + strconv.Itoa(e.Code) }
+func (e *ExitError) Error() string { return "the daemon exited with exit code " + strconv.Itoa(e.Code) }

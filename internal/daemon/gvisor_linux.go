@@ -28,27 +28,27 @@ func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
 	}
 	dir, err := os.MkdirTemp(h.home, ".coppice-probe-")
 	if err != nil {
-		return fault.Wrap(err, "make a directory to try in")
+		return fault.Wrap(err, "create a directory for the test")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	run, root, journal := filepath.Join(dir, "run"), filepath.Join(dir, "root"), filepath.Join(dir, "journal")
 	for _, d := range []string{run, journal, root} {
 		if err := os.Mkdir(d, 0o700); err != nil {
-			return fault.Wrap(err, "make a directory to try in")
+			return fault.Wrap(err, "create a directory for the test")
 		}
 	}
 	for _, d := range []string{"dev", "proc", "run", "sys", "tmp"} {
 		if err := os.Mkdir(filepath.Join(root, d), 0o755); err != nil {
-			return fault.Wrap(err, "make a root to try")
+			return fault.Wrap(err, "create a root for the test")
 		}
 	}
 	p, err := policy.Merge()
 	if err != nil {
-		return fault.Wrap(err, "make a policy to try")
+		return fault.Wrap(err, "create a policy for the test")
 	}
 	text, err := p.Canonical()
 	if err != nil {
-		return fault.Wrap(err, "make a policy to try")
+		return fault.Wrap(err, "create a policy for the test")
 	}
 	b, _, err := box.Start(ctx, h.programs, plan.Config{
 		ID: "probe", Name: "probe", RunDir: run, Journal: journal, Tier: plan.TierGvisor, User: plan.UserRoot,
@@ -67,12 +67,12 @@ func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
 func isStatic(binary string) error {
 	f, err := elf.Open(binary)
 	if err != nil {
-		return fault.Wrap(err, "look at our own binary")
+		return fault.Wrap(err, "read the binary of Coppice")
 	}
 	defer func() { _ = f.Close() }()
 	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return fault.New(fault.Unsupported, "this binary was linked with the system's libraries").
-			WithHint("build it without: CGO_ENABLED=0 go build ./cmd/coppice, or make build")
+		return fault.New(fault.Unsupported, "this binary is dynamically linked").
+			WithHint("build it statically: CGO_ENABLED=0 go build ./cmd/coppice, or make build")
 	}
 	return nil
 }

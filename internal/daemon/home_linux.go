@@ -43,7 +43,7 @@ type home struct {
 // (errServed); with no wait it refuses.
 func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, homeFault(err, "make the home %s", path)
+		return nil, homeFault(err, "create the home %s", path)
 	}
 	dir, err := os.Open(path)
 	if err != nil {
@@ -104,19 +104,19 @@ func (h *home) check() error {
 	}
 	if int(st.Uid) != os.Geteuid() {
 		return fault.New(fault.Denied, "the home %s belongs to another user", h.path).
-			WithHint("set COPPICE_HOME to a directory of your own")
+			WithHint("set COPPICE_HOME to a directory that you own")
 	}
 	name := filepath.Join(h.path, "format")
 	b, err := os.ReadFile(name)
 	switch {
 	case err == nil && string(b) == format:
 	case err == nil && strings.HasPrefix(string(b), "coppice home "):
-		return fault.New(fault.Version, "the home %s is of a version that this build does not know (%s)", h.path,
+		return fault.New(fault.Version, "unknown version of the home %s (%s)", h.path,
 			strings.TrimSpace(strings.TrimPrefix(string(b), "coppice home "))).
-			WithHint("use the coppice that made it, or set COPPICE_HOME to another directory")
+			WithHint("use the version of coppice that created it, or set COPPICE_HOME to another directory")
 	case err == nil:
-		return fault.New(fault.Corrupt, "%s does not say what it should", name).
-			WithHint("if %s is a home of coppice, write the line %q into that file", h.path, strings.TrimSpace(format))
+		return fault.New(fault.Corrupt, "invalid content of %s", name).
+			WithHint("if %s is a Coppice home, write the line %q to that file", h.path, strings.TrimSpace(format))
 	case !errors.Is(err, fs.ErrNotExist):
 		return homeFault(err, "open the home %s", h.path)
 	default:
@@ -125,7 +125,7 @@ func (h *home) check() error {
 			// "lock" may be there already: of a daemon that begins as we do, or
 			// that died here. "lost+found" is in every fresh file system.
 			if n != "lock" && n != "lost+found" && n != "format" && !strings.HasPrefix(n, ".format-") {
-				return fault.New(fault.Invalid, "%s is not empty, and not a home of coppice", h.path).
+				return fault.New(fault.Invalid, "%s is not empty and not a Coppice home", h.path).
 					WithHint("set COPPICE_HOME to a new or empty directory")
 			}
 		}
@@ -133,12 +133,12 @@ func (h *home) check() error {
 			return homeFault(err, "open the home %s", h.path)
 		}
 		if err := writeFormat(name); err != nil {
-			return homeFault(err, "make the home %s", h.path)
+			return homeFault(err, "create the home %s", h.path)
 		}
 	}
 	if st.Mode&0o077 != 0 {
 		if err := h.dir.Chmod(0o700); err != nil {
-			return homeFault(err, "close the home %s to others", h.path)
+			return homeFault(err, "make the home %s private", h.path)
 		}
 	}
 	return nil
@@ -175,11 +175,11 @@ func homeFault(err error, format string, args ...any) error {
 	e := &fault.Error{Kind: fault.KindOf(err), Message: fmt.Sprintf(format, args...), Err: err}
 	switch e.Kind {
 	case fault.ReadOnly:
-		e.Hint = "coppice must be able to write there; set COPPICE_HOME to another directory"
+		e.Hint = "make it writable, or set COPPICE_HOME to another directory"
 	case fault.NoSpace:
-		e.Hint = "free some space there, or set COPPICE_HOME to another directory"
+		e.Hint = "free space there, or set COPPICE_HOME to another directory"
 	case fault.Denied:
-		e.Hint = "set COPPICE_HOME to a directory that you may write"
+		e.Hint = "set COPPICE_HOME to a directory that you can write to"
 	case fault.Internal:
 		e.Kind = fault.Unavailable
 	}
@@ -192,17 +192,17 @@ func (h *home) openLog() (*os.File, error) {
 	name := LogPath(h.path)
 	if st, err := os.Lstat(name); err == nil && st.Size() > maxLog {
 		if err := os.Rename(name, name+".1"); err != nil {
-			return nil, homeFault(err, "begin a new log")
+			return nil, homeFault(err, "create the ledger")
 		}
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, homeFault(err, "open the log")
+		return nil, homeFault(err, "open the ledger")
 	}
 	for fd := 1; fd <= 2; fd++ {
 		if err := unix.Dup3(int(f.Fd()), fd, 0); err != nil {
 			f.Close()
-			return nil, homeFault(err, "open the log")
+			return nil, homeFault(err, "open the ledger")
 		}
 	}
 	return f, nil
@@ -226,7 +226,7 @@ func (h *home) listen() (net.Listener, error) {
 	dir := fmt.Sprintf("/proc/self/fd/%d/.", h.dir.Fd()) // the one that is locked
 	ln, err := unixsock.Listen(dir, filepath.Base(SocketPath(h.path)), 0o600)
 	if err != nil {
-		return nil, homeFault(err, "make the socket in %s", h.path)
+		return nil, homeFault(err, "create the socket in %s", h.path)
 	}
 	h.ln = ln
 	return &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}, nil

@@ -24,13 +24,13 @@ type HTTP struct {
 func (h HTTP) check(byItself bool) error {
 	if h.Addr == "" {
 		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 {
-			return fault.New(fault.Invalid, "there is no address to serve on by TCP").
-				WithHint("give it with: coppice serve --http 127.0.0.1:8080")
+			return fault.New(fault.Invalid, "these options require a TCP address").
+				WithHint("set it: coppice serve --http 127.0.0.1:8080")
 		}
 		return nil
 	}
 	if byItself {
-		return fault.New(fault.Invalid, "a daemon that was started by itself does not listen on TCP").
+		return fault.New(fault.Invalid, "a daemon that was started automatically does not listen on TCP").
 			WithHint("run it in the foreground: coppice serve --http %s", h.Addr)
 	}
 	addr, err := h.address()
@@ -40,23 +40,23 @@ func (h HTTP) check(byItself bool) error {
 	loopback := addr.Addr().IsLoopback()
 	switch {
 	case (h.TLSCert == "") != (h.TLSKey == ""):
-		return fault.New(fault.Invalid, "TLS needs a certificate and its key").
-			WithHint("give both: --tls-cert FILE --tls-key FILE")
+		return fault.New(fault.Invalid, "TLS requires a certificate and its key").
+			WithHint("set both: --tls-cert FILE --tls-key FILE")
 	case h.NoAuth && (!loopback || h.BehindProxy):
 		return fault.New(fault.Denied,
-			"without tokens the API is served on loopback alone, and to no proxy: whoever reaches it owns this machine's "+
+			"--no-auth requires a loopback address and no proxy: every client that reaches the API controls this machine's "+
 				"sandboxes").
-			WithHint("leave --no-auth out, and make a token: coppice token create NAME")
+			WithHint("omit --no-auth, and create a token: coppice token create NAME")
 	case !loopback && h.TLSCert == "" && !h.BehindProxy:
-		return fault.New(fault.Denied, "%s is not loopback, and without TLS everybody on the way can read the tokens",
+		return fault.New(fault.Denied, "%s is not a loopback address: TLS is required to protect the tokens",
 			h.Addr).
-			WithHint("give a certificate: coppice serve --http %s --tls-cert FILE --tls-key FILE; or, where a proxy that "+
-				"speaks TLS is in front: --behind-proxy; or serve on 127.0.0.1", h.Addr)
+			WithHint("set a certificate: coppice serve --http %s --tls-cert FILE --tls-key FILE; or, behind a proxy that "+
+				"terminates TLS: --behind-proxy; or listen on 127.0.0.1", h.Addr)
 	}
 	for _, name := range h.AllowHosts {
 		if !auth.ValidHost(name) {
-			return fault.New(fault.Invalid, "--allow-host %q is no host's name", name).
-				WithHint("give the name alone, in lower case and without a port, as in box.example.com")
+			return fault.New(fault.Invalid, "invalid --allow-host %q: must be a host name", name).
+				WithHint("use the name alone, in lower case and without a port, such as box.example.com")
 		}
 	}
 	return nil
@@ -65,8 +65,8 @@ func (h HTTP) check(byItself bool) error {
 // address reads Addr. Names other than localhost are not looked up: what they mean
 // is another's to say.
 func (h HTTP) address() (netip.AddrPort, error) {
-	bad := fault.New(fault.Invalid, "%q is no address to serve on", h.Addr).
-		WithHint("give an address and a port, as in 127.0.0.1:8080, [::1]:8080, localhost:0 or, for all addresses, :8443")
+	bad := fault.New(fault.Invalid, "invalid listen address %q", h.Addr).
+		WithHint("use an address and a port, such as 127.0.0.1:8080, [::1]:8080, localhost:0 or, for all addresses, :8443")
 	host, port, err := net.SplitHostPort(h.Addr)
 	if err != nil {
 		return netip.AddrPort{}, bad

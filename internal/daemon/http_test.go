@@ -48,7 +48,7 @@ func TestNoDoorIsLeftOpen(t *testing.T) {
 		}
 	}
 	if err := (HTTP{Addr: "127.0.0.1:0"}).
-		check(true); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "started by itself") {
+		check(true); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "started automatically") {
 		t.Errorf("by itself: %v", err)
 	}
 }

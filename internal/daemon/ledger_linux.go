@@ -16,14 +16,14 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 		return nil, err
 	}
 	if found.Mended > 0 {
-		log.Info("the ledger was not closed; what was acknowledged is there", "records", found.Mended)
+		log.Info("the ledger was not closed cleanly; all acknowledged records are intact", "records", found.Mended)
 	}
 	for _, name := range found.Aside {
-		log.Warn("a torn end of the ledger, which was never acknowledged, was set aside", "dir", dir, "file", name)
+		log.Warn("moved aside a torn end of the ledger that was never acknowledged", "dir", dir, "file", name)
 	}
 	if found.Torn {
-		log.Error("the end of the ledger's intake is torn, and there is no room to set that aside: nothing is recorded, "+
-			"and so nothing done, until there is", "dir", dir)
+		log.Error("the end of the ledger's intake is torn, and the disk is too full to move it aside: operations are refused "+
+			"until there is", "dir", dir)
 	}
 	return l, nil
 }

@@ -154,11 +154,11 @@ func (l *lines) openOutside(id string) error {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fault.Wrap(err, "make the directory of sandbox %s", id)
+		return fault.Wrap(err, "create the directory of sandbox %s", id)
 	}
 	ln, err := unixsock.Listen(dir, lineSocket, 0o600)
 	if err != nil {
-		return fault.Wrap(err, "make the socket %s/%s", dir, lineSocket)
+		return fault.Wrap(err, "create the socket %s/%s", dir, lineSocket)
 	}
 	own := &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}
 	l.outside[id] = l.open(newDoor(dir, lineSocket, own),
@@ -196,16 +196,16 @@ func (l *lines) openInside(id, runDir, self string) (*door, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fault.Wrap(err, "make the sandbox's own socket")
+		return nil, fault.Wrap(err, "create the sandbox's own socket")
 	}
 	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
-		return nil, fault.Wrap(err, "make the sandbox's own socket")
+		return nil, fault.Wrap(err, "create the sandbox's own socket")
 	}
 	// Whoever is inside may connect, by whatever id. Nobody comes from outside:
 	// the run directory is closed to others.
 	ln, err := unixsock.Listen(dir, plan.SelfName, 0o666)
 	if err != nil {
-		return nil, fault.Wrap(err, "make the socket %s/%s", dir, plan.SelfName)
+		return nil, fault.Wrap(err, "create the socket %s/%s", dir, plan.SelfName)
 	}
 	if before := l.inside[id]; before != nil && !l.closed {
 		l.work.Go(before.shut)
@@ -266,7 +266,7 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 		unhook := context.AfterFunc(l.base, func() { d.ln.Close() })
 		defer unhook()
 		if err := srv.Serve(d.ln); err != nil {
-			l.log.Error("a socket is not served any more", "sandbox", opt.Sandbox, "err", err)
+			l.log.Error("stopped serving a socket", "sandbox", opt.Sandbox, "err", err)
 		}
 	})
 	return d
@@ -277,7 +277,7 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 func (l *lines) restore() {
 	names, err := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", lineSocket))
 	if err != nil {
-		l.log.Error("no socket is open again", "err", err)
+		l.log.Error("could not reopen sockets", "err", err)
 		return
 	}
 	for _, name := range names {
@@ -286,7 +286,7 @@ func (l *lines) restore() {
 			continue // it is being removed
 		}
 		if err := l.openOutside(id); err != nil {
-			l.log.Error("a socket is not open again", "sandbox", id, "err", err)
+			l.log.Error("could not reopen a socket", "sandbox", id, "err", err)
 		}
 	}
 	// the pattern is right: see above
@@ -296,7 +296,7 @@ func (l *lines) restore() {
 			return
 		}
 		if err := l.restoreInside(filepath.Dir(dir)); err != nil && !fault.Is(err, fault.NotFound) {
-			l.log.Error("a sandbox's own socket is not open again", "dir", dir, "err", err)
+			l.log.Error("could not reopen a sandbox's own socket", "dir", dir, "err", err)
 		}
 	}
 }

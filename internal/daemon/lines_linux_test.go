@@ -28,7 +28,7 @@ func (one) store() *meta.DB { return new(meta.DB) }
 
 func (one) Sandbox(_ context.Context, name string) (wire.Sandbox, error) {
 	if name != "box" && name != boxID {
-		return wire.Sandbox{}, fault.New(fault.NotFound, "there is no sandbox %q", name)
+		return wire.Sandbox{}, fault.New(fault.NotFound, "sandbox %q not found", name)
 	}
 	return wire.Sandbox{ID: boxID, Name: "box", Self: wire.SelfRead}, nil
 }

@@ -91,7 +91,7 @@ func totalMemory(name string) (int64, error) {
 			return kb << 10, nil
 		}
 	}
-	return 0, fault.New(fault.Unsupported, "%s does not have the size of the host's memory", name).
+	return 0, fault.New(fault.Unsupported, "memory size not found in %s", name).
 		WithHint("set the limit: coppice serve --memory 1GiB")
 }
 
@@ -139,7 +139,7 @@ func groupLimit(name string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return 0, fault.New(fault.Unsupported, "%s holds %q, which is not a limit", name, s)
+		return 0, fault.New(fault.Unsupported, "invalid limit %[2]q in %[1]s", name, s)
 	}
 	return n, nil
 }

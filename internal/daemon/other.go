@@ -11,9 +11,9 @@ import (
 )
 
 func needsLinux() error {
-	return fault.New(fault.Unsupported, "sandboxes need Linux, and this is %s: here coppice is a client only",
+	return fault.New(fault.Unsupported, "sandboxes require Linux: on %s, coppice is only a client",
 		runtime.GOOS).
-		WithHint("run coppice on a Linux machine or virtual machine, forward its socket, and set COPPICE_SOCKET: ssh -N " +
+		WithHint("run coppice on a Linux machine or virtual machine, forward its socket and set COPPICE_SOCKET: ssh -N " +
 			"-L /tmp/coppice.sock:.local/share/coppice/daemon.sock HOST")
 }
 

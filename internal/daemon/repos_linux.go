@@ -24,7 +24,7 @@ func newRepos(c engineConfig) (*repos, error) {
 	r := &repos{user: repo.Env{Home: c.UserHome, Config: c.UserConfig, Path: c.UserPath},
 		scratch: filepath.Join(c.Home, "git")}
 	if err := os.RemoveAll(r.scratch); err != nil {
-		return nil, fault.Wrap(err, "clear away what is left of work on repositories")
+		return nil, fault.Wrap(err, "remove leftover files of repositories")
 	}
 	return r, nil
 }
@@ -48,7 +48,7 @@ func (r *repos) found(ctx context.Context) (*repo.Git, error) {
 		return r.git, nil
 	}
 	if err := os.MkdirAll(r.scratch, 0o700); err != nil {
-		return nil, fault.Wrap(err, "make room for work on repositories")
+		return nil, fault.Wrap(err, "create a directory for repositories")
 	}
 	g, err := repo.Find(ctx, "", r.user)
 	if err == nil {

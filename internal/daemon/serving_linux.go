@@ -237,7 +237,7 @@ func (s *serving) shut(ctx context.Context, err error) error {
 		// Who connected before the socket's name was gone is still served.
 		s.home.acceptLast()
 	}
-	s.cancel(fault.New(fault.Unavailable, "the daemon stops"))
+	s.cancel(fault.New(fault.Unavailable, "the daemon is stopping"))
 	latest := time.NewTimer(stopTime)
 	defer latest.Stop()
 	s.drain(context.WithoutCancel(ctx))
@@ -249,7 +249,7 @@ func (s *serving) shut(ctx context.Context, err error) error {
 		cerr = fault.New(fault.Timeout,
 			"background work did not end within %v of the stop; the next start recovers what it left", stopTime).
 			WithHint("see %s", LogPath(s.opt.Home))
-		s.log.Error("exiting while work is still running", "err", cerr)
+		s.log.Error("exiting with work still in progress", "err", cerr)
 	}
 	if s.opt.Ready != nil {
 		s.log.Info("stopped")
@@ -275,6 +275,6 @@ func (s *serving) drain(ctx context.Context) {
 	}
 	waitIdle(end, s.api)
 	if end.Err() != nil {
-		s.log.Warn("who was still served is cut off", "after", drain)
+		s.log.Warn("closed connections that were still being served", "after", drain)
 	}
 }

@@ -56,7 +56,7 @@ func (s Starter) start(ctx context.Context) error {
 		var m ready
 		switch {
 		case err != nil || json.Unmarshal(line, &m) != nil:
-			answer <- fault.New(fault.Unavailable, "the daemon ended before it was ready").WithHint("see %s", LogPath(s.Home))
+			answer <- fault.New(fault.Unavailable, "the daemon exited before it was ready").WithHint("see %s", LogPath(s.Home))
 		case m.Error != nil:
 			answer <- &fault.Error{Kind: fault.Kind(m.Error.Kind), Message: m.Error.Message, Hint: m.Error.Hint}
 		default:
@@ -79,7 +79,7 @@ func (s Starter) start(ctx context.Context) error {
 // would hold what the user's shell had open, as a lock or one end of a pipe.
 func inheritNothing() error {
 	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	return fault.Wrap(err, "mark the descriptors that were inherited")
+	return fault.Wrap(err, "close inherited file descriptors on exec")
 }
 
 // realIDs is the environment variable that carries who the daemon runs as
@@ -87,7 +87,7 @@ func inheritNothing() error {
 const realIDs = "COPPICE_REAL_IDS"
 
 // errNoNamespace says that the host allows no user namespace.
-var errNoNamespace = errors.New("no user namespace can be made")
+var errNoNamespace = errors.New("cannot create a user namespace")
 
 // startInNamespace starts cmd; for an ordinary user in a user namespace of its
 // own, in which it is uid 0 with every capability over what its user owns. Where

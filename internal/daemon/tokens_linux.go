@@ -65,8 +65,8 @@ func tokenOf(rec meta.Token) (auth.Token, error) {
 		Used: rec.Used}
 	scope, err := auth.ParseScope(rec.Scope)
 	if err != nil || len(rec.Hash) != len(t.Hash) {
-		return auth.Token{}, fault.New(fault.Corrupt, "the record of token %s makes no sense", rec.ID).
-			WithHint("remove it with: coppice token rm %s", rec.ID)
+		return auth.Token{}, fault.New(fault.Corrupt, "invalid record of token %s", rec.ID).
+			WithHint("remove it: coppice token rm %s", rec.ID)
 	}
 	t.Scope = scope
 	copy(t.Hash[:], rec.Hash)

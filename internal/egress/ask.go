@@ -22,7 +22,7 @@ import (
 // no gate. It starts nothing.
 func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
 	res.Asking = []wire.NetQuestion{}
-	b, rec, err := c.config.Sandboxes.Live(ctx, name, "looking at what waits for a person")
+	b, rec, err := c.config.Sandboxes.Live(ctx, name, "listing its pending requests")
 	if err != nil || b == nil || !policies.Gated(rec.Tier) {
 		return res, err
 	}
@@ -127,7 +127,7 @@ func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b 
 		return
 	}
 	if err != nil {
-		c.config.Log.Warn("questions of the sandbox are not announced", "sandbox", id, "err", err)
+		c.config.Log.Warn("could not follow the pending requests of a sandbox", "sandbox", id, "err", err)
 	}
 	for _, ev := range open { // the gate has ended, and with it what waited
 		ev.Verdict, ev.Rule = wire.VerdictDeny, ""

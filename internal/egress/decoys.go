@@ -123,11 +123,11 @@ func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 	}
 	if err := json.Unmarshal(text, &all); err != nil || all.Files == nil {
 		return all, fault.New(fault.Corrupt, "the decoys of sandbox %s are damaged", rec.Name).Because(err).
-			WithHint("remove %s: others are made", c.decoysPath(rec.ID))
+			WithHint("remove %s; new ones are created", c.decoysPath(rec.ID))
 	}
 	if all.Version != decoysVersion {
-		return all, fault.New(fault.Version, "the decoys of sandbox %s are of version %d", rec.Name, all.Version).
-			WithHint("use the coppice that made them")
+		return all, fault.New(fault.Version, "unknown version %[2]d of the decoys of sandbox %[1]s", rec.Name, all.Version).
+			WithHint("use the version of coppice that created them")
 	}
 	return all, nil
 }
@@ -143,7 +143,7 @@ func (c *Control) DecoyTokens(rec *meta.Sandbox) (tokens []string, err error) {
 
 // writeDecoys stores decoys durably: a token that a sandbox may have read is recognised from then on.
 func (c *Control) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
-	defer func() { err = fault.Wrap(err, "keep the decoys of sandbox %s", rec.Name) }()
+	defer func() { err = fault.Wrap(err, "store the decoys of sandbox %s", rec.Name) }()
 	text, err := json.Marshal(all)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (c *Control) followDecoys(ctx context.Context, id timeline.SandboxID, b Box
 	q := journal.Query{Since: since, Kinds: []string{wire.NetDecoy}}
 	err := c.follow(ctx, id, b, q, func(ev wire.NetEvent) { c.touched(ctx, id, ev) })
 	if err != nil && ctx.Err() == nil {
-		c.config.Log.Warn("touched decoys of the sandbox are not reported", "sandbox", id, "err", err)
+		c.config.Log.Warn("could not follow the decoys of a sandbox", "sandbox", id, "err", err)
 	}
 }
 
@@ -204,7 +204,7 @@ func (c *Control) halts(id timeline.SandboxID, since time.Time) (why string, at 
 	}
 	evs, err := journal.Read(c.config.Sandboxes.Journal(id), journal.Query{Since: since, Kinds: []string{wire.NetDecoy}})
 	if err != nil {
-		c.config.Log.Warn("why a sandbox was stopped is not known", "sandbox", id, "err", err)
+		c.config.Log.Warn("could not read why a sandbox was stopped", "sandbox", id, "err", err)
 	}
 	for _, ev := range slices.Backward(evs) {
 		if ev.Verdict == wire.VerdictStop {
@@ -238,7 +238,7 @@ func (c *Control) NoteHalt(ctx context.Context, rec *meta.Sandbox) {
 	h := &meta.Halt{At: at, Why: label.Clean(events.Cut(why))}
 	note := func(r *meta.Sandbox) error { r.Halted = h; return nil }
 	if err := c.config.Records.UpdateSandbox(ctx, rec.ID, note); err != nil {
-		c.config.Log.Warn("why a sandbox was stopped is not recorded", "sandbox", rec.Name, "err", err)
+		c.config.Log.Warn("could not record why a sandbox was stopped", "sandbox", rec.Name, "err", err)
 		return
 	}
 	rec.Halted = h

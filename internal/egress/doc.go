@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package egress controls what goes between sandboxes and the network. It changes the rules that are
-// in force and shows what they decided, has people answer the questions of gates, connects to the
-// ports that processes listen on, and makes decoys and tells of those that are touched.
+// Package egress controls the network traffic of sandboxes. It changes the rules in force and shows
+// their decisions, presents pending requests for approval, connects to the ports that processes
+// listen on, and creates honeytokens and reports their use.
 //
 // Control has no locks and no state of its own in memory: which rules hold is in the records of
 // sandboxes, what happened is in their journals, and their decoys are in a file of each, which

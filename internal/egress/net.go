@@ -5,8 +5,11 @@ package egress
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -14,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 const (
@@ -33,7 +37,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 	if err != nil {
 		return res, err
 	}
-	b, rec, err := c.config.Sandboxes.Live(ctx, name, "looking at its network")
+	b, rec, err := c.config.Sandboxes.Live(ctx, name, "reading its network events")
 	if err != nil {
 		return res, err
 	}
@@ -52,21 +56,21 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 		}
 	}
 	if res.Events, err = journal.Read(c.config.Sandboxes.Journal(rec.ID), q); err != nil {
-		return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
+		return res, fault.Wrap(err, "read the network events of sandbox %s", rec.Name)
 	}
 	return res, nil
 }
 
 // netQuery returns the part of a journal that a request asks for.
 func netQuery(req wire.NetRequest) (journal.Query, error) {
-	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds}
+	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds, ByTime: true}
 	if len(q.Kinds) == 0 {
 		q.But = []string{wire.NetRefused}
 	}
 	switch {
 	case req.Last < -1 || req.Last > MaxNetEvents:
-		return q, fault.New(fault.Invalid, "the last %d events", req.Last).
-			WithHint("give a number from 1 to %d, or -1 for all that are kept", MaxNetEvents)
+		return q, fault.New(fault.Invalid, "invalid number of events %d: out of range", req.Last).
+			WithHint("use a number from 1 to %d, or -1 for all stored events", MaxNetEvents)
 	case req.Last == -1:
 		q.Last = 0
 	}
@@ -112,7 +116,8 @@ func (c *Control) FollowNet(
 }
 
 // Why returns what the policy in force decides about a place in the network. It looks up no name and
-// connects to nothing.
+// connects to nothing. A name that the policy allows is denied all the same where the address that
+// the gate last had for it is: the journal has that one.
 func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (res wire.WhyResult, err error) {
 	q, err := request(req)
 	if err != nil {
@@ -127,7 +132,12 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 		return res, err
 	}
 	d := p.Network.Decide(q)
-	res = wire.WhyResult{Place: q.String(), Verdict: string(d.Verdict), Reason: d.Reason, Hint: d.Hint,
+	if d.Verdict != policy.Deny && !q.Host.IsZero() {
+		if q, d, err = c.lastLed(rec.ID, p.Network, q, d); err != nil {
+			return res, fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
+		}
+	}
+	res = wire.WhyResult{Place: q.String(), Verdict: string(d.Verdict), Reason: d.Reason, Hint: d.Hint, Fix: d.Fix,
 		Policy: phases[0].Digest}
 	if d.Rule != nil {
 		res.Rule, res.At, res.Denies = d.Rule.String(), d.Rule.At.String(), d.Rule.Denies
@@ -142,6 +152,35 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 		res.Allow = helps(p, q)
 	}
 	return res, nil
+}
+
+// lastLed returns the decision about a name with the address that it last led to, and q with that
+// address, if that one is denied; else it returns q and d, the decision without an address.
+func (c *Control) lastLed(
+	id timeline.SandboxID, n policy.Network, q policy.Request, d policy.Decision,
+) (policy.Request, policy.Decision, error) {
+	evs, err := journal.Read(c.config.Sandboxes.Journal(id),
+		journal.Query{Kinds: []string{wire.NetConnect, wire.NetDeny}, ByTime: true})
+	if err != nil {
+		return q, d, err
+	}
+	for _, ev := range slices.Backward(evs) {
+		if ev.Name != q.Host.String() {
+			continue
+		}
+		addr, err := netip.ParseAddr(ev.Addr)
+		if err != nil {
+			continue // a denial before it had an address
+		}
+		led := q
+		led.Addr = addr
+		if no := n.Decide(led); no.Verdict == policy.Deny {
+			no.Reason += "; it led there at " + ev.Time.UTC().Format(time.RFC3339)
+			return led, no, nil
+		}
+		return q, d, nil
+	}
+	return q, d, nil
 }
 
 // request returns the place, and the HTTP request if there is one, that a WhyRequest is about.

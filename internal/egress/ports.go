@@ -78,15 +78,16 @@ func (c *Control) dialPort(ctx context.Context, name string, port int) (net.Conn
 			return nil, sandbox.Named(err, rec.Name)
 		}
 		if !startsUp(&rec, c.config.Now()) {
-			return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox %s", port, rec.Name).
-				WithHint("see what does: coppice net forward %s; start something that does: coppice run --in %s --detach -- CMD",
+			return nil, fault.New(fault.NotFound, "no process listens on port %d of sandbox %s", port, rec.Name).
+				WithHint("list its ports: coppice net forward %s; start a server: coppice run --in %s --detach -- CMD",
 					rec.Name, rec.Name)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, fault.Wrap(context.Cause(ctx), "wait for port %d of sandbox %s", port, rec.Name)
 		case <-b.Gone():
-			return nil, fault.New(fault.Unavailable, "sandbox %s ended before anything listened on its port %d", rec.Name, port)
+			return nil, fault.New(fault.Unavailable, "sandbox %s stopped before a process listened on its port "+
+				"%d", rec.Name, port)
 		case <-time.After(portRetry):
 		}
 	}
@@ -128,15 +129,16 @@ func (c *Control) listening(ctx context.Context, name string, port int) (Box, me
 			command := label.OfCommand(wire.ExecRequest{Cmd: rec.Run.Cmd})
 			how = fmt.Sprintf("coppice run --in %s --detach -- %s", rec.Name, command)
 		}
-		return nil, rec, fault.New(fault.NotFound, "nothing listens on port %d: sandbox %s is stopped", port, rec.Name).
-			WithHint("start something that does: %s", how)
+		return nil, rec, fault.New(fault.NotFound, "no process listens on port %d: sandbox %s is stopped", port, rec.Name).
+			WithHint("start a server: %s", how)
 	}
 	b, why, err := s.StartAgain(ctx, &rec)
 	if err != nil {
 		return nil, rec, err
 	}
 	if why != nil {
-		return nil, rec, fault.New(fault.NotFound, "nothing listens on port %d", port).Because(why).WithHint("%s", why.Hint)
+		return nil, rec, fault.New(fault.NotFound, "no process listens on port "+
+			"%d", port).Because(why).WithHint("%s", why.Hint)
 	}
 	return b, rec, nil
 }
@@ -187,7 +189,7 @@ func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box)
 		case fault.Is(err, fault.Version), fault.Is(err, fault.Unsupported):
 			return // a caller of Ports gets the error
 		case err != nil:
-			c.config.Log.Warn("ports are not looked at", "sandbox", id, "err", err)
+			c.config.Log.Warn("could not read the ports of a sandbox", "sandbox", id, "err", err)
 			continue
 		}
 		open = c.tellPorts(ctx, id, open, res.Ports)

@@ -102,7 +102,7 @@ func (c *Control) addRules(
 		return err
 	})
 	if err != nil && noted {
-		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "taken back: it could not be put in force",
+		back := wire.NetEvent{Kind: wire.NetPolicy, Reason: "undone: it could not be enforced",
 			Policy: before[0].Digest}
 		err = errors.Join(err, c.NoteEvent(rec.ID, back))
 	}
@@ -171,11 +171,12 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 		return nil, removable(req)
 	}
 	if n := len(req.Allow) + len(req.Deny); n == 0 || n > MaxTimed {
-		return nil, fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
+		return nil, fault.New(fault.Invalid, "invalid number of rules %d: out of range", n).WithHint("give 1 to %d rules, "+
+			"for example example.com:443", MaxTimed)
 	}
 	if req.ForMS < 0 || req.ForMS > limit.Life.Milliseconds() {
-		return nil, fault.New(fault.Invalid, "rules for %d ms", req.ForMS).
-			WithHint("give a time between 1 ms and 100 years, or 0 for good")
+		return nil, fault.New(fault.Invalid, "invalid rule duration %d ms: out of range", req.ForMS).
+			WithHint("use a time between 1 ms and 100 years, or 0 for a permanent rule")
 	}
 	for i, list := range [][]string{req.Allow, req.Deny} {
 		for _, text := range list {
@@ -195,9 +196,9 @@ func (c *Control) withRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule,
 ) (meta.Sandbox, error) {
 	if !policies.Gated(rec.Tier) {
-		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s, and its network %s", rec.Name,
+		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s and its network %s", rec.Name,
 			rec.Tier, rec.Net).
-			WithHint("make one that keeps to rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
+			WithHint("create one with rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
 	}
 	base, err := c.config.Policies.Placed(ctx, &rec)
 	if err != nil {
@@ -226,8 +227,8 @@ func (c *Control) withRules(
 		next.Timed = append(slices.DeleteFunc(next.Timed, same), meta.TimedRule{Rule: r.String(), Deny: r.Denies, Until: end})
 	}
 	if len(next.Timed) > MaxTimed {
-		return rec, fault.New(fault.Invalid, "%d rules would hold for a time: the limit is %d", len(next.Timed), MaxTimed).
-			WithHint("leave --for out, or wait until some have ended: coppice policy show %s", rec.Name)
+		return rec, fault.New(fault.Invalid, "too many temporary rules: %d; the limit is %d", len(next.Timed), MaxTimed).
+			WithHint("omit --for, or wait until some have expired: coppice policy show %s", rec.Name)
 	}
 	return next, nil
 }
@@ -281,7 +282,8 @@ func (c *Control) Renew(ctx context.Context, rec *meta.Sandbox, b Box) {
 		err = b.SetPolicy(ctx, phases)
 	}
 	if err != nil && !fault.Is(err, fault.Unavailable) { // it has just ended, or its gate has
-		c.config.Log.Error("the sandbox may keep to an older policy", "sandbox", rec.ID, "err", err)
+		c.config.Log.Error("could not update the policy of a running sandbox; it may enforce an older "+
+			"one", "sandbox", rec.ID, "err", err)
 	}
 }
 
@@ -290,7 +292,7 @@ func (c *Control) NoteEvent(id timeline.SandboxID, ev wire.NetEvent) error {
 	ev.Time = c.config.Now().UTC()
 	at := c.config.Sandboxes.Journal(id)
 	if err := vfs.MkdirAll(c.config.FS, at.Dir); err != nil {
-		return fault.Wrap(err, "make the journal of sandbox %s", id)
+		return fault.Wrap(err, "create the journal of sandbox %s", id)
 	}
 	j, err := journal.Open(at)
 	if err != nil {

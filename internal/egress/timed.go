@@ -28,7 +28,7 @@ func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sand
 	}
 	told, err := journal.Read(c.config.Sandboxes.Journal(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})
 	if err != nil {
-		return fault.Wrap(err, "look at the network of sandbox %s", rec.Name)
+		return fault.Wrap(err, "read the network events of sandbox %s", rec.Name)
 	}
 	var rules []string
 	var last time.Time
@@ -50,7 +50,7 @@ func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sand
 		}
 		ev := wire.NetEvent{
 			Kind: wire.NetPolicy, Rule: strings.Join(rules, " "), Policy: phases[0].Digest,
-			Reason: wire.NetRulesEnded + ", the last at " + last.UTC().Format(time.RFC3339) + ", while nothing ran",
+			Reason: wire.NetRulesEnded + ", the last at " + last.UTC().Format(time.RFC3339) + ", while no process was running",
 		}
 		before, err := c.config.Policies.Phases(ctx, rec)
 		if err != nil {

@@ -20,12 +20,13 @@ func removes(req wire.AllowRequest) bool { return len(req.RemoveAllow)+len(req.R
 func removable(req wire.AllowRequest) error {
 	switch n := len(req.RemoveAllow) + len(req.RemoveDeny); {
 	case len(req.Allow)+len(req.Deny) > 0:
-		return fault.New(fault.Invalid, "rules are added and taken back at once").WithHint("make two requests of it")
+		return fault.New(fault.Invalid, "cannot add and remove rules in one request").WithHint("send two requests")
 	case req.ForMS != 0:
-		return fault.New(fault.Invalid, "rules are taken back for good, and not for a time").
-			WithHint("leave --for out; add them again with it: coppice net allow NAME RULE --for 10m")
+		return fault.New(fault.Invalid, "cannot remove rules for a limited time").
+			WithHint("omit --for; to add them again for a time: coppice net allow NAME RULE --for 10m")
 	case n > MaxTimed:
-		return fault.New(fault.Invalid, "%d rules", n).WithHint("give 1 to %d, as in example.com:443", MaxTimed)
+		return fault.New(fault.Invalid, "invalid number of rules %d: out of range", n).WithHint("give 1 to %d rules, for "+
+			"example example.com:443", MaxTimed)
 	}
 	return nil
 }
@@ -91,7 +92,7 @@ func only(yes bool, text string) []string {
 func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err error) {
 	p, err := policy.ParseCanonical([]byte(now.Policy))
 	if err != nil {
-		return nil, fault.Wrap(err, "read the policy as it would be")
+		return nil, fault.Wrap(err, "parse the new policy")
 	}
 	look := func(list []string, unwanted bool) {
 		for _, text := range list {

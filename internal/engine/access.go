@@ -57,9 +57,9 @@ func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timelin
 			}
 			if end && !in || in && slices.Contains(held, p) {
 				return fault.New(fault.Conflict,
-					"%s differs there, and is read-only or has a mount in sandbox %s: it cannot be changed under running processes",
+					"cannot change %s in place: it is read-only or has a mount in sandbox %s, and processes are running",
 					p, rec.Name).
-					WithHint("without --in-place it can: the processes are stopped")
+					WithHint("leave --in-place out; the processes are then stopped")
 			}
 		}
 	}

@@ -155,7 +155,7 @@ func (e *Engine) whole(id timeline.SandboxID, name string) error {
 		return nil
 	}
 	return fault.New(fault.Unavailable,
-		"sandbox %s cannot be used: a capture failed, and its changes could not be moved back", name).Because(err).
-		WithHint("fix the cause, then restart the daemon, which tries again: coppice serve --stop; its snapshots can be "+
-			"used meanwhile: coppice fork %s NEW --at HEAD", name)
+		"cannot use sandbox %s: a capture failed, and its changes could not be moved back", name).Because(err).
+		WithHint("fix the cause, then restart the daemon, which tries again: coppice serve --stop; its snapshots remain "+
+			"available meanwhile: coppice fork %s NEW --at HEAD", name)
 }

@@ -162,7 +162,7 @@ func TestQuestionsAreEvents(t *testing.T) {
 	since := time.Now()
 	tell("open.example", 443, wire.VerdictAsk, "")
 	want := "one.example:443 waits, one.example:443 allowed, two.example:80 waits, two.example:80 denied, " +
-		"late.example:80 waits, late.example:80 nobody decided, open.example:443 waits"
+		"late.example:80 waits, late.example:80 no decision in time, open.example:443 waits"
 	if got := strings.Join(heard(0, 7), ", "); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -181,7 +181,7 @@ func TestQuestionsAreEvents(t *testing.T) {
 	if _, err := h.Stop(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(heard(0, 2), ", "); got != "open.example:443 waits, open.example:443 nobody decided" {
+	if got := strings.Join(heard(0, 2), ", "); got != "open.example:443 waits, open.example:443 no decision in time" {
 		t.Error(got)
 	}
 }

@@ -352,7 +352,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.spends("a", audit.ClassInside, limit.InsideChanges-2)
 	refused := func(what string, err error) {
 		t.Helper()
-		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next may be asked for in 22s") ||
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the next is allowed in 22s") ||
 			!strings.HasSuffix(fault.HintOf(err), "coppice snapshot create a") {
 			t.Errorf("%s: %v (%s)", what, err, fault.HintOf(err))
 		}

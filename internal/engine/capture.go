@@ -76,7 +76,7 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 		err = c.release(hold, err)
 		t = c.t
 		fault.HintNoSpace(err, "make room on the file system of %s: delete files in the sandbox with "+
-			"coppice exec %s -- rm FILE, or what nobody needs with coppice system gc", e.Home, rec.Name)
+			"coppice exec %s -- rm FILE, or collect unused data with coppice system gc", e.Home, rec.Name)
 	}()
 	there, err := c.find(ctx)
 	if err != nil || !there {
@@ -217,7 +217,7 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	if l, err := c.disk.limit(ctx, c.rec); err == nil {
 		in.Project = l.Project
 	} else {
-		c.Logger.Warn("a snapshot is not charged to the disk limit", "sandbox", c.s.ID, "err", err)
+		c.Logger.Warn("could not charge a snapshot to the disk limit", "sandbox", c.s.ID, "err", err)
 	}
 	return in
 }
@@ -234,7 +234,7 @@ func (c *capturing) take(ctx, hold context.Context) error {
 		return fault.Wrap(err, "capture sandbox %s", c.rec.Name)
 	}
 	if c.got.Unkept > 0 {
-		c.Logger.Warn("a snapshot lacks extended attributes that a layer cannot hold",
+		c.Logger.Warn("a snapshot omits extended attributes that a layer cannot hold",
 			"sandbox", c.s.ID, "entries", c.got.Unkept)
 	}
 	return nil
@@ -355,7 +355,7 @@ func unfinished(parts []rootspec.Part) bool {
 // that no snapshot shows it.
 func (e *Engine) finish(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if _, err := e.start(ctx, s, rec); err != nil {
-		return fault.Wrap(err, "take back a move of a directory that was cut off")
+		return fault.Wrap(err, "undo an interrupted move of a directory")
 	}
 	return e.stopBox(ctx, s, 0)
 }

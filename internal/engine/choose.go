@@ -58,11 +58,11 @@ func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.S
 	}
 	p, err := c.host(ctx, ask)
 	if err != nil {
-		return p, fault.Wrap(err, "find out what this host can do")
+		return p, fault.Wrap(err, "probe the host")
 	}
 	kernel, _ := tiers.item(p, tierGVisor)
 	if strong && kernel.OK {
-		rec.Tier, rec.TierReason = tierGVisor, "the strongest tier, which strong prefers by "+pol.Strong.At.String()
+		rec.Tier, rec.TierReason = tierGVisor, "the strongest tier, as required by strong at "+pol.Strong.At.String()
 		return p, nil
 	}
 	if strong && kernel.Unknown {
@@ -105,7 +105,7 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 	switch {
 	case rec.Limits.Disk > 0 && rec.Tier == tierWorkspace:
 		return fault.New(fault.Unsupported, "tier workspace has no limits").
-			WithHint("use --tier process, or leave --limit out")
+			WithHint("use --tier process, or omit --limit")
 	case rec.Limits.Disk > 0:
 		plain := func(name string) bool { return c.drivers[name] == nil || c.drivers[name].Plain() }
 		rec.Driver, rec.DriverReason, err = drivers.pickLimited(p, req.Driver, c.diskAble(p), host, plain)
@@ -119,18 +119,19 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 		rec.DriverReason = "tier workspace needs a plain tree"
 	}
 	if _, ok := c.drivers[rec.Driver]; !ok {
-		return fault.New(fault.Invalid, "there is no driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
+		return fault.New(fault.Invalid, "unknown driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
 	}
 	if rec.Tier == tierWorkspace && (host || !c.drivers[rec.Driver].Plain()) {
-		return fault.New(fault.Invalid, "tier workspace versions one directory, as a plain tree").
-			WithHint("give it one: coppice create --tier workspace --driver copy --from DIR; or make it in a git repository")
+		return fault.New(fault.Invalid, "tier workspace requires a directory and a driver with a plain tree").
+			WithHint("name a directory: coppice create --tier workspace --driver copy --from DIR; or run it in a git repository")
 	}
 	if host && c.drivers[rec.Driver].Plain() {
 		hint := "import the system directories once: coppice create --from host-copy --driver " + rec.Driver
 		if it, ok := drivers.item(p, "overlay"); ok && !it.OK && it.Remedy != "" {
 			hint = it.Remedy + "; or " + hint
 		}
-		return fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: it would have to copy all of it",
+		return fault.New(fault.Unsupported, "cannot use the host as the base with driver %s: it would have to copy the "+
+			"whole host",
 			rec.Driver).
 			WithHint("%s", hint)
 	}
@@ -142,8 +143,8 @@ func goesWith(from wire.Source) error {
 	if fromHost(from) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "tier workspace versions one directory: a repository, or what --from names").
-		WithHint("leave --from or --repo out")
+	return fault.New(fault.Invalid, "cannot combine --from and --repo in tier workspace: it versions one directory").
+		WithHint("omit --from or --repo")
 }
 
 // fromHost reports whether a sandbox is to begin on the host itself.
@@ -193,14 +194,14 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 			}
 		}
 		if !slices.Contains(c.names, best) {
-			hint := "see what would mend it: coppice system probe"
+			hint := "see what the host lacks: coppice system probe"
 			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
 				hint = it.Remedy + "; " + hint
 			}
-			return "", "", fault.New(fault.Unsupported, "this host cannot give any %s (%s)", c.what, c.lacks(p, "")).
+			return "", "", fault.New(fault.Unsupported, "this host supports no %s (%s)", c.what, c.lacks(p, "")).
 				WithHint("%s", hint+c.otherwise)
 		}
-		why = "the strongest " + c.what + " that this host can give"
+		why = "the strongest " + c.what + " that this host supports"
 		if lacks := c.lacks(p, best); lacks != "" {
 			why += "; not " + lacks
 		}
@@ -209,20 +210,20 @@ func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, e
 	it, ok := c.item(p, asked)
 	switch {
 	case !ok:
-		return "", "", fault.New(fault.Invalid, "there is no %s %q", c.what, asked).
-			WithHint("see what this host can do: coppice system probe")
+		return "", "", fault.New(fault.Invalid, "unknown %s %q", c.what, asked).
+			WithHint("see what this host supports: coppice system probe")
 	case it.Unknown:
 		return "", "", c.unknown(it)
 	case !it.OK:
-		f := fault.New(fault.Unsupported, "this host cannot give %s %s: %s", c.what, asked, it.Detail)
+		f := fault.New(fault.Unsupported, "this host does not support %s %s: %s", c.what, asked, it.Detail)
 		return "", "", f.WithHint("%s", it.Remedy)
 	}
-	return asked, "asked for", nil
+	return asked, "requested", nil
 }
 
 // unknown returns the error of an item that the probe could not determine.
 func (c choice) unknown(it wire.ProbeItem) error {
-	return fault.New(fault.Unavailable, "cannot find out whether this host can give %s %s: %s", c.what,
+	return fault.New(fault.Unavailable, "cannot determine whether this host supports %s %s: %s", c.what,
 		it.Name, it.Detail).
 		WithHint("%s", it.Remedy)
 }

@@ -127,7 +127,7 @@ func TestACommandHasOneExitThoughProcessesStayFrozen(t *testing.T) {
 			b.stuck.Store(true)
 			b.end(exec)
 			x, err := h.attached(ctx, exec)
-			if err == nil && (x.Head == "" || name != "restarted" && strings.Contains(x.Message, "not in the history")) {
+			if err == nil && (x.Head == "" || name != "restarted" && strings.Contains(x.Message, "could not be captured")) {
 				t.Errorf("the client gets %+v", x)
 			}
 			if got := h.exits(t, "a")[exec]; got == nil || len(got.Changes) != 1 {

@@ -109,7 +109,7 @@ func (h filesHeld) Capture(ctx context.Context, what string) error {
 	}
 	message := label.Clean(events.Cut(h.e.cleaners.For(ctx, &rec).Redact(what)))
 	_, err = h.e.capture(ctx, h.s, &rec, note{cause: timeline.CauseAuto, message: message, aside: true})
-	return fault.Wrap(err, "it is done, but not in the history yet")
+	return fault.Wrap(err, "the operation succeeded, but capturing its changes failed")
 }
 
 // filesRoot is a live root that was opened, and the box that it was opened of.
@@ -150,5 +150,5 @@ func (r filesRoot) rename(ctx context.Context, from, to string, failed error) er
 		return failed
 	}
 	return fault.New(fault.Conflict, "move: %s", label.Clean(strings.TrimSpace(said))).
-		WithHint("look at both places first: files/stat")
+		WithHint("check the source and the destination first: files/stat")
 }

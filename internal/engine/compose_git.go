@@ -88,7 +88,7 @@ func (s streamed) Write(p []byte) (int, error) {
 		}
 		var x wire.Started
 		if err := json.Unmarshal(payload, &x); err != nil {
-			return 0, fault.New(fault.Internal, "a frame of the keeper").Because(err)
+			return 0, fault.New(fault.Internal, "malformed frame from the monitor").Because(err)
 		}
 		s.Started(x)
 	case wire.FrameStdout:
@@ -164,7 +164,7 @@ type gitLayers struct{ *Engine }
 
 // Present implements gitwork.Layers.
 func (g gitLayers) Present(ctx context.Context, ref string) (meta.Sandbox, timeline.SnapshotID, error) {
-	s, rec, err := g.acquire(ctx, ref, "looking at what it changed")
+	s, rec, err := g.acquire(ctx, ref, "comparing its changes")
 	if err != nil {
 		return rec, "", err
 	}

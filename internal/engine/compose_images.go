@@ -44,7 +44,7 @@ func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.S
 	for _, l := range ids {
 		known, err := c.e.DB.Layer(ctx, l)
 		if err == nil && !c.e.Layers.Has(l) {
-			err = fault.New(fault.Corrupt, "layer %s is gone", l)
+			err = fault.New(fault.Corrupt, "layer %s is missing", l)
 		}
 		if err == nil && known.Sealed && known.Digest != "" && known.Size <= left {
 			left -= known.Size
@@ -52,9 +52,10 @@ func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.S
 		}
 		if err != nil {
 			return fault.New(fault.Corrupt,
-				"the processes of snapshot %s cannot go on: its files are not those that their memory was kept with",
+				"cannot resume the processes of snapshot %s: its files are not those that were saved with their memory",
 				id).Because(err).
-				WithHint("see what is damaged: coppice system verify %s; go to what is left: coppice rewind --files-only %s %s",
+				WithHint("see what is damaged: coppice system verify %s; restore the files alone: coppice rewind --files-only %s "+
+					"%s",
 					rec.Name, rec.Name, id)
 		}
 	}
@@ -67,7 +68,7 @@ func (c imagesCore) capture(ctx context.Context, id timeline.SandboxID, b images
 	if sbx == nil {
 		return false // it was removed
 	}
-	s, err := c.e.lock(ctx, sbx, "keeping its memory")
+	s, err := c.e.lock(ctx, sbx, "saving its memory")
 	if err != nil {
 		return false
 	}
@@ -79,7 +80,7 @@ func (c imagesCore) capture(ctx context.Context, id timeline.SandboxID, b images
 	if run, _ := c.e.Commands.Supervised(s.Held); run != nil && rec.Quarantine == nil {
 		_, err = c.e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, memory: true})
 		if err != nil && ctx.Err() == nil {
-			c.e.Logger.Error("its memory is not in the history yet", "sandbox", rec.Name, "err", err)
+			c.e.Logger.Error("could not capture the memory of a sandbox", "sandbox", rec.Name, "err", err)
 		}
 	}
 	return true

@@ -88,7 +88,7 @@ func (c lifetimeCore) StopIdle(
 	if sbx == nil {
 		return false, nil // removed meanwhile
 	}
-	s, err := c.e.lock(ctx, sbx, "stopping it, being idle")
+	s, err := c.e.lock(ctx, sbx, "stopping it because it is idle")
 	if err != nil {
 		return false, err
 	}

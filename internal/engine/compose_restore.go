@@ -76,7 +76,7 @@ func (s restoreHeld) Box() restore.Box { return s.e.liveBox(s.h) }
 
 // Bring implements restore.Held.
 func (s restoreHeld) Bring(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error {
-	n := note{cause: timeline.CauseCheckout, message: "before its processes go on from memory"}
+	n := note{cause: timeline.CauseCheckout, message: "before its processes resume from memory"}
 	if _, err := s.e.capture(ctx, s.h, rec, n); err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (c tournamentCore) Exec(
 
 // Halt ends all processes of a sandbox.
 func (c tournamentCore) Halt(ctx context.Context, id string) error {
-	s, _, err := c.e.acquire(ctx, id, "ending a candidate")
+	s, _, err := c.e.acquire(ctx, id, "stopping a candidate")
 	if err != nil {
 		return nil // removed; or all of them are about to be
 	}

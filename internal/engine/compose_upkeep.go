@@ -93,7 +93,7 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 		if e.whole(id, "") != nil {
 			continue // not in use
 		}
-		s, _, err := e.acquire(ctx, string(id), "looking whether it is live")
+		s, _, err := e.acquire(ctx, string(id), "checking whether it is running")
 		switch fault.KindOf(err) {
 		case fault.NotFound: // it is being removed, and its directory with it
 			continue

@@ -119,7 +119,7 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	}
 	policies.Configure(&rec, p, req.Env)
 	if req.KeepRecent < 0 || req.KeepForMS < 0 {
-		return rec, nil, fault.New(fault.Invalid, "what to keep of automatic snapshots is negative").
+		return rec, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must not be negative").
 			WithHint("see: coppice create --help")
 	}
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
@@ -158,12 +158,13 @@ func selfPossible(asked, tier string) error {
 		return nil
 	case wire.SelfRead, wire.SelfRewind:
 		if tier == tierWorkspace {
-			return fault.New(fault.Unsupported, "in tier workspace there is no inside that could have %s", wire.SelfSocket).
-				WithHint("leave --self out, or use --tier process")
+			return fault.New(fault.Unsupported, "tier workspace does not support %s inside the sandbox", wire.SelfSocket).
+				WithHint("omit --self, or use --tier process")
 		}
 		return nil
 	}
-	return fault.New(fault.Invalid, "--self cannot be %q", asked).WithHint("use off, read or rewind")
+	return fault.New(fault.Invalid, "invalid --self %q: must be off, read or rewind", asked).WithHint("see: coppice " +
+		"create --help")
 }
 
 // self says what the inside of a sandbox may do with its history. Records of
@@ -234,8 +235,8 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	if len(names) > limit.Listed {
 		names = append(names[:limit.Listed], "...")
 	}
-	return fault.New(fault.Invalid, "%s has no user %q in its /etc/passwd", b.Label, rec.User).
-		WithHint("use root, me or one that it has (%s), or make the user first: coppice create --user root, then useradd %s",
+	return fault.New(fault.Invalid, "user %[2]q not found in the /etc/passwd of %[1]s", b.Label, rec.User).
+		WithHint("use root, me or an existing user (%s), or add the user first: coppice create --user root, then useradd %s",
 			strings.Join(names, ", "), rec.User)
 }
 
@@ -255,7 +256,7 @@ func (e *Engine) first(
 func (e *Engine) nameFree(ctx context.Context, name string) error {
 	taken, err := e.DB.Taken(ctx, name)
 	if taken {
-		return fault.New(fault.Exists, "there is a sandbox %s already", name).
+		return fault.New(fault.Exists, "sandbox %s already exists", name).
 			WithHint("choose another name, or remove it: coppice rm %s", name)
 	}
 	return err
@@ -293,18 +294,18 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 		"--limit": req.Limits, "--self": req.Self} {
 		if v != "" && v != "auto" {
 			return wire.Sandbox{},
-				fault.New(fault.Invalid, "%s cannot be given with --from SANDBOX: a fork is like its parent", flag)
+				fault.New(fault.Invalid, "cannot use %s with --from SANDBOX: a fork inherits the settings of its parent", flag)
 		}
 	}
 	if req.Repo != nil && !req.Repo.Maybe {
 		return wire.Sandbox{},
 			fault.New(fault.Invalid,
-				"--repo, --at and --dirty cannot be given with --from SANDBOX: a fork is in its parent's repository")
+				"cannot use --repo, --at or --dirty with --from SANDBOX: a fork inherits the repository of its parent")
 	}
 	if req.KeepRecent != 0 || req.KeepForMS != 0 {
 		return wire.Sandbox{},
 			fault.New(fault.Invalid,
-				"--keep-recent and --keep-for cannot be given with --from SANDBOX: a fork is like its parent")
+				"cannot use --keep-recent or --keep-for with --from SANDBOX: a fork inherits the retention of its parent")
 	}
 	given := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}
 	if err := lifetime.Configure(new(meta.Config), given, e.Now()); err != nil {

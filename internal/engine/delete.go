@@ -37,7 +37,7 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 		return err
 	}
 	if id == format.Host {
-		return fault.New(fault.Invalid, "the records of the host stay").WithHint("name a sandbox")
+		return fault.New(fault.Invalid, "cannot remove the records of the host").WithHint("name a sandbox")
 	}
 	if err := e.removeOne(ctx, string(id), force); err != nil && !fault.Is(err, fault.NotFound) {
 		return err
@@ -46,7 +46,7 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 	if fault.Is(err, fault.NotFound) {
 		return nil // there never were any
 	}
-	return fault.Wrap(err, "remove the ledger of sandbox %s", name)
+	return fault.Wrap(err, "remove the records of sandbox %s", name)
 }
 
 // removeOne removes a sandbox; with force, its processes end with it. It does nothing unless all of
@@ -81,8 +81,9 @@ func (e *Engine) removeOne(
 			return err
 		}
 		if n > 0 {
-			return fault.New(fault.Conflict, "sandbox %s has %d running processes", rec.Name, n).
-				WithHint("stop them with: coppice stop %s, or remove it all the same: coppice rm --force %s", rec.Name, rec.Name)
+			return fault.New(fault.Conflict, "cannot remove sandbox %s: it has %d running processes", rec.Name, n).
+				WithHint("stop it first: coppice stop %s; or remove it with its processes: coppice rm --force "+
+					"%s", rec.Name, rec.Name)
 		}
 		if err := e.stopBox(ctx, s, 0); err != nil {
 			return err
@@ -134,11 +135,12 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	dir := e.sandboxDir(rec.ID)
 	trash := dir + ".removed"
 	if err := vfs.Rename(e.FS, dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		e.Logger.Warn("left for gc", "dir", dir, "err", err)
+		e.Logger.Warn("could not remove the directory of a removed sandbox; gc will remove it", "dir", dir, "err", err)
 	}
 	if e.whole(rec.ID, rec.Name) != nil { // what a capture had moved goes with it
 		if err := e.unadoptAll(ctx, rec.ID); err != nil {
-			e.Logger.Warn("left for the next daemon", "sandbox", rec.ID, "err", err)
+			e.Logger.Warn("could not undo the moves of a failed capture; the next daemon will try "+
+				"again", "sandbox", rec.ID, "err", err)
 		}
 	}
 	// Who removes a sandbox may need the room, so that is waited for; but not by

@@ -35,7 +35,7 @@ func (d diskLimits) limiter(ctx context.Context, rec *meta.Sandbox) (rootfs.Limi
 
 func noLimiter(driver string) error {
 	return fault.New(fault.Unsupported, "driver %s cannot enforce a disk limit", driver).
-		WithHint("see what this host can do: coppice system probe")
+		WithHint("see what this host supports: coppice system probe")
 }
 
 // limit says how the disk limit of a presented sandbox is enforced; the zero
@@ -78,9 +78,8 @@ func (d diskLimits) blame(ctx context.Context, rec *meta.Sandbox, err error) err
 	if used, uerr := d.used(ctx, rec); uerr != nil || !usedUp(used, rec.Limits.Disk) {
 		return err
 	}
-	return fault.New(fault.NoSpace, "the disk limit is used up").Because(err).
-		WithHint("begin a new live root: coppice rewind %s HEAD; if snapshots are what takes it, drop some: "+
-			"coppice system gc "+
+	return fault.New(fault.NoSpace, "disk limit reached").Because(err).
+		WithHint("start a new live root: coppice rewind %s HEAD; if snapshots use the space, delete some: coppice system gc "+
 			"--keep-last N %s", rec.Name, rec.Name)
 }
 
@@ -90,7 +89,7 @@ func (d diskLimits) drop(dir string) {
 	for name, drv := range d.drivers {
 		if l, ok := drv.(rootfs.Limiter); ok {
 			if err := l.Unlimit(dir); err != nil {
-				d.log.Warn("a disk limit stays, without a use", "driver", name, "err", err)
+				d.log.Warn("could not remove the disk limit of a removed sandbox", "driver", name, "err", err)
 			}
 		}
 	}

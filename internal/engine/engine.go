@@ -6,7 +6,7 @@
 // it knows through interfaces declared here. It may be imported by daemon alone;
 // the doors reach it through the interfaces that they declare.
 //
-// Locks are taken in the order of docs/ARCHITECTURE.md, to which a test holds the code. No I/O is
+// Locks are taken in the order of docs/design/locks.md, to which a test holds the code. No I/O is
 // done under Engine.mu.
 package engine
 
@@ -480,7 +480,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.bg.Go(func() error { e.Lifetimes.StopAllIdle(e.bgCtx); return nil })
 	e.bg.Go(func() error {
 		if err := e.refs.Sweep(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
-			e.Logger.Warn("references are left in repositories for gc", "err", err)
+			e.Logger.Warn("could not remove unused references in repositories; gc will remove them", "err", err)
 		}
 		return nil
 	})
@@ -497,7 +497,7 @@ func (e *Engine) Close() error {
 		err = nil
 	}
 	if aerr := e.Book.Agree(context.WithoutCancel(e.bgCtx)); aerr != nil {
-		e.Logger.Warn("the ledger is compared again at the next start", "err", aerr)
+		e.Logger.Warn("could not store the ledger checkpoint; will verify again on next start", "err", aerr)
 	}
 	return err
 }
@@ -506,7 +506,7 @@ func (e *Engine) Close() error {
 // stays meanwhile.
 func (e *Engine) Busy() bool {
 	for _, s := range e.known() {
-		h := e.tryLock(s, "looking whether it is live")
+		h := e.tryLock(s, "checking whether it is running")
 		if h == nil {
 			return true
 		}

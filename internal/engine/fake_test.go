@@ -240,7 +240,7 @@ func (b *fakeBox) Wait(ctx context.Context, exec string) (Ended, error) {
 	case <-end:
 		return Ended{Stopped: b.stopping.Load(), Alone: b.alone}, nil
 	case <-b.gone:
-		return Ended{}, fault.New(fault.Unavailable, "the keeper has ended")
+		return Ended{}, fault.New(fault.Unavailable, "the monitor has exited")
 	case <-ctx.Done():
 		return Ended{}, ctx.Err()
 	}
@@ -287,7 +287,7 @@ func (b *fakeBox) Ran(ctx context.Context, since uint64) (uint64, error) {
 	case <-more:
 		return since + 1, nil
 	case <-b.gone:
-		return 0, fault.New(fault.Unavailable, "the keeper has ended")
+		return 0, fault.New(fault.Unavailable, "the monitor has exited")
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -389,7 +389,7 @@ func (fakeFrozen) Drop()                      {}
 func (f fakeFrozen) Thaw() error {
 	f.b.thawed.Add(1)
 	if f.b.stuck.Load() {
-		return fault.New(fault.Unavailable, "the keeper has ended")
+		return fault.New(fault.Unavailable, "the monitor has exited")
 	}
 	return nil
 }

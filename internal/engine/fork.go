@@ -35,8 +35,8 @@ func (e *Engine) fork(
 		n = 1
 	}
 	if n > maxForks {
-		return res, at, fault.New(fault.Invalid, "%d forks at once: the limit is %d", n, maxForks).
-			WithHint("make them in parts")
+		return res, at, fault.New(fault.Invalid, "too many forks: %d; the limit is %d", n, maxForks).
+			WithHint("create them in several requests")
 	}
 	for _, nn := range req.Names {
 		if err := timeline.ValidName(nn); err != nil {

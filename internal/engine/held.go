@@ -98,9 +98,9 @@ func lost(rec *meta.Sandbox) error {
 	if !rec.Lost {
 		return nil
 	}
-	return fault.New(fault.Corrupt, "sandbox %s has no snapshot: the power failed before its first one was on the disk",
+	return fault.New(fault.Corrupt, "sandbox %s has no snapshot: the power failed before the first one was stored",
 		rec.Name).
-		WithHint("remove it, and create it again: coppice rm %s; what was found of its files is under lost/ in COPPICE_HOME",
+		WithHint("remove it and create it again: coppice rm %s; its recovered files are in COPPICE_HOME under lost/",
 			rec.Name)
 }
 
@@ -194,7 +194,7 @@ func (e *Engine) acquireToEnd(
 	if !errors.Is(err, errUnanswered) || ctx.Err() != nil {
 		return h, now, err
 	}
-	e.Logger.Warn("the keeper of a sandbox does not answer, and is killed", "sandbox", rec.Name, "err", err)
+	e.Logger.Warn("killing the monitor of a sandbox: it does not answer", "sandbox", rec.Name, "err", err)
 	if kerr := e.Boxes.Kill(ctx, e.runDir(rec.ID)); kerr != nil {
 		return nil, rec, errors.Join(err, kerr)
 	}

@@ -50,7 +50,7 @@ func (x indexes) present(s *held, rec *meta.Sandbox) *layer.Index {
 		case err == nil:
 			s.index, s.of = ix, rec.Head
 		case !errors.Is(err, fs.ErrNotExist):
-			x.log.Warn("index is rebuilt", "sandbox", s.ID, "err", err)
+			x.log.Warn("could not read the index; rebuilding it", "sandbox", s.ID, "err", err)
 		}
 	}
 	return s.index
@@ -68,7 +68,7 @@ func loadIndex(path string) (*layer.Index, error) {
 // drop removes the index of a snapshot that is no longer HEAD.
 func (x indexes) drop(id timeline.SandboxID, snap timeline.SnapshotID) {
 	if err := vfs.Remove(x.fs, x.path(id, snap)); err != nil {
-		x.log.Warn("old index stays", "sandbox", id, "err", err)
+		x.log.Warn("could not remove an old index", "sandbox", id, "err", err)
 	}
 }
 

@@ -48,7 +48,7 @@ func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, ro
 	drv, ok := e.Drivers[rec.Driver]
 	if !ok {
 		return nil, rootfs.Live{},
-			fault.New(fault.Unsupported, "sandbox %s uses driver %q, which this build does not have", rec.Name, rec.Driver)
+			fault.New(fault.Unsupported, "sandbox %s uses driver %q, which is not part of this build", rec.Name, rec.Driver)
 	}
 	st, _, err := e.masks.Stack(ctx, rec, rec.MountTop)
 	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
@@ -113,10 +113,11 @@ func (e *Engine) startBox(
 	}()
 	if rec.Quarantine != nil && from == nil {
 		return nil, enforced,
-			fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have ended: %s", rec.Name,
+			fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have exited: %s", rec.Name,
 				rec.Quarantine.Reason).
-				WithHint("let them go on from memory: coppice process resume %s; "+
-					"or leave them: coppice rewind --files-only %s HEAD",
+				WithHint("resume them from memory: coppice process resume %s; or restore the files alone: coppice rewind "+
+					"--files-only "+
+					"%s HEAD",
 					rec.Name, rec.Name)
 	}
 	// The root of a box that has ended may still be open, and is not to be mounted
@@ -189,7 +190,7 @@ func (e *Engine) startBox(
 	if err := e.keepProtections(ctx, rec, enforced); err != nil {
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 	}
-	e.ended(ctx, s, "its keeper ended")
+	e.ended(ctx, s, "its monitor exited")
 	s.box, s.told = b, b
 	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
@@ -256,8 +257,9 @@ func (e *Engine) present(
 func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) error {
 	for _, l := range layers {
 		if !e.Layers.Has(l) {
-			return fault.New(fault.Corrupt, "layer %s is gone", l).Because(err).
-				WithHint("see which snapshots need it: coppice system verify %s; go to one that does not: coppice rewind %s REF",
+			return fault.New(fault.Corrupt, "layer %s is missing", l).Because(err).
+				WithHint("see which snapshots need it: coppice system verify %s; rewind to one that does not: coppice rewind %s "+
+					"REF",
 					rec.Name, rec.Name)
 		}
 	}
@@ -295,7 +297,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 		if err != nil {
 			return nil
 		}
-		s, err := e.lock(e.bgCtx, sbx, "capture after its last process")
+		s, err := e.lock(e.bgCtx, sbx, "capturing after its last process")
 		if err != nil {
 			return nil
 		}
@@ -303,16 +305,16 @@ func (e *Engine) watch(sbx *entry, b Box) {
 		if s.box != nil && s.box != b {
 			return nil // started again: it is the next capture's work
 		}
-		e.ended(e.bgCtx, s, "its last process ended")
+		e.ended(e.bgCtx, s, "its last process exited")
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.ID)); err != nil {
 			return nil
 		}
 		e.Egress.NoteHalt(e.bgCtx, &rec)
 		if err := e.mounts.forget(s.ID); err != nil {
-			e.Logger.Warn("layers stay until gc", "sandbox", rec.Name, "err", err)
+			e.Logger.Warn("could not forget which layers were mounted; they remain until gc", "sandbox", rec.Name, "err", err)
 		}
 		if _, err := e.capture(e.bgCtx, s, &rec, note{cause: timeline.CauseAuto}); err != nil {
-			e.Logger.Error("what the last process left is not in the history yet", "sandbox", rec.Name, "err", err)
+			e.Logger.Error("could not capture the changes of the last process", "sandbox", rec.Name, "err", err)
 		}
 		return nil
 	})
@@ -345,7 +347,7 @@ func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase
 	}
 	journal = e.journalDir(rec.ID)
 	if err := vfs.MkdirAll(e.FS, journal); err != nil {
-		return nil, "", fault.Wrap(err, "make the journal of sandbox %s", rec.Name)
+		return nil, "", fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
 	}
 	return phases, journal, nil
 }

@@ -20,11 +20,11 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	label := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
 	switch {
 	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
-		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q of a mark", events.Cut(req.Phase)).
+		return wire.CommitResult{}, fault.New(fault.Invalid, "unknown mark phase %q", events.Cut(req.Phase)).
 			WithHint("use begin, end or none")
 	case label == "" && req.Phase != wire.MarkEnd:
-		return wire.CommitResult{}, fault.New(fault.Invalid, "mark without a label").
-			WithHint("as in: coppice snapshot mark %s begin \"what comes\"", name)
+		return wire.CommitResult{}, fault.New(fault.Invalid, "a mark requires a label").
+			WithHint("for example: coppice snapshot mark %s begin \"run tests\"", name)
 	}
 	s, rec, err := e.acquire(ctx, name, "marking")
 	if err != nil {
@@ -44,8 +44,8 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 			label, n.message = rec.Mark, rec.Mark
 		}
 		if label == "" {
-			return wire.CommitResult{}, fault.New(fault.Conflict, "nothing is marked in sandbox %s", rec.Name).
-				WithHint("begin first, or give a label: coppice snapshot mark %s end \"what was\"", rec.Name)
+			return wire.CommitResult{}, fault.New(fault.Conflict, "sandbox %s has no open mark", rec.Name).
+				WithHint("begin one first, or give a label: coppice snapshot mark %s end \"ran tests\"", rec.Name)
 		}
 	}
 	run, _ := e.Commands.Supervised(s.Held)

@@ -28,13 +28,13 @@ func (c *capturing) mayKeepMemory() error {
 	}
 	if q := c.rec.Quarantine; q != nil {
 		return fault.New(fault.Conflict, "sandbox %s is quarantined: %s", c.rec.Name, q.Reason).
-			WithHint("first try again what failed: coppice process resume %s", c.rec.Name)
+			WithHint("retry the failed steps first: coppice process resume %s", c.rec.Name)
 	}
 	return nil
 }
 
 func noMemory(rec *meta.Sandbox) error {
-	return sandbox.NotLive(rec.Name, "there is no process whose memory could be kept")
+	return sandbox.NotLive(rec.Name, "it has no process whose memory can be saved")
 }
 
 // imageOf names the image of a memory, if there is one.

@@ -385,7 +385,7 @@ func TestMemoryWithoutItsInit(t *testing.T) {
 	}
 	h.build = "2"
 	if _, err := h.Images.Resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) ||
-		!strings.Contains(err.Error(), `init is in the image and was not kept with it, was "b" when`) {
+		!strings.Contains(err.Error(), `init is in the image and was not stored with it, was "b" when`) {
 		t.Errorf("under another: %v", err)
 	}
 }

@@ -44,12 +44,12 @@ func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 	}
 	text, err := json.Marshal(layers)
 	if err != nil {
-		return fault.Wrap(err, "note what is mounted")
+		return fault.Wrap(err, "record the mounted layers")
 	}
 	old, err := os.ReadFile(m.path(id))
 	if err != nil || !bytes.Equal(old, text) {
 		if err := vfs.NoteUnsynced(m.fs, m.path(id), text); err != nil { // no mount outlives a power loss
-			return fault.Wrap(err, "note what is mounted")
+			return fault.Wrap(err, "record the mounted layers")
 		}
 	}
 	m.set(id, layers)
@@ -60,7 +60,7 @@ func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 // caller holds the sandbox's lock.
 func (m *mounts) forget(id timeline.SandboxID) error {
 	m.removed(id)
-	return fault.Wrap(vfs.Remove(m.fs, m.path(id)), "forget what was mounted")
+	return fault.Wrap(vfs.Remove(m.fs, m.path(id)), "remove the record of mounted layers")
 }
 
 func (m *mounts) set(id timeline.SandboxID, layers []timeline.LayerID) {
@@ -111,7 +111,7 @@ func (m *mounts) read(id timeline.SandboxID) (layers []timeline.LayerID, err err
 func (e recovery) findMounted(ctx context.Context) error {
 	dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 	if err != nil {
-		return fault.Wrap(err, "look for what is mounted")
+		return fault.Wrap(err, "read the records of mounted layers")
 	}
 	boot, err := e.DB.Setting(ctx, settingBoot)
 	if err != nil {
@@ -121,7 +121,7 @@ func (e recovery) findMounted(ctx context.Context) error {
 		id := timeline.SandboxID(d.Name())
 		if boot != e.BootID {
 			if err := e.mounts.forget(id); err != nil {
-				e.Logger.Warn("cannot remove the note of what was mounted before the reboot", "sandbox", id, "err", err)
+				e.Logger.Warn("could not remove the record of layers mounted before the reboot", "sandbox", id, "err", err)
 			}
 			continue
 		}
@@ -130,7 +130,7 @@ func (e recovery) findMounted(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			e.Logger.Warn("cannot tell which layers are mounted; none is removed until the sandbox is stopped",
+			e.Logger.Warn("cannot determine which layers are mounted; none is removed until the sandbox is stopped",
 				"sandbox", id, "err", err)
 			if layers, err = e.Layers.List(ctx); err != nil {
 				return err

@@ -55,7 +55,7 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 
 // Checkout brings a sandbox to a snapshot, after a capture of the present.
 func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
-	m, err := e.move(ctx, name, "checking out "+req.Node, req,
+	m, err := e.move(ctx, name, "rewinding to "+req.Node, req,
 		func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
 			id, err := h.Resolve(req.Node, e.Now())
 			if snap := h.Snapshots[id]; err == nil && snap.Memory != nil && !req.FilesOnly && !req.InPlace {
@@ -212,7 +212,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 		m.t, err = m.interrupt(ctx, m.s, m.rec, m.t, grace)
 	}
 	if err != nil {
-		return fault.Wrap(err, "keep the present of sandbox %s", m.rec.Name)
+		return fault.Wrap(err, "capture the current state of sandbox %s", m.rec.Name)
 	}
 	if m.t.changed {
 		m.res.Kept = string(m.t.id)

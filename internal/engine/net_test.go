@@ -40,6 +40,42 @@ func (h *home) verdict(name, place string) wire.WhyResult {
 	return res
 }
 
+// A name that a rule allows is denied for the address that it led to last, which the journal has.
+func TestWhy_NamesTheAddressOfADeniedLookup(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.gated("a", "mirror.example", "registry.example")
+	led := func(name, addr, kind string) wire.NetEvent {
+		return wire.NetEvent{Kind: kind, Proto: "dns", Name: name, Addr: addr}
+	}
+	h.gateTells(h.id("a"), led("mirror.example", "10.1.2.3", wire.NetDeny),
+		led("registry.example", "203.0.113.7", wire.NetDeny))
+	for place, want := range map[string]wire.WhyResult{
+		"mirror.example": {Place: "mirror.example:443", Verdict: "deny", Fix: "mirror.example:443,private",
+			Reason: "its address 10.1.2.3 is a private address, which only a rule with private or a rule for the address " +
+				"allows; it led there at 2"},
+		"registry.example": {Place: "registry.example:443", Verdict: "deny", Fix: "203.0.113.7:443",
+			Reason: "its address 203.0.113.7 is a documentation address, which only a rule for the address allows; it led " +
+				"there at 2"},
+	} {
+		got := h.verdict("a", place)
+		if got.Place != want.Place || got.Verdict != want.Verdict || got.Fix != want.Fix || got.Allow ||
+			!strings.HasPrefix(got.Reason, want.Reason) || !strings.Contains(got.Hint, want.Fix) {
+			t.Errorf("%+v, expected %+v", got, want)
+		}
+	}
+	// A rule for it, or another address, is what counts then.
+	if _, err := h.Allow(t.Context(), "a", wire.AllowRequest{Allow: []string{"mirror.example:443,private"}}); err != nil {
+		t.Fatal(err)
+	}
+	h.gateTells(h.id("a"), led("registry.example", "93.184.216.34", wire.NetConnect))
+	for _, place := range []string{"mirror.example", "registry.example"} {
+		if got := h.verdict("a", place); got.Verdict != "allow" || got.Fix != "" {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
 func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
@@ -132,7 +168,7 @@ func TestWhatTheKeeperDoesNotTakeIsTakenBack(t *testing.T) {
 			t.Errorf("%+v: %+v", req, now)
 		}
 		net, err := h.Net(ctx, "a", wire.NetRequest{})
-		if n := len(net.Events); err != nil || n < 2 || !strings.Contains(net.Events[n-1].Reason, "taken back") ||
+		if n := len(net.Events); err != nil || n < 2 || !strings.Contains(net.Events[n-1].Reason, "undone: ") ||
 			net.Events[n-1].Policy != before.Policy {
 			t.Errorf("%+v: %+v, %v", req, net, err)
 		}

@@ -133,9 +133,9 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"a decoy in a place of the sandbox's own",
 			func(r *wire.CreateRequest) {
 				r.Policy = user("files: {decoys: [/run/x]}")
-			}, fault.Invalid, "belongs to the sandbox"},
+			}, fault.Invalid, "managed by the sandbox"},
 		{"a decoy in another one", func(r *wire.CreateRequest) { r.Policy = user("files: {decoys: [/x, /x/y]}") },
-			fault.Invalid, "where something is mounted already"},
+			fault.Invalid, "overlaps a mount"},
 		{"a path of its own that is to be read-only",
 			func(r *wire.CreateRequest) {
 				r.Policy = user("files: {readonly: [/proc/sys]}")
@@ -159,29 +159,29 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"paths without their directory", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{
 				{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"readonly":["./x"]}}`}}
-		}, fault.Invalid, "not known which directory"},
+		}, fault.Invalid, "its directory is unknown"},
 		{"a path that cannot be hidden", func(r *wire.CreateRequest) { r.Policy = user("files: {hide: [/proc/x]}") },
 			fault.Unsupported, "/p/user.yaml:2: files.hide"},
 		{"a path without its directory", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{
 				{Level: wire.PolicyFlags, Name: "--policy", Text: `{"version":1,"files":{"hide":["./x"]}}`}}
-		}, fault.Invalid, "not known which directory"},
+		}, fault.Invalid, "its directory is unknown"},
 		{"a project that has people asked", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: {ask: true}")}
-		}, fault.Invalid, "cannot have you asked"},
+		}, fault.Invalid, "cannot request approvals"},
 		{"asking in tier process", func(r *wire.CreateRequest) { r.Tier, r.Policy = "process", user("network: {ask: true}") },
 			fault.Invalid, "tier process"},
 		{"a stronger tier", func(r *wire.CreateRequest) { r.Tier = "microvm" }, fault.Unsupported,
 			"tier is not enforced yet"},
 		{"a mistake", func(r *wire.CreateRequest) { r.Policy = user("teir: process") }, fault.Invalid, "/p/user.yaml:2"},
 		{"a level", func(r *wire.CreateRequest) { r.Policy = []wire.PolicyFile{said("root", "")} },
-			fault.Invalid, "no level"},
+			fault.Invalid, "unknown policy level"},
 		{"a name", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{{Level: wire.PolicyUser, Name: "coppice.yaml", Text: "version: 1"}}
-		}, fault.Invalid, "no absolute path"},
+		}, fault.Invalid, "must be an absolute path"},
 		{"a flag that is none", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{{Level: wire.PolicyProject, Name: "--allow", Text: "version: 1"}}
-		}, fault.Invalid, "no absolute path"},
+		}, fault.Invalid, "must be an absolute path"},
 		{"too many", func(r *wire.CreateRequest) { r.Policy = make([]wire.PolicyFile, 65) }, fault.Invalid, "limit is 64"},
 		{"a project that widens", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: host")}
@@ -191,14 +191,14 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 		{"rules in tier process", func(r *wire.CreateRequest) { r.Tier, r.Net = "process", "rules" }, fault.Invalid,
 			"tier process"},
 		{"supervised with the host's network", func(r *wire.CreateRequest) { r.Tier, r.Net = "supervised", "host" },
-			fault.Invalid, "keeps the host's network away"},
+			fault.Invalid, "does not support the host's network"},
 		{"two networks", func(r *wire.CreateRequest) {
 			r.Net, r.Policy = "host", []wire.PolicyFile{said(wire.PolicyFlags, "network: {allow: [a.example]}")}
 		}, fault.Invalid, "--net host was asked for"},
 		{"a variable that cannot be kept",
 			func(r *wire.CreateRequest) {
 				r.Env = []string{"A=" + strings.Repeat("x", policy.MaxSize)}
-			}, fault.Invalid, "cannot be kept"},
+			}, fault.Invalid, "cannot store the policy"},
 	} {
 		if _, err := h.makes("box", c.change); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) ||
 			fault.HintOf(err) == "" {

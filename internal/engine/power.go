@@ -42,8 +42,8 @@ func (e *Engine) startUp(ctx context.Context, name string) error {
 
 // cannotStart says that a supervised command cannot be run any more.
 func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
-	return fault.New(fault.Conflict, "the command of sandbox %s cannot be started again: %s", rec.Name, exit.Message).
-		WithHint("start another one: coppice run --in %s --detach -- CMD", rec.Name)
+	return fault.New(fault.Conflict, "cannot start the command of sandbox %s again: %s", rec.Name, exit.Message).
+		WithHint("start another command: coppice run --in %s --detach -- CMD", rec.Name)
 }
 
 // Stop ends all processes of a sandbox and captures what they left.
@@ -64,7 +64,7 @@ func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandb
 	}
 	if b := e.liveBox(s); b != nil {
 		if res.Stopped, err = procsInTime(ctx, b); err != nil {
-			e.Logger.Warn("the processes that a stop ends could not be counted", "err", err)
+			e.Logger.Warn("could not count the processes of a sandbox before stopping it", "err", err)
 			res.Uncounted = true
 		}
 	}

@@ -43,13 +43,13 @@ func (s *held) awaitPrograms(ctx context.Context) error {
 	if s.programs == nil {
 		return nil
 	}
-	s.ending.Written(errors.New("the follower of the programs writes them")) // or it would wait for us
+	s.ending.Written(errors.New("the program recorder writes them")) // or it would wait for us
 	select {
 	case <-s.programs.Done():
 		s.programs = nil
 		return nil
 	case <-ctx.Done():
-		return fault.New(fault.Cancelled, "the programs of sandbox %s are not all recorded yet", s.ID).
+		return fault.New(fault.Cancelled, "the programs of sandbox %s are not fully recorded yet", s.ID).
 			Because(context.Cause(ctx))
 	}
 }

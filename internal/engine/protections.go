@@ -22,7 +22,7 @@ func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforce
 	// The keeper has compared only with what was known when the start began.
 	if missed := missedMeanwhile(known, enforced.Found); len(missed) > 0 {
 		return fault.New(fault.Unsupported,
-			"start sandbox %s: it lacks protections that another sandbox of this home has: %s", rec.Name,
+			"cannot start sandbox %s: it lacks protections that another sandbox of this home has: %s", rec.Name,
 			strings.Join(missed, ", ")).
 			WithHint("try again: coppice start %s", rec.Name)
 	}
@@ -61,7 +61,7 @@ func findingName(f meta.Finding) string {
 func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	for _, f := range known {
 		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "",
-			Detail: "sandboxes have had it, and none starts without it"}
+			Detail: "enforced for earlier sandboxes; none starts without it"}
 		if !item.OK {
 			item.Detail = "sandboxes start without it: " + f.Lacks + " (found with Linux " + f.Kernel + ")"
 			item.Remedy = "give the daemon " + e.Boxes.Needs(f.Protection)

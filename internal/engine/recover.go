@@ -50,7 +50,7 @@ func (e recovery) home(ctx context.Context) error {
 		return err
 	}
 	if err := e.Book.Reconcile(ctx); fault.Is(err, fault.NoSpace) {
-		e.Logger.Error("the ledger is compared with what came about when there is room again", "err", err)
+		e.Logger.Error("disk full: will reconcile the ledger when there is space again", "err", err)
 	} else if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (e recovery) loseLayer(ctx context.Context, id timeline.LayerID) error {
 		if sb, err := e.DB.Sandbox(ctx, rec.Name); err == nil {
 			e.indexes.drop(sb.ID, rec.Head)
 		}
-		e.Logger.Warn("a snapshot was not yet safe when the power failed; the sandbox is back at the one before",
+		e.Logger.Warn("lost a snapshot that was not yet synced when the power failed; the sandbox is at the one before it",
 			"sandbox", rec.Name, "head", rec.Head, "kept", aside)
 	}
 	return nil
@@ -152,8 +152,8 @@ func (e recovery) dropUnrecorded(ctx context.Context) error {
 		return err
 	}
 	if e.DB.Made() && len(onDisk) > 0 {
-		return fault.New(fault.Corrupt, "the database is missing, but %d layers are there", len(onDisk)).
-			WithHint("put coppice.db back from a backup; or, to give the layers up, move %s away",
+		return fault.New(fault.Corrupt, "the database is missing, but %d layers exist", len(onDisk)).
+			WithHint("restore coppice.db from a backup; or, to discard the layers, move %s away",
 				filepath.Join(e.Home, "layers"))
 	}
 	dead, err := upkeepCore{e.Engine}.Garbage(ctx, nil)
@@ -165,7 +165,7 @@ func (e recovery) dropUnrecorded(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.Logger.Warn("cannot remove an unfinished layer; it takes space until gc can", "layer", id, "err", err)
+			e.Logger.Warn("could not remove an unfinished layer; gc will remove it", "layer", id, "err", err)
 		}
 	}
 	return nil
@@ -230,7 +230,7 @@ func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error 
 func (e *Engine) discard(ctx context.Context, dir string) error {
 	err := e.Layers.RemoveTree(ctx, dir)
 	if err != nil && ctx.Err() == nil {
-		e.Logger.Warn("cannot remove a leftover; it takes space until gc can", "dir", dir, "err", err)
+		e.Logger.Warn("could not remove leftover files; gc will remove them", "dir", dir, "err", err)
 	}
 	return ctx.Err()
 }

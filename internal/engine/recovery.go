@@ -27,7 +27,7 @@ import (
 type recovery struct{ *Engine }
 
 // errUnanswered is the cause if a sandbox may be live and cannot be inspected.
-var errUnanswered = errors.New("its keeper does not answer")
+var errUnanswered = errors.New("its monitor does not answer")
 
 // keepersAtOnce is how many keepers are asked at the same time.
 const keepersAtOnce = 16
@@ -45,7 +45,7 @@ func (e recovery) run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.Logger.Error("what runs in a sandbox is not followed yet", "sandbox", recs[i].Name, "err", err)
+			e.Logger.Error("could not attach to a running sandbox; will try again", "sandbox", recs[i].Name, "err", err)
 			e.bg.Go(func() error { e.retry(e.bgCtx, recs[i].ID); return nil })
 		}
 	}
@@ -94,7 +94,7 @@ func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 		return attached{doubt: err}
 	}
 	if err != nil {
-		e.Logger.Warn("commands of an earlier daemon are not followed", "sandbox", id, "err", err)
+		e.Logger.Warn("could not attach to the commands of an earlier daemon", "sandbox", id, "err", err)
 	}
 	return attached{box: b, execs: execs}
 }
@@ -102,7 +102,7 @@ func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 // sandbox takes up one sandbox, as far as something is left of it.
 func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) error {
 	if err := e.indexes.sweep(rec.ID, rec.Head); err != nil {
-		e.Logger.Warn("old indexes stay", "sandbox", rec.Name, "err", err) // its box is taken up all the same
+		e.Logger.Warn("could not remove old indexes", "sandbox", rec.Name, "err", err) // its box is taken up all the same
 	}
 	idle := a.box == nil && a.doubt == nil
 	if idle {
@@ -112,7 +112,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 	if idle && !runs && rec.IdleStopMS == 0 && e.register.In(rec.ID) == 0 {
 		return nil
 	}
-	s, err := e.lock(ctx, e.entry(rec.ID), "taking up what runs in it")
+	s, err := e.lock(ctx, e.entry(rec.ID), "recovering its processes")
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 			return
 		case <-time.After(wait):
 		}
-		s, _, err := e.acquire(ctx, string(id), "taking up what runs in it") // which settles the doubt
+		s, _, err := e.acquire(ctx, string(id), "recovering its processes") // which settles the doubt
 		if err == nil {
 			s.unlock(e.Engine)
 			return
@@ -175,7 +175,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 			err := b.Release(soon)
 			cancel()
 			if err != nil {
-				e.Logger.Warn("the gate of a sandbox that went on from memory stays closed", "sandbox", s.ID, "err", err)
+				e.Logger.Warn("could not open the gate of a sandbox that was resumed from memory", "sandbox", s.ID, "err", err)
 			}
 		}
 		e.Egress.Renew(ctx, rec, b)
@@ -200,9 +200,9 @@ func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) er
 	r := recovery{e}
 	a := r.attach(ctx, rec.ID)
 	if a.doubt != nil {
-		return fault.New(fault.Unavailable, "sandbox %s may be live", rec.Name).
+		return fault.New(fault.Unavailable, "sandbox %s may be running", rec.Name).
 			Because(fmt.Errorf("%w: %w", errUnanswered, a.doubt)).
-			WithHint("try again, or end it with all of the sandbox's processes: coppice stop %s", rec.Name)
+			WithHint("try again, or stop it: coppice stop %s", rec.Name)
 	}
 	s.doubt = nil
 	if a.box == nil {

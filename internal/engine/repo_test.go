@@ -447,7 +447,7 @@ func TestRepositoriesThatCannotBeHad(t *testing.T) {
 		}
 		req.Maybe = true
 		if sb, err := p.make(name, req); err != nil || sb.Repo != nil ||
-			!slices.ContainsFunc(sb.Warnings, func(w string) bool { return strings.Contains(w, "works on no repository") }) {
+			!slices.ContainsFunc(sb.Warnings, func(w string) bool { return strings.Contains(w, "has no repository") }) {
 			t.Errorf("%+v: %+v, %v", req, sb.Warnings, err)
 		}
 	}

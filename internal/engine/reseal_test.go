@@ -37,7 +37,7 @@ func TestAHookHasItsTime(t *testing.T) {
 		reason string
 	}{
 		"done": {wire.Exit{}, ""},
-		"late": {wire.Exit{Code: 124, TimedOut: true}, name + " did not end in 30 s"},
+		"late": {wire.Exit{Code: 124, TimedOut: true}, name + " did not exit within 30 s"},
 		"limited": {wire.Exit{Code: 124, TimedOut: true, Limit: wire.LimitTime, Message: "it took longer than time=1s"},
 			name + " was ended: it took longer than time=1s"},
 		"loud": {wire.Exit{Code: 153, Limit: wire.LimitOutput, Message: "it printed more than output=1"},

@@ -67,21 +67,21 @@ func (e *Engine) rewind(
 			s.index, s.of = ix, rec.Head
 		}
 		return 0, errors.Join(
-			fault.Wrap(err, "change the files of sandbox %s in place; they are back as they were", rec.Name),
+			fault.Wrap(err, "change the files of sandbox %s in place (the changes were undone)", rec.Name),
 			e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
 	// Neither here nor there. The processes go on, and what they find is kept.
 	kept := rec.Head
-	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were changed in place only partly", rec.Name).
+	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were only partly changed in place", rec.Name).
 		Because(errors.Join(err, back)).
-		WithHint("make room if it is that, then go to what was there before: coppice rewind %s %s", rec.Name, kept)
+		WithHint("free space if the disk is full, then rewind to the snapshot before: coppice rewind %s %s", rec.Name, kept)
 	thawed := f.Thaw()
 	_, kerr := e.capture(ctx, s, rec, note{cause: timeline.CauseAuto, message: halfway(what)})
 	return 0, errors.Join(stuck, thawed, kerr, e.DB.EndIntent(ctx, intent))
 }
 
 func halfway(what string) string {
-	return fmt.Sprintf("what %s in place left when it was interrupted", what)
+	return fmt.Sprintf("state after an interrupted %s in place", what)
 }
 
 // arrive records that the live root holds a snapshot now. Its index is on the
@@ -132,7 +132,7 @@ func (e *Engine) settleRewinds(ctx context.Context) error {
 			continue // for the next daemon: nothing is done to the sandbox until its keeper answers
 		}
 		if err != nil {
-			e.Logger.Warn("what an interrupted move left is not in the history yet", "sandbox", r.Sandbox, "err", err)
+			e.Logger.Warn("could not capture the state after an interrupted move", "sandbox", r.Sandbox, "err", err)
 		}
 		if err := e.DB.EndIntent(ctx, in.ID); err != nil {
 			return err
@@ -142,7 +142,7 @@ func (e *Engine) settleRewinds(ctx context.Context) error {
 }
 
 func (e *Engine) settleRewind(ctx context.Context, r rewinding) error {
-	s, rec, err := e.acquire(ctx, string(r.Sandbox), "keeping what a crash left")
+	s, rec, err := e.acquire(ctx, string(r.Sandbox), "recovering from a crash")
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}

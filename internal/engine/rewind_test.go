@@ -61,7 +61,7 @@ func TestAMoveInPlaceKeepsWhatWasNotCaptured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range log.Nodes {
-		if strings.HasPrefix(n.Message, "before checking out") {
+		if strings.HasPrefix(n.Message, "before rewinding to") {
 			if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: n.ID, InPlace: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +124,7 @@ func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 			}
 			return
 		}
-		if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "back as they were") || fault.HintOf(err) == "" {
+		if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "the changes were undone") || fault.HintOf(err) == "" {
 			t.Fatalf("write %d: %v (%s)", k, err, fault.HintOf(err))
 		}
 		if got := h.tree("a"); !maps.Equal(got, present) {

@@ -140,11 +140,11 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	if rec.Limits.Disk > 0 {
 		if res.Disk.Limited, err = e.disk.used(ctx, &rec); err != nil {
-			res.Notices = append(res.Notices, "what counts towards the disk limit cannot be told: "+err.Error())
+			res.Notices = append(res.Notices, "cannot determine the use of the disk limit: "+err.Error())
 		}
 		if usedUp(res.Disk.Limited, rec.Limits.Disk) {
 			res.Notices = append(res.Notices,
-				"the disk limit is used up; where snapshots are a part of it, drop some: coppice system gc --keep-last N "+
+				"disk limit reached; if snapshots use the space, delete some: coppice system gc --keep-last N "+
 					rec.Name+", or coppice snapshot rm "+rec.Name+" REF")
 		}
 	}
@@ -155,20 +155,20 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	if rec.Host && rec.HostPrint != e.HostPrint() {
 		res.Notices = append(res.Notices,
-			"the host's own files have changed since this sandbox was made; what it has not changed itself shows them as "+
+			"files of the host have changed since this sandbox was created; the files that it has not changed show them as "+
 				"they are now")
 	}
 	if rec.Tournament != "" {
 		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
-			", which coppice system gc removes; to keep it, fork it: coppice fork "+rec.Name)
+			", which coppice system gc removes; to keep its files, fork it: coppice fork "+rec.Name)
 	}
 	if h := rec.Halted; h != nil {
 		res.Notices = append(res.Notices,
-			"its processes were killed at "+h.At.Format(time.RFC3339)+": "+h.Why+"; what they had written is in the history")
+			"its processes were killed at "+h.At.Format(time.RFC3339)+": "+h.Why+"; what they wrote was captured")
 	}
 	if q := rec.Quarantine; q != nil {
 		res.Notices = append(res.Notices,
-			"it is quarantined, and nothing passes its gate: "+q.Reason+"; try again with: coppice process resume "+rec.Name+
+			"it is quarantined, and its gate is closed: "+q.Reason+"; try again with: coppice process resume "+rec.Name+
 				", or remove it: coppice rm "+rec.Name)
 	}
 	res.Notices = append(res.Notices, rec.Notices...)

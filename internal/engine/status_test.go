@@ -52,7 +52,7 @@ func TestStatusSaysThatTheHostChanged(t *testing.T) {
 			print = "as it is now"
 		}
 		st, err := h.Status(ctx, "a")
-		said := strings.Contains(strings.Join(st.Notices, "\n"), "the host's own files have changed")
+		said := strings.Contains(strings.Join(st.Notices, "\n"), "files of the host have changed")
 		if err != nil || said != changed {
 			t.Errorf("changed %v: notices %q, %v", changed, st.Notices, err)
 		}

@@ -238,7 +238,7 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 	}
 	res, err = h.Tournament(ctx, "a",
 		wire.TournamentRequest{Test: "has f", Score: "say high", Candidates: candidates("exit 0")}, ignore)
-	if err != nil || res.Winner != "" || res.Branches[0].Tail != "high\nthe score's last line is no number" {
+	if err != nil || res.Winner != "" || res.Branches[0].Tail != "high\ninvalid score: the last line must be a number" {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
@@ -251,7 +251,7 @@ func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\nthe time of 1m0s is over" ||
+	if b := res.Branches[0]; b.Exit != 124 || b.TestExit != 124 || b.Tail != "x\ntimed out after 1m0s" ||
 		res.Winner != "2" {
 		t.Errorf("%+v", res)
 	}

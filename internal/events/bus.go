@@ -91,7 +91,7 @@ func (b *Bus) after(seq uint64, buf []wire.SandboxEvent) (got []wire.SandboxEven
 	switch {
 	case from < b.base || from > b.next:
 		got = append(got, wire.SandboxEvent{Seq: oldest - 1, Kind: wire.EventDropped,
-			Detail: "the daemon was started again since then"})
+			Detail: "the daemon has been restarted since then"})
 		from = oldest
 	case from < oldest:
 		got = append(got, wire.SandboxEvent{Seq: oldest - 1, Kind: wire.EventDropped, Dropped: int64(oldest - from)})

@@ -1,6 +1,6 @@
-// Package fault is the error that people see: a kind to branch on, a message
-// that says what went wrong and where, and a hint that ends with the command or
-// setting that mends it. Every package may import it; it imports none of ours.
+// Package fault is the error that people see: a kind to branch on, a message that says what went
+// wrong and where, and a hint that ends with the command or setting that fixes it. Every package
+// may import it; it imports none of ours.
 package fault
 
 import (

@@ -93,14 +93,14 @@ func (k *desk) join(p place, d Decision, decide func() Decision, held int) (q *q
 	q = k.open[p]
 	switch fresh = q == nil; {
 	case k.held+held > k.room:
-		return nil, false, Decision{Reason: "too many wait for a person already", Hint: d.Hint}
+		return nil, false, Decision{Reason: "too many connections are waiting for approval", Hint: d.Hint}
 	case fresh && len(k.open) >= k.most:
-		return nil, false, Decision{Reason: "too many questions wait for a person already", Hint: d.Hint}
+		return nil, false, Decision{Reason: "too many requests are pending approval", Hint: d.Hint}
 	case fresh:
 		now := k.now()
 		q = &question{place: p, decide: decide, since: now, until: now.Add(k.patience), done: make(chan struct{})}
 		if !k.journal.emit(q.event(now, Decision{Verdict: Ask, Reason: d.Reason, Hint: d.Hint})) {
-			return nil, false, Decision{Reason: "it cannot be told in the journal now"}
+			return nil, false, Decision{Reason: "the request could not be written to the journal"}
 		}
 		k.open[p] = q
 	}
@@ -168,7 +168,7 @@ func (k *desk) settle(q *question, d Decision) {
 func (k *desk) sweep(now time.Time) {
 	for _, q := range k.all() {
 		if !now.Before(q.until) {
-			k.settle(q, Decision{Reason: "nobody agreed to it within " + k.patience.String()})
+			k.settle(q, Decision{Reason: "not approved within " + k.patience.String()})
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (r ruling) settled(d Decision) ruling {
 		return r
 	}
 	if d.passes() { // it was allowed, and is not any more
-		d = Decision{Reason: "nobody agrees to it any more"}
+		d = Decision{Reason: "the approval no longer holds"}
 	}
 	d.Verdict = Deny
 	r.verdict, r.why = Deny, d

@@ -166,7 +166,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	if out, err := done(); err == nil {
 		t.Errorf("%s", out)
 	}
-	s.denied(t, DNS, "the name leads to a private address")
+	s.denied(t, DNS, "the name resolves to a private address")
 
 	// By TCP as well, and denied.
 	m := ask("no.example", dnsmessage.TypeA, false)
@@ -189,7 +189,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 			t.Errorf("%d: %+v", typ, x)
 		}
 	}
-	s.denied(t, DNS, "a person is asked when its addresses are")
+	s.denied(t, DNS, "approval is requested on a connection to its addresses")
 
 	// What was refused without rules is refused as ever, at once.
 	for _, to := range []string{"10.0.0.1:80", "169.254.169.254:80", "127.0.0.53:53", "192.0.0.1:80", "[fd00:ec2::254]:80",
@@ -208,7 +208,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 		t.Error("an echo was answered")
 	}
 	if q := s.Stats().Asking; len(q) != 0 {
-		t.Errorf("a person is asked: %+v", q)
+		t.Errorf("approval is requested: %+v", q)
 	}
 }
 
@@ -231,14 +231,14 @@ func testPatienceEnds(t *testing.T, k kind) {
 			t.Errorf("% x, %v", out, err)
 		}
 	}
-	s.denied(t, DNS, "nobody agreed to it within 55s")
+	s.denied(t, DNS, "not approved within 55s")
 	done := s.later("exchange", []byte("x"), "tcp", "93.184.216.34:443")
 	s.asked(t, TCP, "93.184.216.34", 443)
 	s.pass(56 * time.Second)
 	if _, err := done(); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v", err)
 	}
-	s.denied(t, TCP, "nobody agreed to it within 55s")
+	s.denied(t, TCP, "not approved within 55s")
 	if len(b.sought()) != 0 || len(b.reached()) != 0 {
 		t.Errorf("%q, %v", b.sought(), b.reached())
 	}
@@ -284,8 +284,8 @@ func testAFloodOfQuestionsIsBounded(t *testing.T, k kind) {
 	for i := range 150 {
 		s.must(t, "begin", nil, fmt.Sprintf("93.184.217.%d:443", i))
 	}
-	s.denied(t, DNS, "too many questions wait for a person")
-	s.denied(t, TCP, "too many questions wait for a person")
+	s.denied(t, DNS, "too many requests are pending approval")
+	s.denied(t, TCP, "too many requests are pending approval")
 	q, waiting := s.Stats().Asking, 0
 	for _, x := range q {
 		waiting += x.Waiting

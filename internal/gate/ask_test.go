@@ -113,13 +113,13 @@ func TestOneQuestionForAll(t *testing.T) {
 			t.Fatal("a question went away")
 		}
 		if d := c.hold(t.Context(), at("c.example", 443), Decision{Hint: "h"}, c.decide(a)); d.Verdict != Deny ||
-			!strings.Contains(d.Reason, "too many questions") || d.Hint != "h" {
+			!strings.Contains(d.Reason, "too many requests are pending approval") || d.Hint != "h" {
 			t.Errorf("%+v", d)
 		}
 		wg.Go(func() { came <- c.hold(t.Context(), a, Decision{}, c.decide(a)) })
 		c.waiting(t, 5)
 		if d := c.hold(t.Context(), a, Decision{}, c.decide(a)); d.Verdict != Deny ||
-			!strings.Contains(d.Reason, "too many wait") {
+			!strings.Contains(d.Reason, "too many connections are waiting for approval") {
 			t.Errorf("%+v", d)
 		}
 		c.say(a, Decision{Verdict: Inspect, Rule: "r"})
@@ -141,7 +141,7 @@ func TestOneQuestionForAll(t *testing.T) {
 			}
 		}
 		want := "ask a.example:443 ask  |ask b.example:443 ask  |ask a.example:443 allow r |ask b.example:443 deny  " +
-			"nobody agreed to it within 1m0s"
+			"not approved within 1m0s"
 		if got := strings.Join(said, "|"); got != want {
 			t.Errorf("told:\n%s\nwant:\n%s", got, want)
 		}
@@ -288,7 +288,7 @@ func TestWhatARulingAsks(t *testing.T) {
 		}
 	}
 	r := ruling{verdict: Ask}
-	for d, want := range map[string]Decision{"late": {Reason: "late"}, "nobody agrees to it any more": {Verdict: Allow}} {
+	for d, want := range map[string]Decision{"late": {Reason: "late"}, "the approval no longer holds": {Verdict: Allow}} {
 		if got := r.settled(want); got.verdict != Deny || got.why.Reason != d || got.why.Verdict != Deny {
 			t.Errorf("%+v", got)
 		}

@@ -53,6 +53,8 @@ func (v Verdict) String() string {
 //     protocol be reached by it?
 //   - Host and Addr: may the sandbox reach this port by this name? Addr is what the
 //     gate itself found for the name.
+//   - Host and Addr without Proto: the same of any port. Does the policy let the name lead
+//     there?
 //   - Addr alone: does the policy name this very address, by a rule of addresses? Port
 //     0 asks whether it does for any port.
 //   - Host, Addr and HTTP: may this request be made there? That is asked where the
@@ -78,6 +80,10 @@ type Decision struct {
 	Rule   string // which rule decided; "" if none did
 	Reason string // why, in a few words
 	Hint   string // what to write to have it otherwise
+	Fix    string // the rule that would allow what is denied for its address; may be ""
+	// Private: rules allow it that let the name lead to addresses inside of organizations
+	// (policy.Inside). No other address that is special passes by that.
+	Private bool
 }
 
 // Limit is what one rule says of what it allows; 0 is no limit.
@@ -99,7 +105,7 @@ type Policy interface {
 type denyAll struct{}
 
 func (denyAll) Decide(Request) Decision {
-	return Decision{Reason: "there is no policy"}
+	return Decision{Reason: "no policy"}
 }
 
 // ruling is what the policy says of one connection or echo.
@@ -126,9 +132,9 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 		return ruling{why: Decision{Reason: why}}
 	}
 	r := ruling{byAddr: p.Decide(Request{Proto: proto, Addr: addr, Port: port})}
-	private := special(addr)
-	if private != "" && r.byAddr.Verdict == Ask {
-		r.byAddr = Decision{Reason: private + " that the policy does not name", Hint: r.byAddr.Hint}
+	what := special(addr)
+	if what != "" && r.byAddr.Verdict == Ask {
+		r.byAddr = Decision{Reason: what + " that the policy does not name", Hint: r.byAddr.Hint}
 	}
 	names := pins.of(addr, now)
 	for _, n := range also {
@@ -138,8 +144,8 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 	}
 	for _, n := range names {
 		d := p.Decide(Request{Proto: proto, Host: n, Addr: addr, Port: port})
-		if (d.passes() || d.Verdict == Ask) && private != "" && r.byAddr.Verdict != Allow {
-			d = Decision{Reason: "the name leads to " + private, Rule: d.Rule, Hint: r.byAddr.Hint}
+		if (d.passes() || d.Verdict == Ask) && what != "" && r.byAddr.Verdict != Allow && !d.inside(addr) {
+			d = Decision{Reason: leadsTo(what, addr), Rule: d.Rule, Hint: r.byAddr.Hint, Fix: r.byAddr.Fix}
 		}
 		if d.passes() {
 			r.byName = append(r.byName, named{n, d})
@@ -158,8 +164,8 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 		r.why = r.byAddr
 		if r.why.Reason == "" {
 			r.why.Reason = "the address was not resolved by an allowed name"
-			if private != "" {
-				r.why.Reason = private + " that the policy does not name"
+			if what != "" {
+				r.why.Reason = what + " that the policy does not name"
 			}
 		}
 	}
@@ -171,13 +177,41 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 	switch {
 	case r.why.Reason != "":
 	case r.verdict == Deny:
-		r.why.Reason = "no rule allows this for the name"
+		r.why.Reason = "no rule for the name allows this"
 	case r.verdict == Inspect:
 		r.why.Reason = "it depends on the HTTP request"
 	case r.verdict == Ask:
-		r.why.Reason = "nobody has agreed to it"
+		r.why.Reason = "not approved"
 	}
 	return r
+}
+
+// leads decides whether a name may lead to addr at all, at any port.
+func leads(p Policy, name policy.Host, addr netip.Addr) Decision {
+	if what := never(addr); what != "" {
+		return Decision{Reason: "the name leads to " + what}
+	}
+	what := special(addr)
+	if what == "" || p.Decide(Request{Addr: addr}).Verdict == Allow {
+		return Decision{Verdict: Allow}
+	}
+	d := p.Decide(Request{Host: name, Addr: addr})
+	if d.passes() && d.inside(addr) {
+		return Decision{Verdict: Allow}
+	}
+	return Decision{Reason: leadsTo(what, addr), Rule: d.Rule, Hint: d.Hint, Fix: d.Fix}
+}
+
+// inside reports whether d, which is about addr, lets a name lead there though it is special.
+func (d Decision) inside(addr netip.Addr) bool { return d.Private && policy.Inside(addr) }
+
+// leadsTo is why a name that is allowed is denied: what describes its address.
+func leadsTo(what string, addr netip.Addr) string {
+	by := "a rule for the address allows"
+	if policy.Inside(addr) {
+		by = "a rule with private or " + by
+	}
+	return "the name leads to " + what + ", which only " + by
 }
 
 // passes reports whether d lets a connection come about.

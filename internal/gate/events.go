@@ -18,7 +18,7 @@ const (
 	KindDNS     Kind = "dns"     // a name is looked up outside
 	KindConnect Kind = "connect" // a connection is dialled, or a flow of datagrams begun
 	KindDeny    Kind = "deny"    // something was refused
-	KindEnd     Kind = "end"     // a connection or flow is over
+	KindEnd     Kind = "end"     // a connection or flow is over, or a lookup gave no address
 	KindRequest Kind = "request" // an HTTP request is passed on
 	KindAnswer  Kind = "answer"  // that is over
 	// KindAsk: something begins to wait for a person, with the verdict Ask; or that is
@@ -47,6 +47,7 @@ type Event struct {
 	Rule    string
 	Reason  string
 	Hint    string
+	Fix     string // the rule that would allow what is denied for its address
 	// Method and Path are of an HTTP request, the path as it was sent and without the
 	// query, which may be secret. Status is that of its answer, and 0 for none.
 	Method, Path string
@@ -194,7 +195,7 @@ func (j *journal) deny(e Event) {
 	if t == nil && len(j.denied) >= limit.JournalDenials {
 		k = denial{reason: "others"}
 		if t = j.denied[k]; t == nil {
-			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to tell them apart"}, since: e.Time}
+			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to record each"}, since: e.Time}
 			j.denied[k] = t
 		}
 		t.last.Time = e.Time

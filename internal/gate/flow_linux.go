@@ -145,7 +145,7 @@ func (g *Gate) sweepFlows() {
 		if now-f.moved.Load() < int64(idle) {
 			return ""
 		}
-		return "nothing moved for " + idle.String()
+		return "idle for " + idle.String()
 	})
 }
 
@@ -174,7 +174,7 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	id := r.ID()
 	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
 	own := to.Addr() == link.Gate4() || to.Addr() == link.Gate6()
-	rl := ruling{why: Decision{Reason: "the gate itself answers nothing but DNS"}}
+	rl := ruling{why: Decision{Reason: "the gate's own address serves DNS only"}}
 	if own && to.Port() == dnsPort {
 		rl = ruling{verdict: Allow}
 	} else if !own {
@@ -213,7 +213,7 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	if !ok {
 		g.journal.emit(Event{
 			Kind: KindEnd, Proto: TCP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(),
-			Verdict: Allow, Rule: rl.why.Rule, Reason: "the sandbox did not take the connection up",
+			Verdict: Allow, Rule: rl.why.Rule, Reason: "the sandbox did not complete the connection",
 		})
 		return
 	}

@@ -88,16 +88,16 @@ func (f *front) ip4(pkt *stack.PacketBuffer) bool {
 	switch {
 	case dst.IsMulticast() || dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		if h[9] == unix.IPPROTO_UDP { // discovery of services and the like
-			f.gate.drop(UDP, dst, "nobody hears what is sent to many")
+			f.gate.drop(UDP, dst, "multicast and broadcast are not supported")
 		} else {
 			f.gate.counts.frames.Add(1) // the kernel's own reports among them
 		}
 		return false
 	case src != link.Box4():
-		f.gate.drop(protocol(h[9]), dst, "the packet has another source address than the sandbox's")
+		f.gate.drop(protocol(h[9]), dst, "the source address of the packet is not the sandbox's")
 		return false
 	case dst.IsLoopback() || dst.IsUnspecified():
-		f.gate.drop(protocol(h[9]), dst, "the packet is for no host")
+		f.gate.drop(protocol(h[9]), dst, "the destination of the packet is not a host")
 		return false
 	case h[0]&15 != 5:
 		f.gate.drop(protocol(h[9]), dst, "the packet has IP options")
@@ -115,7 +115,7 @@ func (f *front) ip4(pkt *stack.PacketBuffer) bool {
 	case unix.IPPROTO_ICMP:
 		f.icmp4(pkt, dst, size)
 	default:
-		f.gate.drop(protocol(h[9]), dst, "only TCP, UDP and echo exist")
+		f.gate.drop(protocol(h[9]), dst, "only TCP, UDP and ICMP echo are supported")
 	}
 	return false
 }
@@ -135,16 +135,16 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 		return false
 	case dst.IsMulticast():
 		if h[6] == unix.IPPROTO_UDP {
-			f.gate.drop(UDP, dst, "nobody hears what is sent to many")
+			f.gate.drop(UDP, dst, "multicast and broadcast are not supported")
 		} else {
 			f.gate.counts.frames.Add(1) // the kernel's own reports among them
 		}
 		return false
 	case src != link.Box6():
-		f.gate.drop(protocol(h[6]), dst, "the packet has another source address than the sandbox's")
+		f.gate.drop(protocol(h[6]), dst, "the source address of the packet is not the sandbox's")
 		return false
 	case dst.IsLoopback() || dst.IsUnspecified() || dst.Is4In6():
-		f.gate.drop(protocol(h[6]), dst, "the packet is for no host")
+		f.gate.drop(protocol(h[6]), dst, "the destination of the packet is not a host")
 		return false
 	case size > pkt.Data().Size():
 		f.gate.counts.frames.Add(1)
@@ -152,7 +152,7 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 	case h[6] == unix.IPPROTO_TCP, h[6] == unix.IPPROTO_UDP:
 		return true
 	}
-	f.gate.drop(protocol(h[6]), dst, "only TCP, UDP and echo exist, without extension headers")
+	f.gate.drop(protocol(h[6]), dst, "only TCP, UDP and ICMP echo without extension headers are supported")
 	return false
 }
 

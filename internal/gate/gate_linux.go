@@ -159,11 +159,11 @@ type counts struct{ in, out, frames atomic.Int64 }
 // nothing new is let through; Close is needed in any case.
 func New(ctx context.Context, o Options) (*Gate, error) {
 	if o.FD == nil {
-		return nil, fault.New(fault.Invalid, "a gate needs the socket of its link")
+		return nil, fault.New(fault.Invalid, "a gate requires the socket of its link")
 	}
 	pair, err := link.IsPair(o.FD)
 	if err != nil {
-		return nil, fault.Wrap(errors.Join(err, o.FD.Close()), "read packets of the sandbox")
+		return nil, fault.Wrap(errors.Join(err, o.FD.Close()), "read packets from the sandbox")
 	}
 	return newGate(ctx, o, !pair)
 }
@@ -178,8 +178,8 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 	}
 	if o.MTU < link.MinMTU || o.MTU > link.MaxMTU {
 		o.FD.Close()
-		return nil, fault.New(fault.Invalid, "an MTU of %d", o.MTU).
-			WithHint("take one from %d to %d", link.MinMTU, link.MaxMTU)
+		return nil, fault.New(fault.Invalid, "invalid MTU %d", o.MTU).
+			WithHint("must be %d to %d", link.MinMTU, link.MaxMTU)
 	}
 	g := &Gate{fd: o.FD, ethernet: ethernet, mtu: o.MTU, bounds: o.Bounds.withDefaults(), dial: o.Dial, now: o.Now,
 		pins: newPins(), flows: map[*flow]struct{}{}}
@@ -331,5 +331,6 @@ func (g *Gate) refuse(proto Proto, to netip.AddrPort, r ruling) {
 	g.journal.deny(Event{
 		Proto: proto, Name: r.name.String(), Addr: to.Addr(), Port: to.Port(),
 		Verdict: r.verdict, Rule: r.why.Rule, Reason: r.why.Reason, Hint: r.why.Hint,
+		Fix: r.why.Fix,
 	})
 }

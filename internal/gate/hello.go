@@ -51,7 +51,7 @@ type helloError string
 func (e helloError) Error() string { return string(e) }
 
 const (
-	errNoTLS   helloError = "what was sent is not TLS"
+	errNoTLS   helloError = "the data is not TLS"
 	errBadTLS  helloError = "the ClientHello is malformed"
 	errLongTLS helloError = "the ClientHello is too long"
 )
@@ -266,7 +266,7 @@ func parseSNI(data cut) (policy.Host, error) {
 	}
 	name, err := policy.ParseHost(string(text))
 	if err != nil || text[len(text)-1] == '.' {
-		return policy.Host{}, helloError("the server name " + printable(text) + " is no host name")
+		return policy.Host{}, helloError("the server name " + printable(text) + " is not a host name")
 	}
 	return name, nil
 }

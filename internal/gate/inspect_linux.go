@@ -60,7 +60,7 @@ func (g *Gate) inspect(ctx context.Context, f *flow, in *gonet.TCPConn, first []
 	}
 }
 
-const tooManyLooked = "the sandbox has too many connections whose requests are looked at"
+const tooManyLooked = "the sandbox has too many inspected connections"
 
 // look takes the place of a connection that is inspected, which may hold hundreds of
 // times as much of the process's memory as another; lookAway gives it back.
@@ -297,18 +297,19 @@ func (x *exchange) decide(size int64) *inspect.Denial {
 	}
 	for _, l := range x.limits {
 		if l.Rate != (policy.Rate{}) && !x.rates.of(l).AllowN(x.now(), 1) {
-			return x.deny(http.StatusTooManyRequests, l.Rule, "the rule's rate, "+l.Rate.String()+", is used up", "")
+			return x.deny(http.StatusTooManyRequests, l.Rule, "the rule's rate, "+l.Rate.String()+", is exhausted", "")
 		}
 	}
 	e := x.event
 	e.Kind = KindRequest
 	if !x.journal.emit(e) {
-		return &inspect.Denial{Status: http.StatusServiceUnavailable, Reason: "it cannot be told in the journal now"}
+		return &inspect.Denial{Status: http.StatusServiceUnavailable,
+			Reason: "the request could not be written to the journal"}
 	}
 	return nil
 }
 
-const tooLarge = "the request is larger than its rule allows"
+const tooLarge = "the request exceeds the limit of its rule"
 
 // deny tells that the request goes no further.
 func (x *exchange) deny(status int, rule, reason, hint string) *inspect.Denial {

@@ -166,16 +166,16 @@ func TestInspection(t *testing.T) {
 		{[]string{"https://a.example/other"}, "reason: a rule names the host, and not this request\nrule: "},
 		{[]string{"-X", "DELETE", "https://a.example/items/1"}, "reason: a rule names the host"},
 		{[]string{"-X", "DELETE", "http://a.example/items/1"}, "reason: a rule names the host"},
-		{[]string{"--path-as-is", "https://a.example/items/../other"}, "reason: its path can be read in two ways"},
-		{[]string{"https://a.example/items/%2e%2e/other"}, "reason: its path can be read in two ways"},
+		{[]string{"--path-as-is", "https://a.example/items/../other"}, "reason: its path is ambiguous"},
+		{[]string{"https://a.example/items/%2e%2e/other"}, "reason: its path is ambiguous"},
 		{[]string{"-H", "Host: b.example", "https://a.example/items/1"}, "another host"},
 		{[]string{"-H", "Host: denied.example", "http://a.example/items/1"}, "another host"},
-		{[]string{"-H", "X-HTTP-Method-Override: DELETE", "https://a.example/items/1"}, "would make another request"},
+		{[]string{"-H", "X-HTTP-Method-Override: DELETE", "https://a.example/items/1"}, "would change the meaning of the request"},
 		{[]string{"--http2", "http://a.example/items/1"}, "400 Bad Request"},
 		{[]string{"--http1.1", "--request-target", "http://b.example/", "https://a.example/items/1"}, "400 Bad Request"},
-		{[]string{"-d", strings.Repeat("x", 20_000), "https://a.example/items/1"}, "larger than its rule allows"},
+		{[]string{"-d", strings.Repeat("x", 20_000), "https://a.example/items/1"}, "exceeds the limit of its rule"},
 		{[]string{"-H", "Transfer-Encoding: chunked", "--http1.1", "-H", "Expect:", "-d", strings.Repeat("x", 20_000),
-			"https://a.example/items/1"}, "larger than its rule allows"},
+			"https://a.example/items/1"}, "exceeds the limit of its rule"},
 		{[]string{"-L", "https://a.example/away"}, "Could not resolve host: denied.example"},
 		{[]string{"https://d.example/large", "-o", "/dev/null"}, "curl: "},
 		{[]string{"https://b.example/"}, "curl: "}, // not inspected: the gate's authority is not what certified it
@@ -191,8 +191,8 @@ func TestInspection(t *testing.T) {
 			t.Errorf("request %d: %q", i, got)
 		}
 	}
-	s.denied(t, TCP, "the rule's bytes are used up")
-	s.denied(t, TCP, "its path can be read in two ways")
+	s.denied(t, TCP, "the byte limit of the rule is exhausted")
+	s.denied(t, TCP, "its path is ambiguous")
 	s.denied(t, TCP, "absolute-form")
 	s.denied(t, TCP, "TLS with the sandbox failed")
 	e := s.wait(t, "a denied request", func(e Event) bool {

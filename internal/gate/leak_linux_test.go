@@ -327,7 +327,7 @@ func TestNothingLeaks(t *testing.T) {
 	for _, proto := range []Proto{TCP, UDP, ICMP, "udplite"} {
 		s.wait(t, string(proto), func(e Event) bool { return e.Kind == KindDeny && e.Proto == proto })
 	}
-	s.denied(t, UDP, "another source address")
+	s.denied(t, UDP, "the source address of the packet")
 	s.denied(t, UDP, "fragment")
 	if err := s.Close(); err != nil { // what is dialled still, it waits for
 		t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -87,7 +88,7 @@ func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 		s.wait(t, "an end before the third", func(e Event) bool { return e.Kind == KindEnd })
 	}
 	e := s.wait(t, "an end", func(e Event) bool { return e.Kind == KindEnd && e.Proto == UDP && e.In == 60000 })
-	if e.Out != 60000 || e.Name != "time.example" || e.Reason != "nothing moved for 1s" {
+	if e.Out != 60000 || e.Name != "time.example" || e.Reason != "idle for 1s" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -346,6 +347,24 @@ func TestALinkThatIsGoneIsTold(t *testing.T) {
 	s.denied(t, "", "link failed")
 }
 
+// A sandbox that stops takes its interface away just before its keeper closes the gate.
+func TestClose_AfterTheLinkIsGone_ReportsNoDenial(t *testing.T) {
+	t.Parallel()
+	s, g, box := bare(t)
+	box.Close()
+	g.link.Wait() // the reader has seen it
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.Kind == KindDeny {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 // The host's own addresses are public to others, and lead to what trusts the host.
 func TestOwnAddressesAreDialledWhenNamed(t *testing.T) {
 	t.Parallel()
@@ -365,6 +384,10 @@ func TestOwnAddressesAreDialledWhenNamed(t *testing.T) {
 	}))
 	if c, err := g.hostDial(t.Context(), "tcp", to); !fault.Is(err, fault.Denied) {
 		t.Errorf("%v, %v", c, err)
+	}
+	g.SetPolicy(Rules(network(t, fmt.Sprintf("own.example:%d,private", to.Port()), "")))
+	if c, err := g.hostDial(t.Context(), "tcp", to); !fault.Is(err, fault.Denied) {
+		t.Errorf("by a name with private: %v, %v", c, err)
 	}
 	g.SetPolicy(policyFunc(func(r Request) Decision {
 		if r == (Request{Proto: TCP, Addr: to.Addr(), Port: to.Port()}) {

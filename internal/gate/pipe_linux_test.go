@@ -267,7 +267,7 @@ func TestAGateWithAHostilePair(t *testing.T) {
 		t.Parallel()
 		s, g, box := bare(t)
 		box.Close()
-		s.denied(t, "", "link failed, so that nothing passes: ")
+		s.denied(t, "", "link failed, so all connections are blocked: ")
 		g.link.Wait()
 		if err := g.Close(); err != nil {
 			t.Error(err)
@@ -287,7 +287,7 @@ func TestAGateWithAHostilePair(t *testing.T) {
 		for _, to := range []string{"1.1.1.1", "2606::1"} {
 			s.wait(t, "a foreign source", func(e Event) bool {
 				return e.Kind == KindDeny && e.Addr == netip.MustParseAddr(to) &&
-					e.Reason == "the packet has another source address than the sandbox's"
+					e.Reason == "the source address of the packet is not the sandbox's"
 			})
 		}
 	})

@@ -97,14 +97,14 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
 	if q.name.IsZero() {
-		r.deny(q, Decision{Reason: "this is no host name"})
+		r.deny(q, Decision{Reason: "not a host name"})
 		return q.reply(dnsmessage.RCodeNameError, nil, 0, most)
 	}
 	d := r.policy().Decide(Request{Host: q.name})
 	if d.Verdict == Ask {
 		if q.asked.Type != dnsmessage.TypeA && q.asked.Type != dnsmessage.TypeAAAA {
 			// Who asks a person is about to connect. What is told here is true of any name.
-			d.Reason += "; a person is asked when its addresses are"
+			d.Reason += "; approval is requested on a connection to its addresses"
 			r.deny(q, d)
 			return q.reply(dnsmessage.RCodeSuccess, nil, 0, most)
 		}
@@ -194,19 +194,17 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 	ctx, cancel := context.WithTimeout(ctx, limit.DNSLookupSeconds*time.Second)
 	defer cancel()
 	found, ttl, err := r.lookup(ctx, q.name.String())
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return dnsmessage.RCodeNameError
-	case err != nil:
-		return dnsmessage.RCodeServerFailure
+	if err != nil {
+		return r.unresolved(q, d, err)
 	}
-	addrs, refused := r.allowed(found)
+	addrs, refused, why := r.allowed(q.name, found)
 	switch {
-	case len(addrs) == 0 && refused != "":
-		r.deny(q, Decision{Reason: "the name leads to " + refused, Rule: d.Rule})
+	case len(addrs) == 0 && why.Reason != "":
+		r.journal.deny(Event{Proto: DNS, Name: q.text, Addr: refused, Rule: d.Rule, Reason: why.Reason, Hint: why.Hint,
+			Fix: why.Fix})
 		return dnsmessage.RCodeNameError
 	case len(addrs) == 0:
+		r.end(q, d, "the name has no addresses")
 		return dnsmessage.RCodeSuccess
 	case !r.pins.put(q.name, addrs, ttl, r.now()):
 		r.deny(q, Decision{Reason: "the sandbox has resolved too many names", Rule: d.Rule})
@@ -215,23 +213,48 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 	return dnsmessage.RCodeSuccess
 }
 
-// allowed gives those of the addresses that a name may lead to, each once, and what
-// one of the others is.
-func (r *resolver) allowed(found []netip.Addr) (addrs []netip.Addr, refused string) {
-	policy := r.policy()
+// unresolved reports a lookup that failed outside, and returns what the sandbox is answered.
+func (r *resolver) unresolved(q query, d Decision, err error) dnsmessage.RCode {
+	code, why := dnsmessage.RCodeServerFailure, printable([]byte(err.Error()))
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		code, why = dnsmessage.RCodeNameError, "no such host"
+	case errors.Is(err, context.Canceled):
+		why = "the gate was closed"
+	case errors.Is(err, context.DeadlineExceeded), dns != nil && dns.IsTimeout:
+		why = "no answer in time"
+	case dns != nil:
+		why = printable([]byte(dns.Err))
+	}
+	r.end(q, d, why)
+	return code
+}
+
+// end reports that a lookup gave no address. A full journal loses that, as it loses the end of
+// a connection.
+func (r *resolver) end(q query, d Decision, why string) {
+	r.journal.emit(Event{Kind: KindEnd, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule,
+		Reason: "not resolved: " + why})
+}
+
+// allowed gives those of the addresses that a name may lead to, each once, and the first of the
+// others, if there is one, with the decision that refuses it.
+func (r *resolver) allowed(name policy.Host, found []netip.Addr) (
+	addrs []netip.Addr, refused netip.Addr, why Decision,
+) {
+	p := r.policy()
 	for _, a := range found {
 		a = a.Unmap()
-		why := never(a)
-		if s := special(a); why == "" && s != "" && policy.Decide(Request{Addr: a}).Verdict != Allow {
-			why = s
-		}
-		if why != "" {
-			refused = why
+		if d := leads(p, name, a); d.Verdict != Allow {
+			if why.Reason == "" {
+				refused, why = a, d
+			}
 			continue
 		}
 		if !slices.Contains(addrs, a) && len(addrs) < limit.DNSAnswers {
 			addrs = append(addrs, a)
 		}
 	}
-	return addrs, refused
+	return addrs, refused, why
 }

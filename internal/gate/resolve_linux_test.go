@@ -4,6 +4,9 @@ package gate
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -129,7 +132,7 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 	s.denied(t, DNS, "loopback")
 	s.denied(t, DNS, "metadata")
 	s.denied(t, DNS, "CGNAT")
-	if e := s.denied(t, DNS, "no host name"); e.Name != "127.0.0.1" && e.Name != `secret\x00.both.example` {
+	if e := s.denied(t, DNS, "not a host name"); e.Name != "127.0.0.1" && e.Name != `secret\x00.both.example` {
 		t.Errorf("%+v", e)
 	}
 }
@@ -173,6 +176,44 @@ func testOddQueriesStayInside(t *testing.T, k kind) {
 	}
 	if asked := b.sought(); len(asked) != 0 {
 		t.Errorf("asked outside: %q", asked)
+	}
+}
+
+// A lookup that gives no address is in the journal with its reason: the rule alone would say
+// that the name can be reached.
+func TestResolve_ReportsAFailedLookup(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		addrs []netip.Addr
+		err   error
+		code  dnsmessage.RCode
+		want  string
+	}{
+		{nil, &net.DNSError{Err: "no such host", IsNotFound: true}, dnsmessage.RCodeNameError, "no such host"},
+		{nil, &net.DNSError{Err: "server misbehaving", IsTemporary: true}, dnsmessage.RCodeServerFailure,
+			"server misbehaving"},
+		{nil, &net.DNSError{Err: "i/o timeout", IsTimeout: true}, dnsmessage.RCodeServerFailure, "no answer in time"},
+		{nil, context.DeadlineExceeded, dnsmessage.RCodeServerFailure, "no answer in time"},
+		{nil, errors.New("a\x1b[0m"), dnsmessage.RCodeServerFailure, `a\x1b[0m`},
+		{nil, nil, dnsmessage.RCodeSuccess, "the name has no addresses"},
+	} {
+		var got []Event
+		now := func() time.Time { return noon }
+		j, wait := newJournal(now, func(e Event) { got = append(got, e) })
+		b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow, Rule: "a.example:443"} }}
+		lookup := func(context.Context, string) ([]netip.Addr, time.Duration, error) { return c.addrs, 0, c.err }
+		r := newResolver(func() Policy { return b }, newPins(), j, newDesk(j, nil, Bounds{}), lookup, now)
+		m := ask("a.example", dnsmessage.TypeA, false)
+		if x := unpack(t, m, r.answer(t.Context(), m, 0)); x.RCode != c.code {
+			t.Errorf("%s: code %v, expected %v", c.want, x.RCode, c.code)
+		}
+		j.close()
+		wait()
+		want := Event{Time: noon, Kind: KindEnd, Proto: DNS, Name: "a.example", Verdict: Allow, Rule: "a.example:443",
+			Reason: "not resolved: " + c.want, Count: 1}
+		if len(got) != 2 || got[0].Kind != KindDNS || got[1] != want {
+			t.Errorf("%+v, expected %+v", got, want)
+		}
 	}
 }
 

@@ -22,14 +22,14 @@ func (r rules) Decide(q Request) Decision {
 	case q.Proto == "" || q.Proto == ICMP:
 		return r.anywhere(q.Host, q.Addr)
 	}
-	return Decision{Reason: "it is no request that could be decided on"}
+	return Decision{Reason: "invalid request"}
 }
 
 // place is what the policy says of one port. Of a name it says no more than it would
 // without the address; whether the address may be reached is asked as well.
 func (r rules) place(q policy.Request) Decision {
 	d := r.Network.Decide(q)
-	out := Decision{Reason: d.Reason, Hint: d.Hint}
+	out := Decision{Reason: d.Reason, Hint: d.Hint, Fix: d.Fix, Private: d.Private}
 	if d.Rule != nil {
 		out.Rule = written(d.Rule)
 	}

@@ -2,10 +2,12 @@ package gate
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -86,6 +88,69 @@ func TestRulesOfPolicies(t *testing.T) {
 	}
 	if d := Rules(policy.Network{}).Decide(Request{Host: name("a.example")}); d.Verdict != Deny {
 		t.Errorf("the zero network: %+v", d)
+	}
+}
+
+// A rule with private opens its ports to addresses inside of organizations for its name, and
+// neither others nor those addresses without the name.
+func TestRules_Private(t *testing.T) {
+	t.Parallel()
+	p := Rules(network(t, "m.example:8443,private a.example:8443", ""))
+	names := map[string][]netip.Addr{
+		"m.example": addrs("10.1.2.3", "127.0.0.1", "169.254.169.254", "fd00:ec2::254", "100.100.100.200", "100.64.0.7",
+			"fd12::7", "224.0.0.1", "192.0.0.1", "fdc0:71ce:9a7e::1", "64:ff9b::a01:203", "93.184.216.34", "0.0.0.0"),
+		"a.example": addrs("127.0.0.1", "10.1.2.3"),
+	}
+	var got []Event
+	now := func() time.Time { return noon }
+	j, wait := newJournal(now, func(e Event) { got = append(got, e) })
+	pins := newPins()
+	b := &book{names: names, ttl: time.Minute}
+	r := newResolver(func() Policy { return p }, pins, j, newDesk(j, nil, Bounds{}), b.lookup, now)
+	m := ask("m.example", dnsmessage.TypeA, false)
+	v4 := addrs("10.1.2.3", "100.64.0.7", "93.184.216.34")
+	if x := unpack(t, m, r.answer(t.Context(), m, 0)); !slices.Equal(x.addrs, v4) {
+		t.Errorf("%v, expected %v", x.addrs, v4)
+	}
+	m = ask("m.example", dnsmessage.TypeAAAA, false)
+	if x := unpack(t, m, r.answer(t.Context(), m, 0)); !slices.Equal(x.addrs, addrs("fd12::7")) {
+		t.Errorf("%v", x.addrs)
+	}
+	m = ask("a.example", dnsmessage.TypeA, false)
+	if x := unpack(t, m, r.answer(t.Context(), m, 0)); x.RCode != dnsmessage.RCodeNameError {
+		t.Errorf("%+v", x)
+	}
+	j.close()
+	wait()
+	want := Event{Time: noon, Kind: KindDeny, Proto: DNS, Name: "a.example", Addr: netip.MustParseAddr("127.0.0.1"),
+		Count: 1, Rule: "a.example:8443 ()",
+		Reason: "the name leads to a loopback address, which only a rule for the address allows",
+		Fix:    "127.0.0.1:8443", Hint: `if that is meant: network: {allow: ["127.0.0.1:8443"]}`}
+	if e := got[len(got)-1]; e != want {
+		t.Errorf("%+v, expected %+v", e, want)
+	}
+	// What was pinned is decided again, with the port.
+	pins.put(name("a.example"), addrs("100.64.0.7"), time.Minute, noon)
+	pins.put(name("m.example"), addrs("127.0.0.1", "10.1.2.3", "93.184.216.34"), time.Minute, noon)
+	for at, ok := range map[string]bool{"10.1.2.3:8443": true, "10.1.2.3:443": false, "127.0.0.1:8443": false,
+		"93.184.216.34:8443": true, "10.1.2.4:8443": false, "169.254.169.254:8443": false} {
+		to := netip.MustParseAddrPort(at)
+		if r := rule(p, pins, TCP, to.Addr(), to.Port(), noon); (r.verdict == Allow) != ok {
+			t.Errorf("%s: %+v", at, r)
+		}
+	}
+	// Of two names with one address, only the one whose rule has private opens it.
+	shared := rule(p, pins, TCP, netip.MustParseAddr("100.64.0.7"), 8443, noon)
+	if _, ok := shared.hailed(name("a.example")); ok {
+		t.Errorf("%+v", shared)
+	}
+	if _, ok := shared.hailed(name("m.example")); !ok {
+		t.Errorf("%+v", shared)
+	}
+	// An address that the policy lets a name lead to and that is not inside stays closed.
+	lying := policyFunc(func(Request) Decision { return Decision{Verdict: Ask, Private: true} })
+	if r := rule(lying, pins, TCP, netip.MustParseAddr("127.0.0.1"), 8443, noon); r.verdict != Deny {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // never says what addr is, if no policy can open it; else "". Nothing there is a host
@@ -39,10 +40,14 @@ func never(addr netip.Addr) string {
 	return ""
 }
 
-// special says what addr is, if a name may only lead there when the policy names the
-// address as well; else "". It is what the registries of special-purpose addresses
-// (RFC 6890) do not call globally reachable, and what carries an IPv4 address.
+// special describes addr, if a name may only lead there when the policy names the
+// address as well, or lets the name lead inside; else it is "". It is what the registries of
+// special-purpose addresses (RFC 6890) do not call globally reachable, and what carries an IPv4
+// address: by the policy's own list, and by a shorter one that does not depend on it.
 func special(addr netip.Addr) string {
+	if what := policy.Special(addr); what != "" {
+		return what
+	}
 	if addr.Is4() {
 		switch a := addr.As4(); {
 		case a[0] == 10, a[0] == 172 && a[1]&0xf0 == 16, a[0] == 192 && a[1] == 168:

@@ -94,7 +94,7 @@ func (s *spending) of(limits []Limit) *budgets {
 }
 
 // usedUp is why what goes beyond a budget ends.
-const usedUp = "the rule's bytes are used up"
+const usedUp = "the byte limit of the rule is exhausted"
 
 // spend counts n bytes, and reports whether all budgets have them; else rule is one that
 // has not. Of 0 bytes it asks whether any are left.
@@ -176,7 +176,7 @@ func (g *Gate) stillHailed(f *flow, h hello) error {
 	d := g.current().Decide(Request{Proto: TCP, Host: h.name, Addr: f.to.Addr(), Port: f.to.Port()})
 	if d.Verdict == Inspect && f.by.Load().Verdict == Allow {
 		return helloError("requests to " + h.name.String() +
-			" are inspected, and this is not an address that it was resolved to")
+			" are inspected, but the name did not resolve to this address")
 	}
 	return helloError("the policy was changed")
 }
@@ -247,7 +247,7 @@ func (s *sniffer) pass(b []byte) ([]byte, error) {
 
 // otherServer is why a ClientHello is refused.
 func otherServer(h hello) error {
-	return helloError("the ClientHello is for " + h.name.String() + ", which is not what the address was allowed for")
+	return helloError("the ClientHello is for " + h.name.String() + ", for which the address was not allowed")
 }
 
 // noHello says what a read without a ClientHello means.
@@ -255,11 +255,11 @@ func noHello(err error) error {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return helloError("no ClientHello came in time")
+		return helloError("no ClientHello arrived in time")
 	case errors.Is(err, io.EOF):
-		return helloError("the connection ended before its ClientHello")
+		return helloError("the connection closed before its ClientHello")
 	}
-	return helloError("the connection broke before its ClientHello")
+	return helloError("the connection failed before its ClientHello")
 }
 
 // splice copies both ways until both have ended or the flow was cut. What one side
@@ -342,7 +342,7 @@ func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byt
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		f.cut("broken: " + side(inward) + " went away")
+		f.cut("broken: " + side(inward) + " disconnected")
 		return
 	}
 	if half, ok := dst.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
@@ -361,7 +361,7 @@ func (g *Gate) move(f *flow, dst io.Writer, b []byte, piece int, inward bool) bo
 	for rest := b; len(rest) > 0; {
 		n := min(piece, len(rest))
 		if _, err := dst.Write(rest[:n]); err != nil {
-			f.cut("broken: " + side(!inward) + " went away")
+			f.cut("broken: " + side(!inward) + " disconnected")
 			return false
 		}
 		rest = rest[n:]

@@ -36,8 +36,8 @@ const (
 
 // start makes the network stack and everything that runs until Close.
 func (g *Gate) start(ctx context.Context) error {
-	if err := g.openLink(); err != nil {
-		return fault.Wrap(err, "read packets of the sandbox")
+	if err := g.openLink(ctx); err != nil {
+		return fault.Wrap(err, "read packets from the sandbox")
 	}
 	g.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
@@ -55,7 +55,7 @@ func (g *Gate) start(ctx context.Context) error {
 		full := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.AsSlice()), Port: dnsPort}
 		c, err := gonet.DialUDP(g.stack, &full, nil, netProto(at))
 		if err != nil {
-			return fault.Wrap(err, "answer DNS")
+			return fault.Wrap(err, "serve DNS")
 		}
 		g.spawn(func() {
 			<-ctx.Done()
@@ -72,16 +72,16 @@ func (g *Gate) start(ctx context.Context) error {
 }
 
 // openLink makes the link, of the kind that g.fd is of. Nothing is read yet.
-func (g *Gate) openLink() (err error) {
+func (g *Gate) openLink(ctx context.Context) (err error) {
 	var child stack.LinkEndpoint
 	var fd int
 	if g.ethernet {
 		fd = int(g.fd.Fd()) // it makes the descriptor block, which fdbased undoes
-		child, err = g.newChild(fd)
+		child, err = g.newChild(ctx, fd)
 	} else {
 		var p *pipe
 		p, g.fd, err = newPipe(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
-			g.linkFailed(cmp.Or(err, errors.New("the other end is closed")).Error())
+			g.linkFailed(ctx, cmp.Or(err, errors.New("the peer is closed")).Error())
 		})
 		if err == nil {
 			child, fd = p, p.fd
@@ -95,15 +95,26 @@ func (g *Gate) openLink() (err error) {
 	return nil
 }
 
-// linkFailed tells that nothing passes any more.
-func (g *Gate) linkFailed(why string) {
-	g.journal.deny(Event{Reason: "the sandbox's link failed, so that nothing passes: " + why})
+// linkGrace is the time between the end of the link and its report. The keeper closes the
+// gate of a sandbox that stops within it.
+const linkGrace = 5 * time.Second
+
+// linkFailed reports that nothing passes any more, unless the gate is closed within
+// linkGrace: a sandbox that stops takes its interface with it, which is not a denial.
+func (g *Gate) linkFailed(ctx context.Context, why string) {
+	g.spawn(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(linkGrace):
+			g.journal.deny(Event{Reason: "the sandbox's link failed, so all connections are blocked: " + why})
+		}
+	})
 }
 
 // newChild makes the link below the front. fdbased makes eventfds for itself that it
 // neither closes nor keeps from being inherited; here no process is started before they
 // are marked, and stop closes them.
-func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
+func (g *Gate) newChild(ctx context.Context, fd int) (stack.LinkEndpoint, error) {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
 	before, err := inherited()
@@ -121,12 +132,12 @@ func (g *Gate) newChild(fd int) (stack.LinkEndpoint, error) {
 		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
 		ClosedFunc: func(terr tcpip.Error) {
 			if terr != nil {
-				g.linkFailed(terr.String())
+				g.linkFailed(ctx, terr.String())
 			}
 		},
 	})
 	if err != nil { // gVisor returns the errno as text
-		return nil, fault.New(fault.Unavailable, "make the sandbox's link").Because(err)
+		return nil, fault.New(fault.Unavailable, "create the sandbox's link").Because(err)
 	}
 	after, err := inherited()
 	if err != nil {
@@ -189,20 +200,20 @@ func (g *Gate) configure() error {
 		}
 	}
 	if terr := g.stack.CreateNICWithOptions(nic, g.link, stack.NICOptions{Disabled: true}); terr != nil {
-		return stackError("make the interface", terr)
+		return stackError("create the interface", terr)
 	}
 	for at, bits := range map[netip.Addr]int{link.Gate4(): link.Bits4, link.Gate6(): link.Bits6} {
 		a := tcpip.ProtocolAddress{Protocol: netProto(at),
 			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.AsSlice()), PrefixLen: bits}}
 		if terr := g.stack.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
-			return stackError("give the interface its addresses", terr)
+			return stackError("add the addresses of the interface", terr)
 		}
 	}
 	if terr := g.stack.SetPromiscuousMode(nic, true); terr != nil {
-		return stackError("take packets to every address", terr)
+		return stackError("accept packets to every address", terr)
 	}
 	if terr := g.stack.SetSpoofing(nic, true); terr != nil {
-		return stackError("answer from every address", terr)
+		return stackError("send packets from every address", terr)
 	}
 	g.stack.SetRouteTable(
 		[]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})

@@ -130,7 +130,7 @@ func testBoundsHold(t *testing.T, k kind) {
 		t.Errorf("%s connections", got)
 	}
 	s.denied(t, TCP, "too many connections")
-	s.wait(t, "an idle one", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "nothing moved for 1s" })
+	s.wait(t, "an idle one", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "idle for 1s" })
 	s.must(t, "drop", nil)
 
 	small := start(t, k, b, nil)
@@ -141,11 +141,11 @@ func testBoundsHold(t *testing.T, k kind) {
 		t.Error("800 bytes of 1000 are spent, and 800 more")
 	}
 	small.wait(t, "the budget",
-		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the rule's bytes are used up" })
+		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the byte limit of the rule is exhausted" })
 	if got, err := small.do("exchange", make([]byte, 10), "tcp", "93.184.216.34:81"); err == nil && len(got) > 0 {
-		t.Error("the rule's bytes are used up")
+		t.Error("the byte limit of the rule is exhausted")
 	}
-	small.denied(t, TCP, "the rule's bytes are used up")
+	small.denied(t, TCP, "the byte limit of the rule is exhausted")
 	if got := small.must(t, "exchange", make([]byte, 4000), "tcp", "93.184.216.34:80"); len(got) != 4000 {
 		t.Errorf("another rule has %d bytes", len(got))
 	}
@@ -175,7 +175,8 @@ func testBudgetsAreOfRules(t *testing.T, k kind) {
 	if got, err := s.do("exchange", make([]byte, 400), "tcp", "b.example:81"); err == nil && len(got) == 400 {
 		t.Error("800 bytes of 1000 are spent, and 800 more")
 	}
-	s.wait(t, "the budget", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the rule's bytes are used up" })
+	s.wait(t, "the budget",
+		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the byte limit of the rule is exhausted" })
 
 	s.must(t, "hold", []byte("x"), "a.example:80")
 	n.Allow[0] = httpRule(t, "a.example:80,81", func(r *policy.Rule) { r.MaxBytes = 1 << 20 })

@@ -136,7 +136,7 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		"ECH":       {records(handmade(sni("a.example"), ext(0xfe0d, 1, 2, 3)), 99), "encrypted_client_hello"},
 		"two names": {records(handmade(sni("a.example"), sni("b.example")), 99), "malformed"},
 		"a second name": {append(records(hello, 99), records(handmade(sni("b.example"), offers13), 30)...),
-			"another server name"},
+			"a different server name"},
 	} {
 		for _, size := range []string{"1", "1000"} {
 			if got, err := s.do("pieces", x.wire, "a.example:8443", size); err == nil && len(got) > 0 {
@@ -153,7 +153,7 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	if got, err := s.do("exchange", records(hello, 10)[:60], "tcp", "a.example:8443"); err == nil && len(got) > 0 {
 		t.Errorf("%q", got)
 	}
-	s.denied(t, TCP, "ended before its ClientHello")
+	s.denied(t, TCP, "closed before its ClientHello")
 	e := s.wait(t, "the end of TLS",
 		func(e Event) bool { return e.Kind == KindEnd && e.Port == 443 && e.In > 0 && e.Reason == "" })
 	if e.Name != "a.example" || e.Rule != "a.example:443" {
@@ -238,7 +238,7 @@ func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		}
 	}
 	s.denied(t, TCP, "encrypted_client_hello")
-	s.denied(t, TCP, "another server name")
+	s.denied(t, TCP, "a different server name")
 	if got := raw.all(); bytes.Contains(got, []byte("b.example")) || bytes.Contains(got, []byte{0xfe, 0x0d}) {
 		t.Errorf("the host got %q", got)
 	}

@@ -104,7 +104,7 @@ func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 	id := r.ID()
 	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
 	if to.Addr() == link.Gate4() || to.Addr() == link.Gate6() {
-		g.refuse(UDP, to, ruling{why: Decision{Reason: "the gate itself answers nothing but DNS"}})
+		g.refuse(UDP, to, ruling{why: Decision{Reason: "the gate's own address serves DNS only"}})
 		return false
 	}
 	rl := rule(g.current(), g.pins, UDP, to.Addr(), to.Port(), g.now())
@@ -132,7 +132,7 @@ func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 	if full {
 		g.journal.deny(
 			Event{Proto: UDP, Name: rl.name.String(), Addr: to.Addr(), Port: to.Port(), Rule: rl.why.Rule,
-				Reason: "the sandbox has too many flows of datagrams"})
+				Reason: "the sandbox has too many UDP flows"})
 		return false
 	}
 	done := func() {

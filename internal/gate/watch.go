@@ -119,7 +119,7 @@ func (w *watch) handshake(r []byte) ([]byte, error) {
 	case !done:
 		return nil, nil
 	case h.name != w.first.name:
-		return nil, helloError("a second ClientHello has another server name")
+		return nil, helloError("a second ClientHello has a different server name")
 	}
 	w.done = true
 	return w.held, nil

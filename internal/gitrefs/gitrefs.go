@@ -164,7 +164,7 @@ func (r *Refs) holdCommit(ctx context.Context, in *repo.Repo, c repo.OID) error 
 	}
 	all, err := in.Refs(ctx, ref)
 	if err == nil && len(all) == 0 {
-		err = in.SetRef(ctx, ref, c, "", "coppice: a sandbox begins here")
+		err = in.SetRef(ctx, ref, c, "", "coppice: a sandbox starts here")
 	}
 	return fault.Wrap(err, "hold commit %s", c)
 }
@@ -285,13 +285,13 @@ func (r *Refs) Leaving(ctx context.Context, rec *meta.Sandbox) (removed func(err
 		if failed == nil {
 			failed = r.leave(ctx, h)
 			if failed != nil {
-				r.config.Log.Warn("references of a sandbox that was removed are left for gc", "repository", h.Top,
+				r.config.Log.Warn("could not remove the references of a removed sandbox; gc will remove them", "repository", h.Top,
 					"sandbox", h.Sandbox, "err", failed)
 				return
 			}
 		}
 		if err := r.config.Store.EndIntent(ctx, intent); err != nil {
-			r.config.Log.Warn("references are looked for again", "repository", h.Top, "err", err)
+			r.config.Log.Warn("could not list references; will try again", "repository", h.Top, "err", err)
 		}
 	}, nil
 }
@@ -319,7 +319,8 @@ func (r *Refs) Sweep(ctx context.Context) error {
 		}
 		if name == "" {
 			if err := r.leave(ctx, h); err != nil {
-				r.config.Log.Warn("references are left in a repository", "repository", h.Top, "sandbox", h.Sandbox, "err", err)
+				r.config.Log.Warn("could not remove references from a "+
+					"repository", "repository", h.Top, "sandbox", h.Sandbox, "err", err)
 				continue
 			}
 		}

@@ -87,9 +87,9 @@ func ParseApply(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	}
 	commits := a.Way == repo.Squash || a.Way == repo.Merge
 	if !commits && (req.Message != "" || req.Author != "" || len(req.CoAuthors)+len(req.Trailers) > 0) {
-		return a, fault.New(fault.Invalid, "%s makes no commit of its own, which could have a message, an author or trailers",
+		return a, fault.New(fault.Invalid, "cannot set a message, author or trailers with %s: it does not create a commit",
 			a.Way).
-			WithHint("leave them away, or use squash or merge")
+			WithHint("omit them, or use squash or merge")
 	}
 	if req.Author != "" {
 		if a.Author, err = repo.ParsePerson(req.Author); err != nil {
@@ -116,13 +116,13 @@ func (c *Collected) fits(way repo.Way) error {
 	switch {
 	case whole && c.Rec.Repo.Start != c.Rec.Repo.Base:
 		return fault.New(fault.Unsupported,
-			"sandbox %s began with changes that were not committed, which its commits have in them: %s would take them along",
+			"sandbox %s started from uncommitted changes, which its commits include: %s would apply them too",
 			c.Rec.Name, way).
-			WithHint("use --squash or --patch, which leave them out")
+			WithHint("use --squash or --patch, which exclude them")
 	case whole && c.Work != c.Tip:
-		return fault.New(fault.Conflict, "sandbox %s has changes that are not committed, and %s takes commits",
+		return fault.New(fault.Conflict, "sandbox %s has uncommitted changes, and %s applies commits only",
 			c.Rec.Name, way).
-			WithHint("commit them there: coppice exec %s -- git commit -am MESSAGE; or use --squash", c.Rec.Name)
+			WithHint("commit them in the sandbox: coppice exec %s -- git commit -am MESSAGE; or use --squash", c.Rec.Name)
 	}
 	return nil
 }
@@ -165,10 +165,10 @@ func (c *Collected) message(ctx context.Context, said string) (string, error) {
 func (c *Collected) goOn(err error) error {
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
-		return fault.New(fault.KindOf(err), "sandbox %s and the branch changed the same, and nothing was touched",
+		return fault.New(fault.KindOf(err), "sandbox %s conflicts with the branch; nothing was changed",
 			c.Rec.Name).Because(conflicts).
-			WithHint("bring the sandbox to where the branch is now: coppice git rebase %s; "+
-				"or resolve it yourself: git merge %.12s",
+			WithHint("rebase the sandbox onto the branch: coppice git rebase %s; or resolve the conflict yourself: git merge "+
+				"%.12s",
 				c.Rec.Name, c.Work)
 	}
 	return err

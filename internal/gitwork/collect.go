@@ -58,7 +58,7 @@ func (g *Git) Collect(ctx context.Context, name string) (*Collected, error) {
 		c := &Collected{Rec: rec, Repo: r, Start: repo.OID(rec.Repo.Start)}
 		stood, err := g.takeOut(ctx, c)
 		if err != nil {
-			return nil, fault.Wrap(err, "take out what sandbox %s did", rec.Name)
+			return nil, fault.Wrap(err, "collect the changes of sandbox %s", rec.Name)
 		}
 		if !stood {
 			continue
@@ -69,8 +69,8 @@ func (g *Git) Collect(ctx context.Context, name string) (*Collected, error) {
 		s.last = c
 		return c.clone(), nil
 	}
-	return nil, fault.New(fault.Conflict, "sandbox %s is committing right now", rec.Name).
-		WithHint("wait until it has, then try again")
+	return nil, fault.New(fault.Conflict, "sandbox %s is committing", rec.Name).
+		WithHint("wait until the commit is done, then try again")
 }
 
 // collectAs is Collect for who has looked at a commit that it gave, and wants that, and
@@ -98,8 +98,8 @@ func (g *Git) collectAs(ctx context.Context, name, work string) (*Collected, err
 		c.Repo, err = g.config.Work.Repository(ctx, &c.Rec)
 	}
 	if err == nil && string(c.Work) != work {
-		err = fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", rec.Name).
-			WithHint("look again: coppice diff %s", rec.Name)
+		err = fault.New(fault.Conflict, "sandbox %s has changed since the diff", rec.Name).
+			WithHint("review it again: coppice diff %s", rec.Name)
 	}
 	return c, err
 }
@@ -164,7 +164,8 @@ func (g *Git) stillThere(ctx context.Context, c *Collected) error {
 		return err
 	}
 	if derr := c.Repo.DropRefs(context.WithoutCancel(ctx), gitrefs.Box(c.Rec.ID)); derr != nil {
-		g.config.Log.Warn("references of a sandbox that was removed are left in its repository", "repository", c.Repo.Top,
+		g.config.Log.Warn("could not remove the references of a removed sandbox from its "+
+			"repository", "repository", c.Repo.Top,
 			"below", gitrefs.Box(c.Rec.ID), "err", derr)
 	}
 	return err

@@ -33,12 +33,12 @@ func (g *Git) takeWork(ctx context.Context, c *Collected, old repo.OID) (err err
 	defer cleanup.Run(&err)
 	dir, err := os.MkdirTemp(g.config.Scratch(), "work-")
 	if err != nil {
-		return fault.Wrap(err, "make room for what is not committed")
+		return fault.Wrap(err, "create a directory for uncommitted changes")
 	}
-	cleanup.Push(func() error { return fault.Wrap(os.RemoveAll(dir), "clear away what is not committed") })
+	cleanup.Push(func() error { return fault.Wrap(os.RemoveAll(dir), "remove the directory of uncommitted changes") })
 	tree, err := os.OpenRoot(dir)
 	if err != nil {
-		return fault.Wrap(err, "make room for what is not committed")
+		return fault.Wrap(err, "create a directory for uncommitted changes")
 	}
 	cleanup.Push(tree.Close)
 	committed, err := c.Repo.Diff(ctx, repo.DiffOptions{From: c.Start, To: c.Tip})
@@ -54,7 +54,7 @@ func (g *Git) takeWork(ctx context.Context, c *Collected, old repo.OID) (err err
 		return c.Repo.SetRef(ctx, to, c.Work, old, "coppice: all is committed in "+c.Rec.Name)
 	}
 	got, err := c.Repo.Snapshot(ctx, repo.Snapshot{Base: c.Tip, Tree: tree, Paths: paths, Author: Person(ctx, c.Repo),
-		Message: "Not committed in sandbox " + c.Rec.Name, To: to, Old: old})
+		Message: "Uncommitted changes of sandbox " + c.Rec.Name, To: to, Old: old})
 	c.Work, c.Skipped = got.Commit, got.Skipped
 	return err
 }
@@ -70,7 +70,7 @@ func LayOut(
 	}
 	into, err := tree.Open(".")
 	if err != nil {
-		return nil, fault.Wrap(err, "copy what is not committed")
+		return nil, fault.Wrap(err, "copy uncommitted changes")
 	}
 	defer into.Close()
 	o := &outlay{top: top, tree: into, seen: map[string]bool{}, laid: map[string]bool{}, left: repo.DefaultLimits.Total}
@@ -113,9 +113,9 @@ func (o *outlay) changed(ch *layer.Change) error {
 		o.add(p)
 	}
 	if len(o.paths) > repo.DefaultLimits.Changes || o.held > limit.TreePaths {
-		return fault.New(fault.TooLarge, "more than %d paths differ, or more than %d bytes of paths",
+		return fault.New(fault.TooLarge, "too many changed paths: the limit is %d paths and %d bytes of paths",
 			repo.DefaultLimits.Changes, limit.TreePaths).
-			WithHint("make git ignore generated files, as in: echo build/ >>.gitignore")
+			WithHint("have git ignore generated files, for example: echo build/ >>.gitignore")
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (o *outlay) copy(ctx context.Context, files *layer.View) error {
 			continue // the snapshot says that it is skipped, and why
 		}
 		if err := o.put(ctx, p); err != nil {
-			return fault.Wrap(err, "copy what is not committed")
+			return fault.Wrap(err, "copy uncommitted changes")
 		}
 	}
 	return nil
@@ -201,9 +201,9 @@ func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err er
 	o.laid[p] = true
 	limits := repo.DefaultLimits
 	if o.left -= entry.Size; entry.Size > limits.Object || o.left < 0 {
-		return fault.New(fault.TooLarge, "%q has %d bytes: one file may have %d, and all together %d",
+		return fault.New(fault.TooLarge, "file %q is too large: %d bytes; the limit is %d for a file and %d in total",
 			label.Clean(p), entry.Size, limits.Object, limits.Total).
-			WithHint("have git ignore it, as in: echo /%s >>.gitignore", label.Clean(p))
+			WithHint("have git ignore it: echo /%s >>.gitignore", label.Clean(p))
 	}
 	if err := dirfd.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 		return err

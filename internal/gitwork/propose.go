@@ -33,8 +33,8 @@ func proposalRef(name string) repo.Ref { return repo.Ref("refs/coppice/proposals
 func BranchOf(name string) (repo.Ref, error) {
 	ref, err := repo.ParseBranch("coppice/" + name)
 	if err != nil {
-		return "", fault.New(fault.Invalid, "no branch can be called coppice/%s", name).Because(err).
-			WithHint("choose a name without .., .lock, or a dot at its end; or have no repository in the sandbox: --no-repo")
+		return "", fault.New(fault.Invalid, "invalid branch name coppice/%s", name).Because(err).
+			WithHint("choose a name without .., .lock or a final dot; or create the sandbox without a repository: --no-repo")
 	}
 	return ref, nil
 }
@@ -54,8 +54,8 @@ func (g *Git) Propose(ctx context.Context, name string, req wire.ProposeRequest)
 		return res, err
 	}
 	if req.Work != "" && req.Work != string(c.Work) {
-		return res, fault.New(fault.Conflict, "sandbox %s has changed since it was looked at", c.Rec.Name).
-			WithHint("look again: coppice diff %s", c.Rec.Name)
+		return res, fault.New(fault.Conflict, "sandbox %s has changed since the diff", c.Rec.Name).
+			WithHint("review it again: coppice diff %s", c.Rec.Name)
 	}
 	p, err := g.Prepare(ctx, c, req)
 	if err != nil {
@@ -74,17 +74,19 @@ func (g *Git) Propose(ctx context.Context, name string, req wire.ProposeRequest)
 func proposable(req wire.ProposeRequest) error {
 	switch {
 	case len(req.Title) > maxTitle || strings.ContainsFunc(req.Title, func(r rune) bool { return !visible.Rune(r) }):
-		return fault.New(fault.Invalid, "the title is longer than %d bytes, or more than a line of text", maxTitle).
-			WithHint("say in a few words what it is for: -m TITLE")
+		return fault.New(fault.Invalid, "invalid title: must be one line of at most %d bytes", maxTitle).
+			WithHint("give a short title: -m TITLE")
 	case len(req.Tests) > proposal.MaxTests:
-		return fault.New(fault.Invalid, "%d tests: the limit is %d", len(req.Tests), proposal.MaxTests).
-			WithHint("put some into one command")
+		return fault.New(fault.Invalid, "too many tests: %d; the limit is %d", len(req.Tests), proposal.MaxTests).
+			WithHint("combine several in one command")
 	case req.TimeoutMS < 0:
-		return fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
+		return fault.New(fault.Invalid, "invalid timeout: must not be negative").WithHint("give a number of milliseconds, " +
+			"or 0 for none")
 	}
 	for _, t := range req.Tests {
 		if strings.TrimSpace(t) == "" || strings.ContainsRune(t, 0) {
-			return fault.New(fault.Invalid, "a test is empty or has a zero byte").WithHint("as in: --test \"make test\"")
+			return fault.New(fault.Invalid, "invalid test: must not be empty or contain a NUL byte").WithHint("for example: " +
+				"--test \"make test\"")
 		}
 	}
 	return nil
@@ -125,8 +127,8 @@ func (g *Git) Prepare(ctx context.Context, c *Collected, req wire.ProposeRequest
 // look fills in what is proposed, and refuses what may not be.
 func (p *Proposing) look(ctx context.Context) (err error) {
 	if p.Work == p.Start {
-		return fault.New(fault.Conflict, "nothing differs from what sandbox %s began with", p.Rec.Name).
-			WithHint("look for yourself: coppice diff %s", p.Rec.Name)
+		return fault.New(fault.Conflict, "sandbox %s has no changes", p.Rec.Name).
+			WithHint("compare it: coppice diff %s", p.Rec.Name)
 	}
 	if p.Branch, err = BranchOf(p.Rec.Name); err != nil {
 		return err
@@ -143,9 +145,9 @@ func (p *Proposing) look(ctx context.Context) (err error) {
 	}
 	if i := slices.IndexFunc(p.marks, func(m repo.Mark) bool { return !p.trusted(m) }); p.req.Guard && i >= 0 {
 		left := slices.DeleteFunc(slices.Clone(p.marks), p.trusted)
-		return fault.New(fault.Denied, "the forge, or who fetches it, would run or trust what is pushed").
+		return fault.New(fault.Denied, "the proposal has files that a forge or a reviewer's machine would run or trust").
 			Because(&repo.Untrusted{Marks: left}).
-			WithHint("look at each of them, then trust it: --trust %s", proposal.Path(left[0].Path))
+			WithHint("review each of them, then trust it: --trust %s", proposal.Path(left[0].Path))
 	}
 	return nil
 }
@@ -167,9 +169,9 @@ func (p *Proposing) free(ctx context.Context) error {
 	}
 	ours, err := p.proposedBefore(ctx)
 	if err == nil && !ours {
-		err = fault.New(fault.Conflict, "branch %s is not what sandbox %s proposed last: somebody has worked on it",
+		err = fault.New(fault.Conflict, "branch %s has changed since sandbox %s was last proposed",
 			p.Branch.Short(), p.Rec.Name).
-			WithHint("keep it under another name, then propose again: git branch -m %s NAME", p.Branch.Short())
+			WithHint("rename the branch, then propose again: git branch -m %s NAME", p.Branch.Short())
 	}
 	return err
 }
@@ -255,7 +257,7 @@ func (p *Proposing) write(ctx context.Context) (err error) {
 		rec.Parents = []repo.OID{p.before}
 	}
 	if p.proposal, err = p.Repo.Record(ctx, rec); err != nil {
-		return fault.Wrap(err, "keep the proposal of %s", p.Rec.Name)
+		return fault.Wrap(err, "store the proposal of %s", p.Rec.Name)
 	}
 	return p.Repo.SetRef(context.WithoutCancel(ctx), p.Branch, p.Work, p.old, "coppice: propose "+p.Rec.Name)
 }
@@ -299,19 +301,20 @@ func (p *Proposing) files(ctx context.Context, policy string) (*proposalFiles, e
 func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error) error {
 	s, err := os.CreateTemp(scratch, "proposal-")
 	if err != nil {
-		return fault.Wrap(err, "make room for %s", name)
+		return fault.Wrap(err, "create %s", name)
 	}
 	f.spooled = append(f.spooled, s)
 	if err := os.Remove(s.Name()); err != nil {
-		return fault.Wrap(err, "make room for %s", name)
+		return fault.Wrap(err, "create %s", name)
 	}
 	if err := write(s); err != nil {
 		return err
 	}
 	n, err := s.Seek(0, io.SeekCurrent)
 	if err == nil && n > proposal.Limit(name) {
-		return fault.New(fault.Invalid, "%s has %d bytes, and a proposal may have %d", name, n, proposal.Limit(name)).
-			WithHint("propose it in parts")
+		return fault.New(fault.Invalid, "%s of the proposal is too large: %d bytes; the limit is "+
+			"%d", name, n, proposal.Limit(name)).
+			WithHint("split the change into several proposals")
 	}
 	if err == nil {
 		_, err = s.Seek(0, io.SeekStart)

@@ -141,8 +141,8 @@ func (g *Git) ExportProposal(ctx context.Context, name string, w io.Writer) erro
 	}
 	commit := refs[proposalRef(rec.Name)]
 	if commit == "" {
-		return fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
-			WithHint("do that first: coppice git propose %s", rec.Name)
+		return fault.New(fault.NotFound, "sandbox %s has no proposal", rec.Name).
+			WithHint("propose it first: coppice git propose %s", rec.Name)
 	}
 	said, err := readProposal(ctx, r, commit)
 	if err != nil {
@@ -161,7 +161,7 @@ func writeProposal(ctx context.Context, r *repo.Repo, commit repo.OID, said *pro
 	for _, name := range proposal.Names() {
 		size, there := sizes[name]
 		if !there || size > proposal.Limit(name) {
-			return fault.New(fault.Invalid, "%s is no proposal: %s is missing, or too long", commit, name)
+			return fault.New(fault.Invalid, "commit %s is not a proposal: %s is missing or too large", commit, name)
 		}
 		if err := tw.WriteHeader(
 			&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: said.Time, Format: tar.FormatPAX}); err != nil {

@@ -99,12 +99,12 @@ func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 	have := b.rec.Repo
 	if have.Start != have.Base {
 		return fault.New(fault.Unsupported,
-			"sandbox %s began with changes that were not committed, which would be taken for its own", b.rec.Name).
-			WithHint("commit them, make another sandbox, and take over what this one did: coppice diff %s", b.rec.Name)
+			"cannot rebase sandbox %s: it started from uncommitted changes", b.rec.Name).
+			WithHint("commit them, create another sandbox and apply the changes of this one there: coppice diff %s", b.rec.Name)
 	}
 	if onto == "" && have.From == "" {
-		return fault.New(fault.Invalid, "sandbox %s did not begin at the tip of a branch", b.rec.Name).
-			WithHint("say where it is to go: coppice git rebase %s --onto REV", b.rec.Name)
+		return fault.New(fault.Invalid, "sandbox %s did not start from the tip of a branch", b.rec.Name).
+			WithHint("name the new base: coppice git rebase %s --onto REV", b.rec.Name)
 	}
 	rev := onto
 	if rev == "" {
@@ -136,8 +136,8 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 		return err
 	}
 	if procs > 0 {
-		return fault.New(fault.Conflict, "something runs in sandbox %s, under which its files would change", b.rec.Name).
-			WithHint("wait until it has ended (coppice process ls %s), or end it: coppice stop %[1]s", b.rec.Name)
+		return fault.New(fault.Conflict, "cannot rebase sandbox %s: processes are running in it", b.rec.Name).
+			WithHint("wait until they exit (coppice process ls %s), or stop them: coppice stop %[1]s", b.rec.Name)
 	}
 	kept, err := b.g.config.API.Commit(ctx, string(b.rec.ID), "before a rebase")
 	b.before = timeline.SnapshotID(kept.Head)
@@ -162,8 +162,8 @@ func (b *rebasing) run(ctx context.Context) error {
 	case err != nil:
 		return err
 	case x.Code == exitNoBase:
-		return fault.New(fault.Conflict, "sandbox %s does not see commit %s", b.rec.Name, b.onto).
-			WithHint("make another one there: coppice create --at %s", b.onto[:12])
+		return fault.New(fault.Conflict, "commit %[2]s not found in sandbox %[1]s", b.rec.Name, b.onto).
+			WithHint("create another sandbox from it: coppice create --at %s", b.onto[:12])
 	}
 	list, said := out.heard()
 	for p := range strings.SplitSeq(list, "\x00") {
@@ -183,21 +183,21 @@ func (b *rebasing) failed(x wire.Exit, said string) error {
 	if x.Code == exitNoGit || x.Code == exitNoRepo || x.TimedOut || x.Limit != "" {
 		return gitFailed(&b.rec, x, said)
 	}
-	return fault.New(fault.Conflict, "git in sandbox %s does not rebase it: %s", b.rec.Name, said).
-		WithHint("it is as it was; mend what git says, there: coppice shell %s", b.rec.Name)
+	return fault.New(fault.Conflict, "git in sandbox %s could not rebase it: %s", b.rec.Name, said).
+		WithHint("the sandbox was not changed; fix what git reports: coppice shell %s", b.rec.Name)
 }
 
 // conflict says what is to be resolved.
 func (b *rebasing) conflict() error {
-	return fault.New(fault.Conflict, "both sides changed the same").Because(&repo.Conflicts{Paths: b.paths}).
-		WithHint("it is as it was; to resolve them in it: coppice git rebase %s --keep-conflicts", b.rec.Name)
+	return fault.New(fault.Conflict, "the rebase has conflicts").Because(&repo.Conflicts{Paths: b.paths}).
+		WithHint("the sandbox was not changed; to resolve them in it: coppice git rebase %s --keep-conflicts", b.rec.Name)
 }
 
 // goBack brings the sandbox to the snapshot of before. What is there now stays in its history.
 func (b *rebasing) goBack(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := b.g.config.API.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
-	return errors.Join(fault.Wrap(err, "bring sandbox %s back to what it was, which is snapshot %s", b.rec.Name, b.before),
+	return errors.Join(fault.Wrap(err, "rewind sandbox %s to snapshot %s after a failed rebase", b.rec.Name, b.before),
 		b.g.config.Work.ReleaseBase(ctx, b.repo, b.onto))
 }
 
@@ -210,7 +210,7 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 		if refs, err := b.repo.Refs(ctx, was); err != nil {
 			return res, err
 		} else if refs[was] == "" {
-			if err := b.repo.SetRef(ctx, was, repo.OID(old), "", "coppice: sandbox "+b.rec.Name+" began here"); err != nil {
+			if err := b.repo.SetRef(ctx, was, repo.OID(old), "", "coppice: sandbox "+b.rec.Name+" started here"); err != nil {
 				return res, err
 			}
 		}

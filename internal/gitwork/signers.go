@@ -41,9 +41,10 @@ func (g *Git) Signer(ctx context.Context, v *format.Verified, accept string) (s 
 		return s, nil
 	case accept != v.Key:
 		return s, fault.New(fault.Denied,
-			"THE KEY HAS CHANGED: the log %.80s was signed by %.120s, and now by %.120s, which does not follow from it",
+			"THE SIGNING KEY HAS CHANGED: log %.80s was signed by %.120s, and is now signed by %.120s, which is not its "+
+				"successor",
 			s.Origin, known.Key, v.Key).
-			WithHint("somebody may forge it. Ask whose log it is, by another way; if the new key is right: --trust-key %s",
+			WithHint("the log may be forged: confirm the key with its owner over another channel, then trust it: --trust-key %s",
 				v.Key)
 	default:
 		s.Changed = known.Key
@@ -70,7 +71,7 @@ func (g *Git) knownSigner(ctx context.Context, origin string) (*knownSigner, err
 	}
 	k := new(knownSigner)
 	if err := json.Unmarshal([]byte(text), k); err != nil {
-		return nil, fault.New(fault.Corrupt, "what is known of the log %.80s cannot be read", origin).Because(err)
+		return nil, fault.New(fault.Corrupt, "cannot read the trusted key of log %.80s", origin).Because(err)
 	}
 	return k, nil
 }

@@ -62,7 +62,7 @@ func (g *Git) takeTip(ctx context.Context, c *Collected, old repo.OID) (tip repo
 		}
 		given, err := c.Repo.Within(ctx, head, append(known, base)...)
 		if err == nil && !given {
-			err = fault.New(fault.Invalid, "the sandbox says that it is at commit %s, which does not come out of it", head)
+			err = fault.New(fault.Invalid, "invalid HEAD %s reported by the sandbox: it did not send the commit", head)
 		}
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func (g *Git) gitInside(
 	if id := out.id(); terr != nil && id != "" {
 		cctx := context.WithoutCancel(ctx)
 		if cerr := g.config.Work.CancelExec(cctx, string(rec.ID), id); cerr != nil && !fault.Is(cerr, fault.NotFound) {
-			g.config.Log.Warn("git runs on in a sandbox", "sandbox", rec.Name, "err", cerr)
+			g.config.Log.Warn("could not cancel git in a sandbox", "sandbox", rec.Name, "err", cerr)
 		}
 	}
 	<-ended
@@ -127,13 +127,13 @@ func (g *Git) gitInside(
 }
 
 // errUnread is what the pipe of a command is closed with when nobody reads on.
-var errUnread = errors.New("not read any more")
+var errUnread = errors.New("output is no longer read")
 
 // readHead reads the first line.
 func readHead(br *bufio.Reader) (repo.OID, error) {
 	l, err := br.ReadSlice('\n')
 	if err != nil {
-		return "", fault.New(fault.Invalid, "git in the sandbox does not say what HEAD is").Because(err)
+		return "", fault.New(fault.Invalid, "git in the sandbox did not report HEAD").Because(err)
 	}
 	return repo.ParseOID(strings.TrimSuffix(string(l), "\n"))
 }
@@ -142,26 +142,26 @@ func readHead(br *bufio.Reader) (repo.OID, error) {
 func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 	switch {
 	case exit.Code == exitNoGit, exit.Code == 127, exit.Code == 126:
-		return fault.New(fault.Unsupported, "sandbox %s has no git, which has to write its commits", rec.Name).
-			WithHint("install it there: coppice exec %s --user root -- apt-get install git; or use a base that has it", rec.Name)
+		return fault.New(fault.Unsupported, "git not found in sandbox %s", rec.Name).
+			WithHint("install it: coppice exec %s --user root -- apt-get install git; or use a base that has it", rec.Name)
 	case exit.Code == exitNoRepo:
-		return fault.New(fault.Conflict, "%s is no repository with a commit any more in sandbox %s", rec.Repo.Top, rec.Name).
-			WithHint("go back to where it was one: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
+		return fault.New(fault.Conflict, "%s in sandbox %s is no longer a repository with a commit", rec.Repo.Top, rec.Name).
+			WithHint("rewind to a snapshot in which it was: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
 	case exit.Code == exitNoBase:
-		return fault.New(fault.Conflict, "%s is not the repository any more that sandbox %s began with",
+		return fault.New(fault.Conflict, "%s is no longer the repository that sandbox %s started with",
 			rec.Repo.Top, rec.Name).
-			WithHint("go back to where it was: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
+			WithHint("rewind to a snapshot in which it was: coppice log %s, then coppice rewind %[1]s REF", rec.Name)
 	case exit.Limit != "":
-		return fault.New(fault.Conflict, "git in sandbox %s came to the limit %s", rec.Name, exit.Limit).
-			WithHint("make it larger, or make smaller commits")
+		return fault.New(fault.Conflict, "git in sandbox %s reached the limit %s", rec.Name, exit.Limit).
+			WithHint("raise the limit, or make smaller commits")
 	case exit.TimedOut:
 		return fault.New(fault.Conflict, "git in sandbox %s took longer than %s", rec.Name, collectTime)
 	}
-	f := fault.New(fault.Invalid, "git in sandbox %s does not write its commits: it ended with %d", rec.Name, exit.Code)
+	f := fault.New(fault.Invalid, "git in sandbox %s failed with exit code %d", rec.Name, exit.Code)
 	if said != "" {
 		f = f.Because(errors.New(said))
 	}
-	return f.WithHint("look at it there: coppice exec %s -- git -C %s fsck", rec.Name, rec.Repo.Top)
+	return f.WithHint("check the repository: coppice exec %s -- git -C %s fsck", rec.Name, rec.Repo.Top)
 }
 
 // outlet takes what a command prints: its output goes to a pipe, and of its errors the beginning is

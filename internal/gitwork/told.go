@@ -107,7 +107,7 @@ func (t *Retelling) refuse(kind, what, why string, count int64) {
 	}
 	key := [3]string{kind, proposal.Text(what), proposal.Text(why)}
 	if _, known := t.refused[key]; !known && len(t.refused) >= maxRefusals {
-		key = [3]string{kind, "others, which are in the ledger", ""}
+		key = [3]string{kind, "others, listed in the ledger", ""}
 	}
 	t.refused[key] += count
 }

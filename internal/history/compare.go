@@ -85,9 +85,9 @@ func CheckPaths(paths []string) error {
 	if len(paths) <= limit.ChosenPaths && size <= limit.ChosenBytes {
 		return nil
 	}
-	return fault.New(fault.TooLarge, "compare: %d paths of %d bytes are chosen: the limit is %d paths and %d bytes",
+	return fault.New(fault.TooLarge, "too many paths to compare: %d paths of %d bytes; the limit is %d paths and %d bytes",
 		len(paths), size, limit.ChosenPaths, limit.ChosenBytes).
-		WithHint("choose a directory that they are in, as in: coppice diff NAME -- DIRECTORY")
+		WithHint("name their directory: coppice diff NAME -- DIRECTORY")
 }
 
 // changes lists how two states differ, as far as one answer may hold it; more reports
@@ -99,7 +99,7 @@ func (h *Histories) changes(
 		return nil, false,
 			fault.New(fault.Invalid, "invalid limit %d for a list of changes: must be between 1 and %d", req.Limit,
 				limit.DiffEntries).
-				WithHint("leave it out to list as many changes as one answer holds: coppice diff NAME")
+				WithHint("omit it to list as many changes as fit in one response: coppice diff NAME")
 	}
 	va, vb, touched, err := h.views(ctx, rec, a, b)
 	if err != nil {

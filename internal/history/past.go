@@ -41,7 +41,7 @@ func (p *Past) hides(e *layer.Entry) bool {
 func (p *Past) lookup(name string) (layer.Entry, error) {
 	e, err := p.v.Lookup(name)
 	if err == nil && p.hides(&e) {
-		return layer.Entry{}, fault.Wrap(fs.ErrNotExist, "look at %q", name)
+		return layer.Entry{}, fault.Wrap(fs.ErrNotExist, "read %q", name)
 	}
 	return e, err
 }
@@ -91,8 +91,8 @@ func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	for i := 0; i < len(left); i++ {
 		if steps++; steps > MaxPastSteps {
 			return layer.Entry{},
-				fault.New(fault.TooLarge, "look at %.100q: more than %d names are on the way", name, MaxPastSteps).
-					WithHint("name a file with fewer directories and links on its path")
+				fault.New(fault.TooLarge, "read %.100q: the path has more than %d names", name, MaxPastSteps).
+					WithHint("use a path with fewer directories and links")
 		}
 		switch left[i] {
 		case "", ".":
@@ -111,7 +111,7 @@ func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 			continue
 		}
 		if links++; links > maxPastLinks {
-			return e, fault.New(fault.Invalid, "look at %q: too many links on the way", name).WithHint("they lead in circles")
+			return e, fault.New(fault.Invalid, "read %q: too many symbolic links", name).WithHint("the links form a loop")
 		}
 		if path.IsAbs(e.Link) {
 			at = "/"

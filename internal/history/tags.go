@@ -65,7 +65,7 @@ func (h *Histories) DeleteTag(ctx context.Context, name, tag string) error {
 		return err
 	}
 	if _, ok := t.Tags[tag]; !ok {
-		return fault.New(fault.NotFound, "sandbox %s has no tag %q", rec.Name, tag).
+		return fault.New(fault.NotFound, "tag %[2]q not found in sandbox %[1]s", rec.Name, tag).
 			WithHint("its tags: %s", strings.Join(slices.Sorted(maps.Keys(t.Tags)), " "))
 	}
 	if err := h.config.DB.DeleteTag(ctx, rec.ID, tag); err != nil {

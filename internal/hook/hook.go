@@ -1,8 +1,7 @@
-// Package hook makes the configuration by which an agent's harness marks each tool
-// call in the history of the sandbox that it runs in, and puts it where the harness
-// looks. What it makes runs inside of a sandbox, where there may be no coppice: it
-// speaks the line protocol of /run/coppice.sock by node or python3, and lets every
-// tool call go on whatever happens. Only cli imports it.
+// Package hook makes the configuration by which an agent's harness marks each tool call in the
+// history of the sandbox that it runs in, and puts it where the harness looks. What it makes runs
+// inside of a sandbox, where there may be no coppice: it speaks the line protocol of
+// /run/coppice.sock by node or python3, and never blocks a tool call. Only cli imports it.
 package hook
 
 import (
@@ -56,12 +55,12 @@ func Harnesses() []Harness {
 		},
 		{
 			Name: "codex", Title: "Codex CLI", Project: ".codex/hooks.json", User: ".codex/hooks.json",
-			Note:   "Codex asks once whether the hooks are to be trusted: /hooks",
+			Note:   "Codex asks once to trust the hooks: /hooks",
 			events: []event{{"PreToolUse", "begin"}, {"PostToolUse", "end"}}, unit: 1,
 		},
 		{
 			Name: "cursor", Title: "Cursor", Project: ".cursor/hooks.json", User: ".cursor/hooks.json",
-			Note:   "marks what was done, not what begins",
+			Note:   "marks completed steps only",
 			events: []event{{"afterShellExecution", ""}, {"afterFileEdit", ""}, {"afterMCPExecution", ""}},
 			first:  []member{{"version", json.RawMessage("1")}}, bare: true,
 		},
@@ -86,8 +85,8 @@ func Find(name string) (Harness, error) {
 		}
 		names = append(names, h.Name)
 	}
-	return Harness{}, fault.New(fault.NotFound, "no hooks are known for %q", name).
-		WithHint("use one of %s; or mark by hand: coppice snapshot mark NAME LABEL", strings.Join(names, ", "))
+	return Harness{}, fault.New(fault.NotFound, "unknown agent %q", name).
+		WithHint("use one of %s; or mark steps manually: coppice snapshot mark NAME LABEL", strings.Join(names, ", "))
 }
 
 // Config is the file as it is where there was none.

@@ -39,7 +39,7 @@ func (h Harness) Install(dir string, user bool) (path string, changed bool, err 
 	case err != nil:
 		return path, false, err
 	case !st.Mode().IsRegular() || st.Size() > maxConfig:
-		return path, false, fault.New(fault.Invalid, "it is no file of at most %d bytes", maxConfig)
+		return path, false, fault.New(fault.Invalid, "it is not a regular file of at most %d bytes", maxConfig)
 	default:
 		mode = st.Mode().Perm()
 		if old, err = os.ReadFile(real); err != nil {
@@ -50,7 +50,7 @@ func (h Harness) Install(dir string, user bool) (path string, changed bool, err 
 	if err != nil {
 		var f *fault.Error
 		if errors.As(err, &f) && f.Hint == "" {
-			f.Hint = "mend it, or add by hand what this prints: coppice hook " + h.Name
+			f.Hint = "fix it, or add the output of this command manually: coppice hook " + h.Name
 		}
 		return path, false, err
 	}
@@ -69,7 +69,7 @@ func target(dir, name string) (string, error) {
 		next, err := filepath.EvalSymlinks(filepath.Join(at, part))
 		if errors.Is(err, fs.ErrNotExist) {
 			if _, err := os.Lstat(filepath.Join(at, part)); err == nil {
-				return "", fault.New(fault.Invalid, "%s is a link to nothing", filepath.Join(at, part)).WithHint("remove it")
+				return "", fault.New(fault.Invalid, "%s is a dangling symbolic link", filepath.Join(at, part)).WithHint("remove it")
 			}
 			return filepath.Join(at, filepath.Join(parts[i:]...)), nil
 		}
@@ -77,8 +77,8 @@ func target(dir, name string) (string, error) {
 			return "", err
 		}
 		if rel, err := filepath.Rel(dir, next); err != nil || !filepath.IsLocal(rel) {
-			return "", fault.New(fault.Denied, "%s leads out of %s", filepath.Join(at, part), dir).
-				WithHint("install where it leads to, with --project DIR or --user")
+			return "", fault.New(fault.Denied, "%s is a symbolic link out of %s", filepath.Join(at, part), dir).
+				WithHint("install at its target, with --project DIR or --user")
 		}
 		at = next
 	}

@@ -19,7 +19,7 @@ import (
 func (h Harness) Merge(old []byte) ([]byte, error) {
 	if h.whole != "" {
 		if len(old) > 0 && !bytes.Contains(old, []byte(socket)) {
-			return nil, fault.New(fault.Exists, "it is not the plugin of coppice")
+			return nil, fault.New(fault.Exists, "it is not the Coppice plugin")
 		}
 		return []byte(h.whole), nil
 	}
@@ -143,7 +143,7 @@ func parseObject(text json.RawMessage, what string) (o object, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	t, err := dec.Token()
 	if err == nil && t != json.Delim('{') {
-		err = errors.New("an object is wanted")
+		err = errors.New("expected an object")
 	}
 	seen := map[string]bool{}
 	for err == nil && dec.More() {
@@ -153,7 +153,7 @@ func parseObject(text json.RawMessage, what string) (o object, err error) {
 		}
 		m := member{key: key.(string)}
 		if err = dec.Decode(&m.value); err == nil && seen[m.key] {
-			err = fmt.Errorf("%q is there twice", m.key)
+			err = fmt.Errorf("duplicate key %q", m.key)
 		}
 		seen[m.key] = true
 		o.members = append(o.members, m)
@@ -163,7 +163,7 @@ func parseObject(text json.RawMessage, what string) (o object, err error) {
 	}
 	if err == nil {
 		if _, rest := dec.Token(); !errors.Is(rest, io.EOF) {
-			err = errors.New("something follows it")
+			err = errors.New("trailing data")
 		}
 	}
 	if err != nil {
@@ -177,13 +177,13 @@ func parseList(text json.RawMessage, what string) (list []json.RawMessage, err e
 		return nil, nil
 	}
 	if err := json.Unmarshal(text, &list); err != nil || list == nil {
-		return nil, malformed(what, errors.Join(err, errors.New("a list is wanted")))
+		return nil, malformed(what, errors.Join(err, errors.New("expected a list")))
 	}
 	return list, nil
 }
 
 func malformed(what string, err error) error {
-	return fault.New(fault.Invalid, "%s is not as hooks are written", what).Because(err)
+	return fault.New(fault.Invalid, "invalid hooks in %s", what).Because(err)
 }
 
 // encode writes JSON as a person would, with < and > as they are.

@@ -24,7 +24,7 @@ func describe(doc *huma.OpenAPI) error {
 	if err := json.Unmarshal(words, &d.said); err != nil {
 		return err
 	}
-	d.said["Health"] = "Health says that the daemon serves." // the one type that is ours
+	d.said["Health"] = "Health reports that the daemon is ready." // the one type that is ours
 	for name, s := range doc.Components.Schemas.Map() {
 		if s.Description == "" {
 			s.Description = d.said[name]
@@ -58,7 +58,7 @@ func (d describer) operation(op *huma.Operation) {
 	about := d.of[op.OperationID]
 	text := about.text
 	if scope, ok := op.Metadata[metaScope].(auth.Scope); ok {
-		text += " Needs the scope " + scope.String() + "."
+		text += " Requires the scope " + scope.String() + "."
 	}
 	op.Description = text
 	for _, p := range op.Parameters {

@@ -33,11 +33,11 @@ func (s *Server) addDocs(api huma.API) {
 		send(w, http.StatusOK, asJSON, s.document())
 	})
 
-	op = operation("GET", "/docs", "docs", "This document as a page to try it on", tagDaemon, 0)
+	op = operation("GET", "/docs", "docs", "This document as an interactive page", tagDaemon, 0)
 	answers(&op, http.StatusOK, "text/html", "the page", text())
 	raw(s, api, op, func(_ *struct{}, w http.ResponseWriter, r *http.Request) { s.asset("index.html", w, r) })
 
-	op = operation("GET", "/docs/{asset}", "docsAsset", "What the page needs", tagDaemon, 0)
+	op = operation("GET", "/docs/{asset}", "docsAsset", "Files of the page", tagDaemon, 0)
 	op.Hidden = true
 	raw(s, api, op, func(in *struct {
 		Asset string `path:"asset"`
@@ -62,7 +62,7 @@ func (s *Server) asset(name string, w http.ResponseWriter, r *http.Request) {
 	}
 	packed, err := assets.ReadFile("docs/" + name + ".gz")
 	if err != nil {
-		s.fail(w, r, fault.New(fault.NotFound, "the documentation has no %q", shorten(name)).WithHint("see GET /docs"))
+		s.fail(w, r, fault.New(fault.NotFound, "documentation page %q not found", shorten(name)).WithHint("see GET /docs"))
 		return
 	}
 	w.Header().Set("Vary", "Accept-Encoding")

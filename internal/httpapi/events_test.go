@@ -28,7 +28,7 @@ type teller struct {
 
 func (f *teller) Events(ctx context.Context, name string, after uint64, yield func(wire.SandboxEvent) error) error {
 	if name == "nobody" {
-		return fault.New(fault.NotFound, "there is no sandbox %q", name)
+		return fault.New(fault.NotFound, "sandbox %q not found", name)
 	}
 	f.name, f.after = name, after
 	err := yield(wire.SandboxEvent{Seq: 6})

@@ -61,8 +61,8 @@ func (s *Server) reach(ctx context.Context, need auth.Scope, name string) (strin
 		err = p.Check(need, sb.ID)
 	}
 	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Ambiguous) {
-		return "", fault.New(fault.NotFound, "there is no sandbox %q", name).
-			WithHint("see those that there are: GET /v1/sandboxes")
+		return "", fault.New(fault.NotFound, "sandbox %q not found", name).
+			WithHint("list them: GET /v1/sandboxes")
 	}
 	return sb.ID, err
 }

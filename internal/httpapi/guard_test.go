@@ -236,20 +236,20 @@ func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 	t.Parallel()
 	h := owned(httpapi.Options{Roles: roles(&two{})})
 	for _, tc := range []struct{ method, path, body, detail string }{
-		{"POST", "/v1/sandboxes", `{"from":{"kind":7}}`, `body.from.kind: expected string, and not 7`},
+		{"POST", "/v1/sandboxes", `{"from":{"kind":7}}`, `body.from.kind: expected string, got 7`},
 		{"POST", "/v1/sandboxes", `{"name":"a"`,
-			`body: the request is not the JSON that is wanted: unexpected end of JSON input`},
-		{"POST", "/v1/sandboxes", `[]`, `body: expected object, and not []`},
-		{"POST", "/v1/sandboxes/mine/checkout", `{}`, `body.node: it is missing`},
+			`body: invalid JSON request: unexpected end of JSON input`},
+		{"POST", "/v1/sandboxes", `[]`, `body: expected object, got []`},
+		{"POST", "/v1/sandboxes/mine/checkout", `{}`, `body.node: missing`},
 		{"POST", "/v1/sandboxes/mine/checkout", ``, `request body is required`},
 		{"POST", "/v1/sandboxes/mine/tournament", `{"test":"t","candidates":[{"name":"a"}]}`,
-			`body.candidates[0].cmd: it is missing`},
+			`body.candidates[0].cmd: missing`},
 		{"POST", "/v1/sandboxes/mine/undo", `{"n":"two","in_place":1}`,
-			`body.in_place: expected boolean, and not 1; body.n: expected integer, and not "two"`},
+			`body.in_place: expected boolean, got 1; body.n: expected integer, got "two"`},
 		{"POST", "/v1/sandboxes/mine/commit", `nonsense`,
-			`body: the request is not the JSON that is wanted: invalid character 'o' in literal null (expecting 'u')`},
-		{"GET", "/v1/sandboxes/mine/diff?stat=perhaps", ``, `query.stat: invalid boolean, and not "perhaps"`},
-		{"GET", "/v1/sandboxes/mine/execs/x/output?offset=x", ``, `query.offset: invalid integer, and not "x"`},
+			`body: invalid JSON request: invalid character 'o' in literal null (expecting 'u')`},
+		{"GET", "/v1/sandboxes/mine/diff?stat=perhaps", ``, `query.stat: invalid boolean, got "perhaps"`},
+		{"GET", "/v1/sandboxes/mine/execs/x/output?offset=x", ``, `query.offset: invalid integer, got "x"`},
 		{"POST", "/v1/sandboxes/mine/exec", `{"cmd":null}`, `body.cmd: expected array`},
 	} {
 		w := ask(h, tc.method, tc.path, tc.body)
@@ -465,8 +465,8 @@ func TestARequestThatADaemonDiedOverIsNotCarriedOutAgain(t *testing.T) {
 	go func() { first <- fork(owned(httpapi.Options{Roles: roles(f), Answers: kept}), "k") }()
 	<-begun
 	next := owned(httpapi.Options{Roles: roles(&fake{}), Answers: kept}) // of another daemon
-	if w := fork(next, "k"); w.Code != 409 || !strings.Contains(w.Body.String(), "its answer is not known") ||
-		!strings.Contains(w.Body.String(), `"hint":"look at what there is`) {
+	if w := fork(next, "k"); w.Code != 409 || !strings.Contains(w.Body.String(), "its result is unknown") ||
+		!strings.Contains(w.Body.String(), `"hint":"check what was done`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	end <- true

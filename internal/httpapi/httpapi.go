@@ -73,9 +73,8 @@
 // Server-Sent Events when the client accepts text/event-stream. Those marked +
 // take an Idempotency-Key.
 //
-// The events of a command are started, stdout, stderr, dropped, and last of all
-// exit or error; the id of each is the offset in the output after it, and with it
-// as Last-Event-ID the output goes on from there. The command waits for who reads
-// its output, and for nobody when nobody does; it belongs to the sandbox, so
-// nobody's leaving ends it.
+// The events of a command are started, stdout, stderr, dropped, and last of all exit or error; the
+// id of each is the offset in the output after it, and with it as Last-Event-ID the output goes on
+// from there. The command waits for clients that read its output; it belongs to the sandbox, so it
+// continues when they disconnect.
 package httpapi

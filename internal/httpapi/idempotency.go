@@ -77,7 +77,7 @@ func (r *replays) end(key string) {
 // operations have nothing to do with each other.
 func replayKey(p auth.Principal, r *http.Request, key string) (string, error) {
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
-		return "", fault.New(fault.Invalid, "%s: not a word of at most %d printable ASCII characters",
+		return "", fault.New(fault.Invalid, "invalid %s: must be 1 to %d printable ASCII characters without spaces",
 			idempotencyHeader, maxKey).
 			WithHint("use a random UUID")
 	}
@@ -97,8 +97,8 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if s.opt.Answers == nil {
-		s.fail(w, r, fault.New(fault.Unsupported, "this server keeps no answers").
-			WithHint("leave the header %s out", idempotencyHeader))
+		s.fail(w, r, fault.New(fault.Unsupported, "this server does not support idempotency keys").
+			WithHint("omit the header %s", idempotencyHeader))
 		return
 	}
 	key, err := replayKey(auth.From(r.Context()), r, given)
@@ -107,8 +107,8 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	if !s.replays.begin(key) {
-		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s is under way", idempotencyHeader).
-			WithHint("try again when it has ended"))
+		s.fail(w, r, fault.New(fault.Conflict, "a request with this %s is in progress", idempotencyHeader).
+			WithHint("try again when it has finished"))
 		return
 	}
 	defer s.replays.end(key)
@@ -120,7 +120,7 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 		s.answerAgain(w, r, before)
 	default:
 		if err := s.keep(key, keptAnswer{Begun: true}, keepAnswers); err != nil {
-			s.fail(w, r, fault.Wrap(err, "note that the request has begun"))
+			s.fail(w, r, fault.Wrap(err, "record the idempotency key"))
 			return
 		}
 		s.answerFirst(ctx, key, next)
@@ -131,14 +131,14 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []byte) {
 	var kept keptAnswer
 	if err := json.Unmarshal(before, &kept); err != nil {
-		s.fail(w, r, fault.New(fault.Corrupt, "a kept answer").Because(err).WithHint("use another %s", idempotencyHeader))
+		s.fail(w, r, fault.New(fault.Corrupt, "a stored response").Because(err).WithHint("use another %s", idempotencyHeader))
 		return
 	}
 	if kept.Begun {
 		s.fail(w, r,
 			fault.New(fault.Conflict,
-				"a request with this %s was begun, and its answer is not known: the daemon ended meanwhile", idempotencyHeader).
-				WithHint("look at what there is (coppice ls, coppice log NAME), and then ask with another key for what is missing"))
+				"a request with this %s was started, but its result is unknown: the daemon exited meanwhile", idempotencyHeader).
+				WithHint("check what was done (coppice ls, coppice log NAME), then send what is missing with another key"))
 		return
 	}
 	sum := sha256.New()
@@ -148,8 +148,8 @@ func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []by
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != kept.Request {
 		p := documentOf(
-			wire.Error{Kind: string(fault.Invalid), Message: idempotencyHeader + ": another request came with this key before",
-				Hint: "use another key for another request"})
+			wire.Error{Kind: string(fault.Invalid), Message: idempotencyHeader + ": the key was used for a different request",
+				Hint: "use another key for each request"})
 		p.Status, p.Title = http.StatusUnprocessableEntity, http.StatusText(http.StatusUnprocessableEntity)
 		sendProblem(w, p)
 		return
@@ -182,7 +182,7 @@ func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Contex
 		keep = keepAnswers
 	}
 	if err := s.keep(key, answer, keep); err != nil {
-		s.opt.Log.Error("an answer is not kept: the request will be refused when it comes again", "request",
+		s.opt.Log.Error("could not store the response for an idempotency key; a retry will be refused", "request",
 			r.Method+" "+r.URL.Path, "err", err)
 	}
 }

@@ -230,7 +230,7 @@ func limitsOfAccess() map[string]limit {
 func limitsOfProblems() map[string]limit {
 	return map[string]limit{
 		"Problem.kind": {example: "not_found"},
-		"Problem.hint": {example: "see which there are: coppice ls"},
+		"Problem.hint": {example: "list them: coppice ls"},
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *stream) line(ev wire.Event) {
 	b, err := json.Marshal(ev)
 	if err != nil {
 		b, _ = json.Marshal(
-			wire.Event{Error: &wire.Error{Kind: string(fault.Internal), Message: "encode the answer: " + err.Error()}})
+			wire.Event{Error: &wire.Error{Kind: string(fault.Internal), Message: "encode the response: " + err.Error()}})
 	}
 	_, _ = s.w.Write(append(b, '\n')) // the client may be gone; the request's context tells the engine
 	_ = http.NewResponseController(s.w).Flush()
@@ -65,7 +65,7 @@ func long[I, O any](
 ) {
 	answers(&op, op.DefaultStatus, asJSON, "the result", schemaOf[O](api))
 	answers(&op, http.StatusOK, ndjson,
-		"an Event a line, where the client accepts them: progress, then the result or an error", schemaOf[wire.Event](api))
+		"one Event per line, if the client accepts them: progress, then the result or an error", schemaOf[wire.Event](api))
 	raw(s, api, op, func(in *I, w http.ResponseWriter, r *http.Request) {
 		answerLong(s, op.DefaultStatus, w, r,
 			func(progress func(wire.Progress)) (O, error) { return fn(r.Context(), in, progress) })
@@ -109,7 +109,7 @@ func (s *Server) sendJSON(w http.ResponseWriter, r *http.Request, code int, v an
 	listsNotNull(v)
 	b, err := json.Marshal(v)
 	if err != nil {
-		s.fail(w, r, fault.Wrap(err, "encode the answer"))
+		s.fail(w, r, fault.Wrap(err, "encode the response"))
 		return
 	}
 	send(w, code, asJSON, b)

@@ -95,17 +95,17 @@ func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64,
 	}
 	for _, c := range []struct{ name, help, kind string }{
 		{"coppice_snapshots_total", "Snapshots taken.", wire.EventSnapshot},
-		{"coppice_execs_total", "Commands begun, supervised ones left out.", wire.EventExec},
-		{"coppice_runs_total", "Supervised commands begun.", wire.EventRun},
+		{"coppice_execs_total", "Commands started, without supervised ones.", wire.EventExec},
+		{"coppice_runs_total", "Supervised commands started.", wire.EventRun},
 		{"coppice_checkouts_total", "Moves of HEAD.", wire.EventCheckout},
 		{"coppice_forks_total", "Forks.", wire.EventFork},
 	} {
 		family(c.name, "counter", c.help)
 		fmt.Fprintf(&b, "%s %d\n", c.name, events[c.kind])
 	}
-	family("coppice_http_sent_bytes_total", "counter", "Bytes sent in answers.")
+	family("coppice_http_sent_bytes_total", "counter", "Bytes sent in responses.")
 	fmt.Fprintf(&b, "coppice_http_sent_bytes_total %d\n", m.bytes.Load())
-	family("coppice_http_open_streams", "gauge", "Streams of events, output and terminals that somebody listens to.")
+	family("coppice_http_open_streams", "gauge", "Open streams of events, output and terminals.")
 	fmt.Fprintf(&b, "coppice_http_open_streams %d\n", m.open.Load())
 	m.requests(&b, family)
 	if mem := st.Memory; mem != nil {
@@ -115,14 +115,14 @@ func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64,
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build = cmp.Or(info.Main.Version, build)
 	}
-	family("coppice_build_info", "gauge", "What is running; always 1.")
+	family("coppice_build_info", "gauge", "Version of the daemon; always 1.")
 	fmt.Fprintf(&b, "coppice_build_info{version=%q,module=%q,go=%q} 1\n", st.Version, build, runtime.Version())
 	return []byte(b.String())
 }
 
 func (m *metrics) requests(b *strings.Builder, family func(name, kind, help string)) {
 	patterns := slices.Sorted(maps.Keys(m.routes))
-	family("coppice_http_requests_total", "counter", "Requests by route and class of status.")
+	family("coppice_http_requests_total", "counter", "Requests by route and status class.")
 	for _, p := range patterns {
 		method, path := methodAndPath(p)
 		for class := range classes {
@@ -131,7 +131,7 @@ func (m *metrics) requests(b *strings.Builder, family func(name, kind, help stri
 			}
 		}
 	}
-	family("coppice_http_request_duration_seconds", "histogram", "How long requests took, streams left out.")
+	family("coppice_http_request_duration_seconds", "histogram", "Duration of requests, without streams.")
 	for _, p := range patterns {
 		r := m.routes[p]
 		method, path := methodAndPath(p)
@@ -163,11 +163,11 @@ func memory(b *strings.Builder, family func(name, kind, help string), mem wire.D
 		value            any
 	}{
 		{"coppice_memory_limit_bytes", "gauge", "The daemon's soft memory limit.", mem.Limit},
-		{"coppice_memory_live_bytes", "gauge", "The daemon's heap after its last collection.", mem.Live},
-		{"coppice_admission_memory_bytes", "gauge", "Memory that costly requests may take together.", mem.Requests},
-		{"coppice_admission_held_bytes", "gauge", "Memory that costly requests under way count.", mem.Held},
-		{"coppice_admission_waiting", "gauge", "Costly requests that wait for memory.", mem.Waiting},
-		{"coppice_admission_refused_total", "counter", "Costly requests that were refused for lack of memory.", mem.Refused},
+		{"coppice_memory_live_bytes", "gauge", "The daemon's heap after the last garbage collection.", mem.Live},
+		{"coppice_admission_memory_bytes", "gauge", "Memory budget of costly requests.", mem.Requests},
+		{"coppice_admission_held_bytes", "gauge", "Memory reserved by costly requests in progress.", mem.Held},
+		{"coppice_admission_waiting", "gauge", "Costly requests waiting for memory.", mem.Waiting},
+		{"coppice_admission_refused_total", "counter", "Costly requests refused for lack of memory.", mem.Refused},
 	} {
 		family(f.name, f.kind, f.help)
 		fmt.Fprintf(b, "%s %d\n", f.name, f.value)
@@ -247,7 +247,7 @@ func (c *meteredConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
-	return fault.New(fault.Unsupported, "this connection ends both ways at once")
+	return fault.New(fault.Unsupported, "this connection does not support half-close")
 }
 
 // untilTheEnd cancels when the daemon stops. unhook takes that back.

@@ -83,8 +83,9 @@ func replayable(op huma.Operation) huma.Operation {
 	op.Metadata[metaReplay] = true
 	op.Parameters = append(op.Parameters,
 		&huma.Param{Name: idempotencyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString},
-			Description: "a word such as a UUID, the same for each try of one request: it is carried out once, and for a day " +
-				"each try gets the answer of the first"})
+			Description: "an idempotency key such as a UUID, the same for every retry of one request: it is executed once, " +
+				"and for a day " +
+				"retries get the response of the first"})
 	return op
 }
 
@@ -233,23 +234,24 @@ func (s *Server) newAPI() huma.API {
 			Info: &huma.Info{Title: "Coppice", Version: "1", Description: "Sandboxes with history for AI agents. " +
 				"A {name} is the name or the id of a sandbox; a reference to a snapshot is an id, the beginning of one, a tag, " +
 				"or HEAD. " +
-				"Errors are problem documents (RFC 9457) with a kind to branch on and a hint of how to mend it."},
+				"Errors are problem documents (RFC 9457) with a kind to branch on and a hint how to fix the error."},
 			Tags: []*huma.Tag{
-				{Name: tagSandboxes, Description: "make, show, start, stop, fork and remove them"},
+				{Name: tagSandboxes, Description: "create, show, start, stop, fork and remove sandboxes"},
 				{Name: tagExec, Description: "commands, terminals, processes and ports"},
-				{Name: tagFiles, Description: "read and write, from outside"},
-				{Name: tagHistory, Description: "snapshots: look, compare, go back"},
-				{Name: tagGit, Description: "the repository that a sandbox works on: compare, apply"},
-				{Name: tagNet, Description: "what a sandbox reaches: look, ask why, change"},
-				{Name: tagLedger, Description: "what was run, changed, reached and denied: read, verify, export"},
-				{Name: tagEvents, Description: "what happens, as it happens"},
-				{Name: tagDaemon, Description: "the daemon itself, and who may use it"},
+				{Name: tagFiles, Description: "read and write files from outside"},
+				{Name: tagHistory, Description: "snapshots: show, compare, rewind"},
+				{Name: tagGit, Description: "the repository of a sandbox: compare, propose, apply"},
+				{Name: tagNet, Description: "the network of a sandbox: log, explain, change rules"},
+				{Name: tagLedger, Description: "the audit log: read, verify, export"},
+				{Name: tagEvents, Description: "events of sandboxes"},
+				{Name: tagDaemon, Description: "the daemon and its tokens"},
 			},
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer",
-					Description: "A token of coppice token create, with the scope that an operation names (read, operate, admin: " +
-						"each includes those before it). On the daemon's unix socket none is needed."}},
+					Description: "A token made by coppice token create, with the scope that an operation names (read, operate, " +
+						"admin: " +
+						"each includes those before it). The daemon's unix socket requires none."}},
 			},
 		},
 		Formats: map[string]huma.Format{asJSON: {Marshal: writeJSON, Unmarshal: json.Unmarshal},

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-var errGone = errors.New("the client went away")
+var errGone = errors.New("the client disconnected")
 
 // problemDocument is an error as huma writes it.
 type problemDocument struct{ wire.Problem }
@@ -68,7 +68,7 @@ func invalid(m *huma.ErrorModel) *fault.Error {
 	}
 	if len(all) == 0 {
 		return fault.New(fault.Invalid, "%s", m.Detail).
-			WithHint("send a JSON document of at most %d bytes; GET /openapi.json says which", maxJSON)
+			WithHint("send a JSON document of at most %d bytes; see GET /openapi.json", maxJSON)
 	}
 	return fault.New(fault.Invalid, "%s", strings.Join(all, "; ")).WithHint("%s", hint)
 }
@@ -80,18 +80,18 @@ func mend(e *huma.ErrorDetail) (where, what, how string) {
 	switch {
 	case strings.HasPrefix(what, before) && strings.HasSuffix(what, after):
 		name := strings.TrimSuffix(strings.TrimPrefix(what, before), after)
-		return where + "." + name, "it is missing", fmt.Sprintf("add %q to the request's document", name)
+		return where + "." + name, "missing", fmt.Sprintf("add %q to the request's document", name)
 	case strings.HasPrefix(what, "required "):
-		return where, "it is missing", "add it to the request"
+		return where, "missing", "add it to the request"
 	case where == "body" && !strings.HasPrefix(what, "expected "):
-		return where, "the request is not the JSON that is wanted: " + what,
-			"send one JSON document; GET /openapi.json says which"
+		return where, "invalid JSON request: " + what,
+			"send one JSON document; see GET /openapi.json"
 	case e.Value != nil:
 		if b, err := json.Marshal(e.Value); err == nil && len(b) <= 100 {
-			what += ", and not " + string(b)
+			what += ", got " + string(b)
 		}
 	}
-	return where, what, "put there what is expected; GET /openapi.json says what each operation takes"
+	return where, what, "see GET /openapi.json for the expected schema"
 }
 
 func send(w http.ResponseWriter, status int, kind string, b []byte) {
@@ -136,7 +136,7 @@ func (s *Server) wireError(what string, err error) wire.Error {
 	if k == fault.Internal {
 		s.opt.Log.Error("internal error", "request", what, "err", err)
 		if hint == "" {
-			hint = "this is a bug of coppice; the daemon's log has more"
+			hint = "this is a bug in Coppice; see the daemon's log"
 		}
 	}
 	return wire.Error{Kind: string(k), Message: err.Error(), Hint: hint}

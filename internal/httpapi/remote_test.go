@@ -163,11 +163,11 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	}
 	wrong := opt
 	wrong.Token = "cpc_00000000_" + strings.Repeat("A", 43)
-	try("a wrong token", wrong, client.KindDenied, "wrong or was revoked")
+	try("a wrong token", wrong, client.KindDenied, "invalid or was revoked")
 	wrong.Token = ""
-	try("no token", wrong, client.KindDenied, "needs a token")
+	try("no token", wrong, client.KindDenied, "a token is required")
 	wrong.Token = "x\r\nHost: evil.com"
-	try("a token with a header in it", wrong, client.KindInvalid, "in no token")
+	try("a token with a header in it", wrong, client.KindInvalid, "unexpected characters")
 	stranger := opt
 	stranger.TLS = nil
 	try("an authority that is not known", stranger, client.KindUnavailable, "certificate")
@@ -175,7 +175,7 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	plain.Host = strings.Replace(opt.Host, "https:", "http:", 1)
 	try("no TLS where there is", plain, client.KindInternal, "400")
 	for _, host := range []string{"127.0.0.1:80", "ftp://a", "https://", "http://a:b@c", "http://a?b", "http://a\r\nb"} {
-		try(host, client.Options{Host: host}, client.KindInvalid, "the daemon's address")
+		try(host, client.Options{Host: host}, client.KindInvalid, "invalid daemon address")
 	}
 }
 

@@ -19,22 +19,22 @@ type health struct {
 func (s *Server) addDaemon(api huma.API) {
 	plain(s, api, operation("GET", "/healthz", "healthz", "Whether the daemon serves", tagDaemon, 0),
 		func(context.Context, *struct{}) (health, error) { return health{true}, nil })
-	silent(s, api, each(operation("GET", "/v1/ping", "ping", "Somebody is there", tagDaemon, auth.Read)),
+	silent(s, api, each(operation("GET", "/v1/ping", "ping", "Check the connection and the token", tagDaemon, auth.Read)),
 		func(context.Context, *struct{}) error { return nil })
 
-	metrics := operation("GET", "/metrics", "metrics", "Figures for Prometheus", tagDaemon, auth.Read)
-	answers(&metrics, http.StatusOK, "text/plain", "figures in the text format of Prometheus", text())
+	metrics := operation("GET", "/metrics", "metrics", "Metrics for Prometheus", tagDaemon, auth.Read)
+	answers(&metrics, http.StatusOK, "text/plain", "metrics in the Prometheus text format", text())
 	raw(s, api, metrics, s.serveMetrics)
 
 	plain(s, api, operation("GET", "/v1/status", "status", "The daemon's state", tagDaemon, auth.Read), s.status)
-	plain(s, api, operation("GET", "/v1/probe", "probe", "What this host can do, found by trying", tagDaemon, auth.Read),
+	plain(s, api, operation("GET", "/v1/probe", "probe", "Probe what this host supports", tagDaemon, auth.Read),
 		func(ctx context.Context, _ *struct{}) (wire.ProbeReport, error) { return s.opt.Sandboxes.Probe(ctx) })
-	long(s, api, operation("POST", "/v1/gc", "gc", "Free what nothing refers to", tagDaemon, auth.Admin),
+	long(s, api, operation("POST", "/v1/gc", "gc", "Delete unused data", tagDaemon, auth.Admin),
 		func(ctx context.Context, in *struct{ Body *wire.GCRequest }, progress func(wire.Progress)) (wire.GCResult, error) {
 			return s.opt.Sandboxes.GC(ctx, orZero(in.Body), progress)
 		})
 	long(s, api,
-		operation("POST", "/v1/verify", "verifyAll", "Read the whole store again and find damage", tagDaemon, auth.Admin),
+		operation("POST", "/v1/verify", "verifyAll", "Verify the whole store", tagDaemon, auth.Admin),
 		func(ctx context.Context, _ *struct{}, progress func(wire.Progress)) (wire.VerifyResult, error) {
 			return s.opt.Sandboxes.Verify(ctx, "", progress)
 		})

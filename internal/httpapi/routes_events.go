@@ -16,24 +16,25 @@ import (
 
 // Since is where a stream of events begins.
 type Since struct {
-	After string `query:"after" doc:"the seq of the last event that is known; 0 is all that is remembered; without it, what comes from now on"`
-	Last  string `header:"Last-Event-ID" doc:"the same, for Server-Sent Events; it goes before"`
+	After string `query:"after" doc:"the seq of the last known event; 0: all stored events; default: new events only"`
+	Last  string `header:"Last-Event-ID" doc:"the same, for Server-Sent Events; takes precedence over after"`
 }
 
 // addEvents adds what tells what happens.
 func (s *Server) addEvents(api huma.API) {
 	describe := func(op huma.Operation) huma.Operation {
 		answers(&op, http.StatusOK, ndjson,
-			"a SandboxEvent a line, each as it happens; as Server-Sent Events where the client accepts text/event-stream, "+
-				"the id of which is the seq", schemaOf[wire.SandboxEvent](api))
+			"one SandboxEvent per line, as they happen; as Server-Sent Events if the client accepts text/event-stream, "+
+				"with the seq as id", schemaOf[wire.SandboxEvent](api))
 		answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.SandboxEvent](api))
 		return streams(op)
 	}
 	raw(s, api, describe(
-		each(operation("GET", "/v1/events", "events", "What happens in all sandboxes, or in one", tagEvents, auth.Read))),
+		each(operation("GET", "/v1/events", "events", "Follow the events of all sandboxes, or of "+
+			"one", tagEvents, auth.Read))),
 		func(in *struct {
 			Since
-			Sandbox string `query:"sandbox" doc:"name or id of the only sandbox"`
+			Sandbox string `query:"sandbox" doc:"name or id of one sandbox"`
 		}, w http.ResponseWriter, r *http.Request) {
 			name := in.Sandbox
 			if name != "" {
@@ -46,7 +47,7 @@ func (s *Server) addEvents(api huma.API) {
 			s.events(name, in.Since, w, r)
 		})
 	raw(s, api, describe(
-		operation("GET", box+"/events", "sandboxEvents", "What happens in a sandbox, until it is removed",
+		operation("GET", box+"/events", "sandboxEvents", "Follow the events of a sandbox until it is removed",
 			tagEvents, auth.Read)),
 		func(in *struct {
 			Named
@@ -67,8 +68,8 @@ func (s Since) number() (uint64, error) {
 	}
 	n, err := parseID(v)
 	if err != nil {
-		return 0, fault.New(fault.Invalid, "%s=%q is no number of an event", what, shorten(v)).
-			WithHint("give the \"seq\" of the last event that was seen")
+		return 0, fault.New(fault.Invalid, "invalid %s %q: must be the seq of an event", what, shorten(v)).
+			WithHint("send the \"seq\" of the last event received")
 	}
 	return n, nil
 }

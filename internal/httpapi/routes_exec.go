@@ -43,11 +43,11 @@ func (s *Server) addExec(api huma.API) {
 	s.addStart(api)
 	plain(s, api,
 		replayable(created(
-			exec("POST", "/run", "run", "Start the sandbox's supervised command, under automatic history", auth.Operate))),
+			exec("POST", "/run", "run", "Start the supervised command with automatic snapshots", auth.Operate))),
 		func(ctx context.Context, in *sent[wire.RunRequest]) (wire.Run, error) {
 			return s.opt.Commands.Run(ctx, in.Name, in.Body)
 		})
-	plain(s, api, exec("GET", "/execs", "listExecs", "The commands that run, oldest first", auth.Read),
+	plain(s, api, exec("GET", "/execs", "listExecs", "List running commands, oldest first", auth.Read),
 		func(ctx context.Context, in *Named) (wire.ExecsResult, error) {
 			all, err := s.opt.Commands.Execs(ctx, in.Name)
 			return wire.ExecsResult{Execs: all}, err
@@ -55,17 +55,17 @@ func (s *Server) addExec(api huma.API) {
 
 	out := streams(
 		exec("GET", "/execs/{exec}/output", "execOutput",
-			"The output of a command that runs or has just ended, from any offset", auth.Read))
+			"Read the output of a running or recently exited command from an offset", auth.Read))
 	describeOutput(api, &out)
 	raw(s, api, out, s.execOutput)
 
-	in := exec("POST", "/execs/{exec}/stdin", "execInput", "Give a command input, at the pace that it reads it",
+	in := exec("POST", "/execs/{exec}/stdin", "execInput", "Send input to a command",
 		auth.Operate)
-	answers(&in, http.StatusNoContent, "", "all of it is on its way", nil)
+	answers(&in, http.StatusNoContent, "", "all input was accepted", nil)
 	in.DefaultStatus = http.StatusNoContent
 	raw(s, api, in, func(in *struct {
 		Running
-		EOF bool `query:"eof" doc:"the input ends after this"`
+		EOF bool `query:"eof" doc:"close the input after this"`
 	}, w http.ResponseWriter, r *http.Request) {
 		if err := s.opt.Commands.InputExec(r.Context(), in.Name, in.Exec, r.Body, in.EOF); err != nil {
 			s.fail(w, r, err)
@@ -73,8 +73,8 @@ func (s *Server) addExec(api huma.API) {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	takes(api, in, "the input's bytes", map[string]*huma.MediaType{asBytes: {Schema: binary()}})
-	silent(s, api, exec("POST", "/execs/{exec}/signal", "signalExec", "Send a command a signal", auth.Operate),
+	takes(api, in, "the input", map[string]*huma.MediaType{asBytes: {Schema: binary()}})
+	silent(s, api, exec("POST", "/execs/{exec}/signal", "signalExec", "Send a signal to a command", auth.Operate),
 		func(ctx context.Context, in *struct {
 			Running
 			Body wire.Signal
@@ -82,25 +82,25 @@ func (s *Server) addExec(api huma.API) {
 			return s.opt.Commands.SignalExec(ctx, in.Name, in.Exec, in.Body.Name)
 		})
 	silent(s, api,
-		exec("DELETE", "/execs/{exec}", "cancelExec", "End a command: SIGTERM, and SIGKILL after two seconds", auth.Operate),
+		exec("DELETE", "/execs/{exec}", "cancelExec", "Stop a command: SIGTERM, and SIGKILL after two seconds", auth.Operate),
 		func(ctx context.Context, in *Running) error { return s.opt.Commands.CancelExec(ctx, in.Name, in.Exec) })
 }
 
 // execInput is how a command is asked for.
 type execInput struct {
 	Named
-	PTY     bool   `query:"pty" doc:"start it on a terminal, and answer with a Session to attach to"`
-	Upgrade string `header:"Upgrade" doc:"coppice-frames speaks frames in both directions on this connection, the first of which is the request"`
+	PTY     bool   `query:"pty" doc:"start the command on a terminal and return a Session to attach to"`
+	Upgrade string `header:"Upgrade" doc:"coppice-frames switches to frames in both directions; the request is the first"`
 	Body    *wire.ExecRequest
 }
 
 func (s *Server) addStart(api huma.API) {
 	op := streams(
-		operation("POST", box+"/exec", "exec", "Run a command, and capture what it changed", tagExec, auth.Operate))
+		operation("POST", box+"/exec", "exec", "Run a command and capture its changes", tagExec, auth.Operate))
 	describeOutput(api, &op)
 	answers(&op, http.StatusCreated, asJSON, "with pty, the session", schemaOf[wire.Session](api))
 	answers(&op, http.StatusSwitchingProtocols, "", "with Upgrade: "+Protocol+", frames in both directions", nil)
-	answers(&op, http.StatusUpgradeRequired, asProblem, "there is neither a request nor an upgrade",
+	answers(&op, http.StatusUpgradeRequired, asProblem, "neither a request nor an upgrade was sent",
 		schemaOf[problemDocument](api))
 	raw(s, api, op, func(in *execInput, w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -110,7 +110,8 @@ func (s *Server) addStart(api huma.API) {
 			w.Header().Set("Upgrade", Protocol)
 			w.Header().Set("Connection", "Upgrade")
 			sendProblem(w, wire.Problem{Type: "about:blank", Title: http.StatusText(http.StatusUpgradeRequired),
-				Status: http.StatusUpgradeRequired, Detail: "exec is a stream of frames or of events", Kind: string(fault.Invalid),
+				Status: http.StatusUpgradeRequired, Detail: "exec requires a JSON request or an " +
+					"upgrade", Kind: string(fault.Invalid),
 				Hint: "send an ExecRequest as JSON, or the header Upgrade: " + Protocol})
 		case in.PTY:
 			v, err := s.startSession(r.Context(), in.Name, *in.Body)
@@ -124,9 +125,9 @@ func (s *Server) addStart(api huma.API) {
 // describeOutput says what a stream of a command's events is.
 func describeOutput(api huma.API, op *huma.Operation) {
 	answers(op, http.StatusOK, asEvents,
-		"Server-Sent Events: started (Started), stdout and stderr (Output), dropped (Dropped), and last of all exit "+
+		"Server-Sent Events: started (Started), stdout and stderr (Output), dropped (Dropped) and, last, exit "+
 			"(Exit) or error (Problem). "+
-			"The id of each is the offset in the output after it; with it as Last-Event-ID, output goes on from there.",
+			"The id of each is the output offset after it; sent as Last-Event-ID, it resumes the output there.",
 		&huma.Schema{
 			OneOf: []*huma.Schema{schemaOf[wire.Started](api), schemaOf[wire.Output](api), schemaOf[wire.Dropped](api),
 				schemaOf[wire.Exit](api), schemaOf[problemDocument](api)}})
@@ -168,13 +169,13 @@ func (s *Server) run(st *duplex, name string) (wire.Exit, error) {
 	_ = st.SetReadDeadline(time.Time{})
 	var req wire.ExecRequest
 	if t != wire.FrameRequest {
-		return wire.Exit{}, fault.New(fault.Invalid, "the first frame has type %d, and not the request", t)
+		return wire.Exit{}, fault.New(fault.Invalid, "invalid type %d of the first frame: must be the request", t)
 	}
 	if err := json.Unmarshal(payload, &req); err != nil {
-		return wire.Exit{}, fault.New(fault.Invalid, "the request is not the JSON that is wanted").Because(err)
+		return wire.Exit{}, fault.New(fault.Invalid, "invalid JSON request").Because(err)
 	}
 	if req.Attach == "" && len(req.Cmd) == 0 && req.Run == nil {
-		return wire.Exit{}, fault.New(fault.Invalid, "exec without a command").WithHint("give it as \"cmd\", a list of words")
+		return wire.Exit{}, fault.New(fault.Invalid, "exec requires a command").WithHint("send \"cmd\", a list of arguments")
 	}
 	return s.opt.Commands.Exec(s.opt.Base, name, req, st)
 }
@@ -210,8 +211,8 @@ func (d *duplex) WatchLoss(lost func()) (stop func()) {
 func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
 	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = true, "", 0, false, nil, ""
 	if len(req.Cmd) == 0 {
-		s.fail(w, r, fault.New(fault.Invalid, "body.cmd: exec without a command").
-			WithHint("give it as \"cmd\", a list of words"))
+		s.fail(w, r, fault.New(fault.Invalid, "body.cmd: exec requires a command").
+			WithHint("send \"cmd\", a list of arguments"))
 		return
 	}
 	s.follow(name, req, w, r)
@@ -220,9 +221,9 @@ func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWr
 // execOutput tells the output of a command as events.
 func (s *Server) execOutput(in *struct {
 	Running
-	Last     string `header:"Last-Event-ID" doc:"the id of the last event that was seen"`
-	Offset   int64  `query:"offset" doc:"the first byte; negative: so many before the end, at the beginning of a line"`
-	ReadOnly bool   `query:"read_only" doc:"the command does not wait for this reader, who misses what it does not read in time"`
+	Last     string `header:"Last-Event-ID" doc:"the id of the last event received"`
+	Offset   int64  `query:"offset" doc:"the first byte; negative: that many before the end, from the start of a line"`
+	ReadOnly bool   `query:"read_only" doc:"the command does not wait for this reader; late output is dropped"`
 }, w http.ResponseWriter, r *http.Request) {
 	offset, err := resumeAt(in.Last, in.Offset)
 	if err != nil {
@@ -324,7 +325,8 @@ func (e *eventStream) started(p []byte) error {
 		return err
 	}
 	if e.want != "" && e.want != wire.AttachRun && m.Exec != e.want {
-		e.err = fault.New(fault.NotFound, "no exec %s runs", e.want).WithHint("what it changed is in the history")
+		e.err = fault.New(fault.NotFound, "exec %s not found among the running "+
+			"commands", e.want).WithHint("its changes are in the history: GET /v1/sandboxes/NAME/log")
 		return e.err
 	}
 	e.got.skip(m.Offset)

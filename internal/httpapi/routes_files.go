@@ -27,13 +27,13 @@ import (
 // bytes may be any.
 type AtPath struct {
 	Named
-	Path string `query:"path" doc:"of any bytes, percent-encoded; / is the root directory"`
+	Path string `query:"path" doc:"path of the file, percent-encoded; any bytes are valid; / is the root directory"`
 }
 
 // PastPath is AtPath, of the present or of a snapshot.
 type PastPath struct {
 	AtPath
-	At string `query:"at" doc:"read that snapshot, and start nothing"`
+	At string `query:"at" doc:"read from this snapshot, without starting the sandbox"`
 }
 
 // addFiles adds them.
@@ -43,55 +43,55 @@ func (s *Server) addFiles(api huma.API) {
 	}
 	info, problem := schemaOf[wire.FileInfo](api), schemaOf[problemDocument](api)
 
-	op := files("GET", "", "readFile", "The bytes of a file, or a range of them", auth.Read)
-	answers(&op, http.StatusOK, asBytes, "the file; its ETag is for If-Match", binary())
-	answers(&op, http.StatusPartialContent, asBytes, "what Range asked for", binary())
+	op := files("GET", "", "readFile", "Read a file or a range of it", auth.Read)
+	answers(&op, http.StatusOK, asBytes, "the file, with an ETag for If-Match", binary())
+	answers(&op, http.StatusPartialContent, asBytes, "the range", binary())
 	raw(s, api, streams(op), func(_ *PastPath, w http.ResponseWriter, r *http.Request) { s.fileRead(w, r) })
 
-	op = files("PUT", "", "writeFile", "Write a file as a whole, and make its directories", auth.Operate)
+	op = files("PUT", "", "writeFile", "Write a whole file and create its directories", auth.Operate)
 	answers(&op, http.StatusOK, asJSON, "the file", info)
 	answers(&op, http.StatusPreconditionFailed, asProblem, http.StatusText(http.StatusPreconditionFailed), problem)
 	op = streams(op)
 	raw(s, api, op, func(_ *struct {
 		AtPath
-		Mode  string `query:"mode" doc:"octal, such as 0644"`
-		Match string `header:"If-Match" doc:"write only over the file with this ETag, or with * over any"`
-		None  string `header:"If-None-Match" doc:"* writes only where no file is"`
+		Mode  string `query:"mode" doc:"file mode in octal, such as 0644"`
+		Match string `header:"If-Match" doc:"replace only a file with this ETag; * replaces any file"`
+		None  string `header:"If-None-Match" doc:"* writes only if the file does not exist"`
 	}, w http.ResponseWriter, r *http.Request) {
 		s.fileWrite(w, r)
 	})
 	takes(api, op, "the file's bytes", map[string]*huma.MediaType{asBytes: {Schema: binary()}})
 
-	op = files("DELETE", "", "removeFile", "Remove a file, or a directory", auth.Operate)
+	op = files("DELETE", "", "removeFile", "Remove a file or directory", auth.Operate)
 	op.DefaultStatus = http.StatusNoContent
 	answers(&op, http.StatusNoContent, "", "done", nil)
 	raw(s, api, op, func(_ *struct {
 		AtPath
-		Recursive bool `query:"recursive" doc:"with all that is in it"`
+		Recursive bool `query:"recursive" doc:"with its contents"`
 	}, w http.ResponseWriter, r *http.Request) {
 		s.fileRemove(w, r)
 	})
 
-	op = files("GET", "/stat", "statFile", "What is known of a file", auth.Read)
+	op = files("GET", "/stat", "statFile", "Stat a file", auth.Read)
 	answers(&op, http.StatusOK, asJSON, "the file", info)
 	raw(s, api, op, func(_ *struct {
 		PastPath
-		Follow bool `query:"follow" doc:"of what a link leads to"`
+		Follow bool `query:"follow" doc:"follow symbolic links"`
 	}, w http.ResponseWriter, r *http.Request) {
 		v, err := s.fileStat(r)
 		s.reply(w, r, v, err)
 	})
-	op = files("GET", "/list", "listFiles", "The files of a directory, by path", auth.Read)
+	op = files("GET", "/list", "listFiles", "List the files of a directory, by path", auth.Read)
 	answers(&op, http.StatusOK, asJSON, "the files", schemaOf[wire.FileList](api))
 	raw(s, api, op, func(_ *struct {
 		PastPath
-		Depth int `query:"depth" doc:"how many levels to go down; 1 unless it is given, -1 is all"`
+		Depth int `query:"depth" doc:"levels to descend; the default is 1; -1 is unlimited"`
 	}, w http.ResponseWriter, r *http.Request) {
 		v, err := s.fileList(r)
 		s.reply(w, r, v, err)
 	})
 
-	plain(s, api, created(files("POST", "/mkdir", "makeDirectory", "Make a directory", auth.Operate)),
+	plain(s, api, created(files("POST", "/mkdir", "makeDirectory", "Create a directory", auth.Operate)),
 		func(ctx context.Context, in *sent[wire.MkdirRequest]) (wire.FileInfo, error) {
 			return s.fileMkdir(ctx, in.Name, in.Body)
 		})
@@ -100,20 +100,21 @@ func (s *Server) addFiles(api huma.API) {
 			return s.fileMove(ctx, in.Name, in.Body)
 		})
 
-	op = streams(files("GET", "/watch", "watchFiles", "What happens to a file, or in a directory", auth.Read))
-	answers(&op, http.StatusOK, asEvents, "a FileEvent for each change, named by its kind", schemaOf[wire.FileEvent](api))
+	op = streams(files("GET", "/watch", "watchFiles", "Watch a file or directory", auth.Read))
+	answers(&op, http.StatusOK, asEvents, "one FileEvent per change, with its kind as the event "+
+		"name", schemaOf[wire.FileEvent](api))
 	raw(s, api, op, func(_ *struct {
 		AtPath
-		Recursive bool `query:"recursive" doc:"and in the directories below it"`
+		Recursive bool `query:"recursive" doc:"also watch the directories below it"`
 	}, w http.ResponseWriter, r *http.Request) {
 		s.fileWatch(w, r)
 	})
 
-	op = streams(files("GET", "/tar", "downloadFiles", "A directory as an archive", auth.Read))
-	answers(&op, http.StatusOK, asTar, "the archive; an error that comes late is in the trailer "+errorTail, binary())
+	op = streams(files("GET", "/tar", "downloadFiles", "Download a directory as an archive", auth.Read))
+	answers(&op, http.StatusOK, asTar, "the archive; a late error is in the trailer "+errorTail, binary())
 	raw(s, api, op, func(_ *PastPath, w http.ResponseWriter, r *http.Request) { s.tarRead(w, r) })
 	op = streams(files("PUT", "/tar", "uploadFiles", "Unpack an archive into a directory", auth.Operate))
-	answers(&op, http.StatusOK, asJSON, "what was unpacked", schemaOf[wire.UnpackResult](api))
+	answers(&op, http.StatusOK, asJSON, "the unpacked files", schemaOf[wire.UnpackResult](api))
 	raw(s, api, op, func(_ *AtPath, w http.ResponseWriter, r *http.Request) {
 		v, err := s.tarWrite(w, r)
 		s.reply(w, r, v, err)
@@ -144,12 +145,12 @@ func asked(r *http.Request, key string) bool { return r.URL.Query().Get(key) == 
 func onePath(r *http.Request) (string, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return "", fault.New(fault.Invalid, "the query is malformed").Because(err).
+		return "", fault.New(fault.Invalid, "malformed query").Because(err).
 			WithHint("percent-encode the path: path=%%2Fsrc%%2Fmain.go")
 	}
 	if len(q["path"]) != 1 || q.Get("path") == "" {
-		return "", fault.New(fault.Invalid, "no path was given, or more than one").
-			WithHint("give one as ?path=/src/main.go; / is the root directory")
+		return "", fault.New(fault.Invalid, "expected exactly one path").
+			WithHint("send it as ?path=/src/main.go; / is the root directory")
 	}
 	return q.Get("path"), nil
 }
@@ -230,8 +231,8 @@ func (s *Server) fileList(r *http.Request) (any, error) {
 	if v := r.URL.Query().Get("depth"); v != "" {
 		var err error
 		if depth, err = strconv.Atoi(v); err != nil {
-			return nil, fault.New(fault.Invalid, "depth=%q is no number", v).
-				WithHint("give how many levels to go down; -1 is all")
+			return nil, fault.New(fault.Invalid, "invalid depth %q: must be a number", v).
+				WithHint("send the number of levels to descend, or -1 for all")
 		}
 	}
 	f, p, err := s.reading(r)
@@ -306,23 +307,24 @@ func writeOptions(r *http.Request) (opt wire.WriteOptions, err error) {
 	if v := r.URL.Query().Get("mode"); v != "" {
 		m, err := strconv.ParseUint(v, 8, 12)
 		if err != nil {
-			return opt, fault.New(fault.Invalid, "mode=%q is no mode of a file", v).
-				WithHint("give it in octal, such as mode=0644")
+			return opt, fault.New(fault.Invalid, "invalid mode %q: must be an octal file mode", v).
+				WithHint("send it in octal, such as mode=0644")
 		}
 		mode := uint32(m)
 		opt.Mode = &mode
 	}
 	opt.Match = r.Header.Get("If-Match")
 	if strings.ContainsAny(opt.Match, ",") || strings.HasPrefix(opt.Match, "W/") {
-		return opt, fault.New(fault.Invalid, "If-Match: %s", opt.Match).WithHint("give the one ETag of the last answer, or *")
+		return opt, fault.New(fault.Invalid, "invalid If-Match %s: must be one ETag "+
+			"or *", opt.Match).WithHint("send the ETag of the last response, or *")
 	}
 	switch v := r.Header.Get("If-None-Match"); v {
 	case "":
 	case "*":
 		opt.New = true
 	default:
-		return opt, fault.New(fault.Invalid, "If-None-Match: %s", v).
-			WithHint("only * is understood: write the file unless it exists")
+		return opt, fault.New(fault.Invalid, "invalid If-None-Match %s: must be *", v).
+			WithHint("send *, which writes the file unless it exists")
 	}
 	return opt, nil
 }
@@ -352,7 +354,7 @@ func (s *Server) fileWrite(w http.ResponseWriter, r *http.Request) {
 	}
 	b, err := json.Marshal(info)
 	if err != nil {
-		s.fail(w, r, fault.Wrap(err, "encode the answer"))
+		s.fail(w, r, fault.Wrap(err, "encode the response"))
 		return
 	}
 	w.Header().Set("ETag", info.ETag)
@@ -522,7 +524,7 @@ func (s *Server) tarWrite(w http.ResponseWriter, r *http.Request) (any, error) {
 	end()
 	label := fmt.Sprintf("unpack %d files into %s", res.Files, name(p))
 	if err != nil {
-		label += ", cut short"
+		label += ", incomplete"
 	}
 	return res, errors.Join(err, f.Done(r.Context(), label))
 }

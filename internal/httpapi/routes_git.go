@@ -15,8 +15,8 @@ import (
 // GitPaths says what of a repository is compared.
 type GitPaths struct {
 	Named
-	Paths []string `query:"path,explode" doc:"only these, below the top of the work tree, and what is below them"`
-	Work  string   `query:"work" doc:"the commit that was looked at, as a GitDiff gave it: that again, and not the present"`
+	Paths []string `query:"path,explode" doc:"only these paths and those below them, relative to the top of the work tree"`
+	Work  string   `query:"work" doc:"the commit of an earlier GitDiff, to return it again instead of the current state"`
 }
 
 // addGit adds what is about the repository of the host that a sandbox works on. To look
@@ -25,7 +25,7 @@ type GitPaths struct {
 func (s *Server) addGit(api huma.API) {
 	const at = box + "/git"
 	plain(s, api,
-		operation("GET", at+"/diff", "gitDiff", "How a sandbox's files differ from what it began with in its repository",
+		operation("GET", at+"/diff", "gitDiff", "Compare a sandbox with the commit that it started from",
 			tagGit, auth.Operate),
 		func(ctx context.Context, in *struct {
 			GitPaths
@@ -33,15 +33,15 @@ func (s *Server) addGit(api huma.API) {
 		}) (wire.GitDiff, error) {
 			return s.opt.Repositories.GitDiff(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Stat: in.Stat, Work: in.Work})
 		})
-	op := operation("GET", at+"/patch", "gitPatch", "The same as a patch", tagGit, auth.Operate)
-	answers(&op, http.StatusOK, "text/x-diff", "the patch, and an error that comes late in the trailer "+errorTail, text())
+	op := operation("GET", at+"/patch", "gitPatch", "The same comparison as a patch", tagGit, auth.Operate)
+	answers(&op, http.StatusOK, "text/x-diff", "the patch; a late error is in the trailer "+errorTail, text())
 	raw(s, api, op, func(in *GitPaths, w http.ResponseWriter, r *http.Request) {
 		s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error {
 			return s.opt.Repositories.GitPatch(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
 		})
 	})
 	plain(s, api,
-		replayable(operation("POST", at+"/apply", "gitApply", "Put what a sandbox changed onto a branch of its repository",
+		replayable(operation("POST", at+"/apply", "gitApply", "Apply a sandbox's changes to a branch of its repository",
 			tagGit, auth.Admin)), s.gitApply)
 }
 
@@ -53,7 +53,7 @@ func (s *Server) gitApply(ctx context.Context, in *struct {
 }) (wire.GitApplied, error) {
 	if limited(auth.From(ctx)) {
 		return wire.GitApplied{},
-			fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
+			fault.New(fault.Denied, "a token that is limited to some sandboxes cannot change the host's repositories").
 				WithHint("on the daemon's machine: coppice git apply %s", in.Name)
 	}
 	return s.opt.Repositories.GitApply(ctx, in.Name, in.Body)

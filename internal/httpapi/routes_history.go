@@ -51,77 +51,78 @@ func (s *Server) addHistory(api huma.API) {
 		return s.opt.Moves.Commit(ctx, in.Name, req.Message)
 	}
 
-	plain(s, api, get("/head", "head", "The snapshot that the live state descends from"),
+	plain(s, api, get("/head", "head", "Show HEAD, the snapshot that the live state descends from"),
 		func(ctx context.Context, in *Named) (wire.HeadResult, error) {
 			id, err := s.opt.History.Head(ctx, in.Name)
 			return wire.HeadResult{Head: id}, err
 		})
-	plain(s, api, get("/log", "log", "The history, newest first, and its drawing"), log)
-	plain(s, api, get("/snapshots", "listSnapshots", "The history, as log"), log)
-	plain(s, api, get("/branches", "branches", "The leaves of the history"),
+	plain(s, api, get("/log", "log", "Show the history, newest first, with its graph"), log)
+	plain(s, api, get("/snapshots", "listSnapshots", "Show the history, as log does"), log)
+	plain(s, api, get("/branches", "branches", "List branches"),
 		func(ctx context.Context, in *Named) (wire.BranchesResult, error) {
 			return s.opt.History.Branches(ctx, in.Name)
 		})
-	plain(s, api, get("/nodes/{ref}", "show", "A snapshot and what it changed"),
+	plain(s, api, get("/nodes/{ref}", "show", "Show a snapshot and its changes"),
 		func(ctx context.Context, in *Node) (wire.ShowResult, error) {
 			return s.opt.History.Show(ctx, in.Name, in.Ref)
 		})
-	plain(s, api, drop("/nodes/{ref}", "deleteSnapshot", "Drop a snapshot; its children keep their content"),
+	plain(s, api, drop("/nodes/{ref}", "deleteSnapshot", "Delete a snapshot; its children keep their content"),
 		func(ctx context.Context, in *Node) (wire.HeadResult, error) {
 			id, err := s.opt.History.DeleteSnapshot(ctx, in.Name, in.Ref)
 			return wire.HeadResult{Head: id}, err
 		})
 	s.addDiff(api)
 
-	plain(s, api, replayable(post("/commit", "commit", "Take a snapshot of the present")), commit)
-	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot of the present, as commit"))),
+	plain(s, api, replayable(post("/commit", "commit", "Take a snapshot")), commit)
+	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot, as commit does"))),
 		commit)
-	plain(s, api, post("/mark", "mark", "Label what happens"),
+	plain(s, api, post("/mark", "mark", "Mark a step of work with a label"),
 		func(ctx context.Context, in *maySend[wire.MarkRequest]) (wire.CommitResult, error) {
 			return s.opt.Moves.Mark(ctx, in.Name, orZero(in.Body))
 		})
-	plain(s, api, post("/checkout", "checkout", "Go to a snapshot, after a capture of the present"),
+	plain(s, api, post("/checkout", "checkout", "Rewind to a snapshot, after capturing the current state"),
 		func(ctx context.Context, in *sent[wire.CheckoutRequest]) (wire.MoveResult, error) {
 			if in.Body.Node == "" {
-				return wire.MoveResult{}, fault.New(fault.Invalid, "checkout without a node").
-					WithHint("give the snapshot to go to as \"node\"")
+				return wire.MoveResult{}, fault.New(fault.Invalid, "rewind requires a snapshot").
+					WithHint("send the snapshot as \"node\"")
 			}
 			return s.opt.Moves.Checkout(ctx, in.Name, in.Body)
 		})
-	plain(s, api, post("/undo", "undo", "Go back, after a capture of the present"),
+	plain(s, api, post("/undo", "undo", "Undo the last changes, after capturing the current state"),
 		func(ctx context.Context, in *maySend[wire.UndoRequest]) (wire.MoveResult, error) {
 			req := orZero(in.Body)
 			if req.N < 0 {
-				return wire.MoveResult{}, fault.New(fault.Invalid, "undo of %d snapshots", req.N).
-					WithHint("give a number of 1 or more")
+				return wire.MoveResult{}, fault.New(fault.Invalid, "invalid number of snapshots to undo %d: must be "+
+					"positive", req.N).
+					WithHint("send a number of 1 or more")
 			}
 			return s.opt.Moves.Undo(ctx, in.Name, req)
 		})
-	plain(s, api, post("/redo", "redo", "Take the last undo back"),
+	plain(s, api, post("/redo", "redo", "Redo the last undo"),
 		func(ctx context.Context, in *maySend[wire.RedoRequest]) (wire.MoveResult, error) {
 			return s.opt.Moves.Redo(ctx, in.Name, orZero(in.Body))
 		})
 
-	plain(s, api, get("/tags", "listTags", "All tags"),
+	plain(s, api, get("/tags", "listTags", "List tags"),
 		func(ctx context.Context, in *Named) (wire.TagsResult, error) {
 			tags, err := s.opt.History.Tags(ctx, in.Name)
 			return wire.TagsResult{Tags: tags}, err
 		})
-	plain(s, api, post("/tags", "setTag", "Name a snapshot"),
+	plain(s, api, post("/tags", "setTag", "Set a tag"),
 		func(ctx context.Context, in *sent[wire.TagRequest]) (wire.TagResult, error) {
 			if in.Body.Name == "" {
-				return wire.TagResult{}, fault.New(fault.Invalid, "tag without a name").WithHint("give the tag as \"name\"")
+				return wire.TagResult{}, fault.New(fault.Invalid, "tag requires a name").WithHint("send the tag as \"name\"")
 			}
 			return s.opt.History.SetTag(ctx, in.Name, in.Body.Name, in.Body.Ref)
 		})
-	silent(s, api, drop("/tags/{tag}", "deleteTag", "Drop a name"),
+	silent(s, api, drop("/tags/{tag}", "deleteTag", "Delete a tag"),
 		func(ctx context.Context, in *struct {
 			Named
 			Tag string `path:"tag" doc:"the tag"`
 		}) error {
 			return s.opt.History.DeleteTag(ctx, in.Name, in.Tag)
 		})
-	long(s, api, post("/verify", "verify", "Read a sandbox's layers again and find damage"),
+	long(s, api, post("/verify", "verify", "Verify the layers of a sandbox"),
 		func(ctx context.Context, in *Named, progress func(wire.Progress)) (wire.VerifyResult, error) {
 			return s.opt.Sandboxes.Verify(ctx, in.Name, progress)
 		})
@@ -130,18 +131,18 @@ func (s *Server) addHistory(api huma.API) {
 // diffInput is how two states are compared.
 type diffInput struct {
 	Named
-	A     string   `query:"a" doc:"a reference; HEAD where there is none"`
-	B     string   `query:"b" doc:"a reference; the live state where there is none"`
-	Paths []string `query:"path,explode" doc:"only at and below these"`
+	A     string   `query:"a" doc:"a reference; the default is HEAD"`
+	B     string   `query:"b" doc:"a reference; the default is the live state"`
+	Paths []string `query:"path,explode" doc:"only these paths and those below them"`
 	Stat  bool     `query:"stat" doc:"count lines"`
-	Limit int      `query:"limit" minimum:"0" maximum:"100000" doc:"maximum number of changes; 0 means as many as one answer holds"`
-	Patch bool     `query:"patch" doc:"answer with unified diffs"`
+	Limit int      `query:"limit" minimum:"0" maximum:"100000" doc:"maximum number of changes; 0: as many as fit"`
+	Patch bool     `query:"patch" doc:"return unified diffs"`
 }
 
 func (s *Server) addDiff(api huma.API) {
-	op := operation("GET", box+"/diff", "diff", "How two states differ", tagHistory, auth.Read)
+	op := operation("GET", box+"/diff", "diff", "Compare two states", tagHistory, auth.Read)
 	answers(&op, http.StatusOK, asJSON,
-		"the changes; with patch, unified diffs, and an error that comes late in the trailer "+errorTail,
+		"the changes; with patch, unified diffs; a late error is in the trailer "+errorTail,
 		schemaOf[wire.DiffResult](api))
 	answers(&op, http.StatusOK, "text/x-diff", "", text())
 	raw(s, api, op, s.diff)

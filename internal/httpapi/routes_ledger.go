@@ -16,11 +16,11 @@ import (
 // askedRecords says which records are wanted.
 type askedRecords struct {
 	Named
-	From  int64    `query:"from" doc:"none before this one, by its number"`
-	Since string   `query:"since" doc:"none that is older than this time, as in 2026-01-02T15:04:05Z"`
-	Kinds []string `query:"kinds" doc:"of these kinds alone, with commas between, such as exec, snapshot, network"`
-	Last  int      `query:"last" doc:"the newest so many, 1000 at most"`
-	Limit int      `query:"limit" doc:"so many at most, from the first on; 1000 where there is none, which is the most"`
+	From  int64    `query:"from" doc:"the number of the first record to return"`
+	Since string   `query:"since" doc:"only records since this time, as in 2026-01-02T15:04:05Z"`
+	Kinds []string `query:"kinds" doc:"only these kinds, separated by commas, such as exec,snapshot,network"`
+	Last  int      `query:"last" doc:"only the newest N records, at most 1000"`
+	Limit int      `query:"limit" doc:"maximum number of records; the default and maximum is 1000"`
 }
 
 func (in *askedRecords) request() (wire.LedgerRequest, error) {
@@ -30,8 +30,8 @@ func (in *askedRecords) request() (wire.LedgerRequest, error) {
 	}
 	var err error
 	if req.Since, err = time.Parse(time.RFC3339Nano, in.Since); err != nil {
-		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).
-			WithHint("write it as in 2026-01-02T15:04:05Z")
+		return req, fault.New(fault.Invalid, "invalid since %q: must be a time", shorten(in.Since)).
+			WithHint("for example: 2026-01-02T15:04:05Z")
 	}
 	return req, nil
 }
@@ -39,7 +39,7 @@ func (in *askedRecords) request() (wire.LedgerRequest, error) {
 // addLedger adds what shows and proves what is recorded.
 func (s *Server) addLedger(api huma.API) {
 	const at = box + "/ledger"
-	plain(s, api, operation("GET", at, "ledger", "What is recorded of a sandbox", tagLedger, auth.Read),
+	plain(s, api, operation("GET", at, "ledger", "List the records of a sandbox", tagLedger, auth.Read),
 		func(ctx context.Context, in *askedRecords) (wire.LedgerResult, error) {
 			req, err := in.request()
 			if err != nil {
@@ -49,14 +49,14 @@ func (s *Server) addLedger(api huma.API) {
 		})
 	op := streams(
 		operation("GET", at+"/events", "ledgerEvents",
-			"The same, and then what is recorded from now on, until the sandbox is removed", tagLedger, auth.Read))
+			"Follow the records of a sandbox until it is removed", tagLedger, auth.Read))
 	answers(&op, http.StatusOK, ndjson,
-		"a LedgerRecord a line; as Server-Sent Events where the client accepts text/event-stream",
+		"one LedgerRecord per line; as Server-Sent Events if the client accepts text/event-stream",
 		schemaOf[wire.LedgerRecord](api))
 	answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.LedgerRecord](api))
 	raw(s, api, op, s.ledgerEvents)
 	plain(s, api,
-		operation("GET", at+"/records/{seq}", "inspectRecord", "One record, with those that belong to it",
+		operation("GET", at+"/records/{seq}", "inspectRecord", "Show a record and its related records",
 			tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
@@ -66,19 +66,20 @@ func (s *Server) addLedger(api huma.API) {
 		})
 	plain(s, api,
 		operation("GET", at+"/records/{seq}/programs", "ledgerPrograms",
-			"The programs that a record stands for, 1000 at most", tagLedger, auth.Read),
+			"List the programs of a record, at most 1000", tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
 			Seq  int64 `path:"seq" doc:"the number of the record"`
-			From int64 `query:"from" minimum:"0" doc:"the first of them, from 0"`
+			From int64 `query:"from" minimum:"0" doc:"index of the first program, from 0"`
 		}) (wire.LedgerPrograms, error) {
 			return s.opt.Records.LedgerPrograms(ctx, in.Name, in.Seq, in.From)
 		})
-	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "A capture that a record names", tagLedger, auth.Read)
-	answers(&op, http.StatusOK, asBytes, "what was kept", nil)
+	op = operation("GET", at+"/blobs/{blob}", "ledgerBlob", "Download the captured output that a record "+
+		"names", tagLedger, auth.Read)
+	answers(&op, http.StatusOK, asBytes, "the captured output", nil)
 	raw(s, api, op, s.ledgerBlob)
 	plain(s, api,
-		operation("POST", at+"/verify", "verifyLedger", "Check that the records are those that were appended",
+		operation("POST", at+"/verify", "verifyLedger", "Verify the records of a sandbox",
 			tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
@@ -86,15 +87,15 @@ func (s *Server) addLedger(api huma.API) {
 		}) (wire.LedgerVerified, error) {
 			return s.opt.Records.VerifyLedger(ctx, in.Name, orZero(in.Body))
 		})
-	op = operation("GET", at+"/bundle", "exportLedger", "All records, with what proves them to a stranger",
+	op = operation("GET", at+"/bundle", "exportLedger", "Export the records as a bundle that others can verify",
 		tagLedger, auth.Read)
-	answers(&op, http.StatusOK, asTar, "a bundle, as docs/LEDGER.md has it", nil)
+	answers(&op, http.StatusOK, asTar, "a bundle, see docs/LEDGER.md", nil)
 	raw(s, api, op, s.ledgerBundle)
 	plain(s, api,
-		operation("GET", "/v1/ledger/checkpoint", "ledgerCheckpoint", "The signed checkpoint of the log",
+		operation("GET", "/v1/ledger/checkpoint", "ledgerCheckpoint", "Show the signed checkpoint of the log",
 			tagLedger, auth.Read),
 		func(ctx context.Context, in *struct {
-			From int64 `query:"from" doc:"an older size of the log, from which the growth is proven as well, 0 for nothing; -1: no proof is wanted" minimum:"-1" default:"-1"`
+			From int64 `query:"from" doc:"prove growth from this size; -1: no proof" minimum:"-1" default:"-1"`
 		}) (wire.LedgerCheckpoint, error) {
 			if in.From < 0 {
 				return s.opt.SignedLog.LedgerCheckpoint(ctx)
@@ -104,12 +105,12 @@ func (s *Server) addLedger(api huma.API) {
 	s.addWitness(api)
 	plain(s, api,
 		operation("GET", at+"/summary", "summarizeLedger",
-			"What the records tell of the sandbox as a whole, to compare it with others", tagLedger, auth.Read),
+			"Summarize the records of a sandbox, to compare it with others", tagLedger, auth.Read),
 		func(ctx context.Context, in *Named) (wire.LedgerSummary, error) {
 			return s.opt.Records.LedgerSummary(ctx, in.Name)
 		})
 	plain(s, api,
-		operation("POST", at+"/archive", "archiveLedger", "Compress old records, which are read and verified as ever",
+		operation("POST", at+"/archive", "archiveLedger", "Compress old records; they can still be read and verified",
 			tagLedger, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
@@ -122,13 +123,13 @@ func (s *Server) addLedger(api huma.API) {
 // addWitness adds what keys and witnesses need.
 func (s *Server) addWitness(api huma.API) {
 	plain(s, api,
-		operation("GET", "/v1/ledger/keys", "ledgerKeys", "The verifier keys of the log, and of this host as a witness",
+		operation("GET", "/v1/ledger/keys", "ledgerKeys", "List the verifier keys of the log, and of this host as a witness",
 			tagLedger, auth.Read),
 		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) {
 			return s.opt.SignedLog.LedgerKeys(ctx)
 		})
 	plain(s, api,
-		operation("POST", "/v1/ledger/rotate-key", "rotateLedgerKey", "Sign the log with a new key from now on",
+		operation("POST", "/v1/ledger/rotate-key", "rotateLedgerKey", "Rotate the signing key of the log",
 			tagLedger, auth.Admin),
 		func(ctx context.Context, _ *struct{}) (wire.LedgerKeys, error) {
 			return s.opt.SignedLog.RotateLedgerKey(ctx)
@@ -140,7 +141,7 @@ func (s *Server) addWitness(api huma.API) {
 			return s.opt.SignedLog.LedgerCosign(ctx, in.Body)
 		})
 	plain(s, api,
-		operation("POST", "/v1/ledger/witness", "witnessLedger", "Keep a checkpoint of this log that witnesses cosigned",
+		operation("POST", "/v1/ledger/witness", "witnessLedger", "Store a checkpoint of this log that witnesses cosigned",
 			tagLedger, auth.Admin),
 		func(ctx context.Context, in *struct{ Body wire.LedgerGrowth }) (wire.LedgerWitnessed, error) {
 			return s.opt.SignedLog.LedgerWitness(ctx, in.Body)
@@ -183,7 +184,7 @@ func (s *Server) ledgerBlob(in *namedBlob, w http.ResponseWriter, r *http.Reques
 // askedBundle says whose bundle is wanted, and for whom.
 type askedBundle struct {
 	Named
-	From []int64 `query:"from" doc:"older sizes of the log, with commas between: the bundle proves that it grew from them"`
+	From []int64 `query:"from" doc:"earlier sizes of the log, separated by commas, to prove growth from"`
 }
 
 // ledgerBundle sends a bundle. What fails after its first byte comes in the trailer.

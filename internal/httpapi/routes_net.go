@@ -15,9 +15,9 @@ import (
 // AskedNet says which events of the network are wanted.
 type AskedNet struct {
 	Named
-	Last  int      `query:"last" doc:"the newest so many of those that are kept; -1 is all"`
-	Since string   `query:"since" doc:"nothing older than this time, as in 2026-01-02T15:04:05Z"`
-	Kinds []string `query:"kinds" doc:"of these kinds alone, with commas between: dns, connect, request, answer, deny, end, policy, ask"`
+	Last  int      `query:"last" doc:"only the newest N stored events; -1 returns all"`
+	Since string   `query:"since" doc:"only events since this time, as in 2026-01-02T15:04:05Z"`
+	Kinds []string `query:"kinds" doc:"only these kinds: dns,connect,request,answer,deny,end,policy,ask"`
 }
 
 func (in *AskedNet) request() (wire.NetRequest, error) {
@@ -27,8 +27,8 @@ func (in *AskedNet) request() (wire.NetRequest, error) {
 	}
 	var err error
 	if req.Since, err = time.Parse(time.RFC3339Nano, in.Since); err != nil {
-		return req, fault.New(fault.Invalid, "since=%q is no time", shorten(in.Since)).
-			WithHint("write it as in 2026-01-02T15:04:05Z")
+		return req, fault.New(fault.Invalid, "invalid since %q: must be a time", shorten(in.Since)).
+			WithHint("for example: 2026-01-02T15:04:05Z")
 	}
 	return req, nil
 }
@@ -36,7 +36,7 @@ func (in *AskedNet) request() (wire.NetRequest, error) {
 // addNet adds what shows and changes what a sandbox reaches.
 func (s *Server) addNet(api huma.API) {
 	const at = box + "/net"
-	plain(s, api, operation("GET", at, "net", "What a sandbox reached, and what it was refused", tagNet, auth.Read),
+	plain(s, api, operation("GET", at, "net", "List the network events of a sandbox", tagNet, auth.Read),
 		func(ctx context.Context, in *AskedNet) (wire.NetResult, error) {
 			req, err := in.request()
 			if err != nil {
@@ -45,36 +45,37 @@ func (s *Server) addNet(api huma.API) {
 			return s.opt.Network.Net(ctx, in.Name, req)
 		})
 	op := streams(
-		operation("GET", at+"/events", "netEvents", "The same as it happens, until the sandbox is removed",
+		operation("GET", at+"/events", "netEvents", "Follow the network events of a sandbox until it is removed",
 			tagNet, auth.Read))
 	answers(&op, http.StatusOK, ndjson,
-		"a NetEvent a line; as Server-Sent Events where the client accepts text/event-stream", schemaOf[wire.NetEvent](api))
+		"one NetEvent per line; as Server-Sent Events if the client accepts text/event-stream", schemaOf[wire.NetEvent](api))
 	answers(&op, http.StatusOK, asEvents, "", schemaOf[wire.NetEvent](api))
 	raw(s, api, op, s.netEvents)
 	plain(s, api,
-		operation("GET", at+"/why", "netWhy", "What would be decided about a place in the network, and why",
+		operation("GET", at+"/why", "netWhy", "Explain how the policy decides about a destination",
 			tagNet, auth.Read),
 		func(ctx context.Context, in *struct {
 			Named
-			Host   string `query:"host" required:"true" doc:"HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given"`
-			Method string `query:"method" doc:"of an HTTP request, such as GET"`
-			Path   string `query:"path" doc:"of an HTTP request"`
+			Host   string `query:"host" required:"true" doc:"HOST[:PORT], or udp://HOST:PORT; the default port is 443"`
+			Method string `query:"method" doc:"method of an HTTP request, such as GET"`
+			Path   string `query:"path" doc:"path of an HTTP request"`
 		}) (wire.WhyResult, error) {
 			return s.opt.Network.Why(ctx, in.Name, wire.WhyRequest{Host: in.Host, Method: in.Method, Path: in.Path})
 		})
 	plain(s, api,
-		replayable(operation("POST", at+"/allow", "netAllow", "Change the rules of a sandbox's network, live where it is",
+		replayable(operation("POST", at+"/allow", "netAllow", "Change the network rules of a "+
+			"sandbox, immediately if it is running",
 			tagNet, auth.Operate)), s.netAllow)
 	plain(s, api,
-		operation("GET", at+"/asking", "netAsking", "What waits for a person, as no rule names it", tagNet, auth.Read),
+		operation("GET", at+"/asking", "netAsking", "List pending requests", tagNet, auth.Read),
 		func(ctx context.Context, in *Named) (wire.NetAsking, error) {
 			return s.opt.Network.Asking(ctx, in.Name)
 		})
 	plain(s, api,
-		replayable(operation("POST", at+"/approve", "netApprove", "Allow what waits for a person", tagNet, auth.Operate)),
+		replayable(operation("POST", at+"/approve", "netApprove", "Approve a pending request", tagNet, auth.Operate)),
 		s.netApprove)
 	plain(s, api,
-		replayable(operation("POST", at+"/deny", "netDeny", "Deny what waits for a person", tagNet, auth.Operate)),
+		replayable(operation("POST", at+"/deny", "netDeny", "Deny a pending request", tagNet, auth.Operate)),
 		func(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 			return s.opt.Network.Deny(ctx, in.Name, in.Body)
 		})
@@ -89,7 +90,8 @@ type answering struct {
 // netApprove is for those who may allow.
 func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 	if limited(auth.From(ctx)) {
-		return wire.AnswerResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
+		return wire.AnswerResult{}, fault.New(fault.Denied, "a token that is limited to some "+
+			"sandboxes cannot allow connections").
 			WithHint("on the daemon's machine: coppice net approve %s HOST", in.Name)
 	}
 	return s.opt.Network.Approve(ctx, in.Name, in.Body)
@@ -102,7 +104,8 @@ func (s *Server) netAllow(ctx context.Context, in *struct {
 	Body wire.AllowRequest
 }) (wire.AllowResult, error) {
 	if limited(auth.From(ctx)) && len(in.Body.Allow)+len(in.Body.RemoveDeny) > 0 {
-		return wire.AllowResult{}, fault.New(fault.Denied, "a token for some sandboxes does not widen what they reach").
+		return wire.AllowResult{}, fault.New(fault.Denied, "a token that is limited to some "+
+			"sandboxes cannot allow connections").
 			WithHint("on the daemon's machine: coppice net allow %s RULE", in.Name)
 	}
 	return s.opt.Network.Allow(ctx, in.Name, in.Body)

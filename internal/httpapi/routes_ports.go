@@ -46,17 +46,18 @@ func (in *AtPort) check() error {
 func (s *Server) addPorts(api huma.API) {
 	const at = box + "/ports"
 	plain(s, api,
-		operation("GET", at, "listPorts", "The TCP ports that processes of a sandbox listen on", tagExec, auth.Read),
+		operation("GET", at, "listPorts", "List the TCP ports that processes of a sandbox listen on", tagExec, auth.Read),
 		func(ctx context.Context, in *Named) (wire.PortsResult, error) {
 			return s.opt.PortDialer.Ports(ctx, in.Name)
 		})
 	plain(s, api,
-		operation("POST", at+"/{port}/preview", "previewPort", "A signed, expiring link to a port", tagExec, auth.Operate),
+		operation("POST", at+"/{port}/preview", "previewPort", "Create a signed, expiring link to a "+
+			"port", tagExec, auth.Operate),
 		s.preview)
 
 	op := streams(
 		operation("POST", at+"/{port}/connect", "connectPort",
-			"A connection to a port, by Upgrade: "+PortProtocol+": bytes as they are, both ways", tagExec, auth.Operate))
+			"Connect to a port, by Upgrade: "+PortProtocol+": raw bytes in both directions", tagExec, auth.Operate))
 	answers(&op, http.StatusSwitchingProtocols, "", "connected", nil)
 	answers(&op, http.StatusUpgradeRequired, asProblem, http.StatusText(http.StatusUpgradeRequired),
 		schemaOf[problemDocument](api))
@@ -71,13 +72,13 @@ func (s *Server) preview(ctx context.Context, in *struct {
 		return wire.PreviewResult{}, err
 	}
 	if s.opt.Previews == nil {
-		return wire.PreviewResult{}, fault.New(fault.Unsupported, "this daemon makes no links to ports")
+		return wire.PreviewResult{}, fault.New(fault.Unsupported, "this daemon cannot create links to ports")
 	}
 	req := orZero(in.Body)
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	if req.TTLMS < 0 || req.TTLMS > most {
-		return wire.PreviewResult{}, fault.New(fault.Invalid, "a link for %d ms", req.TTLMS).
-			WithHint("give \"ttl_ms\" as a number of milliseconds; 0 is an hour")
+		return wire.PreviewResult{}, fault.New(fault.Invalid, "invalid ttl_ms %d: must not be negative", req.TTLMS).
+			WithHint("send \"ttl_ms\" as a number of milliseconds; 0 is an hour")
 	}
 	return s.opt.Previews.Preview(ctx, in.Name, in.Port, time.Duration(req.TTLMS)*time.Millisecond)
 }
@@ -92,7 +93,7 @@ func (s *Server) connect(in *AtPort, w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Upgrade", PortProtocol)
 		w.Header().Set("Connection", "Upgrade")
 		b, _ := json.Marshal(wire.Problem{Type: "about:blank", Title: http.StatusText(http.StatusUpgradeRequired),
-			Status: http.StatusUpgradeRequired, Detail: "a port is connected to by its bytes", Kind: string(fault.Invalid),
+			Status: http.StatusUpgradeRequired, Detail: "connecting to a port requires an upgrade", Kind: string(fault.Invalid),
 			Hint: "send the header Upgrade: " + PortProtocol})
 		send(w, http.StatusUpgradeRequired, "application/problem+json", b)
 		return

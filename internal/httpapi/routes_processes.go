@@ -13,20 +13,20 @@ import (
 // addProcesses adds what shows the processes of a sandbox, and signals them.
 func (s *Server) addProcesses(api huma.API) {
 	const at = box + "/processes"
-	plain(s, api, operation("GET", at, "listProcesses", "The processes of a sandbox, by pid", tagExec, auth.Read),
+	plain(s, api, operation("GET", at, "listProcesses", "List the processes of a sandbox, by pid", tagExec, auth.Read),
 		func(ctx context.Context, in *Named) (wire.ProcessesResult, error) {
 			return s.opt.Power.Processes(ctx, in.Name)
 		})
 	silent(s, api,
-		operation("POST", at+"/{pid}/signal", "signalProcess", "Send a process a signal", tagExec, auth.Operate),
+		operation("POST", at+"/{pid}/signal", "signalProcess", "Send a signal to a process", tagExec, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
-			PID  int `path:"pid" doc:"number of the process inside"`
+			PID  int `path:"pid" doc:"pid inside the sandbox"`
 			Body *wire.ProcessSignal
 		}) error {
 			if in.PID < 1 {
-				return fault.New(fault.Invalid, "%d is no process", in.PID).
-					WithHint("give the \"pid\" of GET /v1/sandboxes/%s/processes", in.Name)
+				return fault.New(fault.Invalid, "invalid pid %d: must be positive", in.PID).
+					WithHint("send a \"pid\" of GET /v1/sandboxes/%s/processes", in.Name)
 			}
 			return s.opt.Power.SignalProcess(ctx, in.Name, in.PID, orZero(in.Body))
 		})

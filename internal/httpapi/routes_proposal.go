@@ -17,11 +17,11 @@ func (s *Server) addProposals(api huma.API) {
 	const at = box + "/git"
 	plain(s, api,
 		operation("POST", at+"/propose", "propose",
-			"Propose what the sandbox did in its repository, as a branch with a report", tagGit, auth.Admin),
+			"Propose the changes of a sandbox as a branch with a report", tagGit, auth.Admin),
 		func(ctx context.Context, in *maySend[wire.ProposeRequest]) (wire.Proposed, error) {
 			if limited(auth.From(ctx)) {
 				return wire.Proposed{},
-					fault.New(fault.Denied, "a token for some sandboxes does not change the host's repositories").
+					fault.New(fault.Denied, "a token that is limited to some sandboxes cannot change the host's repositories").
 						WithHint("on the daemon's machine: coppice git propose %s", in.Name)
 			}
 			ctx, cancel := s.bounded(ctx)
@@ -29,11 +29,11 @@ func (s *Server) addProposals(api huma.API) {
 			return s.opt.Repositories.Propose(ctx, in.Name, orZero(in.Body))
 		})
 	op := operation("GET", at+"/proposal", "exportProposal",
-		"The files of the newest proposal: report, patch, policy, ledger", tagGit, auth.Read)
-	answers(&op, http.StatusOK, asTar, "the files, as docs/git.md has them", nil)
+		"Download the newest proposal: report, patch, policy, ledger", tagGit, auth.Read)
+	answers(&op, http.StatusOK, asTar, "the files, see docs/git.md", nil)
 	raw(s, api, op, s.proposal)
 	plain(s, api,
-		operation("POST", at+"/rebase", "rebase", "Put what the sandbox did onto another commit of its repository",
+		operation("POST", at+"/rebase", "rebase", "Rebase the changes of a sandbox onto another commit",
 			tagGit, auth.Operate),
 		func(ctx context.Context, in *maySend[wire.RebaseRequest]) (wire.Rebased, error) {
 			ctx, cancel := s.bounded(ctx)
@@ -41,7 +41,7 @@ func (s *Server) addProposals(api huma.API) {
 			return s.opt.Repositories.Rebase(ctx, in.Name, orZero(in.Body))
 		})
 	plain(s, api,
-		operation("POST", box+"/trial", "trial", "Run a command in a fork, which is removed then",
+		operation("POST", box+"/trial", "trial", "Run a command in a temporary fork",
 			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *sent[wire.TrialRequest]) (wire.Trial, error) {
 			ctx, cancel := s.bounded(ctx)

@@ -19,28 +19,28 @@ import (
 // addSandboxes adds what makes, shows and ends sandboxes.
 func (s *Server) addSandboxes(api huma.API) {
 	plain(s, api,
-		each(operation("GET", "/v1/sandboxes", "listSandboxes", "All sandboxes, by name", tagSandboxes, auth.Read)), s.list)
+		each(operation("GET", "/v1/sandboxes", "listSandboxes", "List sandboxes, by name", tagSandboxes, auth.Read)), s.list)
 	s.addCreate(api)
-	plain(s, api, operation("GET", box, "getSandbox", "The state of a sandbox", tagSandboxes, auth.Read),
+	plain(s, api, operation("GET", box, "getSandbox", "Show a sandbox", tagSandboxes, auth.Read),
 		func(ctx context.Context, in *Named) (wire.StatusResult, error) {
 			return s.opt.Sandboxes.Status(ctx, in.Name)
 		})
-	plain(s, api, operation("GET", box+"/policy", "getPolicy", "What a sandbox may use now", tagSandboxes, auth.Read),
+	plain(s, api, operation("GET", box+"/policy", "getPolicy", "Show the policy of a sandbox", tagSandboxes, auth.Read),
 		func(ctx context.Context, in *Named) (wire.PolicyResult, error) {
 			return s.opt.Network.Policy(ctx, in.Name)
 		})
 	plain(s, api,
-		operation("DELETE", box, "removeSandbox", "Remove a sandbox and what of its history nobody else needs",
+		operation("DELETE", box, "removeSandbox", "Remove a sandbox and its history",
 			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
-			Force      bool `query:"force" doc:"also when commands run in it"`
-			WithLedger bool `query:"with_ledger" doc:"its records as well, also those of a sandbox that was removed, by its id"`
+			Force      bool `query:"force" doc:"also if commands are running"`
+			WithLedger bool `query:"with_ledger" doc:"also remove its records; for a removed sandbox, give its id"`
 		}) (wire.RemoveResult, error) {
 			if in.WithLedger {
 				if limited(auth.From(ctx)) {
 					return wire.RemoveResult{},
-						fault.New(fault.Denied, "a token for some sandboxes does not remove what is recorded of them").
+						fault.New(fault.Denied, "a token that is limited to some sandboxes cannot remove their records").
 							WithHint("on the daemon's machine: coppice rm --with-ledger %s", in.Name)
 				}
 				if err := s.opt.Sandboxes.RemoveWithLedger(ctx, in.Name, in.Force); err != nil {
@@ -52,7 +52,7 @@ func (s *Server) addSandboxes(api huma.API) {
 			return wire.RemoveResult{Removed: names}, err
 		})
 	plain(s, api,
-		operation("PATCH", box, "updateSandbox", "Change how long a sandbox lives, and when its processes are stopped",
+		operation("PATCH", box, "updateSandbox", "Change the lifetime and the idle timeout of a sandbox",
 			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
@@ -61,29 +61,29 @@ func (s *Server) addSandboxes(api huma.API) {
 			return s.opt.Sandboxes.SetLife(ctx, in.Name, in.Body)
 		})
 	plain(s, api,
-		operation("POST", box+"/start", "startSandbox", "Start a stopped sandbox, and its supervised command",
+		operation("POST", box+"/start", "startSandbox", "Start a stopped sandbox and its supervised command",
 			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.StatusResult, error) {
 			return s.opt.Power.Start(ctx, in.Name)
 		})
 	plain(s, api,
-		operation("POST", box+"/stop", "stopSandbox", "End all processes and capture what they left",
+		operation("POST", box+"/stop", "stopSandbox", "Stop all processes and capture their changes",
 			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.StopResult, error) { return s.opt.Power.Stop(ctx, in.Name) })
 	plain(s, api,
-		operation("POST", box+"/pause", "pauseSandbox", "Have all processes stand still", tagSandboxes, auth.Operate),
+		operation("POST", box+"/pause", "pauseSandbox", "Pause all processes", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return s.opt.Power.Pause(ctx, in.Name) })
 	plain(s, api,
 		operation("POST", box+"/resume", "resumeSandbox",
-			"Have paused processes go on, or try again what keeps a fork quarantined", tagSandboxes, auth.Operate),
+			"Resume paused processes, or retry the re-keying of a quarantined fork", tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *Named) (wire.Sandbox, error) { return s.opt.Power.Resume(ctx, in.Name) })
 	plain(s, api,
 		replayable(created(
-			operation("POST", box+"/fork", "forkSandbox", "New sandboxes that share everything with this one", tagSandboxes,
+			operation("POST", box+"/fork", "forkSandbox", "Fork a sandbox", tagSandboxes,
 				auth.Operate))), s.fork)
 	long(s, api,
 		replayable(operation("POST", box+"/tournament", "tournament",
-			"Run candidates in forks, test each, and find the winner", tagSandboxes, auth.Operate)),
+			"Run candidates in forks, test each and choose a winner", tagSandboxes, auth.Operate)),
 		func(ctx context.Context, in *struct {
 			Named
 			Body wire.TournamentRequest
@@ -127,8 +127,8 @@ func (s *Server) fork(ctx context.Context, in *struct {
 }) (wire.ForkResult, error) {
 	req := orZero(in.Body)
 	if req.N < 0 {
-		return wire.ForkResult{}, fault.New(fault.Invalid, "fork into %d sandboxes", req.N).
-			WithHint("give a number of 1 or more")
+		return wire.ForkResult{}, fault.New(fault.Invalid, "invalid number of forks %d: must be positive", req.N).
+			WithHint("send a number of 1 or more")
 	}
 	req.N = max(req.N, len(req.Names), 1)
 	if err := mayWiden(ctx, req.Policy); err != nil {
@@ -154,7 +154,7 @@ func (s *Server) fork(ctx context.Context, in *struct {
 func mayWiden(ctx context.Context, files []wire.PolicyFile) error {
 	if len(files) > 0 && limited(auth.From(ctx)) {
 		return fault.New(fault.Denied, "a token that is limited to some sandboxes cannot give their forks another policy").
-			WithHint("leave policy out: forks have that of their sandbox")
+			WithHint("omit policy: forks inherit the policy of their sandbox")
 	}
 	return nil
 }
@@ -204,11 +204,11 @@ func (s *Server) widener(ctx context.Context) (func(ids []string) error, error) 
 // and "tar" that is read as it comes.
 func (s *Server) addCreate(api huma.API) {
 	op := replayable(
-		created(operation("POST", "/v1/sandboxes", "createSandbox", "A new sandbox", tagSandboxes, auth.Operate)))
+		created(operation("POST", "/v1/sandboxes", "createSandbox", "Create a sandbox", tagSandboxes, auth.Operate)))
 	ref := schemaOf[wire.CreateRequest](api)
 	answers(&op, http.StatusCreated, asJSON, "the sandbox", schemaOf[wire.Sandbox](api))
 	answers(&op, http.StatusOK, ndjson,
-		"an Event a line, where the client accepts them: progress, then the sandbox or an error", schemaOf[wire.Event](api))
+		"one Event per line, if the client accepts them: progress, then the sandbox or an error", schemaOf[wire.Event](api))
 	check := s.checker(api, ref)
 	raw(s, api, op, func(_ *struct{}, w http.ResponseWriter, r *http.Request) {
 		answerLong(s, http.StatusCreated, w, r, func(progress func(wire.Progress)) (wire.Sandbox, error) {
@@ -232,7 +232,7 @@ func (s *Server) create(
 			return wire.Sandbox{}, err
 		}
 		if req.From.Kind == wire.SourceTar {
-			return wire.Sandbox{}, fault.New(fault.Invalid, "create from an archive without one").
+			return wire.Sandbox{}, fault.New(fault.Invalid, "no archive was sent").
 				WithHint("send multipart/form-data with the parts \"request\" (JSON) and \"tar\"")
 		}
 		return s.opt.Sandboxes.Create(r.Context(), req, progress)
@@ -271,7 +271,7 @@ func (s *Server) checker(api huma.API, ref *huma.Schema) func(io.Reader, any) er
 		case err != nil:
 			return fault.New(fault.Invalid, "read the request").Because(err)
 		case len(b) > maxJSON:
-			return fault.New(fault.Invalid, "a request of more than %d bytes", maxJSON).WithHint("send less")
+			return fault.New(fault.Invalid, "the request is larger than %d bytes", maxJSON).WithHint("send a smaller request")
 		case len(b) == 0:
 			return nil
 		}

@@ -48,7 +48,7 @@ func sessionID(sandbox, exec string) string { return sandbox + sessionMark + exe
 func parseSession(id string) (sandbox, exec string, err error) {
 	sandbox, exec, ok := strings.Cut(id, sessionMark)
 	if !ok || sandbox == "" || exec == "" || strings.Contains(exec, sessionMark) {
-		return "", "", fault.New(fault.NotFound, "there is no session %q", shorten(id)).
+		return "", "", fault.New(fault.NotFound, "session %q not found", shorten(id)).
 			WithHint("start one with: POST /v1/sandboxes/NAME/exec?pty=true")
 	}
 	return sandbox, exec, nil
@@ -75,7 +75,7 @@ func (s *sessions) issue(
 ) (token string, expires time.Time, err error) {
 	var secret [32]byte
 	if _, err := rand.Read(secret[:]); err != nil {
-		return "", expires, fault.Wrap(err, "make a token")
+		return "", expires, fault.Wrap(err, "create a token")
 	}
 	token = base64.RawURLEncoding.EncodeToString(secret[:])
 	expires = now.Add(tokenLife)
@@ -90,7 +90,7 @@ func (s *sessions) issue(
 	}
 	if len(s.tickets) >= maxTokens || own >= maxOwnTokens {
 		return "", expires,
-			fault.New(fault.Conflict, "%d tokens wait to be used, %d of them of this caller", len(s.tickets), own).
+			fault.New(fault.Conflict, "too many unused tokens: %d, of which this caller has %d", len(s.tickets), own).
 				WithHint("use them, or wait a minute")
 	}
 	s.tickets = append(s.tickets, ticket{session, readOnly, caller, sha256.Sum256([]byte(token)), expires})
@@ -133,8 +133,8 @@ func (s *Server) startSession(ctx context.Context, name string, req wire.ExecReq
 	req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = "", 0, false, nil, ""
 	x, err := s.opt.Commands.StartExec(ctx, sb.ID, req)
 	if err == nil && x.Exit != nil {
-		err = fault.New(fault.Invalid, "the command cannot be started: %s", x.Exit.Message).
-			WithHint("see what there is to run with: ls /usr/bin")
+		err = fault.New(fault.Invalid, "cannot start the command: %s", x.Exit.Message).
+			WithHint("list the programs of the sandbox: ls /usr/bin")
 	}
 	return wire.Session{ID: sessionID(sb.ID, x.ID), Exec: x.ID, Sandbox: sb.ID}, err
 }
@@ -142,8 +142,8 @@ func (s *Server) startSession(ctx context.Context, name string, req wire.ExecReq
 // addSessions adds terminals.
 func (s *Server) addSessions(api huma.API) {
 	ask := each(operation("POST", "/v1/sessions/{id}/attach", "attachSession",
-		"A token with which to attach to a session, once, within a minute", tagExec, auth.Read))
-	answers(&ask, http.StatusOK, asJSON, "where and with what to attach", schemaOf[wire.AttachResult](api))
+		"Create a token to attach to a session, once, within a minute", tagExec, auth.Read))
+	answers(&ask, http.StatusOK, asJSON, "the address and the token to attach with", schemaOf[wire.AttachResult](api))
 	raw(s, api, ask, func(in *struct {
 		ID   string `path:"id" doc:"id of the session"`
 		Body *wire.AttachRequest
@@ -152,14 +152,14 @@ func (s *Server) addSessions(api huma.API) {
 		s.sendJSON(w, r, http.StatusOK, &v, err)
 	})
 
-	op := streams(operation("GET", "/v1/attach/{session}", "attach", "The WebSocket of a session", tagExec, 0))
+	op := streams(operation("GET", "/v1/attach/{session}", "attach", "Attach to a session by WebSocket", tagExec, 0))
 	answers(&op, http.StatusSwitchingProtocols, "", "a WebSocket", nil)
 	answers(&op, http.StatusForbidden, asProblem,
-		"the token is wrong, was used, or has expired; or the page is a stranger's", schemaOf[problemDocument](api))
+		"the token is invalid, used or expired, or the Origin is not allowed", schemaOf[problemDocument](api))
 	schemaOf[wire.TerminalControl](api)
 	raw(s, api, op, func(in *struct {
 		Session string `path:"session" doc:"id of the session"`
-		Token   string `query:"token" doc:"of attachSession"`
+		Token   string `query:"token" doc:"a token from attachSession"`
 	}, w http.ResponseWriter, r *http.Request) {
 		s.attach(in.Session, in.Token, w, r)
 	})
@@ -207,8 +207,8 @@ func (s *Server) attach(id, token string, w http.ResponseWriter, r *http.Request
 	}
 	t, ok := s.sessions.redeem(id, token, time.Now())
 	if !ok {
-		s.fail(w, r, fault.New(fault.Denied, "the token is of another session, was used, or has expired").
-			WithHint("get another one with: POST /v1/sessions/%s/attach", id))
+		s.fail(w, r, fault.New(fault.Denied, "the token belongs to another session, was used or has expired").
+			WithHint("create another one with: POST /v1/sessions/%s/attach", id))
 		return
 	}
 	// Who was let in by a bearer token before goes when that does.
@@ -238,7 +238,7 @@ func (s *Server) terminal(sandbox, exec string, readOnly bool, w http.ResponseWr
 	last := wire.TerminalControl{Exit: &exit}
 	switch {
 	case err != nil && s.opt.Base.Err() != nil:
-		_ = conn.Close(websocket.StatusGoingAway, "the daemon stops; the command runs on") // the client may be gone
+		_ = conn.Close(websocket.StatusGoingAway, "the daemon is stopping; the command continues") // the client may be gone
 		return
 	case err != nil:
 		e := s.wireError(r.Method+" /v1/attach", err)

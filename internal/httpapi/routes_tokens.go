@@ -18,22 +18,22 @@ type Tokens interface {
 	Revoke(ctx context.Context, id string) error
 }
 
-func noTokens() error { return fault.New(fault.Unsupported, "this daemon has no tokens") }
+func noTokens() error { return fault.New(fault.Unsupported, "this daemon does not use tokens") }
 
 // addTokens adds what lets others in.
 func (s *Server) addTokens(api huma.API) {
 	plain(s, api,
-		operation("GET", "/v1/tokens", "listTokens", "The tokens that let callers in over TCP, without their secrets",
+		operation("GET", "/v1/tokens", "listTokens", "List the tokens for TCP access, without their secrets",
 			tagDaemon, auth.Admin),
 		func(ctx context.Context, _ *struct{}) (wire.TokensResult, error) { return s.listTokens(ctx) })
 	plain(s, api,
-		created(operation("POST", "/v1/tokens", "createToken", "A new token; its secret is in this answer alone",
+		created(operation("POST", "/v1/tokens", "createToken", "Create a token; only this response has its secret",
 			tagDaemon, auth.Admin)),
 		func(ctx context.Context, in *struct{ Body wire.TokenRequest }) (wire.TokenResult, error) {
 			return s.createToken(ctx, in.Body)
 		})
 	silent(s, api,
-		operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Forget a token, and end what is under way with it",
+		operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke a token and close its connections",
 			tagDaemon, auth.Admin),
 		func(ctx context.Context, in *struct {
 			ID string `path:"id" doc:"id of the token"`

@@ -90,7 +90,7 @@ func New(opt Options) *Server {
 			b, err = json.Marshal(api.OpenAPI())
 		}
 		if err != nil {
-			s.opt.Log.Error("the OpenAPI document cannot be written", "err", err)
+			s.opt.Log.Error("cannot generate the OpenAPI document", "err", err)
 		}
 		return b
 	})
@@ -98,7 +98,7 @@ func New(opt Options) *Server {
 		s.mux.Handle("/mcp", opt.MCP)
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, fault.New(fault.NotFound, "no operation %s %s", r.Method, r.URL.Path).
+		s.fail(w, r, fault.New(fault.NotFound, "unknown operation %s %s", r.Method, r.URL.Path).
 			WithHint("client and daemon may be of different versions; run: coppice system version"))
 	})
 	return s
@@ -161,4 +161,6 @@ func (s *Server) single(r *http.Request) *http.Request {
 	return r
 }
 
-func noSockets() error { return fault.New(fault.Unsupported, "this daemon has no line protocol") }
+func noSockets() error {
+	return fault.New(fault.Unsupported, "this daemon does not serve the line protocol")
+}

@@ -135,8 +135,8 @@ func resumeAt(last string, offset int64) (int64, error) {
 	}
 	n, err := parseID(last)
 	if err != nil || n > 1<<62 {
-		return 0, fault.New(fault.Invalid, "%s: %q is the id of no event", lastEventID, shorten(last)).
-			WithHint("send the id of the last event that was seen, or none")
+		return 0, fault.New(fault.Invalid, "invalid %s %q: must be the id of an event", lastEventID, shorten(last)).
+			WithHint("send the id of the last event received, or omit it")
 	}
 	return int64(n), nil
 }

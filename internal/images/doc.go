@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package images keeps what the processes of a sandbox have in memory, as images that belong to
-// snapshots: it stores what a frozen box writes, says whether the processes of a snapshot can go on on
-// this host, makes an image ready for that, and verifies and drops images.
+// Package images stores the memory of the processes of sandboxes, as images that belong to
+// snapshots: it stores what a frozen box writes, decides whether the processes of a snapshot can
+// resume on this host, prepares an image for that, and verifies and removes images.
 //
 // It owns the images that no snapshot has yet: the directories that boxes write them into, and the time
 // from when an image is in the store until a snapshot is recorded that has it. Its lock imaging is held for

@@ -23,7 +23,7 @@ const (
 func (m *Images) facts(rec *meta.Sandbox) (map[string]string, error) {
 	facts, err := m.config.Host.MemoryFacts()
 	if err != nil {
-		return nil, fault.Wrap(err, "find out what a memory image depends on")
+		return nil, fault.Wrap(err, "read the host's properties that a memory image depends on")
 	}
 	facts = maps.Clone(facts)
 	if rec.Host {
@@ -48,7 +48,7 @@ func (m *Images) factsFor(rec *meta.Sandbox, kept *timeline.Memory) (map[string]
 	}
 	build, err := m.config.Host.BuildFacts()
 	if err != nil {
-		return nil, fault.Wrap(err, "find out what a memory image depends on")
+		return nil, fault.Wrap(err, "read the host's properties that a memory image depends on")
 	}
 	maps.Copy(facts, build)
 	return facts, nil
@@ -60,13 +60,13 @@ func factName(fact string) string {
 	case "gvisor":
 		return "the version of gVisor"
 	case "cpu":
-		return "what the processor can do"
+		return "the feature set of the processor"
 	case "arch":
-		return "the kind of processor"
+		return "the processor model"
 	case "page":
-		return "the size of a page"
+		return "the page size"
 	case "build":
-		return "the build of Coppice, whose init is in the image and was not kept with it,"
+		return "the build of Coppice, whose init is in the image and was not stored with it,"
 	case "plan":
 		return "the version of Coppice's plan of a sandbox"
 	case factProtocol:
@@ -91,14 +91,14 @@ func differs(then, now map[string]string) (what, was, is string) {
 // snapshot has no memory; Unsupported: no sandbox of that tier can; Conflict: the host is another one.
 func (m *Images) Resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline.Memory, error) {
 	if snap.Memory == nil {
-		return nil, fault.New(fault.NotFound, "snapshot %s has no memory of processes", snap.ID).
-			WithHint("see those that have: coppice log %s; take one: coppice snapshot create --memory -m MSG %s",
-				rec.Name, rec.Name)
+		return nil, fault.New(fault.NotFound, "snapshot %s has no memory", snap.ID).
+			WithHint("list those that have: coppice log %s; take one: coppice snapshot create --memory -m MSG %s", rec.Name,
+				rec.Name)
 	}
 	if !m.Keeps(rec.Tier) {
-		return nil, fault.New(fault.Unsupported, "the processes of snapshot %s cannot go on in a sandbox of tier %s",
+		return nil, fault.New(fault.Unsupported, "cannot resume the processes of snapshot %s in tier %s",
 			snap.ID, rec.Tier).
-			WithHint("go to its files alone: coppice rewind --files-only %s %s", rec.Name, snap.ID)
+			WithHint("restore its files alone: coppice rewind --files-only %s %s", rec.Name, snap.ID)
 	}
 	now, err := m.factsFor(rec, snap.Memory)
 	if err != nil {
@@ -106,9 +106,9 @@ func (m *Images) Resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline
 	}
 	if what, was, is := differs(snap.Memory.Facts, now); what != "" {
 		return nil, fault.New(fault.Conflict,
-			"the processes of snapshot %s cannot go on here: %s was %q when their memory was kept, and is %q", snap.ID,
+			"cannot resume the processes of snapshot %s on this host: %s was %q when their memory was saved, and is %q", snap.ID,
 			what, was, is).
-			WithHint("go to its files alone: coppice rewind --files-only %s %s", rec.Name, snap.ID)
+			WithHint("restore its files alone: coppice rewind --files-only %s %s", rec.Name, snap.ID)
 	}
 	return snap.Memory, nil
 }

@@ -88,8 +88,8 @@ func (m *Images) Keeps(tier string) bool {
 // MayKeep returns an error if the memory of a sandbox cannot be kept.
 func (m *Images) MayKeep(rec *meta.Sandbox) error {
 	if !m.Keeps(rec.Tier) {
-		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be kept", rec.Tier).
-			WithHint("make a sandbox that can: coppice create --tier gvisor")
+		return fault.New(fault.Unsupported, "tier %s does not support saving memory", rec.Tier).
+			WithHint("create a sandbox that does: coppice create --tier gvisor")
 	}
 	return nil
 }
@@ -120,13 +120,13 @@ func (i Saved) Close() {
 func (m *Images) Save(ctx context.Context, rec *meta.Sandbox, f Saver) (i Saved, err error) {
 	i.dir = filepath.Join(m.config.Home, "sandboxes", string(rec.ID), Unstored)
 	if err := os.RemoveAll(i.dir); err != nil { // of one that failed
-		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
+		return i, fault.Wrap(err, "save the memory of sandbox %s", rec.Name)
 	}
 	if err := os.Mkdir(i.dir, 0o700); err != nil {
-		return i, fault.Wrap(err, "keep the memory of sandbox %s", rec.Name)
+		return i, fault.Wrap(err, "save the memory of sandbox %s", rec.Name)
 	}
 	if i.init, err = f.Save(ctx, i.dir); err != nil {
-		return i, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
+		return i, errors.Join(fault.Wrap(err, "save the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
 	}
 	return i, nil
 }
@@ -148,7 +148,7 @@ func (m *Images) store(ctx context.Context, rec *meta.Sandbox, i Saved) (*timeli
 	}
 	image, err := m.config.Store.Add(ctx, i.dir, facts, i.init)
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(err, "keep the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
+		return nil, errors.Join(fault.Wrap(err, "save the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
 	}
 	kept := &timeline.Memory{Image: string(image.ID), Size: image.Size, Added: image.AddedBytes, Facts: image.Facts}
 	if rec.Run != nil && rec.Run.Ended == nil {
@@ -176,12 +176,12 @@ func (m *Images) Ready(
 	}
 	dir, release, err := m.config.Store.Checkout(ctx, memory.ID(kept.Image))
 	if err != nil {
-		return nil, fault.Wrap(err, "make the memory of snapshot %s ready", id)
+		return nil, fault.Wrap(err, "prepare the memory of snapshot %s", id)
 	}
 	init, err := m.config.Store.Init(ctx, memory.ID(kept.Image))
 	if err != nil {
 		release()
-		return nil, fault.Wrap(err, "make the memory of snapshot %s ready", id)
+		return nil, fault.Wrap(err, "prepare the memory of snapshot %s", id)
 	}
 	return &Image{kept, dir, init, release}, nil
 }
@@ -202,7 +202,7 @@ func (m *Images) DropUnstored() error {
 	left, err := filepath.Glob(filepath.Join(m.config.Home, "sandboxes", "*", Unstored))
 	for _, dir := range left {
 		if err := os.RemoveAll(dir); err != nil {
-			m.config.Log.Warn("an image that was not stored cannot be removed", "dir", dir, "err", err)
+			m.config.Log.Warn("could not remove an incomplete memory image", "dir", dir, "err", err)
 		}
 	}
 	return err

@@ -12,7 +12,8 @@ import (
 // Follow calls fn with the events of a directory that Read would give, and then with
 // each that is appended and wanted, until ctx ends or fn gives an error: that is what
 // it returns. The first call is with an event without a kind: what is appended from
-// then on is not missed. Of more than the journal keeps between two looks, the oldest are left
+// then on is not missed. Where q is ByTime, so are the first events, and those that are read at
+// once; one that is read later may be older. Of more than the journal keeps between two looks, the oldest are left
 // out.
 func Follow(ctx context.Context, at Place, q Query, fn func(wire.NetEvent) error) error {
 	q, err := q.in(at)
@@ -53,6 +54,7 @@ func follow(ctx context.Context, w *watch, q Query, fn func(wire.NetEvent) error
 			return context.Cause(ctx)
 		}
 		evs, f, at, err = next(dir, f, at, q)
+		q.order(evs)
 	}
 }
 

@@ -84,6 +84,42 @@ func TestWhatIsAppendedIsRead(t *testing.T) {
 	}
 }
 
+// A denial that is counted is appended seconds after it happened.
+func TestRead_ByTime_OrdersEvents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := opened(t, dir)
+	same := event(2)
+	same.Name = "same.example"
+	for _, ev := range []wire.NetEvent{event(1), event(3), event(0), event(2), same} {
+		if err := j.Append(ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		last int
+		want string
+	}{
+		{0, "h0.example h1.example h2.example same.example h3.example"}, {2, "same.example h3.example"},
+	} {
+		evs, err := Read(at(dir), Query{Last: c.last, ByTime: true})
+		if got := strings.Join(names(evs), " "); err != nil || got != c.want {
+			t.Errorf("the last %d: %q, %v; expected %q", c.last, got, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []string
+	_ = Follow(ctx, at(dir), Query{Last: 2, ByTime: true}, func(ev wire.NetEvent) error {
+		if got = append(got, ev.Name); len(got) == 3 {
+			cancel()
+		}
+		return nil
+	})
+	if want := []string{"", "same.example", "h3.example"}; !slices.Equal(got, want) {
+		t.Errorf("followed: %q, expected %q", got, want)
+	}
+}
+
 func TestATornLineIsLeftOutAndEnded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -24,6 +24,10 @@ type Query struct {
 	Kinds []string  // of these alone; none is all
 	But   []string  // and none of these
 
+	// ByTime orders events by their time. Without it they are in the order in which they were
+	// appended, which differs: repeated denials are counted for some seconds first.
+	ByTime bool
+
 	key seal.Key // what lines are sealed by; see in
 }
 
@@ -49,7 +53,7 @@ func Newest(dir string) os.FileInfo {
 	return info
 }
 
-// Read gives the events that are kept in a directory and wanted, the oldest first. A
+// Read gives the events that are kept in a directory and wanted, the first appended first. A
 // directory without a journal has none.
 func Read(at Place, q Query) ([]wire.NetEvent, error) {
 	q, err := q.in(at)
@@ -86,10 +90,18 @@ func read(dir string, q Query) (evs []wire.NetEvent, f *os.File, at int64, err e
 		}
 		evs, at = append(evs, more...), n
 	}
+	q.order(evs)
 	if n := max(q.Last, 0); q.Last != 0 && len(evs) > n {
 		evs = evs[len(evs)-n:]
 	}
 	return evs, f, at, nil
+}
+
+// order puts events that were appended one after the other into the order of q.
+func (q Query) order(evs []wire.NetEvent) {
+	if q.ByTime {
+		slices.SortStableFunc(evs, func(a, b wire.NetEvent) int { return a.Time.Compare(b.Time) })
+	}
 }
 
 // both opens the two files as they belong together; nil for one that is not there.

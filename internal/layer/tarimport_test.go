@@ -74,9 +74,9 @@ func TestImportTarMalice(t *testing.T) {
 		report string // part of the report; "": empty
 	}{
 		{"absolute", []tar.Header{{Name: "/etc/x"}}, "/etc /etc/x", "taken as relative"},
-		{"dotdot", []tar.Header{{Name: "../x"}, {Name: "a/../../y"}, {Name: "ok"}}, "/ok", "leads outside"},
+		{"dotdot", []tar.Header{{Name: "../x"}, {Name: "a/../../y"}, {Name: "ok"}}, "/ok", "outside the archive"},
 		{"symlink traversal", []tar.Header{{Name: "l", Typeflag: tar.TypeSymlink, Linkname: outside}, {Name: "l/x"}}, "/l",
-			"below something that is no directory"},
+			"its parent is not a directory"},
 		{"hard link out",
 			[]tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../../outside"},
 				{Name: "i", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}, {Name: "f"}}, "/f", "links to"},
@@ -87,7 +87,7 @@ func TestImportTarMalice(t *testing.T) {
 			{Name: "wh", Typeflag: tar.TypeChar}, {Name: "sda", Typeflag: tar.TypeBlock, Devmajor: 8}, {Name: "f"}}, "/f",
 			"device nodes"},
 		{"twice", []tar.Header{{Name: "f"}, {Name: "f", Mode: 0o600}}, "/f", "replaces"},
-		{"file over directory", []tar.Header{{Name: "d/x"}, {Name: "d"}}, "/d /d/x", "a directory of that name"},
+		{"file over directory", []tar.Header{{Name: "d/x"}, {Name: "d"}}, "/d /d/x", "the same name is a directory"},
 		{"directory over file", []tar.Header{{Name: "d"}, {Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/x"}},
 			"/d /d/x", "replaces"},
 		{"directory over symlink",

@@ -45,8 +45,8 @@ func (l *Ledger) sound(p *plan, drafts []Draft) error {
 		}
 		info, err := os.Lstat(filepath.Join(l.path, segment(d.Sandbox, h.first)))
 		if err != nil || info.Size() != h.bytes {
-			return fault.New(fault.Corrupt, "the newest segment of %s is not as it was written", d.Sandbox).Because(err).
-				WithHint("find what is wrong with `coppice system verify`")
+			return fault.New(fault.Corrupt, "the newest segment of %s has changed since it was written", d.Sandbox).Because(err).
+				WithHint("find the damage: coppice system verify")
 		}
 	}
 	return nil

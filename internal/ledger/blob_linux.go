@@ -17,7 +17,7 @@ import (
 // content has the same name.
 func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	if !id.Valid() || len(content) > format.MaxBlob {
-		return "", fault.New(fault.Invalid, "%d bytes are no capture of %.80q; %d are the most", len(content), string(id),
+		return "", fault.New(fault.Invalid, "invalid capture: %d bytes of %.80q: the limit is %d", len(content), string(id),
 			format.MaxBlob)
 	}
 	_, hash := l.naming.blob(id, content)
@@ -31,7 +31,7 @@ func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	if err == nil {
 		err = l.replace(one.file(), content)
 	}
-	return one.name, fault.Wrap(err, "keep a capture of %s", id)
+	return one.name, fault.Wrap(err, "store a capture of %s", id)
 }
 
 // kept reports whether a capture is in its file, whole.
@@ -67,7 +67,7 @@ func (l *Ledger) ReadBlob(id format.Sandbox, name string) ([]byte, error) {
 
 func (l *Ledger) readBlob(id format.Sandbox, name string) (content []byte, salt format.Hash, err error) {
 	if _, err := format.ParseHash(name); err != nil || !id.Valid() {
-		return nil, salt, fault.New(fault.Invalid, "%.80q is no capture of %.80q", name, string(id))
+		return nil, salt, fault.New(fault.Invalid, "invalid capture %.80q of %.80q", name, string(id))
 	}
 	content, held := l.captures.get(captureFile(id, name))
 	if !held {
@@ -77,11 +77,11 @@ func (l *Ledger) readBlob(id format.Sandbox, name string) (content []byte, salt 
 		return nil, salt, err
 	}
 	if content == nil {
-		return nil, salt, fault.New(fault.NotFound, "there is no capture %s", name)
+		return nil, salt, fault.New(fault.NotFound, "capture %s not found", name)
 	}
 	salt, hash := l.naming.blob(id, content)
 	if hash.String() != name {
-		return nil, salt, fault.New(fault.Corrupt, "capture %s was altered", name)
+		return nil, salt, fault.New(fault.Corrupt, "capture %s has been altered", name)
 	}
 	return content, salt, nil
 }

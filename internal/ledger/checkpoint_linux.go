@@ -12,7 +12,7 @@ import (
 
 // Checkpoint gives the signed checkpoint of the log with all that was appended.
 func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
-	err = l.do(ctx, "make a checkpoint", func() (err error) {
+	err = l.do(ctx, "create a checkpoint", func() (err error) {
 		if err = l.fold(); err == nil {
 			signed, err = l.read(fileCheckpoint)
 		}
@@ -24,7 +24,7 @@ func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
 // Growth gives the checkpoint of the log with all that was appended, and the proof that it
 // grew from an older size, for a witness: see format.Growth.
 func (l *Ledger) Growth(ctx context.Context, old int64) (g format.Growth, err error) {
-	err = l.do(ctx, "prove the growth", func() error {
+	err = l.do(ctx, "prove consistency", func() error {
 		if err := l.fold(); err != nil {
 			return err
 		}
@@ -46,18 +46,18 @@ func (l *Ledger) Growth(ctx context.Context, old int64) (g format.Growth, err er
 // verifier keys (C2SP tlog-cosignature/v1): all of them must have. It takes the place of
 // an older one.
 func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...string) error {
-	return l.do(ctx, "keep a witnessed checkpoint", func() error {
+	return l.do(ctx, "store a witnessed checkpoint", func() error {
 		c, err := l.secrets.keys.Checkpoint(cosigned)
 		if err != nil {
-			return fault.New(fault.Invalid, "this is no checkpoint of this log").Because(err).
-				WithHint("what a witness is asked with is printed by: coppice ledger checkpoint --from SIZE")
+			return fault.New(fault.Invalid, "not a checkpoint of this log").Because(err).
+				WithHint("print the request for a witness: coppice ledger checkpoint --from SIZE")
 		}
 		if len(witnesses) == 0 {
-			return fault.New(fault.Invalid, "no witness is named")
+			return fault.New(fault.Invalid, "a witness is required")
 		}
 		for _, w := range witnesses {
 			if _, err := format.Cosigned(cosigned, w); err != nil {
-				return fault.New(fault.Invalid, "this checkpoint is not cosigned by %.80q", w).Because(err)
+				return fault.New(fault.Invalid, "the checkpoint is not cosigned by %.80q", w).Because(err)
 			}
 		}
 		if err := l.fold(); err != nil {
@@ -71,7 +71,7 @@ func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...s
 			return err
 		}
 		if before, err := l.secrets.keys.Checkpoint(was); was != nil && err == nil && before.Size > c.Size {
-			return fault.New(fault.Conflict, "a checkpoint of size %d is witnessed already, and this one is of %d",
+			return fault.New(fault.Conflict, "a checkpoint of size %d is already witnessed, newer than this one of size %d",
 				before.Size, c.Size)
 		}
 		return l.replace(fileWitness, cosigned)

@@ -61,7 +61,7 @@ func (w *Witness) Cosign(request []byte, trusted []string) (*Cosigned, error) {
 	defer w.mu.Unlock()
 	last, err := w.seen(c.Origin)
 	if err != nil {
-		return nil, fault.Wrap(err, "read what was cosigned of %s", c.Origin)
+		return nil, fault.Wrap(err, "read the cosigned checkpoint of %s", c.Origin)
 	}
 	if err := follows(last, c, g); err != nil {
 		return nil, err
@@ -81,37 +81,38 @@ func (w *Witness) Cosign(request []byte, trusted []string) (*Cosigned, error) {
 // trustedCheckpoint gives the checkpoint of a note that is signed by one of the keys.
 func trustedCheckpoint(note []byte, trusted []string) (c format.Checkpoint, err error) {
 	if len(trusted) == 0 {
-		return c, fault.New(fault.Invalid, "no key of the log is named").
-			WithHint("its host prints them with: coppice ledger keys")
+		return c, fault.New(fault.Invalid, "a key of the log is required").
+			WithHint("print them on its host: coppice ledger keys")
 	}
 	for _, key := range trusted {
 		if c, err = (format.Keys{{Key: key}}).Checkpoint(note); err == nil {
 			return c, nil
 		}
 	}
-	return c, fault.New(fault.Denied, "this checkpoint is not signed by a key that was named").Because(err).
-		WithHint("its host prints its keys with: coppice ledger keys")
+	return c, fault.New(fault.Denied, "the checkpoint is not signed by a given key").Because(err).
+		WithHint("print the keys on its host: coppice ledger keys")
 }
 
 // follows decides whether a checkpoint may be cosigned after the last one.
 func follows(last, c format.Checkpoint, g format.Growth) error {
 	switch {
 	case g.Old > c.Size:
-		return fault.New(fault.Invalid, "the proof is from size %d, and the checkpoint is of %d", g.Old, c.Size)
+		return fault.New(fault.Invalid, "the proof is from size %d, but the checkpoint has size %d", g.Old, c.Size)
 	case c.Size < last.Size:
 		return fault.New(fault.Corrupt,
-			"a checkpoint of %s of size %d was cosigned, and this one is of %d: it is an old one, or the log was rolled back",
+			"the cosigned checkpoint of %s has size %d, this one %d: it is old, or the log was rolled back",
 			c.Origin, last.Size, c.Size).
-			WithHint("ask for the newest: coppice ledger checkpoint --from %d", last.Size)
+			WithHint("request the newest: coppice ledger checkpoint --from %d", last.Size)
 	case c.Size == last.Size && c.Root != last.Root && last.Size > 0:
 		return fault.New(fault.Corrupt, "the log %s was forked: its key signed two checkpoints of size %d", c.Origin, c.Size).
-			WithHint("do not trust its host before you know why")
+			WithHint("do not trust its host until the cause is known")
 	case g.Old != last.Size:
-		return fault.New(fault.Conflict, "the proof is from size %d, and what was cosigned last is of size %d",
+		return fault.New(fault.Conflict, "the proof is from size %d, but the last cosigned checkpoint has size %d",
 			g.Old, last.Size).
 			WithHint("on the log's host: coppice ledger checkpoint --from %d", last.Size)
 	}
-	return fault.Wrap(g.Proves(last, c), "the log %s does not grow from what was cosigned, or its proof is damaged",
+	return fault.Wrap(g.Proves(last, c),
+		"the log %s is not consistent with the cosigned checkpoint, or its proof is damaged",
 		c.Origin)
 }
 
@@ -128,7 +129,7 @@ func (w *Witness) seen(origin string) (c format.Checkpoint, err error) {
 		return c, err
 	}
 	if c, err = format.ParseCheckpoint(string(text)); err == nil && c.Origin != origin {
-		err = fault.New(fault.Corrupt, "what was cosigned of %s is of %.80q", origin, c.Origin)
+		err = fault.New(fault.Corrupt, "the cosigned checkpoint of %s is of %.80q", origin, c.Origin)
 	}
 	return c, err
 }

@@ -486,7 +486,7 @@ func (f *full) Mkdir(dir int, name string, mode uint32) error {
 }
 
 // A torn intake opens on a full disk, too: what was acknowledged is read, and nothing is
-// appended until there is room to set aside what was torn.
+// appended until there is room to set aside the torn end.
 func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &full{FS: vfs.OS()}

@@ -18,13 +18,13 @@ import (
 // from them. The ledger may be appended to meanwhile.
 func (l *Ledger) Export(ctx context.Context, id format.Sandbox, w io.Writer, old ...int64) error {
 	var x export
-	err := l.do(ctx, "export a part", func() (err error) {
+	err := l.do(ctx, "export the records of a sandbox", func() (err error) {
 		if err = l.fold(); err != nil {
 			return err
 		}
 		h, ok := l.state.heads[id]
 		if !ok || h.removed {
-			return fault.New(fault.NotFound, "there are no records of %s", id)
+			return fault.New(fault.NotFound, "records of %s not found", id)
 		}
 		c := l.checkpoint(&l.state.tree)
 		x = export{ledger: l, ctx: ctx, end: h, keys: l.secrets.keys, now: c}
@@ -105,7 +105,7 @@ func (x *export) write(w io.Writer, old []int64) error {
 func (x *export) sign() (signed []byte, err error) {
 	err = x.ledger.do(x.ctx, "sign a bundle", func() (err error) {
 		if len(x.ledger.secrets.keys) != len(x.keys) {
-			return fault.New(fault.Conflict, "the key was rotated meanwhile").WithHint("export again")
+			return fault.New(fault.Conflict, "the key was rotated during the export").WithHint("export again")
 		}
 		signed, err = format.Sign(x.Text(), x.ledger.secrets.signer)
 		return err
@@ -143,7 +143,7 @@ func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err
 		line, err := c.next()
 		if err != nil {
 			return sum, 0, nil,
-				chain.Misfit(chain.Seq+1, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
+				chain.Misfit(chain.Seq+1, "cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
 		}
 		r, _, err := chain.Next(line)
 		if err != nil {
@@ -158,7 +158,7 @@ func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err
 		}
 	}
 	if chain.Head != x.end.hash {
-		return sum, 0, nil, chain.Misfit(chain.Seq, "it is not the last one that was appended", nil)
+		return sum, 0, nil, chain.Misfit(chain.Seq, "not the last record that was appended", nil)
 	}
 	return format.Hash(h.Sum(nil)), size, blobs, nil
 }

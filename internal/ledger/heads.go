@@ -45,7 +45,7 @@ func parseHeads(text string) (heads, error) {
 	f := strings.SplitAfterN(text, "\n", 5)
 	if f[0] != headsTitle+"\n" {
 		return heads{},
-			fault.New(fault.Version, "log/heads of the ledger begins with %.40q; this build knows %q", f[0], headsTitle)
+			fault.New(fault.Version, "unknown version %.40q of log/heads of the ledger: must be %q", f[0], headsTitle)
 	}
 	if len(f) != 5 {
 		return heads{}, bad

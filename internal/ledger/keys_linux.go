@@ -80,7 +80,7 @@ func (s *secrets) encode() []byte {
 func parseSecrets(b []byte) (*secrets, error) {
 	f := strings.SplitN(string(b), "\n", 5)
 	if f[0] != keyTitle {
-		return nil, fault.New(fault.Version, "the ledger's key file begins with %.40q; this build knows %q", f[0], keyTitle)
+		return nil, fault.New(fault.Version, "unknown version %.40q of the ledger's key file: must be %q", f[0], keyTitle)
 	}
 	bad := fault.New(fault.Corrupt, "the ledger's key file is damaged")
 	if len(f) != 5 {

@@ -69,7 +69,7 @@ func (l *Ledger) do(ctx context.Context, what string, fn func() error) error {
 
 // Size gives how many records the log has.
 func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
-	err = l.do(ctx, "measure a part", func() error {
+	err = l.do(ctx, "measure the records of a sandbox", func() error {
 		leaves = l.state.tree.Size()
 		return nil
 	})
@@ -79,7 +79,7 @@ func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
 // Last gives the number of the last record of a sandbox; 0 where there is none, or they were
 // removed. What was appended before can be read when it returns.
 func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err error) {
-	err = l.do(ctx, "find the end of a part", func() error {
+	err = l.do(ctx, "find the last record of a sandbox", func() error {
 		if err := l.settle(); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (l *Ledger) askUntil(done <-chan struct{}, a ask) (got answer, begun bool) 
 	case <-done:
 		return answer{}, false
 	case <-l.closing:
-		return answer{err: fault.New(fault.Unavailable, "it is closed")}, true
+		return answer{err: fault.New(fault.Unavailable, "the ledger is closed")}, true
 	}
 }
 
@@ -156,8 +156,8 @@ func (l *Ledger) writable() error {
 	if !l.torn {
 		return nil
 	}
-	return fault.New(fault.NoSpace, "the end of its intake is torn, and there is no room to set that aside").
-		WithHint("make room on the file system of %s: then it goes on by itself", l.path)
+	return fault.New(fault.NoSpace, "no space to set aside the torn end of its intake").
+		WithHint("free space on the file system of %s; it then resumes automatically", l.path)
 }
 
 // unlock lets another process open the ledger. It says so, rather than to close the file

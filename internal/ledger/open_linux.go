@@ -62,7 +62,7 @@ func Open(dir string, o Options) (*Ledger, Opened, error) {
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, Opened{}, fault.New(fault.Conflict, "another process has the ledger in %s open", dir).Because(err)
+		return nil, Opened{}, fault.New(fault.Conflict, "the ledger in %s is open in another process", dir).Because(err)
 	}
 	l.lock = lock
 	report, err := l.load()
@@ -156,7 +156,7 @@ func (l *Ledger) setTornAside(intake []byte, end int, o *Opened) (stays bool, er
 		return false, nil
 	}
 	kept, err := l.aside(fileIntake, intake[end:])
-	if err = fault.Wrap(err, "set aside what was torn"); err != nil {
+	if err = fault.Wrap(err, "set aside the torn end"); err != nil {
 		return fault.Is(err, fault.NoSpace), ignoreNoSpace(err)
 	}
 	o.Aside = append(o.Aside, kept)
@@ -192,7 +192,7 @@ func (l *Ledger) begin() (fresh bool, err error) {
 	}
 	if signed != nil {
 		return false, fault.New(fault.Corrupt, "the ledger has no key").
-			WithHint("put the file key back; without it nothing can be added")
+			WithHint("restore the file key; without it no record can be added")
 	}
 	if err := l.untouched(); err != nil {
 		return false, err
@@ -223,12 +223,12 @@ func (l *Ledger) untouched() error {
 	for _, name := range []string{fileIntake, fileHashes} {
 		if b, err := l.read(name); err != nil || len(b) > 0 {
 			return errors.Join(err, fault.New(fault.Corrupt, "the ledger has no log/heads").
-				WithHint("put the file back from where it went"))
+				WithHint("restore the file"))
 		}
 	}
 	names, err := os.ReadDir(filepath.Join(l.path, dirSandboxes))
 	if err == nil && len(names) > 0 {
-		err = fault.New(fault.Corrupt, "the ledger has records and no log").WithHint("put log/ back from where it went")
+		err = fault.New(fault.Corrupt, "the ledger has records but no log").WithHint("restore the directory log/")
 	}
 	return err
 }

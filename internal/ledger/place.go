@@ -42,7 +42,7 @@ func readFile(path, name string) ([]byte, error) {
 	defer file.Close()
 	b, err := io.ReadAll(io.LimitReader(file, maxSmall+1)) // never nil
 	if err == nil && len(b) > maxSmall {
-		err = fault.New(fault.Corrupt, "%s has more than %d bytes", name, maxSmall)
+		err = fault.New(fault.Corrupt, "%s exceeds %d bytes", name, maxSmall)
 	}
 	return b, err
 }

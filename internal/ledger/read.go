@@ -40,7 +40,7 @@ func (f *Filter) wants(r *format.Record) bool {
 // segment. Limit of the filter does not count.
 func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
 	if !id.Valid() {
-		return nil, fault.New(fault.Invalid, "%.80q is no sandbox", string(id))
+		return nil, fault.New(fault.Invalid, "invalid sandbox %.80q", string(id))
 	}
 	all, err := segments(r.root, id)
 	if err != nil {
@@ -203,7 +203,7 @@ func (r Reader) each(
 ) {
 	fail := func(err error) { yield(nil, fault.Wrap(err, "read the ledger of %s", id)) }
 	if !id.Valid() {
-		fail(fault.New(fault.Invalid, "%.80q is no sandbox", string(id)))
+		fail(fault.New(fault.Invalid, "invalid sandbox %.80q", string(id)))
 		return
 	}
 	c := &cursor{path: r.root, id: id}
@@ -237,7 +237,7 @@ func (r Reader) each(
 		}
 		if err == nil && (rec.Sandbox != id || last > 0 && rec.Seq != last+1) {
 			err = fault.New(fault.Corrupt, "record %d of %s follows record %d", rec.Seq, rec.Sandbox, last).
-				WithHint("find what is wrong with `coppice system verify`")
+				WithHint("find the damage: coppice system verify")
 		}
 		if err != nil {
 			fail(err)
@@ -257,7 +257,7 @@ func (r Reader) each(
 func (r Reader) Keys() (format.Keys, error) {
 	b, err := readFile(r.root, fileKeys)
 	if err == nil && b == nil {
-		err = fault.New(fault.NotFound, "there is no ledger in %s", r.root)
+		err = fault.New(fault.NotFound, "no ledger found in %s", r.root)
 	}
 	if err != nil {
 		return nil, err

@@ -24,10 +24,10 @@ import (
 func (l *Ledger) Archive(
 	ctx context.Context, id format.Sandbox, name string, before time.Time,
 ) (records int64, err error) {
-	err = l.do(ctx, "archive a part", func() error {
+	err = l.do(ctx, "archive the records of a sandbox", func() error {
 		h, ok := l.state.heads[id]
 		if !ok || h.removed {
-			return fault.New(fault.NotFound, "there are no records of %s", id)
+			return fault.New(fault.NotFound, "records of %s not found", id)
 		}
 		if err := l.fold(); err != nil {
 			return err
@@ -111,13 +111,13 @@ func (l *Ledger) compress(name string) error {
 // format.Host. The leaves of the log stay: all else still verifies. Nothing can be
 // appended to the sandbox any more.
 func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
-	return l.do(ctx, "remove a part", func() error {
+	return l.do(ctx, "remove the records of a sandbox", func() error {
 		h, ok := l.state.heads[id]
 		if !ok || h.removed {
-			return fault.New(fault.NotFound, "there are no records of %s", id)
+			return fault.New(fault.NotFound, "records of %s not found", id)
 		}
 		if id == format.Host {
-			return fault.New(fault.Invalid, "the records of the host itself stay")
+			return fault.New(fault.Invalid, "cannot remove the records of the host")
 		}
 		err := l.appendNow(Draft{Sandbox: format.Host, Name: string(format.Host), Observer: format.ByDaemon,
 			Body: &format.Delete{Ledger: true, Sandbox: string(id), Records: h.seq, Head: h.hash.String()}})

@@ -149,14 +149,15 @@ func replay(s *state, keys format.Keys, b batch) (*plan, error) {
 			h.first, h.bytes = e.first, 0
 		}
 		if r.Leaf != p.tree.Size() || r.Seq != h.seq+1 || r.Prev != h.hash || e.first != h.first || e.offset != h.bytes {
-			return nil, fault.New(fault.Corrupt, "log/intake of the ledger does not follow what was flushed: record %d of %s",
+			return nil, fault.New(fault.Corrupt,
+				"log/intake of the ledger does not continue the flushed records: record %d of %s",
 				r.Seq, r.Sandbox)
 		}
 		p.place(r.Sandbox, h, r, e.line)
 	}
 	p.withCaptures(b.captures)
 	if p.tree.Size() != c.Size || p.tree.Root() != c.Root {
-		return nil, fault.New(fault.Corrupt, "log/intake of the ledger has other records than its checkpoint of size %d",
+		return nil, fault.New(fault.Corrupt, "log/intake of the ledger does not match its checkpoint of size %d",
 			c.Size)
 	}
 	return p, nil

@@ -42,7 +42,7 @@ func (s *stored) at(i int64) (h format.Hash, err error) {
 		n, err := s.f.ReadAt(s.buf, off)
 		s.buf = s.buf[:n]
 		if int64(n) < hashSize {
-			return h, fault.New(fault.Corrupt, "log/hashes of the ledger ends too early").Because(err)
+			return h, fault.New(fault.Corrupt, "log/hashes of the ledger is truncated").Because(err)
 		}
 	}
 	copy(h[:], s.buf[off-s.from:])
@@ -74,7 +74,7 @@ func (s *stored) tree(c format.Checkpoint) (format.Tree, error) {
 	}
 	t := format.NewTree(c.Size, edge)
 	if t.Root() != c.Root {
-		return t, fault.New(fault.Corrupt, "log/hashes of the ledger is not what its checkpoint of size %d is of", c.Size)
+		return t, fault.New(fault.Corrupt, "log/hashes of the ledger does not match its checkpoint of size %d", c.Size)
 	}
 	return t, nil
 }

@@ -27,7 +27,7 @@ type Proven struct {
 // format.Misfit, the first there is. The ledger may be appended to meanwhile.
 func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string, old []byte) (*Proven, error) {
 	if !id.Valid() {
-		return nil, fault.New(fault.Invalid, "%.80q is no sandbox", string(id))
+		return nil, fault.New(fault.Invalid, "invalid sandbox %.80q", string(id))
 	}
 	v, err := r.view(trusted)
 	if err != nil {
@@ -57,7 +57,7 @@ func (r Reader) VerifyEach(
 // verify is Verify in a view.
 func (r Reader) verify(ctx context.Context, id format.Sandbox, v view, old []byte) (_ *Proven, err error) {
 	if v.heads[id].removed {
-		err = fault.New(fault.NotFound, "it was removed, which is a record of %s", format.Host)
+		err = fault.New(fault.NotFound, "the records were removed, as recorded by %s", format.Host)
 	}
 	if err == nil {
 		err = r.fits(ctx, id, v)
@@ -164,7 +164,7 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 		return err
 	}
 	if root != v.flushed.Root {
-		return fault.New(fault.Corrupt, "log/hashes of the ledger is not what its checkpoint of size %d is of",
+		return fault.New(fault.Corrupt, "log/hashes of the ledger does not match its checkpoint of size %d",
 			v.flushed.Size)
 	}
 	for w.chain.Seq < w.end.seq {
@@ -173,7 +173,7 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 		}
 	}
 	if w.chain.Head != w.end.hash {
-		return w.chain.Misfit(w.chain.Seq, "it is not the last one that was appended", nil)
+		return w.chain.Misfit(w.chain.Seq, "not the last record that was appended", nil)
 	}
 	return r.nothingBehind(w)
 }
@@ -189,7 +189,7 @@ func (r Reader) nothingBehind(w *walk) error {
 	case errors.Is(err, io.EOF):
 		return nil
 	case err != nil:
-		return w.chain.Misfit(w.chain.Seq+1, "it cannot be read", err)
+		return w.chain.Misfit(w.chain.Seq+1, "cannot be read", err)
 	}
 	newer, err := r.view(nil)
 	if err != nil {
@@ -234,14 +234,14 @@ func (w *walk) next() (*format.Leaf, error) {
 	}
 	line, err := w.line(seq)
 	if err != nil {
-		return nil, w.chain.Misfit(seq, "it cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
+		return nil, w.chain.Misfit(seq, "cannot be read", fault.New(fault.Corrupt, "its segment is damaged").Because(err))
 	}
 	rec, h, err := w.chain.Follow(line)
 	if err != nil {
 		return nil, err
 	}
 	if rec.Leaf >= w.view.now.Size {
-		return nil, w.chain.Misfit(seq, "it says that it is at a place that the log does not have", nil)
+		return nil, w.chain.Misfit(seq, "its leaf is beyond the end of the log", nil)
 	}
 	want, err := w.at(rec.Leaf)
 	if err == nil && want != h {
@@ -293,7 +293,7 @@ func (w *walk) pending(seq int64) ([]byte, error) {
 			return w.view.lines[leaf], nil
 		}
 	}
-	return nil, fault.New(fault.Corrupt, "it is missing")
+	return nil, fault.New(fault.Corrupt, "missing")
 }
 
 // grew: the log grew from an old checkpoint.

@@ -36,7 +36,7 @@ func (w *Witness) signer() (name string, key ed25519.PrivateKey, err error) {
 	f := strings.Split(string(text), "\n")
 	if f[0] != witnessTitle {
 		return "", nil,
-			fault.New(fault.Version, "the witness' key file begins with %.40q; this build knows %q", f[0], witnessTitle)
+			fault.New(fault.Version, "unknown version %.40q of the witness key file: must be %q", f[0], witnessTitle)
 	}
 	if len(f) == 4 {
 		name = strings.TrimPrefix(f[1], "name ")
@@ -45,7 +45,7 @@ func (w *Witness) signer() (name string, key ed25519.PrivateKey, err error) {
 			return name, ed25519.NewKeyFromSeed(seed), nil
 		}
 	}
-	return "", nil, fault.New(fault.Corrupt, "the witness' key file is damaged")
+	return "", nil, fault.New(fault.Corrupt, "the witness key file is damaged")
 }
 
 func encodeWitness(name string, seed []byte) string {

@@ -163,7 +163,7 @@ func TestGuest_ALineCostsLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p.want("]}", fmt.Sprintf(`"a line of more than %d bytes was skipped","kind":"invalid"`, limit.LineInside))
+		p.want("]}", fmt.Sprintf(`"skipped a line of more than %d bytes","kind":"invalid"`, limit.LineInside))
 	})
 	if got > 4<<20 {
 		t.Errorf("a line of 60 MB made the process allocate %d bytes", got)

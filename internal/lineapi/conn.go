@@ -34,7 +34,7 @@ func (s *Server) converse(nc net.Conn) {
 		switch {
 		case errors.Is(err, errTooLong):
 			c.endLong()
-			err = c.write(errorFrame(fault.New(fault.Invalid, "a line of more than %d bytes was skipped", s.limit)))
+			err = c.write(errorFrame(fault.New(fault.Invalid, "skipped a line of more than %d bytes", s.limit)))
 		case err == nil:
 			err = c.turn(line)
 			c.endLong()
@@ -118,7 +118,7 @@ func (c *conn) presentable(err error) error {
 	}
 	c.opt.Log.Error("internal error", "sandbox", c.opt.Sandbox, "err", err)
 	if c.opt.Guard != nil {
-		return fault.New(fault.Internal, "internal error").WithHint("the daemon's log has more")
+		return fault.New(fault.Internal, "internal error").WithHint("see the daemon's log")
 	}
 	return err
 }
@@ -161,7 +161,7 @@ func (c *conn) endLong() {
 func okFrame(v any) ([]byte, error) {
 	b, err := encode(v)
 	if err != nil {
-		return nil, fault.Wrap(err, "encode the answer")
+		return nil, fault.Wrap(err, "encode the response")
 	}
 	if string(b) == "{}\n" || string(b) == "null\n" {
 		return []byte("{\"ok\":true}\n"), nil
@@ -194,6 +194,6 @@ func encode(v any) ([]byte, error) {
 }
 
 func errCrowd(most int) error {
-	return fault.New(fault.Unavailable, "%d connections are open already", most).
-		WithHint("close one, or send several requests on one")
+	return fault.New(fault.Unavailable, "too many connections: %d", most).
+		WithHint("close one, or send several requests over one")
 }

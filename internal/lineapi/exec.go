@@ -36,7 +36,7 @@ func (q cmdRequest) check(op string) error {
 	case q.Cmd == "":
 		return wanted(op, "cmd", "the command")
 	case strings.ContainsRune(q.Cmd, 0):
-		return fault.New(fault.Invalid, "the command holds a NUL byte")
+		return fault.New(fault.Invalid, "invalid command: must not contain a NUL byte")
 	}
 	return nil
 }
@@ -85,8 +85,8 @@ func (c *conn) exec(q cmdRequest) (any, error) {
 		st.flush()
 		return exitAnswer{exit.Code, exit.Snapshot, exit.Head}, nil
 	}
-	return nil, fault.New(fault.NotFound, "the sandbox has neither bash nor sh").
-		WithHint("go back to where it had one: coppice rewind NAME REF")
+	return nil, fault.New(fault.NotFound, "neither bash nor sh found in the sandbox").
+		WithHint("rewind to a snapshot that has one: coppice rewind NAME REF")
 }
 
 // stream is the client's end of an exec: it turns frames into lines. What the

@@ -37,12 +37,12 @@ func known(ref string) error {
 	case "HEAD", "aaaaaaaaaaaa", "bbbbbbbbbbbb", "good":
 		return nil
 	case "a":
-		return fault.New(fault.Ambiguous, `"a" is ambiguous: it may mean aaaaaaaaaaaa, abbbbbbbbbbb`).
-			WithHint("give more digits, as in: aaaa")
+		return fault.New(fault.Ambiguous, `id "a" is ambiguous: it matches aaaaaaaaaaaa, abbbbbbbbbbb`).
+			WithHint("use more digits, for example: aaaa")
 	case "broken":
 		return errors.New("open /var/lib/coppice/layers: input/output error")
 	}
-	return fault.New(fault.NotFound, "there is no snapshot %q", ref)
+	return fault.New(fault.NotFound, "snapshot %q not found", ref)
 }
 
 func (f *fake) Head(context.Context, string) (string, error) { return tip.ID, nil }
@@ -78,7 +78,7 @@ func (f *fake) Checkout(_ context.Context, _, ref string, inPlace bool) (wire.Mo
 func (f *fake) DeleteSnapshot(_ context.Context, _, ref string) (string, error) {
 	if ref == "HEAD" {
 		return "", fault.New(fault.Conflict, "snapshot bbbbbbbbbbbb is HEAD of sandbox box").
-			WithHint("go elsewhere first: coppice rewind box REF")
+			WithHint("rewind to another snapshot first: coppice rewind box REF")
 	}
 	return tip.ID, known(ref)
 }
@@ -121,7 +121,7 @@ func (f *fake) Exec(ctx context.Context, _ string, q wire.ExecRequest, st io.Rea
 	case cmd == "no-bash" && q.Cmd[0] == "bash", cmd == "no-shell":
 		return wire.Exit{Code: 127, Message: "no such program"}, nil
 	case cmd == "removed":
-		return wire.Exit{}, fault.New(fault.NotFound, "there is no sandbox %q", "box")
+		return wire.Exit{}, fault.New(fault.NotFound, "sandbox %q not found", "box")
 	}
 	if err := wire.WriteJSON(st, wire.FrameStarted, wire.Started{Exec: "x1", PID: 40 + n}); err != nil {
 		return exit, err
@@ -191,7 +191,7 @@ func (f full) Mark(_ context.Context, _ string, q wire.MarkRequest) (wire.Commit
 	defer f.mu.Unlock()
 	f.marks++
 	if q.Phase != "" && q.Phase != "begin" && q.Phase != "end" {
-		return wire.CommitResult{}, fault.New(fault.Invalid, "there is no phase %q", q.Phase)
+		return wire.CommitResult{}, fault.New(fault.Invalid, "unknown mark phase %q", q.Phase)
 	}
 	return wire.CommitResult{Node: tip.ID, Head: tip.ID}, nil
 }

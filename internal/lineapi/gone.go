@@ -10,7 +10,7 @@ import (
 // goneEvery is how often a client is looked for.
 const goneEvery = 200 * time.Millisecond
 
-var errGone = errors.New("the client went away")
+var errGone = errors.New("the client disconnected")
 
 // whileThere gives a context that ends when the client has closed its connection;
 // one that has only said its last word is still there. stop must be called.

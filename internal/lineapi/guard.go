@@ -34,7 +34,7 @@ type Guard struct{ long chan struct{} }
 func NewGuard() *Guard { return &Guard{long: make(chan struct{}, limit.LineLong)} }
 
 // errSlow ends the connection of a client that takes too long.
-var errSlow = errors.New("a line took too long")
+var errSlow = errors.New("a line timed out")
 
 // pace gives turns.
 type pace struct{ turns chan struct{} }

@@ -10,7 +10,7 @@ import (
 )
 
 // errTooLong says that a line was longer than it may be, and was skipped.
-var errTooLong = errors.New("a line that is too long")
+var errTooLong = errors.New("a line is too long")
 
 // lines reads lines. Never more than one is in memory, and nothing of one that is
 // too long.

@@ -194,7 +194,7 @@ func TestRequestsCanBeSentAhead(t *testing.T) {
 {"ok":true,"exit":3,"node":"cccccccccccc","head":"cccccccccccc"}` {
 		t.Error(got)
 	}
-	if got := p.line(); !strings.HasPrefix(got, `{"error":"the line is not a JSON object`) {
+	if got := p.line(); !strings.HasPrefix(got, `{"error":"expected a JSON object`) {
 		t.Error(got)
 	}
 	if got := p.line(); !strings.HasPrefix(got, `{"ok":true,"nodes":[`) {
@@ -302,7 +302,7 @@ func TestLinesAsLongAsTheyMayBe(t *testing.T) {
 		t.Errorf("the longest line: %q", got)
 	}
 	go p.send(long(s.limit+1) + "{\"op\":\"head\"}\n")
-	if got := p.line(); got != fmt.Sprintf(`{"error":"a line of more than %d bytes was skipped","kind":"invalid"}`,
+	if got := p.line(); got != fmt.Sprintf(`{"error":"skipped a line of more than %d bytes","kind":"invalid"}`,
 		s.limit) {
 		t.Error(got)
 	}
@@ -323,7 +323,7 @@ func TestAHostileClientIsBounded(t *testing.T) {
 	}
 	last := dial()
 	last.want(`{"op":"head"}`, `"ok":true`)
-	if got := dial().line(); !strings.Contains(got, "32 connections are open already") {
+	if got := dial().line(); !strings.Contains(got, "too many connections: 32") {
 		t.Error(got)
 	}
 	// Lines without an end: two at once, and their places come back.
@@ -344,7 +344,7 @@ func TestAHostileClientIsBounded(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.conns) == 1
 	})
-	last.want(`{"op":"mark","label":"`+strings.Repeat("x", limit.LineText+1)+`"}`, "the limit is 4096")
+	last.want(`{"op":"mark","label":"`+strings.Repeat("x", limit.LineText+1)+`"}`, "the limit inside the sandbox is 4096")
 	last.want(`{"op":"show","node":"broken"}`, `"internal error"`)
 
 	// Snapshots come no faster than they may.
@@ -375,7 +375,7 @@ func TestWhatWasSpawnedIsFoundAgain(t *testing.T) {
 	p.want(`{"op":"spawn","cmd":"stubborn"}`, `"pid":42`)
 	p.want(`{"op":"ps"}`, `"procs":[{"pid":41,"args":"sleep","log":"/tmp/coppice-spawn-`)
 	p.want(`{"op":"kill","pid":42}`, `{"ok":true}`)
-	p.want(`{"op":"kill","pid":42}`, "no spawned command has the pid 42")
+	p.want(`{"op":"kill","pid":42}`, "spawned command 42 not found")
 	s.Close()
 
 	_, dial = serve(t, opt)

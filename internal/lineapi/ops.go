@@ -61,7 +61,7 @@ type none struct{}
 // find says which operation a line asks for, if this client may.
 func (c *conn) find(line []byte) (op, error) {
 	if len(bytes.TrimSpace(line)) == 0 {
-		return op{}, fault.New(fault.Invalid, "an empty line").WithHint(example)
+		return op{}, fault.New(fault.Invalid, "empty line").WithHint(example)
 	}
 	var q struct {
 		Op *string `json:"op"`
@@ -70,42 +70,42 @@ func (c *conn) find(line []byte) (op, error) {
 		return op{}, malformed(err)
 	}
 	if q.Op == nil {
-		return op{}, fault.New(fault.Invalid, "a request without \"op\"").WithHint(example)
+		return op{}, fault.New(fault.Invalid, "a request requires \"op\"").WithHint(example)
 	}
 	o, known := ops[*q.Op]
 	o.name = *q.Op
 	switch {
 	case !known && c.opt.Level == Owner:
-		return o, fault.New(fault.NotFound, "there is no op %q", cut(*q.Op, 100)).WithHint("there are: %s", c.allowed())
+		return o, fault.New(fault.NotFound, "unknown op %q", cut(*q.Op, 100)).WithHint("the ops are: %s", c.allowed())
 	case !known:
-		return o, fault.New(fault.NotFound, "there is no op %q in the sandbox", cut(*q.Op, 100)).
-			WithHint("there are: %s", c.allowed())
+		return o, fault.New(fault.NotFound, "unknown op %q inside the sandbox", cut(*q.Op, 100)).
+			WithHint("the ops are: %s", c.allowed())
 	case o.least > c.opt.Level:
 		return o, forbidden(*q.Op, o.least)
 	}
 	return o, nil
 }
 
-const example = `one JSON object a line is wanted, as in: {"op":"log"}`
+const example = `send one JSON object per line, for example: {"op":"log"}`
 
 func malformed(err error) error {
 	var at *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &at) && at.Field != "":
-		return fault.New(fault.Invalid, "%q cannot be a JSON %s", at.Field, at.Value)
+		return fault.New(fault.Invalid, "invalid %q: cannot be a JSON %s", at.Field, at.Value)
 	case errors.As(err, &at):
-		return fault.New(fault.Invalid, "the line is a JSON %s, and no object", at.Value).WithHint(example)
+		return fault.New(fault.Invalid, "expected a JSON object, got %s", at.Value).WithHint(example)
 	}
-	return fault.New(fault.Invalid, "the line is not a JSON object").Because(err).WithHint(example)
+	return fault.New(fault.Invalid, "expected a JSON object").Because(err).WithHint(example)
 }
 
 // forbidden says what would allow an operation.
 func forbidden(what string, least Level) error {
 	f := fault.New(fault.Denied, "%s is not allowed from inside the sandbox", what)
 	if least == Rewind {
-		return f.WithHint("it would be in a sandbox that was made with: coppice create --self rewind")
+		return f.WithHint("it is allowed in a sandbox created with: coppice create --self rewind")
 	}
-	return f.WithHint("no --self allows it; it can be done from outside alone")
+	return f.WithHint("it is only possible from outside the sandbox")
 }
 
 // allowed lists the operations that this client may ask for.
@@ -123,7 +123,7 @@ func (c *conn) allowed() string {
 // text refuses what is too long to be kept for an untrusted client.
 func (c *conn) text(what, s string) error {
 	if c.opt.Guard != nil && len(s) > limit.LineText {
-		return fault.New(fault.Invalid, "a %s of %d bytes: from inside the sandbox the limit is %d", what, len(s),
+		return fault.New(fault.Invalid, "the %s is too large: %d bytes; the limit inside the sandbox is %d", what, len(s),
 			limit.LineText)
 	}
 	return nil
@@ -131,7 +131,7 @@ func (c *conn) text(what, s string) error {
 
 // wanted is the error for a field that is missing.
 func wanted(op, field, what string) error {
-	return fault.New(fault.Invalid, "%s without %q", op, field).WithHint("give %s as %q", what, field)
+	return fault.New(fault.Invalid, "%s requires %q", op, field).WithHint("send %s as %q", what, field)
 }
 
 type headAnswer struct {
@@ -211,12 +211,12 @@ func (c *conn) diff(q struct {
 	Paths []string `json:"paths"`
 }) (any, error) {
 	if q.A == "" {
-		return nil, wanted("diff", "a", "the snapshot to begin with")
+		return nil, wanted("diff", "a", "the first snapshot")
 	}
 	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
-		return nil, fault.New(fault.TooLarge, "a diff of %d paths: from inside the sandbox the limit is %d", len(q.Paths),
+		return nil, fault.New(fault.TooLarge, "too many paths: %d; the limit inside the sandbox is %d", len(q.Paths),
 			limit.LinePaths).
-			WithHint(`name a directory that contains them, as in: {"op":"diff","a":"HEAD","paths":["src"]}`)
+			WithHint(`name a directory that contains them, for example: {"op":"diff","a":"HEAD","paths":["src"]}`)
 	}
 	ctx, stop := c.whileThere()
 	defer stop()
@@ -242,7 +242,7 @@ func (c *conn) checkout(q struct {
 	InPlace bool   `json:"in_place"`
 }) (any, error) {
 	if q.Node == "" {
-		return nil, wanted("checkout", "node", "the snapshot to go to")
+		return nil, wanted("checkout", "node", "the snapshot to rewind to")
 	}
 	res, err := c.opt.Engine.Checkout(c.ctx, c.opt.Sandbox, q.Node, q.InPlace || c.opt.Level < Owner)
 	return headAnswer{res.Head}, err
@@ -278,11 +278,11 @@ func (c *conn) tag(q wire.TagRequest) (any, error) {
 	}
 	node, ok := tags[q.Name]
 	if !ok {
-		f := fault.New(fault.NotFound, "there is no tag %q", cut(q.Name, timeline.MaxName))
+		f := fault.New(fault.NotFound, "tag %q not found", cut(q.Name, timeline.MaxName))
 		if near := fault.Nearest(q.Name, keys(tags)); near != "" {
 			return nil, f.WithHint("did you mean %s?", near)
 		}
-		return nil, f.WithHint(`list them with {"op":"tag"}`)
+		return nil, f.WithHint(`list them: {"op":"tag"}`)
 	}
 	return wire.TagResult{Name: q.Name, Node: node}, nil
 }
@@ -311,7 +311,8 @@ func (c *conn) retain(q struct {
 		keep = *q.Keep
 	}
 	if keep < 1 {
-		return nil, fault.New(fault.Invalid, "retain of %d snapshots", keep).WithHint(`give a number of 1 or more as "keep"`)
+		return nil, fault.New(fault.Invalid,
+			"invalid number of snapshots to keep %d: must be positive", keep).WithHint(`send a number of 1 or more as "keep"`)
 	}
 	res, err := c.opt.Engine.GC(c.ctx, wire.GCRequest{Keep: wire.Keep{Last: keep}, Sandboxes: []string{c.opt.Sandbox}},
 		func(wire.Progress) {})

@@ -20,7 +20,7 @@ type Tournamenter interface {
 
 // Lacking is the error for an operation that the engine does not have.
 func Lacking(op string) error {
-	return fault.New(fault.Unsupported, "this daemon has no %s", op).
+	return fault.New(fault.Unsupported, "this daemon does not support %s", op).
 		WithHint("it may be older than its client; see: coppice system version")
 }
 
@@ -45,8 +45,8 @@ func (c *conn) tournament(q wire.TournamentRequest) (any, error) {
 	case len(q.Candidates) == 0:
 		return nil, wanted("tournament", "candidates", "a list of objects with \"name\" and \"cmd\"")
 	case len(q.Policy) > 0: // whoever is given this socket is given one sandbox, as it is
-		return nil, fault.New(fault.Unsupported, "a tournament has the sandbox's own policy here").
-			WithHint("leave policy out, or use: coppice tournament")
+		return nil, fault.New(fault.Unsupported, "cannot set a policy for a tournament here").
+			WithHint("omit policy, or use: coppice tournament")
 	}
 	ctx, stop := c.whileThere()
 	defer stop()

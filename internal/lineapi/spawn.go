@@ -68,8 +68,8 @@ func (c *conn) spawn(q cmdRequest) (any, error) {
 	p := &proc{Args: cut(q.Cmd, maxLabel), Log: logDir + "coppice-spawn-" + hex.EncodeToString(id[:]) + ".log"}
 	req := wire.ExecRequest{Cmd: []string{"sh", "-c", background, "sh", p.Log, word}, Stdin: stdin != nil, Label: p.Args}
 	if !c.procs.reserve(p) {
-		return nil, fault.New(fault.Conflict, "%d spawned commands run already", maxSpawned).
-			WithHint(`end one with {"op":"kill","pid":N}`)
+		return nil, fault.New(fault.Conflict, "too many spawned commands: %d", maxSpawned).
+			WithHint(`stop one: {"op":"kill","pid":N}`)
 	}
 	ended := c.look(p, req, stdin)
 	select {
@@ -79,7 +79,7 @@ func (c *conn) spawn(q cmdRequest) (any, error) {
 		return spawnAnswer{p.PID, p.Log}, nil
 	case err := <-ended:
 		if err == nil {
-			err = fault.New(fault.NotFound, "the sandbox has no sh")
+			err = fault.New(fault.NotFound, "sh not found in the sandbox")
 		}
 		return nil, err
 	}
@@ -137,12 +137,12 @@ func (c *conn) kill(q struct {
 	PID int `json:"pid"`
 }) (any, error) {
 	if q.PID == 0 {
-		return nil, wanted("kill", "pid", "the number that spawn gave")
+		return nil, wanted("kill", "pid", "the number that spawn returned")
 	}
 	p := c.procs.find(q.PID)
 	if p == nil {
-		return nil, fault.New(fault.NotFound, "no spawned command has the pid %d", q.PID).
-			WithHint(`list them with {"op":"ps"}`)
+		return nil, fault.New(fault.NotFound, "spawned command %d not found", q.PID).
+			WithHint(`list them: {"op":"ps"}`)
 	}
 	for _, try := range []struct {
 		signal string
@@ -160,7 +160,7 @@ func (c *conn) kill(q struct {
 		case <-t.C:
 		}
 	}
-	return nil, fault.New(fault.Timeout, "the command with the pid %d does not end", q.PID)
+	return nil, fault.New(fault.Timeout, "command %d did not exit", q.PID)
 }
 
 // reserve adds a command, unless there are too many.
@@ -212,7 +212,7 @@ func (s *Server) remember() {
 		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.opt.Log.Warn("what was spawned is not remembered", "sandbox", s.opt.Sandbox, "err", err)
+		s.opt.Log.Warn("could not store the spawned commands", "sandbox", s.opt.Sandbox, "err", err)
 	}
 }
 
@@ -259,7 +259,7 @@ func (s *Server) takeUp() {
 	}
 	all, err := s.unsealed(b)
 	if err != nil {
-		s.opt.Log.Warn("what was spawned is forgotten", "sandbox", s.opt.Sandbox, "err", err)
+		s.opt.Log.Warn("could not read the spawned commands", "sandbox", s.opt.Sandbox, "err", err)
 		return
 	}
 	for _, p := range all {

@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package livefiles opens the live files of sandboxes for requests from outside: it reads, writes and
-// watches them beside the commands that run, and lets what changes all files at once wait for that.
+// Package livefiles opens the live files of sandboxes for requests from outside: it reads, writes
+// and watches them while commands run, and makes operations that change all files at once wait for
+// that.
 //
 // Opener owns, for each sandbox, which requests have its files open, the lock of its names (tree.renames),
 // which a capture holds while it walks the live root, and the watches of its files. Opener.mu guards which

@@ -101,7 +101,7 @@ func (f *Files) Done(ctx context.Context, what string) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	h, err := f.in.Lock(ctx, "capturing what was written")
+	h, err := f.in.Lock(ctx, "capturing file changes")
 	if err != nil {
 		return err
 	}

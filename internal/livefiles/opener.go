@@ -187,7 +187,7 @@ func (o *Opener) working(id timeline.SandboxID) (*Files, string) {
 
 func busy(id timeline.SandboxID, doing string) *fault.Error {
 	return fault.New(fault.Conflict, "sandbox %s is busy: %s", id, doing).
-		WithHint("wait until it has ended, then try again")
+		WithHint("wait until it has finished, then try again")
 }
 
 // Cut ends what is done with the live root of a sandbox, which is about to go. The caller holds the lock of
@@ -199,7 +199,7 @@ func (o *Opener) Cut(ctx context.Context, _ *sandbox.Held, id timeline.SandboxID
 	for f := range o.opened(id) {
 		doing = f.what
 		f.cancel(fault.New(fault.Unavailable, "the sandbox was stopped meanwhile").
-			WithHint("try again: it is started when it is needed"))
+			WithHint("try again: the sandbox starts automatically"))
 		open = append(open, f)
 	}
 	o.mu.Unlock()

@@ -95,7 +95,7 @@ func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox
 	note, text := m.note(rec.ID), []byte(filepath.Base(made.Dir))
 	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
 		if err := vfs.NoteUnsynced(m.config.FS, note, text); err != nil { // masks do not outlive a power loss
-			return made, fault.Wrap(err, "note what is hidden")
+			return made, fault.Wrap(err, "record the masks in use")
 		}
 	}
 	m.mu.Lock()
@@ -157,7 +157,8 @@ func (m *Masks) Stack(
 	}
 	if mask == "" {
 		if rec.Host {
-			return rootspec.Stack{}, nil, fault.New(fault.Internal, "sandbox %s would see all of the host", rec.Name)
+			return rootspec.Stack{}, nil, fault.New(fault.Internal, "cannot start sandbox %s: no mask would hide paths of "+
+				"the host", rec.Name)
 		}
 		return rootspec.Stack{Layers: m.config.Stacks.Dirs(ids)}, ids, nil
 	}
@@ -181,7 +182,7 @@ func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 		return nil
 	}
 	if err != nil {
-		return fault.Wrap(err, "look for what hides paths")
+		return fault.Wrap(err, "list the masks")
 	}
 	used := map[string]bool{}
 	if !rebooted {
@@ -198,9 +199,9 @@ func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 		if sum, err := hex.DecodeString(mask.Name()); err == nil && len(sum) == sha256.Size {
 			aside := filepath.Join(m.dir(), ".removed-"+rand.Text())
 			if err := vfs.Rename(m.config.FS, dir, aside); err != nil && rebooted {
-				return fault.Wrap(err, "remove what hides paths")
+				return fault.Wrap(err, "remove a mask")
 			} else if err != nil {
-				m.config.Log.Warn("a mask stays that is not in use", "dir", dir, "err", err)
+				m.config.Log.Warn("could not remove an unused mask", "dir", dir, "err", err)
 				continue
 			}
 			dir = aside
@@ -217,13 +218,13 @@ func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 func (m *Masks) noted() (names map[string]bool, sure bool, err error) {
 	dirs, err := os.ReadDir(filepath.Join(m.config.Home, "sandboxes"))
 	if err != nil {
-		return nil, false, fault.Wrap(err, "look for what hides paths")
+		return nil, false, fault.Wrap(err, "list the masks")
 	}
 	names = map[string]bool{}
 	for _, d := range dirs {
 		text, err := os.ReadFile(m.note(timeline.SandboxID(d.Name())))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			m.config.Log.Warn("cannot tell which masks are in use; none is removed", "sandbox", d.Name(), "err", err)
+			m.config.Log.Warn("cannot determine which masks are in use; none is removed", "sandbox", d.Name(), "err", err)
 			return nil, false, nil
 		}
 		names[string(text)] = true

@@ -17,58 +17,59 @@ const mostForks = 100
 
 type forkIn struct {
 	at
-	Node  string   `json:"node,omitempty" jsonschema:"the snapshot that they begin as; default: the present, which is kept as a snapshot first"`
-	Names []string `json:"names,omitempty" jsonschema:"what they are to be called; those without a name get one"`
-	N     int      `json:"n,omitempty" jsonschema:"how many in all, up to 100; default: as many as names, or 1"`
+	Node  string   `json:"node,omitempty" jsonschema:"the snapshot to start from; default: the current state, which is captured first"`
+	Names []string `json:"names,omitempty" jsonschema:"names of the forks; the others are named automatically"`
+	N     int      `json:"n,omitempty" jsonschema:"number of forks, up to 100; default: the number of names, or 1"`
 }
 
 type forkOut struct {
 	Sandboxes []box    `json:"sandboxes" jsonschema:"the new sandboxes"`
 	Head      string   `json:"head" jsonschema:"the snapshot that the first of them is at"`
-	Warnings  []string `json:"warnings" jsonschema:"what is weaker in them than was asked for"`
+	Warnings  []string `json:"warnings" jsonschema:"what is weaker than requested"`
 }
 
 type box struct {
 	ID    string `json:"id" jsonschema:"its id"`
 	Name  string `json:"name" jsonschema:"its name"`
 	Head  string `json:"head" jsonschema:"the snapshot that it is at"`
-	State string `json:"state" jsonschema:"live when processes may run in it, else idle; an idle one is started when it is needed"`
-	Procs int    `json:"procs" jsonschema:"processes that run in it"`
-	From  string `json:"from" jsonschema:"what it was made from"`
+	State string `json:"state" jsonschema:"live if its processes may be running, otherwise idle; an idle sandbox is started when needed"`
+	Procs int    `json:"procs" jsonschema:"number of running processes"`
+	From  string `json:"from" jsonschema:"its source"`
 }
 
 type detail struct {
-	User      string   `json:"user" jsonschema:"who commands run as"`
-	Net       string   `json:"net" jsonschema:"off, or host: the network of the host"`
-	Snapshots int      `json:"snapshots" jsonschema:"how many snapshots there are"`
-	Branches  int      `json:"branches" jsonschema:"how many ends the history has"`
-	Dirty     bool     `json:"dirty" jsonschema:"something has changed since the last snapshot, as far as is known"`
-	Bytes     int64    `json:"bytes" jsonschema:"bytes on disk that are this sandbox's alone"`
-	Walls     []string `json:"walls" jsonschema:"what keeps it apart from the host, as it was really put up"`
-	Notices   []string `json:"notices" jsonschema:"what a person should know"`
+	User      string   `json:"user" jsonschema:"user of commands"`
+	Net       string   `json:"net" jsonschema:"network: off, rules or host"`
+	Snapshots int      `json:"snapshots" jsonschema:"number of snapshots"`
+	Branches  int      `json:"branches" jsonschema:"number of branches"`
+	Dirty     bool     `json:"dirty" jsonschema:"something has changed since the last snapshot; a hint only"`
+	Bytes     int64    `json:"bytes" jsonschema:"bytes on disk that only this sandbox uses"`
+	Walls     []string `json:"walls" jsonschema:"its protections, as enforced"`
+	Notices   []string `json:"notices" jsonschema:"notices for the user"`
 }
 
 type statusOut struct {
-	Sandboxes []box   `json:"sandboxes" jsonschema:"the sandbox that was asked for, or all"`
-	Detail    *detail `json:"detail,omitempty" jsonschema:"more of it, where it is one"`
+	Sandboxes []box   `json:"sandboxes" jsonschema:"the requested sandbox, or all"`
+	Detail    *detail `json:"detail,omitempty" jsonschema:"details, if it is one sandbox"`
 }
 
 func (s *server) addBoxes(m *mcp.Server) {
-	add(s, m, tool{name: "fork", title: "Copy the sandbox",
-		about: "Make new sandboxes that begin as a snapshot of this one and share everything with it. It costs next to " +
-			"nothing, however large the sandbox is."}, fork)
-	about := "Tell the state of the sandbox: whether something runs in it, how large its history is, and what keeps it " +
-		"apart from the host."
+	add(s, m, tool{name: "fork", title: "Fork the sandbox",
+		about: "Create new sandboxes from a snapshot of this one. They share its data, so a fork is cheap, " +
+			"regardless of the size of the sandbox."}, fork)
+	about := "Show the state of the sandbox: whether processes are running, the size of its history, and what isolates " +
+		"it " +
+		"from the host."
 	if s.opt.Sandbox == "" {
-		about += " Without a sandbox, list all that there are."
+		about += " Without a sandbox, list all sandboxes."
 	}
 	add(s, m, tool{name: "status", title: "State of the sandbox", reads: true, anywhere: true, about: about}, status)
 }
 
 func fork(ctx context.Context, c *call, in forkIn) (forkOut, string, error) {
 	if in.N < 0 || max(in.N, len(in.Names)) > mostForks || in.N > 0 && len(in.Names) > in.N {
-		return forkOut{}, "", fault.New(fault.Invalid, "a fork into %d sandboxes with %d names", in.N, len(in.Names)).
-			WithHint("n is at most %d, and not less than there are names", mostForks)
+		return forkOut{}, "", fault.New(fault.Invalid, "invalid n %d with %d names", in.N, len(in.Names)).
+			WithHint("n must be at most %d and at least the number of names", mostForks)
 	}
 	res, err := c.client.Fork(ctx, c.sandbox,
 		wire.ForkRequest{Names: in.Names, N: max(in.N, len(in.Names), 1), At: in.Node})
@@ -126,7 +127,7 @@ func status(ctx context.Context, c *call, _ noIn) (statusOut, string, error) {
 func overview(list []wire.Sandbox) (statusOut, string) {
 	res := statusOut{Sandboxes: []box{}}
 	if len(list) == 0 {
-		return res, "there is no sandbox; a person can make one with: coppice create NAME"
+		return res, "no sandbox exists; a user can create one: coppice create NAME"
 	}
 	text := tty.Count(len(list), "sandbox")
 	for i, sb := range list {
@@ -141,7 +142,7 @@ func overview(list []wire.Sandbox) (statusOut, string) {
 }
 
 func boxLine(sb wire.Sandbox) string {
-	return fmt.Sprintf("%s  %s, %s, at %s, made from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"),
+	return fmt.Sprintf("%s  %s, %s, at %s, created from %s", sb.Name, sb.State, tty.Count(sb.Procs, "process"),
 		sb.Head, line(sb.From))
 }
 
@@ -156,13 +157,13 @@ func state(st wire.StatusResult) (statusOut, string) {
 		}
 		d.Walls = append(d.Walls, text)
 	}
-	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s of its own", boxLine(st.Sandbox), d.User, d.Net,
+	text := fmt.Sprintf("%s\nuser %s, network %s\n%s, %s used by it", boxLine(st.Sandbox), d.User, d.Net,
 		tty.Count(d.Snapshots, "snapshot"), size(d.Bytes))
 	if d.Dirty {
 		text += "; something has changed since the last one"
 	}
 	if len(d.Walls) > 0 {
-		text += "\nwalls: " + strings.Join(d.Walls, ", ")
+		text += "\nprotections: " + strings.Join(d.Walls, ", ")
 	}
 	for _, n := range d.Notices {
 		text += "\nnotice: " + n

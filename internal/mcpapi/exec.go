@@ -34,22 +34,22 @@ $(cat)"`
 
 type execIn struct {
 	at
-	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (sh -lc where there is no bash); its stdin is empty"`
+	Cmd       string `json:"cmd" jsonschema:"the command, run by bash -lc (sh -lc without bash); its stdin is empty"`
 	Dir       string `json:"dir,omitempty" jsonschema:"absolute path of the directory to run it in; default: the user's home"`
-	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"end it after so many milliseconds, with exit code 124; default: no limit"`
-	Combined  bool   `json:"combined,omitempty" jsonschema:"give stdout and stderr as one, in the order in which they came, as stdout"`
+	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"timeout in milliseconds, with exit code 124; default: no limit"`
+	Combined  bool   `json:"combined,omitempty" jsonschema:"merge stderr into stdout, in order"`
 }
 
 type execOut struct {
-	Exit          int    `json:"exit" jsonschema:"exit code; 124 after a timeout, 128+n when signal n ended it"`
+	Exit          int    `json:"exit" jsonschema:"exit code; 124 after a timeout, 128+n after signal n"`
 	Signal        string `json:"signal,omitempty" jsonschema:"the signal that ended it"`
-	TimedOut      bool   `json:"timed_out,omitempty" jsonschema:"it was ended after timeout_ms"`
+	TimedOut      bool   `json:"timed_out,omitempty" jsonschema:"it exceeded timeout_ms"`
 	Limit         string `json:"limit,omitempty" jsonschema:"the limit of the sandbox that ended it: time, with exit code 124, or output, with 153"`
-	Stdout        string `json:"stdout" jsonschema:"what it printed: at most 64 KiB, of more the beginning and the end; control bytes and what is not UTF-8 are escaped"`
-	Stderr        string `json:"stderr" jsonschema:"what it printed to stderr, likewise"`
-	StdoutOmitted int64  `json:"stdout_omitted,omitempty" jsonschema:"bytes of stdout that are left out"`
-	StderrOmitted int64  `json:"stderr_omitted,omitempty" jsonschema:"bytes of stderr that are left out"`
-	Node          string `json:"node" jsonschema:"the snapshot after the command; the old head when nothing changed"`
+	Stdout        string `json:"stdout" jsonschema:"its stdout: at most 64 KiB, from the beginning and the end; control bytes and invalid UTF-8 are escaped"`
+	Stderr        string `json:"stderr" jsonschema:"its stderr, likewise"`
+	StdoutOmitted int64  `json:"stdout_omitted,omitempty" jsonschema:"bytes of stdout omitted"`
+	StderrOmitted int64  `json:"stderr_omitted,omitempty" jsonschema:"bytes of stderr omitted"`
+	Node          string `json:"node" jsonschema:"the snapshot after the command; the old HEAD if nothing changed"`
 	Head          string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
 	Changed       bool   `json:"changed" jsonschema:"it changed something"`
 	Paths         int    `json:"paths" jsonschema:"how many paths it changed"`
@@ -57,21 +57,21 @@ type execOut struct {
 
 func (s *server) addExec(m *mcp.Server) {
 	add(s, m, tool{name: "exec", title: "Run a command", destroys: true, open: true,
-		about: "Run a shell command in the sandbox and wait for its end. What it changes becomes a snapshot, so that it " +
-			"can be undone with checkout. A command that fails is a result with its exit code. Long outputs are cut in the " +
-			"middle."}, exec)
+		about: "Run a shell command in the sandbox and wait until it exits. Its changes become a snapshot, so that they " +
+			"can be undone with checkout. A failing command is a result with its exit code. " +
+			"Long outputs are cut in the middle."}, exec)
 }
 
 // exec runs a command by a login shell.
 func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
 	switch {
 	case in.Cmd == "":
-		return execOut{}, "", fault.New(fault.Invalid, "exec without a command").WithHint(`give it as "cmd"`)
+		return execOut{}, "", fault.New(fault.Invalid, "exec requires a command").WithHint(`send it as "cmd"`)
 	case strings.ContainsRune(in.Cmd, 0):
-		return execOut{}, "", fault.New(fault.Invalid, "the command holds a NUL byte")
+		return execOut{}, "", fault.New(fault.Invalid, "invalid command: must not contain a NUL byte")
 	case in.TimeoutMS < 0:
-		return execOut{}, "", fault.New(fault.Invalid, "a timeout of %d ms", in.TimeoutMS).
-			WithHint("leave timeout_ms out for no limit")
+		return execOut{}, "", fault.New(fault.Invalid, "invalid timeout_ms %d: must not be negative", in.TimeoutMS).
+			WithHint("omit timeout_ms for no limit")
 	}
 	why := ""
 	for _, shell := range []string{"bash", "sh"} {
@@ -101,8 +101,8 @@ func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
 		res, text := outcome(exit, &stdout, &stderr)
 		return res, text, nil
 	}
-	return execOut{}, "", fault.New(fault.NotFound, "neither bash nor sh could be started: %s", why).
-		WithHint("if they are gone, go back to where they were with checkout; if it is dir that is not there, give another")
+	return execOut{}, "", fault.New(fault.NotFound, "cannot start bash or sh: %s", why).
+		WithHint("if they were removed, rewind with checkout; if dir does not exist, send another one")
 }
 
 // label is the message of a command's snapshot.
@@ -136,9 +136,9 @@ func (c *call) run(ctx context.Context, req wire.ExecRequest, st client.Streams)
 	case ctx.Err() != nil && err == nil:
 		return exit,
 			fault.New(fault.Cancelled,
-				"the call was cancelled, and the command ended by it; what it had changed is in snapshot %s", exit.Snapshot)
+				"the call was cancelled, which stopped the command; its changes are in snapshot %s", exit.Snapshot)
 	case ctx.Err() != nil:
-		return exit, fault.New(fault.Cancelled, "the call was cancelled; the command may still run").Because(err)
+		return exit, fault.New(fault.Cancelled, "the call was cancelled; the command may still be running").Because(err)
 	}
 	return exit, err
 }
@@ -175,14 +175,14 @@ func outcome(exit wire.Exit, stdout, stderr *excerpt) (execOut, string) {
 	case exit.Limit != "":
 		text += " (" + line(exit.Message) + ")"
 	case exit.TimedOut:
-		text += " (it ran out of time)"
+		text += " (it timed out)"
 	case exit.Signal != "":
 		text += " (signal " + line(exit.Signal) + ")"
 	}
 	if exit.Changed {
 		text += fmt.Sprintf("; %s changed, snapshot %s", tty.Count(exit.Paths, "path"), exit.Snapshot)
 	} else {
-		text += "; nothing changed, the snapshot is still " + exit.Snapshot
+		text += "; nothing changed, HEAD is still " + exit.Snapshot
 	}
 	return res, text + outText + errText
 }
@@ -196,10 +196,10 @@ func section(name string, e *excerpt) (all, text string, omitted int64) {
 		}
 		return head + tail, "\n--- " + name + "\n" + head + tail, 0
 	}
-	gap := fmt.Sprintf("\n[... %s left out here ...]\n", size(omitted))
+	gap := fmt.Sprintf("\n[... %s omitted ...]\n", size(omitted))
 	return head + gap + tail,
 		fmt.Sprintf(
-			"\n--- %s (%s of %s are left out; to see them, run it again with its output in a file and read parts of that, "+
+			"\n--- %s (%s of %s are omitted; to see them, run it again with its output in a file and read parts of the file "+
 				"with grep, head, tail or sed -n)\n%s%s%s",
 			name, size(omitted), size(e.total), head, gap, tail), omitted
 }

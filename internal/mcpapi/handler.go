@@ -114,8 +114,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if own > int64(h.opt.Own) || all > int64(h.opt.Sessions) {
 			w.Header().Set("Retry-After", "60")
 			refuse(w, fault.New(fault.Unavailable,
-				"there are %d sessions of this caller and %d in all, and no more are served at once", own-1, all-1).
-				WithHint("end one with DELETE, or wait until an idle one has ended"))
+				"too many sessions: %d of this client, %d in total", own-1, all-1).
+				WithHint("end one with DELETE, or wait until an idle one has expired"))
 			return
 		}
 	}

@@ -65,7 +65,7 @@ func TestHTTP(t *testing.T) {
 	// A daemon that stops does not wait for the stream of a session.
 	d.coppice("serve", "--stop")
 	if told, err := os.ReadFile(filepath.Join(d.home, "daemon.log")); err != nil ||
-		strings.Contains(string(told), "cut off") {
+		strings.Contains(string(told), "closed connections that were still being served") {
 		t.Errorf("%v: %s", err, told)
 	}
 	_ = m.Close() // there is nobody any more

@@ -25,28 +25,28 @@ type noIn struct{ at }
 
 type nodeIn struct {
 	at
-	Node string `json:"node" jsonschema:"a snapshot: its id, the beginning of one, a tag, HEAD, HEAD~2, or @{5m}"`
+	Node string `json:"node" jsonschema:"a snapshot: its id, a prefix of it, a tag, HEAD, HEAD~2, or @{5m}"`
 }
 
 type pageIn struct {
 	at
-	Limit int `json:"limit,omitempty" jsonschema:"at most so many snapshots, up to 1000; default: 50"`
-	Skip  int `json:"skip,omitempty" jsonschema:"leave out so many of the newest"`
+	Limit int `json:"limit,omitempty" jsonschema:"maximum number of snapshots, up to 1000; default: 50"`
+	Skip  int `json:"skip,omitempty" jsonschema:"number of newest snapshots to skip"`
 }
 
 type showIn struct {
 	nodeIn
-	Limit int `json:"limit,omitempty" jsonschema:"at most so many changes, up to 1000; default: 200"`
-	Skip  int `json:"skip,omitempty" jsonschema:"leave out so many of the first changes"`
+	Limit int `json:"limit,omitempty" jsonschema:"maximum number of changes, up to 1000; default: 200"`
+	Skip  int `json:"skip,omitempty" jsonschema:"number of changes to skip"`
 }
 
 type diffIn struct {
 	at
-	A     string   `json:"a" jsonschema:"the snapshot to begin with: an id, the beginning of one, a tag, HEAD, HEAD~2, or @{5m}"`
-	B     string   `json:"b,omitempty" jsonschema:"the snapshot to end with; default: the sandbox as it is now"`
-	Paths []string `json:"paths,omitempty" jsonschema:"only what lies at and below these paths"`
-	Limit int      `json:"limit,omitempty" jsonschema:"at most so many changes, up to 1000; default: 200"`
-	Skip  int      `json:"skip,omitempty" jsonschema:"leave out so many of the first changes"`
+	A     string   `json:"a" jsonschema:"the old snapshot: an id, a prefix of it, a tag, HEAD, HEAD~2, or @{5m}"`
+	B     string   `json:"b,omitempty" jsonschema:"the new snapshot; default: the current state"`
+	Paths []string `json:"paths,omitempty" jsonschema:"only these paths and those below them"`
+	Limit int      `json:"limit,omitempty" jsonschema:"maximum number of changes, up to 1000; default: 200"`
+	Skip  int      `json:"skip,omitempty" jsonschema:"number of changes to skip"`
 }
 
 type headOut struct {
@@ -55,22 +55,22 @@ type headOut struct {
 
 type node struct {
 	ID      string   `json:"id" jsonschema:"the snapshot's id"`
-	Parent  string   `json:"parent" jsonschema:"the snapshot that it was made from; empty for the first"`
-	Message string   `json:"message" jsonschema:"what it was made by: a command line, or what somebody wrote"`
-	Head    bool     `json:"head" jsonschema:"the sandbox is at it"`
-	Leaf    bool     `json:"leaf" jsonschema:"no other snapshot was made from it"`
+	Parent  string   `json:"parent" jsonschema:"its parent; empty for the first"`
+	Message string   `json:"message" jsonschema:"the command line or the message"`
+	Head    bool     `json:"head" jsonschema:"it is HEAD"`
+	Leaf    bool     `json:"leaf" jsonschema:"it has no children"`
 	Cause   string   `json:"cause" jsonschema:"import, exec, auto, manual, mark, fork or checkout"`
-	Created string   `json:"created" jsonschema:"when, as RFC 3339"`
-	Exit    *int     `json:"exit,omitempty" jsonschema:"exit code of the command, where it was one"`
+	Created string   `json:"created" jsonschema:"time, as RFC 3339"`
+	Exit    *int     `json:"exit,omitempty" jsonschema:"exit code, if it was taken after a command"`
 	Paths   int      `json:"paths" jsonschema:"how many paths it changed"`
 	Bytes   int64    `json:"bytes" jsonschema:"bytes in the files that it added and changed"`
-	Tags    []string `json:"tags" jsonschema:"names that were given to it"`
+	Tags    []string `json:"tags" jsonschema:"its tags"`
 }
 
 type nodesOut struct {
 	Nodes []node `json:"nodes" jsonschema:"snapshots, newest first"`
 	Head  string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
-	Total int    `json:"total" jsonschema:"how many there are in all"`
+	Total int    `json:"total" jsonschema:"total number"`
 }
 
 type change struct {
@@ -80,32 +80,32 @@ type change struct {
 
 type showOut struct {
 	node
-	Changes []change `json:"changes" jsonschema:"what it changed against its parent, by path"`
-	Total   int      `json:"total" jsonschema:"how many changes there are in all"`
-	More    bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by diff with paths"`
+	Changes []change `json:"changes" jsonschema:"changes against its parent, by path"`
+	Total   int      `json:"total" jsonschema:"total number of changes"`
+	More    bool     `json:"more" jsonschema:"there are more changes than total; use diff with paths"`
 }
 
 type diffOut struct {
-	A         string   `json:"a" jsonschema:"the snapshot that a stands for"`
-	B         string   `json:"b" jsonschema:"the snapshot that b stands for; empty for the sandbox as it is now"`
+	A         string   `json:"a" jsonschema:"the snapshot that a refers to"`
+	B         string   `json:"b" jsonschema:"the snapshot that b refers to; empty for the current state"`
 	Changes   []change `json:"changes" jsonschema:"from a to b, by path"`
-	Total     int      `json:"total" jsonschema:"how many changes there are in all"`
-	More      bool     `json:"more" jsonschema:"there are more than total, which no answer holds; see them by paths"`
+	Total     int      `json:"total" jsonschema:"total number of changes"`
+	More      bool     `json:"more" jsonschema:"there are more changes than total; use paths"`
 	Patch     string   `json:"patch" jsonschema:"unified diffs, at most 64 KiB; control bytes and what is not UTF-8 are escaped"`
-	Truncated bool     `json:"truncated" jsonschema:"the patch goes on"`
+	Truncated bool     `json:"truncated" jsonschema:"the patch is cut"`
 }
 
 func (s *server) addHistory(m *mcp.Server) {
-	add(s, m, tool{name: "head", title: "Where the sandbox is", reads: true,
-		about: "Tell the snapshot that the sandbox is at."}, head)
+	add(s, m, tool{name: "head", title: "HEAD of the sandbox", reads: true,
+		about: "Show the snapshot that the sandbox is at."}, head)
 	add(s, m, tool{name: "log", title: "History", reads: true,
-		about: "List the snapshots of the sandbox, newest first: what was run, when, and how much it changed."}, log)
-	add(s, m, tool{name: "branches", title: "Ends of the history", reads: true,
-		about: "List the snapshots from which no other was made: the ends of all lines that were tried."}, branches)
+		about: "List the snapshots of the sandbox, newest first: the command, the time and how much it changed."}, log)
+	add(s, m, tool{name: "branches", title: "Branches", reads: true,
+		about: "List the branches of the history: the snapshots without children."}, branches)
 	add(s, m, tool{name: "show", title: "One snapshot", reads: true,
-		about: "Show one snapshot, and which paths it changed against its parent."}, show)
+		about: "Show one snapshot and the paths that it changed against its parent."}, show)
 	add(s, m, tool{name: "diff", title: "Compare snapshots", reads: true,
-		about: "Show how two snapshots differ: which paths, and what in them as a unified patch."}, diff)
+		about: "Compare two snapshots: the changed paths, and their contents as a unified patch."}, diff)
 }
 
 func head(ctx context.Context, c *call, _ noIn) (headOut, string, error) {
@@ -146,8 +146,8 @@ func nodes(all []wire.Snapshot, head, what string, in pageIn) (nodesOut, string,
 // page gives a part of a list, and what to say of the rest.
 func page[T any](all []T, limit, skip, usual int) (some []T, rest string, _ error) {
 	if limit < 0 || skip < 0 || limit > mostAtOnce {
-		return nil, "", fault.New(fault.Invalid, "limit %d, skip %d", limit, skip).
-			WithHint("limit is between 1 and %d, and skip not negative", mostAtOnce)
+		return nil, "", fault.New(fault.Invalid, "invalid limit %d or skip %d", limit, skip).
+			WithHint("limit must be between 1 and %d, and skip must not be negative", mostAtOnce)
 	}
 	if limit == 0 {
 		limit = usual
@@ -212,7 +212,7 @@ func beyond(truncated bool) string {
 	if !truncated {
 		return ""
 	}
-	return "\n[there are still more, which no answer holds; see them by diff with paths]"
+	return "\n[more changes exceed the limit of one response; use diff with paths]"
 }
 
 func changes(list []wire.Change) []change {
@@ -248,20 +248,20 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	}
 	out := diffOut{A: res.A, B: res.B, Changes: changes(some), Total: len(res.Changes), More: res.Truncated}
 	if len(some) == 0 {
-		return out, "nothing differs" + rest, nil
+		return out, "no changes" + rest, nil
 	}
 	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox,
 		wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths}, maxText)
 	if err != nil {
 		return diffOut{}, "", err
 	}
-	text := fmt.Sprintf("%s from %s to %s", tty.Count(len(res.Changes), "change"), res.A, or(res.B, "the present"))
+	text := fmt.Sprintf("%s from %s to %s", tty.Count(len(res.Changes), "change"), res.A, or(res.B, "the current state"))
 	text += changeLines(some) + rest + beyond(res.Truncated)
 	if out.Patch != "" {
 		text += "\n\n" + out.Patch
 	}
 	if out.Truncated {
-		text += "\n[the patch goes on; to see the rest, name fewer files as \"paths\"]"
+		text += "\n[the patch is cut; to see the rest, name fewer files as \"paths\"]"
 	}
 	return out, text, nil
 }
@@ -308,6 +308,6 @@ func or(s, other string) string {
 
 // wanted is the error for an input that is missing.
 func wanted(tool, input string) error {
-	return fault.New(fault.Invalid, "%s without %q", tool, input).
-		WithHint("give the snapshot as %q; log lists them", input)
+	return fault.New(fault.Invalid, "%s requires %q", tool, input).
+		WithHint("send the snapshot as %q; log lists them", input)
 }

@@ -126,7 +126,7 @@ func TestStory(t *testing.T) {
 	text, _ = m.call("exec", args{"cmd": "pwd", "dir": "/usr"})
 	holds(t, text, "/usr\n")
 	text, late := m.call("exec", args{"cmd": "sleep 100", "timeout_ms": 100})
-	holds(t, text, "exit code 124 (it ran out of time)")
+	holds(t, text, "exit code 124 (it timed out)")
 	if late["timed_out"] != true {
 		t.Errorf("the timeout gave %v", late)
 	}
@@ -140,7 +140,7 @@ func TestStory(t *testing.T) {
 	holds(t, text, "w/f", "\n+two\n")
 	holds(t, diff["patch"].(string), "@@", "\n+two\n")
 	text, _ = m.call("diff", args{"a": "HEAD", "b": "HEAD"})
-	holds(t, text, "nothing differs")
+	holds(t, text, "no changes")
 	text, show := m.call("show", args{"node": two["node"]})
 	holds(t, text, "echo two", "\nM ", "w/f")
 	if show["parent"] != one["node"] || show["total"] != 1.0 {
@@ -168,7 +168,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("branches gave %v", ends)
 	}
 	text, gone := m.call("delete", args{"node": two["node"]})
-	holds(t, text, "is dropped")
+	holds(t, text, "was deleted")
 	if text, _ = m.call("log", nil); strings.Contains(text, two["node"].(string)) || gone["head"] == "" {
 		t.Errorf("delete left %v", text)
 	}
@@ -241,7 +241,7 @@ func TestFailures(t *testing.T) {
 		{"checkout", args{"sandbox": sandbox, "nodes": "HEAD"}, []string{"(invalid)", "nodes"}},
 		{"checkout", args{"sandbox": sandbox, "node": "\x1b[2J\u202e"}, []string{"error ("}},
 		{"delete", args{"sandbox": sandbox, "node": "HEAD"}, []string{"error ("}},
-		{"exec", args{"sandbox": sandbox, "cmd": ""}, []string{"(invalid)", "without a command"}},
+		{"exec", args{"sandbox": sandbox, "cmd": ""}, []string{"(invalid)", "requires a command"}},
 		{"exec", args{"sandbox": sandbox, "cmd": "a\x00b"}, []string{"NUL"}},
 		{"exec", args{"sandbox": sandbox, "cmd": "true", "timeout_ms": -1}, []string{"(invalid)"}},
 		{"exec", args{"sandbox": sandbox, "cmd": "true", "dir": "/not/there"}, []string{"/not/there"}},
@@ -293,7 +293,7 @@ func TestHostileOutput(t *testing.T) {
 	harmless(t, out["stdout"].(string)+out["stderr"].(string))
 
 	text, out = m.call("exec", args{"cmd": "echo first; head -c 100000000 /dev/urandom; echo; echo last"})
-	holds(t, text, "\nfirst\n", "\nlast\n", "MiB are left out", "left out here", "in a file")
+	holds(t, text, "\nfirst\n", "\nlast\n", "MiB are omitted", "omitted ...", "in a file")
 	harmless(t, text)
 	harmless(t, out["stdout"].(string))
 	if len(text) > 70<<10 || len(out["stdout"].(string)) > 66<<10 || out["stdout_omitted"].(float64) < 99e6 {
@@ -304,7 +304,7 @@ func TestHostileOutput(t *testing.T) {
 	m.call("exec",
 		args{"cmd": `cd; head -c 200000 /dev/zero | tr '\0' a | fold >big; printf 'a\033[2J\rb\n' >esc; touch "$(printf 'n\033[2J\nn')"`})
 	text, out = m.call("diff", args{"a": before["head"], "b": "HEAD"})
-	holds(t, text, "the patch goes on")
+	holds(t, text, "the patch is cut")
 	harmless(t, text)
 	if out["truncated"] != true || len(out["patch"].(string)) > 64<<10 {
 		t.Errorf("a long patch has %d bytes, %v", len(out["patch"].(string)), out["truncated"])

@@ -12,27 +12,27 @@ import (
 
 type checkoutIn struct {
 	nodeIn
-	InPlace bool `json:"in_place,omitempty" jsonschema:"leave processes running, and change the files under them; else they are stopped"`
+	InPlace bool `json:"in_place,omitempty" jsonschema:"keep processes running and change their files in place; by default they are stopped"`
 }
 
 type checkoutOut struct {
 	Head      string `json:"head" jsonschema:"the snapshot that the sandbox is at now"`
-	From      string `json:"from" jsonschema:"where it was before"`
-	Kept      string `json:"kept,omitempty" jsonschema:"the snapshot that was taken of the present first; absent when it had not changed"`
-	Message   string `json:"message" jsonschema:"of the new head"`
-	Stopped   int    `json:"stopped" jsonschema:"processes that were stopped"`
+	From      string `json:"from" jsonschema:"the previous HEAD"`
+	Kept      string `json:"kept,omitempty" jsonschema:"the snapshot of the previous state; absent if it had not changed"`
+	Message   string `json:"message" jsonschema:"message of the new HEAD"`
+	Stopped   int    `json:"stopped" jsonschema:"number of processes stopped"`
 	Restarted bool   `json:"restarted" jsonschema:"the supervised command was started again"`
-	InPlace   bool   `json:"in_place" jsonschema:"processes ran on"`
-	Rewritten int    `json:"rewritten" jsonschema:"paths that were changed under running processes"`
+	InPlace   bool   `json:"in_place" jsonschema:"processes continued"`
+	Rewritten int    `json:"rewritten" jsonschema:"number of paths changed under running processes"`
 }
 
 type commitIn struct {
 	at
-	Message string `json:"message" jsonschema:"what the snapshot is to be called"`
+	Message string `json:"message" jsonschema:"message of the snapshot"`
 }
 
 type commitOut struct {
-	Node    string `json:"node" jsonschema:"the new snapshot; the old head when nothing had changed"`
+	Node    string `json:"node" jsonschema:"the new snapshot; the old HEAD if nothing had changed"`
 	Head    string `json:"head" jsonschema:"the snapshot that the sandbox is at"`
 	Changed bool   `json:"changed" jsonschema:"something had changed since the last snapshot"`
 	Paths   int    `json:"paths" jsonschema:"how many paths it changed"`
@@ -40,15 +40,15 @@ type commitOut struct {
 }
 
 func (s *server) addMoves(m *mcp.Server) {
-	add(s, m, tool{name: "checkout", title: "Go to a snapshot", destroys: true, repeats: true,
-		about: "Bring the whole file system of the sandbox to a snapshot. The present is kept as a snapshot first, so " +
-			"that one can come back. Running processes are stopped, unless in_place is given."}, checkout)
+	add(s, m, tool{name: "checkout", title: "Rewind to a snapshot", destroys: true, repeats: true,
+		about: "Rewind the whole file system of the sandbox to a snapshot. The current state is captured first, so " +
+			"that it can be restored. Running processes are stopped, unless in_place is given."}, checkout)
 	add(s, m, tool{name: "commit", title: "Take a snapshot",
-		about: "Take a snapshot of the present with a message, as a place to return to. It is kept when old automatic " +
-			"snapshots thin out."}, commit)
-	add(s, m, tool{name: "delete", title: "Drop a snapshot", destroys: true,
-		about: "Drop a snapshot from the history for good. Those that were made from it stay and keep their content. The " +
-			"head and the only snapshot are refused."}, remove)
+		about: "Take a snapshot of the current state with a message. It is kept when " +
+			"old automatic snapshots are deleted."}, commit)
+	add(s, m, tool{name: "delete", title: "Delete a snapshot", destroys: true,
+		about: "Delete a snapshot from the history permanently. Its children remain and keep their content. The " +
+			"HEAD and the only snapshot cannot be deleted."}, remove)
 }
 
 func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string, error) {
@@ -59,18 +59,18 @@ func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string,
 	if err != nil {
 		return checkoutOut{}, "", err
 	}
-	text := fmt.Sprintf("HEAD is now %s (%s), and was %s", res.Head, line(res.Message), res.From)
+	text := fmt.Sprintf("HEAD is now %s (%s); it was %s", res.Head, line(res.Message), res.From)
 	if res.Kept != "" {
-		text += fmt.Sprintf("\nwhat was there and in no snapshot yet is kept as %s: come back with checkout %s",
+		text += fmt.Sprintf("\nuncaptured changes were saved as snapshot %s: restore them with checkout %s",
 			res.Kept, res.Kept)
 	} else {
-		text += fmt.Sprintf("\nnothing was lost: all that was there is snapshot %s", res.From)
+		text += fmt.Sprintf("\nnothing was lost: the previous state is snapshot %s", res.From)
 	}
 	switch {
 	case len(res.Resumed) > 0:
-		text += fmt.Sprintf("\nprocesses go on from memory, %s among them", tty.Count(len(res.Resumed), "command"))
+		text += fmt.Sprintf("\nprocesses continue from memory, including %s", tty.Count(len(res.Resumed), "command"))
 	case res.InPlace:
-		text += fmt.Sprintf("\nprocesses ran on, and %s changed under them", tty.Count(res.Rewritten, "path"))
+		text += fmt.Sprintf("\nprocesses continued, and %s changed while they were running", tty.Count(res.Rewritten, "path"))
 	case res.Stopped > 0:
 		text += fmt.Sprintf("\n%d running processes were stopped", res.Stopped)
 	}
@@ -89,7 +89,7 @@ func commit(ctx context.Context, c *call, in commitIn) (commitOut, string, error
 	}
 	text := fmt.Sprintf("snapshot %s: %s changed", res.Node, tty.Count(res.Paths, "path"))
 	if !res.Changed {
-		text = "nothing had changed: the present is snapshot " + res.Node
+		text = "nothing has changed since snapshot " + res.Node
 	}
 	return commitOut{Node: res.Node, Head: res.Head, Changed: res.Changed, Paths: res.Paths, Bytes: res.Bytes}, text, nil
 }
@@ -99,5 +99,5 @@ func remove(ctx context.Context, c *call, in nodeIn) (headOut, string, error) {
 		return headOut{}, "", wanted("delete", "node")
 	}
 	res, err := c.client.Delete(ctx, c.sandbox, in.Node)
-	return headOut(res), fmt.Sprintf("%s is dropped; HEAD is %s", line(in.Node), res.Head), err
+	return headOut(res), fmt.Sprintf("snapshot %s was deleted; HEAD is %s", line(in.Node), res.Head), err
 }

@@ -25,9 +25,10 @@ func (s *server) addResources(m *mcp.Server) {
 	m.AddResourceTemplate(
 		&mcp.ResourceTemplate{Name: "log", Title: "History of a sandbox", URITemplate: scheme + "{sandbox}/log",
 			MIMEType:    typeLog,
-			Description: "The newest 1000 snapshots of a sandbox, newest first, as the tool log has them."}, s.readLog)
+			Description: "The newest 1000 snapshots of a sandbox, newest first, as the tool log lists them."}, s.readLog)
 	m.AddResourceTemplate(
-		&mcp.ResourceTemplate{Name: "diff", Title: "How two snapshots differ", URITemplate: scheme + "{sandbox}/diff/{a}/{b}",
+		&mcp.ResourceTemplate{Name: "diff", Title: "Difference between two " +
+			"snapshots", URITemplate: scheme + "{sandbox}/diff/{a}/{b}",
 			MIMEType:    typeDiff,
 			Description: "Unified diffs from snapshot a to snapshot b, at most 1 MiB."}, s.readDiff)
 	if s.opt.Sandbox != "" {
@@ -86,7 +87,7 @@ func (s *server) readDiff(ctx context.Context, req *mcp.ReadResourceRequest) (*m
 		return nil, unreadable(uri, err)
 	}
 	if more {
-		text += "\n[the patch goes on; the tool diff shows parts of it]\n"
+		text += "\n[the patch is cut; the tool diff shows parts of it]\n"
 	}
 	return contents(uri, typeDiff, text), nil
 }

@@ -30,7 +30,7 @@ type tool struct {
 
 // at is the input of every tool of a server that is not bound to a sandbox.
 type at struct {
-	Sandbox string `json:"sandbox,omitempty" jsonschema:"name or id of the sandbox; may be left out when there is only one"`
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"name or id of the sandbox; optional if there is only one"`
 }
 
 func (a at) where() string { return a.Sandbox }
@@ -122,8 +122,8 @@ func (s *server) find(ctx context.Context, name string, anywhere bool) (string, 
 func only(list []wire.Sandbox) (string, error) {
 	switch len(list) {
 	case 0:
-		return "", fault.New(fault.NotFound, "there is no sandbox").
-			WithHint("a person can make one with: coppice create NAME")
+		return "", fault.New(fault.NotFound, "no sandbox exists").
+			WithHint("a user can create one: coppice create NAME")
 	case 1:
 		return list[0].Name, nil
 	}
@@ -135,8 +135,8 @@ func only(list []wire.Sandbox) (string, error) {
 	if n := len(list) - len(names); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return "", fault.New(fault.Invalid, "there are %d sandboxes", len(list)).
-		WithHint(`name one as "sandbox": %s%s`, strings.Join(names, ", "), more)
+	return "", fault.New(fault.Invalid, "a sandbox name is required: there are %d sandboxes", len(list)).
+		WithHint(`send one as "sandbox": %s%s`, strings.Join(names, ", "), more)
 }
 
 // refusal begins the text of every failed call: a model that is not told so makes
@@ -181,7 +181,7 @@ func wireError(err error) wire.Error {
 	)
 	switch {
 	case err == nil:
-		e = wire.Error{Kind: string(fault.Internal), Message: "it failed, and nobody said why"}
+		e = wire.Error{Kind: string(fault.Internal), Message: "it failed (no cause reported)"}
 	case errors.As(err, &ce):
 		e = wire.Error{Kind: ce.Kind, Message: err.Error(), Hint: ce.Hint}
 	case errors.As(err, &fe):
@@ -189,7 +189,7 @@ func wireError(err error) wire.Error {
 	case fault.KindOf(err) != fault.Internal:
 		e = wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error()}
 	default: // the schema's
-		e = wire.Error{Kind: string(fault.Invalid), Message: err.Error(), Hint: "the tool's input schema says what it takes"}
+		e = wire.Error{Kind: string(fault.Invalid), Message: err.Error(), Hint: "see the input schema of the tool"}
 	}
 	e.Message, e.Hint = shorten(e.Message, maxError), shorten(e.Hint, maxError)
 	return e

@@ -12,45 +12,45 @@ import (
 )
 
 type candidateIn struct {
-	Name string `json:"name,omitempty" jsonschema:"what it is called; default: its number"`
+	Name string `json:"name,omitempty" jsonschema:"name; default: its number"`
 	Cmd  string `json:"cmd" jsonschema:"the candidate: a shell command"`
 }
 
 type tournamentIn struct {
 	at
-	Base       string        `json:"base,omitempty" jsonschema:"the snapshot that all begin as; default: the present, which is kept as a snapshot first"`
-	Test       string        `json:"test" jsonschema:"a shell command that is run after each candidate, in its copy: exit code 0 passes"`
+	Base       string        `json:"base,omitempty" jsonschema:"the snapshot that all start from; default: the current state, which is captured first"`
+	Test       string        `json:"test" jsonschema:"a shell command that runs after each candidate, in its fork: exit code 0 passes"`
 	Candidates []candidateIn `json:"candidates" jsonschema:"the commands that compete"`
 	Score      string        `json:"score,omitempty" jsonschema:"a shell command whose last line of output is a number: of those that pass, the highest wins; default: the first that passes"`
-	Jobs       int           `json:"jobs,omitempty" jsonschema:"how many run at once; default: by cores and memory"`
-	TimeoutMS  int64         `json:"timeout_ms,omitempty" jsonschema:"milliseconds for each candidate with its test and score; default: no limit"`
-	Keep       bool          `json:"keep,omitempty" jsonschema:"bring the sandbox to the winner's snapshot"`
+	Jobs       int           `json:"jobs,omitempty" jsonschema:"number of candidates at once; default: by cores and memory"`
+	TimeoutMS  int64         `json:"timeout_ms,omitempty" jsonschema:"timeout in milliseconds of each candidate with its test and score; default: no limit"`
+	Keep       bool          `json:"keep,omitempty" jsonschema:"rewind the sandbox to the winner's snapshot"`
 }
 
 type branchOut struct {
 	Name     string   `json:"name" jsonschema:"the candidate's name"`
 	Cmd      string   `json:"cmd" jsonschema:"its command"`
-	Sandbox  string   `json:"sandbox" jsonschema:"the sandbox that it ran in, which stays to be looked at"`
+	Sandbox  string   `json:"sandbox" jsonschema:"its fork, which remains for inspection"`
 	Node     string   `json:"node" jsonschema:"the snapshot after the candidate and before the test"`
 	Exit     int      `json:"exit" jsonschema:"exit code of the candidate"`
 	TestExit int      `json:"test_exit" jsonschema:"exit code of the test"`
-	Score    *float64 `json:"score,omitempty" jsonschema:"its score, where there was one"`
-	TimeMS   int64    `json:"time_ms" jsonschema:"milliseconds that it took"`
+	Score    *float64 `json:"score,omitempty" jsonschema:"its score, if any"`
+	TimeMS   int64    `json:"time_ms" jsonschema:"duration in milliseconds"`
 	Paths    int      `json:"paths" jsonschema:"how many paths it changed"`
-	Tail     string   `json:"tail,omitempty" jsonschema:"the end of what was printed, when something failed"`
+	Tail     string   `json:"tail,omitempty" jsonschema:"the end of its output, if something failed"`
 }
 
 type tournamentOut struct {
-	Base       string      `json:"base" jsonschema:"the snapshot that all began as"`
-	Branches   []branchOut `json:"branches" jsonschema:"what became of the candidates, in their order"`
-	Winner     string      `json:"winner" jsonschema:"name of the winner; empty when none passed the test"`
-	WinnerNode string      `json:"winner_node" jsonschema:"the winner's snapshot, to check out"`
+	Base       string      `json:"base" jsonschema:"the snapshot that all started from"`
+	Branches   []branchOut `json:"branches" jsonschema:"the results of the candidates, in order"`
+	Winner     string      `json:"winner" jsonschema:"name of the winner; empty if none passed the test"`
+	WinnerNode string      `json:"winner_node" jsonschema:"the winner's snapshot, for checkout"`
 	Head       string      `json:"head" jsonschema:"the snapshot that the sandbox is at"`
 }
 
 func (s *server) addTournament(m *mcp.Server) {
-	add(s, m, tool{name: "tournament", title: "Let several commands compete", destroys: true, open: true,
-		about: "Run several commands at the same time, each in a copy of the sandbox, then a test in each, and find the " +
+	add(s, m, tool{name: "tournament", title: "Run a tournament", destroys: true, open: true,
+		about: "Run several commands at the same time, each in a fork of the sandbox, then a test in each, and choose the " +
 			"one that passes. The winner becomes a branch of the sandbox's history; the sandbox itself changes only with keep."},
 		tournament)
 }
@@ -63,11 +63,11 @@ func tournament(ctx context.Context, c *call, in tournamentIn) (tournamentOut, s
 	}
 	switch {
 	case len(req.Candidates) == 0:
-		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without candidates").
-			WithHint(`give them as "candidates": [{"name": "a", "cmd": "make"}]`)
+		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament requires candidates").
+			WithHint(`send them as "candidates": [{"name": "a", "cmd": "make"}]`)
 	case req.Test == "":
-		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament without a test").
-			WithHint(`give the command that tests as "test"`)
+		return tournamentOut{}, "", fault.New(fault.Invalid, "a tournament requires a test").
+			WithHint(`send the test command as "test"`)
 	}
 	ended := 0
 	res, err := c.client.Tournament(ctx, c.sandbox, req, func(p wire.Progress) {
@@ -90,14 +90,14 @@ func standings(res wire.TournamentResult) (tournamentOut, string) {
 	if res.Winner != "" {
 		text = fmt.Sprintf("the winner is %s: snapshot %s", line(res.Winner), res.WinnerNode)
 	}
-	text += fmt.Sprintf("\nall began as %s; HEAD is %s", res.Base, res.Head)
+	text += fmt.Sprintf("\nall started from %s; HEAD is %s", res.Base, res.Head)
 	for _, b := range res.Branches {
 		k := branchOut{Name: shorten(b.Name, 1<<10), Cmd: shorten(b.Cmd, 4<<10), Sandbox: b.Sandbox, Node: b.Node,
 			Exit: b.Exit, TestExit: b.TestExit, Score: b.Score, TimeMS: b.TimeMS, Paths: b.Paths}
 		text += "\n" + branchLine(b)
 		if b.Tail != "" {
 			k.Tail, _ = lastVisible(b.Tail, maxTail)
-			text += "\n--- the end of what it printed\n" + k.Tail + "\n---"
+			text += "\n--- end of its output\n" + k.Tail + "\n---"
 		}
 		out.Branches = append(out.Branches, k)
 	}

@@ -111,7 +111,7 @@ func (a *adding) read(ctx context.Context) (err error) {
 		return err
 	}
 	if size%pageSize != 0 {
-		return fault.New(fault.Invalid, "%s has %d bytes, which are not whole pages", pagesName, size)
+		return fault.New(fault.Invalid, "invalid size of %s: %d bytes are not whole pages", pagesName, size)
 	}
 	if a.digests, err = hashFile(ctx, a.pages, int(size/pageSize), addWorkers); err != nil {
 		return fault.Wrap(err, "read %s", pagesName)

@@ -237,5 +237,5 @@ func lost(id digest, err error) error {
 	if transient(err) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return err
 	}
-	return corrupt("%s/%s/%s cannot be read", packsDir, id, pagesName).Because(err)
+	return corrupt("cannot read %s/%s/%s", packsDir, id, pagesName).Because(err)
 }

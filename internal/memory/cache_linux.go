@@ -48,12 +48,12 @@ func (s *Store) noRoom(err error, need int64) error {
 	if !fault.Is(err, fault.NoSpace) {
 		return err
 	}
-	free := "an unknown part of it"
+	free := "an unknown amount"
 	if n, ok := s.free(); ok {
 		free = mebibytes(n)
 	}
-	return fault.New(fault.NoSpace, "there is no room for %s in %s, where %s is free", mebibytes(need), s.dir, free).
-		WithHint("make room there, or drop snapshots: coppice system gc").Because(err)
+	return fault.New(fault.NoSpace, "no space for %s in %s: %s is free", mebibytes(need), s.dir, free).
+		WithHint("free space there, or remove snapshots: coppice system gc").Because(err)
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
@@ -172,7 +172,7 @@ func (s *Store) verifyCached(ctx context.Context, id ID, e *entry, m *manifest) 
 	if err == nil || transient(err) {
 		return err
 	}
-	err = corrupt("the assembled copy of memory image %s was damaged and is dropped; the image itself is whole", id).
-		WithHint("what was restored from it since cannot be trusted: restore it again").Because(err)
+	err = corrupt("the cached copy of memory image %s was damaged and has been removed; the image itself is intact", id).
+		WithHint("sandboxes restored from it may be damaged: restore them again").Because(err)
 	return errors.Join(err, s.uncache(id))
 }

@@ -128,7 +128,7 @@ func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 }
 
 // errPages says that it was the pages that were not right.
-var errPages = errors.New("a page of the image differs")
+var errPages = errors.New("page mismatch in the image")
 
 // compare hashes the files in a directory and compares them with the manifest.
 func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error {
@@ -138,7 +138,7 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 			return err
 		}
 		if digest(sha256.Sum256(b)) != m.small[i].sum {
-			return corrupt("%s/%s/%s is not what was stored", cacheDir, id, name)
+			return corrupt("%s/%s/%s does not match its digest", cacheDir, id, name)
 		}
 	}
 	want, err := s.digests(m)
@@ -151,7 +151,7 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 	}
 	for i := range want {
 		if got[i] != want[i] {
-			return corrupt("page %d (at byte %d) of %s/%s/%s is not what was stored", i, i*pageSize, cacheDir, id, pagesName).
+			return corrupt("page %d (at byte %d) of %s/%s/%s does not match its digest", i, i*pageSize, cacheDir, id, pagesName).
 				Because(errPages)
 		}
 	}
@@ -166,7 +166,7 @@ func hashPages(ctx context.Context, dir int, at string, want, workers int) ([]di
 	}
 	defer unix.Close(fd)
 	if st.Size != int64(want)*pageSize {
-		return nil, corrupt("%s/%s has %d bytes; %d were stored", at, pagesName, st.Size, int64(want)*pageSize).
+		return nil, corrupt("%s/%s has %d bytes, expected %d", at, pagesName, st.Size, int64(want)*pageSize).
 			Because(errPages)
 	}
 	return hashFile(ctx, fd, want, workers)
@@ -197,7 +197,7 @@ func (s *Store) digests(m *manifest) ([]digest, error) {
 }
 
 func beyond(id digest) error {
-	return corrupt("a memory image uses pages that %s/%s does not have", packsDir, id)
+	return corrupt("a memory image refers to pages that %s/%s does not have", packsDir, id)
 }
 
 // manifest reads the manifest of an image, which must be what its ID says.
@@ -207,7 +207,7 @@ func (s *Store) manifest(id ID) (*manifest, error) {
 		return nil, err
 	}
 	if err != nil || digest(sha256.Sum256(b)).String() != string(id) {
-		return nil, corrupt("%s/%s is not what was stored", imagesDir, id).Because(err)
+		return nil, corrupt("%s/%s does not match its digest", imagesDir, id).Because(err)
 	}
 	return decodeManifest(b)
 }

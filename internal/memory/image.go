@@ -66,7 +66,8 @@ func (f Facts) encode() ([]byte, error) {
 	}
 	b, err := json.Marshal(f)
 	if err == nil && len(b) > maxFacts {
-		err = fault.New(fault.Invalid, "the facts of a memory image take %d bytes; %d is the limit", len(b), maxFacts)
+		err = fault.New(fault.Invalid,
+			"the facts of a memory image have %d bytes, more than the limit of %d", len(b), maxFacts)
 	}
 	return b, err
 }

@@ -42,7 +42,7 @@ func decodeHeader(b []byte) (h header, err error) {
 	copy(h.nonce[:], r.take(len(h.nonce)))
 	rest := r.take(16)
 	if r.bad {
-		return h, fault.New(fault.Corrupt, "it is cut short")
+		return h, fault.New(fault.Corrupt, "truncated")
 	}
 	h.made = int64(binary.LittleEndian.Uint64(rest))
 	pages := binary.LittleEndian.Uint64(rest[8:])
@@ -62,7 +62,7 @@ func decodeIndex(b []byte, id digest) ([]digest, error) {
 	case len(b) != indexHeader+int(h.pages)*len(digest{}):
 		return nil, fault.New(fault.Corrupt, "it has %d bytes for %d pages", len(b), h.pages)
 	case sha256.Sum256(b) != id:
-		return nil, fault.New(fault.Corrupt, "it has another digest than its name says")
+		return nil, fault.New(fault.Corrupt, "its digest does not match its name")
 	}
 	return unsafe.Slice((*digest)(b[indexHeader:]), h.pages), nil
 }

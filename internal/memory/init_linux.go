@@ -57,7 +57,7 @@ func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, erro
 	}
 	sum, ok := parseID(name)
 	if !ok {
-		return "", corrupt("a memory image names its init %.80q", name)
+		return "", corrupt("invalid name %.80q of the init of a memory image", name)
 	}
 	if err := s.checkInit(ctx, sum, again); err != nil {
 		return "", err
@@ -90,19 +90,19 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 	case transient(err):
 		return err
 	case errors.Is(err, unix.ENOENT):
-		return withoutInit("%s is gone, the init that a memory image goes on with", at)
+		return withoutInit("%s, the init of a memory image, is missing", at)
 	}
 	if dir >= 0 {
 		_ = s.fs.Unlink(dir, checkedName) // whatever it says
 	}
-	return withoutInit("%s is not what was stored, the init that a memory image goes on with", at).Because(err)
+	return withoutInit("%s, the init of a memory image, does not match its digest", at).Because(err)
 }
 
 // withoutInit is an image whose init is not what it was.
 func withoutInit(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
-		WithHint("the disk or another program changed it; it is put back when the memory of a sandbox with the same init " +
-			"is kept again; the files alone: coppice rewind NAME REF --files-only")
+		WithHint("the disk or another program changed it; it is restored when the memory of a sandbox with the same init " +
+			"is saved again; to rewind only files: coppice rewind NAME REF --files-only")
 }
 
 // copyHashed reads a file of size bytes, has write take each piece of it, unless that is nil,
@@ -134,7 +134,7 @@ func copyHashed(
 // among the facts.
 func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 	if a.m.facts[InitFact] != "" {
-		return fault.New(fault.Invalid, "the fact %q of a memory image is the store's to give", InitFact)
+		return fault.New(fault.Invalid, "invalid fact %q of a memory image: reserved for the store", InitFact)
 	}
 	if a.init == nil {
 		return nil
@@ -144,12 +144,13 @@ func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 		return fault.Wrap(err, "read the init of the image")
 	}
 	if !dirfd.IsRegular(&st) || st.Size == 0 || st.Size > maxInit {
-		return fault.New(fault.Invalid, "the init of a memory image is a file of %d bytes; %d is the limit", st.Size, maxInit)
+		return fault.New(fault.Invalid,
+			"the init of a memory image has %d bytes, more than the limit of %d", st.Size, maxInit)
 	}
 	sum, err := a.s.keepInit(ctx, int(a.init.Fd()), &st, u)
 	if err != nil {
 		a.need += st.Size // where it is that there is no room
-		return fault.Wrap(err, "keep the init of the image")
+		return fault.Wrap(err, "store the init of the image")
 	}
 	facts := Facts{InitFact: sum.String()}
 	for k, v := range a.m.facts {
@@ -245,7 +246,7 @@ func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u
 	}
 	if err == nil && got != sum {
 		err = fault.New(fault.Conflict, "the program changed while it was copied").
-			WithHint("whoever replaces coppice puts a new file in its place; try again")
+			WithHint("replace coppice by renaming a new file into place, then try again")
 	}
 	if err == nil {
 		err = s.fs.Chmod(out, initMode)

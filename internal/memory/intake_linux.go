@@ -34,8 +34,8 @@ func (s *Store) takeIn(dir string) (in intake, err error) {
 	if err := s.fs.Rename(parent, base, s.tmp, in.name); err != nil {
 		unix.Close(in.fd)
 		if errors.Is(err, unix.EXDEV) {
-			return in, fault.New(fault.Invalid, "%s lies on another file system than the memory store %s", dir, s.dir).
-				WithHint("have the image written below COPPICE_HOME")
+			return in, fault.New(fault.Invalid, "%s is not on the file system of the memory store %s", dir, s.dir).
+				WithHint("write the image below COPPICE_HOME")
 		}
 		return in, err
 	}
@@ -50,7 +50,7 @@ func (in intake) check() error {
 	}
 	slices.Sort(got)
 	if want := []string{kernelName, pagesName, metaName}; !slices.Equal(got, want) {
-		return fault.New(fault.Invalid, "a memory image consists of %q, and this one of %.200q", want, got).
+		return fault.New(fault.Invalid, "invalid files of a memory image: expected %q, got %.200q", want, got).
 			WithHint("checkpoint without compression")
 	}
 	return nil
@@ -66,7 +66,7 @@ func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd
 	}
 	switch {
 	case st.Size > most:
-		err = fault.New(fault.Unsupported, "%s has %d bytes; %d is the limit", name, st.Size, most)
+		err = fault.New(fault.Unsupported, "%s has %d bytes, more than the limit of %d", name, st.Size, most)
 	case st.Nlink == 1 && unwritten(fd):
 		if err = s.fs.Chmod(fd, 0o600); err == nil {
 			return fd, st.Size, nil

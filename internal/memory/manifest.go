@@ -92,7 +92,7 @@ func (m *manifest) encode() ([]byte, ID, error) {
 	if len(b) > maxStored {
 		return nil, "",
 			fault.New(fault.Unsupported,
-				"a memory image is scattered over %d runs of pages, which is more than its manifest can hold", len(m.runs))
+				"a memory image has %d runs of pages, more than its manifest can hold", len(m.runs))
 	}
 	return b, ID(digest(sha256.Sum256(b)).String()), nil
 }
@@ -121,7 +121,7 @@ func decodeManifest(b []byte) (*manifest, error) {
 		return nil, fault.New(fault.Corrupt, "the facts of a memory image are malformed").Because(err)
 	}
 	if again, _, err := m.encode(); err != nil || !bytes.Equal(again, b) {
-		return nil, fault.New(fault.Corrupt, "the manifest of a memory image is not written as manifests are")
+		return nil, fault.New(fault.Corrupt, "the manifest of a memory image is not in canonical form")
 	}
 	return m, nil
 }

@@ -35,7 +35,7 @@ func (s *Store) index(id digest) ([]digest, error) {
 	if transient(err) {
 		return nil, err
 	}
-	return nil, corrupt("%s/%s/%s is not what was stored", packsDir, id, indexName).Because(err)
+	return nil, corrupt("%s/%s/%s does not match its digest", packsDir, id, indexName).Because(err)
 }
 
 // header reads the beginning of a pack's index.
@@ -149,7 +149,7 @@ func (s *Store) checkPack(ctx context.Context, id digest) error {
 
 // wrongPage is a page of a pack that is not what was stored.
 func wrongPage(id digest, page uint32) *fault.Error {
-	return corrupt("page %d (at byte %d) of %s/%s/%s is not what was stored", page, int64(page)*pageSize, packsDir,
+	return corrupt("page %d (at byte %d) of %s/%s/%s does not match its digest", page, int64(page)*pageSize, packsDir,
 		id, pagesName)
 }
 

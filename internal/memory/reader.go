@@ -21,10 +21,10 @@ func (r *reader) magic(want string) error {
 	case got == want:
 		return nil
 	case strings.HasPrefix(got, kind):
-		return fault.New(fault.Version, "format %q is not known", got).
+		return fault.New(fault.Version, "unknown format %q", got).
 			WithHint("use the version of coppice that wrote it, or a later one")
 	}
-	return fault.New(fault.Corrupt, "it does not begin with %q", kind)
+	return fault.New(fault.Corrupt, "must begin with %q", kind)
 }
 
 // take gives the next n bytes, which stay b's.

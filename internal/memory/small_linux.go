@@ -46,7 +46,7 @@ func (s *Store) small(f small) ([]byte, error) {
 	case transient(err):
 		return nil, err
 	}
-	return nil, corrupt("%s/%s is not what was stored", blobsDir, f.sum).Because(err)
+	return nil, corrupt("%s/%s does not match its digest", blobsDir, f.sum).Because(err)
 }
 
 // unpack gives the size bytes that b was made of; more is never unpacked.

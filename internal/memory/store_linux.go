@@ -179,14 +179,14 @@ func (s *Store) List() []Image {
 }
 
 func missing(id ID) error {
-	return fault.New(fault.NotFound, "there is no memory image %.64q", string(id))
+	return fault.New(fault.NotFound, "memory image %.64q not found", string(id))
 }
 
 // corrupt is a stored image that is not what it was.
 func corrupt(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
-		WithHint("the disk or another program changed it, and the memory is lost; the files of the snapshot are kept " +
-			"apart from it: coppice rewind NAME REF --files-only")
+		WithHint("the disk or another program changed it, and the memory is lost; the files of the snapshot are stored " +
+			"separately: coppice rewind NAME REF --files-only")
 }
 
 // bootID names this start of the machine. One that cannot be told is like none

@@ -31,7 +31,7 @@ func (s *Store) Sweep(ctx context.Context, keep func(id ID) bool) (freed int64, 
 		n, err := s.drop(ctx, id)
 		freed += n
 		if err != nil {
-			return freed, fault.Wrap(err, "drop memory image %s", id)
+			return freed, fault.Wrap(err, "remove memory image %s", id)
 		}
 	}
 	// What is dropped stays dropped after a power loss, before its pages go.

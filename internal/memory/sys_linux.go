@@ -32,7 +32,7 @@ func readAt(dir int, name string, most int64) ([]byte, error) {
 	}
 	defer unix.Close(fd)
 	if st.Size > most {
-		return nil, fault.New(fault.Corrupt, "%s has %d bytes; %d is the limit", name, st.Size, most)
+		return nil, fault.New(fault.Corrupt, "%s has %d bytes, more than the limit of %d", name, st.Size, most)
 	}
 	b := make([]byte, st.Size)
 	return b, readFull(fd, b, 0)

@@ -64,7 +64,7 @@ func TestFilesThatAreNotOurs(t *testing.T) {
 		{"a newer version", pragma("user_version=7"), fault.Version, "has version 7; this build reads version 6"},
 		{"a version that it is not", pragma("user_version=1"), fault.Corrupt, "its schema is not that of version 1"},
 		{"no version", pragma("user_version=0"), fault.Version, "has version 0"},
-		{"another program's", pragma("application_id=7"), fault.Version, "not a database of coppice"},
+		{"another program's", pragma("application_id=7"), fault.Version, "not a Coppice database"},
 		{"empty", func(t testing.TB, path string) { ok(t, os.Truncate(path, 0)) }, fault.Corrupt, "is empty"},
 		{"cut in the header", func(t testing.TB, path string) { ok(t, os.Truncate(path, 50)) }, fault.Corrupt, "open"},
 		{"cut in a page", func(t testing.TB, path string) { ok(t, os.Truncate(path, int64(len(good)-5000))) },

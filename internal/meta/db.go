@@ -190,10 +190,11 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 	case err != nil:
 		return err
 	case app != applicationID:
-		return fault.New(fault.Version, "%s is not a database of coppice", d.path).
+		return fault.New(fault.Version, "%s is not a Coppice database", d.path).
 			WithHint("move it away, or use another home: COPPICE_HOME=DIR coppice ls")
 	case v > schemaVersion:
-		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
+		return fault.New(fault.Version, "unsupported version of %s: %d; this build reads version "+
+			"%d", d.path, v, schemaVersion).
 			WithHint("update with: go install github.com/coppice-dev/coppice/cmd/coppice@latest; or use another home: " +
 				"COPPICE_HOME=DIR coppice ls")
 	case v >= 1 && v < schemaVersion:
@@ -201,8 +202,9 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 			return err
 		}
 	case v != schemaVersion:
-		return fault.New(fault.Version, "%s has version %d; this build reads version %d", d.path, v, schemaVersion).
-			WithHint("use the coppice that made it, or another home: COPPICE_HOME=DIR coppice ls")
+		return fault.New(fault.Version, "unsupported version of %s: %d; this build reads version "+
+			"%d", d.path, v, schemaVersion).
+			WithHint("use the version of coppice that created it, or another home: COPPICE_HOME=DIR coppice ls")
 	}
 	if err := d.checkSchema(ctx, schema, schemaVersion); err != nil || size > checkBelow {
 		return err
@@ -264,7 +266,7 @@ func (d *DB) checkSchema(ctx context.Context, schema string, version int) error 
 			WithHint(corruptHint)
 	})
 	if err == nil && n != strings.Count(schema, "\nCREATE ") {
-		err = fault.New(fault.Corrupt, "%s is damaged: its schema lacks something", d.path).WithHint(corruptHint)
+		err = fault.New(fault.Corrupt, "%s is damaged: its schema is incomplete", d.path).WithHint(corruptHint)
 	}
 	return err
 }
@@ -281,7 +283,7 @@ func (d *DB) Check(ctx context.Context) error {
 			if err := s.Scan(&table); err != nil {
 				return err
 			}
-			return fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to what is not there", d.path, table).
+			return fault.New(fault.Corrupt, "%s is damaged: a row of %s refers to a missing row", d.path, table).
 				WithHint(corruptHint)
 		})
 	})

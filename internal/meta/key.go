@@ -21,11 +21,12 @@ const (
 )
 
 const (
-	keyHint = "put it back from a backup. Files and history need no key: if it is gone for good, go on without what it " +
-		"sealed: echo lost >%s"
+	keyHint = "restore it from a backup. Files and history do not require the key: if it is lost, continue without the " +
+		"values " +
+		"it encrypted: echo lost >%s"
 	// lostNotice is what people are told of each sandbox then.
-	lostNotice = "the key is lost that its environment, its policy and the command that it ran were sealed by, and " +
-		"they with it"
+	lostNotice = "the key that encrypted its environment, policy " +
+		"and command is lost, and so are these"
 )
 
 // Derive gives the secret of a key for a purpose, for package seal: what belongs to the
@@ -45,7 +46,7 @@ func (d *DB) openKey(ctx context.Context) error {
 	switch {
 	case err == nil && (sealedBy == "" || sealedBy == d.key.ID()):
 	case err == nil:
-		return fault.New(fault.Corrupt, "the key %s is not the one that %s is sealed by", file, d.path).
+		return fault.New(fault.Corrupt, "wrong key %s: %s is encrypted with another key", file, d.path).
 			WithHint(keyHint, file)
 	case given && sealedBy != "":
 		if err := d.forgetSealed(ctx); err != nil {
@@ -56,7 +57,7 @@ func (d *DB) openKey(ctx context.Context) error {
 	case given, fault.Is(err, fault.NotFound) && sealedBy == "":
 		d.key, err = seal.Make(d.fs, file)
 	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
-		return fault.New(fault.Corrupt, "what environments, commands and policies of sandboxes are sealed by").Because(err).
+		return fault.New(fault.Corrupt, "the encryption key of environments, commands and policies").Because(err).
 			WithHint(keyHint, file)
 	}
 	if err == nil && sealedBy == "" {
@@ -155,7 +156,7 @@ func (d *DB) sweep(ctx context.Context) error {
 	if !d.made {
 		for _, s := range []string{"VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"} {
 			if _, err := d.writer.conn.ExecContext(ctx, s); err != nil {
-				if err = d.fault(err, "write %s anew", d.path); fault.Is(err, fault.NoSpace) {
+				if err = d.fault(err, "rewrite %s", d.path); fault.Is(err, fault.NoSpace) {
 					return nil
 				}
 				return err

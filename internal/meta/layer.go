@@ -44,7 +44,7 @@ func (d *DB) LayersUnsealed(ctx context.Context) ([]Layer, error) {
 func (d *DB) Layer(ctx context.Context, id timeline.LayerID) (Layer, error) {
 	ls, err := d.layers(ctx, "WHERE id=?", id)
 	if err == nil && len(ls) == 0 {
-		err = fault.New(fault.NotFound, "there is no layer %s", id)
+		err = fault.New(fault.NotFound, "layer %s not found", id)
 	}
 	if err != nil {
 		return Layer{}, err
@@ -57,7 +57,7 @@ func (d *DB) Layer(ctx context.Context, id timeline.LayerID) (Layer, error) {
 func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
 	err := d.tx(ctx, func(t *tx) error {
 		if t.markSealed(Layer{ID: id, Digest: digest, DiffID: diffID, Size: size}) == 0 && t.err == nil {
-			return fault.New(fault.NotFound, "there is no layer %s any more", id)
+			return fault.New(fault.NotFound, "layer %s no longer exists", id)
 		}
 		return nil
 	})
@@ -211,8 +211,8 @@ func (d *DB) DeleteSandbox(ctx context.Context, id timeline.SandboxID) (unused [
 		var head timeline.SnapshotID
 		t.each("SELECT head FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&head) }, id)
 		if t.exec("DELETE FROM sandboxes WHERE id=?", id) == 0 && t.err == nil {
-			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).
-				WithHint("see which there are with: coppice ls")
+			return fault.New(fault.NotFound, "sandbox %s no longer exists", id).
+				WithHint("list them: coppice ls")
 		}
 		t.doom(candidates, id, head)
 		t.exec("DELETE FROM temp.doomed WHERE id IN (" + held + ")")
@@ -264,7 +264,7 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 		}
 		if head == "" {
 			rec.Lost = true
-			rec.Notices = append(rec.Notices, "its first snapshot was lost when the power failed: it can only be removed")
+			rec.Notices = append(rec.Notices, "its first snapshot was lost in a power failure: it can only be removed")
 			return nil
 		}
 		if t.left(rec.MountTop) != rec.MountTop {
@@ -273,8 +273,8 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 		}
 		rec.Head, rec.Redo = head, nil
 		rec.Notices = append(rec.Notices,
-			"the power failed before its newest snapshots were safe: it is back at "+string(head)+
-				"; what was found of them is under lost/ in COPPICE_HOME")
+			"its newest snapshots were lost in a power failure: it is at "+string(head)+
+				"; their recovered files are in COPPICE_HOME under lost/")
 		*moved = append(*moved, Moved{Name: rec.Name, Head: head})
 		return nil
 	})

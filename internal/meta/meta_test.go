@@ -356,7 +356,7 @@ func TestDeleteInTheMiddle(t *testing.T) {
 		t.Fatalf("cut %+v", cut)
 	}
 	_, err = d.DeleteSnapshot(ctx, b.Top, nil)
-	wantFault(t, err, fault.Conflict, "ground")
+	wantFault(t, err, fault.Conflict, "now the base")
 
 	led := timeline.Route{Top: c.Top, Below: a.Top, Layer: newLayer(t)}
 	unused := must(d.DeleteSnapshot(ctx, b.Top, []timeline.Route{led}))(t)
@@ -377,7 +377,7 @@ func TestDeleteInTheMiddle(t *testing.T) {
 		t.Errorf("the fork lost what it was made of: stack %v", got)
 	}
 	_, err = d.DeleteSnapshot(ctx, b.Top, nil)
-	wantFault(t, err, fault.NotFound, "any more")
+	wantFault(t, err, fault.NotFound, "no longer exists")
 
 	// A snapshot that changed nothing goes without a merge.
 	none := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseManual,

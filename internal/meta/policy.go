@@ -63,5 +63,5 @@ func (t *tx) dropPolicies() {
 }
 
 func noPolicy(digest string) error {
-	return fault.New(fault.Corrupt, "the policy %s is not kept", digest).WithHint(corruptHint)
+	return fault.New(fault.Corrupt, "policy %s not found", digest).WithHint(corruptHint)
 }

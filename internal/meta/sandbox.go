@@ -234,7 +234,7 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 	if len(shown) > timeline.MaxName {
 		shown = shown[:timeline.MaxName] + "..."
 	}
-	f := fault.New(fault.NotFound, "there is no sandbox %q", shown)
+	f := fault.New(fault.NotFound, "sandbox %q not found", shown)
 	var names []string
 	err := d.rows(ctx, "SELECT name FROM sandboxes", func(s scanner) error {
 		var n string
@@ -243,9 +243,9 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 		return err
 	})
 	if near := fault.Nearest(name, names); near != "" && err == nil {
-		return f.WithHint("did you mean %s? All of them: coppice ls", near)
+		return f.WithHint("did you mean %s? List them: coppice ls", near)
 	}
-	return f.WithHint("see which there are with: coppice ls")
+	return f.WithHint("list them: coppice ls")
 }
 
 // Sandboxes lists all sandboxes by name. Records that are configured alike share
@@ -299,7 +299,7 @@ func (t *tx) createSandboxes(recs []Sandbox, firsts []timeline.Snapshot) error {
 		t.each("SELECT 1 FROM sandboxes WHERE name=?1 OR id=?1 OR id=?2",
 			func(scanner) error { taken = true; return nil }, r.Name, r.ID)
 		if taken {
-			return fault.New(fault.Exists, "there is a sandbox %s already", r.Name).
+			return fault.New(fault.Exists, "sandbox %s already exists", r.Name).
 				WithHint("choose another name, or remove it: coppice rm %s", r.Name)
 		}
 		if i == 0 || r.Policy != recs[i-1].Policy || r.PolicyText != "" || r.Origins != recs[i-1].Origins ||
@@ -348,8 +348,8 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 		return "", "", t.err
 	}
 	if !found {
-		return "", "", fault.New(fault.NotFound, "there is no sandbox %s any more", id).
-			WithHint("see which there are with: coppice ls")
+		return "", "", fault.New(fault.NotFound, "sandbox %s no longer exists", id).
+			WithHint("list them: coppice ls")
 	}
 	name, before, redo, policy, origins := rec.Name, rec.Head, slices.Clone(rec.Redo), rec.Policy, rec.Origins
 	if err := fn(&rec); err != nil {

@@ -81,7 +81,7 @@ func (d *DB) openText(purpose, text string) (string, error) {
 	}
 	b, err := d.key.Open(purpose, text)
 	if err != nil {
-		return "", fault.New(fault.Corrupt, "a %s of %s cannot be read", purpose, d.path).Because(err).WithHint(corruptHint)
+		return "", fault.New(fault.Corrupt, "cannot decrypt a %s of %s", purpose, d.path).Because(err).WithHint(corruptHint)
 	}
 	return string(b), nil
 }

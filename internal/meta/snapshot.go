@@ -93,8 +93,8 @@ func (t *tx) mustExist(id timeline.SnapshotID) error {
 	found := false
 	t.each("SELECT 1 FROM snapshots WHERE id=?", func(scanner) error { found = true; return nil }, id)
 	if t.err == nil && !found {
-		return fault.New(fault.NotFound, "there is no snapshot %s any more", id).
-			WithHint("see the history with: coppice log NAME")
+		return fault.New(fault.NotFound, "snapshot %s no longer exists", id).
+			WithHint("see the history: coppice log NAME")
 	}
 	return t.err
 }
@@ -156,8 +156,8 @@ func (d *DB) TakeOver(ctx context.Context, id timeline.SandboxID, top timeline.S
 		found := false
 		t.each("SELECT 1 FROM sandboxes WHERE id=?", func(scanner) error { found = true; return nil }, id)
 		if t.err == nil && !found {
-			return fault.New(fault.NotFound, "there is no sandbox %s any more", id).
-				WithHint("see which there are with: coppice ls")
+			return fault.New(fault.NotFound, "sandbox %s no longer exists", id).
+				WithHint("list them: coppice ls")
 		}
 		if err := t.mustExist(top); err != nil {
 			return err
@@ -325,7 +325,7 @@ func (t *tx) dropSnapshot(
 	kept := false
 	t.each("SELECT 1 FROM snapshots s WHERE s.id=? AND "+isHeld, func(scanner) error { kept = true; return nil }, id)
 	if kept {
-		return nil, fault.New(fault.Conflict, "snapshot %s is referred to", id)
+		return nil, fault.New(fault.Conflict, "snapshot %s is in use", id)
 	}
 	return t.deleteSnapshot(id, led, sealed)
 }
@@ -379,7 +379,7 @@ func (t *tx) deleteSnapshot(
 		func(s scanner) error { return s.Scan(&user) }, id)
 	if user != "" {
 		return nil, fault.New(fault.Conflict, "sandbox %s is at snapshot %s", user, id).
-			WithHint("go elsewhere first: coppice rewind %s REF", user)
+			WithHint("rewind to another snapshot first: coppice rewind %s REF", user)
 	}
 	replaced := map[timeline.SnapshotID]bool{}
 	for _, r := range led {
@@ -390,7 +390,7 @@ func (t *tx) deleteSnapshot(
 		if err := s.Scan(&top); err != nil || replaced[top] {
 			return err
 		}
-		return fault.New(fault.Conflict, "snapshot %s has become the ground of snapshot %s", id, top).WithHint("try again")
+		return fault.New(fault.Conflict, "snapshot %s is now the base of snapshot %s", id, top).WithHint("try again")
 	}, id)
 
 	t.exec(`INSERT INTO routes(top,layer,below,merged)
@@ -454,7 +454,7 @@ func (d *DB) Base(ctx context.Context, key string) (b Base, err error) {
 			return err
 		}, key)
 	if err == nil && b.ID == "" {
-		err = fault.New(fault.NotFound, "there is no base %q yet", key)
+		err = fault.New(fault.NotFound, "base %q not found", key)
 	}
 	return b, err
 }
@@ -481,7 +481,7 @@ func (d *DB) AddBase(ctx context.Context, b Base, s timeline.Snapshot, r timelin
 func (d *DB) SetBasePrint(ctx context.Context, id, print string) error {
 	return d.tx(ctx, func(t *tx) error {
 		if t.exec("UPDATE bases SET print=? WHERE id=?", print, id) == 0 && t.err == nil {
-			return fault.New(fault.NotFound, "there is no base %s any more", id)
+			return fault.New(fault.NotFound, "base %s no longer exists", id)
 		}
 		return nil
 	})

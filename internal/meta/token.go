@@ -132,5 +132,5 @@ func (d *DB) WidenToken(ctx context.Context, id string, sandboxes []string) erro
 }
 
 func unknownToken(id string) error {
-	return fault.New(fault.NotFound, "there is no token %q", id).WithHint("see which there are with: coppice token ls")
+	return fault.New(fault.NotFound, "token %q not found", id).WithHint("list them: coppice token ls")
 }

@@ -205,9 +205,9 @@ func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 }
 
 const (
-	noSpaceHint  = "nothing that was acknowledged is lost; free some space, for example with: coppice system gc"
-	readOnlyHint = "give coppice a home that it can write: COPPICE_HOME=DIR coppice ls"
-	corruptHint  = "the layers are untouched; restore the database from a backup, or begin anew in another home: " +
+	noSpaceHint  = "no acknowledged data is lost; free space, for example with: coppice system gc"
+	readOnlyHint = "use a writable home: COPPICE_HOME=DIR coppice ls"
+	corruptHint  = "the layers are not affected; restore the database from a backup, or start again in another home: " +
 		"COPPICE_HOME=DIR coppice create"
 )
 
@@ -231,10 +231,10 @@ func (d *DB) fault(err error, format string, args ...any) error {
 	case fault.Corrupt:
 		f.Hint = corruptHint
 	case fault.Conflict:
-		f.Hint = "another program uses " + d.path + "; see which with: fuser -v " + d.path
+		f.Hint = "another program uses " + d.path + "; see which one: fuser -v " + d.path
 	case fault.Internal:
 		if se != nil {
-			f.Hint = "see what the system says with: dmesg | tail"
+			f.Hint = "see the kernel log: dmesg | tail"
 		}
 	}
 	return f

@@ -64,28 +64,28 @@ func consistent(c Config, f Facts) error {
 	gated := c.Gated()
 	switch {
 	case c.Limits.Disk > 0 && c.DiskBy == "":
-		return fault.New(fault.Unsupported, "nothing enforces the disk limit").WithHint("leave disk= out of --limit")
+		return fault.New(fault.Unsupported, "cannot enforce the disk limit").WithHint("drop disk= from --limit")
 	case c.Limits.MilliCPUs > 0 && c.Tier != TierWorkspace && !f.Cgroup.CPU:
 		return CPULack()
 	case c.Limits.Memory > 0 && c.Tier == TierGvisor && !f.Cgroup.Memory:
 		return memoryLack(c.Strong)
 	case c.Net == NetRules && !gated:
-		return fault.New(fault.Unsupported, "tier %s has no gate, which rules of the network need", c.Tier).
+		return fault.New(fault.Unsupported, "cannot apply network rules in tier %s: it has no gate", c.Tier).
 			WithHint("use --tier supervised")
 	case gated && c.Net == NetHost:
-		return fault.New(fault.Invalid, "tier %s does not go with the host's network, which has no gate", c.Tier).
+		return fault.New(fault.Invalid, "cannot use the host's network in tier %s: it requires a gate", c.Tier).
 			WithHint("use --tier process, or rules")
 	case !slices.Contains([]string{"", NetOff, NetHost, NetRules}, c.Net):
-		return fault.New(fault.Invalid, "there is no network %q", c.Net).WithHint("use off, host or rules")
+		return fault.New(fault.Invalid, "unknown network %q", c.Net).WithHint("use off, host or rules")
 	case !c.Confined() && !c.Access.IsZero():
 		return fault.New(fault.Unsupported,
-			"tier workspace has no mounts, which files.readonly, files.writable and files.mounts need").
+			"cannot apply files.readonly, files.writable or files.mounts in tier workspace: it has no mounts").
 			WithHint("use --tier process")
 	case len(c.Shared) > rootspec.MaxShared, !c.Confined() && len(c.Shared) > 0:
-		return fault.New(fault.Invalid, "%d directories of the host cannot be shown in tier %s", len(c.Shared), c.Tier)
+		return fault.New(fault.Invalid, "cannot mount %d directories of the host in tier %s", len(c.Shared), c.Tier)
 	case gated && (len(c.Phases) == 0 || c.Journal == ""):
-		return fault.New(fault.Internal, "tier %s without a policy or a journal", c.Tier).
-			WithHint("this is a bug: tell us")
+		return fault.New(fault.Internal, "missing policy or journal for tier %s", c.Tier).
+			WithHint("this is a bug: please report it")
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (d *deciding) workspace() error {
 	d.guest.Dirs = append(d.guest.Dirs, d.config.Spec.Bind)
 	if d.config.Limits != (Limits{}) {
 		return fault.New(fault.Unsupported, "tier workspace has no limits").
-			WithHint("use --tier process, or leave --limit out")
+			WithHint("use --tier process, or drop --limit")
 	}
 	d.add("confinement", Off, "commands run on the host; only the working directory has a history")
 	d.add("freeze", Weak, "SIGSTOP to every descendant")

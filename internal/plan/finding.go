@@ -54,7 +54,7 @@ func (e Enforced) Findings(f Facts) (found []Finding) {
 			found = append(found, Finding{Protection: p.name, Kernel: f.Kernel})
 		case e.State(p.name) != "":
 			found = append(found,
-				Finding{Protection: p.name, Lacks: cmp.Or(e.item(p.name).Detail, "no reason was given"), Kernel: f.Kernel})
+				Finding{Protection: p.name, Lacks: cmp.Or(e.item(p.name).Detail, "no reason given"), Kernel: f.Kernel})
 		}
 	}
 	return found

@@ -74,8 +74,8 @@ func Identity(c Config, f Facts) (u User, err error) {
 	default:
 		i := slices.IndexFunc(users, func(u User) bool { return u.Name == want })
 		if i < 0 {
-			return u, fault.New(fault.NotFound, "the sandbox has no user %q in its /etc/passwd", want).
-				WithHint("use root or me, or make the user first: coppice create --user root, then useradd %s", want)
+			return u, fault.New(fault.NotFound, "user %q not found in the sandbox's /etc/passwd", want).
+				WithHint("use root or me, or create the user first: coppice create --user root, then useradd %s", want)
 		}
 		u = users[i]
 	}

@@ -21,7 +21,7 @@ var lasting = []struct{ name, needs string }{
 	{"pids", "a control group with the pids controller"},
 	{"freeze", "a control group of version 2"},
 	{ownProc, "an unmasked /proc"},
-	{toldCalls, "a seccomp(2) listener that no container around it has taken"},
+	{toldCalls, "a seccomp(2) listener not taken by an outer container"},
 	{"programs", "an unmasked /proc"},
 }
 

@@ -28,21 +28,21 @@ var limitNames = []string{"memory", "cpus", "pids", "disk", "time", "output", "f
 // sandbox to some of the processors is not the same, and it could take others.
 func CPULack() error {
 	return fault.New(fault.Unsupported,
-		"nothing here can enforce the limit cpus: no cpu controller is delegated to us").
+		"cannot enforce the limit cpus: no cpu controller is delegated to the daemon").
 		WithHint("run the daemon as root, on a host that has the controller: grep cpu /proc/cgroups; " +
-			"or leave cpus out of the limits")
+			"or drop cpus from the limits")
 }
 
 // memoryLack is the error of a limit of memory in tier gvisor, whose kernel cannot be
 // limited by resource limits. Another tier has weaker ones, which strong refuses as well.
 func memoryLack(strong bool) error {
 	mend := "run coppice in a session that has one: systemd-run --user --scope -p Delegate=yes; " +
-		"or leave memory out of the limits"
+		"or drop memory from the limits"
 	if !strong {
 		mend += ", or use --tier supervised"
 	}
 	return fault.New(fault.Unsupported,
-		"nothing here can enforce the limit memory in tier gvisor: no memory controller is delegated to us").
+		"cannot enforce the limit memory in tier gvisor: no memory controller is delegated to the daemon").
 		WithHint("%s", mend)
 }
 
@@ -88,7 +88,7 @@ func (d *deciding) memory(n int64) {
 	default:
 		d.guest.Data = uint64(max(n, leastData))
 		d.add("memory", Weak, fmt.Sprintf("RLIMIT_DATA: %d bytes for each process, not in all; "+
-			"no memory controller is delegated to us", d.guest.Data))
+			"no memory controller is delegated to the daemon", d.guest.Data))
 	}
 }
 
@@ -114,15 +114,15 @@ func (d *deciding) tasks(n int64) {
 	case f.PidMax && c.Caller.Root && f.Shift == 0:
 		d.guest.PidMax = leastPidMax
 		d.add("pids", Weak,
-			"about 280 tasks: no lower pid_max is possible, and no pids controller is delegated to us")
+			"about 280 tasks: the lowest possible pid_max; no pids controller is delegated to the daemon")
 	case !c.Caller.Root || f.Shift != 0:
 		d.guest.NProc = uint64(n + OwnTasks)
 		if f.PidMax {
 			d.guest.PidMax = leastPidMax
 		}
-		d.add("pids", Weak, "RLIMIT_NPROC: counted for each user; no pids controller is delegated to us")
+		d.add("pids", Weak, "RLIMIT_NPROC: counted for each user; no pids controller is delegated to the daemon")
 	default:
-		d.add("pids", Off, "no pids controller is delegated to us, "+
+		d.add("pids", Off, "no pids controller is delegated to the daemon, "+
 			"and the kernel has no pid_max for each namespace (Linux 6.14)")
 	}
 }

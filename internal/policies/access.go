@@ -23,8 +23,8 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 		out := rootspec.Place{Said: s.Value.String()}
 		for _, h := range s.Value.Within(homes...) {
 			if h = strings.TrimSuffix(h, "/*"); !path.IsAbs(h) {
-				return out, fault.New(fault.Invalid, "it is not known which directory %s is in", h).
-					WithHint("name it by a path that begins with /")
+				return out, fault.New(fault.Invalid, "invalid path %s: its directory is unknown", h).
+					WithHint("use an absolute path")
 			}
 			out.At = append(out.At, h)
 			if root != "" && root != "/" && rootspec.Within(h, root) {
@@ -42,8 +42,9 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 			return a, err
 		}
 		if len(at.At) == 0 {
-			return a, fault.New(fault.Invalid, "%s cannot be read-only: it is the sandbox's own, by %s", s.Value, s.At).
-				WithHint("leave it out; nothing of the host or the history is in %s", strings.Join(rootspec.Reserved, ", "))
+			return a, fault.New(fault.Invalid, "cannot make %s read-only: it belongs to the sandbox itself, by "+
+				"%s", s.Value, s.At).
+				WithHint("omit it; nothing of the host or the history is in %s", strings.Join(rootspec.Reserved, ", "))
 		}
 		a.ReadOnly = append(a.ReadOnly, at)
 	}
@@ -66,8 +67,8 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 	for _, s := range p.Mounts {
 		from, to := s.Value.From.Within(homes...), s.Value.To.Within(homes...)
 		if len(from) == 0 || len(to) == 0 || !path.IsAbs(from[0]) || !path.IsAbs(to[0]) || strings.HasSuffix(to[0], "/*") {
-			return a, fault.New(fault.Invalid, "it is not known which paths are meant by the mount %s", s.Value).
-				WithHint("name both by paths that begin with /")
+			return a, fault.New(fault.Invalid, "invalid mount %s: its directory is unknown", s.Value).
+				WithHint("use absolute paths for both")
 		}
 		m := rootspec.HostMount{From: from[0], To: to[0], Write: s.Value.Write}
 		// What is read-only is that by the mount's name for it, too.
@@ -93,9 +94,9 @@ func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, 
 		return a, err
 	}
 	if rec.Tier == workspace && (!a.IsZero() || len(p.Decoys) > 0) {
-		return a, fault.New(fault.Unsupported, "tier workspace has no mounts, "+
-			"which files.readonly, files.writable, files.mounts and files.decoys need").
-			WithHint("use --tier process, or take them out")
+		return a, fault.New(fault.Unsupported, "tier workspace does not support mounts, "+
+			"which files.readonly, files.writable, files.mounts and files.decoys require").
+			WithHint("use --tier process, or remove them")
 	}
 	if err := placeDecoys(p, rec.Root, s.config.Homes, a); err != nil || a.IsZero() {
 		return a, err
@@ -119,13 +120,13 @@ func (s *Policies) showsNothingHidden(p policy.Policy, a rootspec.Access) error 
 	}
 	places, err := k.Places()
 	if err != nil {
-		return fault.Wrap(err, "look at what is hidden on the host")
+		return fault.Wrap(err, "read the hidden paths of the host")
 	}
 	for _, m := range a.Mounts {
 		for _, h := range places {
 			if rootspec.Within(m.From, h) || rootspec.Within(h, m.From) {
-				return fault.New(fault.Denied, "%s cannot be mounted: %s is hidden", m.From, h).
-					WithHint("mount what is needed of it, without what is hidden: coppice policy explain")
+				return fault.New(fault.Denied, "cannot mount %s: %s is hidden", m.From, h).
+					WithHint("mount only the parts that are not hidden; see: coppice policy explain")
 			}
 		}
 	}
@@ -143,7 +144,7 @@ func (s *Policies) Access(ctx context.Context, rec *meta.Sandbox) (rootspec.Acce
 		return rootspec.Access{}, err
 	}
 	a, err := s.allows(p, rec)
-	return a, fault.Wrap(err, "keep to the policy of sandbox %s", rec.Name)
+	return a, fault.Wrap(err, "enforce the policy of sandbox %s", rec.Name)
 }
 
 // Places is Access as the policy says it, without a look at the host: for a sandbox that has been

@@ -54,20 +54,20 @@ func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 // layers reads the files of a request, and gives what may not be meant in them.
 func layers(files []wire.PolicyFile) (out []policy.Layer, warnings []string, err error) {
 	if len(files) > maxPolicyFiles {
-		return nil, nil, fault.New(fault.Invalid, "%d files of a policy: the limit is %d", len(files), maxPolicyFiles).
-			WithHint("put what they say into fewer")
+		return nil, nil, fault.New(fault.Invalid, "too many policy files: %d; the limit is %d", len(files), maxPolicyFiles).
+			WithHint("merge some of them")
 	}
 	levels := []string{policy.User: wire.PolicyUser, policy.Project: wire.PolicyProject, policy.Flags: wire.PolicyFlags}
 	for _, f := range files {
 		level := slices.Index(levels, f.Level)
 		switch {
 		case level < 0:
-			return nil, nil, fault.New(fault.Invalid, "there is no level %q of a policy", f.Level).
+			return nil, nil, fault.New(fault.Invalid, "unknown policy level %q", f.Level).
 				WithHint("use user, project or flags")
 		case level == int(policy.Flags) && strings.HasPrefix(f.Name, "--"): // a flag, and no file
 		case !path.IsAbs(f.Name) || path.Clean(f.Name) != f.Name:
-			return nil, nil, fault.New(fault.Invalid, "the file %q of a policy has no absolute path", f.Name).
-				WithHint("name it as in /home/me/project/coppice.yaml")
+			return nil, nil, fault.New(fault.Invalid, "invalid policy file %q: must be an absolute path", f.Name).
+				WithHint("for example: /home/me/project/coppice.yaml")
 		}
 		d, err := policy.Parse(f.Name, []byte(f.Text))
 		if err != nil {
@@ -112,9 +112,9 @@ func Ask(req wire.CreateRequest) (p policy.Policy, warnings []string, err error)
 	case err != nil:
 		return p, nil, err
 	case flags.Network != nil && flags.Network.Value.Mode != p.Network.Mode:
-		return p, nil, fault.New(fault.Invalid, "--net %s was asked for, and network %s by %s",
+		return p, nil, fault.New(fault.Invalid, "--net %s conflicts with network %s by %s",
 			flags.Network.Value.Mode, p.Network.Mode, p.NetAt).
-			WithHint("leave one of them out")
+			WithHint("omit one of them")
 	}
 	return p, append(warnings, notes...), nil
 }
@@ -138,9 +138,9 @@ func environment(p policy.Policy, said []string) []string {
 func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile, tier string,
 	choose func(policy.Policy) error) (warnings []string, err error) {
 	if tier != "" && tier != rec.Tier && (tier == workspace || rec.Tier == workspace) {
-		return nil, fault.New(fault.Unsupported, "a fork of a sandbox of tier %s cannot be of tier %s: "+
-			"workspace has no root of its own", rec.Tier, tier).
-			WithHint("leave --tier out")
+		return nil, fault.New(fault.Unsupported, "cannot fork a sandbox of tier %s into tier %s: "+
+			"a sandbox of tier workspace has no root file system", rec.Tier, tier).
+			WithHint("omit --tier")
 	}
 	base, err := s.Placed(ctx, rec)
 	if err != nil {
@@ -163,7 +163,8 @@ func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.P
 	case err != nil:
 		return nil, err
 	case p.Limits.DiskBytes != base.Limits.DiskBytes:
-		return nil, fault.New(fault.Unsupported, "a fork has the disk limit of its parent").WithHint("take limits.disk out")
+		return nil, fault.New(fault.Unsupported, "cannot set limits.disk for a fork: it inherits the disk limit of its "+
+			"parent").WithHint("remove limits.disk")
 	}
 	if rec.Tier != string(p.Tier.Value) {
 		if err := choose(p); err != nil {

@@ -71,7 +71,7 @@ func (s *Policies) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, er
 	}
 	key, err := s.config.Records.BaseKey(ctx, rec.Base)
 	if err != nil {
-		return "", fault.Wrap(err, "look at the base of sandbox %s", rec.Name)
+		return "", fault.Wrap(err, "read the base of sandbox %s", rec.Name)
 	}
 	if key == s.config.HostCopyKey {
 		return "/", nil
@@ -87,11 +87,11 @@ func hiddenIn(p policy.Policy, root string, homes []string) ([]string, error) {
 	}
 	for _, h := range said {
 		if !path.IsAbs(h) {
-			return nil, fault.New(fault.Invalid, "%s cannot be hidden: it is not known which directory it is in", h).
-				WithHint("name it by a path that begins with /")
+			return nil, fault.New(fault.Invalid, "cannot hide %s: its directory is unknown", h).
+				WithHint("use an absolute path")
 		}
 		if h == "/" {
-			return nil, fault.New(fault.Invalid, "all of the root cannot be hidden").WithHint("name what is in it")
+			return nil, fault.New(fault.Invalid, "cannot hide the whole root").WithHint("name paths in it")
 		}
 		list = append(list, h)
 		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
@@ -109,8 +109,8 @@ func hidesNothing(p policy.Policy, tier string) error {
 	}
 	for _, h := range p.Hide {
 		if !h.At.BuiltIn() {
-			return fault.New(fault.Unsupported, "tier workspace hides nothing: %s, by %s", h.Value, h.At).
-				WithHint("use --tier process, or take it out")
+			return fault.New(fault.Unsupported, "tier workspace does not support hidden paths: %s, by %s", h.Value, h.At).
+				WithHint("use --tier process, or remove it")
 		}
 	}
 	return nil
@@ -136,8 +136,8 @@ func decoysIn(p policy.Policy, root string, homes []string) (list []string, err 
 	}
 	for _, h := range said {
 		if !path.IsAbs(h) {
-			return nil, fault.New(fault.Invalid, "there cannot be a decoy at %s: it is not known which directory it is in", h).
-				WithHint("name it by a path that begins with /")
+			return nil, fault.New(fault.Invalid, "cannot place a decoy at %s: its directory is unknown", h).
+				WithHint("use an absolute path")
 		}
 		if root != "" && root != "/" && h != root && rootspec.Within(h, root) {
 			h = strings.TrimPrefix(h, root)

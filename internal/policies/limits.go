@@ -24,8 +24,8 @@ func (s *Policies) limitable(l policy.Limits, tier string) error {
 	case l == policy.Limits{}:
 		return nil
 	case tier == workspace:
-		return fault.New(fault.Unsupported, "tier workspace has no limits").
-			WithHint("use --tier process, or leave --limit out")
+		return fault.New(fault.Unsupported, "tier workspace does not support limits").
+			WithHint("use --tier process, or omit --limit")
 	case l.MilliCPUs > 0:
 		return s.config.CanLimitCPU()
 	}

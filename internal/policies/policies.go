@@ -83,8 +83,8 @@ func Pin(rec *meta.Sandbox, p policy.Policy) error {
 	}
 	// What could not be read again would never let the sandbox start.
 	if _, err := policy.ParseCanonical(text); err != nil {
-		return fault.New(fault.Invalid, "the policy cannot be kept").Because(err).
-			WithHint("look for characters that cannot be seen, and for a very long --env")
+		return fault.New(fault.Invalid, "cannot store the policy").Because(err).
+			WithHint("check it for invisible characters and a very long --env")
 	}
 	rec.Policy, rec.PolicyText, rec.Net = policy.DigestOf(text), string(text), string(p.Network.Mode)
 	if rec.OriginsText, err = p.Origins(); err != nil {
@@ -105,7 +105,7 @@ func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) 
 	if rec.Policy == "" {
 		old := *rec
 		if err := pinOld(&old); err != nil {
-			return "", fault.Wrap(err, "find the policy of sandbox %s", rec.Name)
+			return "", fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
 		}
 		return old.PolicyText, nil
 	}
@@ -114,8 +114,9 @@ func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) 
 	case err != nil:
 		return "", fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
 	case policy.DigestOf([]byte(text)) != rec.Policy:
-		return "", fault.New(fault.Corrupt, "the policy of sandbox %s is damaged: it is not %s", rec.Name, rec.Policy).
-			WithHint("make another one of its files: coppice create --from %s", rec.Name)
+		return "", fault.New(fault.Corrupt, "the policy of sandbox %s is damaged: its digest is not "+
+			"%s", rec.Name, rec.Policy).
+			WithHint("create another sandbox from its files: coppice create --from %s", rec.Name)
 	}
 	return text, nil
 }
@@ -151,8 +152,8 @@ func (s *Policies) MayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
 		return err
 	}
 	if p.MemoryFork.Value == policy.MemoryDeny {
-		return fault.New(fault.Denied, "the policy of sandbox %s denies forks with memory, by %s", rec.Name, p.MemoryFork.At).
-			WithHint("fork its files: coppice fork %s", rec.Name)
+		return fault.New(fault.Denied, "cannot fork sandbox %s with memory: denied by %s", rec.Name, p.MemoryFork.At).
+			WithHint("fork its files alone: coppice fork %s", rec.Name)
 	}
 	return nil
 }
@@ -173,13 +174,13 @@ func (s *Policies) place(ctx context.Context, rec *meta.Sandbox, p policy.Policy
 	if text == "" && rec.Origins != "" {
 		var err error
 		if text, err = s.config.Records.Policy(ctx, rec.Origins); err != nil || policy.DigestOf([]byte(text)) != rec.Origins {
-			s.config.Log.Warn("who said what of a policy is lost", "sandbox", rec.Name, "err", err)
+			s.config.Log.Warn("could not read the origins of a policy", "sandbox", rec.Name, "err", err)
 			return p
 		}
 	}
 	out, err := p.Placed(text)
 	if err != nil {
-		s.config.Log.Warn("who said what of a policy is lost", "sandbox", rec.Name, "err", err)
+		s.config.Log.Warn("could not read the origins of a policy", "sandbox", rec.Name, "err", err)
 	}
 	return out
 }
@@ -226,7 +227,7 @@ func (s *Policies) Phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, erro
 	rules := make([]policy.Rule, len(left))
 	for i, t := range left {
 		if rules[i], err = policy.ParseRule(t.Rule, t.Deny); err != nil {
-			return nil, fault.New(fault.Corrupt, "a rule of sandbox %s that holds for a time", rec.Name).Because(err)
+			return nil, fault.New(fault.Corrupt, "parse a temporary rule of sandbox %s", rec.Name).Because(err)
 		}
 	}
 	var out []Phase

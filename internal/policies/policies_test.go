@@ -19,7 +19,7 @@ import (
 type fakeRecords map[string]string
 
 func (f fakeRecords) Sandbox(context.Context, string) (meta.Sandbox, error) {
-	return meta.Sandbox{}, fault.New(fault.NotFound, "there is no sandbox")
+	return meta.Sandbox{}, fault.New(fault.NotFound, "no sandbox exists")
 }
 
 func (f fakeRecords) Policy(_ context.Context, digest string) (string, error) {

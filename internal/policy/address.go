@@ -2,55 +2,56 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 )
 
 // guards are the addresses that lead somewhere else than to the internet: into this
 // machine, its network, or the services that tell a machine its own secrets. Only a
 // rule for addresses inside the same range names one of them: neither a rule for a
-// name, nor one for a wider range. Ranges may lie in one another; the smallest
-// counts, so that 169.254.0.0/16 does not name 169.254.169.254.
+// name, but for what Private opens, nor one for a wider range. Ranges may lie in one
+// another; the smallest counts, so that 169.254.0.0/16 does not name 169.254.169.254.
 var guards = sync.OnceValue(func() (all []guard) {
 	for _, g := range [][2]string{
-		{"0.0.0.0/8", "this machine"},
-		{"10.0.0.0/8", "a private network"},
-		{"100.64.0.0/10", "a carrier's network"},
+		{"0.0.0.0/8", "an address of the host itself"},
+		{"10.0.0.0/8", private},
+		{"100.64.0.0/10", "a CGNAT address"},
 		{"100.100.100.200/32", metadata},
-		{"127.0.0.0/8", "this machine"},
+		{"127.0.0.0/8", "a loopback address"},
 		{"168.63.129.16/32", metadata},
-		{"169.254.0.0/16", "the local link"},
+		{"169.254.0.0/16", "a link-local address"},
 		{"169.254.169.254/32", metadata},
 		{"169.254.170.2/32", metadata},
 		{"169.254.170.23/32", metadata},
-		{"172.16.0.0/12", "a private network"},
-		{"192.0.0.0/24", "protocols"},
+		{"172.16.0.0/12", private},
+		{"192.0.0.0/24", "a protocol assignment address"},
 		{"192.0.0.192/32", metadata},
-		{"192.0.2.0/24", "documents"},
-		{"192.88.99.0/24", "relays"},
-		{"192.168.0.0/16", "a private network"},
-		{"198.18.0.0/15", "measurements"},
-		{"198.51.100.0/24", "documents"},
-		{"203.0.113.0/24", "documents"},
-		{"224.0.0.0/4", "groups of hosts"},
-		{"240.0.0.0/4", "nobody"},
+		{"192.0.2.0/24", documentation},
+		{"192.88.99.0/24", "a 6to4 relay address"},
+		{"192.168.0.0/16", private},
+		{"198.18.0.0/15", "a benchmarking address"},
+		{"198.51.100.0/24", documentation},
+		{"203.0.113.0/24", documentation},
+		{"224.0.0.0/4", "a multicast address"},
+		{"240.0.0.0/4", "a reserved or broadcast address"},
 
-		{"::/96", "IPv4 in another form"},
-		{"::/128", "this machine"},
-		{"::1/128", "this machine"},
-		{"64:ff9b:1::/48", "IPv4 in another form"},
-		{"100::/64", "nobody"},
-		{"2001::/23", "protocols"},
-		{"2001:db8::/32", "documents"},
-		{"2002::/16", "IPv4 in another form"},
-		{"3fff::/20", "documents"},
-		{"5f00::/16", "segment routing"},
-		{"fc00::/7", "a private network"},
+		{"::/96", embeds},
+		{"::/128", "an unspecified address"},
+		{"::1/128", "a loopback address"},
+		{"64:ff9b:1::/48", embeds},
+		{"100::/64", "a discard address"},
+		{"2001::/23", "a protocol assignment address"},
+		{"2001:db8::/32", documentation},
+		{"2002::/16", embeds},
+		{"3fff::/20", documentation},
+		{"5f00::/16", "a segment routing address"},
+		{"fc00::/7", private},
 		{"fd00:ec2::23/128", metadata},
 		{"fd00:ec2::254/128", metadata},
 		{"fd20:ce::254/128", metadata},
-		{"fe80::/10", "the local link"},
-		{"fec0::/10", "a private network"},
-		{"ff00::/8", "groups of hosts"},
+		{"fe80::/10", "a link-local address"},
+		{"fec0::/10", "a site-local address"},
+		{"ff00::/8", "a multicast address"},
 	} {
 		all = append(all, guard{netip.MustParsePrefix(g[0]), g[1]})
 	}
@@ -62,7 +63,40 @@ type guard struct {
 	what   string
 }
 
-const metadata = "the metadata of a cloud's machine"
+// What several ranges have.
+const (
+	private       = "a private address"
+	documentation = "a documentation address"
+	metadata      = "a cloud metadata address"
+	embeds        = "an IPv4 address in another form"
+)
+
+// inside are the ranges of addresses inside of organizations that a rule with Private opens to
+// its host: RFC 1918, RFC 6598 (CGNAT) and RFC 4193 (unique local).
+var inside = [...]netip.Prefix{
+	prefix4(10, 0, 8), prefix4(100, 64, 10), prefix4(172, 16, 12), prefix4(192, 168, 16),
+	netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfc}), 7),
+}
+
+func prefix4(a, b byte, bits int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits)
+}
+
+// Special describes an address that is not of the internet, as in "a loopback address"; it is ""
+// for any other. Only a rule for addresses allows it, or one with private where Inside.
+func Special(a netip.Addr) string {
+	_, what, _ := guarded(plain(a))
+	return what
+}
+
+// Inside reports whether a rule for a name with private lets that name lead to a: it is of a
+// private network, a carrier's (CGNAT), or unique local, and in no smaller range of another kind,
+// as the metadata of clouds is. An IPv4 address behind NAT64 or in another form is not.
+func Inside(a netip.Addr) bool {
+	a = plain(a)
+	in, _, ok := guarded(a)
+	return ok && slices.Contains(inside[:], in)
+}
 
 var (
 	nat64  = netip.PrefixFrom(netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b}), 96)
@@ -77,10 +111,10 @@ func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // guarded gives the range in which a rule has to lie to name a, and what is there.
 // ok is false for an address of the internet. a is plain.
-func guarded(a netip.Addr) (inside netip.Prefix, what string, ok bool) {
+func guarded(a netip.Addr) (in netip.Prefix, what string, ok bool) {
 	for _, g := range guards() {
-		if g.prefix.Contains(a) && (!ok || g.prefix.Bits() > inside.Bits()) {
-			inside, what, ok = g.prefix, g.what, true
+		if g.prefix.Contains(a) && (!ok || g.prefix.Bits() > in.Bits()) {
+			in, what, ok = g.prefix, g.what, true
 		}
 	}
 	switch {
@@ -92,9 +126,9 @@ func guarded(a netip.Addr) (inside netip.Prefix, what string, ok bool) {
 			return p, what, err == nil
 		}
 	case !global.Contains(a):
-		return netip.PrefixFrom(a, a.BitLen()), "nobody yet", true
+		return netip.PrefixFrom(a, a.BitLen()), "an unassigned address", true
 	}
-	return inside, what, ok
+	return in, what, ok
 }
 
 // embedded gives the IPv4 address that a leads to, if a is one of the forms that

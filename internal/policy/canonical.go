@@ -15,10 +15,10 @@ const pinned = "the sandbox's policy"
 func ParseCanonical(text []byte) (Policy, error) {
 	d, err := Parse(pinned, text)
 	if err != nil {
-		return Policy{}, fault.New(fault.Corrupt, "read a policy that was kept").Because(err)
+		return Policy{}, fault.New(fault.Corrupt, "read a stored policy").Because(err)
 	}
 	if d.Tier == nil || d.Strong == nil || d.Network == nil {
-		return Policy{}, fault.New(fault.Corrupt, "a policy that was kept is not all there")
+		return Policy{}, fault.New(fault.Corrupt, "a stored policy is incomplete")
 	}
 	net := d.Network.Value
 	p := Policy{
@@ -61,7 +61,7 @@ func ParseCanonical(text []byte) (Policy, error) {
 		}
 	}
 	if again, err := p.Canonical(); err != nil || !bytes.Equal(again, text) {
-		return Policy{}, fault.New(fault.Corrupt, "a policy that was kept is not as it was written").Because(err)
+		return Policy{}, fault.New(fault.Corrupt, "a stored policy is not in canonical form").Because(err)
 	}
 	return p, nil
 }
@@ -100,11 +100,11 @@ func (p Policy) With(rules ...Rule) (Policy, error) {
 	}
 	switch {
 	case p.Network.Mode == NetHost:
-		return Policy{}, fault.New(fault.Unsupported, "with the host's network there are no rules").
-			WithHint("make a sandbox that keeps to rules: coppice create --net rules")
+		return Policy{}, fault.New(fault.Unsupported, "cannot use rules with the host's network").
+			WithHint("create a sandbox with rules: coppice create --net rules")
 	case p.Tier.Value.rank() < Supervised.rank():
-		return Policy{}, fault.New(fault.Unsupported, "tier %s cannot keep to rules for the network", p.Tier.Value).
-			WithHint("make a sandbox that keeps to rules: coppice create --net rules")
+		return Policy{}, fault.New(fault.Unsupported, "tier %s cannot enforce network rules", p.Tier.Value).
+			WithHint("create a sandbox with rules: coppice create --net rules")
 	}
 	allow, deny := slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
 	for _, r := range rules {

@@ -51,6 +51,11 @@ type Decision struct {
 	Rule    *Rule // what decided; nil when no rule did
 	Reason  string
 	Hint    string // the line to add, or to take away; may be ""
+	// Fix is the rule, in its short form, that would allow what is denied for its address; "" for
+	// other decisions, and where no rule alone does.
+	Fix string
+	// Private: Verdict passes by rules with Private, as the address is Inside.
+	Private bool
 
 	// The smallest limits of all the rules that allow it; 0 is no limit.
 	MaxRequest, MaxBytes int64
@@ -77,12 +82,13 @@ func (q Request) String() string {
 // Decide says whether q may pass. What no rule names is denied, and what a rule
 // denies is denied whatever else is allowed. A rule for a name never allows a bare
 // address, nor one for addresses a name. An address that is not of the internet is
-// denied, whatever its name, unless a rule for addresses names it.
+// denied, whatever its name, unless a rule for addresses names it, or it is Inside and
+// the name's rule is Private.
 func (n Network) Decide(q Request) Decision {
 	switch {
 	case q.Host.IsZero() && !q.Addr.IsValid(), q.Port == 0, q.Protocol != TCP && q.Protocol != UDP,
 		q.HTTP != nil && q.Protocol != TCP:
-		return Decision{Verdict: Deny, Reason: "it is no request that could be decided on"}
+		return Decision{Verdict: Deny, Reason: "invalid request"}
 	case n.Mode == NetOff || n.Mode == "":
 		return Decision{Verdict: Deny, Reason: "the network is off",
 			Hint: "network: {allow: [" + strconv.Quote(q.String()) + "]}"}
@@ -91,20 +97,53 @@ func (n Network) Decide(q Request) Decision {
 	switch {
 	case denied != nil:
 		return Decision{Verdict: Deny, Rule: denied, Reason: "a rule denies it",
-			Hint: "take it out of deny at " + denied.At.String()}
+			Hint: "remove it from deny at " + denied.At.String()}
 	case n.Mode == NetHost:
-		return Decision{Verdict: Allow, Reason: "the network is the host's own, where nothing is decided"}
+		return Decision{Verdict: Allow, Reason: "the sandbox uses the host's network, without rules"}
 	case n.Mode != NetRules:
-		return Decision{Verdict: Deny, Reason: "there is no such network"}
+		return Decision{Verdict: Deny, Reason: "unknown network"}
 	case q.HTTP != nil && q.HTTP.Method == "CONNECT":
-		return Decision{Verdict: Deny, Reason: "CONNECT makes a tunnel to anywhere"}
+		return Decision{Verdict: Deny, Reason: "CONNECT opens a tunnel to any destination"}
 	}
 	if in, what, ok := guarded(plain(q.Addr)); ok && !n.names(q, in) {
-		line := Request{Addr: q.Addr, Port: q.Port, Protocol: q.Protocol}
-		return Decision{Verdict: Deny, Reason: "its address leads to " + what,
-			Hint: "if that is meant: network: {allow: [" + strconv.Quote(line.String()) + "]}"}
+		return n.inside(q, what, perhaps)
 	}
 	return n.allowed(q, perhaps)
+}
+
+// inside decides on an address that no rule names and that is what says; perhaps is a rule that
+// may deny it yet.
+func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
+	address := "the address"
+	if !q.Host.IsZero() {
+		address = "its address " + plain(q.Addr).String()
+	}
+	d := Decision{Verdict: Deny, Reason: address + " is " + what + ", which only "}
+	if q.Host.IsZero() || !Inside(q.Addr) {
+		d.Reason += "a rule for the address allows"
+		d.Fix = Request{Addr: q.Addr, Port: q.Port, Protocol: q.Protocol}.String()
+		d.Hint = "if that is meant: network: {allow: [" + strconv.Quote(d.Fix) + "]}"
+		return d
+	}
+	if p := n.privately().allowed(q, perhaps); p.Verdict == Allow || p.Verdict == Inspect || p.Rule != nil {
+		p.Private = p.Verdict != Deny
+		return p
+	}
+	d.Reason += "a rule with private or a rule for the address allows"
+	by := n.allowed(q, perhaps)
+	if r := by.Rule; r != nil && !r.short() {
+		d.Rule, d.Hint = r, "if that is meant: add private: true to the rule at "+r.At.String()
+		return d
+	}
+	d.Rule, d.Fix = by.Rule, q.String()+privately
+	d.Hint = "if that is meant: network: {allow: [" + strconv.Quote(d.Fix) + "]}"
+	return d
+}
+
+// privately is n with only the rules that allow and are Private. It asks no person.
+func (n Network) privately() Network {
+	n.Allow, n.Ask = slices.DeleteFunc(slices.Clone(n.Allow), func(r Rule) bool { return !r.Private }), false
+	return n
 }
 
 // denied gives the rule that denies q, or else perhaps one that denies some of the
@@ -170,7 +209,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 	}
 	if q.HTTP != nil && may != nil && may.Paths != nil {
 		if _, ok := cleanPath(q.HTTP.Path); !ok {
-			d.Reason, d.Hint = "its path can be read in two ways", ""
+			d.Reason, d.Hint = "its path is ambiguous", ""
 			return d
 		}
 	}
@@ -179,7 +218,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 	switch {
 	case !n.Ask || may != nil:
 	case q.Host.unasked() != "":
-		d.Reason += ", and nobody is asked about " + q.Host.unasked()
+		d.Reason += ", and no approval is requested for " + q.Host.unasked()
 	default:
 		d.Verdict = Ask
 	}
@@ -261,12 +300,16 @@ func ParseRequest(s string) (Request, error) {
 	}
 	r, err := ParseRule(scheme+"://"+place, false)
 	if err != nil {
-		return Request{}, fault.New(fault.Invalid, "%q is no place in the network", s).
-			Because(cmp.Or(errors.Unwrap(err), err)).WithHint("name a host and port, as in example.com:443")
+		return Request{}, fault.New(fault.Invalid, "invalid destination %q", s).
+			Because(cmp.Or(errors.Unwrap(err), err)).WithHint("use HOST:PORT, for example example.com:443")
+	}
+	if r.Private {
+		return Request{}, fault.New(fault.Invalid, "%q is a rule, and not a place in the network", s).
+			WithHint("leave private out")
 	}
 	if r.Host.below || r.Net.IsValid() && !r.Net.IsSingleIP() || len(r.Ports) != 1 || r.Ports[0].Low != r.Ports[0].High {
-		return Request{}, fault.New(fault.Invalid, "%q is more than one place", s).
-			WithHint("name one host and port, as in example.com:443")
+		return Request{}, fault.New(fault.Invalid, "destination %q names more than one host or port", s).
+			WithHint("use one host and port, for example example.com:443")
 	}
 	return Request{Host: r.Host.host, Addr: r.Net.Addr(), Port: r.Ports[0].Low, Protocol: r.Protocol}, nil
 }

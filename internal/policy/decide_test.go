@@ -150,7 +150,14 @@ func TestGuardedAddressesAreNamedOrDenied(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
 		in, _, ok := guarded(plain(q.Addr))
-		if !ok || !n.Decide(q).passes() {
+		d := n.Decide(q)
+		if !ok || !d.passes() {
+			return
+		}
+		if d.Private {
+			if !Inside(q.Addr) || !slices.ContainsFunc(n.Allow, func(r Rule) bool { return r.Private && r.covers(q) }) {
+				t.Fatalf("%s at %s passes: %+v", q, q.Addr, d)
+			}
 			return
 		}
 		if !slices.ContainsFunc(n.Allow, func(r Rule) bool {
@@ -159,6 +166,72 @@ func TestGuardedAddressesAreNamedOrDenied(t *testing.T) {
 			t.Fatalf("%s at %s passes: %+v", q, q.Addr, n.Decide(q))
 		}
 	})
+}
+
+// private opens the networks inside of organizations to its host, and nothing else: neither the
+// metadata of clouds in these ranges, nor an IPv4 address in another form.
+func TestDecide_Private(t *testing.T) {
+	t.Parallel()
+	rule := func(s string) Rule {
+		r, err := ParseRule(s, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	n := Network{Mode: NetRules, Ask: true, Allow: []Rule{rule("m.example:443,private"), rule("a.example:443"),
+		{Host: pattern("h.example"), Protocol: TCP, Ports: []Ports{{443, 443}}, Private: true, Paths: []string{"/v1/*"}},
+		{Host: pattern("l.example"), Protocol: TCP, Ports: []Ports{{443, 443}}, Paths: []string{"/v1/*"}}}}
+	ask := func(name, addr string, port uint16) Decision {
+		return n.Decide(Request{Host: host(t, name), Addr: netip.MustParseAddr(addr), Port: port, Protocol: TCP})
+	}
+	for _, a := range []string{"10.0.0.0", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.0.1", "100.64.0.1",
+		"100.127.255.255", "fc00::1", "fd12:3456::1", "::ffff:10.1.2.3"} {
+		if d := ask("m.example", a, 443); d.Verdict != Allow || !d.Private {
+			t.Errorf("%s: %+v", a, d)
+		}
+		if d := ask("h.example", a, 443); d.Verdict != Inspect || !d.Private {
+			t.Errorf("%s, by the request: %+v", a, d)
+		}
+		if d := ask("a.example", a, 443); d.Verdict != Deny || d.Fix != "a.example:443,private" ||
+			!strings.Contains(d.Reason, "only a rule with private or a rule for the address") {
+			t.Errorf("%s, without private: %+v", a, d)
+		}
+		if d := ask("l.example", a, 443); d.Verdict != Deny || d.Fix != "" || !strings.Contains(d.Hint, "private: true") {
+			t.Errorf("%s, without private, by the request: %+v", a, d)
+		}
+		for _, q := range []Request{{Addr: netip.MustParseAddr(a), Port: 443, Protocol: TCP},
+			{Host: host(t, "m.example"), Addr: netip.MustParseAddr(a), Port: 80, Protocol: TCP},
+			{Host: host(t, "m.example"), Addr: netip.MustParseAddr(a), Port: 443, Protocol: UDP}} {
+			if d := n.Decide(q); d.Verdict != Deny || d.Private {
+				t.Errorf("%s: %+v", q, d)
+			}
+		}
+	}
+	for a, what := range map[string]string{
+		"127.0.0.1": "a loopback address", "::1": "a loopback address", "0.0.0.0": "an address of the host itself",
+		"169.254.0.1": "a link-local address", "169.254.169.254": metadata, "fe80::1": "a link-local address",
+		"100.100.100.200": metadata, "fd00:ec2::254": metadata, "fd00:ec2::23": metadata, "fd20:ce::254": metadata,
+		"168.63.129.16": metadata, "192.0.0.192": metadata, "224.0.0.1": "a multicast address",
+		"ff02::1": "a multicast address", "255.255.255.255": "a reserved or broadcast address",
+		"192.0.2.1": documentation, "198.18.0.1": "a benchmarking address", "fec0::1": "a site-local address",
+		"64:ff9b::a00:1": private, "64:ff9b:1::a00:1": embeds, "2002:a00:1::1": embeds, "::10.0.0.1": embeds,
+		"4000::1": "an unassigned address",
+	} {
+		d := ask("m.example", a, 443)
+		addr := netip.MustParseAddr(a)
+		if d.Verdict != Deny || d.Private || d.Fix != netip.AddrPortFrom(addr, 443).String() || Special(addr) != what ||
+			d.Reason != "its address "+addr.String()+" is "+what+", which only a rule for the address allows" {
+			t.Errorf("%s: %+v", a, d)
+		}
+	}
+	if d := ask("m.example", "8.8.8.8", 443); d.Verdict != Allow || d.Private {
+		t.Errorf("%+v", d)
+	}
+	n.Deny = []Rule{{Denies: true, Net: netip.MustParsePrefix("10.0.0.0/8")}}
+	if d := ask("m.example", "10.0.0.1", 443); d.Verdict != Deny {
+		t.Errorf("a rule that denies the address: %+v", d)
+	}
 }
 
 // Rules for names and rules for addresses do not stand in for each other.
@@ -228,7 +301,7 @@ func TestDecideByExample(t *testing.T) {
 		{about: "another port", allow: "example.com", to: "example.com:80", want: Deny, reason: "no rule names it"},
 		{about: "another protocol", allow: "example.com", to: "udp://example.com:443", want: Deny},
 		{about: "a name rebound to this machine", allow: "example.com", to: "example.com", addr: "127.0.0.1", want: Deny,
-			reason: "this machine"},
+			reason: "a loopback address"},
 		{about: "a name rebound to metadata", allow: "example.com 169.254.0.0/16:443", to: "example.com",
 			addr: "169.254.169.254", want: Deny, reason: "metadata"},
 		{about: "a name of a private address that is named", allow: "db.internal:5432 10.0.0.0/8:5432",
@@ -236,23 +309,23 @@ func TestDecideByExample(t *testing.T) {
 		{about: "at another port", allow: "db.internal:5432,443 10.0.0.0/8:443", to: "db.internal:5432",
 			addr: "10.1.2.3", want: Deny},
 		{about: "a private address in a wider range", allow: "0.0.0.0/0:443", to: "10.1.2.3", want: Deny,
-			reason: "a private network"},
+			reason: "a private address"},
 		{about: "a private address in a range that begins with it", allow: "10.0.0.0/7:443 10.0.0.0/8:80", to: "10.1.2.3",
-			want: Deny, reason: "a private network"},
+			want: Deny, reason: "a private address"},
 		{about: "a public one in it", allow: "0.0.0.0/0:443", to: "8.8.8.8", want: Allow},
 		{about: "everything of IPv6 is not its private part", allow: "[::/0]:443", to: "[fd00::1]", want: Deny},
-		{about: "nor what nobody has yet", allow: "[::/0]:443", to: "[4000::1]", want: Deny, reason: "nobody yet"},
+		{about: "nor what nobody has yet", allow: "[::/0]:443", to: "[4000::1]", want: Deny, reason: "an unassigned address"},
 		{about: "nor a mapped address", allow: "[::/0]:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Deny,
 			reason: "no rule names it"},
 		{about: "a mapped address is IPv4", allow: "8.8.8.8:443", to: "8.8.8.8", addr: "::ffff:8.8.8.8", want: Allow},
 		{about: "a mapped private address", allow: "example.com", to: "example.com", addr: "::ffff:10.0.0.1", want: Deny,
-			reason: "a private network"},
+			reason: "a private address"},
 		{about: "a private address behind NAT64", allow: "[64:ff9b::/96]:443", to: "[64:ff9b::a00:1]", want: Deny,
-			reason: "a private network"},
+			reason: "a private address"},
 		{about: "a public one behind NAT64", allow: "example.com", to: "example.com", addr: "64:ff9b::8.8.8.8", want: Allow},
 		{about: "6to4", allow: "example.com", to: "example.com", addr: "2002:0808:0808::1", want: Deny},
 		{about: "a zone", allow: "example.com", to: "example.com", addr: "fe80::1%eth0", want: Deny,
-			reason: "the local link"},
+			reason: "a link-local address"},
 		{about: "an address that is denied, in another form", allow: "example.com", deny: "8.8.8.0/24", to: "example.com",
 			addr: "64:ff9b::8.8.8.8", want: Deny, reason: "a rule denies it"},
 		{about: "a name below one that is denied", allow: "*.example.com", deny: "*.bad.example.com", to: "a.bad.example.com",
@@ -269,7 +342,7 @@ func TestDecideByExample(t *testing.T) {
 		{about: "a path below", more: []Rule{{Host: pattern("a.example"), Paths: []string{"/v1/*"}}}, to: "a.example",
 			http: get("/v1/x", "y"), want: Allow},
 		{about: "a path that climbs", more: []Rule{{Host: pattern("a.example"), Paths: []string{"/v1/*"}}}, to: "a.example",
-			http: get("/v1/../x", ""), want: Deny, reason: "two ways"},
+			http: get("/v1/../x", ""), want: Deny, reason: "ambiguous"},
 		{about: "no query at all", more: []Rule{{Host: pattern("a.example"), Query: map[string]string{}}}, to: "a.example",
 			http: get("/", "x=1"), want: Deny},
 		{about: "a query of its keys and values",

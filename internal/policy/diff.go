@@ -63,7 +63,7 @@ func Diff(a, b Policy) []Change {
 	if (a.Writable == nil) != (b.Writable == nil) {
 		say := func(list []Said[Path]) string {
 			if list == nil {
-				return "what the base lets be written"
+				return "paths that the base makes writable"
 			}
 			return "[" + strings.Join(texts(list), ", ") + "]"
 		}

@@ -94,14 +94,14 @@ func Parse(name string, data []byte) (Document, error) {
 		if err := r.problems.fault(name, k); err != nil {
 			return Document{}, err
 		}
-		return Document{}, fault.New(fault.Internal, "%s was not read, and nobody said why", name)
+		return Document{}, fault.New(fault.Internal, "%s could not be read (no cause reported)", name)
 	}
 	root := r.root(data)
 	if root == nil {
 		return failed(fault.Invalid)
 	}
 	if n := versionOf(root); n != nil && n.ShortTag() == "!!int" && n.Value != "1" {
-		r.wrong(n, "this build reads version 1: is there a newer one of it?", "the file is of version %s", n.Value)
+		r.wrong(n, "this build reads version 1; update Coppice", "unknown version %s of the file", n.Value)
 		return failed(fault.Version)
 	}
 	s := documentShape(r.dir)

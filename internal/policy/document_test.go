@@ -67,16 +67,16 @@ func TestBytesThatAreNoTextAreRefused(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                                   "1:1: the file is empty",
 		"version: 1\nenv: {A: \xff}\n":                       "2:10: the file is not UTF-8",
-		"version: 1 # é\x00\n":                               "1:15: a character that cannot be seen, U+0000",
-		"\ufeffversion: 1\n":                                 "1:1: a character that cannot be seen, U+FEFF",
-		"version: 1\rtier: process\n":                        "1:11: a character that cannot be seen, U+000D",
-		"version: 1 # \u0085tier: process\n":                 "1:14: a character that cannot be seen, U+0085",
-		"version: 1 # \u3164\n":                              "1:14: a character that cannot be seen, U+3164",
-		"version: 1 # \u2800\n":                              "1:14: a character that cannot be seen, U+2800",
-		"version: 1 # \u2028tier: process\n":                 "1:14: a character that cannot be seen, U+2028",
-		"v\x00e\x00r\x00":                                    "1:2: a character that cannot be seen",
+		"version: 1 # é\x00\n":                               "1:15: an invisible character, U+0000",
+		"\ufeffversion: 1\n":                                 "1:1: an invisible character, U+FEFF",
+		"version: 1\rtier: process\n":                        "1:11: an invisible character, U+000D",
+		"version: 1 # \u0085tier: process\n":                 "1:14: an invisible character, U+0085",
+		"version: 1 # \u3164\n":                              "1:14: an invisible character, U+3164",
+		"version: 1 # \u2800\n":                              "1:14: an invisible character, U+2800",
+		"version: 1 # \u2028tier: process\n":                 "1:14: an invisible character, U+2028",
+		"v\x00e\x00r\x00":                                    "1:2: an invisible character",
 		"version: 1 #" + strings.Repeat(" ", MaxSize):        "1:1: the file is larger than",
-		"version: 1\nenv: {A: " + strings.Repeat("[", 20000): "2:1: it is no YAML",
+		"version: 1\nenv: {A: " + strings.Repeat("[", 20000): "2:1: invalid YAML",
 	} {
 		_, err := Parse("x.yaml", []byte(in))
 		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "x.yaml:"+want) {

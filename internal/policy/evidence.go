@@ -119,21 +119,21 @@ func (m *merger) evidence(said [3]Document) {
 		project := Level(level) == Project
 		if o := d.Evidence.Output; o != nil {
 			if project && o.Value < v.Output.Value {
-				m.note(o.At, "more output is kept by %s, which counts", v.Output.At)
+				m.note(o.At, "cannot keep less output than %s, which takes precedence", v.Output.At)
 			} else {
 				v.Output = *o
 			}
 		}
 		if o := d.Evidence.Entropy; o != nil {
 			if project && !o.Value && v.Entropy.Value {
-				m.note(o.At, "what looks random is redacted by %s, which counts", v.Entropy.At)
+				m.note(o.At, "cannot stop redacting tokens that look random: required by %s", v.Entropy.At)
 			} else {
 				v.Entropy = *o
 			}
 		}
 		if o := d.Evidence.Programs; o != nil {
 			if project && o.Value.rank() < v.Programs.Value.rank() {
-				m.note(o.At, "more of programs is recorded by %s, which counts", v.Programs.At)
+				m.note(o.At, "cannot record less of programs than %s, which takes precedence", v.Programs.At)
 			} else {
 				v.Programs = *o
 			}
@@ -142,7 +142,8 @@ func (m *merger) evidence(said [3]Document) {
 	}
 	if v.Redact = unique(v.Redact, func(s string) string { return s }); len(v.Redact) > redact.MaxPatterns {
 		at := v.Redact[redact.MaxPatterns].At
-		m.wrong(at, "join some of them by |", "%d expressions to redact, more than %d", len(v.Redact), redact.MaxPatterns)
+		m.wrong(at, "combine some of them with |", "too many expressions to redact: %d; the limit is "+
+			"%d", len(v.Redact), redact.MaxPatterns)
 	}
 	if len(v.Redact) == 0 {
 		v.Redact = nil // as where nobody said any
@@ -172,14 +173,15 @@ func unplacedEvidence(said *EvidenceSaid, at Origin) Evidence {
 // evidenceShape is the mapping of evidence.
 func evidenceShape() shape[EvidenceSaid] {
 	return object(nothing[EvidenceSaid],
-		key("output", "How much of each stream of a command's output is kept, as in 256KiB, or none.", said(outputs()),
+		key("output", "Maximum size of the captured output per stream of a command, such as 256KiB, or "+
+			"none.", said(outputs()),
 			func(v *EvidenceSaid, n Said[int64]) { v.Output = &n }),
-		key("redact", "Expressions (RE2) of what is not kept, within lines: the first group, or the whole match.",
-			list(said(text("an expression", expression)), 0), func(v *EvidenceSaid, l []Said[string]) { v.Redact = l }),
-		key("entropy", "Do not keep tokens that look random either, commit ids among them.", said(truth()),
+		key("redact", "Regular expressions (RE2) to redact within lines: the first group, or the whole match.",
+			list(said(text("a regular expression", expression)), 0), func(v *EvidenceSaid, l []Said[string]) { v.Redact = l }),
+		key("entropy", "Also redact tokens that look random, including commit ids.", said(truth()),
 			func(v *EvidenceSaid, b Said[bool]) { v.Entropy = &b }),
 		key("programs",
-			"What is recorded of programs that are started: all, summary (no complete list), or none, which tier supervised "+
+			"Which started programs are recorded: all, summary (no complete list), or none, which tier supervised "+
 				"refuses.", said(choice(ProgramsAll, ProgramsSummary, ProgramsNone)), func(v *EvidenceSaid,
 				p Said[Programs]) {
 				v.Programs = &p
@@ -195,8 +197,8 @@ func outputs() shape[int64] {
 			}
 			n, err := ParseBytes(s)
 			if err == nil && (n > MaxOutput || len(s) > 1 && s[0] == '0' && s[1] != '.') {
-				err = fault.New(fault.Invalid, "%q is not kept", s).
-					WithHint("write none, or a size of %s at most", FormatBytes(MaxOutput))
+				err = fault.New(fault.Invalid, "invalid output size %q", s).
+					WithHint("use none, or a size of at most %s", FormatBytes(MaxOutput))
 			}
 			return n, err
 		}, "!!str", "!!int")

@@ -29,7 +29,7 @@ func Explain(p Policy) []Line {
 	out = append(out, grouped("files.readonly", p.ReadOnly)...)
 	switch {
 	case p.Writable == nil:
-		out = append(out, Line{"files.writable", "what the base lets be written", "built-in"})
+		out = append(out, Line{"files.writable", "paths that the base makes writable", "built-in"})
 	case len(p.Writable) == 0:
 		out = append(out, Line{"files.writable", "nothing", ""})
 	}
@@ -47,9 +47,9 @@ func Explain(p Policy) []Line {
 	if p.Network.Mode == NetRules {
 		rest := "is denied"
 		if p.Network.Ask {
-			rest = "is asked about"
+			rest = "requires approval"
 		}
-		out = append(out, Line{"network", "what no rule names " + rest, ""})
+		out = append(out, Line{"network", "destinations without a rule " + rest, ""})
 	}
 	for _, l := range limits() {
 		if v := *l.in(&p.Limits); v != 0 {

@@ -19,23 +19,23 @@ func documentShape(dir string) shape[Document] {
 	version.needed = true
 	return object(nothing[Document],
 		version,
-		key("tier", "How processes are confined, at least.", said(choice(Tiers()...)),
+		key("tier", "The minimum isolation tier of processes.", said(choice(Tiers()...)),
 			func(d *Document, v Said[Tier]) { d.Tier = &v }),
-		key("strong", "Refuse to start where the host cannot enforce all of this.", said(truth()),
+		key("strong", "Refuse to start if the host cannot enforce the whole policy.", said(truth()),
 			func(d *Document, v Said[bool]) { d.Strong = &v }),
-		key("files", "What of the host's files is seen and can be changed.", filesShape(dir), func(d *Document, v Document) {
+		key("files", "Which files of the host are visible and writable.", filesShape(dir), func(d *Document, v Document) {
 			d.Hide, d.Show, d.ReadOnly, d.Writable, d.Mounts, d.Decoys, d.DecoyAt, d.OnTouch = v.Hide, v.Show, v.ReadOnly,
 				v.Writable, v.Mounts, v.Decoys, v.DecoyAt, v.OnTouch
 		}),
-		key("network", "What can be reached: off, host (all that the host reaches), or rules.", networkShape(),
+		key("network", "The network: off, host (the host's own network), or rules.", networkShape(),
 			func(d *Document, v Said[Access]) { d.Network = &v }),
-		key("limits", "What can be used at most.", limitShape(),
+		key("limits", "Resource limits.", limitShape(),
 			func(d *Document, v map[string]Said[int64]) { d.Limits = v }),
-		key("memory", "What may be done with what processes have in memory.", memoryShape(),
+		key("memory", "Use of the memory of processes.", memoryShape(),
 			func(d *Document, v Document) { d.MemoryFork = v.MemoryFork }),
-		key("evidence", "What is kept as evidence of what is done.", evidenceShape(),
+		key("evidence", "What the audit log stores.", evidenceShape(),
 			func(d *Document, v EvidenceSaid) { d.Evidence = &v }),
-		key("env", "Variables of the environment. Nothing secret: they can be read inside.", envShape(),
+		key("env", "Environment variables. They are readable inside the sandbox, so they must not be secret.", envShape(),
 			func(d *Document, v map[string]Said[string]) { d.Env = v }),
 	)
 }
@@ -50,7 +50,7 @@ func filesShape(dir string) shape[Document] {
 		must(key("from", "The path on the host.", pathAt(), func(m *Mount, p Path) { m.From = p })),
 		must(key("to", "The path inside, from / or ~/.", matching(text("a path", insidePath), insideForm),
 			func(m *Mount, p Path) { m.To = p })),
-		key("mode", "ro (default), or rw: what is written inside is written on the host, and is in no history.",
+		key("mode", "ro (default) or rw. Writes to a rw mount change the host and are not part of the history.",
 			choice("ro", "rw"), func(m *Mount, s string) { m.Write = s == "rw" }),
 	)
 	decoyList := paths()
@@ -65,20 +65,20 @@ func filesShape(dir string) shape[Document] {
 		}},
 	)
 	return object(nothing[Document],
-		key("hide", "Paths that are not seen, besides the built-in ones.", paths(),
+		key("hide", "Hidden paths, in addition to the built-in ones.", paths(),
 			func(d *Document, v []Said[Path]) { d.Hide = v }),
-		key("show", "Built-in hidden paths that are seen all the same. Not in the file of a project.", paths(),
+		key("show", "Built-in hidden paths to show. Not allowed in a project's file.", paths(),
 			func(d *Document, v []Said[Path]) { d.Show = v }),
-		key("readonly", "Paths that cannot be changed, with all that is in them.", paths(),
+		key("readonly", "Read-only paths, with their contents.", paths(),
 			func(d *Document, v []Said[Path]) { d.ReadOnly = v }),
-		key("writable", "The paths that can be changed; when this is given, no others.", paths(),
+		key("writable", "Writable paths; if given, all others are read-only.", paths(),
 			func(d *Document, v []Said[Path]) { d.Writable = v }),
-		key("mounts", "Paths of the host that are shown at other paths inside.", list(said(mount), 0),
+		key("mounts", "Paths of the host to mount at other paths inside.", list(said(mount), 0),
 			func(d *Document, v []Said[Mount]) { d.Mounts = v }),
-		key("decoys", "Put a decoy in the place of each built-in hidden file (true), or of these paths.", decoys,
+		key("decoys", "Put a honeytoken in place of each built-in hidden file (true), or at these paths.", decoys,
 			func(d *Document, v Document) { d.Decoys, d.DecoyAt = v.Decoys, v.DecoyAt }),
 		key("on_touch",
-			"What follows when a decoy is opened, or a token of one comes to the gate: record, or stop, which kills the "+
+			"What to do when a honeytoken is opened or sent through the gate: record, or stop, which kills the "+
 				"sandbox's processes.", said(choice(TouchRecord, TouchStop)), func(d *Document, v Said[Touch]) { d.OnTouch = &v }),
 	)
 }
@@ -102,8 +102,8 @@ func insidePath(s string) (Path, error) {
 	case err != nil:
 		return Path{}, err
 	case s[0] == '.' || s == "~" || s == "/" || strings.HasSuffix(s, "*"):
-		return Path{}, fault.New(fault.Invalid, "%q is no place for a mount", s).
-			WithHint("write a path as in /mnt/data or ~/data")
+		return Path{}, fault.New(fault.Invalid, "invalid mount target %q", s).
+			WithHint("use a path such as /mnt/data or ~/data")
 	}
 	return p, nil
 }
@@ -115,12 +115,13 @@ func networkShape() shape[Said[Access]] {
 		return Access{Mode: v}, ok
 	}}
 	rules := object(func(*reader, *yaml.Node) Access { return Access{Mode: NetRules} },
-		key("presets", "Named lists of rules that come with the program.", list(said(choice(PresetNames()...)), 0),
+		key("presets", "Built-in lists of rules.", list(said(choice(PresetNames()...)), 0),
 			func(a *Access, v []Said[string]) { a.Presets = v }),
-		key("allow", "What can be reached.", list(ruleShape(false), 0), func(a *Access, v []Rule) { a.Allow = v }),
-		key("deny", "What cannot be reached, whatever else is allowed.", list(ruleShape(true), 0),
+		key("allow", "Allow rules.", list(ruleShape(false), 0), func(a *Access, v []Rule) { a.Allow = v }),
+		key("deny", "Deny rules, which take precedence over allow rules.", list(ruleShape(true), 0),
 			func(a *Access, v []Rule) { a.Deny = v }),
-		key("ask", "Have what no rule names wait for a person. Not in the file of a project.", said(truth()),
+		key("ask", "Hold connections without a rule until they are approved or denied. Not allowed in a project's "+
+			"file.", said(truth()),
 			func(a *Access, v Said[bool]) { a.Ask = &v }),
 	)
 	return said(either(plain, rules))
@@ -136,35 +137,40 @@ func ruleShape(denies bool) shape[Rule] {
 	short := text("a rule", func(s string) (Rule, error) { return ParseRule(s, denies) })
 	sorted := func(all []string) []string { slices.Sort(all); return slices.Compact(all) }
 	long := object(func(*reader, *yaml.Node) Rule { return Rule{Denies: denies} },
-		key("name", "What decisions and events call this rule.", matching(text("a name", ruleName), nameForm),
+		key("name", "The name of the rule in decisions and events.", matching(text("a name", ruleName), nameForm),
 			func(r *Rule, s string) { r.Name = s }),
-		key("host", "The name of a host, or *.example.com for all below it.", text("a host", ParsePattern),
+		key("host", "A host name, or *.example.com for all names below it.", text("a host", ParsePattern),
 			func(r *Rule, p Pattern) { r.Host = p }),
-		key("cidr", "An address or a range of them.", text("a range of addresses", func(s string) (Rule, error) {
+		key("cidr", "An address or an address range.", text("a range of addresses", func(s string) (Rule, error) {
 			v, err := place(s)
 			if err == nil && !v.Net.IsValid() {
-				err = fault.New(fault.Invalid, "%q is no range of addresses", s).
-					WithHint("write a range as in 10.0.0.0/8 or 2001:db8::/32")
+				err = fault.New(fault.Invalid, "invalid address range %q", s).
+					WithHint("use a range such as 10.0.0.0/8 or 2001:db8::/32")
 			}
 			return v, err
 		}), func(r *Rule, v Rule) { r.Net = v.Net }),
-		key("protocol", "tcp or udp. Where it is left out, tcp is allowed, and both are denied.", choice(TCP, UDP),
+		key("protocol", "tcp or udp. The default is tcp in an allow rule, and both in a deny rule.", choice(TCP, UDP),
 			func(r *Rule, p Protocol) { r.Protocol = p }),
-		key("ports", "Ports, or ranges as in \"8000-8100\". Where they are left out, 443 is allowed, and all are denied.",
+		key("ports", "Ports, or ranges such as \"8000-8100\". The default is 443 in an allow rule, and all in a deny rule.",
 			portsShape(), func(r *Rule, p []Ports) { r.Ports = p }),
-		key("methods", "Methods of HTTP.", list(matching(text("a method", parseMethod), `^[A-Z-]{1,32}$`), 1),
+		key("private", "Allow the host to resolve to addresses of private networks (RFC 1918, CGNAT, unique local), "+
+			"which otherwise require an address rule. Only in allow rules, and not in a project's file.", truth(),
+			func(r *Rule, v bool) { r.Private = v }),
+		key("methods", "HTTP methods.", list(matching(text("a method", parseMethod), `^[A-Z-]{1,32}$`), 1),
 			func(r *Rule, m []string) { r.Methods = sorted(m) }),
-		key("paths", "Paths of HTTP, as in /v1/items, or /v1/* for all below /v1.",
+		key("paths", "HTTP paths such as /v1/items, or /v1/* for all below /v1.",
 			list(matching(text("a path", parsePath), `^/`), 1), func(r *Rule, p []string) { r.Paths = sorted(p) }),
-		key("query", "The keys that the query of a request may have, each once, with their values; * is any.",
+		key("query", "The query keys that a request may have, each once, with their values; * matches any.",
 			words(`^.{1,256}$`, "key of a query",
 				text("a text", func(s string) (string, error) { return s, nil })), func(r *Rule,
 				q map[string]string) {
 				r.Query = q
 			}),
-		key("max_request", "Bytes of one HTTP request, as in 10MiB.", sizes(), func(r *Rule, n int64) { r.MaxRequest = n }),
-		key("max_bytes", "Bytes in all, both ways, as in 1GiB.", sizes(), func(r *Rule, n int64) { r.MaxBytes = n }),
-		key("rate", "HTTP requests in a second, a minute or an hour, as in 10/s, 100/m or 1000/h.",
+		key("max_request", "Maximum size of one HTTP request, such as "+
+			"10MiB.", sizes(), func(r *Rule, n int64) { r.MaxRequest = n }),
+		key("max_bytes", "Maximum bytes in total, in both directions, such as "+
+			"1GiB.", sizes(), func(r *Rule, n int64) { r.MaxBytes = n }),
+		key("rate", "HTTP requests per second, minute or hour, such as 10/s, 100/m or 1000/h.",
 			matching(text("a rate", ParseRate), `^[1-9][0-9]{0,6}/[smh]$`), func(r *Rule, v Rate) { r.Rate = v }),
 	)
 	s := either(short, shape[Rule]{long.schema, long.want, long.fits, func(r *reader, n *yaml.Node) (Rule, bool) {
@@ -193,8 +199,8 @@ const nameForm = `^[a-z0-9][a-z0-9_.-]{0,63}$`
 
 func ruleName(s string) (string, error) {
 	if ok, err := regexp.MatchString(nameForm, s); !ok || err != nil {
-		return "", fault.New(fault.Invalid, "%q is no name of a rule", s).
-			WithHint("write up to 64 small letters, digits and - _ . as in internal-db")
+		return "", fault.New(fault.Invalid, "invalid rule name %q", s).
+			WithHint("use up to 64 lower-case letters, digits and - _ . such as internal-db")
 	}
 	return s, nil
 }
@@ -224,7 +230,7 @@ func portsShape() shape[[]Ports] {
 func envShape() shape[map[string]Said[string]] {
 	value := said(text("a text", func(s string) (string, error) {
 		if strings.ContainsRune(s, 0) {
-			return "", fault.New(fault.Invalid, "a variable holds no NUL")
+			return "", fault.New(fault.Invalid, "a variable must not contain NUL")
 		}
 		return s, nil
 	}))
@@ -234,7 +240,7 @@ func envShape() shape[map[string]Said[string]] {
 			v, ok := s.read(r, n)
 			for i := 0; i+1 < len(n.Content); i += 2 {
 				if what := secret(n.Content[i+1].Value); what != "" {
-					r.warn(n.Content[i+1], "%s looks like %s, and everything inside can read it", n.Content[i].Value, what)
+					r.warn(n.Content[i+1], "%s looks like %s, and every process in the sandbox can read it", n.Content[i].Value, what)
 				}
 			}
 			return v, ok

@@ -22,8 +22,8 @@ const (
 // them can look the same, and differ; their xn-- form is taken.
 func ParseHost(s string) (Host, error) {
 	no := func(format string, args ...any) *fault.Error {
-		e := fault.New(fault.Invalid, "%q is no name of a host: "+format, append([]any{s}, args...)...)
-		return e.WithHint("write a name alone, as in example.com")
+		e := fault.New(fault.Invalid, "invalid host name %q: "+format, append([]any{s}, args...)...)
+		return e.WithHint("use a name alone, such as example.com")
 	}
 	name := strings.TrimSuffix(s, ".")
 	switch {
@@ -35,34 +35,34 @@ func ParseHost(s string) (Host, error) {
 	for _, c := range []byte(name) {
 		switch {
 		case c >= 0x80:
-			return Host{}, no("it is not ASCII").WithHint("write its xn-- form, as in xn--bcher-kva.example")
+			return Host{}, no("it is not ASCII").WithHint("use its xn-- form, such as xn--bcher-kva.example")
 		case c == '*':
-			return Host{}, no("a * stands for names and is none")
+			return Host{}, no("a * is not a host name")
 		case !nameByte(c):
-			return Host{}, no("it holds %q", c)
+			return Host{}, no("it contains %q", c)
 		}
 	}
 	if _, err := netip.ParseAddr(name); err == nil {
 		return Host{}, no("it is an address").
-			WithHint("an address goes into cidr, or into a rule in its short form, as in 192.0.2.1:443")
+			WithHint("use cidr for an address, or a rule in the short form such as 192.0.2.1:443")
 	}
 	name = strings.ToLower(name)
 	labels := strings.Split(name, ".")
 	for i, l := range labels {
 		switch {
 		case l == "":
-			return Host{}, no("there is nothing between two dots")
+			return Host{}, no("it has an empty label")
 		case len(l) > maxLabel:
-			return Host{}, no("a part has more than %d bytes", maxLabel)
+			return Host{}, no("a label has more than %d bytes", maxLabel)
 		case l[0] == '-' || l[len(l)-1] == '-':
-			return Host{}, no("a part begins or ends with -")
+			return Host{}, no("a label begins or ends with -")
 		case strings.Contains(l[1:], "_"), l == "_", l[0] == '_' && i > len(labels)-3:
-			return Host{}, no("a _ stands only at the beginning of a part, and not in the last two")
+			return Host{}, no("a _ is only valid at the beginning of a label, and not in the last two labels")
 		}
 	}
 	// inet_aton reads 127.1, 0x7f.1, 017700000001 and 2130706433 as addresses.
 	if numeric(labels[len(labels)-1]) {
-		return Host{}, no("it ends in a number, so it would be taken for an address")
+		return Host{}, no("it ends in a number, like an address")
 	}
 	return Host{name}, nil
 }
@@ -96,7 +96,7 @@ func (h Host) unasked() string {
 	case h.IsZero():
 	case last == h.name,
 		slices.Contains([]string{"alt", "arpa", "internal", "invalid", "local", "localhost", "onion"}, last):
-		return "names of no public network"
+		return "names outside public networks"
 	case h.name[0] == '_', strings.Contains(h.name, "._"):
 		return "names of services"
 	}
@@ -115,8 +115,8 @@ type Pattern struct {
 func ParsePattern(s string) (Pattern, error) {
 	suffix, below := strings.CutPrefix(s, "*.")
 	if s == "*" || suffix == "" && below {
-		return Pattern{}, fault.New(fault.Invalid, "%q names every host", s).
-			WithHint("name hosts, as in example.com or *.example.com")
+		return Pattern{}, fault.New(fault.Invalid, "invalid host %q: it matches every host", s).
+			WithHint("name hosts, such as example.com or *.example.com")
 	}
 	h, err := ParseHost(suffix)
 	if err != nil {
@@ -167,9 +167,9 @@ func (p Pattern) wide() string {
 	case !p.below:
 		return ""
 	case !strings.Contains(p.host.name, "."):
-		return p.String() + " names everything below a top-level domain"
+		return p.String() + " matches everything below a top-level domain"
 	case slices.Contains(shared, p.host.name):
-		return p.String() + " names hosts that anybody can make"
+		return p.String() + " matches hosts that anyone can create"
 	}
 	return ""
 }

@@ -19,7 +19,7 @@ type HTTPRequest struct {
 // parseMethod reads the name of a method.
 func parseMethod(s string) (string, error) {
 	if s == "" || len(s) > 32 || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
-		return "", fault.New(fault.Invalid, "%q is no method", s).WithHint("write methods in capitals, as in GET")
+		return "", fault.New(fault.Invalid, "invalid method %q", s).WithHint("use upper case, such as GET")
 	}
 	return s, nil
 }
@@ -30,8 +30,8 @@ func parsePath(s string) (string, error) {
 	clean, ok := cleanPath(fixed)
 	switch {
 	case !ok || clean != fixed, strings.ContainsAny(fixed, "*?#%"), fixed != s && !strings.HasSuffix(fixed, "/"):
-		return "", fault.New(fault.Invalid, "%q is no path", s).
-			WithHint("write a path without escapes, as in /v1/items, or /v1/* for all that is below /v1")
+		return "", fault.New(fault.Invalid, "invalid path %q", s).
+			WithHint("use a path without escapes, such as /v1/items, or /v1/* for all below /v1")
 	}
 	return s, nil
 }

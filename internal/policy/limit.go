@@ -26,25 +26,25 @@ func limits() []limit {
 	counted := func(s string) (int64, error) {
 		n, err := strconv.ParseInt(s, 10, 32)
 		if err != nil || n < 1 {
-			return 0, fault.New(fault.Invalid, "%q is no number of 1 or more", s)
+			return 0, fault.New(fault.Invalid, "invalid number %q: must be 1 or more", s)
 		}
 		return n, nil
 	}
 	size := func(n int64) any { return FormatBytes(n) }
 	return []limit{
-		{"memory", "Memory of all processes, as in 4GiB.", sizes, ParseBytes, size,
+		{"memory", "Memory of all processes, such as 4GiB.", sizes, ParseBytes, size,
 			func(l *Limits) *int64 { return &l.MemoryBytes }},
-		{"cpus", "Processors' worth of time, as in 1.5.", cpus, parseCPUs, func(n int64) any { return float64(n) / 1000 },
+		{"cpus", "Number of processors, such as 1.5.", cpus, parseCPUs, func(n int64) any { return float64(n) / 1000 },
 			func(l *Limits) *int64 { return &l.MilliCPUs }},
-		{"pids", "Processes and threads at a time.", func() shape[int64] { return whole(1, math.MaxInt32) }, counted, count,
+		{"pids", "Number of processes and threads.", func() shape[int64] { return whole(1, math.MaxInt32) }, counted, count,
 			func(l *Limits) *int64 { return &l.PIDs }},
-		{"disk", "Bytes that the sandbox adds to its base, as in 10GiB.", sizes, ParseBytes, size,
+		{"disk", "Disk space that the sandbox uses in addition to its base, such as 10GiB.", sizes, ParseBytes, size,
 			func(l *Limits) *int64 { return &l.DiskBytes }},
-		{"time", "Wall time of one command, as in 30m.", times, parseTime,
+		{"time", "Wall time of one command, such as 30m.", times, parseTime,
 			func(n int64) any { return time.Duration(n).String() }, func(l *Limits) *int64 { return (*int64)(&l.Time) }},
-		{"output", "Bytes of output of one command, as in 100MiB.", sizes, ParseBytes, size,
+		{"output", "Output of one command, such as 100MiB.", sizes, ParseBytes, size,
 			func(l *Limits) *int64 { return &l.OutputBytes }},
-		{"files", "Files that one process has open at a time.", func() shape[int64] { return whole(1, math.MaxInt32) },
+		{"files", "Open files per process.", func() shape[int64] { return whole(1, math.MaxInt32) },
 			counted, count, func(l *Limits) *int64 { return &l.OpenFiles }},
 	}
 }
@@ -67,7 +67,7 @@ func (l Limits) Said(at Origin) map[string]Said[int64] {
 func sizes() shape[int64] {
 	s := parsed("a size such as 4GiB", schema{"type": []string{"string", "integer"}}, func(s string) (int64, error) {
 		if len(s) > 1 && s[0] == '0' && s[1] != '.' {
-			return 0, fault.New(fault.Invalid, "%q is not a size", s).WithHint("write a size as in 512MiB or 4GiB")
+			return 0, fault.New(fault.Invalid, "invalid size %q", s).WithHint("use a size such as 512MiB or 4GiB")
 		}
 		return ParseBytes(s)
 	}, "!!str", "!!int")
@@ -79,7 +79,7 @@ func cpus() shape[int64] {
 		scalar("!!int", "!!float"), func(r *reader, n *yaml.Node) (int64, bool) {
 			v, err := parseCPUs(n.Value)
 			if err != nil {
-				r.wrong(n, fault.HintOf(err), "%s is no number of processors", n.Value)
+				r.wrong(n, fault.HintOf(err), "invalid number of processors %s", n.Value)
 				return 0, false
 			}
 			return v, true
@@ -95,7 +95,7 @@ func parseCPUs(s string) (int64, error) {
 	f, err := strconv.ParseFloat(s, 64)
 	v := int64(math.Round(f * 1000))
 	if err != nil || !cpusForm().MatchString(s) || v < 1 {
-		return 0, fault.New(fault.Invalid, "%q is no number of processors", s).WithHint("write a number as in 2 or 1.5")
+		return 0, fault.New(fault.Invalid, "invalid number of processors %q", s).WithHint("use a number such as 2 or 1.5")
 	}
 	return v, nil
 }
@@ -108,8 +108,8 @@ func times() shape[int64] {
 func parseTime(s string) (int64, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < time.Second || s[0] == '+' {
-		return 0, fault.New(fault.Invalid, "%q is no time of a second or more", s).
-			WithHint("write a time as in 90s, 30m or 2h")
+		return 0, fault.New(fault.Invalid, "invalid time %q: must be a second or more", s).
+			WithHint("use a time such as 90s, 30m or 2h")
 	}
 	return int64(d), nil
 }

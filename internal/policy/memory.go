@@ -13,8 +13,8 @@ const (
 
 func memoryShape() shape[Document] {
 	return object(nothing[Document],
-		key("fork", "Whether forks may go on with what processes have in memory: allow, or deny, since what programs have "+
-			"seeded by themselves is the same in each.", said(choice(MemoryAllow, MemoryDeny)), func(d *Document,
+		key("fork", "Whether forks with memory are possible: allow or deny. The seeds of random generators in programs "+
+			"are the same in each such fork.", said(choice(MemoryAllow, MemoryDeny)), func(d *Document,
 			v Said[MemoryFork]) {
 			d.MemoryFork = &v
 		}),
@@ -28,7 +28,7 @@ func (m *merger) memory(said [3]Document) {
 		switch f := d.MemoryFork; {
 		case f == nil:
 		case Level(level) == Project && f.Value == MemoryAllow && p.MemoryFork.Value == MemoryDeny:
-			m.note(f.At, "forks with memory are denied by %s, which counts", p.MemoryFork.At)
+			m.note(f.At, "cannot allow forks with memory: denied by %s", p.MemoryFork.At)
 		default:
 			p.MemoryFork = *f
 		}

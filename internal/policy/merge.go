@@ -88,7 +88,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	var said [Flags + 1]Document
 	for _, l := range layers {
 		if l.Level < User || l.Level > Flags {
-			return Policy{}, fault.New(fault.Invalid, "there is no level %d of a policy", l.Level)
+			return Policy{}, fault.New(fault.Invalid, "unknown policy level %d", l.Level)
 		}
 		m.sameEnv(said[l.Level], l.Document)
 		if l.Level == Project {
@@ -132,13 +132,13 @@ func (m *merger) note(at Origin, format string, args ...any) {
 func (m *merger) sameEnv(a, b Document) {
 	for k, v := range b.Env {
 		if w, ok := a.Env[k]; ok && w.Value != v.Value {
-			m.wrong(v.At, "leave one of them out", "%s has another value at %s", k, w.At)
+			m.wrong(v.At, "remove one of them", "%s has a different value at %s", k, w.At)
 		}
 	}
 }
 
 // ownerHint says where things go that a project may not say.
-const ownerHint = "if it is meant, it goes into your own file or a flag; a project's file may come from anybody"
+const ownerHint = "if intended, put it in your own file or use a flag; a project's file may be untrusted"
 
 // fromProject refuses what a project's file may not say: the sandbox's user may well
 // have written it.
@@ -151,9 +151,9 @@ func (m *merger) fromProject(d Document) {
 		inside := err == nil && m.beneath(s.Value.From, dir) && dir.text != "/"
 		switch {
 		case s.Value.Write:
-			m.wrong(s.At, ownerHint, "a project's file cannot have %s of the host written to", s.Value.From)
+			m.wrong(s.At, ownerHint, "a project's file cannot make %s of the host writable", s.Value.From)
 		case !inside:
-			m.wrong(s.At, ownerHint, "a project's file cannot mount %s, which is not beneath it", s.Value.From)
+			m.wrong(s.At, ownerHint, "a project's file cannot mount %s, which is outside the project", s.Value.From)
 		}
 	}
 	if d.Network != nil {
@@ -161,13 +161,16 @@ func (m *merger) fromProject(d Document) {
 			if in, what, ok := guarded(r.Net.Addr()); ok && r.Net.Bits() >= in.Bits() {
 				m.wrong(r.At, ownerHint, "a project's file cannot allow %s, which leads to %s", r.cidr(), what)
 			}
+			if r.Private {
+				m.wrong(r.At, ownerHint, "a project's file cannot let %s lead to private addresses", r.Host)
+			}
 		}
 	}
 	if d.Network != nil && d.Network.Value.Mode == NetHost {
-		m.wrong(d.Network.At, ownerHint, "a project's file cannot take the host's network")
+		m.wrong(d.Network.At, ownerHint, "a project's file cannot use the host's network")
 	}
 	if d.Network != nil && d.Network.Value.Ask != nil && d.Network.Value.Ask.Value {
-		m.wrong(d.Network.Value.Ask.At, ownerHint, "a project's file cannot have you asked")
+		m.wrong(d.Network.Value.Ask.At, ownerHint, "a project's file cannot request approvals")
 	}
 }
 
@@ -177,14 +180,14 @@ func (m *merger) confinement(said [3]Document) {
 	for level, d := range said {
 		if t := d.Tier; t != nil {
 			if Level(level) == Project && t.Value.rank() < p.Tier.Value.rank() {
-				m.note(t.At, "tier %s is weaker than %s of %s, which counts", t.Value, p.Tier.Value, p.Tier.At)
+				m.note(t.At, "tier %s is weaker than tier %s required by %s", t.Value, p.Tier.Value, p.Tier.At)
 			} else {
 				p.Tier, m.tierSaid = *t, true
 			}
 		}
 		if s := d.Strong; s != nil {
 			if Level(level) == Project && !s.Value && p.Strong.Value {
-				m.note(s.At, "strong is true at %s, which counts", p.Strong.At)
+				m.note(s.At, "cannot disable strong: required by %s", p.Strong.At)
 			} else {
 				p.Strong = *s
 			}
@@ -203,7 +206,7 @@ func (m *merger) network(said [3]Document) {
 		p.Network.Deny = append(p.Network.Deny, a.Deny...)
 		switch {
 		case Level(level) == Project && off && a.Mode != NetOff:
-			m.note(d.Network.At, "the network is off by %s, which counts", p.NetAt)
+			m.note(d.Network.At, "cannot enable the network: disabled by %s", p.NetAt)
 			continue
 		case Level(level) == Project && a.Mode == NetHost:
 			continue // refused already
@@ -234,8 +237,8 @@ func (m *merger) network(said [3]Document) {
 	case p.Network.Mode == NetOff:
 		p.Network = Network{Mode: NetOff}
 	case p.Network.Mode == NetHost && len(p.Network.Deny) > 0:
-		m.wrong(p.NetAt, "take the host's network away, or the rule",
-			"with the host's network nothing can be denied, and %s denies %s", p.Network.Deny[0].At, p.Network.Deny[0])
+		m.wrong(p.NetAt, "remove the host's network or the rule",
+			"the host's network cannot be filtered, but %s denies %s", p.Network.Deny[0].At, p.Network.Deny[0])
 	case p.Network.Mode == NetHost:
 		p.Network = Network{Mode: NetHost}
 	}
@@ -247,7 +250,7 @@ func (m *merger) limits(said [3]Document) {
 	for level, d := range said {
 		for name, v := range d.Limits {
 			if before, ok := merged[name]; ok && Level(level) == Project && v.Value > before.Value {
-				m.note(v.At, "%s is smaller at %s, which counts", name, before.At)
+				m.note(v.At, "cannot raise %s: the limit at %s is smaller", name, before.At)
 				continue
 			}
 			merged[name] = v
@@ -267,21 +270,21 @@ func (m *merger) together() {
 	p := &m.p
 	defer func() {
 		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value == Supervised {
-			m.wrong(at.At, "write programs: summary", "in tier %s programs are recorded, and %s has nothing recorded of them",
+			m.wrong(at.At, "use programs: summary", "tier %s records programs, but %s disables it",
 				p.Tier.Value, at.At)
 		}
 	}()
 	switch p.Network.Mode {
 	case NetHost:
 		if p.Tier.Value.rank() > Process.rank() {
-			m.wrong(p.NetAt, "network: host goes with tier: process", "tier %s of %s keeps the host's network away",
+			m.wrong(p.NetAt, "use tier: process with network: host", "tier %s of %s does not support the host's network",
 				p.Tier.Value, p.Tier.At)
 		}
 	case NetRules:
 		switch {
 		case p.Tier.Value.rank() >= Supervised.rank():
 		case m.tierSaid:
-			m.wrong(p.Tier.At, "write tier: supervised", "tier %s cannot keep to the rules for the network of %s",
+			m.wrong(p.Tier.At, "use tier: supervised", "tier %s cannot enforce the network rules of %s",
 				p.Tier.Value, p.NetAt)
 		default:
 			p.Tier = Said[Tier]{Supervised, p.NetAt}

@@ -16,7 +16,7 @@ func (m *merger) files(said [3]Document) {
 		switch {
 		case d == nil:
 		case decoys != nil && decoys.Value && !d.Value && d == said[Project].Decoys:
-			m.note(d.At, "there are decoys by %s, which counts", decoys.At)
+			m.note(d.At, "cannot disable decoys: required by %s", decoys.At)
 		default:
 			decoys = d
 		}
@@ -25,7 +25,7 @@ func (m *merger) files(said [3]Document) {
 		switch t := d.OnTouch; {
 		case t == nil:
 		case Level(level) == Project && t.Value == TouchRecord && p.OnTouch.Value == TouchStop:
-			m.note(t.At, "a touched decoy stops the sandbox by %s, which counts", p.OnTouch.At)
+			m.note(t.At, "cannot keep the sandbox running after a decoy is touched: stop is required by %s", p.OnTouch.At)
 		default:
 			p.OnTouch = *t
 		}
@@ -47,7 +47,7 @@ func (m *merger) files(said [3]Document) {
 	}
 	for _, s := range shown {
 		if !slices.Contains(builtIn, s.Value.String()) {
-			m.wrong(s.At, m.showHint(s.Value, builtIn), "%s is not hidden by what is built in", s.Value)
+			m.wrong(s.At, m.showHint(s.Value, builtIn), "%s is not a built-in hidden path", s.Value)
 		}
 	}
 	for _, d := range said {
@@ -70,7 +70,7 @@ func (m *merger) files(said [3]Document) {
 		kept := []Said[Path]{}
 		for _, w := range p.Writable {
 			if r := m.covering(p.ReadOnly, w.Value); r != nil {
-				m.note(w.At, "%s is read-only by %s, which counts", w.Value, r.At)
+				m.note(w.At, "cannot make %s writable: read-only by %s", w.Value, r.At)
 				continue
 			}
 			kept = append(kept, w)
@@ -86,13 +86,13 @@ func (m *merger) files(said [3]Document) {
 func (m *merger) showHint(p Path, builtIn []string) string {
 	for _, h := range builtIn {
 		if p.beneath(Path{h}) {
-			return h + " is hidden as a whole, and can be shown as a whole"
+			return h + " is hidden as a whole and can only be shown as a whole"
 		}
 	}
 	if near := fault.Nearest(p.String(), builtIn); near != "" {
 		return "did you mean " + near + "?"
 	}
-	return "what is hidden is shown by: coppice policy explain"
+	return "list hidden paths: coppice policy explain"
 }
 
 // narrow gives what both the owner's and the project's list name.
@@ -103,7 +103,7 @@ func (m *merger) narrow(owner, project []Said[Path]) []Said[Path] {
 		case m.covering(owner, s.Value) != nil:
 			both = append(both, s)
 		default:
-			m.note(s.At, "%s is not among what the owner's file has writable", s.Value)
+			m.note(s.At, "cannot make %s writable: not writable in the owner's file", s.Value)
 		}
 	}
 	for _, o := range owner {
@@ -138,18 +138,18 @@ func (m *merger) mounts() {
 		s := &p.Mounts[i]
 		from, to := s.Value.From, s.Value.To
 		if i > 0 && p.Mounts[i-1].Value.To == to {
-			m.wrong(s.At, "leave one of them out", "%s is mounted at %s by %s already", to, p.Mounts[i-1].Value.From,
+			m.wrong(s.At, "remove one of them", "%s is already mounted at %s by %s", to, p.Mounts[i-1].Value.From,
 				p.Mounts[i-1].At)
 		}
 		if strings.HasSuffix(from.text, "/*") {
-			m.wrong(s.At, "name the directory", "%s is no one path to mount", from)
+			m.wrong(s.At, "name the directory", "cannot mount %s: it is not a single path", from)
 		}
 		if h := m.covering(hidden, from); h != nil {
-			hint := "take it out of hide"
+			hint := "remove it from hide"
 			if strings.HasPrefix(h.At.Source, "built-in") {
 				hint = "in your own file: files: {show: [" + h.Value.String() + "]}"
 			}
-			m.wrong(s.At, hint, "%s is hidden by %s, and so cannot be mounted", from, h.At)
+			m.wrong(s.At, hint, "cannot mount %s: hidden by %s", from, h.At)
 		}
 		for _, h := range hidden {
 			if hid, root := h.Value.in(m.home), from.in(m.home); hid != root && hid.beneath(root) {
@@ -160,7 +160,7 @@ func (m *merger) mounts() {
 		if s.Value.Write {
 			for _, at := range []Path{from, to} {
 				if r := m.covering(p.ReadOnly, at); r != nil && s.Value.Write {
-					m.note(s.At, "%s is read-only by %s, which counts", at, r.At)
+					m.note(s.At, "cannot make %s writable: read-only by %s", at, r.At)
 					s.Value.Write = false
 				}
 			}

@@ -59,44 +59,53 @@ func TestMergeByExample(t *testing.T) {
 		{about: "a project raises the tier", user: "tier: process", project: "tier: gvisor",
 			want: []string{`"tier":"gvisor"`}},
 		{about: "and does not lower it", user: "tier: gvisor", project: "tier: process", want: []string{`"tier":"gvisor"`},
-			notes: []string{"tier process is weaker than gvisor"}},
+			notes: []string{"tier process is weaker than tier gvisor"}},
 		{about: "nor below what is built in", project: "tier: workspace", want: []string{`"tier":"process"`},
 			notes: []string{"weaker"}},
 		{about: "flags lower it", user: "tier: gvisor", flags: "tier: process", want: []string{`"tier":"process"`}},
 		{about: "strong stays", user: "strong: true", project: "strong: false", want: []string{`"strong":true`},
-			notes: []string{"strong is true"}},
+			notes: []string{"cannot disable strong"}},
 
 		{about: "rules need supervision", project: "network: {allow: [a.example]}",
 			want: []string{`"tier":"supervised"`, `"allow":["a.example:443"]`}},
 		{about: "which a tier that was named cannot give", user: "tier: process", project: "network: {allow: [a.example]}",
-			err: "cannot keep to the rules"},
+			err: "cannot enforce the network rules"},
 		{about: "rules of owner and project add up", user: "network: {allow: [a.example], deny: [c.example]}",
 			project: "network: {allow: [b.example, c.example]}",
 			want:    []string{`"allow":["a.example:443","b.example:443","c.example:443"]`, `"deny":["c.example"]`}},
 		{about: "a project's rules are nothing where the network is off", user: "network: off",
-			project: "network: {allow: [b.example]}", want: []string{`"network":"off"`}, notes: []string{"the network is off"}},
+			project: "network: {allow: [b.example]}", want: []string{`"network":"off"`}, notes: []string{"cannot enable the network"}},
 		{about: "and flags bring back the owner's alone", user: "network: off", project: "network: {allow: [b.example]}",
 			flags: "network: {allow: [f.example]}", want: []string{`"allow":["f.example:443"]`},
-			notes: []string{"the network is off"}},
+			notes: []string{"cannot enable the network"}},
 		{about: "a project turns the network off", user: "network: {allow: [a.example]}", project: "network: off",
 			want: []string{`"network":"off"`}},
 		{about: "rules for nothing", user: "network: {}", want: []string{`"network":{"ask":false}`, `"tier":"supervised"`}},
 		{about: "the host's network", user: "network: host", want: []string{`"network":"host"`, `"tier":"process"`}},
 		{about: "a project makes rules of it", user: "network: host", project: "network: {allow: [a.example]}",
 			want: []string{`"allow":["a.example:443"]`}},
-		{about: "a project cannot take it", project: "network: host", err: "cannot take the host's network"},
+		{about: "a project cannot take it", project: "network: host", err: "cannot use the host's network"},
 		{about: "nor with rules that deny", user: "network: {deny: [a.example]}", flags: "network: host",
-			err: "nothing can be denied"},
-		{about: "nor in a stronger tier", flags: "network: host\ntier: gvisor", err: "keeps the host's network away"},
-		{about: "a project has nobody asked", project: "network: {ask: true}", err: "cannot have you asked"},
+			err: "cannot be filtered"},
+		{about: "nor in a stronger tier", flags: "network: host\ntier: gvisor", err: "does not support the host's network"},
+		{about: "a project has nobody asked", project: "network: {ask: true}", err: "cannot request approvals"},
 		{about: "and may have nobody asked", user: "network: {ask: true}", project: "network: {ask: false}",
 			want: []string{`"ask":false`}},
 		{about: "a project allows no address of a private network", project: "network: {allow: ['10.0.0.0/8:22']}",
-			err: "cannot allow 10.0.0.0/8, which leads to a private network"},
-		{about: "nor metadata", project: "network: {allow: ['169.254.169.254:80']}", err: "which leads to the metadata"},
+			err: "cannot allow 10.0.0.0/8, which leads to a private address"},
+		{about: "nor metadata", project: "network: {allow: ['169.254.169.254:80']}",
+			err: "which leads to a cloud metadata address"},
 		{about: "nor this machine in another form", project: "network: {allow: ['[64:ff9b::7f00:1]:80']}",
-			err: "which leads to this machine"},
-		{about: "and its rule for everything names none of them", project: "network: {allow: ['0.0.0.0/0:80']}",
+			err: "which leads to a loopback address"},
+		{about: "nor lets a host lead there", project: "network: {allow: ['mirror.example:443,private']}",
+			err: "a project's file cannot let mirror.example lead to private addresses"},
+		{about: "nor in a mapping", project: "network: {allow: [{host: '*.example', private: true}]}",
+			err: "a project's file cannot let *.example lead to private addresses"},
+		{about: "its own rule widens no rule of the owner's", user: "network: {allow: ['a.example:443']}",
+			project: "network: {allow: [{host: a.example, private: false}]}", want: []string{`"allow":["a.example:443"]`}},
+		{about: "an owner lets a host lead there", user: "network: {allow: [{host: a.example, private: true}]}",
+			project: "network: {allow: [a.example]}", want: []string{`"allow":["a.example:443","a.example:443,private"]`}},
+		{about: "and a rule for everything names none of them", project: "network: {allow: ['0.0.0.0/0:80']}",
 			want: []string{`"allow":["0.0.0.0/0:80"]`}},
 		{about: "an owner does", user: "network: {allow: ['10.0.0.0/8:22']}", want: []string{`"allow":["10.0.0.0/8:22"]`}},
 		{about: "presets become rules", project: "network: {presets: [npm]}",
@@ -109,21 +118,21 @@ func TestMergeByExample(t *testing.T) {
 			want: []string{`"~/.ssh"`}},
 		{about: "a project shows none", project: "files: {show: [~/.ssh]}", err: "a project's file cannot show ~/.ssh"},
 		{about: "what is not hidden is not shown", user: "files: {show: [~/.shs]}",
-			err: "~/.shs is not hidden by what is built in"},
+			err: "~/.shs is not a built-in hidden path"},
 		{about: "a part of what is hidden is not shown", user: "files: {show: [~/.ssh/config]}",
-			err: "~/.ssh/config is not hidden by what is built in"},
+			err: "~/.ssh/config is not a built-in hidden path"},
 		{about: "decoys", user: "files: {decoys: true}", project: "files: {decoys: false}",
-			want: []string{`"decoys":["~/.aws/credentials",`, `"~/.aws"`, "-on_touch"}, notes: []string{"there are decoys"}},
+			want: []string{`"decoys":["~/.aws/credentials",`, `"~/.aws"`, "-on_touch"}, notes: []string{"cannot disable decoys"}},
 		{about: "no decoy in what is shown", user: "files: {decoys: true, show: [~/.aws]}",
 			want: []string{`"~/.pypirc"`, `-"~/.aws/credentials"`}},
 		{about: "a project has a touched decoy stop", user: "files: {on_touch: record}", project: "files: {on_touch: stop}",
 			want: []string{`"on_touch":"stop"`}},
 		{about: "but not go on", user: "files: {on_touch: stop}", project: "files: {on_touch: record}",
-			want: []string{`"on_touch":"stop"`}, notes: []string{"a touched decoy stops"}},
+			want: []string{`"on_touch":"stop"`}, notes: []string{"stop is required"}},
 		{about: "a project denies forks with memory", user: "memory: {fork: allow}", project: "memory: {fork: deny}",
 			want: []string{`"memory":{"fork":"deny"}`}},
 		{about: "and cannot allow them", user: "memory: {fork: deny}", project: "memory: {fork: allow}",
-			want: []string{`"memory":{"fork":"deny"}`}, notes: []string{"forks with memory are denied"}},
+			want: []string{`"memory":{"fork":"deny"}`}, notes: []string{"cannot allow forks with memory"}},
 		{about: "which is the default", flags: "memory: {fork: allow}", want: []string{"-memory"}},
 		{about: "flags do", user: "files: {on_touch: stop}", flags: "files: {on_touch: record}", want: []string{"-on_touch"}},
 		{about: "a decoy is hidden", project: "files: {decoys: [./key]}",
@@ -131,44 +140,44 @@ func TestMergeByExample(t *testing.T) {
 		{about: "an empty list is nothing", user: "files: {writable: []}", want: []string{`"writable":[]`}},
 		{about: "no list is as the base has it", user: "files: {hide: []}", want: []string{"-writable"}},
 		{about: "a project narrows", user: "files: {writable: [/w, ~/x]}", project: "files: {writable: [., /etc]}",
-			want: []string{`"writable":["/w/p"]`}, notes: []string{"/etc is not among"}},
+			want: []string{`"writable":["/w/p"]`}, notes: []string{"cannot make /etc writable"}},
 		{about: "to nothing", user: "files: {writable: [~/x]}", project: "files: {writable: []}",
 			want: []string{`"writable":[]`}},
 		{about: "flags set", user: "files: {writable: []}", flags: "files: {writable: [/tmp]}",
 			want: []string{`"writable":["/tmp"]`}},
 		{about: "read-only wins", user: "files: {readonly: [/w/*]}", project: "files: {writable: [./build]}",
-			want: []string{`"writable":[]`}, notes: []string{"/w/p/build is read-only"}},
+			want: []string{`"writable":[]`}, notes: []string{"cannot make /w/p/build writable: read-only"}},
 
 		{about: "a mount of a project", project: "files: {mounts: [{from: ./data, to: /mnt}]}",
 			want: []string{`{"from":"/w/p/data","mode":"ro","to":"/mnt"}`}},
 		{about: "of what is not its own", project: "files: {mounts: [{from: ~/x, to: /mnt}]}",
-			err: "which is not beneath it"},
+			err: "which is outside the project"},
 		{about: "of what only begins like its own", project: "files: {mounts: [{from: /w/pp, to: /mnt}]}",
-			err: "which is not beneath it"},
+			err: "which is outside the project"},
 		{about: "of what is hidden", user: "files: {mounts: [{from: ~/.ssh/x, to: /mnt}]}",
-			err: "~/.ssh/x is hidden by built-in keys"},
+			err: "cannot mount ~/.ssh/x: hidden by built-in keys"},
 		{about: "of what is hidden and shown", user: "files: {mounts: [{from: ~/.ssh/x, to: /mnt}], show: [~/.ssh]}",
 			want: []string{`"from":"~/.ssh/x"`}},
 		{about: "what is hidden stays so in another place", user: `files: {mounts: [{from: "~", to: /mnt}]}`,
 			want: []string{`"/mnt/.ssh"`, `"/mnt/.config/gh"`}},
 		{about: "a project writes to the host", project: "files: {mounts: [{from: ./data, to: /mnt, mode: rw}]}",
-			err: "written to"},
+			err: "of the host writable"},
 		{about: "of what is hidden, spelled otherwise", user: "files: {mounts: [{from: /home/u/.ssh, to: /mnt}]}",
-			err: "/home/u/.ssh is hidden by built-in keys"},
+			err: "cannot mount /home/u/.ssh: hidden by built-in keys"},
 		{about: "of what is around the home", user: "files: {mounts: [{from: /home, to: /mnt}]}",
 			want: []string{`"/mnt/u/.ssh"`, `"/mnt/u/.config/gh"`}},
 		{about: "of everything", user: "files: {mounts: [{from: /, to: /mnt}]}",
 			want: []string{`"/mnt/home/u/.ssh"`, `"/mnt/etc/shadow"`}},
 		{about: "read-only wins, spelled otherwise", user: "files: {readonly: [~/a], writable: [/home/u/a/b]}",
-			want: []string{`"writable":[]`}, notes: []string{"/home/u/a/b is read-only"}},
+			want: []string{`"writable":[]`}, notes: []string{"cannot make /home/u/a/b writable: read-only"}},
 		{about: "two at one place", user: "files: {mounts: [{from: ~/a, to: /mnt}]}",
-			flags: "files: {mounts: [{from: ~/b, to: /mnt}]}", err: "/mnt is mounted at ~/a"},
+			flags: "files: {mounts: [{from: ~/b, to: /mnt}]}", err: "/mnt is already mounted at ~/a"},
 		{about: "read-only wins over a mount", user: "files: {readonly: [~/a], mounts: [{from: ~/a/b, to: /mnt, mode: rw}]}",
-			want: []string{`"mode":"ro"`}, notes: []string{"~/a/b is read-only"}},
+			want: []string{`"mode":"ro"`}, notes: []string{"cannot make ~/a/b writable: read-only"}},
 
 		{about: "the smaller limit", user: "limits: {memory: 2GiB, pids: 5}",
 			project: "limits: {memory: 4GiB, pids: 3, cpus: 2}", want: []string{`"limits":{"cpus":2,"memory":"2GiB","pids":3}`},
-			notes: []string{"memory is smaller"}},
+			notes: []string{"cannot raise memory"}},
 		{about: "flags set limits", user: "limits: {memory: 2GiB}", flags: "limits: {memory: 4GiB}",
 			want: []string{`"memory":"4GiB"`}},
 		{about: "variables", user: "env: {A: u, B: u}", project: "env: {B: p, C: p}", flags: "env: {C: f}",
@@ -212,7 +221,7 @@ func TestMergeByExample(t *testing.T) {
 func TestTwoValuesOfOneLevelAreAMistake(t *testing.T) {
 	t.Parallel()
 	_, err := Merge(layer(t, Flags, "env: {A: x}"), layer(t, Flags, "env: {A: y}"))
-	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "A has another value") {
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "A has a different value") {
 		t.Error(err)
 	}
 	if _, err := Merge(Layer{Level: 7}); !fault.Is(err, fault.Invalid) {
@@ -245,7 +254,7 @@ func tame(d *Document) {
 	}
 	d.Network.Value.Allow = slices.DeleteFunc(d.Network.Value.Allow, func(r Rule) bool {
 		in, _, ok := guarded(r.Net.Addr())
-		return ok && r.Net.Bits() >= in.Bits()
+		return ok && r.Net.Bits() >= in.Bits() || r.Private
 	})
 	if d.Network.Value.Mode == NetHost {
 		d.Network = nil
@@ -373,6 +382,9 @@ func TestAProjectOnlyTightens(t *testing.T) {
 			}
 		}
 		q := requests().Draw(t, "request")
+		if d := after.Network.Decide(q); d.Private && !before.Network.Decide(q).passes() {
+			t.Fatalf("%s at %s passes: %+v", q, q.Addr, d)
+		}
 		if d := after.Network.Decide(q); d.passes() && before.Network.Mode == NetRules {
 			for _, r := range before.Network.Deny {
 				if r.covers(q) && !r.conditional() {
@@ -401,8 +413,8 @@ func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
 	}
 	same := digest("network: {allow: [a.example, b.example]}\nlimits: {memory: 1GiB}")
 	if got := digest(
-		"\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: A.example., ports: [443]}\n " +
-			"   - a.example"); got != same {
+		"\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: " +
+			"A.example., ports: [443]}\n    - a.example"); got != same {
 		t.Error("the same is not equal")
 	}
 	for _, other := range []string{"network: {allow: [a.example, b.example]}",

@@ -109,7 +109,7 @@ func (p Policy) Origins() (string, error) {
 		return a.Line - b.Line
 	})
 	text, err := json.Marshal(all)
-	return string(text), fault.Wrap(err, "write where a policy was said")
+	return string(text), fault.Wrap(err, "write the origins of a policy")
 }
 
 // Placed gives p, which ParseCanonical read, with the origins that Origins wrote of an
@@ -120,7 +120,7 @@ func (p Policy) Placed(origins string) (Policy, error) {
 	}
 	var all []placing
 	if err := json.Unmarshal([]byte(origins), &all); err != nil {
-		return p, fault.New(fault.Corrupt, "read where a policy was said").Because(err)
+		return p, fault.New(fault.Corrupt, "read the origins of a policy").Because(err)
 	}
 	known := map[string]Origin{}
 	for _, one := range all {
@@ -196,14 +196,14 @@ func find(list []Rule, text string, denies bool) (int, error) {
 	case len(fits) == 1:
 		return fits[0], nil
 	case len(fits) > 1:
-		return 0, fault.New(fault.Conflict, "%d rules fit %q: %s", len(fits), text, list[fits[0]]).
-			WithHint("name one by its whole text, as this shows it: coppice policy show NAME")
+		return 0, fault.New(fault.Conflict, "%d rules match %q: %s", len(fits), text, list[fits[0]]).
+			WithHint("use the full text of one; list them: coppice policy show NAME")
 	}
 	var texts []string
 	for _, r := range list {
 		texts = append(texts, r.String(), r.where())
 	}
-	hint := "see what there is: coppice policy show NAME"
+	hint := "list the rules: coppice policy show NAME"
 	if near := fault.Nearest(text, texts); near != "" {
 		hint = "did you mean " + near + "? " + hint
 	}

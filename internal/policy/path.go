@@ -14,12 +14,12 @@ import (
 // zero Path is none.
 type Path struct{ text string }
 
-const pathHint = "write a path as in /etc/x, ~/x or ./x, with a * at most as its last part"
+const pathHint = "use a path such as /etc/x, ~/x or ./x; a * is only valid as the last part"
 
 // ParsePath reads a path; dir is the directory that ./x is in.
 func ParsePath(s, dir string) (Path, error) {
 	no := func(why string) (Path, error) {
-		return Path{}, fault.New(fault.Invalid, "%q is no path: %s", s, why).WithHint(pathHint)
+		return Path{}, fault.New(fault.Invalid, "invalid path %q: %s", s, why).WithHint(pathHint)
 	}
 	text := s
 	switch {
@@ -27,28 +27,28 @@ func ParsePath(s, dir string) (Path, error) {
 		return no("it is empty")
 	case s == "~", strings.HasPrefix(s, "~/"):
 	case s[0] == '~':
-		return no("the homes of others have no short form")
+		return no("only ~/ is supported for a home directory")
 	case s == ".", strings.HasPrefix(s, "./"):
 		if text = path.Join(dir, s); !path.IsAbs(text) {
 			text = "./" + text
 		}
 	case s[0] != '/':
-		return no("it begins with neither /, ~/ nor ./")
+		return no("it must begin with /, ~/ or ./")
 	}
 	for _, part := range []string{s, text} {
 		for _, c := range part {
 			if !visible.Rune(c) {
-				return no("it holds a character that cannot be seen")
+				return no("it contains an invisible character")
 			}
 		}
 		last := strings.HasSuffix(part, "/*")
 		switch fixed := strings.TrimSuffix(part, "/*"); {
 		case strings.ContainsAny(fixed, `*?[]{}\`), last && strings.HasSuffix(fixed, "/"):
-			return no("a * stands for a whole last part, and there are no other patterns")
+			return no("a * is only valid as the whole last part")
 		case last && (fixed == "" || fixed == "~"):
-			return no("it is everything")
+			return no("it is the whole root")
 		case strings.Contains("/"+part+"/", "/../"):
-			return no("it goes up with ..")
+			return no("it contains ..")
 		}
 	}
 	if text[0] == '.' {

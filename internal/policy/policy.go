@@ -36,7 +36,7 @@ func ParseNet(s string) (Net, error) {
 	case NetOff, NetHost, NetRules:
 		return n, nil
 	}
-	return "", fault.New(fault.Invalid, "there is no network %q", s).WithHint("use --net off, --net rules or --net host")
+	return "", fault.New(fault.Invalid, "unknown network %q", s).WithHint("use --net off, --net rules or --net host")
 }
 
 // Limits are what a sandbox may use at most; 0 is no limit.
@@ -50,7 +50,7 @@ type Limits struct {
 	OpenFiles   int64         // of one process
 }
 
-const limitsHint = "write limits as in: --limit memory=4GiB,pids=512,time=30m"
+const limitsHint = "for example: --limit memory=4GiB,pids=512,time=30m"
 
 // ParseLimits reads "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024",
 // of which any may be left out; "" is no limits.
@@ -62,7 +62,7 @@ func ParseLimits(s string) (l Limits, err error) {
 	for _, item := range strings.Split(s, ",") {
 		key, value, ok := strings.Cut(item, "=")
 		if !ok {
-			return Limits{}, fault.New(fault.Invalid, "limit %q has no value", item).WithHint(limitsHint)
+			return Limits{}, fault.New(fault.Invalid, "limit %q requires a value", item).WithHint(limitsHint)
 		}
 		if seen[key] {
 			return Limits{}, fault.New(fault.Invalid, "limit %s is given twice", key).WithHint(limitsHint)
@@ -83,7 +83,7 @@ func ParseLimits(s string) (l Limits, err error) {
 
 // unknown is the error for a limit that there is not, with the one that was meant.
 func unknown(key string) error {
-	e := fault.New(fault.Invalid, "there is no limit %q", key)
+	e := fault.New(fault.Invalid, "unknown limit %q", key)
 	const all = "the limits are memory, cpus, pids, disk, time, output and files; " + limitsHint
 	for right, words := range map[string][]string{
 		"memory": {"mem", "ram", "memroy", "m"},
@@ -143,7 +143,7 @@ func ParseBytes(s string) (int64, error) {
 		}
 		return int64(f * float64(u.size)), nil
 	}
-	return 0, fault.New(fault.Invalid, "%q is not a size", s).WithHint("write a size as in 512MiB or 4GiB")
+	return 0, fault.New(fault.Invalid, "invalid size %q", s).WithHint("use a size such as 512MiB or 4GiB")
 }
 
 // FormatBytes writes a size so that ParseBytes reads the same.
@@ -160,15 +160,16 @@ func FormatBytes(n int64) string {
 func ParseEnv(kv string) (key, value string, err error) {
 	key, value, ok := strings.Cut(kv, "=")
 	if !ok {
-		return "", "", fault.New(fault.Invalid, "environment %q has no value", kv).WithHint("write it as in: --env KEY=VALUE")
+		return "", "", fault.New(fault.Invalid, "environment variable %q requires a value", kv).WithHint("for example: " +
+			"--env KEY=VALUE")
 	}
 	for i, c := range []byte(key) {
 		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
-			return "", "", fault.New(fault.Invalid, "%q is no name of an environment variable", key)
+			return "", "", fault.New(fault.Invalid, "invalid name of an environment variable %q", key)
 		}
 	}
 	if key == "" || strings.ContainsRune(value, 0) {
-		return "", "", fault.New(fault.Invalid, "environment %q cannot be set", kv)
+		return "", "", fault.New(fault.Invalid, "cannot set environment variable %q", kv)
 	}
 	return key, value, nil
 }

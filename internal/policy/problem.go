@@ -71,10 +71,10 @@ func (p Problems) fault(name string, kind fault.Kind) error {
 		return nil
 	}
 	p = p.sorted()
-	what := fmt.Sprintf("%d mistakes", len(p))
+	what := fmt.Sprintf("%d errors", len(p))
 	switch {
 	case len(p) == 1:
-		what = "a mistake"
+		what = "an error"
 	case len(p) > maxProblems:
 		what += fmt.Sprintf(", of which these are the first %d", maxProblems)
 		p = p[:maxProblems]

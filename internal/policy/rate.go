@@ -32,7 +32,7 @@ func ParseRate(s string) (Rate, error) {
 			return Rate{n, u.per}, nil
 		}
 	}
-	return Rate{}, fault.New(fault.Invalid, "%q is no rate", s).WithHint("write a rate as in 10/s, 100/m or 1000/h")
+	return Rate{}, fault.New(fault.Invalid, "invalid rate %q", s).WithHint("use a rate such as 10/s, 100/m or 1000/h")
 }
 
 // String writes r as ParseRate reads it.

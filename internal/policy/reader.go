@@ -64,7 +64,7 @@ func (r *reader) root(text []byte) *yaml.Node {
 		return nil
 	}
 	if err := dec.Decode(&more); err == nil {
-		r.wrong(&more, "", "a second document begins")
+		r.wrong(&more, "", "the file has more than one document")
 		return nil
 	} else if !errors.Is(err, io.EOF) {
 		r.syntax(text, err)
@@ -81,7 +81,7 @@ func (r *reader) root(text []byte) *yaml.Node {
 }
 
 // form is the hint on how a file looks.
-const form = "a file looks like this: {version: 1, network: {presets: [pypi], allow: [example.com]}}"
+const form = "for example: {version: 1, network: {presets: [pypi], allow: [example.com]}}"
 
 // characters refuses bytes that are not text, and text that looks like other text.
 func (r *reader) characters(text []byte) {
@@ -92,18 +92,18 @@ func (r *reader) characters(text []byte) {
 		at := &yaml.Node{Line: line, Column: column}
 		switch {
 		case c == utf8.RuneError && size == 1:
-			r.wrong(at, "write the file in UTF-8", "the file is not UTF-8")
+			r.wrong(at, "encode the file in UTF-8", "the file is not UTF-8")
 			return
 		case c == '\n':
 			line, column = line+1, 0
 		case c == '\r' && i+1 < len(text) && text[i+1] == '\n':
 		case c == '\t':
-			r.wrong(at, "write spaces", "a tab")
+			r.wrong(at, "use spaces", "a tab")
 		case column == 1 && c == '%':
-			r.wrong(at, "", "a directive: the file is plain YAML")
+			r.wrong(at, "", "a directive: not supported in this file")
 		case !visible.Rune(c):
 			r.wrong(at, fmt.Sprintf("in double quotes it can be written as \\u%04x", c),
-				"a character that cannot be seen, U+%04X", c)
+				"an invisible character, U+%04X", c)
 		}
 		i += size
 	}
@@ -127,7 +127,7 @@ func (r *reader) syntax(text []byte, err error) {
 		l := lines[at.Line-1]
 		at.Column = len(l) - len(strings.TrimLeft(l, " ")) + 1
 	}
-	r.wrong(at, "put a text with any of * : # [ ] { } & ! % @ in quotes", "it is no YAML: %s", what)
+	r.wrong(at, "put a text with any of * : # [ ] { } & ! % @ in quotes", "invalid YAML: %s", what)
 }
 
 // plain refuses what makes a file mean something else than it shows. lines are those of
@@ -146,7 +146,7 @@ func (r *reader) plain(n *yaml.Node, lines [][]rune) {
 	case !utf8.ValidString(n.Value),
 		strings.ContainsFunc(n.Value, func(c rune) bool { return c > 0xffff && !visible.Rune(c) || c == utf8.RuneError }):
 		// JSON has no escape of four hexadecimal digits for these.
-		r.wrong(n, "", "an escape that is no character")
+		r.wrong(n, "", "an escape that is not a character")
 	}
 	for _, c := range n.Content {
 		r.plain(c, lines)

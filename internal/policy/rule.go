@@ -53,6 +53,9 @@ type Rule struct {
 	Net      netip.Prefix
 	Protocol Protocol
 	Ports    []Ports // in order, without overlap
+	// Private lets Host lead to addresses that are Inside, which otherwise a rule has to name.
+	// Only a rule that allows has it.
+	Private bool
 
 	// What follows is about HTTP, and has a host. Nil is everything.
 	Methods []string          // in order
@@ -78,6 +81,9 @@ func (r Rule) hasHTTP() bool { return r.conditional() || r.limited() }
 // short reports whether the short form says all of r.
 func (r Rule) short() bool { return r.Name == "" && !r.hasHTTP() && r.MaxBytes == 0 }
 
+// privately ends a rule with Private in the short form.
+const privately = ",private"
+
 // where writes where r leads, as ParseRule reads it.
 func (r Rule) where() string {
 	var b strings.Builder
@@ -95,6 +101,9 @@ func (r Rule) where() string {
 	for i, p := range r.Ports {
 		b.WriteByte(":,"[min(i, 1)])
 		b.WriteString(p.String())
+	}
+	if r.Private {
+		b.WriteString(privately)
 	}
 	return b.String()
 }
@@ -143,14 +152,15 @@ func (r Rule) mapping() any {
 		CIDR       string            `json:"cidr,omitempty"`
 		Protocol   Protocol          `json:"protocol,omitempty"`
 		Ports      []any             `json:"ports,omitempty"`
+		Private    bool              `json:"private,omitempty"`
 		Methods    []string          `json:"methods,omitempty"`
 		Paths      []string          `json:"paths,omitempty"`
 		Query      map[string]string `json:"query,omitzero"`
 		MaxRequest string            `json:"max_request,omitempty"`
 		MaxBytes   string            `json:"max_bytes,omitempty"`
 		Rate       string            `json:"rate,omitempty"`
-	}{Name: r.Name, Host: r.Host.String(), Protocol: r.Protocol, Ports: ports, Methods: r.Methods, Paths: r.Paths,
-		Query: r.Query, Rate: r.Rate.String()}
+	}{Name: r.Name, Host: r.Host.String(), Protocol: r.Protocol, Ports: ports, Private: r.Private,
+		Methods: r.Methods, Paths: r.Paths, Query: r.Query, Rate: r.Rate.String()}
 	if r.Net.IsValid() {
 		m.CIDR = r.cidr()
 	}
@@ -172,6 +182,8 @@ func (r Rule) warning() string {
 		return r.Net.String() + " names a large part of the internet, and by address, so no name is looked at"
 	case len(r.Ports) == 1 && r.Ports[0] == Ports{1, 65535}:
 		return r.where() + " allows every port"
+	case r.Private && r.Host.below:
+		return r.Host.String() + " with private allows private addresses to every name below " + r.Host.host.String()
 	}
 	return r.Host.wide()
 }

@@ -11,7 +11,7 @@ import (
 
 // ParseRule reads a rule in its short form: "example.com", "*.example.com:443",
 // "10.0.0.0/8:5432,6000-6100", "udp://1.2.3.4:123", "[2001:db8::/32]:443". A name
-// that is allowed without ports is allowed at port 443.
+// that is allowed without ports is allowed at port 443. ",private" at the end is Rule.Private.
 func ParseRule(s string, denies bool) (Rule, error) {
 	r := Rule{Denies: denies}
 	rest := s
@@ -20,10 +20,11 @@ func ParseRule(s string, denies bool) (Rule, error) {
 		case TCP, UDP:
 			r.Protocol, rest = Protocol(scheme), after
 		default:
-			return Rule{}, fault.New(fault.Invalid, "rule %q is about %q, which is neither tcp nor udp", s, scheme).
-				WithHint("write a name alone, as in example.com:443")
+			return Rule{}, fault.New(fault.Invalid, "unknown protocol %[2]q in rule %[1]q: must be tcp or udp", s, scheme).
+				WithHint("use a name alone, such as example.com:443")
 		}
 	}
+	rest, r.Private = strings.CutSuffix(rest, privately)
 	where, ports, hasPorts := rest, "", false
 	switch inner, bracketed := strings.CutPrefix(rest, "["); {
 	case bracketed:
@@ -31,7 +32,7 @@ func ParseRule(s string, denies bool) (Rule, error) {
 		where, ports, closed = strings.Cut(inner, "]")
 		if ports, hasPorts = strings.CutPrefix(ports, ":"); !closed || !hasPorts && ports != "" ||
 			!strings.Contains(where, ":") {
-			return Rule{}, fault.New(fault.Invalid, "rule %q is not understood", s).WithHint(ruleHint)
+			return Rule{}, fault.New(fault.Invalid, "invalid rule %q", s).WithHint(ruleHint)
 		}
 	case strings.Count(rest, ":") < 2:
 		where, ports, hasPorts = strings.Cut(rest, ":")
@@ -52,8 +53,8 @@ func ParseRule(s string, denies bool) (Rule, error) {
 	return r, nil
 }
 
-const ruleHint = "write a rule as in example.com, *.example.com:443, 10.0.0.0/8:5432, udp://192.0.2.1:123 or " +
-	"[2001:db8::/32]:443"
+const ruleHint = "use a rule such as example.com, *.example.com:443, 10.0.0.0/8:5432, " +
+	"udp://192.0.2.1:123, [2001:db8::/32]:443 or mirror.corp.example:443,private"
 
 func orHint(err error, hint string) string {
 	if h := fault.HintOf(err); h != "" {
@@ -72,21 +73,21 @@ func (r *Rule) place(s string) (err error) {
 		r.Net, err = netip.ParsePrefix(s)
 		switch {
 		case err != nil && strings.Trim(s[:strings.IndexByte(s+"/", '/')], "0123456789abcdefABCDEF.:") != "":
-			return fault.New(fault.Invalid, "%q is no host", s).
-				WithHint("name the host alone; paths go into a mapping, as in {host: example.com, paths: [/v1/*]}")
+			return fault.New(fault.Invalid, "invalid host %q", s).
+				WithHint("use the host alone; for paths use a mapping such as {host: example.com, paths: [/v1/*]}")
 		case err != nil:
-			return fault.New(fault.Invalid, "%q is no range of addresses", s).
-				WithHint("write a range as in 10.0.0.0/8 or 2001:db8::/32")
+			return fault.New(fault.Invalid, "invalid address range %q", s).
+				WithHint("use a range such as 10.0.0.0/8 or 2001:db8::/32")
 		case r.Net != r.Net.Masked():
-			return fault.New(fault.Invalid, "%q has bits beyond its range", s).
-				WithHint("write %s, or the address alone", r.Net.Masked())
+			return fault.New(fault.Invalid, "invalid address range %q: it has bits beyond its prefix", s).
+				WithHint("use %s, or the address alone", r.Net.Masked())
 		}
 	default:
 		r.Host, err = ParsePattern(s)
 		return err
 	}
 	if r.Net.Addr().Is4In6() {
-		return fault.New(fault.Invalid, "%q is IPv4 in another form", s).WithHint("write %s", r.Net.Addr().Unmap())
+		return fault.New(fault.Invalid, "%q is IPv4 in another form", s).WithHint("use %s", r.Net.Addr().Unmap())
 	}
 	return nil
 }
@@ -101,8 +102,8 @@ func parsePorts(list []string) (ports []Ports, err error) {
 		l, ok := number(low, 65535)
 		h, hok := number(high, 65535)
 		if !ok || !hok || l < 1 || h < l || isRange && l == h {
-			return nil, fault.New(fault.Invalid, "%q is no port", s).
-				WithHint("write ports as in 443, or 8000-8100; all of them are 1-65535")
+			return nil, fault.New(fault.Invalid, "invalid port %q", s).
+				WithHint("use ports such as 443 or 8000-8100, from 1 to 65535")
 		}
 		ports = append(ports, Ports{uint16(l), uint16(h)})
 	}
@@ -124,29 +125,32 @@ func (r *Rule) settle() error {
 	byName := !r.Host.IsZero()
 	switch {
 	case byName == r.Net.IsValid():
-		return fault.New(fault.Invalid, "a rule needs either a host or a cidr")
+		return fault.New(fault.Invalid, "a rule requires either host or cidr")
 	case r.hasHTTP() && !byName:
-		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate need a host").
+		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate require a host").
 			WithHint("name the host instead of its address")
 	case r.hasHTTP() && r.Protocol == UDP:
-		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate are not for udp").
-			WithHint("leave out the protocol")
+		return fault.New(fault.Invalid, "methods, paths, query, max_request and rate are not supported for udp").
+			WithHint("omit the protocol")
+	case r.Private && (r.Denies || !byName):
+		return fault.New(fault.Invalid, "private is only valid in allow rules with a host").
+			WithHint("move the rule to allow, and name the host; an address rule does not need private")
 	case r.Denies:
 		if r.Query != nil || r.limited() || r.MaxBytes != 0 {
-			return fault.New(fault.Invalid, "query, max_request, max_bytes and rate are for rules that allow").
-				WithHint("put the rule into allow")
+			return fault.New(fault.Invalid, "query, max_request, max_bytes and rate are only valid in allow rules").
+				WithHint("move the rule to allow")
 		}
 		return nil
 	case slices.Contains(r.Methods, "CONNECT"):
-		return fault.New(fault.Invalid, "CONNECT makes a tunnel to anywhere").WithHint("allow the hosts themselves")
+		return fault.New(fault.Invalid, "CONNECT opens a tunnel to any destination").WithHint("allow the hosts themselves")
 	}
 	if r.Protocol == "" {
 		r.Protocol = TCP
 	}
 	if r.Ports == nil {
 		if !byName || r.Protocol != TCP {
-			return fault.New(fault.Invalid, "an address or udp that is allowed needs ports").
-				WithHint("add them, as in 10.0.0.0/8:5432 or udp://ntp.example.com:123")
+			return fault.New(fault.Invalid, "an allow rule for an address or udp requires ports").
+				WithHint("add them, for example 10.0.0.0/8:5432 or udp://ntp.example.com:123")
 		}
 		r.Ports = []Ports{{443, 443}}
 	}

@@ -23,6 +23,10 @@ func TestParseRule(t *testing.T) {
 		"udp://192.0.2.1:123":            "udp://192.0.2.1:123",
 		"[2001:db8::/32]:443":            "[2001:db8::/32]:443",
 		"udp://[2001:DB8:0::1]:53":       "udp://[2001:db8::1]:53",
+		"mirror.example,private":         "mirror.example:443,private",
+		"mirror.example:80,443,private":  "mirror.example:80,443,private",
+		"udp://ntp.example:123,private":  "udp://ntp.example:123,private",
+		"*.corp.example:443,private":     "*.corp.example:443,private",
 		"!example.com":                   "example.com",
 		"!tcp://example.com":             "tcp://example.com",
 		"!example.com:25":                "example.com:25",
@@ -41,7 +45,9 @@ func TestParseRule(t *testing.T) {
 	for _, in := range []string{
 		"", ":", ":443", "*", "*:443", "example.com:", "example.com:0", "example.com:65536", "example.com:0443",
 		"example.com:443,", "example.com:90-80", "example.com:80-80", "example.com:-80", "example.com:80-", "example.com:*",
-		"example.com:http",
+		"example.com:http", "10.0.0.0/8:5432,private", "10.0.0.1:80,private", "[fd00::1]:443,private", "example.com:private",
+		"example.com:443,private,80", "example.com:443,private,private", "example.com:443,Private", ",private",
+		"udp://example.com,private",
 		"https://example.com", "http://example.com/", "tcp:example.com", "tcp://", "udp://example.com", "icmp://1.1.1.1:1",
 		"TCP://example.com", "example.com/", "example.com/v1", "user@example.com", "example.com:443:443", "a://tcp://b:1",
 		"10.0.0.0/8", "10.1.2.3", "10.0.0.1/8:80", "10.0.0.0/33:80", "10.0.0.0/08:80", "010.0.0.0/8:80", "10.0.0/8:80",
@@ -53,6 +59,12 @@ func TestParseRule(t *testing.T) {
 		if got, err := ParseRule(in, false); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
 			t.Errorf("ParseRule(%q) = %s, %v, hint %q; want a refusal", in, got, err, fault.HintOf(err))
 		}
+	}
+	if got, err := ParseRule("a.example:443,private", true); err == nil {
+		t.Errorf("a rule denies %s", got)
+	}
+	if got, err := ParseRequest("a.example:443,private"); err == nil {
+		t.Errorf("%s is a place", got)
 	}
 	if got, err := ParseRule("::ffff:10.0.0.1", true); err == nil {
 		t.Errorf("a rule denies %s", got)
@@ -132,6 +144,7 @@ func rules(denies bool) *rapid.Generator[Rule] {
 			}
 		}
 		r.Protocol = rapid.SampledFrom([]Protocol{TCP, TCP, UDP, ""}).Draw(t, "protocol")
+		r.Private = !denies && !r.Host.IsZero() && rapid.IntRange(0, 7).Draw(t, "private") == 7
 		if !r.Host.IsZero() && r.Protocol != UDP && rapid.Bool().Draw(t, "http") {
 			r.Methods = rapid.SampledFrom([][]string{nil, {"GET"}, {"GET", "POST"}}).Draw(t, "methods")
 			r.Paths = rapid.SampledFrom([][]string{nil, {"/a"}, {"/a/*"}, {"/*"}}).Draw(t, "paths")

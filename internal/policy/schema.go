@@ -15,7 +15,7 @@ func Schema() ([]byte, error) {
 	s := schema{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
 		"$id":     SchemaURL,
-		"title":   "A policy of Coppice: what a sandbox may read, write, reach and use",
+		"title":   "A Coppice policy: what a sandbox may read, write, reach and use",
 	}
 	maps.Copy(s, documentShape(".").schema)
 	var b bytes.Buffer

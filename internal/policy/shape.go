@@ -30,11 +30,11 @@ func (s shape[T]) in(r *reader, n *yaml.Node) (v T, ok bool) {
 	}
 	hint := ""
 	if n.Kind == yaml.ScalarNode && n.Value == "~" {
-		hint = `YAML reads ~ as nothing; the home is written "~"`
+		hint = `YAML reads ~ as null; quote it: "~"`
 	} else if n.Kind == yaml.ScalarNode && n.ShortTag() != "!!null" && n.ShortTag() != "!!str" && s.want == "a text" {
-		hint = `if it is meant as a text, put it in quotes: "` + n.Value + `"`
+		hint = `to use it as text, quote it: "` + n.Value + `"`
 	}
-	r.wrong(n, hint, "%s, where %s is wanted", kind(n), s.want)
+	r.wrong(n, hint, "expected %[2]s, got %[1]s", kind(n), s.want)
 	return v, false
 }
 
@@ -94,7 +94,7 @@ func choice[T ~string](words ...T) shape[T] {
 		if near := fault.Nearest(n.Value, all); near != "" {
 			hint = "did you mean " + near + "? " + hint
 		}
-		r.wrong(n, hint, "there is no %q here", n.Value)
+		r.wrong(n, hint, "unknown value %q", n.Value)
 		return "", false
 	}}
 }
@@ -104,7 +104,7 @@ func truth() shape[bool] {
 	return shape[bool]{schema{"type": "boolean"}, "true or false", scalar("!!bool"),
 		func(r *reader, n *yaml.Node) (bool, bool) {
 			if n.Value != "true" && n.Value != "false" {
-				r.wrong(n, "write true or false", "%q is neither true nor false", n.Value)
+				r.wrong(n, "use true or false", "invalid value %q: must be true or false", n.Value)
 				return false, false
 			}
 			return n.Value == "true", true
@@ -117,7 +117,8 @@ func whole(least, most int64) shape[int64] {
 		func(r *reader, n *yaml.Node) (int64, bool) {
 			v, ok := number(n.Value, most)
 			if ok = ok && v >= least; !ok {
-				r.wrong(n, "write decimal digits alone", "%s is no whole number from %d to %d", n.Value, least, most)
+				r.wrong(n, "use decimal digits only", "invalid number %s: must be a whole number from %d to "+
+					"%d", n.Value, least, most)
 			}
 			return v, ok
 		}}
@@ -139,7 +140,7 @@ func list[T any](item shape[T], least int) shape[[]T] {
 				}
 			}
 			if len(n.Content) < least {
-				r.wrong(n, "leave the key out where nothing is meant by it", "a list of nothing")
+				r.wrong(n, "omit the key", "an empty list")
 				return nil, false
 			}
 			return all, whole
@@ -163,7 +164,7 @@ func words[T any](pattern, what string, value shape[T]) shape[map[string]T] {
 			all, whole := map[string]T{}, true
 			r.keys(n, func(key, n *yaml.Node) {
 				if !match().MatchString(key.Value) {
-					r.wrong(key, "", "%q is no %s", key.Value, what)
+					r.wrong(key, "", "invalid %[2]s %[1]q", key.Value, what)
 					whole = false
 					return
 				}
@@ -233,7 +234,7 @@ func object[T any](start func(r *reader, n *yaml.Node) T, fields ...field[T]) sh
 					if near := fault.Nearest(key.Value, names); near != "" {
 						hint = "did you mean " + near + "? " + hint
 					}
-					r.wrong(key, hint, "there is no key %q here", key.Value)
+					r.wrong(key, hint, "unknown key %q", key.Value)
 					whole = false
 					return
 				}
@@ -257,11 +258,11 @@ func (r *reader) keys(n *yaml.Node, each func(key, value *yaml.Node)) {
 		key, value := n.Content[i], n.Content[i+1]
 		switch {
 		case key.ShortTag() == "!!merge":
-			r.wrong(key, "write out what is meant", "there are no merge keys")
+			r.wrong(key, "write the keys out", "merge keys are not supported")
 		case !scalar("!!str")(key):
-			r.wrong(key, "", "a key is a text, and this is %s", kind(key))
+			r.wrong(key, "", "a key must be text, got %s", kind(key))
 		case lines[key.Value] > 0:
-			r.wrong(key, "leave one of them out", "%q is given twice, first in line %d", key.Value, lines[key.Value])
+			r.wrong(key, "remove one of them", "duplicate key %q, first in line %d", key.Value, lines[key.Value])
 		default:
 			lines[key.Value] = key.Line
 			each(key, value)

@@ -12,7 +12,7 @@ import (
 func Template(presets []string) ([]byte, error) {
 	for _, p := range presets {
 		if !slices.Contains(PresetNames(), p) {
-			e := fault.New(fault.NotFound, "there is no preset %q", p)
+			e := fault.New(fault.NotFound, "unknown preset %q", p)
 			all := "the presets are " + strings.Join(PresetNames(), ", ")
 			if near := fault.Nearest(p, PresetNames()); near != "" {
 				return nil, e.WithHint("did you mean %s? %s", near, all)

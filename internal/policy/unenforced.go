@@ -7,7 +7,7 @@ import (
 )
 
 // unenforcedHint is the way out of what Unenforced tells.
-const unenforcedHint = "take it out; nothing enforces it yet"
+const unenforcedHint = "remove it; it is not enforced yet"
 
 // Unenforced tells what p says that nothing enforces yet, and where it was said. What
 // is built in is left out.
@@ -28,7 +28,7 @@ func (p Policy) Unenforced() Problems {
 		decoys[s.Value] = true
 		why := s.Value.unhideable()
 		if strings.HasSuffix(s.Value.text, "/*") {
-			why = "it names no one file"
+			why = "it does not name a single file"
 		}
 		if why != "" {
 			say(s.At, "files.decoys", s.Value.String()+": "+why)
@@ -45,11 +45,11 @@ func (p Policy) Unenforced() Problems {
 // unhideable says why p cannot be hidden; "" where it can.
 func (p Path) unhideable() string {
 	if p.text == "/" {
-		return "it is everything"
+		return "it is the whole root"
 	}
 	for _, own := range []string{"/dev", "/proc", "/sys"} {
 		if p.beneath(Path{own}) {
-			return "a sandbox has a " + own + " of its own, and not the host's"
+			return "a sandbox has a " + own + " separate from the host's"
 		}
 	}
 	return ""

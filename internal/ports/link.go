@@ -32,19 +32,19 @@ func LoadKey(home string) (Key, error) {
 		return k, err
 	}
 	if err := makeKey(home, path); err != nil {
-		return Key{}, fault.Wrap(err, "make the key of preview links")
+		return Key{}, fault.Wrap(err, "create the key of preview links")
 	}
 	return readKey(path)
 }
 
 func readKey(path string) (k Key, err error) {
-	void := "remove it; links that were given out are then void: rm " + path
+	void := "remove it, which invalidates existing links: rm " + path
 	st, err := os.Lstat(path)
 	if err != nil {
 		return k, fault.Wrap(err, "open the key of preview links")
 	}
 	if !st.Mode().IsRegular() || st.Size() != int64(len(k)) {
-		return k, fault.New(fault.Corrupt, "%s is not a key", path).WithHint("%s", void)
+		return k, fault.New(fault.Corrupt, "invalid key file %s", path).WithHint("%s", void)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,13 +52,13 @@ func readKey(path string) (k Key, err error) {
 	}
 	defer f.Close()
 	if now, err := f.Stat(); err != nil || !os.SameFile(st, now) {
-		return k, fault.New(fault.Corrupt, "%s is not a key", path).WithHint("%s", void).Because(err)
+		return k, fault.New(fault.Corrupt, "invalid key file %s", path).WithHint("%s", void).Because(err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return k, fault.New(fault.Denied, "%s can be read by others, who could make links", path).WithHint("%s", void)
+		return k, fault.New(fault.Denied, "key file %s is readable by other users", path).WithHint("%s", void)
 	}
 	if n, err := f.Read(k[:]); err != nil || n != len(k) {
-		return Key{}, fault.New(fault.Corrupt, "%s is not a key", path).WithHint("%s", void).Because(err)
+		return Key{}, fault.New(fault.Corrupt, "invalid key file %s", path).WithHint("%s", void).Because(err)
 	}
 	return k, nil
 }

@@ -14,11 +14,11 @@ import (
 
 // forbid answers who may not use a port, or any.
 func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
-	message := "The ports of a sandbox are shown to who has a link to them, or a token of the daemon with scope operate."
+	message := "The ports of a sandbox require a link or a daemon token with scope operate."
 	if expired {
 		message = "The link to this port has expired."
 	}
-	page(w, r, http.StatusForbidden, "A link is needed", message, "make one: coppice net forward NAME PORT")
+	page(w, r, http.StatusForbidden, "Link required", message, "create one: coppice net forward NAME PORT")
 }
 
 // failed answers when nothing came of a request that was passed on. It is
@@ -37,17 +37,16 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	port := "port " + strconv.Itoa(to.port)
 	switch {
 	case errors.As(err, &ours) && ours.Kind == fault.Timeout:
-		page(w, r, http.StatusGatewayTimeout, "No answer", sentence(ours.Error()), fault.HintOf(ours))
+		page(w, r, http.StatusGatewayTimeout, "No response", sentence(ours.Error()), fault.HintOf(ours))
 	case errors.As(err, &ours):
 		page(w, r, http.StatusBadGateway, "Not reachable", sentence(ours.Error()), fault.HintOf(ours))
 	case errors.As(err, &late) && late.Timeout():
-		page(w, r, http.StatusGatewayTimeout, "No answer",
-			"What listens on "+port+" has taken the request and does not answer it.",
-			"see what it does: coppice process ls NAME")
+		page(w, r, http.StatusGatewayTimeout, "No response",
+			"The server on "+port+" accepted the request but did not respond.", "list the processes: coppice process ls NAME")
 	default:
 		// The error holds what the server said: nothing to put before people.
-		page(w, r, http.StatusBadGateway, "Not reachable", "What listens on "+port+" does not answer as an HTTP server does.",
-			"to reach it by another protocol: coppice net forward NAME "+strconv.Itoa(to.port)+" --forward")
+		page(w, r, http.StatusBadGateway, "Not reachable", "The server on "+port+" did not send a valid HTTP response.",
+			"to use another protocol: coppice net forward NAME "+strconv.Itoa(to.port)+" --forward")
 	}
 }
 

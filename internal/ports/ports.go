@@ -1,11 +1,10 @@
-// Package ports lets people reach what listens in a sandbox: the names of hosts
-// under which it is found, signed links that expire, and the reverse proxy between
-// them. It knows of sandboxes what its interface Engine says.
+// Package ports serves the ports of sandboxes over HTTP: host names for ports, signed links that
+// expire, and a reverse proxy. It reaches sandboxes through its interface Engine.
 //
-// A port has a host of its own, PORT--NAME.localhost, so that what it serves is no
-// neighbour, to a browser, of other sandboxes or of the daemon's API. Who may use it
-// is decided before anything is passed on: by a link, by the cookie that a link was
-// exchanged for, or by what Options.Allow says of a caller whom the listener knows.
+// A port has a host of its own, PORT--NAME.localhost, so that what it serves is no neighbour, to a
+// browser, of other sandboxes or of the daemon's API. Access is decided before a request is
+// forwarded: by a link, by the cookie that a link was exchanged for, or by what Options.Allow says
+// of a caller whom the listener knows.
 //
 // It may be imported by daemon; it imports client/wire and fault.
 package ports

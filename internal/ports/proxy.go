@@ -145,8 +145,8 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	case port < 1 || port > 0xffff:
 		return none, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	case ttl < time.Second || ttl > maxTTL:
-		return none, fault.New(fault.Invalid, "a link for %s", ttl).
-			WithHint("a link is good for a second to %d hours, as in: coppice net forward NAME %d --expires 1h",
+		return none, fault.New(fault.Invalid, "invalid link lifetime %s", ttl).
+			WithHint("use a second to %d hours, for example: coppice net forward NAME %d --expires 1h",
 				int(maxTTL.Hours()), port)
 	}
 	id, name, err := p.opt.Engine.Identify(ctx, name)
@@ -155,8 +155,8 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	}
 	l := p.served.Load()
 	if l == nil {
-		return none, fault.New(fault.Unsupported, "the daemon serves no HTTP address, which a link would lead to").
-			WithHint("start it so: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to one of "+
+		return none, fault.New(fault.Unsupported, "cannot create a link: the daemon has no HTTP address").
+			WithHint("restart it with one: coppice serve --stop; coppice serve --http 127.0.0.1:7070; or forward the port to "+
 				"this machine: coppice net forward %s %d --forward", name, port)
 	}
 	key, err := p.secret()
@@ -188,12 +188,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, ok := ParseHost(r.Host)
 	switch {
 	case !ok:
-		page(w, r, http.StatusBadRequest, "No such host",
-			"The name of a port's host is PORT--NAME.localhost, as in 3000--box.localhost.",
+		page(w, r, http.StatusBadRequest, "Unknown host",
+			"The host name of a port is PORT--NAME.localhost, for example 3000--box.localhost.",
 			"list the ports of a sandbox: coppice net forward NAME")
 		return
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):
-		page(w, r, http.StatusBadRequest, "No such request", "Only requests for a path are passed on.", "")
+		page(w, r, http.StatusBadRequest, "Unsupported request", "Only requests for a path are forwarded.", "")
 		return
 	case headerSize(r) > maxRequestHeader:
 		page(w, r, http.StatusRequestHeaderFieldsTooLarge, "Too large",
@@ -205,12 +205,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, err := p.secret()
 	if err != nil {
 		page(w, r, http.StatusInternalServerError, "Not reachable", "The daemon cannot check links.",
-			"see what is wrong with: coppice net forward NAME PORT")
+			"see the error: coppice net forward NAME PORT")
 		return
 	}
 	a, err := p.admit(r, key, t, tokens)
 	if err != nil {
-		page(w, r, http.StatusBadGateway, "Not reachable", "The sandbox cannot be looked up.", "see the daemon's log")
+		page(w, r, http.StatusBadGateway, "Not reachable", "The sandbox cannot be found.", "see the daemon's log")
 		return
 	}
 	if a.by != byNothing && p.opt.Proved != nil {

@@ -78,7 +78,7 @@ func (w *world) DialPort(ctx context.Context, name string, port int) (net.Conn, 
 	}
 	if addr == "" {
 		return nil, fault.New(fault.NotFound, "nothing listens on port %d of sandbox <box>", port).
-			WithHint("start something that does: coppice run --in box --detach -- CMD")
+			WithHint("start a server: coppice run --in box --detach -- CMD")
 	}
 	return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 }
@@ -492,15 +492,15 @@ func TestServersThatAreNone(t *testing.T) {
 		code   int
 		says   string
 	}{
-		"garbage": {"\x00\x01<script>alert(1)</script>\r\n\r\n", 502, "does not answer as an HTTP server does"},
-		"ends":    {"HTTP/1.1 ", 502, "does not answer as an HTTP server does"},
-		"never":   {"", 504, "does not answer it"},
+		"garbage": {"\x00\x01<script>alert(1)</script>\r\n\r\n", 502, "did not send a valid HTTP response"},
+		"ends":    {"HTTP/1.1 ", 502, "did not send a valid HTTP response"},
+		"never":   {"", 504, "did not respond"},
 		"an endless head": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxResponseHeader) + "\r\n\r\n", 502,
-			"does not answer as an HTTP server does"},
+			"did not send a valid HTTP response"},
 		"another protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502,
-			"does not answer as an HTTP server does"},
+			"did not send a valid HTTP response"},
 		"split": {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 502,
-			"does not answer as an HTTP server does"},
+			"did not send a valid HTTP response"},
 	} {
 		w.raw(c.answer)
 		res, body := w.get("/", cookie, "Accept: text/html")

@@ -49,14 +49,14 @@ func TestInstall_FindsTheHelpersOfItsVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := probe("v0.0.2"); err == nil ||
-		!strings.Contains(out, "coppice-init is of version v0.0.1, and this program of v0.0.2") ||
+		!strings.Contains(out, "coppice-init has version v0.0.1, but this program has v0.0.2") ||
 		!strings.Contains(out, "go install") {
 		t.Errorf("with that of another version: %v: %s", err, out)
 	}
 	if err := os.Remove(helper); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := probe("v0.0.2"); err == nil || !strings.Contains(out, "coppice-init is missing") ||
+	if out, err := probe("v0.0.2"); err == nil || !strings.Contains(out, "helper program coppice-init not found") ||
 		!strings.Contains(out, "go install") {
 		t.Errorf("without: %v: %s", err, out)
 	}

@@ -137,7 +137,7 @@ func (s *Set) find(name Name) (*os.File, error) {
 	path := filepath.Join(dir, string(name))
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fault.New(fault.Unsupported, "%s is missing: it was not built into this program, and is not at %s", name,
+		return nil, fault.New(fault.Unsupported, "helper program %s not found: it is not embedded, and not at %s", name,
 			path).WithHint("%s", install)
 	}
 	if err != nil {
@@ -169,11 +169,11 @@ func private(f *os.File) error {
 	for _, path := range []string{Path(f), filepath.Dir(f.Name())} {
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
-			return fault.Wrap(err, "look at %s", path)
+			return fault.Wrap(err, "inspect %s", path)
 		}
 		if st.Mode&unix.S_IWOTH != 0 {
-			return fault.New(fault.Denied, "%s is not executed: every user may write to it or to its directory", f.Name()).
-				WithHint("take that right away: chmod o-w %s %s", visible.Word(f.Name()), visible.Word(filepath.Dir(f.Name())))
+			return fault.New(fault.Denied, "cannot execute %s: it or its directory is world-writable", f.Name()).
+				WithHint("fix the permissions: chmod o-w %s %s", visible.Word(f.Name()), visible.Word(filepath.Dir(f.Name())))
 		}
 	}
 	return nil

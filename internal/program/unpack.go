@@ -32,11 +32,11 @@ func (s *Set) unpack(name Name) (*os.File, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fault.Wrap(err, "make the directory of helper programs")
+		return nil, fault.Wrap(err, "create the directory of helper programs")
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return nil, fault.Wrap(err, "look at %s", dir)
+		return nil, fault.Wrap(err, "inspect %s", dir)
 	}
 	if st.Flags&unix.ST_NOEXEC != 0 {
 		return s.inMemory(name, digest)
@@ -77,7 +77,7 @@ func (s *Set) digestOf(name Name) (string, error) {
 			return f[0], nil
 		}
 	}
-	return "", fault.New(fault.Internal, "no digest of %s was built in", name).WithHint("build it again: make build")
+	return "", fault.New(fault.Internal, "no embedded digest of %s", name).WithHint("rebuild it: make build")
 }
 
 // verify reads f, and refuses it if its digest is another one.
@@ -87,8 +87,8 @@ func verify(f *os.File, digest string) error {
 		return fault.Wrap(err, "read %s", f.Name())
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
-		return fault.New(fault.Unavailable, "%s has digest %s, not %s", f.Name(), got, digest).
-			WithHint("check the disk that it is on, and start the daemon again: coppice serve --stop")
+		return fault.New(fault.Unavailable, "%s has digest %s, expected %s", f.Name(), got, digest).
+			WithHint("check its disk, then restart the daemon: coppice serve --stop")
 	}
 	return nil
 }

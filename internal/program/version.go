@@ -27,10 +27,10 @@ func isProgram(f *os.File, name Name) error {
 func sameVersion(f *os.File, own string) error {
 	info, err := buildinfo.Read(f)
 	if err != nil {
-		return fault.Wrap(err, "read what %s was built from", f.Name())
+		return fault.Wrap(err, "read the build information of %s", f.Name())
 	}
 	if theirs := versionOf(info); own != "" && theirs != own {
-		return fault.New(fault.Unsupported, "%s is of version %s, and this program of %s", f.Name(),
+		return fault.New(fault.Unsupported, "%s has version %s, but this program has %s", f.Name(),
 			cmp.Or(theirs, "unknown"), own).WithHint("%s", install)
 	}
 	return nil
@@ -51,7 +51,7 @@ func versionOf(info *debug.BuildInfo) string {
 func ModuleVersion(program io.ReaderAt, module string) (string, error) {
 	info, err := buildinfo.Read(program)
 	if err != nil {
-		return "", fault.Wrap(err, "read what a program was built from")
+		return "", fault.Wrap(err, "read the build information of a program")
 	}
 	for _, m := range info.Deps {
 		if m.Path == module {

@@ -14,7 +14,7 @@ import (
 // Encode writes a proposal, which ends with a newline. Invalid says what cannot be written.
 func Encode(p *Proposal) ([]byte, error) {
 	if why := p.bad(); why != "" {
-		return nil, fault.New(fault.Invalid, "this cannot be proposed: %s", why)
+		return nil, fault.New(fault.Invalid, "cannot encode the proposal: %s", why)
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -24,7 +24,7 @@ func Encode(p *Proposal) ([]byte, error) {
 		return nil, fault.Wrap(err, "write a proposal")
 	}
 	if n := int64(b.Len()); n > Limit(FileProposal) {
-		return nil, fault.New(fault.Invalid, "this cannot be proposed: what is to be said of it has %d bytes", n)
+		return nil, fault.New(fault.Invalid, "the proposal is too large: %d bytes", n)
 	}
 	return b.Bytes(), nil
 }
@@ -34,59 +34,59 @@ func Encode(p *Proposal) ([]byte, error) {
 // that is none.
 func Decode(b []byte) (*Proposal, error) {
 	if int64(len(b)) > Limit(FileProposal) {
-		return nil, notOne("it is too long")
+		return nil, notOne("it is too large")
 	}
 	var head struct{ Schema int }
 	if err := json.Unmarshal(b, &head); err != nil {
-		return nil, notOne("it is no JSON")
+		return nil, notOne("it is not JSON")
 	}
 	if head.Schema > Schema {
-		return nil, fault.New(fault.Version, "this proposal is of schema %d, and %d is the newest that this build knows",
+		return nil, fault.New(fault.Version, "unknown proposal schema %d: the newest that this build supports is %d",
 			head.Schema, Schema).
-			WithHint("install a newer coppice")
+			WithHint("install a newer version of coppice")
 	}
 	p := new(Proposal)
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(p); err != nil {
-		return nil, notOne("a field of it is wrong or not known")
+		return nil, notOne("it has an invalid or unknown field")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, notOne("there is something behind it")
+		return nil, notOne("it has trailing data")
 	}
 	again, err := Encode(p)
 	if err != nil {
 		return nil, notOne(p.bad())
 	}
 	if !bytes.Equal(again, b) {
-		return nil, notOne("it is not written as a proposal is")
+		return nil, notOne("it is not in canonical form")
 	}
 	return p, nil
 }
 
 func notOne(why string) error {
-	return fault.New(fault.Invalid, "%s is no proposal: %s", FileProposal, why).
-		WithHint("it may have been changed on its way; ask who made it to propose again")
+	return fault.New(fault.Invalid, "invalid proposal %s: %s", FileProposal, why).
+		WithHint("it may have been modified; ask the author to propose again")
 }
 
 // bad says what is wrong with a proposal, or nothing.
 func (p *Proposal) bad() string {
 	switch {
 	case p.Schema != Schema:
-		return "its schema is none"
+		return "invalid schema"
 	case timeline.ValidName(p.Name) != nil || p.Branch != "coppice/"+p.Name:
-		return "its name and its branch do not fit"
+		return "its name and its branch do not match"
 	case len(p.Changes) > MaxChanges || len(p.Marks) > MaxMarks || len(p.Skipped) > MaxSkipped ||
 		len(p.Commands) > MaxCommands ||
 		len(p.Refused) > MaxRefused || len(p.Snapshots) > MaxSnapshots || len(p.Tests) > MaxTests ||
 		len(p.Enforced)+len(p.Lacking) > MaxEnforced:
-		return "it lists too much"
+		return "a list is too long"
 	case p.Stat.Files < len(p.Changes) || p.Stat.Marks < len(p.Marks) || p.Stat.Skipped < len(p.Skipped) ||
 		p.Stat.Snapshots < len(p.Snapshots):
-		return "it lists more than it counts"
+		return "a list has more entries than its count"
 	}
 	if _, err := timeline.ParseSandboxID(p.Sandbox); err != nil {
-		return "the id of its sandbox is none"
+		return "invalid sandbox id"
 	}
 	ids := []string{p.Snapshot}
 	for _, s := range p.Snapshots {
@@ -96,22 +96,22 @@ func (p *Proposal) bad() string {
 	}
 	for _, id := range ids {
 		if _, err := timeline.ParseSnapshotID(id); err != nil {
-			return "the id of a snapshot is none"
+			return "invalid snapshot id"
 		}
 	}
 	for _, id := range []string{p.Base, p.Start, p.Tip, p.Work} {
 		if !commit(id) || len(id) != len(p.Base) {
-			return "a commit of it is none"
+			return "invalid commit"
 		}
 	}
 	for _, n := range p.counts() {
 		if n < 0 || n >= 1<<53 {
-			return "a number of it is none"
+			return "invalid number"
 		}
 	}
 	for s := range p.texts {
 		if len(s) > maxText || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-			return "a text of it is none"
+			return "invalid text"
 		}
 	}
 	return ""

@@ -86,17 +86,17 @@ func LayerFile(digest string) string {
 // EncodeLayers writes what packed layers are. Invalid says what cannot be written.
 func EncodeLayers(l *Layers) ([]byte, error) {
 	if why := l.bad(); why != "" {
-		return nil, fault.New(fault.Invalid, "these layers cannot be packed: %s", why)
+		return nil, fault.New(fault.Invalid, "cannot pack the layers: %s", why)
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", " ")
 	if err := enc.Encode(l); err != nil {
-		return nil, fault.Wrap(err, "write what packed layers are")
+		return nil, fault.Wrap(err, "encode the list of packed layers")
 	}
 	if b.Len() > maxLayers {
-		return nil, fault.New(fault.Invalid, "these layers cannot be packed: their history takes %d bytes", b.Len())
+		return nil, fault.New(fault.Invalid, "cannot pack the layers: their history takes %d bytes", b.Len())
 	}
 	return b.Bytes(), nil
 }
@@ -104,22 +104,22 @@ func EncodeLayers(l *Layers) ([]byte, error) {
 // DecodeLayers reads what EncodeLayers wrote, and nothing else.
 func DecodeLayers(b []byte) (*Layers, error) {
 	none := func(why string) error {
-		return fault.New(fault.Invalid, "%s does not tell of packed layers: %s", FileLayers, why)
+		return fault.New(fault.Invalid, "invalid list of packed layers %s: %s", FileLayers, why)
 	}
 	if len(b) > maxLayers {
-		return nil, none("it is too long")
+		return nil, none("it is too large")
 	}
 	l := new(Layers)
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(l); err != nil {
-		return nil, none("a field of it is wrong or not known")
+		return nil, none("it has an invalid or unknown field")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, none("there is something behind it")
+		return nil, none("it has trailing data")
 	}
 	if again, err := EncodeLayers(l); err != nil || !bytes.Equal(again, b) {
-		return nil, none("it is not written as it is to be")
+		return nil, none("it is not in canonical form")
 	}
 	return l, nil
 }
@@ -128,10 +128,10 @@ func DecodeLayers(b []byte) (*Layers, error) {
 func (l *Layers) bad() string {
 	switch {
 	case l.Schema != Schema:
-		return "its schema is none"
+		return "invalid schema"
 	case !strings.HasPrefix(l.Top, "/") || len(l.Top) > 4095 || strings.Contains(l.Top, "\x00") ||
 		strings.Contains(l.Top+"/", "/../"):
-		return "its work tree lies nowhere"
+		return "invalid work tree"
 	case len(l.Snapshots) > MaxSnapshots:
 		return "it has too many snapshots"
 	}
@@ -140,19 +140,19 @@ func (l *Layers) bad() string {
 		s := &l.Snapshots[i]
 		switch {
 		case known[s.ID] || !snapshotID(s.ID) || !known[s.Parent]:
-			return "a snapshot is twice, or before its parent"
+			return "a snapshot is listed twice or before its parent"
 		case (s.Layer == "") != (s.Below == "") || s.Layer != "" && (LayerFile(s.Layer) == "" || !known[s.Below]):
-			return "a layer lies on nothing"
+			return "a layer has no base"
 		case len(s.Message) > maxText || !utf8.ValidString(s.Message) || strings.Contains(s.Message, "\x00") ||
 			len(s.Cause) > 40 || !utf8.ValidString(s.Cause):
-			return "a text of it is none"
+			return "invalid text"
 		case s.Paths < 0 || s.Bytes < 0:
-			return "a number of it is none"
+			return "invalid number"
 		}
 		known[s.ID] = true
 	}
 	if !snapshotID(l.Base) || !known[l.Head] {
-		return "it begins or ends nowhere"
+		return "invalid first or last snapshot"
 	}
 	if l.Artifact != nil {
 		return l.Artifact.bad(l.Digests())
@@ -165,14 +165,14 @@ func (a *Artifact) bad(layers []string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:[]"
 	if len(a.Repository) > 512 || !strings.Contains(a.Repository, "/") || strings.Trim(a.Repository, plain) != "" ||
 		LayerFile(a.Digest) == "" {
-		return "its artifact is none"
+		return "invalid artifact"
 	}
 	if len(a.Blobs) != len(layers) {
-		return "its artifact has other layers"
+		return "its artifact has different layers"
 	}
 	for i, b := range a.Blobs {
 		if b.Layer != layers[i] || LayerFile(b.Digest) == "" || b.Size <= 0 || b.Size > MaxPacked {
-			return "its artifact has other layers"
+			return "its artifact has different layers"
 		}
 	}
 	return ""

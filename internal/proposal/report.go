@@ -73,12 +73,12 @@ func (r *report) head(p *Proposal) {
 	}
 	r.line("- base %s%s", code(p.Base), from)
 	if p.Start != p.Base {
-		r.line("- begun with what was not committed on it: %s, which is not part of the change", code(p.Start))
+		r.line("- started from uncommitted changes: %s, which is not part of the proposal", code(p.Start))
 	}
 	r.line("- work %s, branch %s", code(p.Work), code(p.Branch))
 	not := ""
 	if p.Work != p.Tip {
-		not = "; the last one is what was not committed in the sandbox"
+		not = "; the last one holds the uncommitted changes of the sandbox"
 	}
 	r.line("- %s, %s, %d lines added, %d deleted%s", visible.Count(p.Commits, "commit"),
 		visible.Count(p.Stat.Files, "file"), p.Stat.Added, p.Stat.Deleted, not)
@@ -86,7 +86,7 @@ func (r *report) head(p *Proposal) {
 	r.line("- %s (%d failed), %s, %d refusals, risk %d of 100", visible.Count(int(l.Commands), "command"), l.Failed,
 		visible.Count(int(l.Programs), "program"), l.NetRefused+l.FileRefused, l.Risk)
 	if l.Lost {
-		r.line("- **some records could not be kept**: what is below is not all")
+		r.line("- **some records were lost**: the lists below are incomplete")
 	}
 	r.line("")
 }
@@ -95,8 +95,8 @@ func (r *report) marks(p *Proposal) {
 	if p.Stat.Marks == 0 {
 		return
 	}
-	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied only when each was " +
-		"trusted by name.\n")
+	r.line("## Look at these first\n\nA host would run or trust these files later. They are applied " +
+		"only when each was trusted by name.\n")
 	list(r, p.Marks, p.Stat.Marks, shownMarks,
 		func(m Mark) string { return code(m.Path) + ": " + code(m.Kind) + ", " + code(m.Why) })
 	r.line("")
@@ -116,11 +116,11 @@ func (r *report) changes(p *Proposal) {
 		return code(c.Status) + " " + path + ", " + lines
 	})
 	if p.Stat.Files == 0 {
-		r.line("Nothing differs.")
+		r.line("No changes.")
 	}
 	r.line("")
 	if p.Stat.Skipped > 0 {
-		r.line("Not in it, though it lay in the work tree:\n")
+		r.line("In the work tree, but not in the proposal:\n")
 		list(r, p.Skipped, p.Stat.Skipped, shownSkipped, func(s Skipped) string { return code(s.Path) + ": " + code(s.Why) })
 		r.line("")
 	}
@@ -137,7 +137,7 @@ func (r *report) tests(p *Proposal) {
 			how = "passed"
 		}
 		if t.TimedOut {
-			how = "did not end in time"
+			how = "timed out"
 		}
 		r.line("- %s: **%s** after %s", code(t.Cmd), how, ms(t.MS))
 		if t.Output != "" && t.Code != 0 {
@@ -151,10 +151,10 @@ func (r *report) commands(p *Proposal) {
 	r.line("## What was run\n")
 	from := max(0, len(p.Commands)-shownCommands)
 	if earlier := int(p.Ledger.Commands) - (len(p.Commands) - from); earlier > 0 {
-		r.line("The last ones; %s before are in the ledger.\n", visible.Count(earlier, "command"))
+		r.line("The most recent ones; %s earlier are in the ledger.\n", visible.Count(earlier, "command"))
 	}
 	for _, c := range p.Commands[from:] {
-		how := "had not ended"
+		how := "still running"
 		if c.Ended {
 			how = fmt.Sprintf("exit code %d after %s", c.Code, ms(c.MS))
 		}
@@ -164,7 +164,7 @@ func (r *report) commands(p *Proposal) {
 		r.line("- %s: %s, %s (record %d)", code(words(c.Args)), how, visible.Count(int(c.Programs), "program"), c.Record)
 	}
 	if len(p.Commands) == 0 {
-		r.line("No command.")
+		r.line("None.")
 	}
 	r.line("")
 }
@@ -217,7 +217,7 @@ func (r *report) history(p *Proposal) {
 	r.line("## Snapshots\n\n%s; the proposed one is %s.\n", visible.Count(p.Stat.Snapshots, "snapshot"), code(p.Snapshot))
 	from := max(0, len(p.Snapshots)-shownSnapshots)
 	if from > 0 {
-		r.line("The last ones:\n")
+		r.line("The most recent ones:\n")
 	}
 	for _, s := range p.Snapshots[from:] {
 		message := ""
@@ -231,13 +231,13 @@ func (r *report) history(p *Proposal) {
 
 func (r *report) hand(p *Proposal) {
 	r.line("## To check it, and to take it\n")
-	r.line("What is said above is the proposer's word, as far as the ledger does not prove it:\n")
+	r.line("The statements above are the proposer's claims unless the ledger proves them:\n")
 	r.line("%s", block("coppice system verify --bundle "+FileLedger))
-	r.line("The log is %s, and says that its key is %s. Compare the key with one that you have from the proposer by "+
-		"another way.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
-	r.line("The change lies in the branch, and in %s:\n", FilePatch)
+	r.line("The log is %s and states that its key is %s. Compare the key with the proposer's over "+
+		"another channel.\n", code(p.Ledger.Origin), code(p.Ledger.Key))
+	r.line("The change is in the branch and in %s:\n", FilePatch)
 	r.line("%s", block("git diff "+p.Start+" "+p.Work+"\ngit apply --check "+FilePatch))
-	r.line("Who has the sandbox applies it with:\n")
+	r.line("To apply it on the host that has the sandbox:\n")
 	r.line("%s", block("coppice git apply "+p.Name))
 }
 

@@ -19,11 +19,11 @@ type Facts struct {
 
 // elsewhere is what is left to whoever cannot have quotas.
 const elsewhere = "put COPPICE_HOME on a file system of the size that you want (a tmpfs with size=, a loop mount), " +
-	"and leave disk= out of --limit"
+	"and drop disk= from --limit"
 
 // NotRoot is why an ordinary user's daemon cannot limit anything.
 func NotRoot() error {
-	return fault.New(fault.Unsupported, "a disk limit needs a daemon of real root, who alone sets quotas").
+	return fault.New(fault.Unsupported, "a disk limit requires a daemon that runs as root, which alone can set quotas").
 		WithHint(elsewhere)
 }
 
@@ -36,7 +36,7 @@ func NoDriver(driver string) error {
 // Lack says what is missing for project quotas, with what mends it.
 func Lack(f Facts) error {
 	lack := func(format string, args ...any) *fault.Error {
-		return fault.New(fault.Unsupported, "a disk limit cannot be enforced: "+format, args...)
+		return fault.New(fault.Unsupported, "cannot enforce a disk limit: "+format, args...)
 	}
 	device, mount := f.Device, f.Mount
 	if device == "" {
@@ -48,13 +48,13 @@ func Lack(f Facts) error {
 	case f.NoCall:
 		return lack("this kernel has no quotactl_fd").WithHint("boot Linux 5.14 or later with CONFIG_QUOTA; or %s", elsewhere)
 	case f.FS == "btrfs":
-		return lack("%s is on btrfs, where driver btrfs alone can do so, and not on the host itself", f.Dir).
+		return lack("%s is on btrfs, where only driver btrfs can, and not on the host itself", f.Dir).
 			WithHint("btrfs quota enable %s; then: coppice create --driver btrfs --from host-copy", dir)
 	case f.FS != "ext4" && f.FS != "xfs" && !f.Counts:
 		return lack("%s is on %s, which has no project quotas", f.Dir, f.FS).
 			WithHint("put COPPICE_HOME on ext4 or xfs mounted with prjquota, or on btrfs with quotas; or %s", elsewhere)
 	case !f.Counts && f.FS == "ext4":
-		return lack("the ext4 at %s counts no projects", mount).
+		return lack("the ext4 at %s lacks project quotas", mount).
 			WithHint("unmount it, then: tune2fs -O project,quota -Q prjquota %s && mount -o prjquota %s %s", device,
 				device, mount)
 	case !f.Counts || !f.Holds && f.FS == "xfs":
@@ -62,8 +62,8 @@ func Lack(f Facts) error {
 			WithHint("umount %s && mount -o prjquota %s %s (the root file system: rootflags=prjquota on the kernel's command "+
 				"line)", mount, device, mount)
 	case !f.Holds:
-		return lack("the %s at %s counts projects, but holds nobody to a limit", f.FS, mount).
+		return lack("the %s at %s counts projects but does not enforce limits", f.FS, mount).
 			WithHint("quotaon -P %s (for good: the mount option prjquota)", mount)
 	}
-	return lack("a try in %s failed", f.Dir).Because(f.Err).WithHint(elsewhere)
+	return lack("a test in %s failed", f.Dir).Because(f.Err).WithHint(elsewhere)
 }

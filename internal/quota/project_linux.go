@@ -66,7 +66,7 @@ func state(dir string) (Facts, error) {
 	f.Device, f.Mount = mountOf(dir)
 	fd, err := openDir(dir)
 	if err != nil {
-		return f, fault.Wrap(err, "look for quotas")
+		return f, fault.Wrap(err, "find quotas")
 	}
 	defer unix.Close(fd)
 	s := statv{Version: 1}
@@ -92,7 +92,7 @@ func Of(dir string) (p Project, inherited bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("ask for the project of %s: %w", dir, err)
+		return 0, false, fmt.Errorf("read the project of %s: %w", dir, err)
 	}
 	return Project(x.Project), x.Flags&projInherit != 0, nil
 }
@@ -102,7 +102,7 @@ func Of(dir string) (p Project, inherited bool, err error) {
 func Put(fd int, p Project) error {
 	var x fsxattr
 	if err := ioctl(fd, fsGetXattr, unsafe.Pointer(&x)); err != nil {
-		return fmt.Errorf("ask for the project: %w", err)
+		return fmt.Errorf("read the project: %w", err)
 	}
 	x.Project, x.Flags = uint32(p), x.Flags|projInherit
 	if err := ioctl(fd, fsSetXattr, unsafe.Pointer(&x)); err != nil {
@@ -157,7 +157,8 @@ func limit(fd int, p Project, bytes int64) error {
 	same := func() error {
 		got, err := read(fd, p)
 		if err == nil && (got.Limit != want.Limit || got.InodeLimit != want.InodeLimit) {
-			err = fmt.Errorf("the quota of project %d is %d bytes and %d files, not %d and %d", p, got.Limit, got.InodeLimit,
+			err = fmt.Errorf(
+				"the quota of project %d is %d bytes and %d files, expected %d and %d", p, got.Limit, got.InodeLimit,
 				want.Limit, want.InodeLimit)
 		}
 		return err
@@ -215,7 +216,7 @@ func Claim(dir string, bytes int64) (Project, error) {
 		}
 		return p, nil
 	}
-	return 0, fmt.Errorf("no free project in %d tries", tries)
+	return 0, fmt.Errorf("no free project found in %d tries", tries)
 }
 
 // Exempt reports whether no limit of a project stands in this process's own way

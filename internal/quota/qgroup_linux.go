@@ -67,11 +67,11 @@ func OpenSubvolume(dir string) (Subvolume, error) {
 	defer unix.Close(fd)
 	var info fsInfo
 	if err := ioctl(fd, iocFsInfo, unsafe.Pointer(&info)); err != nil {
-		return s, fmt.Errorf("ask btrfs for its id: %w", err)
+		return s, fmt.Errorf("read the id of the btrfs: %w", err)
 	}
 	look := inoLookup{Object: firstFree}
 	if err := ioctl(fd, iocInoLookup, unsafe.Pointer(&look)); err != nil {
-		return s, fmt.Errorf("ask btrfs for the id of a subvolume: %w", err)
+		return s, fmt.Errorf("read the id of a subvolume: %w", err)
 	}
 	u := info.FSID
 	s.dir = fmt.Sprintf("/sys/fs/btrfs/%x-%x-%x-%x-%x/qgroups", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
@@ -80,11 +80,11 @@ func OpenSubvolume(dir string) (Subvolume, error) {
 	case err != nil:
 		return s, err
 	case !state.on:
-		return s, fault.New(fault.Unsupported, "a disk limit cannot be enforced: the btrfs of %s has its quotas off", dir).
+		return s, fault.New(fault.Unsupported, "cannot enforce a disk limit: quotas are disabled on the btrfs of %s", dir).
 			WithHint("btrfs quota enable %s", dir)
 	case state.wrong:
 		return s, fault.New(fault.Unsupported,
-			"a disk limit cannot be enforced: the quotas of the btrfs of %s are being counted, or were counted wrong", dir).
+			"cannot enforce a disk limit: the quotas of the btrfs of %s are being rescanned, or are inconsistent", dir).
 			WithHint("btrfs quota rescan -w %s", dir)
 	}
 	return s, nil
@@ -96,7 +96,7 @@ func (s Subvolume) state() (q qgroupState, err error) {
 	on, err := s.number("enabled")
 	if errors.Is(err, os.ErrNotExist) {
 		if _, err := os.Lstat(filepath.Dir(s.dir)); err != nil {
-			return q, fault.New(fault.Unsupported, "a disk limit cannot be checked: %s is not there", filepath.Dir(s.dir)).
+			return q, fault.New(fault.Unsupported, "cannot check a disk limit: %s not found", filepath.Dir(s.dir)).
 				WithHint("mount -t sysfs sysfs /sys, on Linux 5.9 or later")
 		}
 		return q, nil
@@ -117,7 +117,7 @@ func (s Subvolume) Limit(dir string, bytes int64) error {
 	same := func() error {
 		got, err := s.number(s.entry("max_referenced"))
 		if err == nil && got != bytes {
-			err = fmt.Errorf("the limit of qgroup %s is %d bytes, not %d", s, got, bytes)
+			err = fmt.Errorf("the limit of qgroup %s is %d bytes, expected %d", s, got, bytes)
 		}
 		return err
 	}
@@ -161,7 +161,7 @@ func TrySubvolume(dir string) error {
 	if err == nil || fault.Is(err, fault.Unsupported) {
 		return err
 	}
-	return fault.New(fault.Unsupported, "a disk limit cannot be enforced: a try in %s failed", dir).Because(err).
+	return fault.New(fault.Unsupported, "cannot enforce a disk limit: a test in %s failed", dir).Because(err).
 		WithHint(elsewhere)
 }
 
@@ -209,7 +209,7 @@ func makeSubvolume(dir, name string) error {
 	var a volArgs
 	copy(a.Name[:len(a.Name)-1], name)
 	if err := ioctl(fd, iocSubvolume, unsafe.Pointer(&a)); err != nil {
-		return fmt.Errorf("make a subvolume in %s: %w", dir, err)
+		return fmt.Errorf("create a subvolume in %s: %w", dir, err)
 	}
 	return nil
 }

@@ -35,9 +35,9 @@ func TryProject(dir string) error {
 	}
 	if p != 0 && inherited {
 		return fault.New(fault.Unsupported,
-			"a disk limit cannot be enforced: %s belongs to project %d already, and no file to two", dir, p).
-			WithHint("leave disk= out of --limit: the quota of that project holds; or set COPPICE_HOME to a directory " +
-				"outside of it")
+			"cannot enforce a disk limit: %s already belongs to project %d", dir, p).
+			WithHint("drop disk= from --limit: the quota of that project applies; or set COPPICE_HOME to a directory " +
+				"outside it")
 	}
 	if f.Err = tryProject(dir); f.Err != nil {
 		return Lack(f)
@@ -91,7 +91,7 @@ func stopped(name string) error {
 	_ = os.Remove(name)
 	switch {
 	case werr == nil:
-		return fmt.Errorf("%d bytes went past a limit of %d", tryWrite, tryLimit)
+		return fmt.Errorf("%d bytes exceeded a limit of %d", tryWrite, tryLimit)
 	case errors.Is(werr, unix.EDQUOT), errors.Is(werr, unix.ENOSPC): // the latter from xfs
 		return nil
 	}

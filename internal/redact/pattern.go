@@ -37,8 +37,8 @@ type compiled struct {
 
 func compile(patterns []Pattern) ([]compiled, error) {
 	if len(patterns) > MaxPatterns {
-		return nil, fault.New(fault.Invalid, "%d patterns, more than %d", len(patterns), MaxPatterns).
-			WithHint("join some of them by |")
+		return nil, fault.New(fault.Invalid, "too many patterns: %d; the limit is %d", len(patterns), MaxPatterns).
+			WithHint("combine some of them with |")
 	}
 	var all []compiled
 	for _, p := range patterns {
@@ -64,11 +64,11 @@ func (p Pattern) compile() (c compiled, err error) {
 		return c, e.WithHint("write it in the syntax of RE2: https://github.com/google/re2/wiki/Syntax")
 	}
 	if !names().MatchString(p.Name) {
-		return c, fault.New(fault.Invalid, "%q is no name for a pattern", p.Name).
-			WithHint("name it with letters, digits, \"_\", \".\" and \"-\", 64 at most")
+		return c, fault.New(fault.Invalid, "invalid pattern name %q", p.Name).
+			WithHint("use at most 64 letters, digits, \"_\", \".\" and \"-\"")
 	}
 	if len(p.Expr) > maxExpr {
-		return bad("%d bytes, more than %d", len(p.Expr), maxExpr)
+		return bad("too long: %d bytes; the limit is %d", len(p.Expr), maxExpr)
 	}
 	tree, err := syntax.Parse(p.Expr, syntax.Perl)
 	if err != nil {
@@ -79,14 +79,14 @@ func (p Pattern) compile() (c compiled, err error) {
 		return bad("%v", err)
 	}
 	if n := len(program.Inst); n > maxProgram {
-		return bad("%d steps, more than %d: its counts are too large", n, maxProgram)
+		return bad("too complex: %d steps; the limit is %d", n, maxProgram)
 	}
 	re, err := regexp.Compile(p.Expr)
 	if err != nil {
 		return bad("%v", err)
 	}
 	if re.MatchString("") {
-		return bad("it matches where nothing is")
+		return bad("it matches the empty string")
 	}
 	return compiled{p.Name, re, []byte(literal(tree))}, nil
 }

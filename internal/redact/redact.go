@@ -90,7 +90,8 @@ var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[
 // fault.Invalid: of the key, a name or a pattern.
 func New(o Options) (*Redactor, []Unfit, error) {
 	if len(o.Key) < minKey {
-		return nil, nil, fault.New(fault.Invalid, "the key for fingerprints has %d bytes, fewer than %d", len(o.Key), minKey)
+		return nil, nil, fault.New(fault.Invalid, "invalid fingerprint key: %d bytes, must be at least "+
+			"%d", len(o.Key), minKey)
 	}
 	rules, err := builtin()
 	if err != nil {
@@ -122,8 +123,8 @@ func (r *Redactor) learnSecrets(b *builder, secrets []Secret) (unfit []Unfit, er
 	seen, total := map[string]bool{}, 0
 	for _, s := range secrets {
 		if !names().MatchString(s.Name) {
-			return nil, fault.New(fault.Invalid, "%q is no name for a secret", s.Name).
-				WithHint("name it with letters, digits, \"_\", \".\" and \"-\", 64 at most")
+			return nil, fault.New(fault.Invalid, "invalid secret name %q", s.Name).
+				WithHint("use at most 64 letters, digits, \"_\", \".\" and \"-\"")
 		}
 		value := strings.TrimSpace(s.Value)
 		switch {

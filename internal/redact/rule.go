@@ -64,7 +64,7 @@ func builtin() ([]*rule, error) {
 			continue
 		}
 		if len(all) == 0 || !all[len(all)-1].set(word, rest) {
-			return nil, fault.New(fault.Internal, "rules.txt:%d: %q has no place here", i+1, word)
+			return nil, fault.New(fault.Internal, "rules.txt:%d: unexpected %q", i+1, word)
 		}
 	}
 	for _, l := range all {

@@ -52,7 +52,7 @@ func UserCredentials(getenv func(string) string) *Credentials {
 func (c *Credentials) get(ctx context.Context, ref Reference) (auth.Credential, error) {
 	for _, f := range c.files {
 		none := func() error {
-			return fault.New(fault.Denied, "the credentials for %s cannot be read by %s, or by the helper that it names",
+			return fault.New(fault.Denied, "cannot read the credentials for %s from %s or its helper",
 				tty.Clean(ref.Host), f.path).
 				WithHint("log in again: docker login %s", tty.Clean(ref.Host))
 		}

@@ -46,8 +46,8 @@ func NewManifest(layers []Layer) (*Manifest, error) {
 		return nil, fault.Wrap(err, "write a manifest")
 	}
 	if len(b) > maxManifest {
-		return nil, fault.New(fault.NoSpace, "%d layers are more than a registry takes in one artifact", len(layers)).
-			WithHint("make the history shorter: coppice system gc, or fork the sandbox and push the fork")
+		return nil, fault.New(fault.NoSpace, "too many layers for one artifact: %d", len(layers)).
+			WithHint("shorten the history: coppice system gc; or fork the sandbox and push the fork")
 	}
 	return &Manifest{b}, nil
 }

@@ -20,9 +20,9 @@ type Reference struct {
 // Parse reads HOST/REPOSITORY[:TAG]. Invalid says what it is to be.
 func Parse(s string) (Reference, error) {
 	none := func(err error) (Reference, error) {
-		return Reference{}, fault.New(fault.Invalid, "%q names no repository of a registry", tty.Cut(tty.Clean(s), 80)).
+		return Reference{}, fault.New(fault.Invalid, "invalid repository reference %q", tty.Cut(tty.Clean(s), 80)).
 			Because(err).
-			WithHint("say REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, such as registry.example.org/team/layers")
+			WithHint("use REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, such as registry.example.org/team/layers")
 	}
 	host, _, _ := strings.Cut(s, "/")
 	if !strings.ContainsAny(host, ".:") && host != "localhost" {

@@ -63,7 +63,7 @@ const (
 func Open(ref Reference, opt Options) (*Repository, error) {
 	r, err := remote.NewRepository(ref.Name())
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "%q names no repository of a registry", tty.Cut(tty.Clean(ref.Name()), 80))
+		return nil, fault.New(fault.Invalid, "invalid repository reference %q", tty.Cut(tty.Clean(ref.Name()), 80))
 	}
 	r.PlainHTTP = opt.PlainHTTP
 	base := opt.Transport
@@ -103,7 +103,7 @@ func follow(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
 	case len(via) > 5:
-		return errors.New("it redirects without end")
+		return errors.New("too many redirects")
 	case req.URL.Host != first.Host && (Reference{Host: req.URL.Host}).Local() && !(Reference{Host: first.Host}).Local():
 		return errors.New("it redirects to this machine")
 	case req.URL.Scheme == "https":
@@ -111,7 +111,7 @@ func follow(req *http.Request, via []*http.Request) error {
 	case req.URL.Scheme == "http" && first.Scheme == "http" && req.URL.Host == first.Host:
 		return nil
 	}
-	return errors.New("it redirects to where nothing is encrypted, or to nothing that is known")
+	return errors.New("it redirects to an unencrypted or unknown URL")
 }
 
 // Has tells whether a blob is there.
@@ -121,10 +121,11 @@ func (r *Repository) Has(ctx context.Context, b Blob) (bool, error) {
 	case errors.Is(err, errdef.ErrNotFound):
 		return false, nil
 	case err != nil:
-		return false, r.fail(ctx, err, "ask %s for a blob", r.ref.Host)
+		return false, r.fail(ctx, err, "check %s for a blob", r.ref.Host)
 	case d.Size != b.Size:
 		return false,
-			fault.New(fault.Corrupt, "%s says that blob %s has %d bytes, and it has %d", r.ref.Host, b.Digest, d.Size, b.Size)
+			fault.New(fault.Corrupt, "%s reports %[3]d bytes for blob %[2]s, expected "+
+				"%[4]d", r.ref.Host, b.Digest, d.Size, b.Size)
 	}
 	return true, nil
 }
@@ -142,7 +143,7 @@ func (r *Repository) Put(ctx context.Context, b Blob, content io.ReaderAt) (sent
 			return true, nil
 		}
 		if try == tries || !passing(err) {
-			return false, r.fail(ctx, err, "put a blob into %s", r.ref.Name())
+			return false, r.fail(ctx, err, "push a blob to %s", r.ref.Name())
 		}
 		if err := pause(ctx, try); err != nil {
 			return false, err
@@ -159,7 +160,7 @@ func (r *Repository) PutManifest(ctx context.Context, m *Manifest, tag string) e
 	}
 	err := r.remote.Manifests().PushReference(ctx, m.Blob().descriptor(ocispec.MediaTypeImageManifest),
 		bytes.NewReader(m.bytes), tag)
-	return r.fail(ctx, err, "put a manifest into %s", r.ref.Name())
+	return r.fail(ctx, err, "push a manifest to %s", r.ref.Name())
 }
 
 // Get writes a blob to w. After an error w may hold a part of it, and after Corrupt anything
@@ -173,7 +174,7 @@ func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 		case to.err != nil:
 			return to.err
 		case to.n > b.Size:
-			return fault.New(fault.Corrupt, "%s gives more of blob %s than its %d bytes", r.ref.Host, b.Digest, b.Size)
+			return fault.New(fault.Corrupt, "%s sent more than the %[3]d bytes of blob %[2]s", r.ref.Host, b.Digest, b.Size)
 		case err == nil && to.n < b.Size:
 			err = io.ErrUnexpectedEOF
 		}
@@ -181,14 +182,14 @@ func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 			break
 		}
 		if try == tries || !errors.Is(err, io.ErrUnexpectedEOF) { // answers that are errors were asked for again
-			return r.fail(ctx, err, "get blob %s from %s", b.Digest, r.ref.Name())
+			return r.fail(ctx, err, "pull blob %s from %s", b.Digest, r.ref.Name())
 		}
 		if err := pause(ctx, try); err != nil {
 			return err
 		}
 	}
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != b.Digest {
-		return fault.New(fault.Corrupt, "%s gives something else as blob %s: it has the digest %s", r.ref.Host, b.Digest, got)
+		return fault.New(fault.Corrupt, "%s sent wrong content for blob %s: its digest is %s", r.ref.Host, b.Digest, got)
 	}
 	return nil
 }
@@ -274,25 +275,25 @@ func (r *Repository) fail(ctx context.Context, err error, doing string, args ...
 	case errors.As(err, &ours):
 		return fault.Wrap(ours, "%s", what)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
-		return fault.New(fault.Denied, "%s: %s asks who is there, and there are no credentials for it", what, host).
+		return fault.New(fault.Denied, "%s: %s requires authentication, and no credentials are stored", what, host).
 			WithHint("log in: docker login %s, or podman login %[1]s", host)
 	case errors.As(err, &res) && (res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden):
-		return fault.New(fault.Denied, "%s: %s does not allow it: %s", what, host, words(res)).
-			WithHint("see that you may use this repository, and log in: docker login %s, or podman login %[1]s", host)
+		return fault.New(fault.Denied, "%s: %s denied access: %s", what, host, words(res)).
+			WithHint("check your access to the repository, and log in: docker login %s, or podman login %[1]s", host)
 	case errors.Is(err, errdef.ErrNotFound) || errors.As(err, &res) && res.StatusCode == http.StatusNotFound:
-		return fault.New(fault.NotFound, "%s: %s does not have it", what, host)
+		return fault.New(fault.NotFound, "%s: not found on %s", what, host)
 	case errors.As(err, &res):
-		return fault.New(fault.Unavailable, "%s: %s says %s", what, host, words(res))
+		return fault.New(fault.Unavailable, "%s: %s responded %s", what, host, words(res))
 	case errors.As(err, &ue):
-		return fault.New(fault.Unavailable, "%s: %s cannot be talked to: %s", what, host,
+		return fault.New(fault.Unavailable, "%s: cannot connect to %s: %s", what, host,
 			tty.Cut(tty.Clean(ue.Err.Error()), 200)).
-			WithHint("see whether it answers: curl -i %s://%s/v2/",
+			WithHint("check that it responds: curl -i %s://%s/v2/",
 				map[bool]string{false: "https", true: "http"}[r.remote.PlainHTTP], host)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return fault.New(fault.Unavailable, "%s: %s breaks off", what, host).WithHint("try again")
+		return fault.New(fault.Unavailable, "%s: %s closed the connection", what, host).WithHint("try again")
 	}
 	return fault.New(fault.Unavailable,
-		"%s: %s does not answer as a registry does, or asks for credentials in a way that is not safe", what, host)
+		"%s: invalid registry response from %s, or an unsafe authentication request", what, host)
 }
 
 // words are the status of an answer, and the registry's code for it.

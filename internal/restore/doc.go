@@ -1,14 +1,14 @@
 //go:build linux
 
-// Package restore lets the processes of sandboxes go on from memory images. If they go on in another sandbox
-// than the one they come from, it gives that sandbox an identity of its own. It also has the processes of a
-// live sandbox stand still (Restorer.Pause) and go on (Restorer.Resume).
+// Package restore resumes the processes of sandboxes from memory images. If they resume in a fork,
+// it re-keys the fork. It also pauses (Restorer.Pause) and resumes (Restorer.Resume) the processes
+// of a running sandbox.
 //
-// A sandbox whose processes go on from the memory of another one is quarantined until it is a sandbox of its
-// own: its gate is closed. First its box replaces, from outside, what both would have in common. Then the SSH
-// host keys are replaced and the hooks of the sandbox run, as commands that are recorded like any other, and
-// last the gate opens. Tokens, sessions and forwarded ports belong to the id of a sandbox, so those of the
-// parent reach nothing in a fork.
+// A sandbox whose processes resume from the memory of another one is quarantined, with its gate closed, until
+// it is re-keyed. First its box replaces, from outside, what both would have in common. Then the SSH host
+// keys are replaced and the hooks of the sandbox run, as commands that are recorded like any other, and last
+// the gate opens. Tokens, sessions and forwarded ports belong to the id of a sandbox, so those of the parent
+// reach nothing in a fork.
 //
 // Restorer owns which sandboxes are being released from quarantine: one caller at a time releases one,
 // since a second caller would open the gate while hooks run for the first. Its lock, Restorer.mu, guards

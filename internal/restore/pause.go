@@ -66,7 +66,7 @@ func (r *Restorer) resume(ctx context.Context, name string) (meta.Sandbox, error
 func (r *Restorer) setPaused(ctx context.Context, s Held, rec *meta.Sandbox, paused bool) error {
 	b := s.Box()
 	if b == nil {
-		return sandbox.NotLive(rec.Name, "there is no process that could stand still")
+		return sandbox.NotLive(rec.Name, "it has no process to pause")
 	}
 	if is, err := b.Paused(ctx); err != nil || is == paused {
 		return err

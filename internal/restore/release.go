@@ -86,8 +86,8 @@ func (r *Restorer) Release(ctx context.Context, name string) error {
 		return err
 	}
 	if !r.claim(rec.ID) {
-		return fault.New(fault.Conflict, "sandbox %s is being made one of its own already", rec.Name).
-			WithHint("wait, and see what came of it: coppice status %s", rec.Name)
+		return fault.New(fault.Conflict, "sandbox %s is already being re-keyed", rec.Name).
+			WithHint("wait, then see the result: coppice status %s", rec.Name)
 	}
 	defer r.unclaim(rec.ID)
 	id := string(rec.ID)
@@ -106,12 +106,12 @@ func (r *Restorer) Release(ctx context.Context, name string) error {
 	}
 	f := &failed{step: StepStart, err: err}
 	errors.As(err, &f)
-	return errors.Join(fault.Wrap(err, "make sandbox %s one of its own", rec.Name), r.noteQuarantine(ctx, id, f))
+	return errors.Join(fault.Wrap(err, "re-key sandbox %s", rec.Name), r.noteQuarantine(ctx, id, f))
 }
 
 // noteQuarantine records why a sandbox stays quarantined.
 func (r *Restorer) noteQuarantine(ctx context.Context, id string, f *failed) error {
-	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "noting what failed")
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "recording a failure")
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (r *Restorer) noteQuarantine(ctx context.Context, id string, f *failed) err
 // seclude makes sure that the processes of a quarantined sandbox run, and gives their box an
 // identity of its own. It returns the box; nil if the sandbox is not quarantined.
 func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
-	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "going on from memory")
+	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "resuming from memory")
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	}
 	seed := make([]byte, 32)
 	if _, err := io.ReadFull(r.config.Rand, seed); err != nil {
-		return nil, fault.Wrap(err, "draw randomness")
+		return nil, fault.Wrap(err, "read random bytes")
 	}
 	steps, err := b.Reseal(ctx, rec.Name, seed)
 	var tell []audit.Statement
@@ -224,7 +224,7 @@ func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []s
 	}))
 	slices.Sort(hooks)
 	if err == nil && len(hooks) > maxHooks {
-		err = fault.New(fault.Invalid, "%s has %d programs, more than %d", HooksDir, len(hooks), maxHooks)
+		err = fault.New(fault.Invalid, "too many programs in %s: %d; the limit is %d", HooksDir, len(hooks), maxHooks)
 	}
 	return keys, hooks, err
 }
@@ -238,12 +238,12 @@ func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most i
 	switch {
 	case err != nil:
 	case exit.Limit != "": // of the sandbox, which may be narrower than ours
-		err = fault.New(fault.Conflict, "%s was ended: %s", detail, exit.Message)
+		err = fault.New(fault.Conflict, "%s was killed: %s", detail, exit.Message)
 	case exit.TimedOut:
-		err = fault.New(fault.Conflict, "%s did not end in %d s", detail, most/1000)
+		err = fault.New(fault.Conflict, "%s did not exit within %d s", detail, most/1000)
 	case exit.Code != 0:
-		err = fault.New(fault.Conflict, "%s ended with exit code %d: %s", detail, exit.Code,
-			cmp.Or(tail.Lines(out.All()), exit.Message, "it has printed nothing"))
+		err = fault.New(fault.Conflict, "%s failed with exit code %d: %s", detail, exit.Code,
+			cmp.Or(tail.Lines(out.All()), exit.Message, "no output"))
 	}
 	if err != nil {
 		return &failed{step, err}
@@ -269,14 +269,14 @@ func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
 	defer s.Unlock()
 	b := s.Box()
 	if b == nil {
-		return &failed{StepGate, fault.New(fault.Conflict, "its processes have ended meanwhile")}
+		return &failed{StepGate, fault.New(fault.Conflict, "its processes exited meanwhile")}
 	}
 	if rec.Quarantine == nil {
 		return nil
 	}
 	if b != resealed {
-		return &failed{StepGate, fault.New(fault.Conflict, "other processes have taken their place meanwhile").
-			WithHint("make these ones of their own: coppice process resume %s", rec.Name)}
+		return &failed{StepGate, fault.New(fault.Conflict, "its processes were replaced meanwhile").
+			WithHint("re-key the current ones: coppice process resume %s", rec.Name)}
 	}
 	begun := false
 	book := r.config.Recorder

@@ -138,7 +138,7 @@ func New(c Config) *Restorer { return &Restorer{config: c, releasing: map[timeli
 // Quarantine returns the quarantine of a sandbox from a time on, whose processes go on from the memory of
 // its snapshot at, until Release.
 func Quarantine(since time.Time, at timeline.SnapshotID) *meta.Quarantine {
-	return &meta.Quarantine{Since: since, At: at, Reason: "it is being made a sandbox of its own"}
+	return &meta.Quarantine{Since: since, At: at, Reason: "it is being re-keyed"}
 }
 
 // Restore lets processes go on from a memory image, over the files of the same snapshot, at which the
@@ -167,7 +167,7 @@ func (r *Restorer) Restore(
 		}
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "sandbox %s is at snapshot %s, but its processes do not go on", rec.Name, rec.Head)
+		return nil, fault.Wrap(err, "sandbox %s is at snapshot %s, but its processes were not resumed", rec.Name, rec.Head)
 	}
 	return append([]string{}, ids...), nil
 }
@@ -224,7 +224,7 @@ func (r *Restorer) ReleaseForks(ctx context.Context, recs []meta.Sandbox) {
 	for i := range recs {
 		g.Go(func() error {
 			if err := r.Release(ctx, string(recs[i].ID)); err != nil {
-				r.config.Log.Warn("a fork is quarantined", "sandbox", recs[i].Name, "err", err)
+				r.config.Log.Warn("a fork was quarantined", "sandbox", recs[i].Name, "err", err)
 			}
 			if now, err := r.config.Records.Sandbox(ctx, string(recs[i].ID)); err == nil {
 				recs[i] = now

@@ -40,10 +40,10 @@ func newVolumes(home string) *volumes {
 func (v *volumes) supported() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(v.home, &st); err != nil {
-		return fault.Wrap(err, "look at the file system of %s", v.home)
+		return fault.Wrap(err, "inspect the file system of %s", v.home)
 	}
 	if st.Type != unix.BTRFS_SUPER_MAGIC {
-		return fault.New(fault.Unsupported, "driver btrfs needs a store on btrfs; %s is not", v.home).
+		return fault.New(fault.Unsupported, "cannot use driver btrfs: %s is not on btrfs", v.home).
 			WithHint("set COPPICE_HOME to a directory on btrfs, or use --driver overlay")
 	}
 	return nil

@@ -40,9 +40,9 @@ func (c *plain) Plain() bool     { return true }
 func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if live.Stack.Host {
 		return rootspec.Spec{},
-			fault.New(fault.Unsupported, "driver %s cannot stand on the host itself: all of it would have to be copied",
+			fault.New(fault.Unsupported, "cannot use driver %s on the host itself: it would copy all of it",
 				c.Name()).
-				WithHint("copy the system directories once for all sandboxes: coppice create --from host-copy --driver %s",
+				WithHint("copy the system directories once: coppice create --from host-copy --driver %s",
 					c.Name())
 	}
 	if live.Disk > 0 && c.vol == nil {
@@ -99,7 +99,7 @@ func (c *plain) build(ctx context.Context, live Live, root string) (err error) {
 // of the sandbox.
 func (c *plain) fill(ctx context.Context, stack rootspec.Stack, dst string) error {
 	if c.deps.Materialise == nil {
-		return fault.New(fault.Internal, "driver %s was made without a way to copy", c.Name())
+		return fault.New(fault.Internal, "driver %s has no copy function", c.Name())
 	}
 	if err := c.deps.Materialise(ctx, stack, dst); err != nil {
 		return err

@@ -110,7 +110,7 @@ func (b *planner) part(p string) {
 	case at.dev != store.dev:
 	case rootspec.Within(at.path, store.path):
 		if !rootspec.Within(p, b.Store) {
-			b.leave(p, "it shows a part of the store")
+			b.leave(p, "it exposes a part of the store")
 		}
 		return
 	case rootspec.Within(store.path, at.path):
@@ -228,14 +228,14 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 	if scratch(mode) {
 		b.plan.Parts = append(b.plan.Parts, HostPart{Path: p, Empty: true})
 		if len(names) > mostScratch { // strangers may make more
-			b.leave(p, "something is mounted below it, and it holds too much to be put together: it starts empty")
+			b.leave(p, "it contains mount points and too many entries to combine: it starts empty")
 			return
 		}
 	} else {
 		b.skeletonDir(p, mode)
 	}
 	if err != nil {
-		b.leave(p, "something is mounted below it and it cannot be listed: "+reason(err))
+		b.leave(p, "it contains mount points and cannot be listed: "+reason(err))
 		return
 	}
 	for _, n := range names {
@@ -341,7 +341,7 @@ var refused = map[string]string{
 	"nsfs":            kernelFS,
 	"proc":            kernelFS,
 	"pstore":          kernelFS,
-	"ramfs":           "it lives in memory and may hold secrets",
+	"ramfs":           "it is in memory and may hold secrets",
 	"resctrl":         kernelFS,
 	"rpc_pipefs":      kernelFS,
 	"securityfs":      kernelFS,

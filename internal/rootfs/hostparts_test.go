@@ -280,7 +280,7 @@ hide /home/me/c`,
 			"a user, a mount below a directory that cannot be listed",
 			fakeHost{mounts: rootMount + "30 20 8:2 / /srv/a/b rw - ext4 /dev/sdb rw\n", tree: "/srv enter\n/srv/a dir\n",
 				store: "/home/me/c"},
-			"dir /srv 111\nleft /srv: something is mounted below it and it cannot be listed: permission denied",
+			"dir /srv 111\nleft /srv: it contains mount points and cannot be listed: permission denied",
 		},
 		{
 			"a user, the home is a mount and holds the store",

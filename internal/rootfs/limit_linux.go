@@ -56,8 +56,8 @@ func (o *overlay) claim(live Live) (quota.Project, error) {
 	case p.Ours() && inherited:
 		return p, belongs(live.Dir, p)
 	case p != 0 && !p.Ours():
-		return 0, fault.New(fault.Unsupported, "%s belongs to project %d already, and no file to two", top, p).
-			WithHint("set COPPICE_HOME to a directory outside of that project, and make the sandbox there")
+		return 0, fault.New(fault.Unsupported, "cannot limit %s: it already belongs to project %d", top, p).
+			WithHint("set COPPICE_HOME to a directory outside that project, then create the sandbox there")
 	case !fresh:
 		return 0, notLimited(top)
 	}
@@ -96,8 +96,8 @@ func belongs(dir string, p quota.Project) error {
 // notLimited is for a live root that was put into its place by something else than
 // a driver, as by cp of a whole home. Its changes can still be captured.
 func notLimited(dir string) error {
-	return fault.New(fault.Conflict, "%s is not held to the disk limit of its sandbox: was it copied?", dir).
-		WithHint("begin a new live root on the newest snapshot: coppice rewind NAME HEAD")
+	return fault.New(fault.Conflict, "the disk limit of the sandbox does not apply to %s: was it copied?", dir).
+		WithHint("start a new live root from the newest snapshot: coppice rewind NAME HEAD")
 }
 
 // Limit: see Limiter. Copies are charged where that can never make one fail.
@@ -123,7 +123,7 @@ func (o *overlay) Used(live Live) (int64, error) {
 	if f.InodeLimit > 0 && f.Inode >= f.InodeLimit {
 		f.Used = max(f.Used, f.Limit) // full of files
 	}
-	return f.Used, fault.Wrap(err, "ask what the live root takes")
+	return f.Used, fault.Wrap(err, "read the usage of the live root")
 }
 
 func (o *overlay) project(live Live) (quota.Project, error) {
@@ -131,7 +131,7 @@ func (o *overlay) project(live Live) (quota.Project, error) {
 	if err == nil && !p.Ours() {
 		err = notLimited(filepath.Dir(live.Dir))
 	}
-	return p, fault.Wrap(err, "ask for the limit of the live root")
+	return p, fault.Wrap(err, "read the limit of the live root")
 }
 
 // Unlimit: see Limiter.
@@ -143,7 +143,7 @@ func (o *overlay) Unlimit(dir string) error {
 	if err == nil && p.Ours() {
 		err = quota.Limit(dir, p, 0)
 	}
-	return fault.Wrap(err, "give the limit of %s back", dir)
+	return fault.Wrap(err, "remove the limit of %s", dir)
 }
 
 // Driver btrfs limits by the qgroup of each generation's subvolume: to what the
@@ -230,17 +230,17 @@ func (c *plain) Limit(live Live) (Limit, error) {
 		return Limit{}, quota.NoDriver(c.Name())
 	}
 	s, err := quota.OpenSubvolume(filepath.Join(live.Dir, "root"))
-	return Limit{By: "btrfs qgroup " + s.String()}, fault.Wrap(err, "ask for the limit of the live root")
+	return Limit{By: "btrfs qgroup " + s.String()}, fault.Wrap(err, "read the limit of the live root")
 }
 
 // Used: see Limiter.
 func (c *plain) Used(live Live) (int64, error) {
 	base, err := readBase(filepath.Dir(live.Dir))
 	if err != nil {
-		return 0, fault.Wrap(err, "ask what the live root takes")
+		return 0, fault.Wrap(err, "read the usage of the live root")
 	}
 	used, err := measure(filepath.Join(live.Dir, "root"))
-	return max(used-base, 0), fault.Wrap(err, "ask what the live root takes")
+	return max(used-base, 0), fault.Wrap(err, "read the usage of the live root")
 }
 
 // Unlimit: see Limiter. A qgroup goes with its subvolume (Linux 6.11), or stays

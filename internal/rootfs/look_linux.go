@@ -27,7 +27,7 @@ type Look struct {
 func LookOf(dir string) (Look, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return Look{}, fault.Wrap(err, "look at %s", dir)
+		return Look{}, fault.Wrap(err, "inspect %s", dir)
 	}
 	l := Look{Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Mtime: time.Unix(st.Mtim.Unix())}
 	if mayGive("uid", st.Uid) && mayGive("gid", st.Gid) {

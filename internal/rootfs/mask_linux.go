@@ -66,18 +66,18 @@ func (k Mask) Make(home string) (Made, error) {
 	decoys := map[string]string{}
 	for _, p := range k.Decoys {
 		if decoys[p], err = m.hold(p); err != nil {
-			return Made{}, fault.Wrap(err, "make room for the decoy %s", p)
+			return Made{}, fault.Wrap(err, "create the parent of honeytoken %s", p)
 		}
 	}
 	name, err := m.name()
 	if err != nil {
-		return Made{}, fault.Wrap(err, "look at what is to be hidden")
+		return Made{}, fault.Wrap(err, "inspect the paths to hide")
 	}
 	made := Made{Dir: filepath.Join(home, name), Places: m.places, Decoys: decoys}
 	if _, err := os.Lstat(made.Dir); err == nil {
 		return made, nil
 	}
-	return made, fault.Wrap(m.write(home, made.Dir), "make the layer that hides paths")
+	return made, fault.Wrap(m.write(home, made.Dir), "create the mask layer")
 }
 
 // Places lists what is to be hidden, wherever it lies, by paths without links; of a
@@ -117,7 +117,7 @@ func (k Mask) plan(all bool) (*masker, error) {
 	}
 	for _, p := range k.Hide {
 		if !path.IsAbs(p) || path.Clean(p) == "/" || strings.Contains(p, "\x00") {
-			return nil, fault.New(fault.Invalid, "%q cannot be hidden", p).WithHint("name a path below /")
+			return nil, fault.New(fault.Invalid, "cannot hide %q", p).WithHint("use a path below /")
 		}
 		if err := m.hide(path.Clean(p)); err != nil {
 			return nil, fault.Wrap(err, "hide %s", p)
@@ -289,7 +289,7 @@ func (m *masker) hide(p string) error {
 	case !all: // a link that ends in ..
 		return m.gone(path.Dir(cur), path.Base(cur))
 	case cur == "/":
-		return fault.New(fault.Invalid, "it is everything")
+		return fault.New(fault.Invalid, "it is the root directory")
 	}
 	d, err := m.dir(cur)
 	if err != nil {
@@ -335,7 +335,7 @@ func (m *masker) hold(p string) (string, error) {
 			break
 		}
 		if reserved(join(cur, name)) {
-			return "", fault.New(fault.Invalid, "%s belongs to the sandbox: nothing of the host or the history lies there",
+			return "", fault.New(fault.Invalid, "%s is managed by the sandbox",
 				join(cur, name))
 		}
 		mode, where, err := m.look(cur, name)
@@ -347,7 +347,7 @@ func (m *masker) hold(p string) (string, error) {
 			cur, rest = join(cur, name), rest[1:]
 		case unix.S_IFLNK:
 			if links++; links > maxMaskLinks {
-				return "", fault.New(fault.Invalid, "the links on the way to %s lead in circles", p)
+				return "", fault.New(fault.Invalid, "the symbolic links in %s form a loop", p)
 			}
 			to, err := os.Readlink(where)
 			if err != nil {
@@ -362,7 +362,7 @@ func (m *masker) hold(p string) (string, error) {
 		}
 	}
 	if slices.Contains(rest, "..") {
-		return "", fault.New(fault.Invalid, "there is no way to %s", p)
+		return "", fault.New(fault.Invalid, "%s is not reachable", p)
 	}
 	h := holder{cur, rest}
 	at := path.Join(append([]string{cur}, rest...)...)
@@ -372,7 +372,7 @@ func (m *masker) hold(p string) (string, error) {
 		case other == at:
 			return at, nil
 		case rootspec.Within(at, other), rootspec.Within(other, at):
-			return "", fault.New(fault.Invalid, "there cannot be a decoy at %s and one at %s", at, other)
+			return "", fault.New(fault.Invalid, "cannot place honeytokens at both %s and %s", at, other)
 		}
 	}
 	m.holds = append(m.holds, h)
@@ -452,7 +452,7 @@ func (m *masker) name() (string, error) {
 		d := m.dirs[p]
 		var st unix.Stat_t
 		if err := unix.Lstat(d.covers, &st); err != nil {
-			return "", &fs.PathError{Op: "look at", Path: d.covers, Err: err}
+			return "", &fs.PathError{Op: "inspect", Path: d.covers, Err: err}
 		}
 		mode := st.Mode & 0o7777
 		if int(st.Uid) != unix.Geteuid() {
@@ -501,7 +501,7 @@ func (m *masker) write(home, to string) (err error) {
 				continue
 			}
 			if err := unix.Mknod(join(at, name), unix.S_IFCHR, 0); err != nil {
-				return &fs.PathError{Op: "make a whiteout at", Path: join(at, name), Err: err}
+				return &fs.PathError{Op: "create a whiteout at", Path: join(at, name), Err: err}
 			}
 		}
 	}
@@ -527,7 +527,7 @@ func (m *masker) write(home, to string) (err error) {
 func (h holder) write(tmp, covers string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(covers, &st); err != nil {
-		return &fs.PathError{Op: "look at", Path: covers, Err: err}
+		return &fs.PathError{Op: "inspect", Path: covers, Err: err}
 	}
 	at := join(tmp, strings.TrimPrefix(h.dir, "/"))
 	var made []string
@@ -576,7 +576,7 @@ func Holders(dir string) ([]string, error) {
 		}
 		return err
 	})
-	return out, fault.Wrap(err, "look at what hides paths")
+	return out, fault.Wrap(err, "inspect the mask layer")
 }
 
 // hidden says whether the mask in dir hides p: also by an empty file in its place.

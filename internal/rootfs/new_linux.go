@@ -34,5 +34,5 @@ func New(name string, d Deps) (Driver, error) {
 	case "btrfs":
 		return &plain{deps: d, vol: newVolumes(home)}, nil
 	}
-	return nil, fault.New(fault.Invalid, "there is no driver %q", name).WithHint("use auto, overlay, copy or btrfs")
+	return nil, fault.New(fault.Invalid, "unknown driver %q", name).WithHint("use auto, overlay, copy or btrfs")
 }

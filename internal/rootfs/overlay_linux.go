@@ -56,7 +56,7 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	rec, err := readRecord(live.Dir)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {
-		return rootspec.Spec{}, fault.Wrap(err, "look at the live root")
+		return rootspec.Spec{}, fault.Wrap(err, "inspect the live root")
 	}
 	plan, err := o.plan(live.Stack, rec)
 	if err == nil {
@@ -246,8 +246,8 @@ func covered(stack rootspec.Stack) func(string) bool {
 // gone says that an upper has lost the place on the host that it belongs to. Its
 // changes can still be captured; a new generation has other parts.
 func gone(path string) error {
-	return fault.New(fault.Conflict, "what is mounted at %s on the host changed below the live sandbox", path).
-		WithHint("go to its newest snapshot: coppice rewind NAME HEAD")
+	return fault.New(fault.Conflict, "the mount at %s on the host has changed under the running sandbox", path).
+		WithHint("rewind to its newest snapshot: coppice rewind NAME HEAD")
 }
 
 // within drops the paths to hide that no overlay shows.
@@ -280,14 +280,14 @@ func canBeUpper(dir string) error {
 		"--driver copy"
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return fault.Wrap(err, "look at the file system of %s", dir)
+		return fault.Wrap(err, "inspect the file system of %s", dir)
 	}
 	if name := noUpper[int64(st.Type)]; name != "" { //nolint:unconvert // int32 on some
 		return fault.New(fault.Unsupported, "driver overlay cannot write to a directory on %s: %s", name, dir).WithHint(hint)
 	}
 	if err := unix.Setxattr(dir, "user.overlay.coppice", []byte("y"), 0); err != nil {
 		if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
-			return fault.New(fault.Unsupported, "the file system of %s keeps no user attributes", dir).
+			return fault.New(fault.Unsupported, "the file system of %s does not support user attributes", dir).
 				WithHint(hint).Because(err)
 		}
 		return fault.Wrap(err, "set an attribute on %s", dir)

@@ -115,7 +115,8 @@ func writeLeft(dir string, left []LeftOut) error {
 	}
 	text, err := json.Marshal(left)
 	if err != nil {
-		return fault.Wrap(err, "record what the live root leaves out")
+		return fault.Wrap(err, "record the parts that the live root leaves out")
 	}
-	return fault.Wrap(os.WriteFile(filepath.Join(dir, "left"), text, 0o600), "record what the live root leaves out")
+	return fault.Wrap(os.WriteFile(filepath.Join(dir,
+		"left"), text, 0o600), "record the parts that the live root leaves out")
 }

@@ -93,37 +93,37 @@ func (a Access) Kept() []string {
 func (a Access) Validate() error {
 	for _, p := range a.Fixed() {
 		if !isClean(p) {
-			return fault.New(fault.Invalid, "root: %q is no clean absolute path", p)
+			return fault.New(fault.Invalid, "root: invalid path %q: must be absolute and clean", p)
 		}
 		if p != "/" && slices.ContainsFunc(Reserved, func(r string) bool { return Within(p, r) }) {
-			return fault.New(fault.Invalid, "%q belongs to the sandbox: nothing of the history or the host lies there", p).
-				WithHint("name a path that is not in %s", strings.Join(Reserved, ", "))
+			return fault.New(fault.Invalid, "invalid path %q: managed by the sandbox", p).
+				WithHint("choose a path outside %s", strings.Join(Reserved, ", "))
 		}
 	}
 	for _, list := range [][]Place{a.ReadOnly, a.Writable} {
 		for _, p := range list {
 			if len(p.At) == 0 {
-				return fault.New(fault.Invalid, "root: %q is nowhere", p.Said)
+				return fault.New(fault.Invalid, "root: invalid mount: %q has no target", p.Said)
 			}
 		}
 	}
 	for i, m := range a.Mounts {
 		if !isClean(m.From) || m.To == "/" {
-			return fault.New(fault.Invalid, "root: %q of the host at %q", m.From, m.To)
+			return fault.New(fault.Invalid, "root: invalid mount of %q of the host at %q", m.From, m.To)
 		}
 		if slices.ContainsFunc(a.Mounts[:i], func(o HostMount) bool { return o.To == m.To }) {
-			return fault.New(fault.Invalid, "two mounts at %q", m.To).WithHint("leave one of them out")
+			return fault.New(fault.Invalid, "duplicate mount at %q", m.To).WithHint("remove one of them")
 		}
 	}
 	for i, d := range a.Decoys {
 		if d.At == "/" || len(d.Text) > maxDecoy {
-			return fault.New(fault.Invalid, "root: a decoy of %d bytes at %q", len(d.Text), d.At)
+			return fault.New(fault.Invalid, "root: invalid honeytoken of %d bytes at %q", len(d.Text), d.At)
 		}
 		same := func(p string) bool { return Within(p, d.At) || Within(d.At, p) && p != "/" }
 		if slices.ContainsFunc(a.Decoys[:i], func(o Decoy) bool { return same(o.At) }) ||
 			slices.ContainsFunc(a.Mounts, func(m HostMount) bool { return same(m.To) }) {
-			return fault.New(fault.Invalid, "a decoy at %q, where something is mounted already", d.At).
-				WithHint("leave one of them out")
+			return fault.New(fault.Invalid, "cannot place a honeytoken at %q: it overlaps a mount or another honeytoken", d.At).
+				WithHint("remove one of them")
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func (s *Sources) DecoyDevice() (uint64, error) {
 	}
 	var st unix.Stat_t
 	err := unix.Fstat(s.decoys[0], &st)
-	return st.Dev, fault.Wrap(err, "look at a decoy")
+	return st.Dev, fault.Wrap(err, "inspect a honeytoken")
 }
 
 // Close lets go of them.
@@ -76,28 +76,28 @@ func (a Access) Sources() (_ *Sources, err error) {
 	for _, h := range a.Mounts {
 		fd, err := dirfd.Open(unix.AT_FDCWD, h.From, unix.O_PATH|unix.O_NOFOLLOW, dirfd.NoLinks)
 		if errors.Is(err, unix.ELOOP) {
-			return nil, fault.New(fault.Invalid, "%s cannot be mounted: there is a link on the way", h.From).
+			return nil, fault.New(fault.Invalid, "cannot mount %s: its path contains a symbolic link", h.From).
 				WithHint("%s", linkHint(h.From))
 		}
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			return nil, fault.New(fault.NotFound, "%s, which is to be mounted at %s, is not there", h.From, h.To).
-				WithHint("make it, and try again")
+			return nil, fault.New(fault.NotFound, "cannot mount %s at %s: source not found", h.From, h.To).
+				WithHint("create it, then try again")
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, "open %s, which is to be mounted at %s", h.From, h.To)
+			return nil, fault.Wrap(err, "open %s to mount it at %s", h.From, h.To)
 		}
 		s.fds = append(s.fds, fd)
 		var st unix.Stat_t
 		var fs unix.Statfs_t
 		if err := errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); err != nil {
-			return nil, fault.Wrap(err, "look at %s", h.From)
+			return nil, fault.Wrap(err, "inspect %s", h.From)
 		}
 		kind := st.Mode & unix.S_IFMT
 		switch {
 		case kind != unix.S_IFDIR && kind != unix.S_IFREG, slices.Contains(kernels, fs.Type):
-			return nil, fault.New(fault.Invalid, "%s cannot be mounted: it is no directory and no regular file of the host's",
+			return nil, fault.New(fault.Invalid, "cannot mount %s: not a directory or regular file of the host",
 				h.From).
-				WithHint("mount a directory or a regular file; sockets, devices, /proc and /sys are never shown")
+				WithHint("mount a directory or a regular file; sockets, devices, /proc and /sys cannot be mounted")
 		}
 		s.files = append(s.files, kind == unix.S_IFREG)
 	}
@@ -107,9 +107,9 @@ func (a Access) Sources() (_ *Sources, err error) {
 // linkHint names what p leads to.
 func linkHint(p string) string {
 	if to, err := filepath.EvalSymlinks(p); err == nil {
-		return "name what it leads to: " + to
+		return "use its target: " + to
 	}
-	return "name what it leads to"
+	return "use its target"
 }
 
 // Restrict carries out a in the root that Mount has mounted at target, for Spec.Points
@@ -180,13 +180,14 @@ func (m *mounter) find(p, what string) (int, error) {
 	if err == nil {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
-			return -1, fault.Wrap(err, "look at %s", p)
+			return -1, fault.Wrap(err, "inspect %s", p)
 		}
 		link = st.Mode&unix.S_IFMT == unix.S_IFLNK
 	}
 	if link {
-		return -1, fault.New(fault.Invalid, "%s cannot be %s: there is a link on the way, which could be changed", p, what).
-			WithHint("name what it leads to")
+		return -1, fault.New(fault.Invalid,
+			"cannot make %s %s: its path contains a symbolic link, which could change", p, what).
+			WithHint("use its target")
 	}
 	return fd, fault.Wrap(err, "open %s", p)
 }
@@ -202,7 +203,7 @@ func (m *mounter) asZero(do func() error) error {
 // point sees to it that p is there. Where a layer of ours could not show it, as where the
 // sandbox removed it, it is made, and that is in the history.
 func (m *mounter) point(p Point) error {
-	fd, err := m.find(p.Path, "a place to mount at")
+	fd, err := m.find(p.Path, "a mount point")
 	if err != nil {
 		return err
 	}
@@ -213,18 +214,18 @@ func (m *mounter) point(p Point) error {
 			err = m.asZero(func() error { return m.mkdirs(p.Path, keepMode) })
 		}
 		if err != nil {
-			return fault.New(fault.KindOf(err), "make %s, where something is to be mounted", p.Path).Because(err).
-				WithHint("name a place in a directory that the sandbox can write to")
+			return fault.New(fault.KindOf(err), "create the mount point %s", p.Path).Because(err).
+				WithHint("choose a path in a directory that the sandbox can write to")
 		}
 		return nil
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fault.Wrap(err, "look at %s", p.Path)
+		return fault.Wrap(err, "inspect %s", p.Path)
 	}
 	if p.File == (st.Mode&unix.S_IFMT == unix.S_IFDIR) {
-		return fault.New(fault.Invalid, "a directory can be mounted at a directory alone, and a file at a file: %s", p.Path).
-			WithHint("name another place")
+		return fault.New(fault.Invalid, "cannot mount at %s: a directory needs a directory, and a file a file", p.Path).
+			WithHint("choose another path")
 	}
 	return nil
 }
@@ -253,7 +254,7 @@ func (m *mounter) only(places []Place) ([]string, error) {
 	slices.Sort(all)
 	var mnts []int
 	for _, p := range outermost(all) {
-		fd, err := m.find(p, "writable alone")
+		fd, err := m.find(p, "writable")
 		if err != nil {
 			return nil, err
 		}
@@ -262,7 +263,7 @@ func (m *mounter) only(places []Place) ([]string, error) {
 		}
 		mnt, err := m.clonePart(fd, unix.MountAttr{})
 		if err != nil {
-			return nil, fault.Wrap(err, "leave %s writable", p)
+			return nil, fault.Wrap(err, "keep %s writable", p)
 		}
 		kept, mnts = append(kept, p), append(mnts, mnt)
 	}
@@ -276,7 +277,7 @@ func (m *mounter) only(places []Place) ([]string, error) {
 			err = m.attach(mnts[i], at)
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, "leave %s writable", p)
+			return nil, fault.Wrap(err, "keep %s writable", p)
 		}
 	}
 	return kept, nil
@@ -292,7 +293,7 @@ func (m *mounter) show(h HostMount, src int) error {
 		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		attr.Userns_fd = uint64(m.idmap)
 	}
-	at, err := m.find(h.To, "a place to mount at")
+	at, err := m.find(h.To, "a mount point")
 	if err != nil {
 		return err
 	}
@@ -318,9 +319,9 @@ func (m *mounter) readOnly(places []Place) ([]string, error) {
 			}
 		}
 		if !found {
-			return nil, fault.New(fault.NotFound, "%s is to be read-only, and is not there", p.Said).
-				WithHint("what is not there cannot be kept from being made: name a directory around it that is there, or take " +
-					"it out of files.readonly")
+			return nil, fault.New(fault.NotFound, "cannot make %s read-only: not found", p.Said).
+				WithHint("use an existing parent directory instead, or remove " +
+					"it from files.readonly")
 		}
 	}
 	slices.Sort(all)
@@ -357,18 +358,18 @@ func (m *mounter) pin(dirs []string) error {
 	for _, d := range dirs {
 		fd, err := m.inside(d, unix.O_DIRECTORY)
 		if err != nil {
-			return fault.Wrap(err, "hold %s in its place", d)
+			return fault.Wrap(err, "pin %s", d)
 		}
 		var st unix.Statx_t
 		if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st); err != nil {
-			return fault.Wrap(err, "hold %s in its place", d)
+			return fault.Wrap(err, "pin %s", d)
 		}
 		if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
 			continue // something is mounted there already
 		}
 		if top < 0 {
 			if top, err = m.place(pinsAt); err != nil {
-				return fault.Wrap(err, "hold directories in their places")
+				return fault.Wrap(err, "pin directories")
 			}
 		}
 		mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
@@ -384,7 +385,7 @@ func (m *mounter) pin(dirs []string) error {
 			err = m.attach(cover, mnt)
 		}
 		if err != nil {
-			return fault.Wrap(err, "hold %s in its place", d)
+			return fault.Wrap(err, "pin %s", d)
 		}
 		top = cover
 	}

@@ -17,14 +17,14 @@ func (m *mounter) decoys(list []Decoy, s *Sources) error {
 	}
 	mnt, err := m.tmpfs(attrs, "mode=0700", "size=8m")
 	if err != nil {
-		return fault.Wrap(err, "make decoys")
+		return fault.Wrap(err, "create honeytokens")
 	}
 	for i, d := range list {
 		if err := m.point(Point{Path: d.At, File: true}); err != nil {
 			return err
 		}
 		if err := m.decoy(mnt, strconv.Itoa(i), d); err != nil {
-			return fault.Wrap(err, "make a decoy for %s", d.At)
+			return fault.Wrap(err, "create a honeytoken for %s", d.At)
 		}
 	}
 	// Only what is mounted can be mounted elsewhere, by kernels before 6.15. Init mounts a
@@ -34,14 +34,14 @@ func (m *mounter) decoys(list []Decoy, s *Sources) error {
 		err = m.attach(mnt, top)
 	}
 	if err != nil {
-		return fault.Wrap(err, "mount decoys")
+		return fault.Wrap(err, "mount honeytokens")
 	}
 	for i, d := range list {
 		if err := m.showDecoy(mnt, strconv.Itoa(i), d, s); err != nil {
-			return fault.Wrap(err, "mount a decoy at %s", d.At)
+			return fault.Wrap(err, "mount a honeytoken at %s", d.At)
 		}
 	}
-	return fault.Wrap(unix.Unmount(m.target+pinsAt, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW), "let go of decoys")
+	return fault.Wrap(unix.Unmount(m.target+pinsAt, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW), "release honeytokens")
 }
 
 // decoy writes one file.
@@ -77,7 +77,7 @@ func (m *mounter) showDecoy(dir int, name string, d Decoy, s *Sources) error {
 		return err
 	}
 	s.decoys = append(s.decoys, fd)
-	at, err := m.find(d.At, "a place for a decoy")
+	at, err := m.find(d.At, "a honeytoken")
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (f Files) Find(name string, most int64) (*FoundFile, error) {
 func (f Files) check(found *FoundFile) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(found.Fd()), &st); err != nil {
-		return false, fault.New(fault.Unavailable, "look at %q", found.Name()).Because(err)
+		return false, fault.New(fault.Unavailable, "inspect %q", found.Name()).Because(err)
 	}
 	if !dirfd.IsRegular(&st) || st.Size > found.most || f.Decoys != 0 && st.Dev == f.Decoys {
 		return false, nil
@@ -68,7 +68,7 @@ func (f Files) check(found *FoundFile) (bool, error) {
 		return false, nil // no system file is that deep
 	}
 	if err != nil {
-		return false, fault.New(fault.Unavailable, "look where %q leads to", found.Name()).Because(err)
+		return false, fault.New(fault.Unavailable, "resolve %q", found.Name()).Because(err)
 	}
 	found.At = at
 	return !RegionOf(f.Regions, at).Decoy, nil

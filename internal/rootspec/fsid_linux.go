@@ -43,7 +43,7 @@ func WithFSIDs(uid, gid int, fn func() error) error {
 	if rerr := restore(); rerr != nil {
 		// The thread must not be used for anything else: it ends with this
 		// goroutine, since it stays locked.
-		return fault.Wrap(rerr, "take the ids of the caller again")
+		return fault.Wrap(rerr, "restore the ids of the caller")
 	}
 	runtime.UnlockOSThread()
 	return err
@@ -61,7 +61,7 @@ func setFSIDs(uid, gid int) error {
 	}
 	if u != uid || g != gid {
 		return fault.New(fault.Unavailable, "file-system ids are %d:%d, not %d:%d", u, g, uid, gid).
-			WithHint("see what keeps the daemon from setfsuid(2): coppice system probe")
+			WithHint("see what prevents setfsuid(2) in the daemon: coppice system probe")
 	}
 	return nil
 }

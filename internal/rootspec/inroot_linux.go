@@ -16,8 +16,8 @@ import (
 func OpenInRoot(dir int, name string, flags int) (int, error) {
 	fd, err := dirfd.Open(dir, name, flags, dirfd.InRoot)
 	if errors.Is(err, unix.EAGAIN) {
-		return -1, fault.New(fault.Unavailable, "%q cannot be opened while other files are renamed all the time", name).
-			WithHint("try again when the machine does less")
+		return -1, fault.New(fault.Unavailable, "cannot open %q: files are being renamed continuously", name).
+			WithHint("try again when the machine is less busy")
 	}
 	return fd, ofHost(err)
 }
@@ -34,5 +34,5 @@ func ofHost(err error) error {
 		return err
 	}
 	return fault.New(fault.Unavailable, "the host failed").Because(err).
-		WithHint("free what it ran out of (descriptors: ulimit -n, memory), or see what broke: dmesg; then try again")
+		WithHint("free the resource that ran out (descriptors: ulimit -n, memory), or see dmesg; then try again")
 }

@@ -262,7 +262,7 @@ func (m *mounter) tmpfs(set int, opts ...string) (int, error) {
 func (m *mounter) skeleton(s Spec) error {
 	mnt, err := m.tmpfs(attrs, "mode=0755", "size=16m")
 	if err != nil {
-		return fault.Wrap(err, "make the skeleton of the root")
+		return fault.Wrap(err, "create the skeleton of the root")
 	}
 	if err := m.attachRoot(mnt); err != nil {
 		return err
@@ -270,17 +270,17 @@ func (m *mounter) skeleton(s Spec) error {
 	for _, e := range s.Skeleton {
 		if e.Link != "" {
 			if err := m.symlink(e); err != nil {
-				return fault.Wrap(err, "make the link %s of the root", e.Path)
+				return fault.Wrap(err, "create the link %s of the root", e.Path)
 			}
 			continue
 		}
 		if err := m.mkdirs(e.Path, int(e.Mode)); err != nil {
-			return fault.Wrap(err, "make the directory %s of the root", e.Path)
+			return fault.Wrap(err, "create the directory %s of the root", e.Path)
 		}
 	}
 	for _, p := range Reserved {
 		if err := m.mkdirs(p, keepMode); err != nil {
-			return fault.Wrap(err, "make the directory %s of the root", p)
+			return fault.Wrap(err, "create the directory %s of the root", p)
 		}
 	}
 	return nil
@@ -350,14 +350,14 @@ func (m *mounter) file(f File, skeleton bool) error {
 	m.own(src)
 	var st unix.Stat_t
 	if err := unix.Fstat(src, &st); err != nil {
-		return fault.Wrap(err, "look at %s", f.Source)
+		return fault.Wrap(err, "inspect %s", f.Source)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil // it became a socket, say, which would lead out of the sandbox
 	}
 	if skeleton {
 		if err := m.touch(f.Target); err != nil {
-			return fault.Wrap(err, "make the place of %s", f.Target)
+			return fault.Wrap(err, "create the mount point of %s", f.Target)
 		}
 	}
 	at, err := m.inside(f.Target, 0)
@@ -365,7 +365,7 @@ func (m *mounter) file(f File, skeleton bool) error {
 		return nil
 	}
 	if err != nil {
-		return fault.Wrap(err, "open the place of %s", f.Target)
+		return fault.Wrap(err, "open the mount point of %s", f.Target)
 	}
 	mnt, err := m.clone(src, attrs|unix.MOUNT_ATTR_RDONLY)
 	if err == nil {

@@ -9,6 +9,6 @@ type Options struct{ IDMapFD int }
 
 // Mount needs Linux.
 func Mount(Spec, string, Options) error {
-	return fault.New(fault.Unsupported, "sandboxes need Linux").
+	return fault.New(fault.Unsupported, "sandboxes require Linux").
 		WithHint("run the daemon on Linux and point COPPICE_HOST at it")
 }

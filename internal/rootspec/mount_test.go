@@ -294,7 +294,7 @@ func TestTooManyLayersForAnOlderKernelAreRefused(t *testing.T) {
 		}
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", lowers...)}}
 		_, err := rootfstest.InRoot(t, s, rootfstest.MountOptions{}, "oldKernel", oldOrder{s, true, nil})
-		if err == nil || !strings.Contains(err.Error(), "300 layers are too many") {
+		if err == nil || !strings.Contains(err.Error(), "cannot mount 300 layers at once") {
 			t.Error(err)
 		}
 	})

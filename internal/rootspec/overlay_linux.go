@@ -23,7 +23,7 @@ func (m *mounter) overlay(o Overlay, points []Point) error {
 	if m.root >= 0 {
 		// On a skeleton, and where a layer lacks the directory.
 		if err := m.mkdirs(o.Target, keepMode); err != nil {
-			return fault.Wrap(err, "make the mount point %s", o.Target)
+			return fault.Wrap(err, "create the mount point %s", o.Target)
 		}
 	}
 	err := m.tryOverlay(o, points, m.settle)
@@ -44,7 +44,7 @@ func (m *mounter) overlay(o Overlay, points []Point) error {
 		f.Hint = "this kernel has no overlayfs: modprobe overlay, or use --driver copy"
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		f.Kind = fault.Unsupported
-		f.Hint = "run: coppice system probe"
+		f.Hint = "see what this host allows: coppice system probe"
 	}
 	return f
 }
@@ -119,7 +119,7 @@ func (m *mounter) open(o Overlay, points []Point, h *hideout) (layerSet, error) 
 			fd, err = h.use(fd)
 		}
 		if err != nil {
-			return set, fmt.Errorf("make mount points: %w", err)
+			return set, fmt.Errorf("create mount points: %w", err)
 		}
 		set.lowers = append(set.lowers, fd)
 	}
@@ -202,13 +202,13 @@ func writable(mnt int) error {
 		return err
 	}
 	if st.Flags&unix.ST_RDONLY != 0 {
-		return fmt.Errorf("the work directory cannot be used: %w", unix.EROFS)
+		return fmt.Errorf("cannot use the work directory: %w", unix.EROFS)
 	}
 	return nil
 }
 
 // errClassic says that this kernel lacks lowerdir+ (before 6.5).
-var errClassic = errors.New("no option lowerdir+")
+var errClassic = errors.New("option lowerdir+ is not supported")
 
 // makeOverlay gives a detached overlay mount.
 //
@@ -311,7 +311,7 @@ func classicData(set layerSet) (string, error) {
 		s += ",xino=on"
 	}
 	if len(s) >= 4096 {
-		return "", fault.New(fault.Unsupported, "%d layers are too many for one mount on a kernel before 6.5", len(lowers)).
+		return "", fault.New(fault.Unsupported, "cannot mount %d layers at once on a kernel before 6.5", len(lowers)).
 			WithHint("use Linux 6.5 or newer, or --driver copy")
 	}
 	return s, nil
@@ -405,7 +405,7 @@ func (h *hideout) leave() error {
 	}
 	h.in = false
 	if err := unix.Unmount(procPath(h.dir), unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("leave the hiding place: %w", err)
+		return fmt.Errorf("detach the temporary mount: %w", err)
 	}
 	return nil
 }

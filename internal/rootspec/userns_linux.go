@@ -25,7 +25,7 @@ func UserNamespace(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 		},
 	})
 	if err != nil {
-		return nil, fault.Wrap(err, "make a user namespace")
+		return nil, fault.Wrap(err, "create a user namespace")
 	}
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", p.Pid))
 	_ = p.Kill()

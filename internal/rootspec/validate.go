@@ -20,10 +20,10 @@ var Reserved = []string{"/dev", "/proc", "/run", "/sys", "/tmp"}
 // never at the host. Its errors are of kind fault.Invalid.
 func (s Spec) Validate() error {
 	if (s.Bind == "") == (len(s.Overlays) == 0) {
-		return fault.New(fault.Invalid, "root: exactly one of a bound directory and overlays is needed")
+		return fault.New(fault.Invalid, "root: exactly one of a bound directory and overlays is required")
 	}
 	if s.Bind != "" && !isClean(s.Bind) {
-		return fault.New(fault.Invalid, "root: %q is not a clean absolute path", s.Bind)
+		return fault.New(fault.Invalid, "root: invalid path %q: must be absolute and clean", s.Bind)
 	}
 	seen := map[string]bool{}
 	for i, o := range s.Overlays {
@@ -34,7 +34,7 @@ func (s Spec) Validate() error {
 			return fault.New(fault.Invalid, "root: the overlay of / must come first")
 		}
 		if seen[o.Target] {
-			return fault.New(fault.Invalid, "root: two overlays at %q", o.Target)
+			return fault.New(fault.Invalid, "root: duplicate overlay at %q", o.Target)
 		}
 		for t := range seen {
 			if Within(t, o.Target) {
@@ -44,16 +44,16 @@ func (s Spec) Validate() error {
 		seen[o.Target] = true
 	}
 	if len(s.Skeleton) > 0 && (s.Bind != "" || seen["/"]) {
-		return fault.New(fault.Invalid, "root: a skeleton needs a root without an overlay of its own")
+		return fault.New(fault.Invalid, "root: a skeleton requires a root without its own overlay")
 	}
 	for _, e := range s.Skeleton {
 		if !isClean(e.Path) || e.Path == "/" || hasNUL(e.Link) {
-			return fault.New(fault.Invalid, "root: skeleton entry %q", e.Path)
+			return fault.New(fault.Invalid, "root: invalid skeleton entry %q", e.Path)
 		}
 	}
 	for _, f := range s.Files {
 		if !isClean(f.Source) || !isClean(f.Target) || f.Target == "/" {
-			return fault.New(fault.Invalid, "root: file %q at %q", f.Source, f.Target)
+			return fault.New(fault.Invalid, "root: invalid file %q at %q", f.Source, f.Target)
 		}
 	}
 	for _, h := range s.Hide {
@@ -71,20 +71,20 @@ func (s Spec) Validate() error {
 
 func (o Overlay) validate() error {
 	if !isClean(o.Target) {
-		return fault.New(fault.Invalid, "root: overlay target %q is not a clean absolute path", o.Target)
+		return fault.New(fault.Invalid, "root: invalid overlay target %q: must be absolute and clean", o.Target)
 	}
 	for _, r := range Reserved {
 		if Within(o.Target, r) {
-			return fault.New(fault.Invalid, "root: overlay target %q belongs to the box", o.Target)
+			return fault.New(fault.Invalid, "root: invalid overlay target %q: managed by the sandbox", o.Target)
 		}
 	}
 	if n := len(o.Lowers); n == 0 || n > MaxLowers {
-		return fault.New(fault.Invalid, "root: overlay of %q has %d lower directories; 1 to %d are possible", o.Target,
+		return fault.New(fault.Invalid, "root: overlay of %q has %d lower directories: must be 1 to %d", o.Target,
 			n, MaxLowers)
 	}
 	for _, l := range append([]string{o.Upper, o.Work}, o.Lowers...) {
 		if !isClean(l) {
-			return fault.New(fault.Invalid, "root: overlay of %q: %q is not a clean absolute path", o.Target, l)
+			return fault.New(fault.Invalid, "root: overlay of %q: invalid path %q: must be absolute and clean", o.Target, l)
 		}
 	}
 	return nil

@@ -117,7 +117,7 @@ func WithWaiter(ctx context.Context, stream any) (_ context.Context, stop func()
 	}
 	waiter, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	unwatch := s.WatchLoss(func() {
-		cancel(fault.New(fault.Cancelled, "the client went away before the command began"))
+		cancel(fault.New(fault.Cancelled, "the client disconnected before the command started"))
 	})
 	return context.WithValue(ctx, waiterKey{}, waiter), sync.OnceFunc(unwatch)
 }

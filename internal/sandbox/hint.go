@@ -18,6 +18,6 @@ func Named(err error, name string) error {
 // NotLive returns the error of an operation that needs processes, for a sandbox that has none. why says
 // what for.
 func NotLive(name, why string) *fault.Error {
-	return fault.New(fault.Conflict, "sandbox %s is not live: %s", name, why).
-		WithHint("start something in it: coppice run --in %s --detach -- CMD", name)
+	return fault.New(fault.Conflict, "sandbox %s is not running: %s", name, why).
+		WithHint("start a command in it: coppice run --in %s --detach -- CMD", name)
 }

@@ -67,7 +67,7 @@ func (b *Sandbox) busy(ctx context.Context, name string) error {
 	owner := b.owner
 	b.mu.Unlock()
 	return fault.New(fault.Conflict, "sandbox %s is busy: %s", name, owner).
-		WithHint("wait until that has ended, then try again").Because(context.Cause(ctx))
+		WithHint("wait until it has finished, then try again").Because(context.Cause(ctx))
 }
 
 // Held is the lock of a sandbox in the hands of its caller, from Lock until Unlock.

@@ -24,7 +24,7 @@ const (
 )
 
 // ErrLost says that the owner gave the key in a file up.
-var ErrLost = errors.New("the key is given up")
+var ErrLost = errors.New("the key is marked as lost")
 
 // Load reads a key from its file, which nobody else can read. The errors are
 // fault.NotFound where there is none, ErrLost, fault.Denied for one that is open to others,
@@ -32,7 +32,7 @@ var ErrLost = errors.New("the key is given up")
 func Load(path string) (Key, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Key{}, fault.New(fault.NotFound, "there is no key %s", path).Because(err)
+		return Key{}, fault.New(fault.NotFound, "key %s not found", path).Because(err)
 	}
 	if err != nil {
 		return Key{}, fault.Wrap(err, "open the key %s", path)
@@ -43,7 +43,7 @@ func Load(path string) (Key, error) {
 		return Key{}, fault.Wrap(err, "open the key %s", path)
 	}
 	if !st.Mode().IsRegular() {
-		return Key{}, fault.New(fault.Corrupt, "%s is no file", path)
+		return Key{}, fault.New(fault.Corrupt, "%s is not a regular file", path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {
@@ -53,8 +53,8 @@ func Load(path string) (Key, error) {
 		return Key{}, ErrLost
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return Key{}, fault.New(fault.Denied, "the key %s can be read by others", path).
-			WithHint("close it to them: chmod 600 %s", path)
+		return Key{}, fault.New(fault.Denied, "the key %s is readable by other users", path).
+			WithHint("restrict it: chmod 600 %s", path)
 	}
 	return parse(path, string(b))
 }
@@ -64,8 +64,8 @@ func parse(path, text string) (Key, error) {
 	first, rest, _ := strings.Cut(text, "\n")
 	if first != title {
 		if strings.HasPrefix(first, strings.TrimSuffix(title, "1")) {
-			return Key{}, fault.New(fault.Version, "the key %s begins with %.40q; this build knows %q", path, first, title).
-				WithHint("use the coppice that made it")
+			return Key{}, fault.New(fault.Version, "unknown version of key %s: %.40q: must be %q", path, first, title).
+				WithHint("use the version of coppice that created it")
 		}
 		return Key{}, fault.New(fault.Corrupt, "%s is not a key", path)
 	}
@@ -87,7 +87,7 @@ func Make(fsys vfs.FS, path string) (Key, error) {
 		return Key{}, err
 	}
 	if err := vfs.WriteFile(fsys, path, []byte(title+"\n"+hex.EncodeToString(secret)+"\n")); err != nil {
-		return Key{}, fault.Wrap(err, "make the key %s", path)
+		return Key{}, fault.Wrap(err, "create the key %s", path)
 	}
 	return k, nil
 }

@@ -47,7 +47,7 @@ type Key struct {
 // New makes the key of a secret of Size bytes. The error is fault.Invalid.
 func New(secret []byte) (k Key, err error) {
 	if len(secret) != Size {
-		return Key{}, fault.New(fault.Invalid, "a key of %d bytes, and not of %d", len(secret), Size)
+		return Key{}, fault.New(fault.Invalid, "invalid key of %d bytes: must have %d", len(secret), Size)
 	}
 	part := func(of string, n int) []byte {
 		b, derr := hkdf.Key(sha256.New, secret, nil, "coppice seal "+of, n)
@@ -59,10 +59,10 @@ func New(secret []byte) (k Key, err error) {
 	k = Key{id: hex.EncodeToString(part("id", idBytes)), secret: part("derive", Size), nonces: part("nonces", Size)}
 	block, berr := aes.NewCipher(part("values", Size))
 	if err != nil || berr != nil {
-		return Key{}, fault.New(fault.Internal, "make a key").Because(errors.Join(err, berr))
+		return Key{}, fault.New(fault.Internal, "create a key").Because(errors.Join(err, berr))
 	}
 	if k.aead, err = cipher.NewGCM(block); err != nil {
-		return Key{}, fault.New(fault.Internal, "make a key").Because(err)
+		return Key{}, fault.New(fault.Internal, "create a key").Because(err)
 	}
 	return k, nil
 }
@@ -85,7 +85,7 @@ func (k Key) Derive(purpose string) []byte {
 // fault.Internal: of the zero Key.
 func (k Key) Seal(purpose string, value []byte) (string, error) {
 	if k.aead == nil {
-		return "", fault.New(fault.Internal, "there is no key to seal with")
+		return "", fault.New(fault.Internal, "no key to encrypt with")
 	}
 	h := hmac.New(sha256.New, k.nonces)
 	for _, part := range [][]byte{[]byte(purpose), {0}, value} { // no purpose has a byte 0
@@ -103,20 +103,20 @@ func (k Key) Open(purpose, sealed string) ([]byte, error) {
 	id, data, found := strings.Cut(strings.TrimPrefix(sealed, prefix), ":")
 	switch {
 	case !Is(sealed) || !found:
-		return nil, fault.New(fault.Corrupt, "a value is not sealed")
+		return nil, fault.New(fault.Corrupt, "the value is not encrypted")
 	case k.aead == nil || id != k.id:
-		return nil, fault.New(fault.Denied, "a value is sealed by the key %.16q, which is not the one that there is", id)
+		return nil, fault.New(fault.Denied, "the value is encrypted with key %.16q, which is not the current one", id)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(data)
 	if err == nil && len(b) < k.aead.NonceSize() {
-		err = fault.New(fault.Corrupt, "it is too short")
+		err = fault.New(fault.Corrupt, "too short")
 	}
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "a sealed value is damaged").Because(err)
+		return nil, fault.New(fault.Corrupt, "the encrypted value is damaged").Because(err)
 	}
 	value, err := k.aead.Open(nil, b[:k.aead.NonceSize()], b[k.aead.NonceSize():], []byte(purpose))
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "a sealed value is damaged").Because(err)
+		return nil, fault.New(fault.Corrupt, "the encrypted value is damaged").Because(err)
 	}
 	return value, nil
 }

@@ -40,7 +40,8 @@ func NewLayerID(rand io.Reader) (LayerID, error) {
 // ParseSandboxID accepts exactly what NewSandboxID makes. The error is Invalid.
 func ParseSandboxID(s string) (SandboxID, error) {
 	if !isHex(s, sandboxDigits) {
-		return "", fault.New(fault.Invalid, "sandbox id %q is not %d lower-case hexadecimal digits", s, sandboxDigits)
+		return "", fault.New(fault.Invalid, "invalid sandbox id %q: must be %d lower-case hexadecimal "+
+			"digits", s, sandboxDigits)
 	}
 	return SandboxID(s), nil
 }
@@ -49,7 +50,8 @@ func ParseSandboxID(s string) (SandboxID, error) {
 // Invalid. For what people type there is History.Resolve.
 func ParseSnapshotID(s string) (SnapshotID, error) {
 	if !isHex(s, snapshotDigits) {
-		return "", fault.New(fault.Invalid, "snapshot id %q is not %d lower-case hexadecimal digits", s, snapshotDigits)
+		return "", fault.New(fault.Invalid, "invalid snapshot id %q: must be %d lower-case hexadecimal "+
+			"digits", s, snapshotDigits)
 	}
 	return SnapshotID(s), nil
 }
@@ -57,7 +59,7 @@ func ParseSnapshotID(s string) (SnapshotID, error) {
 // ParseLayerID accepts exactly what NewLayerID makes. The error is Invalid.
 func ParseLayerID(s string) (LayerID, error) {
 	if !isHex(s, layerDigits) {
-		return "", fault.New(fault.Invalid, "layer id %q is not %d lower-case hexadecimal digits", s, layerDigits)
+		return "", fault.New(fault.Invalid, "invalid layer id %q: must be %d lower-case hexadecimal digits", s, layerDigits)
 	}
 	return LayerID(s), nil
 }
@@ -67,7 +69,7 @@ func ParseLayerID(s string) (LayerID, error) {
 func draw(rand io.Reader, digits int) (string, error) {
 	b := make([]byte, digits/2)
 	if _, err := io.ReadFull(rand, b); err != nil {
-		return "", fault.Wrap(err, "draw a random id")
+		return "", fault.Wrap(err, "generate a random id")
 	}
 	return hex.EncodeToString(b), nil
 }

@@ -17,27 +17,28 @@ func ValidName(name string) error { return validName("sandbox name", name) }
 // A tag may look like the beginning of an id; Resolve then prefers the tag.
 func ValidTag(tag string) error {
 	if strings.EqualFold(tag, "HEAD") {
-		return fault.New(fault.Invalid, "tag %q would be taken for HEAD", tag).
+		return fault.New(fault.Invalid, "invalid tag %q: HEAD is reserved", tag).
 			WithHint("choose another tag")
 	}
 	return validName("tag", tag)
 }
 
 func validName(what, name string) error {
-	hint := "use 1 to 63 of a-z 0-9 _ . - and begin with a letter or digit, as in web-1"
+	hint := "use 1 to 63 of a-z 0-9 _ . - and begin with a letter or digit, for example web-1"
 	switch {
 	case name == "":
 		return fault.New(fault.Invalid, "%s is empty", what).WithHint("%s", hint)
 	case len(name) > MaxName:
-		return fault.New(fault.Invalid, "%s %.20q... is longer than %d bytes", what, name, MaxName).WithHint("%s", hint)
+		return fault.New(fault.Invalid, "invalid %s %.20q...: longer than %d bytes", what, name, MaxName).WithHint("%s", hint)
 	case isHex(name, snapshotDigits):
-		return fault.New(fault.Invalid, "%s %q looks like an id", what, name).WithHint("%s", hint)
+		return fault.New(fault.Invalid, "invalid %s %q: it looks like an id", what, name).WithHint("%s", hint)
 	}
 	// What is before i is ASCII, so that bytes and characters have the same positions.
 	for i, c := range name {
 		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
 		if !alnum && (i == 0 || !strings.ContainsRune("_.-", c)) {
-			return fault.New(fault.Invalid, "%s %q may not hold %q at position %d", what, name, c, i+1).WithHint("%s", hint)
+			return fault.New(fault.Invalid, "invalid %s %q: %q is not allowed at position %d", what, name, c, i+1).
+				WithHint("%s", hint)
 		}
 	}
 	return nil

@@ -24,8 +24,8 @@ import (
 const maxCandidates = 8
 
 // refHint ends every error about the form of a reference.
-const refHint = "a reference is an id, the beginning of one, a tag, HEAD, HEAD~2 or @{5m}; see them with: coppice " +
-	"log NAME"
+const refHint = "a reference is an id, a prefix of one, a tag, HEAD, HEAD~2 or " +
+	"@{5m}; list them: coppice log NAME"
 
 // Ref is a parsed reference: where to begin, and how many ancestors up.
 type Ref struct {
@@ -42,13 +42,13 @@ type Ref struct {
 func ParseRef(s string, loc *time.Location) (Ref, error) {
 	var r Ref
 	if s == "" {
-		return r, fault.New(fault.Invalid, "the reference is empty").WithHint(refHint)
+		return r, fault.New(fault.Invalid, "empty reference").WithHint(refHint)
 	}
 	var rest string
 	if body, ok := strings.CutPrefix(s, "@{"); ok {
 		moment, after, closed := strings.Cut(body, "}")
 		if !closed {
-			return r, fault.New(fault.Invalid, "reference %s has no closing brace", quote(s)).WithHint(refHint)
+			return r, fault.New(fault.Invalid, "invalid reference %s: missing closing brace", quote(s)).WithHint(refHint)
 		}
 		if err := r.parseMoment(moment, loc); err != nil {
 			return Ref{}, err
@@ -63,7 +63,7 @@ func ParseRef(s string, loc *time.Location) (Ref, error) {
 		rest = s[end:]
 		if start != "HEAD" && start != "@" {
 			if validName("reference", start) != nil && !isHex(start, snapshotDigits) {
-				return Ref{}, fault.New(fault.Invalid, "%s is not a reference", quote(s)).WithHint(refHint)
+				return Ref{}, fault.New(fault.Invalid, "invalid reference %s", quote(s)).WithHint(refHint)
 			}
 			r.Name = start
 		}
@@ -75,7 +75,7 @@ func ParseRef(s string, loc *time.Location) (Ref, error) {
 		n := 1
 		switch {
 		case step != '~' && step != '^', step == '^' && digits != "":
-			return Ref{}, fault.New(fault.Invalid, "%s is not a reference", quote(s)).WithHint(refHint)
+			return Ref{}, fault.New(fault.Invalid, "invalid reference %s", quote(s)).WithHint(refHint)
 		case digits != "":
 			rest = rest[len(digits):]
 			var err error
@@ -125,8 +125,8 @@ func (r *Ref) parseMoment(s string, loc *time.Location) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Invalid, "%s is neither a duration nor a time", quote(s)).
-		WithHint("write @{5m}, @{1h30m}, @{2d} or @{2026-01-02T15:04:05Z}")
+	return fault.New(fault.Invalid, "invalid time %s: must be a duration or a time", quote(s)).
+		WithHint("use @{5m}, @{1h30m}, @{2d} or @{2026-01-02T15:04:05Z}")
 }
 
 // parseAgo reads a duration in the form of package time, with days and weeks
@@ -181,8 +181,9 @@ func (h *History) Resolve(ref string, now time.Time) (SnapshotID, error) {
 	}
 	up := h.Ancestors(id)
 	if r.Up > len(up) {
-		return "", fault.New(fault.NotFound, "%s does not exist: %s has %s", quote(ref), h.describe(id), ancestors(len(up))).
-			WithHint("see the history with: coppice log NAME")
+		return "", fault.New(fault.NotFound, "snapshot %s not found: %s has "+
+			"%s", quote(ref), h.describe(id), ancestors(len(up))).
+			WithHint("see the history: coppice log NAME")
 	}
 	return up[r.Up-1], nil
 }
@@ -196,7 +197,7 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 		return h.moment(r.At, ref, now)
 	case r.Name == "":
 		if _, ok := h.Snapshots[h.Head]; !ok {
-			return "", fault.New(fault.Corrupt, "HEAD is snapshot %q, which does not exist", string(h.Head)).
+			return "", fault.New(fault.Corrupt, "HEAD is snapshot %q, which is missing", string(h.Head)).
 				WithHint("coppice system verify")
 		}
 		return h.Head, nil
@@ -218,11 +219,11 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 	h.sortByTime(fits)
 	switch {
 	case len(fits) > 0 && len(r.Name) < MinPrefix:
-		return "", fault.New(fault.Ambiguous, "%s is too short: it may mean %s", quote(r.Name), h.list(fits)).
-			WithHint("give at least %d digits, as in: %s", MinPrefix, h.Short(fits[len(fits)-1]))
+		return "", fault.New(fault.Ambiguous, "id %s is too short: it matches %s", quote(r.Name), h.list(fits)).
+			WithHint("use at least %d digits, for example: %s", MinPrefix, h.Short(fits[len(fits)-1]))
 	case len(fits) > 1:
-		return "", fault.New(fault.Ambiguous, "%s is ambiguous: it may mean %s", quote(r.Name), h.list(fits)).
-			WithHint("give more digits, as in: %s", h.Short(fits[len(fits)-1]))
+		return "", fault.New(fault.Ambiguous, "id %s is ambiguous: it matches %s", quote(r.Name), h.list(fits)).
+			WithHint("use more digits, for example: %s", h.Short(fits[len(fits)-1]))
 	case len(fits) == 1:
 		return fits[0], nil
 	}
@@ -232,7 +233,8 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 // moment finds what HEAD was at t.
 func (h *History) moment(t time.Time, ref string, now time.Time) (SnapshotID, error) {
 	if t.After(now) {
-		return "", fault.New(fault.Invalid, "%s lies in the future", quote(ref)).WithHint("write HEAD for the present")
+		return "", fault.New(fault.Invalid, "invalid reference %s: it is in the "+
+			"future", quote(ref)).WithHint("use HEAD for the newest snapshot")
 	}
 	id, ok := h.At(t)
 	if ok {
@@ -240,11 +242,11 @@ func (h *History) moment(t time.Time, ref string, now time.Time) (SnapshotID, er
 	}
 	first, ok := h.first()
 	if !ok {
-		return "", fault.New(fault.NotFound, "%s does not exist: the history is empty", quote(ref))
+		return "", fault.New(fault.NotFound, "snapshot %s not found: the history is empty", quote(ref))
 	}
-	return "", fault.New(fault.NotFound, "%s does not exist: the history begins at %s with %s", quote(ref),
+	return "", fault.New(fault.NotFound, "snapshot %s not found: the history begins at %s with %s", quote(ref),
 		h.Snapshots[first].Created.In(now.Location()).Format(time.RFC3339), h.describe(first)).
-		WithHint("see the history with: coppice log NAME")
+		WithHint("see the history: coppice log NAME")
 }
 
 // first is the oldest snapshot that the sandbox made itself.
@@ -265,8 +267,8 @@ func (h *History) first() (SnapshotID, bool) {
 // unknown is the error for a name that nothing has, with the tags and ids that
 // come nearest.
 func (h *History) unknown(name string) error {
-	e := fault.New(fault.NotFound, "no snapshot or tag is called %s", quote(name)).
-		WithHint("see them with: coppice log NAME")
+	e := fault.New(fault.NotFound, "snapshot or tag %s not found", quote(name)).
+		WithHint("list them: coppice log NAME")
 	tags := make([]string, 0, len(h.Tags))
 	for tag := range h.Tags {
 		tags = append(tags, tag)

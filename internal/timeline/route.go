@@ -102,10 +102,10 @@ func shortestPath(routes Routes, target SnapshotID, parentOf func(SnapshotID) (S
 	}
 	if _, ok := seen[""]; !ok {
 		if _, known := parentOf(missing); known {
-			return nil, fault.New(fault.Corrupt, "the routes of snapshot %s go in a circle", target).
+			return nil, fault.New(fault.Corrupt, "the layers of snapshot %s form a loop", target).
 				WithHint("coppice system verify")
 		}
-		return nil, fault.New(fault.Corrupt, "snapshot %s is built on snapshot %s, which is not known", target, missing).
+		return nil, fault.New(fault.Corrupt, "snapshot %s is based on snapshot %s, which is missing", target, missing).
 			WithHint("coppice system verify")
 	}
 	var path []Route

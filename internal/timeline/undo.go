@@ -16,13 +16,14 @@ const maxRedo = 100
 // return the next one, and everything else that moves HEAD empties it.
 func (h *History) Undo(n int, redo []SnapshotID) (target SnapshotID, next []SnapshotID, err error) {
 	if n < 1 {
-		return "", nil, fault.New(fault.Invalid, "cannot go %d snapshots back", n).WithHint("give a number of 1 or more")
+		return "", nil, fault.New(fault.Invalid, "invalid number of snapshots to undo %d: must be "+
+			"positive", n).WithHint("use a number of 1 or more")
 	}
 	up := h.Ancestors(h.Head)
 	if n > len(up) {
-		return "", nil, fault.New(fault.NotFound, "cannot go %s back: HEAD (%s) has %s", visible.Count(n, "snapshot"),
+		return "", nil, fault.New(fault.NotFound, "cannot undo %s: HEAD (%s) has %s", visible.Count(n, "snapshot"),
 			h.describe(h.Head), ancestors(len(up))).
-			WithHint("see the history with: coppice log NAME")
+			WithHint("see the history: coppice log NAME")
 	}
 	next = append(append([]SnapshotID{}, redo...), h.Head)
 	if len(next) > maxRedo {
@@ -40,6 +41,6 @@ func (h *History) Redo(redo []SnapshotID) (target SnapshotID, next []SnapshotID,
 			return redo[i], append([]SnapshotID{}, redo[:i]...), nil
 		}
 	}
-	return "", nil, fault.New(fault.NotFound, "there is nothing to redo").
-		WithHint("go to any snapshot with: coppice rewind NAME REF")
+	return "", nil, fault.New(fault.NotFound, "nothing to redo").
+		WithHint("rewind to any snapshot: coppice rewind NAME REF")
 }

@@ -63,7 +63,7 @@ func (m *match) hold(
 		case ok && x.Code == 0:
 			b.Score, wanting = &score, false
 		case x.Code == 0:
-			m.told = append(m.told, "the score's last line is no number")
+			m.told = append(m.told, "invalid score: the last line must be a number")
 		}
 	}
 	b.TimeMS = m.t.config.Now().Sub(m.began).Milliseconds()
@@ -71,7 +71,7 @@ func (m *match) hold(
 		b.Tail = tail.Lines(strings.Join(m.told, "\n"))
 	}
 	if b.Paths, b.Bytes, err = m.weigh(ctx, timeline.SnapshotID(b.Node)); err != nil && ctx.Err() == nil {
-		m.t.config.Log.Warn("a candidate's changes are not counted", "sandbox", m.fork.Name, "err", err)
+		m.t.config.Log.Warn("could not count the changes of a candidate", "sandbox", m.fork.Name, "err", err)
 		err = nil
 	}
 	return b, err
@@ -102,7 +102,7 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 		}
 	}
 	if x.TimedOut && x.Limit == "" {
-		x.Message = fmt.Sprintf("the time of %s is over", m.limit)
+		x.Message = fmt.Sprintf("timed out after %s", m.limit)
 	}
 	for _, s := range []string{strings.TrimRight(out.All(), "\n"), x.Message} {
 		if s != "" {
@@ -115,7 +115,7 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 // halt ends what the candidate left running: its files are what stays.
 func (m *match) halt(ctx context.Context) {
 	if err := m.t.config.Operations.Halt(ctx, m.fork.ID); err != nil && ctx.Err() == nil {
-		m.t.config.Log.Warn("a candidate goes on", "sandbox", m.fork.Name, "err", err)
+		m.t.config.Log.Warn("could not stop a candidate", "sandbox", m.fork.Name, "err", err)
 	}
 }
 

@@ -63,7 +63,7 @@ func (t *Tournaments) Tournament(
 			return nil
 		}
 		err := t.config.DB.TakeOver(ctx, rec.ID, timeline.SnapshotID(res.WinnerNode))
-		return fault.Wrap(err, "take the winner's snapshot over")
+		return fault.Wrap(err, "import the winner's snapshot")
 	})
 	if err != nil {
 		return res, err
@@ -74,7 +74,7 @@ func (t *Tournaments) Tournament(
 	t.config.Feed.Emit(ev)
 	if win >= 0 && req.Keep {
 		if err := t.config.Operations.Checkout(ctx, rec.ID, res.WinnerNode); err != nil {
-			return res, fault.Wrap(err, "candidate %q wins with snapshot %s, but sandbox %s could not be brought there",
+			return res, fault.Wrap(err, "candidate %q won with snapshot %s, but sandbox %s could not be rewound to it",
 				res.Winner, res.WinnerNode, rec.Name)
 		}
 	}
@@ -84,24 +84,25 @@ func (t *Tournaments) Tournament(
 
 // entrants checks a request and names the candidates that have no name.
 func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
-	const how = `as in: coppice tournament NAME --test "make test" -- CMD1 CMD2`
+	const how = `for example: coppice tournament NAME --test "make test" -- CMD1 CMD2`
 	n := len(req.Candidates)
 	switch {
 	case n == 0:
-		return nil, fault.New(fault.Invalid, "a tournament without candidates").WithHint(how)
+		return nil, fault.New(fault.Invalid, "a tournament requires candidates").WithHint(how)
 	case n > MaxCandidates:
-		return nil, fault.New(fault.Invalid, "%d candidates: the limit is %d", n, MaxCandidates).
-			WithHint("leave some to another tournament")
+		return nil, fault.New(fault.Invalid, "too many candidates: %d; the limit is %d", n, MaxCandidates).
+			WithHint("run several tournaments")
 	case strings.TrimSpace(req.Test) == "":
-		return nil, fault.New(fault.Invalid, "a tournament without a test").WithHint(how)
+		return nil, fault.New(fault.Invalid, "a tournament requires a test").WithHint(how)
 	case req.Jobs < 0:
-		return nil, fault.New(fault.Invalid, "%d candidates at once", req.Jobs).
-			WithHint("give a number of 1 or more, or leave it out")
+		return nil, fault.New(fault.Invalid, "invalid number of candidates at once %d: must be positive", req.Jobs).
+			WithHint("use a number of 1 or more, or omit it")
 	case req.TimeoutMS < 0:
-		return nil, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
+		return nil, fault.New(fault.Invalid, "invalid timeout: must not be negative").WithHint("use a number of " +
+			"milliseconds, or 0 for none")
 	case strings.ContainsRune(req.Test+req.Score, 0):
-		return nil, fault.New(fault.Invalid, "a command holds a zero byte").
-			WithHint("leave it out: no program can be given one")
+		return nil, fault.New(fault.Invalid, "invalid command: must not contain a NUL byte").
+			WithHint("remove the NUL byte")
 	}
 	out := make([]wire.Candidate, n)
 	seen := make(map[string]bool, n)
@@ -111,12 +112,13 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 		}
 		switch {
 		case strings.TrimSpace(c.Cmd) == "":
-			return nil, fault.New(fault.Invalid, "candidate %q has no command", c.Name).WithHint(how)
+			return nil, fault.New(fault.Invalid, "candidate %q requires a command", c.Name).WithHint(how)
 		case strings.ContainsRune(c.Cmd, 0):
-			return nil, fault.New(fault.Invalid, "the command of candidate %q holds a zero byte", c.Name).
-				WithHint("leave it out: no program can be given one")
+			return nil, fault.New(fault.Invalid, "invalid command of candidate %q: must not contain a NUL byte", c.Name).
+				WithHint("remove the NUL byte")
 		case seen[c.Name]:
-			return nil, fault.New(fault.Invalid, "two candidates are called %q", c.Name).WithHint("give each a name of its own")
+			return nil, fault.New(fault.Invalid, "duplicate candidate name %q", c.Name).WithHint("give each candidate a " +
+				"different name")
 		}
 		seen[c.Name] = true
 		out[i] = c
@@ -162,7 +164,7 @@ func (t *Tournaments) scratch(ctx context.Context, forks []wire.Sandbox) error {
 	for _, f := range forks {
 		g.Go(func() error {
 			if err := t.config.Operations.Remove(ctx, f.ID); err != nil && !fault.Is(err, fault.NotFound) {
-				t.config.Log.Warn("left for gc", "sandbox", f.Name, "err", err)
+				t.config.Log.Warn("could not remove a fork; gc will remove it", "sandbox", f.Name, "err", err)
 			}
 			return nil
 		})
@@ -211,7 +213,7 @@ func (t *Tournaments) contest(
 	}
 	err := g.Wait()
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Cancelled, "the tournament of sandbox %s was broken off; its forks are removed",
+		return nil, fault.New(fault.Cancelled, "the tournament of sandbox %s was interrupted; its forks were removed",
 			rec.Name).Because(context.Cause(ctx))
 	}
 	return branches, err

@@ -19,10 +19,11 @@ import (
 func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequest) (res wire.Trial, err error) {
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
-		return res, fault.New(fault.Invalid, "a trial without a command, or one with a zero byte").
-			WithHint("as in: coppice ledger compare %s --test \"make test\"", name)
+		return res, fault.New(fault.Invalid, "invalid test: must not be empty or contain a NUL byte").
+			WithHint("for example: coppice ledger compare %s --test \"make test\"", name)
 	case req.TimeoutMS < 0:
-		return res, fault.New(fault.Invalid, "a negative timeout").WithHint("give a number of milliseconds, or 0 for none")
+		return res, fault.New(fault.Invalid, "invalid timeout: must not be negative").WithHint("use a number of " +
+			"milliseconds, or 0 for none")
 	}
 	rec, err := t.config.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -50,7 +51,7 @@ func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.Trial
 	m := match{t: t, base: at, fork: forks[0], began: t.config.Now(), limit: limit}
 	x, _, err := m.run(ctx, req.Cmd, "test: "+req.Cmd)
 	if ctx.Err() != nil {
-		return res, fault.New(fault.Cancelled, "the test of sandbox %s was broken off; its fork is removed", rec.Name).
+		return res, fault.New(fault.Cancelled, "the test of sandbox %s was interrupted; its fork was removed", rec.Name).
 			Because(context.Cause(ctx))
 	}
 	return wire.Trial{Cmd: req.Cmd, Exit: x.Code, TimeMS: t.config.Now().Sub(m.began).Milliseconds(), TimedOut: x.TimedOut,

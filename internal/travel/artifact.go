@@ -105,7 +105,7 @@ func (t *Travel) PackLayer(ctx context.Context, req wire.PackRequest, w io.Write
 	}
 	dir, err := os.MkdirTemp(t.c.Repos.Scratch(), "layer-")
 	if err != nil {
-		return fault.Wrap(err, "make room for a packed layer")
+		return fault.Wrap(err, "create a packed layer")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	f, err := t.packOne(ctx, &rec, req.Layer, filepath.Join(dir, "layer"))
@@ -127,7 +127,8 @@ func (t *Travel) packOne(ctx context.Context, rec *meta.Sandbox, digest, file st
 	}
 	id, ok := of[digest]
 	if !ok {
-		return nil, fault.New(fault.NotFound, "sandbox %s has no layer %.80q that travels", rec.Name, digest)
+		return nil, fault.New(fault.NotFound, "layer %.80[2]q not found among the pushable layers of sandbox "+
+			"%[1]s", rec.Name, digest)
 	}
 	return t.packLayer(ctx, file, id, proposal.MaxPacked)
 }
@@ -149,8 +150,8 @@ func (t *Travel) recordArtifact(ctx context.Context, tr *trip, rec *meta.Sandbox
 		list.Artifact.Blobs = append(list.Artifact.Blobs, proposal.Blob(b))
 	}
 	if !slices.Equal(layers, list.Digests()) {
-		return fault.New(fault.Conflict, "sandbox %s went on while its layers were pushed", rec.Name).
-			WithHint("push it again: what is in the registry is not sent twice")
+		return fault.New(fault.Conflict, "sandbox %s changed while its layers were pushed", rec.Name).
+			WithHint("push it again: layers that are in the registry are not sent again")
 	}
 	said, err := proposal.EncodeLayers(list)
 	if err != nil {
@@ -207,7 +208,7 @@ func inOrder(a *proposal.Artifact, r io.Reader) source {
 	blobs := a.Blobs
 	return func(ctx context.Context, digest string, use func(io.Reader) error) error {
 		if len(blobs) == 0 || blobs[0].Layer != digest {
-			return fault.New(fault.Internal, "layer %s was asked for out of order", digest)
+			return fault.New(fault.Internal, "layer %s was requested out of order", digest)
 		}
 		left := &io.LimitedReader{R: r, N: blobs[0].Size}
 		blobs = blobs[1:]
@@ -218,7 +219,7 @@ func inOrder(a *proposal.Artifact, r io.Reader) source {
 			return err
 		}
 		if left.N > 0 {
-			return fault.New(fault.Invalid, "layer %s is shorter than the list says", digest)
+			return fault.New(fault.Invalid, "layer %s is shorter than its list entry states", digest)
 		}
 		return ctx.Err()
 	}

@@ -62,14 +62,14 @@ func (in *incoming) read(ctx context.Context) error {
 	for name, size := range sizes {
 		switch most := proposal.Limit(name); {
 		case most == 0:
-			return fault.New(fault.Invalid, "the proposal has a file %.80q, which is none of a proposal's", name)
+			return fault.New(fault.Invalid, "unknown file %.80q in the proposal", name)
 		case size > most:
-			return fault.New(fault.Invalid, "%s of the proposal has %d bytes, more than %d", name, size, most)
+			return fault.New(fault.Invalid, "%s of the proposal is too large: %d bytes; the limit is %d", name, size, most)
 		}
 	}
 	for _, name := range proposal.Names() {
 		if _, ok := sizes[name]; !ok {
-			return fault.New(fault.Invalid, "the proposal has no %s", name)
+			return fault.New(fault.Invalid, "%s is missing in the proposal", name)
 		}
 	}
 	said, err := in.text(ctx, proposal.FileProposal)
@@ -96,19 +96,19 @@ func (in *incoming) fits(ctx context.Context) error {
 	p := in.says
 	switch {
 	case p.Name != in.Name:
-		return fault.New(fault.Invalid, "the proposal %s is one of sandbox %.80q", in.Name, p.Name)
+		return fault.New(fault.Invalid, "proposal %s belongs to sandbox %.80q", in.Name, p.Name)
 	case p.Branch != "coppice/"+in.Name:
-		return fault.New(fault.Invalid, "the proposal %s is of the branch %.80q", in.Name, p.Branch)
+		return fault.New(fault.Invalid, "proposal %s belongs to branch %.80q", in.Name, p.Branch)
 	case p.Work != string(in.work):
-		return fault.New(fault.Invalid, "the proposal %s is of commit %.64s, and its branch is at %s", in.Name,
+		return fault.New(fault.Invalid, "proposal %s is for commit %.64s, but its branch is at %s", in.Name,
 			p.Work, in.work).
-			WithHint("one of the two was pushed without the other; ask who made it to push again")
+			WithHint("only one of the two was pushed; ask the author to push again")
 	}
 	base, start := repo.OID(p.Base), repo.OID(p.Start)
 	own, err := in.repo.Own(ctx, base)
 	if fault.Is(err, fault.NotFound) || err == nil && !own {
-		return fault.New(fault.Conflict, "the proposal stands on commit %.64s, which no branch of %s has", base, in.repo.Top).
-			WithHint("fetch what it stands on: git fetch %s; where that does not have it, ask who proposed it to push %s first",
+		return fault.New(fault.Conflict, "base commit %.64s of the proposal not found on a branch of %s", base, in.repo.Top).
+			WithHint("fetch it: git fetch %s; if it is not there, ask the author to push %s first",
 				in.Remote, orBranch(p.From))
 	}
 	if err != nil {
@@ -116,7 +116,7 @@ func (in *incoming) fits(ctx context.Context) error {
 	}
 	if start != base {
 		if parents, err := in.repo.Parents(ctx, start); err != nil || len(parents) != 1 || parents[0] != base {
-			return fault.New(fault.Invalid, "the proposal begins at commit %.64s, which does not stand on its base alone",
+			return fault.New(fault.Invalid, "invalid start commit %.64s of the proposal: its only parent must be the base",
 				start).Because(err)
 		}
 		if _, err := in.repo.Examine(ctx, base, start); err != nil {
@@ -152,7 +152,7 @@ func (in *incoming) compare(ctx context.Context) (err error) {
 func (t *Travel) verify(ctx context.Context, in *incoming) (err error) {
 	f, err := os.CreateTemp(t.c.Repos.Scratch(), "ledger-")
 	if err != nil {
-		return fault.Wrap(err, "write the ledger of the proposal down")
+		return fault.Wrap(err, "store the ledger of the proposal")
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
 	if err := in.repo.ReadFile(ctx, in.commit, proposal.FileLedger, proposal.Limit(proposal.FileLedger), f); err != nil {
@@ -181,19 +181,21 @@ func (t *Travel) verify(ctx context.Context, in *incoming) (err error) {
 	case err != nil:
 		return fault.Wrap(err, "verify the ledger of the proposal")
 	case in.log.Sandbox != sandbox:
-		return fault.New(fault.Corrupt, "the ledger of the proposal is of sandbox %s, and it of %.80q", in.log.Sandbox,
+		return fault.New(fault.Corrupt, "the ledger of the proposal belongs to sandbox %s, but the proposal names "+
+			"%.80q", in.log.Sandbox,
 			in.says.Sandbox)
 	case in.log.Records < in.says.Ledger.Records:
-		return fault.New(fault.Corrupt, "the ledger of the proposal has %d records, and it says %d", in.log.Records,
+		return fault.New(fault.Corrupt, "the ledger of the proposal has %d records, but the proposal states "+
+			"%d", in.log.Records,
 			in.says.Ledger.Records)
 	case !snapshots[in.says.Snapshot]:
-		return fault.New(fault.Corrupt, "no record tells of the snapshot %.40q that was proposed", in.says.Snapshot)
+		return fault.New(fault.Corrupt, "no record in the ledger names the proposed snapshot %.40q", in.says.Snapshot)
 	case !rules[in.says.Policy]:
-		return fault.New(fault.Corrupt, "no record names the policy of the proposal")
+		return fault.New(fault.Corrupt, "no record in the ledger names the policy of the proposal")
 	}
 	if policy.DigestOf([]byte(in.policy)) != in.says.Policy {
 		in.differs = append(in.differs,
-			"the text of the policy is not that of the digest which the records name: secrets were taken out of it, or more "+
+			"the policy text does not match the digest in the records: secrets were redacted, or more "+
 				"was changed")
 	}
 	return nil
@@ -220,7 +222,7 @@ func (in *incoming) contradict() {
 	p := in.says
 	note := func(what string, says, found any) {
 		if fmt.Sprint(says) != fmt.Sprint(found) {
-			in.differs = append(in.differs, fmt.Sprintf("%s: it says %v, and there are %v", what, says, found))
+			in.differs = append(in.differs, fmt.Sprintf("%s: the proposal states %v, found %v", what, says, found))
 		}
 	}
 	added, deleted := 0, 0
@@ -257,6 +259,6 @@ func (in *incoming) contradict() {
 	note("bytes sent", said.BytesOut, p.Ledger.BytesOut)
 	if !in.bound {
 		in.differs = append(in.differs,
-			"no record of the log says that this commit was proposed: the records are real, and may be of other work")
+			"no record says that this commit was proposed: the records are authentic, but may belong to other work")
 	}
 }

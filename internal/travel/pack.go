@@ -42,7 +42,7 @@ func (t *Travel) packLayers(ctx context.Context, tr *trip, rec *meta.Sandbox, mo
 	}
 	dir, err := os.MkdirTemp(t.c.Repos.Scratch(), "layers-")
 	if err != nil {
-		return 0, fault.Wrap(err, "make room for packed layers")
+		return 0, fault.Wrap(err, "create packed layers")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	files := []repo.File{{Name: proposal.FileLayers, Content: bytes.NewReader(said)}}
@@ -74,8 +74,9 @@ func (t *Travel) list(
 ) (*proposal.Layers, map[string]timeline.LayerID, error) {
 	if !rec.Host {
 		return nil, nil,
-			fault.New(fault.Unsupported, "sandbox %s stands on %s, which your colleague does not have", rec.Name, rec.From).
-				WithHint("layers travel for sandboxes that stand on the host; leave --with-layers out")
+			fault.New(fault.Unsupported, "cannot push the layers of sandbox %s: its base %s is not the "+
+				"host", rec.Name, rec.From).
+				WithHint("omit --with-layers")
 	}
 	h, err := t.c.DB.History(ctx, rec.ID)
 	if err != nil {
@@ -104,8 +105,8 @@ func (t *Travel) list(
 				return nil, nil, err
 			}
 			if !l.Sealed {
-				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing right now", rec.Name).
-					WithHint("wait until it does not, then try again")
+				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing", rec.Name).
+					WithHint("wait until its changes are captured, then try again")
 			}
 			if l.DiffID == "" {
 				if err := t.c.Layers.Packable(ctx, l.ID); l.Digest != "" && err != nil {
@@ -113,9 +114,9 @@ func (t *Travel) list(
 				}
 				return nil, nil,
 					fault.New(fault.TooLarge,
-						"snapshot %s of sandbox %s has files with more holes, or larger attributes, than a packed layer may hold",
+						"cannot pack snapshot %s of sandbox %s: a file has too many holes or too large attributes",
 						s.ID, rec.Name).
-						WithHint("see what is large: coppice diff %s %s", rec.Name, s.ID)
+						WithHint("see its files: coppice diff %s %s", rec.Name, s.ID)
 			}
 			p.Layer, p.Below = l.DiffID, string(routes[i].Below)
 			of[l.DiffID] = l.ID
@@ -149,8 +150,8 @@ func (t *Travel) packLayer(ctx context.Context, name string, id timeline.LayerID
 }
 
 // errPacked says that layers would be larger, packed, than the user allows.
-var errPacked = fault.New(fault.NoSpace, "the layers are larger, packed, than may go into the repository").
-	WithHint("leave --with-layers out, drop what nobody needs in the sandbox, or allow more: --max-layers BYTES; a " +
+var errPacked = fault.New(fault.NoSpace, "the packed layers are larger than the limit").
+	WithHint("omit --with-layers, remove unneeded files in the sandbox, or raise the limit: --max-layers BYTES; a " +
 		"forge may refuse large ones")
 
 // upTo writes at most left bytes to a file: the write that goes beyond fails with errPacked.

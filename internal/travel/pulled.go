@@ -41,8 +41,8 @@ func (t *Travel) pulledAs(ctx context.Context, at wire.Travelled, work string) (
 		return nil, err
 	}
 	if work != "" && work != string(in.work) {
-		return nil, fault.New(fault.Conflict, "%s/%s was pulled again since it was looked at", at.Remote, at.Name).
-			WithHint("look again: coppice diff %s/%s", at.Remote, at.Name)
+		return nil, fault.New(fault.Conflict, "%s/%s was pulled again since the diff", at.Remote, at.Name).
+			WithHint("review it again: coppice diff %s/%s", at.Remote, at.Name)
 	}
 	return in.collected(), nil
 }
@@ -82,11 +82,10 @@ func (t *Travel) PulledApply(
 	out, err = t.c.Git.ApplyCollected(ctx, c, a, req.Message)
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
-		err = fault.New(fault.KindOf(err), "%s and the branch changed the same, and nothing was touched", c.Rec.Name).
+		err = fault.New(fault.KindOf(err), "%s conflicts with the branch; nothing was changed", c.Rec.Name).
 			Because(conflicts).
-			WithHint("ask who proposed it to bring it to where the branch is now (coppice git rebase, "+
-				"coppice git push); or resolve "+
-				"it yourself: git merge %.12s", c.Work)
+			WithHint("ask the author to rebase it onto the branch (coppice git rebase, coppice git push); or resolve "+
+				"the conflict yourself: git merge %.12s", c.Work)
 	}
 	return out, err
 }

@@ -29,12 +29,12 @@ func (t *Travel) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire
 	}
 	defer tr.clearStaging(ctx, &err)
 	if staged[kindHeads] == "" || staged[kindProposals] == "" {
-		return res, fault.New(fault.NotFound, "nothing of %s was fetched from %s", tr.Name, tr.Remote).
-			WithHint("see what it has: coppice git pull %s", tr.Remote)
+		return res, fault.New(fault.NotFound, "proposal %s not found on %s", tr.Name, tr.Remote).
+			WithHint("list its proposals: coppice git pull %s", tr.Remote)
 	}
 	in, err := t.look(ctx, tr, staged[kindHeads], staged[kindProposals])
 	if err != nil {
-		return res, fault.Wrap(err, "look at what %s has of %s", tr.Remote, tr.Name)
+		return res, fault.Wrap(err, "read the references of %[2]s on %[1]s", tr.Remote, tr.Name)
 	}
 	res = in.received()
 	res.HasLayers = staged[kindLayers] != ""
@@ -95,8 +95,8 @@ func (t *Travel) pulled(ctx context.Context, at wire.Travelled) (*incoming, erro
 		return nil, err
 	}
 	if seen[kindHeads] == "" || seen[kindProposals] == "" {
-		return nil, fault.New(fault.NotFound, "no proposal %s was pulled from %s into %s", tr.Name, tr.Remote, tr.repo.Top).
-			WithHint("coppice git pull %s %s; what it has: coppice git pull %s", tr.Remote, tr.Name, tr.Remote)
+		return nil, fault.New(fault.NotFound, "proposal %s of %s not found in %s", tr.Name, tr.Remote, tr.repo.Top).
+			WithHint("pull it: coppice git pull %s %s; list its proposals: coppice git pull %s", tr.Remote, tr.Name, tr.Remote)
 	}
 	return t.look(ctx, tr, seen[kindHeads], seen[kindProposals])
 }
@@ -113,10 +113,10 @@ func (in *incoming) received() wire.Received {
 	res.Marks = gitwork.WireMarks(in.marks, func(repo.Mark) bool { return false })
 	if p.Start != p.Base {
 		res.Warnings = append(res.Warnings,
-			"it began with what was not committed by who proposed it, which is not part of the change")
+			"it started from the author's uncommitted changes, which are not part of the proposal")
 	}
 	if p.Ledger.Lost {
-		res.Warnings = append(res.Warnings, "records were lost where it was made: its ledger does not tell all")
+		res.Warnings = append(res.Warnings, "records were lost on the author's host: the ledger is incomplete")
 	}
 	return res
 }

@@ -46,8 +46,8 @@ func (t *Travel) trip(ctx context.Context, at wire.Travelled) (*trip, error) {
 	}
 	if _, err := repo.ParseRef("refs/coppice/staging/" + at.Remote + "/" + at.Name + "/" + kindHeads); err != nil ||
 		at.Remote == "" {
-		return nil, fault.New(fault.Invalid, "proposals cannot travel by a remote called %.80q", at.Remote).Because(err).
-			WithHint("call it otherwise: git remote rename OLD NEW")
+		return nil, fault.New(fault.Invalid, "invalid remote name %.80q", at.Remote).Because(err).
+			WithHint("rename it: git remote rename OLD NEW")
 	}
 	r, err := t.c.Repos.Open(ctx, at.Dir)
 	if err != nil {

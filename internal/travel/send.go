@@ -45,8 +45,8 @@ func (t *Travel) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 		return res, err
 	}
 	if here[kindHeads] == "" || here[kindProposals] == "" {
-		return res, fault.New(fault.NotFound, "sandbox %s was not proposed", rec.Name).
-			WithHint("do that first: coppice git propose %s", rec.Name)
+		return res, fault.New(fault.NotFound, "sandbox %s has no proposal", rec.Name).
+			WithHint("propose it first: coppice git propose %s", rec.Name)
 	}
 	seen, err := tr.at(ctx, tr.seen)
 	if err != nil {
@@ -92,7 +92,7 @@ func (t *Travel) Sent(ctx context.Context, req wire.SentRequest) error {
 		moves = append(moves, repo.RefMove{Ref: tr.seen(kind), To: to, Old: seen[kind]})
 	}
 	if len(moves) == 0 {
-		return fault.New(fault.Invalid, "nothing is said to have been pushed")
+		return fault.New(fault.Invalid, "no pushed reference was given")
 	}
 	return tr.repo.MoveRefs(ctx, "coppice: pushed to "+tr.Remote, moves...)
 }

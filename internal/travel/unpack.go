@@ -34,7 +34,7 @@ func (t *Travel) unpackLayers(
 		wire.CreateRequest{Name: as, Repo: &wire.RepoRequest{Dir: in.repo.Top, At: in.says.Base, Branch: in.says.Branch}},
 		func(wire.Progress) {})
 	if err != nil {
-		return nil, fault.Wrap(err, "make a sandbox of the layers")
+		return nil, fault.Wrap(err, "create a sandbox from the layers")
 	}
 	defer func() {
 		if err != nil {
@@ -62,7 +62,7 @@ func (t *Travel) inRepo(in *incoming, commit repo.OID) source {
 	return func(ctx context.Context, digest string, use func(io.Reader) error) (err error) {
 		f, err := os.CreateTemp(t.c.Repos.Scratch(), "layer-")
 		if err != nil {
-			return fault.Wrap(err, "write a layer down")
+			return fault.Wrap(err, "store a layer")
 		}
 		defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
 		if err := in.repo.ReadFile(ctx, commit, proposal.LayerFile(digest), proposal.MaxPacked, f); err != nil {
@@ -78,8 +78,8 @@ func (t *Travel) inRepo(in *incoming, commit repo.OID) source {
 // packed reads the list of layers that came with the proposal, and checks that both agree.
 func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Layers, error) {
 	if commit == "" {
-		return nil, fault.New(fault.NotFound, "no layers were fetched").
-			WithHint("ask for them: coppice git push --with-layers")
+		return nil, fault.New(fault.NotFound, "no layers were pulled").
+			WithHint("ask the author to push them: coppice git push --with-layers")
 	}
 	sizes, err := in.repo.ReadRecord(ctx, commit)
 	if err != nil {
@@ -90,7 +90,7 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 		return nil, err
 	}
 	if list.Sandbox != in.says.Sandbox {
-		return nil, fault.New(fault.Invalid, "the layers are of sandbox %.40q, and the proposal of %.40q", list.Sandbox,
+		return nil, fault.New(fault.Invalid, "the layers belong to sandbox %.40q, but the proposal to %.40q", list.Sandbox,
 			in.says.Sandbox)
 	}
 	said := map[string]proposal.Snapshot{}
@@ -99,10 +99,10 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 	}
 	for _, s := range list.Snapshots {
 		if _, ok := sizes[proposal.LayerFile(s.Layer)]; s.Layer != "" && list.Artifact == nil && !ok {
-			return nil, fault.New(fault.Invalid, "the layer %s of snapshot %s did not come along", s.Layer, s.ID)
+			return nil, fault.New(fault.Invalid, "layer %s of snapshot %s is missing", s.Layer, s.ID)
 		}
 		if p, ok := said[s.ID]; ok && p.Parent != s.Parent {
-			return nil, fault.New(fault.Invalid, "snapshot %s has another parent in the layers than in the proposal", s.ID)
+			return nil, fault.New(fault.Invalid, "the parent of snapshot %s differs between the layers and the proposal", s.ID)
 		}
 	}
 	return list, nil

@@ -47,13 +47,13 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	snap := h.Snapshots[id]
 	switch {
 	case id == h.Head:
-		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, rec.Name).
-			WithHint("go elsewhere first: coppice rewind %s REF", rec.Name)
+		return fault.New(fault.Conflict, "cannot delete snapshot %s: it is HEAD of sandbox %s", id, rec.Name).
+			WithHint("rewind to another snapshot first: coppice rewind %s REF", rec.Name)
 	case snap.Sandbox != rec.ID:
-		return fault.New(fault.Conflict, "snapshot %s was made in another sandbox, which shares it", id).
-			WithHint("delete it there, or leave it: it costs this sandbox nothing")
+		return fault.New(fault.Conflict, "cannot delete snapshot %s: it belongs to another sandbox", id).
+			WithHint("delete it there; it uses no space of this sandbox")
 	case snap.Cause == timeline.CauseImport || snap.Cause == timeline.CauseFork:
-		return fault.New(fault.Conflict, "snapshot %s is the first one of sandbox %s", id, rec.Name)
+		return fault.New(fault.Conflict, "cannot delete snapshot %s: it is the first one of sandbox %s", id, rec.Name)
 	}
 	user, err := u.config.DB.At(ctx, id)
 	switch {
@@ -62,11 +62,11 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	case err != nil:
 		return err
 	case user.Head == id:
-		return fault.New(fault.Conflict, "snapshot %s is HEAD of sandbox %s", id, user.Name).
-			WithHint("go elsewhere first: coppice rewind %s REF", user.Name)
+		return fault.New(fault.Conflict, "cannot delete snapshot %s: it is HEAD of sandbox %s", id, user.Name).
+			WithHint("rewind to another snapshot first: coppice rewind %s REF", user.Name)
 	}
-	return fault.New(fault.Conflict, "the live root of sandbox %s stands on snapshot %s", user.Name, id).
-		WithHint("begin a new one on its head: coppice rewind %s HEAD", user.Name)
+	return fault.New(fault.Conflict, "the live root of sandbox %s is based on snapshot %s", user.Name, id).
+		WithHint("start a new one from HEAD: coppice rewind %s HEAD", user.Name)
 }
 
 // takeOut is splice, which is recorded before it returns, with the reason why.
@@ -140,7 +140,7 @@ func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 	}
 	u.CancelSeal(ids)
 	if err := u.config.DB.Flush(); err != nil {
-		u.config.Log.Warn("layers are left for gc", "layers", ids, "err", err)
+		u.config.Log.Warn("could not remove layers; gc will remove them", "layers", ids, "err", err)
 		return
 	}
 	used := u.config.Stacks.Mounted()
@@ -149,7 +149,7 @@ func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 			continue
 		}
 		if err := u.config.Layers.Remove(ctx, id); err != nil {
-			u.config.Log.Warn("left for gc", "layer", id, "err", err)
+			u.config.Log.Warn("could not remove leftover files; gc will remove them", "layer", id, "err", err)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 func (u *Upkeep) Retire(dir string) {
 	u.config.Go(func(ctx context.Context) {
 		if err := u.Secure(ctx); err != nil {
-			u.config.Log.Warn("left for gc", "dir", dir, "err", err)
+			u.config.Log.Warn("could not remove leftover files; gc will remove them", "dir", dir, "err", err)
 			return
 		}
 		u.RemoveTree(ctx, dir)
@@ -170,6 +170,6 @@ func (u *Upkeep) Retire(dir string) {
 // and left for gc. The caller may hold any lock.
 func (u *Upkeep) RemoveTree(ctx context.Context, dir string) {
 	if err := u.config.Layers.RemoveTree(ctx, dir); err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-		u.config.Log.Warn("left for gc", "dir", dir, "err", err)
+		u.config.Log.Warn("could not remove leftover files; gc will remove them", "dir", dir, "err", err)
 	}
 }

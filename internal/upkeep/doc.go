@@ -1,12 +1,11 @@
 //go:build linux
 
-// Package upkeep keeps the stored layers of histories in order: it seals new layers against power
-// loss, merges long chains, drops snapshots and thins out old automatic ones, and frees what nothing
-// refers to.
+// Package upkeep keeps the stored layers of histories in order: it finalizes new layers, merges
+// long chains, deletes snapshots and old automatic ones, and removes unused data.
 //
 // Upkeep owns the queues of its background work: which snapshots may stand on long chains, and which
 // histories may have automatic snapshots to drop. It owns no record: histories are in package meta, and
-// layers in package layer. Its locks are these; docs/ARCHITECTURE.md has their order.
+// layers in package layer. Its locks are these; docs/design/locks.md has their order.
 //   - thinning: one caller at a time drops snapshots of a whole history.
 //   - merging: one caller at a time merges what is queued.
 //   - sealing: one caller at a time seals layers.

@@ -164,16 +164,16 @@ func checkRules(req wire.GCRequest) error {
 	k := req.Keep
 	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
 		if n < 0 {
-			return fault.New(fault.Invalid, "a rule of what to keep is negative").WithHint("see: coppice system gc --help")
+			return fault.New(fault.Invalid, "invalid retention rule: must not be negative").WithHint("see: coppice system gc --help")
 		}
 	}
 	if max(k.Hourly, k.Daily, k.Weekly) > maxSpans {
-		return fault.New(fault.Invalid, "a rule of what to keep counts more than %d", maxSpans).
-			WithHint("to keep everything of a time, use: coppice system gc --keep-within TIME")
+		return fault.New(fault.Invalid, "invalid retention rule: the limit is %d", maxSpans).
+			WithHint("to keep all snapshots of a period: coppice system gc --keep-within TIME")
 	}
 	if k == (wire.Keep{}) && len(req.Sandboxes) > 0 {
-		return fault.New(fault.Invalid, "sandboxes were named, but nothing that says what to keep of them").
-			WithHint("add a rule, as in: coppice system gc --keep-last 20 --keep-daily 7 NAME")
+		return fault.New(fault.Invalid, "naming sandboxes requires a retention rule").
+			WithHint("add a rule, for example: coppice system gc --keep-last 20 --keep-daily 7 NAME")
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (u *Upkeep) retainIn(
 		return err
 	}
 	if !dry {
-		release, rec, err := u.config.Sandboxes.Acquire(ctx, string(rec.ID), "dropping snapshots")
+		release, rec, err := u.config.Sandboxes.Acquire(ctx, string(rec.ID), "deleting snapshots")
 		if err != nil {
 			return err
 		}
@@ -255,7 +255,7 @@ func (u *Upkeep) retainIn(
 				continue // forked or tagged in this moment
 			}
 			if err != nil {
-				return fault.Wrap(err, "drop snapshot %s of sandbox %s", id, name)
+				return fault.Wrap(err, "delete snapshot %s of sandbox %s", id, name)
 			}
 			u.config.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], retention))
 		}

@@ -31,7 +31,7 @@ func (u *Upkeep) Seal(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		u.config.Log.Warn("a layer is not sealed yet; a power loss would take its snapshot", "layer", l.ID, "err", err)
+		u.config.Log.Warn("could not finalize a layer; a power failure would lose its snapshot", "layer", l.ID, "err", err)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -61,10 +61,10 @@ func (u *Upkeep) sealWhileKept(ctx context.Context, id timeline.LayerID) error {
 		return err
 	}
 	if sealed.Digest == "" {
-		u.config.Log.Warn("a layer is flushed, but no manifest can describe it: it cannot be verified", "layer", id)
+		u.config.Log.Warn("a layer was synced without a manifest; it cannot be verified", "layer", id)
 	}
 	err = u.config.DB.MarkSealed(ctx, id, sealed.Digest, sealed.DiffID, sealed.Size)
-	return fault.Wrap(err, "record that layer %s is sealed", id)
+	return fault.Wrap(err, "record that layer %s is finalized", id)
 }
 
 // seal is the sealing of a layer that is under way.
@@ -104,6 +104,6 @@ func (u *Upkeep) CancelSeal(ids []timeline.LayerID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if slices.Contains(ids, u.underSeal.layer) {
-		u.underSeal.cancel(fault.New(fault.NotFound, "layer %s was removed while it was sealed", u.underSeal.layer))
+		u.underSeal.cancel(fault.New(fault.NotFound, "layer %s was removed while it was finalized", u.underSeal.layer))
 	}
 }

@@ -174,7 +174,7 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	})
 	switch {
 	case gone && err != nil:
-		u.config.Log.Error("not in the ledger yet", "sandbox", rec.Name, "err", err)
+		u.config.Log.Error("could not write to the ledger yet", "sandbox", rec.Name, "err", err)
 	case err != nil:
 		ids := make([]timeline.LayerID, len(c.sealed))
 		for i, l := range c.sealed {
@@ -203,7 +203,7 @@ type cutting struct {
 }
 
 // errUnlike says that a run is no plain chain of layers.
-var errUnlike = errors.New("the routes of the run are not those of neighbours")
+var errUnlike = errors.New("the snapshots to merge are not neighbours")
 
 // prepareCut makes the layers that take the place of a run's. Nothing is recorded.
 func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c cutting, err error) {
@@ -297,7 +297,7 @@ func (u *Upkeep) commitCut(
 	ctx context.Context, id timeline.SandboxID, c cutting,
 ) (unused []timeline.LayerID, err error) {
 	for range patience {
-		if release, ok := u.config.Sandboxes.TryAcquire(id, "dropping old automatic snapshots"); ok {
+		if release, ok := u.config.Sandboxes.TryAcquire(id, "deleting old automatic snapshots"); ok {
 			if u.shape.TryLock() {
 				defer release()
 				defer u.shape.Unlock()

@@ -143,13 +143,13 @@ func (u *Upkeep) Work(ctx context.Context) {
 		case <-u.work:
 		}
 		if err := u.Seal(ctx); err != nil && ctx.Err() == nil {
-			u.config.Log.Error("layers are not sealed yet", "err", err)
+			u.config.Log.Error("could not finalize layers; will try again", "err", err)
 		}
 		if err := u.Merge(ctx); err != nil && ctx.Err() == nil {
-			u.config.Log.Error("chains are not merged yet", "err", err)
+			u.config.Log.Error("could not merge layers; will try again", "err", err)
 		}
 		if err := u.thinQueued(ctx); err != nil && ctx.Err() == nil {
-			u.config.Log.Error("old automatic snapshots are not dropped yet", "err", err)
+			u.config.Log.Error("could not delete old automatic snapshots; will try again", "err", err)
 		}
 	}
 }

@@ -78,10 +78,10 @@ func (t *Trees) plan(
 		}
 		for i, s := range skipped {
 			if i == limit.Listed {
-				warnings = append(warnings, fmt.Sprintf("left out: %d more", len(skipped)-i))
+				warnings = append(warnings, fmt.Sprintf("skipped: %d more", len(skipped)-i))
 				break
 			}
-			warnings = append(warnings, fmt.Sprintf("left out: %s: %s", s.Path, s.Why))
+			warnings = append(warnings, fmt.Sprintf("skipped: %s: %s", s.Path, s.Why))
 		}
 	}
 	rec.Repo = &meta.Repo{Top: w.Top, Common: w.Common, Dir: w.dir, Branch: branch.Short(), Base: string(tree.Base),
@@ -141,7 +141,7 @@ func (t *Trees) Record(
 	}
 	if err := t.c.Layers.Build(ctx, id,
 		func(lb *layer.Builder) error { return t.writeGit(ctx, lb, w, tree, rec, v) }); err != nil {
-		return fault.Wrap(err, "make the sandbox's repository")
+		return fault.Wrap(err, "create the sandbox's repository")
 	}
 	on := timeline.Route{Top: first.ID, Below: b.Top, Layer: id}
 	if err := t.c.Maker.Create(ctx, rec, first, on, held); err != nil {

@@ -43,11 +43,11 @@ func (t *Trees) Find(ctx context.Context, req *wire.CreateRequest) (w *Site, war
 
 // Without is the warning that a sandbox works on no repository, because of err.
 func Without(err error) string {
-	text := "the sandbox works on no repository: " + err.Error()
+	text := "the sandbox has no repository: " + err.Error()
 	if hint := fault.HintOf(err); hint != "" {
 		text += " (" + hint + ")"
 	}
-	return text + "; --no-repo does without a word"
+	return text + "; use --no-repo to omit this message"
 }
 
 // find opens the repository that a request names, and checks that a sandbox can work on it.
@@ -63,7 +63,7 @@ func (t *Trees) find(ctx context.Context, req *wire.CreateRequest) (*Site, error
 		}
 	}
 	if !filepath.IsAbs(req.Repo.Dir) {
-		return nil, fault.New(fault.Invalid, "the repository's directory %q is no absolute path", req.Repo.Dir)
+		return nil, fault.New(fault.Invalid, "invalid repository directory %q: must be an absolute path", req.Repo.Dir)
 	}
 	r, err := t.c.Open(ctx, req.Repo.Dir)
 	if err != nil {
@@ -76,8 +76,9 @@ func (t *Trees) find(ctx context.Context, req *wire.CreateRequest) (*Site, error
 		}
 	}
 	if w.dirty && w.Base != r.Head.Commit {
-		return nil, fault.New(fault.Invalid, "what is not committed belongs to HEAD, and not to %s", req.Repo.At).
-			WithHint("leave --at or --dirty out")
+		return nil, fault.New(fault.Invalid, "cannot use --dirty with --at %s: uncommitted changes belong to "+
+			"HEAD", req.Repo.At).
+			WithHint("omit --at or --dirty")
 	}
 	if err := canLie(r.Top, t.c.Home); err != nil {
 		return nil, err
@@ -99,9 +100,9 @@ func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 		return nil, err
 	}
 	if len(dirs) > rootspec.MaxShared {
-		return nil, fault.New(fault.Unsupported, "the objects of %s lie in %d places, and %d can be shown", r.Top, len(dirs),
+		return nil, fault.New(fault.Unsupported, "the objects of %s are in %d directories; the limit is %d", r.Top, len(dirs),
 			rootspec.MaxShared).
-			WithHint("have it borrow less: git repack -a -d in the repositories that borrow")
+			WithHint("copy the borrowed objects: git repack -a -d in the repositories that have alternates")
 	}
 	for i, d := range dirs {
 		if dirs[i], err = filepath.EvalSymlinks(d); err != nil {
@@ -115,15 +116,15 @@ func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 func canLie(top, home string) error {
 	switch {
 	case top == "/" || !utf8.ValidString(top):
-		return fault.New(fault.Unsupported, "a repository at %q cannot be shown in a sandbox", top)
+		return fault.New(fault.Unsupported, "cannot use repository %q in a sandbox", top)
 	case rootspec.Within(home, top), rootspec.Within(top, home):
-		return fault.New(fault.Unsupported, "the repository %s holds Coppice's own files, %s", top, home).
+		return fault.New(fault.Unsupported, "cannot use repository %s: it contains Coppice's own files, %s", top, home).
 			WithHint("set COPPICE_HOME to a directory outside of it")
 	}
 	for _, r := range rootspec.Reserved {
 		if rootspec.Within(top, r) {
-			return fault.New(fault.Unsupported, "the repository %s lies in %s, which every sandbox has for itself", top, r).
-				WithHint("move it elsewhere, or clone it: git clone %s ~/%s", top, path.Base(top))
+			return fault.New(fault.Unsupported, "cannot use repository %s: every sandbox has its own %s", top, r).
+				WithHint("move or clone it: git clone %s ~/%s", top, path.Base(top))
 		}
 	}
 	return nil
@@ -139,7 +140,7 @@ func visible(top string, objects, hidden []string) error {
 		h = strings.TrimSuffix(h, "/*")
 		for _, p := range append([]string{top}, objects...) {
 			if rootspec.Within(p, h) {
-				return fault.New(fault.Denied, "the policy hides %s, and the repository %s with it", h, top).
+				return fault.New(fault.Denied, "the policy hides %s, which contains repository %s", h, top).
 					WithHint("see why: coppice policy explain")
 			}
 		}
@@ -148,4 +149,4 @@ func visible(top string, objects, hidden []string) error {
 }
 
 // errGone says that a base was removed while a sandbox was made on it.
-var errGone = errors.New("the tree of the commit was removed meanwhile")
+var errGone = errors.New("the imported tree of the commit was removed meanwhile")

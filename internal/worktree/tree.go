@@ -86,7 +86,7 @@ func (t *Trees) Import(ctx context.Context, tree *Tree, progress func(wire.Progr
 	began := t.c.Now()
 	b, out, err := t.importTree(ctx, tree, from, progress)
 	if err != nil && from != nil && ctx.Err() == nil && !fault.Is(err, fault.NoSpace) {
-		t.c.Log.Warn("the files of a commit are imported as a whole: they cannot be laid on those of another",
+		t.c.Log.Warn("could not import a commit as a difference to another; importing it as a whole",
 			"commit", tree.Start, "base", from.ID, "err", err)
 		from = nil
 		b, out, err = t.importTree(ctx, tree, nil, progress)

@@ -81,15 +81,15 @@ func New(c Config) *Trees { return &Trees{c: c} }
 // Conflict if another repository is in its place.
 func (t *Trees) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
 	if rec.Repo == nil {
-		return nil, fault.New(fault.Invalid, "sandbox %s works on no git repository", rec.Name).
-			WithHint("make one in the repository's directory: coppice create")
+		return nil, fault.New(fault.Invalid, "sandbox %s has no git repository", rec.Name).
+			WithHint("create a sandbox in the repository's directory: coppice create")
 	}
 	r, err := t.c.Open(ctx, rec.Repo.Top)
 	switch {
 	case err != nil:
 		return nil, fault.Wrap(err, "open the repository of sandbox %s", rec.Name)
 	case r.Common != rec.Repo.Common:
-		return nil, fault.New(fault.Conflict, "%s is another repository than the one that sandbox %s was made for",
+		return nil, fault.New(fault.Conflict, "%s is not the repository that sandbox %s was created for",
 			rec.Repo.Top, rec.Name).
 			WithHint("its git directory was %s", rec.Repo.Common)
 	}

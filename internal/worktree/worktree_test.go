@@ -15,9 +15,9 @@ import (
 func TestRepositoriesThatCannotBeHad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ top, home, want string }{
-		{"/", "/home/me/c", "cannot be shown"},
-		{"/tmp/x", "/home/me/c", "every sandbox has for itself"},
-		{"/run/x", "/home/me/c", "every sandbox has for itself"},
+		{"/", "/home/me/c", "cannot use repository"},
+		{"/tmp/x", "/home/me/c", "every sandbox has its own"},
+		{"/run/x", "/home/me/c", "every sandbox has its own"},
 		{"/home/me", "/home/me/c", "Coppice's own"},
 		{"/home/me/c/sandboxes", "/home/me/c", "Coppice's own"},
 		{"/home/me/x", "/home/me/c", ""},

@@ -25,7 +25,7 @@ func readIndex(f *os.File) ([]byte, error) {
 		return nil, fault.Wrap(err, "read the index of a base")
 	}
 	if info.Size() > limit.IndexBytes {
-		return nil, fault.New(fault.TooLarge, "the index of a base has %d bytes, and the limit is %d", info.Size(),
+		return nil, fault.New(fault.TooLarge, "the index of a base is too large: %d bytes; the limit is %d", info.Size(),
 			int64(limit.IndexBytes)).
 			WithHint("create the sandbox without the repository: coppice create --no-repo")
 	}
@@ -111,7 +111,7 @@ func lookIn(v *layer.View, dir string) (layer.DirMeta, error) {
 		return usual, nil
 	}
 	if err == nil && !at.IsDir() {
-		err = fault.New(fault.Conflict, "%s is no directory in what the repository is to lie on", dir)
+		err = fault.New(fault.Conflict, "cannot place the repository: %s is not a directory in the base", dir)
 	}
 	return layer.DirMeta{Mode: at.Mode & 0o7777, UID: at.UID, GID: at.GID, Mtime: time.Unix(0, at.Mtime), Skeleton: true},
 		err

@@ -63,7 +63,7 @@ func explore(ctx context.Context, c *client.Client) (err error) {
 		}
 	}
 	if winner < 0 {
-		return errors.New("nobody passed the test")
+		return errors.New("no candidate passed the test")
 	}
 	kept := forks[winner]
 	defer func() { err = errors.Join(err, kept.Remove(ctx)) }()

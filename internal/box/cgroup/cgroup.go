@@ -52,7 +52,7 @@ func New(c plan.Config) (_ *Group, err error) {
 	}
 	g := &Group{path: ownPath(parent, c)}
 	if made, err := makeOwnGroup(g.path, c); err != nil || !made {
-		return nil, fault.Wrap(err, "make the control group of the sandbox")
+		return nil, fault.Wrap(err, "create the control group of the sandbox")
 	}
 	if g.FD, err = unix.Open(g.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		_ = os.Remove(g.path)
@@ -116,7 +116,7 @@ func (g *Group) set(name, value string) (bool, error) {
 
 // Take moves a process into the group; its future children start there.
 func (g *Group) Take(pid int) error {
-	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "bring the sandbox into its control group")
+	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "move the sandbox into its control group")
 }
 
 // delegated takes the error of an access to a file of a control group. It reports false if
@@ -176,7 +176,7 @@ func cgroupParent(root bool) (string, error) {
 	for _, d := range []string{mount, dir} {
 		for _, controller := range []string{"+memory", "+pids", "+cpu"} {
 			if _, err := delegated(os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte(controller), 0)); err != nil {
-				return "", fault.Wrap(err, "hand the controller %s down", controller[1:])
+				return "", fault.Wrap(err, "delegate the controller %s", controller[1:])
 			}
 		}
 	}
@@ -190,7 +190,7 @@ func makeGroup(dir string) (bool, error) {
 		return true, nil
 	}
 	made, err := delegated(err)
-	return made, fault.Wrap(err, "make a control group")
+	return made, fault.Wrap(err, "create a control group")
 }
 
 // ownGroup gives our own group, below the mount of a controller of version 1, or of
@@ -198,7 +198,7 @@ func makeGroup(dir string) (bool, error) {
 func ownGroup(controller string) (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return "", fault.Wrap(err, "find our control group")
+		return "", fault.Wrap(err, "find the daemon's control group")
 	}
 	for line := range strings.Lines(string(b)) {
 		// 4:memory:/user.slice
@@ -283,7 +283,7 @@ func (g *Group) Remove() {
 // removeOwn removes a control group whose processes are gone or going.
 func removeOwn(path string) {
 	if err := removeGroup(path, 50*time.Millisecond); err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: the control group stays:", err)
+		fmt.Fprintln(os.Stderr, "coppice-keeper: could not remove the control group:", err)
 	}
 }
 
@@ -306,8 +306,8 @@ func (g *Group) Freeze() error {
 		}
 		if time.Since(start) > cgroupPatience {
 			_ = g.Thaw()
-			return fault.New(fault.Timeout, "the sandbox's processes do not freeze").
-				WithHint("one of them waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo " +
+			return fault.New(fault.Timeout, "the sandbox's processes cannot be frozen").
+				WithHint("one is blocked in the kernel, perhaps on a network file system; see: coppice exec NAME -- ps -eo " +
 					"pid,stat,wchan,args")
 		}
 		time.Sleep(wait)
@@ -358,7 +358,7 @@ func (g *Group) Usage() (uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.gone {
-		return 0, fault.New(fault.Unavailable, "the control group is gone")
+		return 0, fault.New(fault.Unavailable, "the control group no longer exists")
 	}
 	if g.stat == 0 {
 		fd, err := unix.Openat(g.FD, "cpu.stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)

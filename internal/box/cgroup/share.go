@@ -71,7 +71,7 @@ func (all Shares) add(c plan.Config, controller string, s share, files ...string
 	}
 	s.path = ownPath(parent, c)
 	if made, err := makeOwnGroup(s.path, c); err != nil || !made {
-		return nil, fault.Wrap(err, "make the sandbox's control group of %s", controller)
+		return nil, fault.Wrap(err, "create the sandbox's control group for %s", controller)
 	}
 	for i := 0; i < len(files); i += 2 {
 		if done, err := delegated(s.write(files[i], files[i+1])); err != nil || !done {
@@ -142,7 +142,7 @@ func (s *share) write(name, value string) error {
 func (all Shares) Take(pid int) error {
 	for controller, s := range all {
 		if err := s.write("cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return fault.Wrap(err, "hold the sandbox to its limit of %s", controller)
+			return fault.Wrap(err, "enforce the sandbox's limit of %s", controller)
 		}
 	}
 	return nil

@@ -67,7 +67,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 		switch {
 		case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 			return []plan.Item{{Name: plan.Counts, State: plan.Weak, Detail: fmt.Sprintf(
-				"/proc/sys/user/%s cannot be written here (%v): the sandbox can use up the inotify instances and watches of its "+
+				"cannot write /proc/sys/user/%s (%v): the sandbox can exhaust the inotify instances and watches of its "+
 					"owner", c.name, err)}}, nil
 		case err != nil:
 			return nil, fault.Wrap(err, "limit /proc/sys/user/%s", c.name)

@@ -25,7 +25,7 @@ func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok,
 		return false, true, nil // no system file is that deep
 	}
 	if err != nil {
-		return false, true, fault.Wrap(err, "look where %s leads to", name)
+		return false, true, fault.Wrap(err, "resolve %s", name)
 	}
 	at := string(buf[:n])
 	return rootspec.MayCover(regions, name, at), !rootspec.RegionOf(regions, at).Open, nil

@@ -55,7 +55,7 @@ func forkOpenly(c command) (pid int, err error) {
 	}
 	for _, f := range c.files {
 		if f < 3 {
-			return 0, fault.New(fault.Internal, "a command is given descriptor %d", f)
+			return 0, fault.New(fault.Internal, "invalid descriptor %d for a command: must be 3 or higher", f)
 		}
 	}
 	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: c.open, pid: c.child}
@@ -92,14 +92,14 @@ func forkOpenly(c command) (pid int, err error) {
 // executed can make it wait: in gVisor, a script whose interpreter is a FIFO.
 const execPatience = 30 * time.Second
 
-var errTooLong = fault.New(fault.Timeout, "it was not executed within %v: the interpreter that it names may be a FIFO",
+var errTooLong = fault.New(fault.Timeout, "not executed within %v: its interpreter may be a FIFO",
 	execPatience)
 
 // execLook is how often a child is looked at that has not executed yet. It has the ids of the sandbox's
 // user already, so that any process of that user may stop it: it is killed then, since init would wait.
 const execLook = 50 * time.Millisecond
 
-var errHeld = fault.New(fault.Conflict, "a process of the sandbox stopped it before it was executed")
+var errHeld = fault.New(fault.Conflict, "a process of the sandbox stopped it before exec")
 
 // isStopped reports whether a child has been stopped by a signal.
 func isStopped(pid int) bool {

@@ -129,9 +129,9 @@ func (f *freezer) stop() (procs.List, error) {
 					break
 				}
 				if time.Since(start) > freezePatience {
-					return nil, fault.New(fault.Timeout, "%d processes do not stop, one of them %s", len(moving),
+					return nil, fault.New(fault.Timeout, "%d processes do not stop, such as %s", len(moving),
 						describe(moving[0].PID)).
-						WithHint("it waits for the kernel, perhaps for a network file system; see: coppice exec NAME -- ps -eo " +
+						WithHint("it is blocked in the kernel, perhaps on a network file system; see: coppice exec NAME -- ps -eo " +
 							"pid,stat,wchan,args")
 				}
 				time.Sleep(wait)
@@ -145,7 +145,7 @@ func (f *freezer) stop() (procs.List, error) {
 		}
 		calm = 0
 		if time.Since(start) > freezePatience {
-			return nil, fault.New(fault.Timeout, "processes are started faster than they can be stopped").
+			return nil, fault.New(fault.Timeout, "processes start faster than they can be stopped").
 				WithHint("stop the sandbox: coppice stop NAME")
 		}
 	}

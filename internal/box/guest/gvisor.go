@@ -55,7 +55,7 @@ func keepPlaces(fixed []string) error {
 		if _, err := os.Lstat(p); errors.Is(err, os.ErrNotExist) {
 			continue // nothing was mounted there
 		} else if err != nil {
-			return fault.Wrap(err, "look at %s", p)
+			return fault.Wrap(err, "inspect %s", p)
 		}
 		if len(done) == 0 {
 			if err := os.Mkdir(keptAt, 0o700); err != nil {
@@ -71,7 +71,7 @@ func keepPlaces(fixed []string) error {
 				continue
 			}
 			if err := unix.Mount(keptAt+at, keptAt+at, "", unix.MS_BIND, ""); err != nil {
-				return fault.Wrap(err, "keep %s in its place", at)
+				return fault.Wrap(err, "bind %s in place", at)
 			}
 			done[at] = true
 		}
@@ -81,7 +81,7 @@ func keepPlaces(fixed []string) error {
 	}
 	return fault.Wrap(
 		unix.Mount("tmpfs", keptAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "mode=0"),
-		"cover %s", keptAt)
+		"hide %s", keptAt)
 }
 
 // leading lists the directories above a clean path, the highest first, and the path.
@@ -104,7 +104,7 @@ func (d *daemon) listenSelf() error {
 		return fault.Wrap(err, "listen at %s", at)
 	}
 	if err := os.Chmod(at, 0o666); err != nil {
-		return fault.Wrap(err, "open %s to all", at)
+		return fault.Wrap(err, "make %s accessible to all users", at)
 	}
 	if err := os.Symlink(at, plan.SelfSocket); err != nil {
 		return fault.Wrap(err, "make %s", plan.SelfSocket)

@@ -50,7 +50,7 @@ func hold(g plan.Guest) (*heldFiles, error) {
 		return nil, err
 	}
 	if h.random, err = os.OpenFile("/dev/urandom", os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
-		return nil, fault.Wrap(err, "hold the random generator")
+		return nil, fault.Wrap(err, "open the random number generator")
 	}
 	names, err := filepath.Glob(plan.TrustDir + "/*.pem")
 	if err != nil {
@@ -60,7 +60,7 @@ func hold(g plan.Guest) (*heldFiles, error) {
 	for _, name := range names {
 		f, err := os.OpenFile(name, flags, 0)
 		if err != nil {
-			return nil, fault.Wrap(err, "hold %s", name)
+			return nil, fault.Wrap(err, "pin %s", name)
 		}
 		h.trust = append(h.trust, f)
 	}
@@ -71,7 +71,7 @@ func hold(g plan.Guest) (*heldFiles, error) {
 				continue // it was not to be covered
 			}
 			if err != nil {
-				return nil, fault.Wrap(err, "hold what is laid over %q", name)
+				return nil, fault.Wrap(err, "pin the overlay file of %q", name)
 			}
 			h.java[string(name)] = f
 		}
@@ -113,7 +113,7 @@ func hiddenTmpfs(at string) (int, error) {
 	}
 	if err := unix.Mount("tmpfs", at, "tmpfs", flags|unix.MS_RDONLY, "mode=0"); err != nil {
 		unix.Close(fd)
-		return -1, fault.Wrap(err, "cover %s", at)
+		return -1, fault.Wrap(err, "hide %s", at)
 	}
 	return fd, nil
 }
@@ -127,8 +127,8 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 			return fault.Wrap(err, "read %s", f.Name())
 		}
 		if len(have) > limit.TrustStoreBytes {
-			return fault.New(fault.TooLarge, "%s has grown beyond %d bytes inside the sandbox", f.Name(), limit.TrustStoreBytes).
-				WithHint("go back to its files alone: coppice rewind --files-only")
+			return fault.New(fault.TooLarge, "%s exceeds %d bytes inside the sandbox", f.Name(), limit.TrustStoreBytes).
+				WithHint("rewind its files only: coppice rewind --files-only")
 		}
 		if err := rewrite(f, replace(have)); err != nil {
 			return err
@@ -167,7 +167,7 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 		delete(h.identities, i) // the sandbox has put another file at the name
 		f.Close()
 		if err := unix.Unlinkat(h.files, strconv.Itoa(i), 0); err != nil {
-			return false, fault.Wrap(err, "remove what was laid over %s", name)
+			return false, fault.Wrap(err, "remove the overlay file of %s", name)
 		}
 	}
 	if ok, _, err := mayCover(h.proc, h.regions, name, over); err != nil || !ok {
@@ -176,13 +176,13 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	fd, err := unix.Openat(h.files, strconv.Itoa(i), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC,
 		0o444)
 	if err != nil {
-		return false, fault.Wrap(err, "make what is laid over %s", name)
+		return false, fault.Wrap(err, "create the overlay file of %s", name)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	if err := errors.Join(rewrite(f, text), f.Chmod(0o444), bindOpen(h.proc, f, over)); err != nil {
 		f.Close()
 		_ = unix.Unlinkat(h.files, strconv.Itoa(i), 0)
-		return false, fault.Wrap(err, "lay a file over %s", name)
+		return false, fault.Wrap(err, "mount a file over %s", name)
 	}
 	h.identities[i] = f
 	return true, nil
@@ -239,7 +239,7 @@ func sameFile(a, b *os.File) (bool, error) {
 	x, err := a.Stat()
 	y, err2 := b.Stat()
 	if err := errors.Join(err, err2); err != nil {
-		return false, fault.Wrap(err, "compare %s with what was laid over it", b.Name())
+		return false, fault.Wrap(err, "compare %s with its overlay file", b.Name())
 	}
 	return os.SameFile(x, y), nil
 }

@@ -72,7 +72,7 @@ func (l *launcher) confine() error {
 	g := l.guest
 	// A working directory and umask of its own.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fault.Wrap(err, "give the launcher a working directory of its own")
+		return fault.Wrap(err, "unshare the launcher's working directory")
 	}
 	unix.Umask(0o022)
 	if g.Tier == plan.TierWorkspace {
@@ -89,7 +89,7 @@ func (l *launcher) confine() error {
 	}
 	if g.Landlock {
 		if err := landlockScopes(); err != nil {
-			return fault.Wrap(err, "put up Landlock scopes")
+			return fault.Wrap(err, "enable Landlock scopes")
 		}
 	}
 	if err := dropPrivileges(g); err != nil {
@@ -163,10 +163,10 @@ func dropPrivileges(g plan.Guest) error {
 	}
 	if !same {
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)); e != 0 {
-			return fault.Wrap(e, "become group %d", u.GID)
+			return fault.Wrap(e, "set the group to %d", u.GID)
 		}
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)); e != 0 {
-			return fault.Wrap(e, "become user %d", u.UID)
+			return fault.Wrap(e, "set the user to %d", u.UID)
 		}
 	}
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -231,8 +231,8 @@ func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
 		return initlink.Spawned{
-			Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox may not have more processes").Because(err).
-				WithHint("end some, or raise --limit pids=: coppice stop %s ends all of them", l.name()))}
+			Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox has reached its limit of processes").Because(err).
+				WithHint("stop some (all: coppice stop %s), or raise --limit pids=", l.name()))}
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return initlink.Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
 	}
@@ -246,7 +246,7 @@ func reason(word, file string, err error) string {
 	case file != "" && errors.Is(err, unix.ENOENT):
 		var st unix.Stat_t
 		if unix.Stat(file, &st) == nil {
-			return "the interpreter that it names was not found"
+			return "its interpreter was not found"
 		}
 	}
 	return err.Error()
@@ -262,21 +262,21 @@ func (l *launcher) enter(dir string) error {
 		return fault.Wrap(unix.Chdir("/"), "enter the root directory")
 	}
 	if !path.IsAbs(dir) {
-		return fault.New(fault.Invalid, "working directory %q is not an absolute path inside the sandbox", dir)
+		return fault.New(fault.Invalid, "invalid working directory %q: must be an absolute path inside the sandbox", dir)
 	}
 	err := unix.Chdir(dir)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOENT):
-		return fault.New(fault.NotFound, "the sandbox has no directory %s to run in", dir).
-			WithHint("make it first: coppice exec %s -- mkdir -p %q", l.name(), dir)
+		return fault.New(fault.NotFound, "working directory %s not found in the sandbox", dir).
+			WithHint("create it first: coppice exec %s -- mkdir -p %q", l.name(), dir)
 	case errors.Is(err, unix.ENOTDIR):
 		return fault.New(fault.Invalid, "%s is not a directory", dir).
-			WithHint("choose another one with -w, or see what it is: coppice exec %s -- ls -ld %q", l.name(), dir)
+			WithHint("choose another with -w, or see what it is: coppice exec %s -- ls -ld %q", l.name(), dir)
 	case errors.Is(err, unix.EACCES):
 		return fault.New(fault.Invalid, "user %s may not enter directory %s", l.guest.User.Name, dir).
-			WithHint("choose another one with -w, or see who may: coppice exec %s -- ls -ld %q", l.name(), dir)
+			WithHint("choose another with -w, or see its permissions: coppice exec %s -- ls -ld %q", l.name(), dir)
 	}
 	return fault.Wrap(err, "enter working directory %s", dir)
 }

@@ -53,7 +53,7 @@ func (d *daemon) look(m initlink.Message) error {
 	case initlink.LookPorts, initlink.LookDial:
 	default:
 		return d.link.Send(initlink.MsgSeen,
-			initlink.Seen{ID: l.ID, Err: initlink.WireError(initlink.Older("cannot look at %q", l.What))})
+			initlink.Seen{ID: l.ID, Err: initlink.WireError(initlink.Older("does not support the query %q", l.What))})
 	}
 	select {
 	case queue <- l:
@@ -62,7 +62,7 @@ func (d *daemon) look(m initlink.Message) error {
 		return d.link.Send(initlink.MsgSeen,
 			initlink.Seen{ID: l.ID,
 				Err: initlink.WireError(
-					fault.New(fault.Conflict, "the sandbox's processes are looked at already, %d times", maxLooks).
+					fault.New(fault.Conflict, "too many queries of the sandbox's processes at once: the limit is %d", maxLooks).
 						WithHint("try again"))})
 	}
 }
@@ -98,7 +98,7 @@ func (o *onlooker) answerDial(l initlink.Look) {
 	}
 	defer unix.Close(fd)
 	if err := o.link.Send(initlink.MsgSeen, s, fd); initlink.NotPassed(err) {
-		s.Err = initlink.WireError(fault.Wrap(err, "hand over a connection to port %d", l.Port))
+		s.Err = initlink.WireError(fault.Wrap(err, "pass a connection to port %d", l.Port))
 		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper has gone, and init ends
 	}
 }

@@ -228,7 +228,7 @@ func (d *daemon) handle(m initlink.Message) error {
 	}
 	m.Close()
 	return d.link.Send(initlink.MsgUnknown,
-		initlink.Unknown{Kind: m.Kind, Err: initlink.WireError(initlink.Older("does not know message %q", byte(m.Kind)))})
+		initlink.Unknown{Kind: m.Kind, Err: initlink.WireError(initlink.Older("does not support message %q", byte(m.Kind)))})
 }
 
 func (d *daemon) spawn(m initlink.Message) error {
@@ -261,11 +261,11 @@ func (d *daemon) spawn(m initlink.Message) error {
 			files = []int{files[2], files[0], files[1]}
 		}
 	default:
-		return fmt.Errorf("a spawn with %d descriptors", len(files))
+		return fmt.Errorf("malformed spawn: %d descriptors", len(files))
 	}
 	if len(s.Cmd) == 0 {
 		return d.link.Send(initlink.MsgSpawned,
-			initlink.Spawned{Err: initlink.WireError(fault.New(fault.Invalid, "no command was given"))})
+			initlink.Spawned{Err: initlink.WireError(fault.New(fault.Invalid, "command is required"))})
 	}
 	d.turns.starting.Lock()
 	d.programs.Starting(s.Exec)
@@ -288,7 +288,7 @@ func (d *daemon) spawn(m initlink.Message) error {
 	delete(d.commands, r.PID)
 	d.killTree(r.PID, unix.SIGKILL)
 	return d.link.Send(initlink.MsgSpawned,
-		initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "hand over the command's terminal"))})
+		initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "pass the command's terminal"))})
 }
 
 // terminal makes a pseudo terminal of the sandbox's own devpts.
@@ -306,13 +306,13 @@ func (d *daemon) terminal(size *wire.Size) (master, slave int, err error) {
 	}
 	fd, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if e != 0 {
-		return -1, -1, fault.Wrap(e, "open a terminal's other end")
+		return -1, -1, fault.Wrap(e, "open the slave of a terminal")
 	}
 	slave = int(fd)
 	if u := d.guest.User; d.pid1 && int(u.UID) != os.Getuid() {
 		if err := unix.Fchown(slave, int(u.UID), -1); err != nil {
 			unix.Close(slave)
-			return -1, -1, fault.Wrap(err, "give a terminal to its user")
+			return -1, -1, fault.Wrap(err, "change the owner of a terminal")
 		}
 	}
 	if size != nil {
@@ -400,7 +400,7 @@ func (d *daemon) childless() bool {
 func (d *daemon) freeze() error {
 	if d.frozen {
 		return d.link.Send(initlink.MsgFrozen,
-			initlink.Frozen{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox is frozen already"))})
+			initlink.Frozen{Err: initlink.WireError(fault.New(fault.Conflict, "the sandbox is already frozen"))})
 	}
 	d.turns.Lock()
 	f, err := d.freezer.freeze(d.childless())

@@ -74,11 +74,11 @@ func Serve(link *initlink.Link) error {
 func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	g := d.guest
 	if g.Version != plan.Version {
-		return nil, fault.New(fault.Version, "init knows plan version %d, not %d", plan.Version, g.Version).
-			WithHint("the program was replaced while the daemon ran; restart the daemon")
+		return nil, fault.New(fault.Version, "unsupported plan version %[2]d: must be %[1]d", plan.Version, g.Version).
+			WithHint("coppice was replaced while the daemon ran; restart the daemon: coppice serve")
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return nil, fault.Wrap(err, "make init unreadable")
+		return nil, fault.Wrap(err, "make init non-dumpable")
 	}
 	switch g.Tier {
 	case plan.TierGvisor:
@@ -136,7 +136,7 @@ func (d *daemon) setUpGvisor(g plan.Guest) (err error) {
 // setUpWorkspace makes init the parent of what commands leave behind. There is no root.
 func (d *daemon) setUpWorkspace() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fault.Wrap(err, "become the parent of orphans")
+		return fault.Wrap(err, "become the reaper of orphaned processes")
 	}
 	d.self = os.Getpid()
 	// What a daemon that was started by nohup(1) ignores, its commands do not:
@@ -156,7 +156,7 @@ func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error
 		}
 	}
 	if len(fds) != want {
-		return nil, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(fds), want)
+		return nil, fault.New(fault.Internal, "the plan came with %d descriptors, expected %d", len(fds), want)
 	}
 	trees := fds
 	if g.Tell {
@@ -192,16 +192,16 @@ func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	}
 	if g.Trace && !d.ownProc {
 		g.Trace = false
-		weak = append(weak, plan.Item{Name: "programs", State: plan.Off, Detail: "the outer /proc is shown, " +
-			"which does not tell what runs inside; snapshots are labelled by the paths that changed"})
+		weak = append(weak, plan.Item{Name: "programs", State: plan.Off, Detail: "the host's /proc is visible, " +
+			"which does not show what runs inside; snapshots are labelled by the paths that changed"})
 	}
 	if d.launcher, err = newLauncher(*g); err != nil {
 		return nil, err
 	}
 	if g.Tell && d.launcher.refusals == nil {
 		d.refused = nil
-		weak = append(weak, plan.Item{Name: "denials", State: plan.Off, Detail: "system calls are refused, " +
-			"and nobody is told: " + d.launcher.untold.Error()})
+		weak = append(weak, plan.Item{Name: "denials", State: plan.Off, Detail: "refused system calls " +
+			"are not recorded: " + d.launcher.untold.Error()})
 	}
 	return weak, nil
 }

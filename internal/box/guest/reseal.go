@@ -23,7 +23,7 @@ func (d *daemon) reseal(m initlink.Message) error {
 		return d.link.Send(initlink.MsgResealed, initlink.Resealed{Err: initlink.WireError(err)})
 	}
 	if d.held == nil {
-		err := fault.New(fault.Unsupported, "the memory of a sandbox of tier %s is never resumed", d.guest.Tier)
+		err := fault.New(fault.Unsupported, "cannot resume the memory of a sandbox of tier %s", d.guest.Tier)
 		return d.link.Send(initlink.MsgResealed, initlink.Resealed{Err: initlink.WireError(err)})
 	}
 	d.launcher.env.Store(&r.Env)

@@ -44,7 +44,7 @@ func mountResolv(g plan.Guest) error {
 	defer at.Close()
 	st, err := at.Stat()
 	if err != nil {
-		return fault.New(fault.Unavailable, "look at %s", resolvName).Because(err)
+		return fault.New(fault.Unavailable, "inspect %s", resolvName).Because(err)
 	}
 	if !st.Mode().IsRegular() {
 		return nil // the sandbox replaced it, and can undo that
@@ -93,7 +93,7 @@ func makeResolv(text []byte) error {
 	}
 	defer run.Close()
 	if err := run.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return fault.Wrap(err, "make the directory of /run/%s", name)
+		return fault.Wrap(err, "create the directory of /run/%s", name)
 	}
 	return fault.Wrap(run.WriteFile(name, text, 0o644), "write /run/%s", name)
 }

@@ -68,7 +68,7 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	}
 	if g.Loopback {
 		if err := loopbackUp(); err != nil {
-			return nil, fault.Wrap(err, "bring the loopback interface up")
+			return nil, fault.Wrap(err, "bring up the loopback interface")
 		}
 	}
 	return weak, nil
@@ -118,8 +118,8 @@ func mountProc(g plan.Guest, root int, host *mounts.Host) (weak []plan.Item, err
 	}
 	if host.OuterProc {
 		return append(weak, plan.Item{Name: "proc", State: plan.Weak,
-			Detail: "the outer /proc is shown, because parts of it are masked here; ps shows nothing of the sandbox, and its " +
-				"processes can be stopped but not watched"}), nil
+			Detail: "the host's /proc is visible, because parts of it are masked here; ps shows nothing of the sandbox, and " +
+				"its processes can be stopped but not watched"}), nil
 	}
 	if g.PidMax > 0 {
 		if err := writeBeneath(host.Proc, "sys/kernel/pid_max", strconv.Itoa(g.PidMax)); err != nil {
@@ -166,7 +166,7 @@ func mountDev(root int, host *mounts.Host) error {
 	}
 	for _, l := range devLinks {
 		if err := unix.Symlinkat(l[0], dev, l[1]); err != nil {
-			return fault.Wrap(err, "make /dev/%s", l[1])
+			return fault.Wrap(err, "create /dev/%s", l[1])
 		}
 	}
 	for _, m := range []struct {
@@ -238,7 +238,7 @@ func mountRun(g plan.Guest, root int) error {
 // fillRun puts what belongs into /run.
 func fillRun(g plan.Guest) error {
 	if err := os.Mkdir("/run/lock", 0o755); err != nil {
-		return fault.Wrap(err, "make /run/lock")
+		return fault.Wrap(err, "create /run/lock")
 	}
 	if err := os.Chmod("/run/lock", 0o1777); err != nil {
 		return fault.Wrap(err, "make /run/lock writable")
@@ -263,7 +263,7 @@ func mountShared(dirs []int) error {
 			return fault.Wrap(err, "make %s", at)
 		}
 		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return fault.Wrap(err, "show %s", at)
+			return fault.Wrap(err, "mount %s", at)
 		}
 		if err := flatten(at); err != nil {
 			return fault.Wrap(err, "prepare %s", at)
@@ -295,7 +295,7 @@ func mountSelf(dir int) error {
 		return fault.Wrap(err, "make %s", plan.SelfAt)
 	}
 	if err := unix.MoveMount(dir, "", unix.AT_FDCWD, plan.SelfAt, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fault.Wrap(err, "show %s", plan.SelfAt)
+		return fault.Wrap(err, "mount %s", plan.SelfAt)
 	}
 	return fault.Wrap(os.Symlink(path.Join(plan.SelfAt, plan.SelfName), plan.SelfSocket), "make %s", plan.SelfSocket)
 }

@@ -48,7 +48,7 @@ func (c *calls) answerAs(emulate bool, o seccomp.Options) {
 func (c *calls) install() error {
 	table, ok := sentry.LookupSyscallTable(abi.Linux, arch.Host)
 	if !ok {
-		return fmt.Errorf("gVisor has no system calls of %v", arch.Host)
+		return fmt.Errorf("gVisor has no system call table for %v", arch.Host)
 	}
 	emulated := seccomp.Inner(true, seccomp.Options{}) // those of all options
 	for nr := range emulated {

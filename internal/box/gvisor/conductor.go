@@ -93,7 +93,7 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 		want++
 	}
 	if len(fds) != want {
-		return s, fault.New(fault.Internal, "the plan came with %d descriptors and not %d", len(fds), want)
+		return s, fault.New(fault.Internal, "the plan came with %d descriptors, expected %d", len(fds), want)
 	}
 	s.trees, fds = fds[:2+g.Shared], fds[2+g.Shared:]
 	if g.Gate {
@@ -116,8 +116,8 @@ func (c *conductor) start(m initlink.Message) error {
 	}
 	g := c.guest
 	if g.Version != plan.Version {
-		return fault.New(fault.Version, "the conductor knows plan version %d, not %d", plan.Version, g.Version).
-			WithHint("the program was replaced while the daemon ran; restart the daemon")
+		return fault.New(fault.Version, "unsupported plan version %[2]d: must be %[1]d", plan.Version, g.Version).
+			WithHint("coppice was replaced while the daemon ran; restart the daemon: coppice serve")
 	}
 	s, err := take(g, m.FDs)
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *conductor) start(m initlink.Message) error {
 	// Not before: the maps of ids of what it starts would belong to root, which it need not
 	// be (proc_pid(5)).
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fault.Wrap(err, "make the conductor unreadable")
+		return fault.Wrap(err, "make the conductor non-dumpable")
 	}
 	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Gave: c.gave, Resumed: func() error {
 		c.programs.resumed()
@@ -175,7 +175,7 @@ func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err e
 	for i := range pipes {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return nil, nil, fault.Wrap(err, "make the pipes to the sandbox")
+			return nil, nil, fault.Wrap(err, "create the pipes to the sandbox")
 		}
 		pipes[i] = [2]*os.File{r, w}
 	}
@@ -230,12 +230,12 @@ func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
 	}
 	switch m.Kind {
 	case initlink.MsgFreeze:
-		err := fault.New(fault.Conflict, "the sandbox is frozen already")
+		err := fault.New(fault.Conflict, "the sandbox is already frozen")
 		return true, c.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: wireError(err)})
 	case initlink.MsgThaw:
 		if c.paused {
 			if err := c.kernel.unpause(); err != nil {
-				return false, fmt.Errorf("let the sandbox go on: %w", err)
+				return false, fmt.Errorf("resume the sandbox: %w", err)
 			}
 		}
 		c.frozen, c.paused = nil, false
@@ -254,7 +254,7 @@ func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
 func (c *conductor) came(m *initlink.Message) (err error) {
 	switch m.Kind {
 	case initlink.MsgSaved, initlink.MsgPrograms, initlink.MsgRefused:
-		err = fault.New(fault.Denied, "the sandbox sends a message %q, which is ours to send", m.Kind)
+		err = fault.New(fault.Denied, "the sandbox sent message %q, which only the conductor may send", m.Kind)
 	case initlink.MsgAdopt:
 		c.programs.adopted(*m)
 	case initlink.MsgExited:
@@ -308,10 +308,10 @@ func (c *conductor) save(m initlink.Message) error {
 		files = append(files, f)
 	}
 	if len(files) != len(initlink.ImageFiles) {
-		return fault.New(fault.Internal, "a memory image with %d files", len(files))
+		return fault.New(fault.Internal, "malformed memory image: %d files", len(files))
 	}
 	if c.frozen == nil {
-		return fault.New(fault.Conflict, "the sandbox does not stand still")
+		return fault.New(fault.Conflict, "the sandbox is not paused")
 	}
 	if !c.paused {
 		if err := c.kernel.pause(); err != nil {

@@ -59,7 +59,7 @@ const (
 func writeBatch(w io.Writer, b batch) error {
 	p, err := json.Marshal(b)
 	if err != nil {
-		return fmt.Errorf("a batch of events: %w", err)
+		return fmt.Errorf("malformed batch of events: %w", err)
 	}
 	_, err = w.Write(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(p)), uint32(len(p))), p...))
 	return err
@@ -72,14 +72,14 @@ func readBatch(r io.Reader) (b batch, err error) {
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > maxFrame {
-		return b, fmt.Errorf("a batch of %d bytes", n)
+		return b, fmt.Errorf("batch of %d bytes is too large", n)
 	}
 	p := make([]byte, n)
 	if _, err := io.ReadFull(r, p); err != nil {
 		return b, io.ErrUnexpectedEOF
 	}
 	if err := json.Unmarshal(p, &b); err != nil {
-		return batch{}, fmt.Errorf("a batch of events: %w", err)
+		return batch{}, fmt.Errorf("malformed batch of events: %w", err)
 	}
 	return b, nil
 }

@@ -33,7 +33,7 @@ func (i image) serve() (*os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		files.Stop()
-		return nil, fault.Wrap(err, "make a socket for the memory image")
+		return nil, fault.Wrap(err, "create a socket for the memory image")
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "image")
 	ours, err := unet.NewSocket(pair[0])
@@ -41,7 +41,7 @@ func (i image) serve() (*os.File, error) {
 		unix.Close(pair[0])
 		theirs.Close()
 		files.Stop()
-		return nil, fault.Wrap(err, "make a socket for the memory image")
+		return nil, fault.Wrap(err, "create a socket for the memory image")
 	}
 	go func() {
 		_ = server.Handle(ours) // until the kernel closes its end

@@ -84,7 +84,7 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
 	c, err := container.New(conf, container.Args{ID: containerID, Spec: spec, BundleDir: worldState})
 	if err != nil {
-		return nil, fault.New(fault.Unsupported, "gVisor does not start here").Because(err).
+		return nil, fault.New(fault.Unsupported, "cannot start gVisor on this host").Because(err).
 			WithHint("see what this host allows: coppice system probe")
 	}
 	return &kernel{container: c}, nil
@@ -97,7 +97,7 @@ func (k *kernel) call(method string, arg any) error { return k.ask(method, arg, 
 func (k *kernel) ask(method string, arg, result any) error {
 	conn, err := client.ConnectTo(k.container.Sandbox.GetControlSocketPath())
 	if err != nil {
-		return fault.Wrap(err, "reach the sandbox's kernel")
+		return fault.Wrap(err, "connect to the sandbox's kernel")
 	}
 	return errors.Join(told(conn.Call(method, arg, result)), conn.Close())
 }
@@ -124,7 +124,7 @@ func told(err error) error {
 // begin starts PID 1.
 func (k *kernel) begin(s setup) error {
 	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, false)); err != nil {
-		return failed(err, "give the sandbox its network")
+		return failed(err, "set up the sandbox's network")
 	}
 	id := containerID
 	return failed(k.call(boot.ContMgrRootContainerStart, &id), "start the sandbox's init")
@@ -137,7 +137,7 @@ func failed(err error, doing string) error {
 		return fault.Wrap(err, "%s", doing)
 	}
 	return fault.New(fault.Unavailable, "%s: the sandbox's kernel failed", doing).Because(err).
-		WithHint("free what the host ran out of (descriptors: ulimit -n, memory, processes), and try again; or use " +
+		WithHint("free the resource that ran out (descriptors: ulimit -n, memory, processes), then try again; or use " +
 			"another tier: coppice create --tier supervised")
 }
 
@@ -145,7 +145,7 @@ func failed(err error, doing string) error {
 // read while the processes run.
 func (k *kernel) resume(s setup) error {
 	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, true)); err != nil {
-		return failed(err, "give the sandbox its network")
+		return failed(err, "set up the sandbox's network")
 	}
 	files := image{}
 	for i, f := range s.image {
@@ -160,8 +160,8 @@ func (k *kernel) resume(s setup) error {
 		FilePayload: urpc.FilePayload{Files: []*os.File{at}}, UseCheckpointGofer: true, Background: true,
 	})
 	if err != nil {
-		return fault.New(fault.Unsupported, "gVisor does not resume the memory image").Because(err).
-			WithHint("go back to its files alone: coppice rewind --files-only")
+		return fault.New(fault.Unsupported, "gVisor cannot resume the memory image").Because(err).
+			WithHint("rewind its files only: coppice rewind --files-only")
 	}
 	return nil
 }
@@ -239,11 +239,10 @@ func (k *kernel) save(files []*os.File) error {
 		Metadata: statefile.CompressionLevelNone.ToMetadata(), AppMFExcludeCommittedZeroPages: true,
 	})
 	if fault.Is(err, fault.Internal) {
-		return fault.New(fault.Unsupported, "gVisor cannot keep what the processes have open or in memory").Because(err).
-			WithHint("a named pipe that is open and was deleted is such a thing; keep files alone: " +
-				"coppice snapshot create NAME -m " +
+		return fault.New(fault.Unsupported, "gVisor cannot save a resource that the processes use").Because(err).
+			WithHint("for example an open, deleted named pipe; save files only: coppice snapshot create NAME -m " +
 				"MSG; " +
-				"or leave the processes, before a checkout: coppice stop NAME")
+				"or stop the processes before a rewind: coppice stop NAME")
 	}
 	return fault.Wrap(err, "write the memory image")
 }

@@ -56,7 +56,7 @@ type programs struct {
 func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *initlink.Link) (*programs, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-		return nil, fault.Wrap(err, "make the pipe from the sandbox's kernel")
+		return nil, fault.Wrap(err, "create the pipe from the sandbox's kernel")
 	}
 	_ = unix.SetNonblock(ends[0], true)
 	p := &programs{kernel: k, link: link, traced: g.Trace, from: os.NewFile(uintptr(ends[0]), "programs"),
@@ -64,7 +64,7 @@ func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *initlink.Link)
 	p.changed = sync.NewCond(&p.mu)
 	to := os.NewFile(uintptr(ends[1]), "programs") // blocking, at the kernel's end
 	defer to.Close()
-	return p, failed(k.trace(g, tally, to), "make the sandbox's kernel report programs")
+	return p, failed(k.trace(g, tally, to), "enable reports of programs in the sandbox's kernel")
 }
 
 // asks notes a spawn that goes in.
@@ -242,7 +242,7 @@ func (p *programs) tell(b batch) error {
 			delete(p.commands, e.PID)
 			p.changed.Broadcast() // its Exited may be what the next event waits behind
 		default:
-			return fmt.Errorf("an event %q", e.Kind)
+			return fmt.Errorf("unknown event %q", e.Kind)
 		}
 	}
 	err := send()

@@ -92,12 +92,12 @@ func ownMap(name string) ([]specs.LinuxIDMapping, error) {
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
 		if len(f) != 3 {
-			return nil, fault.New(fault.Internal, "%s has a line %q", name, line)
+			return nil, fault.New(fault.Internal, "malformed line in %s: %[2]q", name, line)
 		}
 		first, err1 := strconv.ParseUint(f[0], 10, 32)
 		size, err2 := strconv.ParseUint(f[2], 10, 32)
 		if err1 != nil || err2 != nil {
-			return nil, fault.New(fault.Internal, "%s has a line %q", name, line)
+			return nil, fault.New(fault.Internal, "malformed line in %s: %[2]q", name, line)
 		}
 		all = append(all, specs.LinuxIDMapping{ContainerID: uint32(first), HostID: uint32(first), Size: uint32(size)})
 	}

@@ -40,7 +40,7 @@ func makeWorld(g plan.Guest, trees []int) error {
 	if err != nil {
 		if errors.Is(err, unix.EPERM) {
 			return fault.New(fault.Unsupported,
-				"parts of /proc are masked here, as in a container: tier gvisor needs one of its own").Because(err).
+				"cannot use tier gvisor: parts of /proc are masked here, as in a container").Because(err).
 				WithHint("start coppice in a container whose /proc is not masked (docker run --security-opt " +
 					"systempaths=unconfined), or use --tier supervised")
 		}
@@ -49,7 +49,7 @@ func makeWorld(g plan.Guest, trees []int) error {
 	defer host.Close()
 	if err := mounts.LeaveHost(func() error {
 		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
-			return fault.Wrap(err, "make the conductor's root")
+			return fault.Wrap(err, "create the conductor's root")
 		}
 		return fault.Wrap(unix.Chdir("/dev"), "enter the conductor's root")
 	}); err != nil {
@@ -123,7 +123,7 @@ func mountBox(g plan.Guest, root, box int) error {
 	}
 	unix.Close(run)
 	if err := unix.Mount(worldBox, initlink.WorldView, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fault.Wrap(err, "show the sandbox's files")
+		return fault.Wrap(err, "mount the sandbox's files")
 	}
 	view, err := mounts.OpenPoint(root, initlink.WorldView[1:], unix.O_DIRECTORY)
 	if err != nil {
@@ -132,7 +132,7 @@ func mountBox(g plan.Guest, root, box int) error {
 	defer unix.Close(view)
 	for _, at := range covered {
 		if err := mounts.HideDir(view, at[1:]); err != nil {
-			return fault.Wrap(err, "cover %s", at)
+			return fault.Wrap(err, "hide %s", at)
 		}
 	}
 	return nil

@@ -16,8 +16,8 @@ type Unknown struct {
 // Older returns the error of an init that does not know something that a newer build of coppice
 // asks for.
 func Older(format string, args ...any) *fault.Error {
-	return fault.New(fault.Version, "the sandbox's init, which is of another version of coppice, "+format, args...).
-		WithHint("restart the sandbox; what its processes have in memory is lost: coppice stop NAME")
+	return fault.New(fault.Version, "the sandbox's init is of another version of coppice and "+format, args...).
+		WithHint("restart the sandbox, which loses the memory of its processes: coppice stop NAME")
 }
 
 // WireError returns err as it travels in a message; nil for nil.

@@ -39,7 +39,7 @@ func (m Message) Obey(v any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Payload))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return Older("does not know all of message %q", byte(m.Kind)).Because(err)
+		return Older("does not support all fields of message %q", byte(m.Kind)).Because(err)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (m Message) Close() {
 // checkSize refuses a message that is too large.
 func (m Message) checkSize() error {
 	if len(m.Payload) > maxMessage || len(m.FDs) > maxFDs {
-		return fmt.Errorf("%d bytes with %d descriptors are too many", len(m.Payload), len(m.FDs))
+		return fmt.Errorf("%d bytes with %d descriptors are too large", len(m.Payload), len(m.FDs))
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (s *socket) fill() error {
 	case err != nil:
 		return fmt.Errorf("receive a message: %w", err)
 	case flags&unix.MSG_CTRUNC != 0:
-		return fmt.Errorf("receive a message: descriptors were cut off (RLIMIT_NOFILE?)")
+		return fmt.Errorf("receive a message: descriptors were truncated (RLIMIT_NOFILE?)")
 	case n == 0:
 		return io.EOF
 	}

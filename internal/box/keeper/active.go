@@ -89,7 +89,7 @@ func (k *keeper) activity(
 		case <-wait.C:
 		case <-stirred:
 		case <-left:
-			err = fault.New(fault.Cancelled, "who waited is gone")
+			err = fault.New(fault.Cancelled, "the client disconnected")
 		case <-k.stop:
 			err = fault.New(fault.Unavailable, "the sandbox is being stopped")
 		}

@@ -32,7 +32,7 @@ func (k *keeper) answer(conn *net.UnixConn) {
 	}
 	var c protocol.Call
 	if err := json.Unmarshal(p, &c); err != nil || t != wire.FrameRequest {
-		fail(conn, fault.New(fault.Invalid, "the keeper does not know frame %d", t))
+		fail(conn, fault.New(fault.Invalid, "unknown frame %d", t))
 		return
 	}
 	if carry := streams[c.Op]; carry != nil {
@@ -43,7 +43,7 @@ func (k *keeper) answer(conn *net.UnixConn) {
 	}
 	do := requests[c.Op]
 	if do == nil {
-		fail(conn, fault.New(fault.Version, "the keeper does not know call %q", c.Op))
+		fail(conn, fault.New(fault.Version, "unknown call %q", c.Op))
 		return
 	}
 	v, err := do(k, conn, c)
@@ -76,7 +76,7 @@ func (k *keeper) leave(conn net.Conn) {
 var streams = map[string]func(*keeper, *net.UnixConn, protocol.Call) error{
 	protocol.OpExec: func(k *keeper, conn *net.UnixConn, c protocol.Call) error {
 		if c.Exec == nil {
-			return fault.New(fault.Invalid, "an exec without a request")
+			return fault.New(fault.Invalid, "malformed exec call: no request")
 		}
 		return k.exec(conn, *c.Exec)
 	},
@@ -143,7 +143,7 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 // answerReseal gives the steps of a reseal also where it failed: the error is part of the answer.
 func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err error) {
 	if r == nil {
-		return done, fault.New(fault.Invalid, "a reseal without an identity")
+		return done, fault.New(fault.Invalid, "malformed re-key call: no identity")
 	}
 	if done.Steps, err = k.reseal(*r); err != nil {
 		f := wire.Error(*protocol.FailureOf(err))
@@ -157,7 +157,7 @@ func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err e
 func tell(conn net.Conn, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > wire.MaxFrame {
-		err = fault.New(fault.TooLarge, "the answer of the sandbox's keeper has %d bytes: the limit is %d",
+		err = fault.New(fault.TooLarge, "the answer of the monitor has %d bytes, more than the limit of %d",
 			len(b), wire.MaxFrame)
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 	case initlink.NotPassed(err):
 		return fault.OfHost(err)
 	case err != nil:
-		return fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
+		return fault.New(fault.Unavailable, "the sandbox's init has exited").Because(err)
 	}
 	late := k.patienceFor(kind)
 	tick := time.NewTicker(max(late/answerTicks, 1))
@@ -45,12 +45,12 @@ func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 			if left--; left > 0 {
 				continue
 			}
-			k.halt("its init did not answer within " + late.String())
-			return fault.New(fault.Timeout, "the sandbox's init did not answer within %v, and its processes were killed", late)
+			k.halt("its init did not respond within " + late.String())
+			return fault.New(fault.Timeout, "the sandbox's init did not respond within %v; its processes were killed", late)
 		case m := <-k.answers:
 			return decode(kind, m, v)
 		case <-k.over:
-			return fault.New(fault.Unavailable, "the sandbox's init has ended")
+			return fault.New(fault.Unavailable, "the sandbox's init has exited")
 		}
 	}
 }
@@ -63,7 +63,7 @@ func decode(kind initlink.Kind, m initlink.Message, v any) error {
 	if m.Kind == initlink.MsgUnknown {
 		var u initlink.Unknown
 		if err := m.Decode(&u); err != nil || u.Err == nil {
-			return fault.New(fault.Version, "the sandbox's init does not know message %q", byte(kind)).Because(err)
+			return fault.New(fault.Version, "the sandbox's init does not support message %q", byte(kind)).Because(err)
 		}
 		return (*protocol.Failure)(u.Err).Fault()
 	}

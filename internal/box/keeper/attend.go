@@ -238,7 +238,7 @@ func (k *keeper) running(exec string) (*execution, error) {
 			return e, nil
 		}
 	}
-	return nil, fault.New(fault.NotFound, "no exec %s runs", exec)
+	return nil, fault.New(fault.NotFound, "no running exec %s", exec)
 }
 
 // input takes what a caller who is not attached gives to an exec, until its
@@ -252,14 +252,14 @@ func (k *keeper) input(conn *net.UnixConn, exec string) error {
 	in := e.in
 	e.mu.Unlock()
 	if in == nil {
-		return fault.New(fault.Conflict, "exec %s takes no input", exec).WithHint("start it with \"stdin\": true")
+		return fault.New(fault.Conflict, "exec %s does not accept input", exec).WithHint("start it with \"stdin\": true")
 	}
 	buf := make([]byte, 32<<10)
 	for {
 		t, p, err := wire.ReadFrame(conn, buf)
 		switch {
 		case err != nil:
-			return fault.New(fault.Cancelled, "who sent input is gone")
+			return fault.New(fault.Cancelled, "the client that sent input disconnected")
 		case t == protocol.FrameThaw:
 			return nil
 		case t == wire.FrameStdin:

@@ -122,8 +122,8 @@ func (k *keeper) openInner() (*os.File, error) {
 	now, err := stateOf(int(f.Fd()))
 	if err == nil && now != k.inner.was {
 		err = fault.New(fault.Conflict,
-			"the program of the sandbox's init was written over while it ran, so that its memory has no code to go on with").
-			WithHint("whoever replaces coppice puts a new file in its place; start the sandbox anew: coppice stop %s",
+			"the program of the sandbox's init was overwritten while it ran, so its memory cannot be resumed").
+			WithHint("restart the sandbox: coppice stop %s; replace coppice by renaming a new file into place",
 				k.config.Name)
 	}
 	if err != nil {
@@ -151,7 +151,7 @@ func (k *keeper) showInner() (fd int, err error) {
 		}
 		defer f.Close()
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		return fd, fault.Wrap(err, "show the program of the sandbox's init")
+		return fd, fault.Wrap(err, "expose the program of the sandbox's init")
 	}
 	if err := k.inner.open(k.config.Init); err != nil {
 		return -1, fault.Wrap(err, "open the init of the memory image")
@@ -175,7 +175,7 @@ func (k *keeper) showInner() (fd int, err error) {
 	}
 	defer f.Close()
 	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	return fd, fault.Wrap(err, "show the init of the memory image")
+	return fd, fault.Wrap(err, "expose the init of the memory image")
 }
 
 // open opens the program of an image, and locks it: the store keeps it as long as we live.

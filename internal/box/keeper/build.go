@@ -29,8 +29,8 @@ func (k *keeper) buildInTime(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fault.New(fault.Timeout, "the sandbox was not ready within %s, and was killed", k.startPatience).
-			Because(err).WithHint("see how far it came: cat %s", filepath.Join(k.config.RunDir, protocol.LogName))
+		return fault.New(fault.Timeout, "the sandbox was not ready within %s and was killed", k.startPatience).
+			Because(err).WithHint("see its log: cat %s", filepath.Join(k.config.RunDir, protocol.LogName))
 	case ctx.Err() != nil:
 		return fault.New(fault.Cancelled, "the start of the sandbox was cancelled").Because(err)
 	}
@@ -42,7 +42,7 @@ func (k *keeper) build(ctx context.Context) (err error) {
 	c := k.config
 	if !c.Confined() {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return fault.Wrap(err, "become the parent of orphans")
+			return fault.Wrap(err, "become the reaper of orphaned processes")
 		}
 		var facts plan.Facts
 		facts.Passwd, _ = os.ReadFile("/etc/passwd")
@@ -51,11 +51,11 @@ func (k *keeper) build(ctx context.Context) (err error) {
 	}
 	// The host's unmounts reach us, nothing of ours reaches the host.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fault.Wrap(err, "take the mounts over")
+		return fault.Wrap(err, "stop mount propagation to the host")
 	}
 	root := filepath.Join(c.RunDir, protocol.RootName)
 	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fault.Wrap(err, "make the mount point of the root")
+		return fault.Wrap(err, "create the mount point of the root")
 	}
 	facts, err := hostFacts()
 	if err != nil {

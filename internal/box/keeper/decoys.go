@@ -46,13 +46,13 @@ func (k *keeper) watchDecoys(files []int) (err error) {
 		return nil
 	}
 	if len(files) != len(list) || k.config.Journal == "" {
-		return fault.New(fault.Internal, "%d decoys, %d of them made, and a journal in %q", len(list), len(files),
+		return fault.New(fault.Internal, "invalid honeytokens: %d named, %d created, journal in %q", len(list), len(files),
 			k.config.Journal)
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return fault.New(fault.Unavailable, "watch the decoys").Because(err).
-			WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_instances")
+		return fault.New(fault.Unavailable, "watch the honeytokens").Because(err).
+			WithHint("too many inotify instances; stop sandboxes, or raise fs.inotify.max_user_instances")
 	}
 	d := &decoys{in: os.NewFile(uintptr(fd), "inotify"), at: map[int32]string{}, seen: map[string]*touched{}}
 	defer func() {
@@ -63,8 +63,8 @@ func (k *keeper) watchDecoys(files []int) (err error) {
 	for i, file := range files {
 		wd, err := unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(file), unix.IN_OPEN)
 		if err != nil {
-			return fault.New(fault.Unavailable, "watch the decoy %s", list[i].At).Because(err).
-				WithHint("too many are watched; stop sandboxes, or raise fs.inotify.max_user_watches")
+			return fault.New(fault.Unavailable, "watch the honeytoken %s", list[i].At).Because(err).
+				WithHint("too many inotify watches; stop sandboxes, or raise fs.inotify.max_user_watches")
 		}
 		d.at[int32(wd)] = list[i].At
 	}
@@ -105,7 +105,7 @@ func (d *decoys) close() {
 		return
 	}
 	if err := d.tell.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: close the journal of decoys:", err)
+		fmt.Fprintln(os.Stderr, "coppice-keeper: close the journal of honeytokens:", err)
 	}
 }
 
@@ -125,8 +125,8 @@ func (k *keeper) tellTouches() {
 			k.touches(buf[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		default:
-			fmt.Fprintln(os.Stderr, "coppice-keeper: decoys are not watched any more:", err)
-			k.halt("its decoys cannot be watched any more")
+			fmt.Fprintln(os.Stderr, "coppice-keeper: stopped watching honeytokens:", err)
+			k.halt("its honeytokens can no longer be watched")
 		}
 		select {
 		case <-k.ended:
@@ -216,7 +216,7 @@ func (k *keeper) repeat(now time.Time, all bool) {
 // told ends the box: nobody would ever know of it.
 func (k *keeper) tellTouch(at string, count int) {
 	ev := wire.NetEvent{Time: time.Now().UTC(), Kind: wire.NetDecoy, Decoy: at, Reason: wire.DecoyOpened}
-	why := "the decoy " + at + " was opened"
+	why := "the honeytoken " + at + " was opened"
 	if at == "" {
 		ev.Reason = wire.DecoyMany
 		why = ev.Reason
@@ -230,8 +230,8 @@ func (k *keeper) tellTouch(at string, count int) {
 	}
 	// First: whoever sees the end looks there for its reason.
 	if err := k.decoys.tell.Append(ev); err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper:", why, "but cannot be told:", err)
-		k.halt(why + ", which cannot be told")
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", why, "but could not be recorded:", err)
+		k.halt(why + ", which could not be recorded")
 	}
 	if stops {
 		k.halt(why)

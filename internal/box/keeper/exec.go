@@ -91,7 +91,7 @@ func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
 		e := k.execs[req.Attach]
 		k.mu.Unlock()
 		if e == nil {
-			return fault.New(fault.NotFound, "exec %s has ended and its result was collected", req.Attach)
+			return fault.New(fault.NotFound, "exec %s has exited and its result was collected", req.Attach)
 		}
 		return e.attend(conn, req)
 	}
@@ -182,7 +182,7 @@ func (k *keeper) register(e *execution) error {
 	case k.paused != nil:
 		return errPaused()
 	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
-		return fault.New(fault.Exists, "there is an exec %s", e.id)
+		return fault.New(fault.Exists, "exec %s already exists", e.id)
 	}
 	k.order = append(k.order, e)
 	k.execs[e.id] = e
@@ -235,7 +235,7 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 		k.order = slices.Insert(k.order, 0, e) // endExecs answers
 		k.mu.Unlock()
 		initlink.Message{FDs: fds}.Close()
-		k.halt(fmt.Sprintf("its init answered with %d descriptors, not %d", len(fds), want))
+		k.halt(fmt.Sprintf("init sent %d descriptors, expected %d", len(fds), want))
 		return
 	}
 	if s.PID != 0 {
@@ -263,7 +263,7 @@ func (k *keeper) notSpawned(e *execution, err error) {
 	if !asked { // init answered without having been asked, or the box has ended
 		return
 	}
-	f := protocol.FailureOf(fault.OfHost(fault.Wrap(err, "give the command its pipes")))
+	f := protocol.FailureOf(fault.OfHost(fault.Wrap(err, "open the pipes of the command")))
 	e.born <- initlink.Spawned{Err: (*wire.Error)(f)}
 }
 
@@ -303,7 +303,7 @@ func (e *execution) exited(end initlink.Exited) {
 	case wire.LimitTime:
 		x.Code, x.TimedOut, x.Limit = exitTimeout, true, wire.LimitTime
 		most := time.Duration(e.k.config.Limits.TimeMS) * time.Millisecond
-		x.Message = "it took longer than the sandbox's limit for a command, time=" + most.String()
+		x.Message = "it exceeded the sandbox's limit for a command, time=" + most.String()
 	}
 	e.result, e.alone, e.cut, e.used = &x, end.Alone, e.k.beingStopped(), end.Used
 	e.mu.Unlock()
@@ -351,8 +351,8 @@ func (e *execution) finish(x wire.Exit) {
 		// its output is not all of it.
 		if !x.TimedOut && e.out.exceeded() {
 			x.Code, x.Limit = exitOutput, wire.LimitOutput
-			x.Message = "it printed more than the sandbox's limit for a command, output=" +
-				strconv.FormatInt(e.k.config.Limits.Output, 10) + "; the rest is cut off"
+			x.Message = "it exceeded the sandbox's limit for a command, output=" +
+				strconv.FormatInt(e.k.config.Limits.Output, 10) + "; its output is truncated"
 		}
 	} else {
 		e.cut = e.k.beingStopped()
@@ -386,7 +386,7 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	e := k.execs[id]
 	k.mu.Unlock()
 	if e == nil {
-		return protocol.Exit{}, fault.New(fault.NotFound, "exec %s has ended and its result was collected", id)
+		return protocol.Exit{}, fault.New(fault.NotFound, "exec %s has exited and its result was collected", id)
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
@@ -396,11 +396,11 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	select {
 	case <-e.finished:
 	case <-left:
-		return protocol.Exit{}, fault.New(fault.Cancelled, "who waited is gone")
+		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected")
 	}
 	e.out.unheld() // what follows from its end may be the box's
 	if err := e.sendRecorded(conn); err != nil {
-		return protocol.Exit{}, fault.New(fault.Cancelled, "who waited is gone").Because(err)
+		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected").Because(err)
 	}
 	return e.told(), nil
 }

@@ -24,16 +24,16 @@ func hostFacts() (f plan.Facts, err error) {
 	case e == 0:
 		f.Landlock = int(version)
 	case !noLandlock(e):
-		return f, fault.Wrap(e, "ask for the version of Landlock")
+		return f, fault.Wrap(e, "read the version of Landlock")
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		return f, fault.Wrap(err, "ask for the limit of open files")
+		return f, fault.Wrap(err, "read the limit of open files")
 	}
 	f.OpenFiles = files.Max
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return f, fault.Wrap(err, "ask for the version of the kernel")
+		return f, fault.Wrap(err, "read the version of the kernel")
 	}
 	f.Kernel = unix.ByteSliceToString(u.Release[:])
 	var major, minor int

@@ -83,7 +83,7 @@ func (k *keeper) openLink() (*os.File, error) {
 		k.wire = [2]*os.File{box, gate} // both are held as long as we live: see link.Pair
 		fd, err := unix.FcntlInt(gate.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
-			return nil, fault.Wrap(err, "make the sandbox's network interface")
+			return nil, fault.Wrap(err, "create the sandbox's network interface")
 		}
 		return os.NewFile(uintptr(fd), "gate"), nil
 	}
@@ -119,7 +119,7 @@ func (k *keeper) watchGate() {
 		return
 	default:
 	}
-	const what = "the gate has ended: nothing is reached until the sandbox is started again"
+	const what = "the gate has exited: the network is unreachable until the sandbox restarts"
 	fmt.Fprintln(os.Stderr, "coppice-keeper:", what)
 	j, err := journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey})
 	if err == nil {
@@ -139,7 +139,7 @@ func (k *keeper) watchTokens() {
 	case <-k.over:
 	case <-k.gate.Touched():
 		if k.config.OnTouch == plan.TouchStop {
-			k.halt("a token of a decoy was to be sent")
+			k.halt("the value of a honeytoken was sent to the gate")
 		}
 	}
 }
@@ -167,12 +167,12 @@ func (k *keeper) network() (wire.NetNow, error) {
 	defer k.sealing.Unlock()
 	if k.apart != nil {
 		return wire.NetNow{}, fault.New(fault.Conflict,
-			"the sandbox was resumed from memory and is not released: nothing passes its gate")
+			"the sandbox was resumed from memory and is not yet released: its gate blocks all connections")
 	}
 	return k.gate.Now()
 }
 
 func noGate(tier string) error {
 	return fault.New(fault.Unsupported, "a sandbox of tier %s has no gate", tier).
-		WithHint("make one that has: coppice create --tier supervised")
+		WithHint("create one that has: coppice create --tier supervised")
 }

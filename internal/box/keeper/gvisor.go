@@ -33,7 +33,7 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 	if k.wire[0] != nil {
 		fd, err := unix.FcntlInt(k.wire[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
-			return fds, fault.Wrap(err, "give the sandbox its network interface")
+			return fds, fault.Wrap(err, "pass the network interface to the sandbox")
 		}
 		g.Gate, fds = true, append(fds, fd)
 	}
@@ -52,7 +52,7 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 			err = unix.Flock(fd, unix.LOCK_SH)
 		}
 		if err != nil {
-			return fds, fault.Wrap(err, "keep the memory image's %s", name)
+			return fds, fault.Wrap(err, "pin the memory image's %s", name)
 		}
 	}
 	return fds, nil
@@ -76,7 +76,7 @@ func (k *keeper) adopt(m initlink.Message) error {
 	var a initlink.Adopt
 	if err := m.Decode(&a); err != nil || len(a.Has) != len(m.FDs) {
 		m.Close()
-		return fault.New(fault.Internal, "a command that goes on is not described").Because(err)
+		return fault.New(fault.Internal, "malformed description of a resumed command").Because(err)
 	}
 	if a.Exec == "" || k.execs[a.Exec] != nil {
 		a.Exec = newExecID()

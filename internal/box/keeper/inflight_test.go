@@ -91,7 +91,7 @@ func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
 			}
 		}()
 		e, err := k.start(wire.ExecRequest{Cmd: []string{"true"}, TTY: tty})
-		if err != nil || !strings.Contains(e.exit.Message, "its init answered with") {
+		if err != nil || !strings.Contains(e.exit.Message, "init sent") {
 			t.Errorf("with a terminal %v: %+v, %v", tty, e, err)
 		}
 		<-answered

@@ -45,7 +45,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fault.Wrap(err, "make the stream to init")
+		return fault.Wrap(err, "create the stream to init")
 	}
 	k.link = initlink.NewLink(pair[0])
 	defer unix.Close(pair[1])
@@ -100,7 +100,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	pid, within, err := startWithin(k.group, sys, start)
 	if err != nil {
-		return fault.New(fault.Unsupported, "the sandbox's namespaces cannot be made").Because(err).
+		return fault.New(fault.Unsupported, "cannot create the sandbox's namespaces").Because(err).
 			WithHint("see what this host allows: coppice system probe")
 	}
 	k.init = &child{Pid: pid}

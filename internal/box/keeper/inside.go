@@ -68,7 +68,7 @@ func (k *keeper) showInside(conn *net.UnixConn) error {
 // openInside opens the root of init, with O_PATH.
 func (k *keeper) openInside() (int, error) {
 	if k.proc == nil {
-		return -1, fault.New(fault.Internal, "the keeper does not know its init")
+		return -1, fault.New(fault.Internal, "the monitor has no process of init")
 	}
 	root := "root"
 	if k.config.Tier == plan.TierGvisor { // the conductor's own; what is in it is ours alone
@@ -76,11 +76,11 @@ func (k *keeper) openInside() (int, error) {
 	}
 	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fault.New(fault.Unavailable, "the sandbox's root cannot be reached").Because(err)
+		return -1, fault.New(fault.Unavailable, "cannot open the sandbox's root").Because(err)
 	}
 	if own, err := sameMount(fd, "/"); err != nil || own {
 		unix.Close(fd)
-		return -1, fault.New(fault.Internal, "init has no root of its own").Because(err)
+		return -1, fault.New(fault.Internal, "init does not have its own root").Because(err)
 	}
 	return fd, nil
 }

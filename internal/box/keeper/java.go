@@ -49,7 +49,7 @@ func trust(g *plan.Guest, e *plan.Enforced, ca []byte, stores func() (javaStores
 func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 	ca, _ := pem.Decode(g.CA)
 	if ca == nil {
-		return fault.New(fault.Internal, "the gate's certificate is none")
+		return fault.New(fault.Internal, "invalid certificate of the gate")
 	}
 	left := slices.Clone(j.left)
 	for _, s := range j.found {
@@ -66,7 +66,7 @@ func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 	var why []string
 	if len(left) > 0 {
 		why = append(why,
-			"by "+strings.Join(left, " nor by ")+", which are no stores of authorities, or have another password")
+			"by "+strings.Join(left, " nor by ")+", which are not trust stores or have another password")
 	}
 	if j.more != "" {
 		why = append(why, "by further stores, "+j.more)
@@ -80,7 +80,7 @@ func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 // untrusted is the item of a sandbox whose Java does not trust the gate, or not everywhere.
 func untrusted(why string) plan.Item {
 	return plan.Item{Name: "java", State: plan.Off,
-		Detail: "Java does not trust the gate " + why + "; make one for it: keytool -importcert -cacerts -file " +
+		Detail: "Java does not trust the gate " + why + "; import its certificate: keytool -importcert -cacerts -file " +
 			plan.TrustCA}
 }
 
@@ -119,7 +119,7 @@ func (s *javaSearch) step(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if s.opened == mostNames {
-		s.all.more = fmt.Sprintf("if there are any, since more than %d names lead to where they may be", mostNames)
+		s.all.more = fmt.Sprintf("if any, since the search stops after %d names", mostNames)
 		return false, nil
 	}
 	s.opened++
@@ -186,7 +186,7 @@ func (s *javaSearch) take(ctx context.Context, name string) error {
 		return nil
 	}
 	if s.stores == mostJava {
-		s.all.more = fmt.Sprintf("since there are more than %d", mostJava)
+		s.all.more = fmt.Sprintf("since the limit is %d", mostJava)
 		return nil
 	}
 	s.stores++

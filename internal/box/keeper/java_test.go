@@ -137,7 +137,7 @@ func TestJavaStores_AreBounded(t *testing.T) {
 	}
 	_, root := rootOf(t, files)
 	found, all := storesIn(t, root)
-	if len(found) != mostJava || len(all.left) > 0 || all.more != "since there are more than 16" {
+	if len(found) != mostJava || len(all.left) > 0 || all.more != "since the limit is 16" {
 		t.Errorf("%d stores were found, left are %q, %q", len(found), all.left, all.more)
 	}
 	half := strings.Repeat("x", limit.TrustStoreBytes/2)
@@ -204,10 +204,10 @@ func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
 	}
 
 	e = plan.Enforced{}
-	if err := (javaStores{left: []string{`"/a"`}, more: "since there are more than 16"}).trust(&g, &e); err != nil {
+	if err := (javaStores{left: []string{`"/a"`}, more: "since the limit is 16"}).trust(&g, &e); err != nil {
 		t.Fatal(err)
 	}
-	if want := `by "/a", which are no stores of authorities, or have another password; nor by further stores, since there are more than 16; make one`; !strings.Contains(e.Items[0].Detail, want) {
+	if want := `by "/a", which are not trust stores or have another password; nor by further stores, since the limit is 16; import its certificate`; !strings.Contains(e.Items[0].Detail, want) {
 		t.Errorf("%+v, want %q", e.Items, want)
 	}
 

@@ -129,11 +129,11 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 	err := json.NewDecoder(f).Decode(&c)
 	f.Close()
 	if err != nil {
-		return nil, fault.New(fault.Internal, "the keeper cannot read its plan").Because(err)
+		return nil, fault.New(fault.Internal, "cannot read the plan").Because(err)
 	}
 	if c.Version != plan.Version {
-		return nil, fault.New(fault.Version, "the keeper knows plan version %d, not %d", plan.Version, c.Version).
-			WithHint("the program was replaced while the daemon ran; restart the daemon")
+		return nil, fault.New(fault.Version, "unsupported plan version %[2]d: must be %[1]d", plan.Version, c.Version).
+			WithHint("coppice was replaced while the daemon ran; restart the daemon: coppice serve")
 	}
 	if c.Confined() {
 		if err := leaveToOwner(); err != nil {
@@ -252,7 +252,7 @@ func (k *keeper) end() {
 	// Who stopped the box finds all that it told.
 	k.refused.close()
 	if err := k.leavePrograms(); err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: leave programs:", err)
+		fmt.Fprintln(os.Stderr, "coppice-keeper: store the record of programs:", err)
 	}
 	close(k.ended)
 	k.endExecs()

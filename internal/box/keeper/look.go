@@ -76,7 +76,7 @@ func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 	defer end()
 	l.ID = id
 	if err := k.link.Send(initlink.MsgLook, l); err != nil {
-		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has ended").Because(err)
+		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has exited").Because(err)
 	}
 	limit := time.NewTimer(protocol.LookPatience)
 	defer limit.Stop()
@@ -91,9 +91,9 @@ func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 		}
 		return s, m.FDs, nil
 	case <-k.over:
-		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has ended")
+		return s, nil, fault.New(fault.Unavailable, "the sandbox's init has exited")
 	case <-limit.C:
-		return s, nil, fault.New(fault.Timeout, "the sandbox's init does not answer within %s", protocol.LookPatience).
+		return s, nil, fault.New(fault.Timeout, "the sandbox's init did not respond within %s", protocol.LookPatience).
 			WithHint("it may be frozen for a long capture; see: coppice status NAME")
 	}
 }
@@ -119,7 +119,7 @@ func (k *keeper) signalProcess(pid int, start uint64, name string) error {
 func signalNumber(name string) (unix.Signal, error) {
 	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
 	if sig == 0 {
-		return 0, fault.New(fault.Invalid, "there is no signal %q", name).WithHint("use a name such as TERM or INT")
+		return 0, fault.New(fault.Invalid, "unknown signal %q", name).WithHint("use a name such as TERM or INT")
 	}
 	return sig, nil
 }
@@ -132,13 +132,13 @@ func (k *keeper) dial(conn *net.UnixConn, port uint16) error {
 	}
 	defer initlink.Message{FDs: fds}.Close()
 	if len(fds) != 1 {
-		return fault.New(fault.Internal, "init connected to port %d and sent %d descriptors", port, len(fds))
+		return fault.New(fault.Internal, "init connected to port %d and sent %d descriptors, expected one", port, len(fds))
 	}
 	if err := wire.WriteJSON(conn, protocol.FrameReply, s); err != nil {
 		return nil // the caller is gone
 	}
 	if _, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fds[0]), nil); err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: give a connection away:", err)
+		fmt.Fprintln(os.Stderr, "coppice-keeper: pass a connection on:", err)
 	}
 	return nil
 }

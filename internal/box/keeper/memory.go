@@ -22,17 +22,17 @@ import (
 // that is its init.
 func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if k.config.Tier != plan.TierGvisor {
-		return fault.New(fault.Unsupported, "the memory of a sandbox of tier %s cannot be saved", k.config.Tier).
-			WithHint("make a sandbox that can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME " +
+		return fault.New(fault.Unsupported, "cannot save the memory of a sandbox of tier %s", k.config.Tier).
+			WithHint("create one whose memory can: coppice create --tier gvisor; or fork this one into it: coppice fork NAME " +
 				"--tier gvisor")
 	}
 	var q protocol.SaveRequest
 	if err := json.Unmarshal(payload, &q); err != nil || !filepath.IsAbs(q.Dir) {
-		return fault.New(fault.Internal, "a memory image at %q", payload)
+		return fault.New(fault.Internal, "invalid memory image request %q", payload)
 	}
 	if !maps.Equal(k.config.MemoryFacts, q.Facts) {
 		return fault.New(fault.Version,
-			"the sandbox was started by another build of coppice, whose memory this one could not resume").
+			"cannot save the memory: the sandbox was started by another build of coppice").
 			WithHint("restart it: coppice stop %s", k.config.Name)
 	}
 	init, err := k.openInner()
@@ -44,7 +44,7 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	for _, name := range initlink.ImageFiles {
 		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 		if err != nil {
-			return fault.Wrap(err, "make the memory image")
+			return fault.Wrap(err, "create the memory image")
 		}
 		defer f.Close()
 		fds = append(fds, int(f.Fd()))

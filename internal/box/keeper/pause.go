@@ -23,15 +23,16 @@ func (k *keeper) takeFreezing() error {
 	case <-k.stop:
 		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	case <-k.over:
-		return fault.New(fault.Unavailable, "the sandbox's init has ended")
+		return fault.New(fault.Unavailable, "the sandbox's init has exited")
 	}
 }
 
 // pause has the box stand still until resume.
 func (k *keeper) pause() error {
 	if k.config.Tier == plan.TierWorkspace {
-		return fault.New(fault.Unsupported, "commands of tier workspace are processes of the host, and are not paused").
-			WithHint("use --tier process, or send SIGSTOP to them: coppice process kill")
+		return fault.New(fault.Unsupported,
+			"cannot pause a sandbox of tier workspace: its commands are processes of the host").
+			WithHint("use --tier process, or stop them: coppice process kill --signal STOP")
 	}
 	if err := k.takeFreezing(); err != nil {
 		return err
@@ -71,5 +72,5 @@ func (k *keeper) resume() error {
 
 // errPaused refuses what a box that stands still cannot do.
 func errPaused() error {
-	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("let it go on: coppice process resume NAME")
+	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("resume it: coppice process resume NAME")
 }

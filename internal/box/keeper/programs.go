@@ -111,7 +111,7 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	k.mu.Unlock()
 	if !recorded {
 		return p, fault.New(fault.Unsupported, "the programs of this sandbox are not recorded").
-			WithHint("see why: coppice status NAME; they are in the tiers supervised and gvisor, unless the policy has " +
+			WithHint("see why: coppice status NAME; the tiers supervised and gvisor record them, unless the policy has " +
 				"programs: none")
 	}
 	if now {
@@ -127,7 +127,7 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 		p, _ = k.programs.after(seq, kept)
 		return p, nil
 	case <-left:
-		return p, fault.New(fault.Cancelled, "who waited is gone")
+		return p, fault.New(fault.Cancelled, "the client disconnected")
 	case <-k.stop:
 		return p, fault.New(fault.Unavailable, "the sandbox is being stopped")
 	}

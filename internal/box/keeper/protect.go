@@ -71,7 +71,7 @@ func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []p
 			return nil, err
 		}
 		if f, lacks := knownLack(on, k.config.Known, facts.Kernel); lacks && !image {
-			fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids, as found before:", f.Lacks)
+			fmt.Fprintln(os.Stderr, "coppice-keeper: ids are not shifted, as found before:", f.Lacks)
 			facts.Shift = 0
 		}
 	}
@@ -85,7 +85,7 @@ func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []p
 	if err := gaveBefore(plan.Missed(slices.Concat(k.config.Known, found), found)); err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(os.Stderr, "coppice-keeper: without shifted ids:", err)
+	fmt.Fprintln(os.Stderr, "coppice-keeper: ids are not shifted:", err)
 	k.forgetInit()
 	facts.Shift = 0
 	return found, k.startInit(*facts)
@@ -109,8 +109,8 @@ func gaveBefore(missed []plan.Finding) error {
 	}
 	names, needs := plan.Describe(missed)
 	return fault.New(fault.Unsupported,
-		"this host lacks protections that it has provided for this home before: %s", names).
-		WithHint("give the daemon %s again, and see what is missing with: coppice system probe; "+
+		"this host no longer provides protections that it has provided for this home: %s", names).
+		WithHint("give the daemon %s again, and see what is missing: coppice system probe; "+
 			"or use another home: COPPICE_HOME=DIR coppice create", needs)
 }
 
@@ -211,9 +211,9 @@ func weaker(c plan.Config, e plan.Enforced) error {
 	for _, i := range lacks {
 		told = append(told, i.Name+" is "+i.State+" ("+i.Detail+")")
 	}
-	return fault.New(fault.Unsupported, "the policy is strong, and this host enforces less than all of it: %s",
+	return fault.New(fault.Unsupported, "the policy requires strong protections, which this host does not enforce: %s",
 		strings.Join(told, "; ")).
-		WithHint("see what mends it: coppice system probe; or make a sandbox without what is weak, or without strong")
+		WithHint("see how to enable them: coppice system probe; or create a sandbox without them, or without strong")
 }
 
 // without refuses a box that lacks a protection with which the sandbox has run before, or
@@ -223,7 +223,7 @@ func without(c plan.Config, e plan.Enforced) error {
 	if len(lost) == 0 {
 		return gaveBefore(plan.Missed(c.Known, e.Found))
 	}
-	return fault.New(fault.Unsupported, "this host lacks protections with which the sandbox has run before: %s",
+	return fault.New(fault.Unsupported, "this host no longer provides protections that the sandbox has had: %s",
 		strings.Join(lost, ", ")).
 		WithHint("give the daemon %s again; or copy its files to a sandbox in another home: "+
 			"coppice cp, COPPICE_HOME=DIR coppice create", strings.Join(plan.Needs(lost), ", and "))

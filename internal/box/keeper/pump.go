@@ -35,7 +35,7 @@ func (p *pipeEnds) open(stdin bool) error {
 	for i := range ends {
 		fds := make([]int, 2)
 		if err := unix.Pipe2(fds, unix.O_CLOEXEC); err != nil {
-			return fault.Wrap(err, "make the command's pipes")
+			return fault.Wrap(err, "create the command's pipes")
 		}
 		if i == 2 {
 			fds[0], fds[1] = fds[1], fds[0]

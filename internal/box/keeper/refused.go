@@ -103,7 +103,7 @@ func (r *refused) append(ev wire.NetEvent, count int64) {
 		err = r.tell.Append(ev)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "coppice-keeper: a refused system call is not told:", err)
+		fmt.Fprintln(os.Stderr, "coppice-keeper: could not record a refused system call:", err)
 		return
 	}
 	r.told += uint64(count)

@@ -30,10 +30,11 @@ func (k *keeper) reseal(r protocol.Reseal) ([]initlink.ResealStep, error) {
 	k.sealing.Lock()
 	defer k.sealing.Unlock()
 	if k.apart == nil {
-		return nil, fault.New(fault.Conflict, "the sandbox was not resumed from memory, or was released")
+		return nil, fault.New(fault.Conflict, "the sandbox was not resumed from memory, or is already released")
 	}
 	if len(r.Seed) < 32 {
-		return nil, fault.New(fault.Invalid, "a seed of %d bytes", len(r.Seed)).WithHint("take 32 that are fresh")
+		return nil, fault.New(fault.Invalid, "invalid seed of %d bytes: must be at least 32", len(r.Seed)).
+			WithHint("generate 32 random bytes")
 	}
 	if r.Hostname == "" {
 		r.Hostname = k.apart.guest.Hostname
@@ -53,8 +54,8 @@ func (k *keeper) resealInside(r initlink.Reseal) ([]initlink.ResealStep, error) 
 	if !done.Held && len(r.Seed) > 0 {
 		return done.Steps,
 			fault.New(fault.Version,
-				"the memory image has an init of an older coppice, which the sandbox can keep from drawing a new identity").
-				WithHint("go back to its files alone: coppice rewind --files-only; or fork without memory: coppice fork " +
+				"cannot re-key the sandbox: the init in the memory image is of an older coppice, which the sandbox can block").
+				WithHint("rewind its files only: coppice rewind --files-only; or fork without memory: coppice fork " +
 					"--files-only")
 	}
 	return done.Steps, nil

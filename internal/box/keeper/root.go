@@ -70,7 +70,7 @@ func (b *building) mountRoot(context.Context) error {
 func (b *building) holdRoot() error {
 	hold, err := copyMounts(b.root)
 	if err != nil {
-		return fault.Wrap(err, "hold the root")
+		return fault.Wrap(err, "pin the root")
 	}
 	b.k.hold = os.NewFile(uintptr(hold), b.root)
 	b.undos[undoHold] = func() {
@@ -87,7 +87,7 @@ func (b *building) readRoot(ctx context.Context) error {
 	}
 	tree, err := copyMounts(b.root)
 	if err != nil {
-		return fault.Wrap(err, "take the root along")
+		return fault.Wrap(err, "copy the mounts of the root")
 	}
 	b.closeFD(tree)
 	b.fds = append(b.fds, tree)
@@ -145,11 +145,11 @@ func mountWithPoints(c plan.Config, root string, opts rootspec.Options) error {
 	points := filepath.Join(c.RunDir, "points")
 	for _, p := range missing {
 		if err := os.MkdirAll(points+p, 0o755); err != nil {
-			return fault.Wrap(err, "make mount point %s", p)
+			return fault.Wrap(err, "create mount point %s", p)
 		}
 	}
 	if err := os.Chmod(points, 0o755); err != nil {
-		return fault.Wrap(err, "make the mount points")
+		return fault.Wrap(err, "create the mount points")
 	}
 	c.Spec.Overlays = append([]rootspec.Overlay(nil), c.Spec.Overlays...)
 	o := &c.Spec.Overlays[0]

@@ -57,7 +57,7 @@ func (b *building) giveSetUp(context.Context) error {
 		return err
 	}
 	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
-		return fault.Wrap(err, "tell init its plan")
+		return fault.Wrap(err, "send init its plan")
 	}
 	// While init works: letting go of mounts is slow (it waits for RCU).
 	k.exe.Close()
@@ -65,7 +65,7 @@ func (b *building) giveSetUp(context.Context) error {
 	if b.root != "" {
 		// Init's copy alone lives on, and ends with it.
 		if err := unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fault.Wrap(err, "let go of the root")
+			return fault.Wrap(err, "release the root")
 		}
 		b.mounts.Close()
 	}
@@ -116,7 +116,7 @@ func (b *building) awaitReady(ctx context.Context) error {
 	for left := mostAdopted; err == nil && m.Kind == initlink.MsgAdopt; m, err = k.link.Recv() {
 		if left -= len(m.Payload); left < 0 {
 			m.Close()
-			return fault.New(fault.TooLarge, "the commands that go on take more than %d bytes to describe", mostAdopted)
+			return fault.New(fault.TooLarge, "the description of the resumed commands exceeds %d bytes", mostAdopted)
 		}
 		if err := k.adopt(m); err != nil {
 			return err
@@ -124,10 +124,10 @@ func (b *building) awaitReady(ctx context.Context) error {
 	}
 	if err == nil && m.Kind != initlink.MsgReady {
 		m.Close()
-		return fault.New(fault.Unavailable, "init sent message %q while it started", byte(m.Kind))
+		return fault.New(fault.Unavailable, "unexpected message %q from init during its start", byte(m.Kind))
 	}
 	if errors.Is(err, io.EOF) {
-		return fault.New(fault.Unavailable, "init ended while it started").
+		return fault.New(fault.Unavailable, "init exited during its start").
 			WithHint("see its log: cat %s", filepath.Join(b.config.RunDir, protocol.LogName))
 	}
 	if err == nil {
@@ -180,7 +180,7 @@ func openSelf(runDir string) (int, error) {
 	const how = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, how)
 	if err != nil {
-		return -1, fault.Wrap(err, "take the sandbox's own socket along")
+		return -1, fault.Wrap(err, "copy the mount of the sandbox's own socket")
 	}
 	const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: bare}); err != nil {

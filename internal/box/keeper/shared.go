@@ -47,8 +47,8 @@ func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Desc
 func openSharedDir(dir string, attr unix.MountAttr) (int, error) {
 	at, err := dirfd.Open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, dirfd.NoLinks)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return -1, fault.New(fault.NotFound, "%s is gone, which has the objects of the sandbox's repository", dir).
-			WithHint("put the repository back where it was; what the sandbox changed itself is in its history")
+		return -1, fault.New(fault.NotFound, "%s, which has the objects of the sandbox's repository, is missing", dir).
+			WithHint("put the repository back; the sandbox's own changes are in its history")
 	}
 	if err != nil {
 		return -1, fault.Wrap(err, "open %s, which has objects of the sandbox's repository", dir)
@@ -56,7 +56,7 @@ func openSharedDir(dir string, attr unix.MountAttr) (int, error) {
 	defer unix.Close(at)
 	fd, err := unix.OpenTree(at, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 	if err != nil {
-		return -1, fault.Wrap(err, "take %s along", dir)
+		return -1, fault.Wrap(err, "copy the mount of %s", dir)
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		unix.Close(fd)

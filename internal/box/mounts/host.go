@@ -75,7 +75,7 @@ func AttachDevices(dev int, host *Host) error {
 	for _, d := range host.devices {
 		fd, err := unix.Openat(dev, d.name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o666)
 		if err != nil {
-			return fault.Wrap(err, "make /dev/%s", d.name)
+			return fault.Wrap(err, "create /dev/%s", d.name)
 		}
 		err = AttachOver(d.fd, fd)
 		unix.Close(fd)
@@ -102,7 +102,7 @@ func (h *Host) Close() {
 func CheckProc(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
-		return fault.Wrap(err, "look at /proc")
+		return fault.Wrap(err, "inspect /proc")
 	}
 	if st.Type != unix.PROC_SUPER_MAGIC {
 		return fault.New(fault.Unsupported, "/proc of the host is not a procfs").

@@ -79,7 +79,7 @@ func Attach(mount, dir int, name string) error {
 	at, err := OpenPoint(dir, name, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) {
 		if err := unix.Mkdirat(dir, name, 0o755); err != nil {
-			return fault.Wrap(err, "make mount point %s", name)
+			return fault.Wrap(err, "create mount point %s", name)
 		}
 		at, err = OpenPoint(dir, name, unix.O_DIRECTORY)
 	}
@@ -94,7 +94,7 @@ func Attach(mount, dir int, name string) error {
 func PointFault(name string, err error) error {
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return fault.New(fault.Invalid, "mount point /%s of the sandbox is not a directory", name).Because(err).
-			WithHint("make it a directory in the image, or go back to a snapshot where it is one: coppice log")
+			WithHint("make it a directory in the image, or rewind to a snapshot where it is one: coppice log")
 	}
 	return fault.Wrap(err, "open mount point /%s", name)
 }

@@ -33,7 +33,7 @@ type place struct {
 }
 
 // errGone says that the caller does not wait any more.
-var errGone = errors.New("the caller is gone")
+var errGone = errors.New("the calling process has exited")
 
 const pageSize = 4096
 

@@ -82,7 +82,7 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 	}
 	if err == nil {
 		if rerr := unix.Renameat(work, journalTree, e.parent, e.base); rerr != nil {
-			err = fmt.Errorf("put the new directory in its place: %w", rerr)
+			err = fmt.Errorf("move the new directory into place: %w", rerr)
 		}
 	}
 	if err != nil {
@@ -92,7 +92,7 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 }
 
 // errHeld says that the kernel lets nobody rename a directory.
-var errHeld = errors.New("something is mounted on the directory")
+var errHeld = errors.New("the directory is a mount point")
 
 // refused gives errHeld where something is mounted on e in whatever place, so that the
 // kernel refuses to rename it (EBUSY), and to carry its entries out and back would leave
@@ -101,7 +101,7 @@ var errHeld = errors.New("something is mounted on the directory")
 func refused(e *end, work int) error {
 	for _, name := range []string{journalTry, journalTry + "/x"} {
 		if err := unix.Mkdirat(work, name, 0o700); err != nil {
-			return fmt.Errorf("make %s: %w", name, err)
+			return fmt.Errorf("create %s: %w", name, err)
 		}
 	}
 	tried := unix.Renameat(e.parent, e.base, work, journalTry)
@@ -179,7 +179,7 @@ func openInside(root int, name string, flags int) (int, error) {
 
 func makeWorkshop(root int, rel string) (int, error) {
 	if err := unix.Mkdirat(root, journalName, 0o700); err != nil {
-		return -1, fmt.Errorf("make %s: %w", journalName, err)
+		return -1, fmt.Errorf("create %s: %w", journalName, err)
 	}
 	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err == nil {
@@ -259,7 +259,7 @@ func (m *mover) enter(oldDir int, oldName string, newDir int, newName, rel strin
 		return err
 	}
 	if err := unix.Mkdirat(newDir, newName, 0o700); err != nil {
-		return fmt.Errorf("make %q: %w", oldName, err)
+		return fmt.Errorf("create %q: %w", oldName, err)
 	}
 	into, err := openat(newDir, newName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {

@@ -52,7 +52,7 @@ func isOfFiles(err error) bool {
 func Recover() (left []*Left, err error) {
 	overlays, err := mounttable.List(mountinfo.FSTypeFilter("overlay"))
 	if err != nil {
-		return nil, fault.Wrap(err, "look for unfinished promotions")
+		return nil, fault.Wrap(err, "find unfinished promotions")
 	}
 	for _, m := range overlays {
 		l, err := recoverBelow(m.Mountpoint)
@@ -73,7 +73,7 @@ func recoverBelow(mount string) (*Left, error) {
 		if isOfFiles(err) {
 			return nil, nil // covered by another mount
 		}
-		return nil, fault.Wrap(err, "look for an unfinished promotion below %s", mount)
+		return nil, fault.Wrap(err, "find an unfinished promotion below %s", mount)
 	}
 	defer unix.Close(root)
 	err = recoverAt(root)
@@ -103,7 +103,7 @@ func recoverAt(root int) error {
 		return err
 	}
 	if st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
-		return fmt.Errorf("%s: not made by PID 1: %w", journalName, unix.EPERM)
+		return fmt.Errorf("%s: not created by PID 1: %w", journalName, unix.EPERM)
 	}
 	times := keepTimes(root)
 	defer times()

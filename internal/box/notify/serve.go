@@ -154,7 +154,7 @@ func (s *server) drain() (over bool, err error) {
 		case e == unix.EINTR:
 			continue
 		case e != 0:
-			return true, fault.Wrap(e, "look for system call notifications")
+			return true, fault.Wrap(e, "poll for system call notifications")
 		case n == 0:
 			return false, nil
 		}
@@ -266,7 +266,7 @@ func OwnsProc() (bool, error) {
 	defer unix.Close(proc)
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(proc, &fs); err != nil {
-		return false, fault.Wrap(err, "look at /proc")
+		return false, fault.Wrap(err, "inspect /proc")
 	}
 	if fs.Type != unix.PROC_SUPER_MAGIC {
 		return false, nil

@@ -41,4 +41,4 @@ func answerOf(err error) State {
 }
 
 // retry is the remedy for Unknown.
-const retry = "free what the daemon ran out of (descriptors: ulimit -n, memory, space), then: coppice system probe"
+const retry = "free the resource that ran out (descriptors: ulimit -n, memory, space), then: coppice system probe"

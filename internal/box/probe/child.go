@@ -68,23 +68,23 @@ func tryGuest() []result {
 		}
 		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	}
-	rs := []result{tried(UserNamespaces, "made user, mount, pid, ipc, uts, cgroup and net namespaces", made())}
+	rs := []result{tried(UserNamespaces, "created user, mount, pid, ipc, uts, cgroup and net namespaces", made())}
 	dir := "/proc" // any directory will do as a mount point: the namespace is ours
 	proc := tried(FreshProc, "mounted proc",
 		unix.Mount("proc", dir, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
 	if proc.State == Missing {
 		// The outer one is bound instead (its masks stay), so it is a weakness.
-		proc.State, proc.Detail = Weak, "the outer /proc is shown, with its masks: processes outside are visible in it"
+		proc.State, proc.Detail = Weak, "the host's /proc is visible, with its masks: it shows processes outside"
 	}
 	rs = append(rs, proc)
-	rs = append(rs, tried(GateLink, "made a network interface whose packets come out of a socket", tryLink()))
-	rs = append(rs, tried(Devpts, "mounted a devpts of its own",
+	rs = append(rs, tried(GateLink, "created a network interface whose packets come out of a socket", tryLink()))
+	rs = append(rs, tried(Devpts, "mounted a private devpts",
 		unix.Mount("devpts", dir, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")))
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return append(rs, tried(Seccomp, "set no_new_privs", err))
 	}
 	rs = append(rs, tried(Seccomp, "installed a filter and was refused by it", trySeccomp()))
-	return append(rs, tried(SeccompNotify, "asked for a listener", tryNotify()))
+	return append(rs, tried(SeccompNotify, "installed a listener", tryNotify()))
 }
 
 // tryLink makes what the gate of tier supervised is linked by. It goes with the
@@ -145,7 +145,7 @@ func tryMounts(c config) []result {
 	}
 	dir, err := os.MkdirTemp(c.Home, ".coppice-probe-")
 	if err != nil {
-		return []result{tried(Overlay, "made a directory in "+c.Home, err)}
+		return []result{tried(Overlay, "created a directory in "+c.Home, err)}
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	rs := []result{
@@ -199,10 +199,10 @@ func tryOverlay(dir string) (err error) {
 		return fmt.Errorf("remove: %w", err)
 	}
 	if err := os.Mkdir(p("m/d"), 0o755); err != nil {
-		return fmt.Errorf("make a directory again: %w", err)
+		return fmt.Errorf("create a directory again: %w", err)
 	}
 	if _, err := os.Lstat(p("m/d/f")); !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("a removed file came back: %w", unix.EIO)
+		return fmt.Errorf("a removed file reappeared: %w", unix.EIO)
 	}
 	return nil
 }

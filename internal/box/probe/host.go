@@ -122,7 +122,7 @@ func (h host) kernelRemedy(err error) string {
 		return "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt " +
 			"systempaths=unconfined"
 	}
-	return "see what it says of it: coppice create --tier gvisor NAME, then coppice exec NAME true"
+	return "see its error: coppice create --tier gvisor NAME, then coppice exec NAME true"
 }
 
 // landlock asks for the ABI (landlock_create_ruleset(2)); 6 has the scopes for
@@ -157,7 +157,7 @@ var magics = map[uint32]string{
 func fileSystem(dir string) (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return "nothing that can be asked", err
+		return "unknown", err
 	}
 	magic := uint32(fs.Type) // magics are 32 bits
 	if name, ok := magics[magic]; ok {
@@ -175,11 +175,11 @@ func homeFS(home string) Item {
 	case err != nil:
 		it.State, it.Errno = answer(err), errnoName(err)
 	case fs == "nfs" || fs == "cifs" || fs == "smb" || fs == "9p" || fs == "fuse":
-		it.State, it.Detail = Weak, fs+": the database needs locks that work, and user xattrs are often missing"
+		it.State, it.Detail = Weak, fs+": the database needs working locks, and user xattrs are often missing"
 	case fs == "overlay":
-		it.State, it.Detail = Weak, "overlay: it takes neither upper directories nor the marks of removals"
+		it.State, it.Detail = Weak, "overlay: supports neither upper directories nor whiteouts"
 	case fs == "tmpfs":
-		it.State, it.Detail = Weak, "tmpfs: it does not survive a reboot"
+		it.State, it.Detail = Weak, "tmpfs: does not survive a reboot"
 	}
 	if it.State != OK {
 		it.Remedy = "set COPPICE_HOME to a directory on a local disk: ext4, xfs or btrfs"
@@ -251,7 +251,7 @@ func outerID() string {
 // cgroup finds the control group (version 2) that this process is in, and tries
 // to make a child of it (cgroups(7), "Delegation").
 func cgroup() Item {
-	it := Item{Group: Features, Name: Cgroup, State: Missing, Tried: "made a child of our control group"}
+	it := Item{Group: Features, Name: Cgroup, State: Missing, Tried: "created a child of the daemon's control group"}
 	dir, err := cgroupDir()
 	if err != nil {
 		it.Detail, it.Errno, it.Remedy = "no version 2 hierarchy: "+err.Error(), errnoName(err),

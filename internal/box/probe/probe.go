@@ -121,7 +121,7 @@ func tiers(r *Report, h host) []Item {
 			supervised.Detail = "process, with rules for the network and a record of the programs that are started"
 		}
 	}
-	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing: it needs nothing",
+	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing is required",
 		Detail: "history without confinement"}
 	if process.State == OK || process.State == Weak {
 		r.Tier = TierProcess
@@ -155,7 +155,7 @@ func (it *Item) need(r *Report, features ...string) bool {
 // made of.
 func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
 	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it",
-		Detail: "a kernel of the sandbox's own, in user space"}
+		Detail: "a separate kernel for the sandbox, in user space"}
 	for _, other := range judged {
 		if other.Name == TierProcess && (other.State == Missing || other.State == Unknown) {
 			it.State, it.Detail, it.Errno, it.Remedy = other.State, other.Detail, other.Errno, other.Remedy
@@ -189,7 +189,7 @@ func drivers(r *Report, home string) []Item {
 		cp.State, cp.Detail, cp.Errno, cp.Remedy = it.State, it.Detail, it.Errno, it.Remedy
 	}
 	if err := unix.Access(home, unix.W_OK|unix.X_OK); err != nil {
-		cp.State, cp.Detail, cp.Errno = answer(err), "the home cannot be written", errnoName(err)
+		cp.State, cp.Detail, cp.Errno = answer(err), "the home is not writable", errnoName(err)
 		cp.Remedy = "make the home writable, or set COPPICE_HOME to a directory that is"
 	}
 	btrfs := Item{Group: Drivers, Name: DriverBtrfs, State: OK, Tried: "statfs of the home", Detail: "subvolumes"}
@@ -284,7 +284,7 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	}
 	var r childReport
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return childReport{start: fmt.Errorf("the self-test ended early: %s: %w", strings.TrimSpace(errs.String()), err)}
+		return childReport{start: fmt.Errorf("the self-test exited early: %s: %w", strings.TrimSpace(errs.String()), err)}
 	}
 	return r
 }

@@ -36,7 +36,7 @@ func (v *View) Dial(port uint16) (int, error) {
 		}
 		ours = func(inode uint64) bool { return held[inode] != 0 }
 	}
-	refused := fault.New(fault.NotFound, "nothing listens on port %d", port)
+	refused := fault.New(fault.NotFound, "no process listens on port %d", port)
 	for _, to := range sockets.Routes(all, port, ours) {
 		fd, err := connect(to)
 		if err == nil {
@@ -58,7 +58,7 @@ func connect(to netip.AddrPort) (int, error) {
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, fault.Wrap(err, "make a socket")
+		return -1, fault.Wrap(err, "create a socket")
 	}
 	if err = unix.Connect(fd, addr); err == nil || errors.Is(err, unix.EINPROGRESS) {
 		err = refusal(fd)

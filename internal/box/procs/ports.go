@@ -71,7 +71,7 @@ func listeners(port uint16) (all []sockets.Listener, err error) {
 			continue // a kernel without IPv6
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, "list the sockets that listen")
+			return nil, fault.Wrap(err, "list the listening sockets")
 		}
 		err = sockets.Read(f, func(l sockets.Listener) bool {
 			if port == 0 || l.Addr.Port() == port {
@@ -81,7 +81,7 @@ func listeners(port uint16) (all []sockets.Listener, err error) {
 		})
 		f.Close()
 		if err != nil {
-			return nil, fault.Wrap(err, "list the sockets that listen")
+			return nil, fault.Wrap(err, "list the listening sockets")
 		}
 	}
 	return all, nil

@@ -38,12 +38,12 @@ func (v *View) SharesNet() bool { return !v.ownNet }
 // about it.
 func (v *View) Signal(l initlink.Look) error {
 	if l.PID <= 1 || l.PID == v.self {
-		return fault.New(fault.Denied, "process %d is not to be signalled: it is none, or it holds the sandbox together",
+		return fault.New(fault.Denied, "cannot signal process %d: not a process of the sandbox, or its init",
 			l.PID).
-			WithHint("to end all processes: coppice stop NAME")
+			WithHint("to stop all processes: coppice stop NAME")
 	}
-	none := fault.New(fault.NotFound, "the sandbox has no process %d", l.PID).
-		WithHint("list them with: coppice process ls NAME")
+	none := fault.New(fault.NotFound, "process %d not found in the sandbox", l.PID).
+		WithHint("list them: coppice process ls NAME")
 	fd, err := unix.PidfdOpen(l.PID, 0)
 	// EINVAL, ENOENT: a thread
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -62,15 +62,15 @@ func (v *View) Signal(l initlink.Look) error {
 			return none
 		}
 		if l.Start != 0 && p.start != l.Start {
-			return fault.New(fault.NotFound, "process %d has ended, and another one has its number now", l.PID).
-				WithHint("list them again with: coppice process ls NAME")
+			return fault.New(fault.NotFound, "process %d has exited, and its number belongs to another process", l.PID).
+				WithHint("list them again: coppice process ls NAME")
 		}
 		if v.self != 0 && !v.ours(p) {
 			return none
 		}
 		if p.Dead() {
-			return fault.New(fault.NotFound, "process %d has ended, and waits for its parent", l.PID).
-				WithHint("list them with: coppice process ls NAME")
+			return fault.New(fault.NotFound, "process %d has exited, and waits for its parent", l.PID).
+				WithHint("list them: coppice process ls NAME")
 		}
 	}
 	err = unix.PidfdSendSignal(fd, syscall.Signal(l.Signal), nil, 0)
@@ -104,6 +104,6 @@ func (v *View) ours(p Stat) bool {
 
 func (v *View) blindness() error {
 	return fault.New(fault.Unsupported,
-		"the sandbox's processes cannot be seen here: parts of the outer /proc are masked, so that it is shown inside").
+		"cannot see the sandbox's processes: parts of the host's /proc are masked, so it is visible inside").
 		WithHint("start coppice in a container whose /proc is not masked; see what this host allows: coppice system probe")
 }

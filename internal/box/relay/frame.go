@@ -56,7 +56,7 @@ func readFrame(r io.Reader, buf *[]byte) (f frame, err error) {
 	}
 	n := binary.BigEndian.Uint32(head[8:])
 	if n > maxFrame || head[1]|head[2]|head[3] != 0 {
-		return f, fmt.Errorf("a frame %q of %d bytes", head[0], n)
+		return f, fmt.Errorf("malformed frame %q of %d bytes", head[0], n)
 	}
 	if int(n) > cap(*buf) {
 		*buf = make([]byte, n)
@@ -98,7 +98,7 @@ func encode(kind byte, fds []travelling, payload []byte) []byte {
 // decode is the inverse of encode. What it gives lies in b.
 func decode(b []byte) (kind byte, fds []travelling, payload []byte, err error) {
 	if len(b) < 2 || len(b) < 2+5*int(b[1]) {
-		return 0, nil, nil, fmt.Errorf("a message of %d bytes is cut off", len(b))
+		return 0, nil, nil, fmt.Errorf("truncated message of %d bytes", len(b))
 	}
 	kind = b[0]
 	for i := range int(b[1]) {
@@ -107,7 +107,7 @@ func decode(b []byte) (kind byte, fds []travelling, payload []byte, err error) {
 		switch d.flow {
 		case flowOut, flowIn, flowBoth, flowTTY:
 		default:
-			return 0, nil, nil, fmt.Errorf("a message %q with a descriptor of kind %q", kind, at[4])
+			return 0, nil, nil, fmt.Errorf("message %q has a descriptor of unknown kind %q", kind, at[4])
 		}
 		fds = append(fds, d)
 	}

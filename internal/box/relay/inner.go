@@ -63,7 +63,7 @@ func takePipes() (in, out *os.File, err error) {
 			err = unix.SetNonblock(fd, true)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("take over descriptor %d: %w", i, err)
+			return nil, nil, fmt.Errorf("receive descriptor %d: %w", i, err)
 		}
 		*f = os.NewFile(uintptr(fd), [...]string{"from the conductor", "to the conductor"}[i])
 	}

@@ -330,7 +330,7 @@ func (r *Relay) carry(f frame) error {
 		return nil
 	}
 	if !slices.Contains([]frameType{frameData, frameEnd, frameCancel, frameWindow}, f.kind) {
-		return fmt.Errorf("a frame of unknown type %q", byte(f.kind))
+		return fmt.Errorf("unknown frame type %q", byte(f.kind))
 	}
 	r.mu.Lock()
 	s := r.streams[f.stream]
@@ -347,7 +347,7 @@ func (r *Relay) carry(f frame) error {
 		s.cancel()
 	case frameWindow:
 		if len(f.body) != 4 {
-			return fmt.Errorf("a window of %d bytes", len(f.body))
+			return fmt.Errorf("malformed window of %d bytes", len(f.body))
 		}
 		s.allow(binary.BigEndian.Uint32(f.body))
 	}
@@ -366,7 +366,7 @@ func (r *Relay) deliver(body []byte) error {
 	for _, d := range fds {
 		ours, theirs, f, err := counterpart(d.flow)
 		if err != nil {
-			return fmt.Errorf("take over a descriptor of message %q: %w", kind, err)
+			return fmt.Errorf("receive a descriptor of message %q: %w", kind, err)
 		}
 		m.FDs = append(m.FDs, theirs)
 		fresh = append(fresh, r.newStream(d.stream, ours, f))
@@ -374,12 +374,12 @@ func (r *Relay) deliver(body []byte) error {
 	r.mu.Lock()
 	if !r.inside && len(r.all)+len(fresh) > maxStreams {
 		r.mu.Unlock()
-		return fmt.Errorf("the inside has more than %d streams", maxStreams)
+		return fmt.Errorf("the sandbox opened more than %d streams", maxStreams)
 	}
 	for _, s := range fresh {
 		if s.id == 0 || r.streams[s.id] != nil {
 			r.mu.Unlock()
-			return fmt.Errorf("message %q brings stream %d again", kind, s.id)
+			return fmt.Errorf("message %q repeats stream %d", kind, s.id)
 		}
 		r.streams[s.id], r.all[s] = s, true
 	}

@@ -165,7 +165,7 @@ func (s *stream) take(b []byte) error {
 		return nil
 	}
 	if len(s.queue)+len(b) > 2*window { // twice: what was on its way when the other end was replaced is not counted
-		return errors.New("a stream beyond its window")
+		return errors.New("stream exceeds its window")
 	}
 	s.queue = append(s.queue, b...)
 	s.changed.Broadcast()

@@ -18,7 +18,7 @@ var hardeningArch = []Rule{
 		Calls: []uint32{unix.SYS_MODIFY_LDT},
 		Do:    Errno(unix.EPERM),
 		Tell:  true,
-		Why:   "segment tables are for 16-bit programs, and have a record of holes",
+		Why:   "segment tables are for 16-bit programs, with a history of vulnerabilities",
 	},
 	{
 		Calls: []uint32{
@@ -26,7 +26,7 @@ var hardeningArch = []Rule{
 			unix.SYS_QUERY_MODULE, unix.SYS_URETPROBE, unix.SYS_UPROBE,
 		},
 		Do:  Errno(unix.ENOSYS),
-		Why: "dead, or called by the kernel's own trampolines alone",
+		Why: "obsolete, or called only by the kernel's own trampolines",
 	},
 }
 

@@ -166,7 +166,7 @@ var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_CLONE3},
 		Do:    Errno(unix.ENOSYS),
-		Why:   "its flags are in memory, where a filter cannot look; C libraries fall back to clone",
+		Why:   "its flags are in memory, which a filter cannot read; C libraries fall back to clone",
 	},
 	{
 		Calls: []uint32{unix.SYS_UNSHARE},
@@ -228,7 +228,7 @@ var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_KCMP},
 		Do:    Errno(unix.EPERM),
-		Why:   "compares kernel pointers; drivers of graphics try it on descriptors of their own, so it is not told",
+		Why:   "compares kernel pointers; graphics drivers try it on their own descriptors, so it is not reported",
 	},
 	{
 		Calls: []uint32{unix.SYS_FANOTIFY_INIT, unix.SYS_FANOTIFY_MARK},

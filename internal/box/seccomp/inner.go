@@ -35,7 +35,7 @@ func innerRules(emulate bool) []Rule {
 		{
 			Calls: []uint32{unix.SYS_IOCTL},
 			Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{fiosetown, siocspgrp}}}, Do: Errno(unix.EINVAL)}},
-			Why: "whoever owns a descriptor is sent signals (F_SETSIG) with O_ASYNC; this owner is in memory, where other " +
+			Why: "the owner of a descriptor gets signals (F_SETSIG) with O_ASYNC; this owner is in memory, where other " +
 				"threads can change it meanwhile",
 		},
 		{

@@ -68,14 +68,14 @@ var executing = []Rule{
 	{
 		Calls: []uint32{unix.SYS_SET_TID_ADDRESS},
 		Do:    Notify,
-		Why: "the first thing that the C libraries do in a new program: what was asked for has come about, and the " +
-			"kernel tells what it is",
+		Why: "the first call of C libraries in a new program: the exec has happened, and the " +
+			"kernel reports its result",
 	},
 	{
 		Calls: []uint32{unix.SYS_SCHED_GETAFFINITY},
 		Cases: []Case{
 			{When: []Test{{Arg: 0, Is: In, Of: []uint32{0}}, {Arg: 1, Is: In, Of: []uint32{goAffinity}}}, Do: Notify}},
-		Why: "the same of programs in Go without a C library",
+		Why: "the same for Go programs without a C library",
 	},
 }
 
@@ -86,7 +86,7 @@ var emulation = []Rule{
 			unix.SYS_SETFSUID, unix.SYS_SETFSGID, unix.SYS_SETGROUPS, unix.SYS_CAPSET,
 		},
 		Do:  Pretend,
-		Why: "there is one id, so there is nobody else to become; as Charliecloud does (ch-run --seccomp)",
+		Why: "there is one id, so there is no other to change to; as Charliecloud does (ch-run --seccomp)",
 	},
 	{
 		Calls: []uint32{

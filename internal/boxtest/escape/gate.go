@@ -330,9 +330,9 @@ func asked(name, what, host string, kind, class uint16) Attack {
 
 // Why the gate refuses what leads nowhere that could be named.
 const (
-	noName  = "this is no host name"
+	noName  = "not a host name"
 	noQuery = "the query is malformed or of a kind that is not answered"
-	tooMany = "too many questions wait for a person already"
+	tooMany = "too many requests are pending approval"
 )
 
 // question is a query of DNS (RFC 1035, section 4.1).

@@ -76,7 +76,7 @@ func wall(program, journal string) error {
 	attr, size := handled(int(abi))
 	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
 	if e != 0 {
-		return fmt.Errorf("landlock: make a ruleset: %w", e)
+		return fmt.Errorf("landlock: create a ruleset: %w", e)
 	}
 	defer unix.Close(int(fd))
 	for _, o := range openings(program, journal) {

@@ -61,7 +61,7 @@ var environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=640MiB"}
 func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, fault.Wrap(err, "make the stream to the gate")
+		return nil, fault.Wrap(err, "create the stream to the gate")
 	}
 	defer unix.Close(pair[1])
 	conn := os.NewFile(uintptr(pair[0]), "gate")
@@ -141,7 +141,7 @@ func (p *Process) wait() {
 func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
-		return nil, fault.Wrap(err, "give the gate its packets")
+		return nil, fault.Wrap(err, "pass the gate the socket for packets")
 	}
 	var sent error
 	// The stream is empty, so that the byte is taken at once.
@@ -150,7 +150,7 @@ func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []b
 	})
 	runtime.KeepAlive(packets)
 	if err = errors.Join(err, sent); err != nil {
-		return nil, fault.Wrap(err, "give the gate its packets")
+		return nil, fault.Wrap(err, "pass the gate the socket for packets")
 	}
 	r, err := p.ask(Request{Journal: p.journal, Key: p.key, Phases: phases, Decoys: d})
 	return r.CA, err
@@ -185,8 +185,8 @@ func (p *Process) ask(q Request) (r Reply, err error) {
 		if !errors.Is(err, os.ErrClosed) { // then Close sees it off
 			p.kill()
 		}
-		return Reply{}, fault.New(fault.Unavailable, "the sandbox's gate has ended: it reaches nothing").Because(err).
-			WithHint("start the sandbox again: coppice stop NAME; the next command starts it")
+		return Reply{}, fault.New(fault.Unavailable, "the sandbox's gate has exited: the network is unreachable").
+			Because(err).WithHint("restart the sandbox: coppice stop NAME; the next command starts it")
 	}
 	return r, r.fault()
 }
@@ -227,11 +227,11 @@ func renounce() error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("give up capability %d: %w", c, err)
+			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return fmt.Errorf("give up ambient capabilities: %w", err)
+		return fmt.Errorf("drop ambient capabilities: %w", err)
 	}
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }

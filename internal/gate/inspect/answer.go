@@ -14,8 +14,8 @@ import (
 
 // Reasons to end an exchange because of the server's answer.
 const (
-	errInformed = "the server sends more informational responses than are passed on"
-	errAfter    = "the server sends longer trailers than are passed on"
+	errInformed = "the server sent too many informational responses"
+	errAfter    = "the server sent trailers that are too long"
 )
 
 // informed counts the informational responses before the answer.
@@ -29,7 +29,7 @@ type informed struct {
 }
 
 var (
-	errGone = errors.New("the sandbox gave the request up")
+	errGone = errors.New("the sandbox cancelled the request")
 	errCut  = errors.New("the body of the request ended too early")
 )
 

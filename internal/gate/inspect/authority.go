@@ -49,11 +49,11 @@ type issued struct {
 func NewAuthority(now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fault.Wrap(err, "make the key of the gate's authority")
+		return nil, fault.Wrap(err, "create the key of the gate's CA")
 	}
 	leaf, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fault.Wrap(err, "make the key of the gate's certificates")
+		return nil, fault.Wrap(err, "create the key of the gate's certificates")
 	}
 	serial, err := serialNumber()
 	if err != nil {
@@ -67,10 +67,10 @@ func NewAuthority(now time.Time) (*Authority, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
-		return nil, fault.Wrap(err, "make the certificate of the gate's authority")
+		return nil, fault.Wrap(err, "create the certificate of the gate's CA")
 	}
 	if c, err = x509.ParseCertificate(der); err != nil {
-		return nil, fault.Wrap(err, "read the certificate of the gate's authority")
+		return nil, fault.Wrap(err, "read the certificate of the gate's CA")
 	}
 	return &Authority{key: key, cert: c, leaf: leaf, leaves: map[policy.Host]issued{}}, nil
 }
@@ -78,7 +78,7 @@ func NewAuthority(now time.Time) (*Authority, error) {
 func serialNumber() (*big.Int, error) {
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return nil, fault.Wrap(err, "make a serial number")
+		return nil, fault.Wrap(err, "create a serial number")
 	}
 	return n.Add(n, big.NewInt(1)), nil
 }
@@ -107,7 +107,7 @@ func (a *Authority) certify(name policy.Host, now time.Time) (*tls.Certificate, 
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, a.leaf.Public(), a.key)
 	if err != nil {
-		return nil, fault.Wrap(err, "make a certificate for %v", name)
+		return nil, fault.Wrap(err, "create a certificate for %v", name)
 	}
 	if len(a.leaves) >= limit.Certificates {
 		clear(a.leaves)

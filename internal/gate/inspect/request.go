@@ -43,7 +43,7 @@ func (c *conn) odd(r *http.Request, q *Request) string {
 	for h := range r.Header {
 		for _, name := range overrides {
 			if strings.EqualFold(strings.ReplaceAll(h, "_", "-"), name) {
-				return "the header " + name + " would make another request of this one"
+				return "the header " + name + " would change the meaning of the request"
 			}
 		}
 	}
@@ -255,7 +255,7 @@ func refuse(w http.ResponseWriter, r *http.Request, d *Denial) {
 		h.Set("Connection", "close") // what follows was not read as requests
 	}
 	w.WriteHeader(d.Status)
-	fmt.Fprintf(w, "coppice: the sandbox's gate did not pass this request on\nrequest: %s %q\nreason: %s\n", r.Method,
+	fmt.Fprintf(w, "coppice: the sandbox's gate refused this request\nrequest: %s %q\nreason: %s\n", r.Method,
 		r.Host+r.URL.EscapedPath(), d.Reason)
 	if d.Rule != "" {
 		fmt.Fprintf(w, "rule: %s\n", d.Rule)

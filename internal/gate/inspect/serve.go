@@ -220,7 +220,7 @@ func (c *conn) handshake(ctx context.Context) (in, out net.Conn, err error) {
 	var refused error
 	answer := func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		if h.ServerName != c.Name.String() && !sameHost(h.ServerName, c.Name) {
-			refused = errors.New("the ClientHello has another server name")
+			refused = errors.New("the ClientHello has a different server name")
 			return nil, refused
 		}
 		var offer []string
@@ -259,7 +259,7 @@ func (c *conn) handshake(ctx context.Context) (in, out net.Conn, err error) {
 	case refused != nil:
 		return nil, nil, refused
 	case err != nil:
-		return nil, nil, fmt.Errorf("TLS with the sandbox failed; does the program trust the gate's authority? %w", err)
+		return nil, nil, fmt.Errorf("TLS with the sandbox failed; does the program trust the gate's CA? %w", err)
 	}
 	return inside, outside, nil
 }

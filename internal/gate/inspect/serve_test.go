@@ -424,11 +424,11 @@ func TestRequestsThatNobodyMayMake(t *testing.T) {
 			ok + "X_HTTP_Method-Override: DELETE\r\n":                            "X-Http-Method-Override",
 			ok + "x_original_url: /secret\r\n":                                   "X-Original-Url",
 			ok + "Upgrade: h2c\r\n":                                              "WebSocket",
-			ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n":           "two ways",
+			ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n":           "ambiguous or invalid length",
 			"GET /a|b HTTP/1.1\r\nHost: example.com\r\n":                         "escaped",
 			ok + "Expect: 200-ok\r\n":                                            "an expectation",
 			ok + "Expect: 100-continue\r\nExpect: 200-ok\r\n":                    "an expectation",
-			ok + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n":     "two ways",
+			ok + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n":     "ambiguous or invalid length",
 			"GET /echo#x HTTP/1.1\r\nHost: example.com\r\n":                      "escaped",
 		} {
 			if got := x.raw(t, head+end); !strings.HasPrefix(got, "HTTP/1.1 403") && !strings.HasPrefix(got, "HTTP/1.1 400") {
@@ -539,7 +539,7 @@ func TestServersThatAreNotTrusted(t *testing.T) {
 		r.Body.Close()
 		t.Error("a client that does not trust the authority")
 	}
-	if err := <-w.errs; !strings.Contains(err.Error(), "trust the gate's authority") {
+	if err := <-w.errs; !strings.Contains(err.Error(), "trust the gate's CA") {
 		t.Error(err)
 	}
 	c, err := tls.Dial("tcp", w.at, &tls.Config{ServerName: "other.example", InsecureSkipVerify: true})
@@ -547,7 +547,7 @@ func TestServersThatAreNotTrusted(t *testing.T) {
 		c.Close()
 		t.Error("another name")
 	}
-	if err := <-w.errs; !strings.Contains(err.Error(), "another server name") {
+	if err := <-w.errs; !strings.Contains(err.Error(), "a different server name") {
 		t.Error(err)
 	}
 	c, err = tls.Dial("tcp", w.at,

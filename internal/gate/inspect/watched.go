@@ -58,14 +58,14 @@ type refused2 struct {
 
 // Reasons to deny HTTP/2 requests, besides the errors of framing.
 const (
-	errPreface    framingError = "the connection does not begin as HTTP/2 does, which was agreed on"
-	errFrames     framingError = "a frame of HTTP/2 is malformed"
-	errHPACK      framingError = "the headers of a request are compressed in a way that is not understood"
-	errMany       framingError = "the sandbox has too many requests that are not answered on one connection"
-	errConnection              = "the request has headers of a connection, which HTTP/2 does not have"
+	errPreface    framingError = "the connection does not start with the HTTP/2 preface, although HTTP/2 was negotiated"
+	errFrames     framingError = "malformed HTTP/2 frame"
+	errHPACK      framingError = "the compressed headers of a request are malformed"
+	errMany       framingError = "the sandbox has too many open requests on one connection"
+	errConnection              = "the request has connection headers, which HTTP/2 does not allow"
 	errShort                   = "the body of the request is shorter than its Content-Length"
-	errStream                  = "HTTP/2 refuses its stream with "
-	errAway                    = "HTTP/2 ends the connection with "
+	errStream                  = "the HTTP/2 stream was reset: "
+	errAway                    = "the HTTP/2 connection was closed: "
 )
 
 const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

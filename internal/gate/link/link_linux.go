@@ -52,7 +52,7 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 		mtu = DefaultMTU
 	}
 	if mtu < MinMTU || mtu > MaxMTU {
-		return nil, fault.New(fault.Invalid, "an MTU of %d", mtu).WithHint("take one from %d to %d", MinMTU, MaxMTU)
+		return nil, fault.New(fault.Invalid, "invalid MTU %d", mtu).WithHint("must be %d to %d", MinMTU, MaxMTU)
 	}
 	var fd *os.File
 	var err error
@@ -61,12 +61,12 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 	if err == nil {
 		return fd, nil
 	}
-	e := fault.New(fault.Internal, "make the sandbox's network interface").Because(err)
+	e := fault.New(fault.Internal, "create the sandbox's network interface").Because(err)
 	switch {
 	case errors.Is(err, unix.EPERM):
 		e.Kind = fault.Denied
 		return nil, e.WithHint(
-			"the daemon has to be root of the user namespace that owns the sandbox's network; coppice system probe says more")
+			"the daemon must be root of the user namespace that owns the sandbox's network; see: coppice system probe")
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT):
 		e.Kind = fault.Unsupported
 		return nil, e.WithHint("the kernel needs veth and packet sockets: modprobe veth af_packet")
@@ -149,7 +149,7 @@ func makeVeth(fd, netns, mtu int) (index int32, err error) {
 			})
 		})
 	})
-	if err := s.do("make a veth pair", m); err != nil {
+	if err := s.do("create a veth pair", m); err != nil {
 		return 0, err
 	}
 	if index, err = indexOf(fd, routerDev); err != nil {
@@ -236,7 +236,7 @@ func (s *rtSocket) noAutoAddress(index int32) error {
 	m.nest(unix.IFLA_AF_SPEC, func() {
 		m.nest(unix.AF_INET6, func() { m.attr(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenNone) })
 	})
-	err := s.do("keep an interface without address", m)
+	err := s.do("disable automatic addresses of an interface", m)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
@@ -244,7 +244,7 @@ func (s *rtSocket) noAutoAddress(index int32) error {
 }
 
 func (s *rtSocket) up(index int32) error {
-	return s.do("set an interface up", newMessage(unix.RTM_SETLINK, 0, linkMessage(index, unix.IFF_UP, unix.IFF_UP)...))
+	return s.do("bring up an interface", newMessage(unix.RTM_SETLINK, 0, linkMessage(index, unix.IFF_UP, unix.IFF_UP)...))
 }
 
 func (s *rtSocket) address(index int32, addr netip.Addr, bits byte) error {
@@ -253,7 +253,7 @@ func (s *rtSocket) address(index int32, addr netip.Addr, bits byte) error {
 	m := newMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, fixed...)
 	m.attr(unix.IFA_LOCAL, addr.AsSlice()...)
 	m.attr(unix.IFA_ADDRESS, addr.AsSlice()...)
-	return s.do("give the address "+addr.String(), m)
+	return s.do("add the address "+addr.String(), m)
 }
 
 // neighbour makes the gate's hardware address known, so that nobody needs to ask.
@@ -263,7 +263,7 @@ func (s *rtSocket) neighbour(index int32, gw netip.Addr) error {
 	m := newMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, fixed...)
 	m.attr(unix.NDA_DST, gw.AsSlice()...)
 	m.text(unix.NDA_LLADDR, GateMAC)
-	return s.do("make the gate known", m)
+	return s.do("add the gate as neighbor", m)
 }
 
 func (s *rtSocket) defaultRoute(index int32, gw netip.Addr) error {

@@ -29,14 +29,14 @@ import (
 func Pair() (box, gate *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fault.Wrap(err, "make the sandbox's network interface")
+		return nil, nil, fault.Wrap(err, "create the sandbox's network interface")
 	}
 	box, gate = os.NewFile(uintptr(fds[0]), "box"), os.NewFile(uintptr(fds[1]), "gate")
 	for _, fd := range fds {
 		if err := queueAll(fd); err != nil {
 			box.Close()
 			gate.Close()
-			return nil, nil, fault.Wrap(err, "make the sandbox's network interface")
+			return nil, nil, fault.Wrap(err, "create the sandbox's network interface")
 		}
 	}
 	return box, gate, nil
@@ -79,5 +79,5 @@ func IsPair(fd *os.File) (yes bool, err error) {
 	case domain == unix.AF_PACKET:
 		return false, nil
 	}
-	return false, fmt.Errorf("a socket of family %d and type %d is no link", domain, kind)
+	return false, fmt.Errorf("invalid link: socket of family %d and type %d", domain, kind)
 }

@@ -33,7 +33,7 @@ func (r Route) Kind() (uint8, error) {
 	s.seq++
 	m := r.request(s.seq)
 	if err := unix.Sendto(s.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, fmt.Errorf("ask for a route: %w", err)
+		return 0, fmt.Errorf("request a route: %w", err)
 	}
 	// The kernel queues its reply before sendto(2) returns (netlink_rcv_skb): there is
 	// nothing to wait for. MSG_TRUNC gives the whole length of a reply that does not fit.
@@ -86,7 +86,7 @@ func routeKind(b []byte, seq uint32, family uint8) (uint8, error) {
 		if code >= 0 {
 			return 0, fmt.Errorf("read a route: an acknowledgement without a route: %w", unix.EBADMSG)
 		}
-		return 0, fmt.Errorf("ask for a route: %w", unix.Errno(-code))
+		return 0, fmt.Errorf("request a route: %w", unix.Errno(-code))
 	case kind != unix.RTM_NEWROUTE || size < nlHeader+rtmsg || b[nlHeader] != family:
 		return 0, fmt.Errorf("read a route: a reply of another kind: %w", unix.EBADMSG)
 	}

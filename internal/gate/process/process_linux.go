@@ -93,11 +93,11 @@ func receive(conn *os.File) (packets *os.File, err error) {
 	}
 	msgs, err := unix.ParseSocketControlMessage(rights[:got])
 	if err != nil || len(msgs) != 1 {
-		return nil, fmt.Errorf("no packets came: %w", errors.Join(err, unix.EBADMSG))
+		return nil, fmt.Errorf("received no socket for packets: %w", errors.Join(err, unix.EBADMSG))
 	}
 	fds, err := unix.ParseUnixRights(&msgs[0])
 	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("no packets came: %w", errors.Join(err, unix.EBADMSG))
+		return nil, fmt.Errorf("received no socket for packets: %w", errors.Join(err, unix.EBADMSG))
 	}
 	return os.NewFile(uintptr(fds[0]), "packets"), nil
 }

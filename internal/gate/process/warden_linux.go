@@ -58,7 +58,7 @@ type phase struct {
 // parse reads phases, and refuses what is not what its digest says.
 func parse(phases []plan.Phase) ([]phase, error) {
 	if len(phases) == 0 || !phases[len(phases)-1].Until.IsZero() {
-		return nil, fault.New(fault.Internal, "a gate without a policy that holds for ever")
+		return nil, fault.New(fault.Internal, "invalid gate policies: the last must not expire")
 	}
 	out := make([]phase, len(phases))
 	for i, p := range phases {
@@ -71,7 +71,7 @@ func parse(phases []plan.Phase) ([]phase, error) {
 			return nil, fault.Wrap(err, "read the policy of the gate")
 		}
 		if digest != p.Digest {
-			return nil, fault.New(fault.Corrupt, "the policy that should be %s is %s", p.Digest, digest)
+			return nil, fault.New(fault.Corrupt, "expected policy %s, got %s", p.Digest, digest)
 		}
 		out[i] = phase{gate.Rules(said.Network), said.Network.Inspects(), digest, p.Until}
 	}
@@ -105,8 +105,8 @@ func (w *warden) holdLocked(read []phase) error {
 		w.inspects = inspects
 	case inspects && !w.inspects:
 		return fault.New(fault.Unsupported,
-			"rules about HTTP requests need a certificate in the sandbox, which it is given as it starts").
-			WithHint("stop the sandbox and say it again: coppice stop NAME; the next command starts it")
+			"rules about HTTP requests require a certificate, which a sandbox gets when it starts").
+			WithHint("stop the sandbox, then try again: coppice stop NAME; the next command starts it")
 	}
 	w.phases = read
 	return nil
@@ -223,7 +223,8 @@ func (w *warden) tellEnded() {
 func (w *warden) recover() {
 	err := w.journal.Append(wire.NetEvent{
 		Time: w.clock(), Kind: wire.NetDeny, Verdict: gate.Deny.String(),
-		Reason: fmt.Sprintf("the journal could not be written, so nothing passed; %d events are not in it", w.lost.Load()),
+		Reason: fmt.Sprintf("the journal could not be written, so all connections were blocked; it lacks %d events",
+			w.lost.Load()),
 	})
 	if err == nil {
 		w.blind.Store(false)
@@ -235,7 +236,8 @@ func (w *warden) recover() {
 func (w *warden) report(e gate.Event) {
 	ev := wire.NetEvent{
 		Time: e.Time, Kind: string(e.Kind), Proto: string(e.Proto), Name: e.Name, Port: int(e.Port),
-		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, In: e.In, Out: e.Out,
+		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, Fix: e.Fix,
+		In: e.In, Out: e.Out,
 		Method: e.Method, Path: e.Path, Status: e.Status, Until: e.Until, Decoy: e.Decoy,
 	}
 	touched := e.Kind == gate.KindDecoy
@@ -274,7 +276,7 @@ func (w *warden) write(ev wire.NetEvent) bool {
 	if w.blind.Swap(true) {
 		return false
 	}
-	fmt.Fprintln(os.Stderr, "coppice-gate: nothing passes:", err)
+	fmt.Fprintln(os.Stderr, "coppice-gate: all connections are blocked:", err)
 	w.step()
 	select {
 	case w.changed <- struct{}{}:

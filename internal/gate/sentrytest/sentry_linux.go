@@ -54,13 +54,13 @@ func New(fd int, i link.Interface) (*Sentry, error) {
 		return nil, err
 	}
 	if terr := s.CreateNICWithOptions(nic, eth0, stack.NICOptions{Name: i.Name, DeliverLinkPackets: true}); terr != nil {
-		return nil, failed("make eth0", terr)
+		return nil, failed("create eth0", terr)
 	}
 	for _, p := range i.Addrs {
 		a := tcpip.ProtocolAddress{Protocol: netProto(p.Addr()),
 			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}}
 		if terr := s.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
-			return nil, failed("give eth0 its address", terr)
+			return nil, failed("add the address of eth0", terr)
 		}
 	}
 	var routes []tcpip.Route
@@ -127,7 +127,7 @@ func (s *Sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort
 	var wq waiter.Queue
 	e, terr := s.stack.NewEndpoint(number, proto, &wq)
 	if terr != nil {
-		return nil, failed("make a socket", terr)
+		return nil, failed("create a socket", terr)
 	}
 	if terr := e.Connect(full); terr != nil {
 		return nil, failed("connect", terr)

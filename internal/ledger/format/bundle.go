@@ -133,7 +133,7 @@ func openBundle(r io.ReaderAt, size int64, trusted []string) (*bundle, error) {
 		return nil, err
 	}
 	if b.Origin != b.keys.Origin() {
-		return nil, fault.New(fault.Corrupt, "the bundle is of %.80q and its keys are of %.80q", b.Origin, b.keys.Origin())
+		return nil, fault.New(fault.Corrupt, "the bundle is of %.80q, but its keys are of %.80q", b.Origin, b.keys.Origin())
 	}
 	return b, nil
 }
@@ -150,7 +150,7 @@ func (b *bundle) small(name string, most int64) (string, error) {
 
 func small(f *io.SectionReader, name string, most int64) ([]byte, error) {
 	if f.Size() > most {
-		return nil, fault.New(fault.Corrupt, "%s of a bundle has %d bytes; %d are the most", name, f.Size(), most)
+		return nil, fault.New(fault.Corrupt, "%s of a bundle has %d bytes, more than the limit of %d", name, f.Size(), most)
 	}
 	return io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
 }
@@ -162,7 +162,7 @@ func (b *bundle) checkpoint() (Checkpoint, error) {
 	}
 	c, err := b.keys.Checkpoint([]byte(msg))
 	if err == nil && c.Size != b.Size {
-		err = fault.New(fault.Corrupt, "the bundle is of size %d of the log and its checkpoint of %d", b.Size, c.Size)
+		err = fault.New(fault.Corrupt, "the bundle is of log size %d, but its checkpoint of %d", b.Size, c.Size)
 	}
 	return c, err
 }
@@ -176,7 +176,7 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 		case err == io.EOF: //nolint:errorlint // what Lines gives at the end is io.EOF itself
 			return nil, nil
 		case err != nil:
-			return nil, chain.Misfit(chain.Seq+1, "it cannot be read",
+			return nil, chain.Misfit(chain.Seq+1, "cannot be read",
 				fault.New(fault.Corrupt, "its line is damaged").Because(err))
 		case chain.Seq%1024 == 0 && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -186,7 +186,7 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 			return nil, err
 		}
 		if r.Leaf >= b.Size {
-			return nil, chain.Misfit(r.Seq, "its leaf lies outside of the log", nil)
+			return nil, chain.Misfit(r.Seq, "its leaf is outside the log", nil)
 		}
 		if err := b.named(chain, r); err != nil {
 			return nil, err
@@ -203,7 +203,7 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 	proof := bufio.NewReaderSize(b.files[FileProof], 64<<10)
 	root, err := CoverRoot(b.Size, leaf, func(int64) (h Hash, err error) {
 		if _, err = io.ReadFull(proof, h[:]); err != nil {
-			err = fault.New(fault.Corrupt, "the proof of the bundle ends too early").Because(err)
+			err = fault.New(fault.Corrupt, "the proof of the bundle is truncated").Because(err)
 		}
 		return h, err
 	})
@@ -211,17 +211,17 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 		return err
 	}
 	if last, err := leaf(); err != nil || last != nil {
-		return errors.Join(err, chain.Misfit(chain.Seq, "it lies after the end of the log", nil))
+		return errors.Join(err, chain.Misfit(chain.Seq, "it is after the end of the log", nil))
 	}
 	if chain.Seq != b.Records || chain.Head != b.Head {
 		return chain.Misfit(max(min(chain.Seq, b.Records+1), 1),
-			fmt.Sprintf("the bundle was made of %d records that end with another one", b.Records), nil)
+			fmt.Sprintf("the last of the %d records of the bundle is not the one in its manifest", b.Records), nil)
 	}
 	if _, err := proof.ReadByte(); err == nil {
-		return fault.New(fault.Corrupt, "the proof of the bundle has more than it needs")
+		return fault.New(fault.Corrupt, "the proof of the bundle has excess hashes")
 	}
 	if root != v.Log.Root {
-		return fault.New(fault.Corrupt, "the records of %s are not those of the log that its checkpoint is of", b.Sandbox)
+		return fault.New(fault.Corrupt, "the records of %s do not match the checkpoint of the log", b.Sandbox)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 func (b *bundle) named(c *Chain, r *Record) error {
 	for _, name := range r.Captures() {
 		if !b.blobs[name] {
-			return c.Misfit(r.Seq, "a capture that it names is not in the bundle, and not said to be absent", nil)
+			return c.Misfit(r.Seq, "it names a capture that is neither in the bundle nor listed as absent", nil)
 		}
 	}
 	return nil
@@ -257,10 +257,10 @@ func (b *bundle) sums(ctx context.Context, v *Verified) error {
 			return err
 		}
 		if Hash(sum.Sum(nil)) != f.Sum {
-			return fault.New(fault.Corrupt, "%s of the bundle was altered", f.Name)
+			return fault.New(fault.Corrupt, "%s of the bundle has been altered", f.Name)
 		}
 		if isBlob && Hash(name.Sum(nil)).String() != blob {
-			return fault.New(fault.Corrupt, "%s of the bundle is not what its records name", f.Name)
+			return fault.New(fault.Corrupt, "%s of the bundle does not match its records", f.Name)
 		}
 	}
 	return nil
@@ -342,9 +342,9 @@ func Consistency(size int64, old []int64, r tlog.HashReader) ([]byte, error) {
 func Grew(from, to Checkpoint, proofs string) error {
 	switch {
 	case from.Size > to.Size:
-		return fault.New(fault.Corrupt, "the log has %d records and had %d before: it was cut off", to.Size, from.Size)
+		return fault.New(fault.Corrupt, "the log has %d records, fewer than %d before: it was truncated", to.Size, from.Size)
 	case from.Size == to.Size && from.Root != to.Root:
-		return fault.New(fault.Corrupt, "there are two logs of %d records: it was rewritten", to.Size)
+		return fault.New(fault.Corrupt, "two different logs have %d records: the log was rewritten", to.Size)
 	case from.Size == to.Size, from.Size == 0:
 		return nil
 	}
@@ -363,7 +363,7 @@ func findProof(proofs string, from int64) (tlog.TreeProof, error) {
 		}
 		count := number(strings.TrimPrefix(line, head))
 		if count < 0 || count > 64 {
-			return nil, fault.New(fault.Corrupt, "the proof of growth from %d is damaged", from)
+			return nil, fault.New(fault.Corrupt, "the consistency proof from %d is damaged", from)
 		}
 		proof := make(tlog.TreeProof, count)
 		for i := range proof {
@@ -376,6 +376,6 @@ func findProof(proofs string, from int64) (tlog.TreeProof, error) {
 		}
 		return proof, nil
 	}
-	return nil, fault.New(fault.NotFound, "there is no proof that the log grew from size %d", from).
-		WithHint("have it exported again, with that checkpoint: coppice ledger export NAME --since FILE")
+	return nil, fault.New(fault.NotFound, "no consistency proof from size %d in the bundle", from).
+		WithHint("export it again with that checkpoint: coppice ledger export NAME --since FILE")
 }

@@ -20,7 +20,7 @@ type Misfit struct {
 
 // Error says which record, and why.
 func (m *Misfit) Error() string {
-	return fmt.Sprintf("record %d of %s does not fit: %s", m.Seq, m.Sandbox, m.Why)
+	return fmt.Sprintf("record %d of %s is invalid: %s", m.Seq, m.Sandbox, m.Why)
 }
 
 // Chain follows the records of one sandbox, one line after the other.
@@ -41,20 +41,20 @@ func (c *Chain) Next(line []byte) (*Record, Hash, error) { return c.Follow(Parse
 // Follow is Next for a line that is parsed already.
 func (c *Chain) Follow(p Parsed) (*Record, Hash, error) {
 	if p.Err != nil {
-		return nil, Hash{}, c.Misfit(c.Seq+1, "it cannot be read", p.Err)
+		return nil, Hash{}, c.Misfit(c.Seq+1, "cannot be read", p.Err)
 	}
 	r, err := p.Record, error(nil)
 	switch {
 	case r.Sandbox != c.Sandbox:
-		err = c.Misfit(c.Seq+1, fmt.Sprintf("it is a record of %s", r.Sandbox), nil)
+		err = c.Misfit(c.Seq+1, fmt.Sprintf("it belongs to %s", r.Sandbox), nil)
 	case r.Seq != c.Seq+1:
-		err = c.Misfit(c.Seq+1, fmt.Sprintf("record %d is in its place", r.Seq), nil)
+		err = c.Misfit(c.Seq+1, fmt.Sprintf("found record %d instead", r.Seq), nil)
 	case r.Prev != c.Head && c.Seq == 0:
-		err = c.Misfit(1, "it says that there is one before it", nil)
+		err = c.Misfit(1, "it refers to an earlier record", nil)
 	case r.Prev != c.Head:
-		err = c.Misfit(c.Seq, fmt.Sprintf("it is not the one that record %d was written after", r.Seq), nil)
+		err = c.Misfit(c.Seq, fmt.Sprintf("it is not the predecessor of record %d", r.Seq), nil)
 	case r.Leaf <= c.Leaf:
-		err = c.Misfit(r.Seq, "its leaf lies before that of the record before", nil)
+		err = c.Misfit(r.Seq, "its leaf is not after that of its predecessor", nil)
 	}
 	if err != nil {
 		return nil, Hash{}, err
@@ -88,7 +88,7 @@ func (l *Lines) Next() ([]byte, error) {
 	case err == nil:
 		return bytes.TrimSuffix(line, []byte{'\n'}), nil
 	case errors.Is(err, bufio.ErrBufferFull):
-		return nil, fault.New(fault.Corrupt, "a line of more than %d bytes", MaxLine)
+		return nil, fault.New(fault.Corrupt, "line exceeds %d bytes", MaxLine)
 	case errors.Is(err, io.EOF) && len(line) > 0:
 		return nil, io.ErrUnexpectedEOF
 	}

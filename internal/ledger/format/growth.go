@@ -41,8 +41,8 @@ func (g Growth) Text() []byte {
 
 // ParseGrowth reads what Text gives, and nothing else.
 func ParseGrowth(b []byte) (g Growth, err error) {
-	bad := fault.New(fault.Invalid, "this is no checkpoint with the proof of its growth").
-		WithHint("the log's host prints it with: coppice ledger checkpoint --from SIZE")
+	bad := fault.New(fault.Invalid, "not a checkpoint with a consistency proof").
+		WithHint("print it on the log's host: coppice ledger checkpoint --from SIZE")
 	if len(b) > maxGrowth {
 		return g, bad
 	}
@@ -69,7 +69,7 @@ func ParseGrowth(b []byte) (g Growth, err error) {
 // ProveGrowth gives the proof of a Growth from an old size of a log to another one.
 func ProveGrowth(size, old int64, r tlog.HashReader) (proof []Hash, err error) {
 	if old < 0 || old > size {
-		return nil, fault.New(fault.Invalid, "the log has %d records, and not %d", size, old)
+		return nil, fault.New(fault.Invalid, "the log has %d records, expected %d", size, old)
 	}
 	if old == 0 || old == size {
 		return nil, nil
@@ -86,7 +86,7 @@ func ProveGrowth(size, old int64, r tlog.HashReader) (proof []Hash, err error) {
 func (g Growth) Proves(from, to Checkpoint) error {
 	if from.Size == 0 || from.Size >= to.Size {
 		if len(g.Proof) > 0 {
-			return fault.New(fault.Invalid, "a proof of growth from %d to %d has no hashes", from.Size, to.Size)
+			return fault.New(fault.Invalid, "a consistency proof from %d to %d must have no hashes", from.Size, to.Size)
 		}
 		if from.Size == 0 {
 			return nil
@@ -103,7 +103,7 @@ func (g Growth) Proves(from, to Checkpoint) error {
 // grew checks a proof of growth between two sizes.
 func grew(proof tlog.TreeProof, from, to Checkpoint) error {
 	if tlog.CheckTree(proof, to.Size, tlog.Hash(to.Root), from.Size, tlog.Hash(from.Root)) != nil {
-		return fault.New(fault.Corrupt, "the log of %d records did not grow from that of %d: it was rewritten",
+		return fault.New(fault.Corrupt, "the log of %d records is not an extension of that of %d: it was rewritten",
 			to.Size, from.Size)
 	}
 	return nil

@@ -62,9 +62,9 @@ func (m *Manifest) Text() string {
 // ParseManifest reads what Text gives, and nothing else.
 func ParseManifest(text string) (*Manifest, error) {
 	if title, _, _ := strings.Cut(text, "\n"); title != manifestTitle {
-		return nil, newer("a bundle that begins with %.80q; this build knows %s", title, manifestTitle)
+		return nil, newer("unknown bundle version %.80q: must be %s", title, manifestTitle)
 	}
-	bad := fault.New(fault.Corrupt, "this is no manifest of a bundle")
+	bad := fault.New(fault.Corrupt, "not a bundle manifest")
 	lines := strings.Split(text, "\n")
 	if len(lines) < 7 {
 		return nil, bad
@@ -110,20 +110,20 @@ func (m *Manifest) ordered() error {
 		case len(rest) > 0 && rest[0].Name == want:
 			rest = rest[1:]
 		case want != FileWitness && want != FileConsistency:
-			return fault.New(fault.Corrupt, "the manifest of a bundle does not list %s in its place", want)
+			return fault.New(fault.Corrupt, "the manifest of a bundle does not list %s in order", want)
 		}
 	}
 	last := ""
 	for _, f := range rest {
 		if _, err := ParseHash(strings.TrimPrefix(f.Name, blobsPrefix)); err != nil ||
 			!strings.HasPrefix(f.Name, blobsPrefix) || f.Name <= last {
-			return fault.New(fault.Corrupt, "the manifest of a bundle lists %.80q, which has no place there", f.Name)
+			return fault.New(fault.Corrupt, "unexpected file %.80q in the manifest of a bundle", f.Name)
 		}
 		last = f.Name
 	}
 	for _, f := range m.Files {
 		if f.Bytes > maxFile {
-			return fault.New(fault.Corrupt, "%.80q of a bundle cannot have %d bytes", f.Name, f.Bytes)
+			return fault.New(fault.Corrupt, "invalid size of %.80q in a bundle: %d bytes", f.Name, f.Bytes)
 		}
 	}
 	return nil

@@ -38,7 +38,7 @@ func ParseCheckpoint(text string) (c Checkpoint, err error) {
 		copy(c.Root[:], root)
 	}
 	if c.Size < 0 || c.Origin == "" || c.Text() != text {
-		return Checkpoint{}, fault.New(fault.Corrupt, "this is no checkpoint")
+		return Checkpoint{}, fault.New(fault.Corrupt, "not a checkpoint")
 	}
 	return c, nil
 }
@@ -53,14 +53,14 @@ func Sign(text string, key note.Signer) ([]byte, error) {
 func OpenNote(msg []byte, vkey string) (string, error) {
 	v, err := note.NewVerifier(vkey)
 	if err != nil {
-		return "", fault.New(fault.Corrupt, "%.120q is no verifier key", vkey).Because(err)
+		return "", fault.New(fault.Corrupt, "invalid verifier key %.120q", vkey).Because(err)
 	}
 	n, err := note.Open(msg, note.VerifierList(v))
 	if err != nil {
-		return "", fault.New(fault.Corrupt, "a note is not signed by %s", vkey).Because(err)
+		return "", fault.New(fault.Corrupt, "the note is not signed by %s", vkey).Because(err)
 	}
 	if len(n.Sigs) != 1 || len(n.UnverifiedSigs) != 0 || !bytes.Equal(msg, joined(n.Text, n.Sigs)) {
-		return "", fault.New(fault.Corrupt, "a note has more than one signature, or one in another form")
+		return "", fault.New(fault.Corrupt, "the note has more than one signature, or a malformed one")
 	}
 	return n.Text, nil
 }
@@ -111,12 +111,12 @@ func (k Keys) Encode() []byte {
 func ParseKeys(text []byte) (Keys, error) {
 	lines := strings.SplitAfter(string(text), "\n")
 	if n := len(lines); n < 2 || lines[n-1] != "" || (n-2)%rotationLines != 0 {
-		return nil, fault.New(fault.Corrupt, "these are no keys of a log")
+		return nil, fault.New(fault.Corrupt, "not the keys of a log")
 	}
 	first := strings.TrimSuffix(lines[0], "\n")
 	v, err := note.NewVerifier(first)
 	if err != nil || !sameKey(first, v) {
-		return nil, fault.New(fault.Corrupt, "%.120q is no verifier key", first).Because(err)
+		return nil, fault.New(fault.Corrupt, "invalid verifier key %.120q", first).Because(err)
 	}
 	keys := Keys{{Key: first}}
 	for rest := lines[1 : len(lines)-1]; len(rest) > 0; rest = rest[rotationLines:] {
@@ -128,13 +128,13 @@ func ParseKeys(text []byte) (Keys, error) {
 		}
 		f := strings.Split(said, "\n")
 		if len(f) != 5 {
-			return nil, fault.New(fault.Corrupt, "key %d of the log is not named in its statement", len(keys))
+			return nil, fault.New(fault.Corrupt, "the statement of key %d of the log does not name it", len(keys))
 		}
 		from, _ := strconv.ParseInt(f[2], 10, 64)
 		next, err := note.NewVerifier(f[3])
 		if err != nil || !sameKey(f[3], next) || next.Name() != v.Name() || from < last.From ||
 			said != Rotation(v.Name(), from, f[3]) {
-			return nil, fault.New(fault.Corrupt, "key %d of the log does not follow the one before", len(keys)).Because(err)
+			return nil, fault.New(fault.Corrupt, "key %d of the log is not signed by its predecessor", len(keys)).Because(err)
 		}
 		keys = append(keys, LogKey{Key: f[3], From: from, Statement: statement})
 	}
@@ -164,14 +164,14 @@ func (k Keys) Trusting(trusted []string) (Keys, error) {
 			}
 		}
 	}
-	return nil, fault.New(fault.Denied, "no key of %s is one that is trusted", k.Origin()).
-		WithHint("compare the keys with those that the host's owner gave you")
+	return nil, fault.New(fault.Denied, "no key of %s is trusted", k.Origin()).
+		WithHint("compare the keys with those from the owner of the host")
 }
 
 // Open gives the text of a note that was signed when the log had size leaves, and the
 // key that signed it. A key that was replaced before does not count.
 func (k Keys) Open(msg []byte, size int64) (text, vkey string, err error) {
-	err = fault.New(fault.Corrupt, "no key of %s signed for a size of %d", k.Origin(), size)
+	err = fault.New(fault.Corrupt, "no key of %s is valid for size %d", k.Origin(), size)
 	for i, one := range k {
 		if size < one.From || i+1 < len(k) && size > k[i+1].From {
 			continue
@@ -192,7 +192,7 @@ func (k Keys) Checkpoint(msg []byte) (Checkpoint, error) {
 		return c, err
 	}
 	if c.Origin != k.Origin() {
-		return c, fault.New(fault.Invalid, "this is a checkpoint of %.80q; the log is %s", c.Origin, k.Origin())
+		return c, fault.New(fault.Invalid, "the checkpoint is of %.80q, but the log is %s", c.Origin, k.Origin())
 	}
 	for line := range bytes.Lines(sigs) {
 		alone := append([]byte(c.Text()+"\n"), line...)
@@ -237,7 +237,7 @@ func Cosign(c Checkpoint, name string, key ed25519.PrivateKey, at time.Time) str
 // Cosigned says when a witness, known by its verifier key, signed a checkpoint that is
 // in a note. An error if it did not.
 func Cosigned(msg []byte, vkey string) (time.Time, error) {
-	none := fault.New(fault.Corrupt, "witness %.120q did not sign this checkpoint", vkey)
+	none := fault.New(fault.Corrupt, "the checkpoint is not signed by witness %.120q", vkey)
 	text, sigs, _ := strings.Cut(string(msg), "\n\n")
 	f := strings.SplitN(vkey, "+", 3)
 	if len(f) != 3 {
@@ -246,7 +246,7 @@ func Cosigned(msg []byte, vkey string) (time.Time, error) {
 	key, err := base64.StdEncoding.DecodeString(f[2])
 	if err != nil || len(key) != 1+ed25519.PublicKeySize || key[0] != cosignature ||
 		f[1] != fmt.Sprintf("%08x", witnessHash(f[0], key)) {
-		return time.Time{}, none.WithHint("a witness' key is NAME+HASH+BASE64, of type 4 (tlog-cosignature/v1)")
+		return time.Time{}, none.WithHint("a witness key is NAME+HASH+BASE64, of type 4 (tlog-cosignature/v1)")
 	}
 	for line := range strings.Lines(sigs) {
 		b64, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "— "+f[0]+" ")

@@ -44,10 +44,10 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 // ParseHash reads what String gives, and nothing else.
 func ParseHash(s string) (h Hash, err error) {
 	if len(s) != 2*len(h) || strings.ToLower(s) != s {
-		return h, fault.New(fault.Corrupt, "%.80q is no hash", s)
+		return h, fault.New(fault.Corrupt, "invalid hash %.80q", s)
 	}
 	if _, err := hex.Decode(h[:], []byte(s)); err != nil {
-		return h, fault.New(fault.Corrupt, "%.80q is no hash", s)
+		return h, fault.New(fault.Corrupt, "invalid hash %.80q", s)
 	}
 	return h, nil
 }
@@ -116,7 +116,7 @@ func Encode(r *Record) ([]byte, error) {
 		err = readable(r, line)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "this record cannot be written").Because(err)
+		return nil, fault.New(fault.Invalid, "cannot write the record").Because(err)
 	}
 	return line, nil
 }
@@ -128,11 +128,11 @@ func readable(r *Record, line []byte) error {
 	year := r.Time.UTC().Year()
 	switch {
 	case len(line) > MaxLine:
-		return fault.New(fault.Invalid, "it has more than %d bytes", MaxLine)
+		return fault.New(fault.Invalid, "it exceeds %d bytes", MaxLine)
 	case known == nil || body.Type() != reflect.TypeOf(known) || body.IsNil():
-		return fault.New(fault.Invalid, "its kind is not known")
+		return fault.New(fault.Invalid, "unknown kind")
 	case year < 0 || year > 9999:
-		return fault.New(fault.Invalid, "it is of the year %d", year)
+		return fault.New(fault.Invalid, "year %d is out of range", year)
 	}
 	return r.sound()
 }
@@ -140,14 +140,14 @@ func readable(r *Record, line []byte) error {
 // sound checks what identifies a record.
 func (r *Record) sound() error {
 	if !r.Sandbox.Valid() || !r.Observer.valid() || r.Seq < 1 || r.Leaf < 0 {
-		return fault.New(fault.Corrupt, "a record whose sandbox, observer, seq or leaf cannot be")
+		return fault.New(fault.Corrupt, "invalid sandbox, observer, seq or leaf in a record")
 	}
 	return nil
 }
 
 func encode(r *Record) ([]byte, error) {
 	if r.Body == nil {
-		return nil, errors.New("it has no body")
+		return nil, errors.New("no body")
 	}
 	return canonical(envelope[Body]{
 		Body: r.Body, Kind: r.Body.Kind(), Leaf: r.Leaf, Name: r.Name, Observer: r.Observer, Policy: r.Policy,
@@ -161,7 +161,7 @@ func encode(r *Record) ([]byte, error) {
 // written is refused as Version.
 func Parse(line []byte) (*Record, error) {
 	if len(line) > MaxLine {
-		return nil, fault.New(fault.Corrupt, "a record of more than %d bytes", MaxLine)
+		return nil, fault.New(fault.Corrupt, "record exceeds %d bytes", MaxLine)
 	}
 	var e envelope[json.RawMessage]
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -172,7 +172,7 @@ func Parse(line []byte) (*Record, error) {
 	}
 	body := newBody(e.Kind)
 	if body == nil {
-		return nil, newer("a record of kind %.80q, which this build does not know", e.Kind)
+		return nil, newer("unknown record kind %.80q", e.Kind)
 	}
 	if err := json.Unmarshal(e.Body, body); err != nil {
 		return nil, foreign(line, err)
@@ -183,7 +183,7 @@ func Parse(line []byte) (*Record, error) {
 	}
 	at, err := time.Parse(timeLayout, e.Time)
 	if err != nil {
-		return nil, fault.New(fault.Corrupt, "%.80q is no time of a record", e.Time)
+		return nil, fault.New(fault.Corrupt, "invalid record time %.80q", e.Time)
 	}
 	r := &Record{Body: body, Leaf: e.Leaf, Name: e.Name, Observer: e.Observer, Policy: e.Policy,
 		Prev: prev, Sandbox: e.Sandbox, Seq: e.Seq, Tier: e.Tier, Time: at}
@@ -202,12 +202,12 @@ func Parse(line []byte) (*Record, error) {
 func foreign(line []byte, err error) error {
 	var v struct{ V int }
 	if json.Unmarshal(line, &v) == nil && v.V != Version {
-		return newer("a record of version %d; this build knows %d", v.V, Version)
+		return newer("unknown record version %d: must be %d", v.V, Version)
 	}
 	if err != nil && strings.Contains(err.Error(), "unknown field") {
-		return newer("a record with a field that this build does not know").Because(err)
+		return newer("unknown field in a record").Because(err)
 	}
-	return fault.New(fault.Corrupt, "this is no record in canonical form").Because(err)
+	return fault.New(fault.Corrupt, "not a record in canonical form").Because(err)
 }
 
 func newer(msg string, args ...any) *fault.Error {
@@ -223,7 +223,7 @@ func strict(b []byte, to any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the record")
+		return errors.New("trailing data after the record")
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ func padding(size int64) int64 { return (block - size%block) % block }
 // WriteFile writes one file of a bundle, of exactly size bytes of r.
 func WriteFile(w io.Writer, name string, size int64, r io.Reader) error {
 	if size > maxFile {
-		return fault.New(fault.Unsupported, "%s has %d bytes; a file of a bundle has %d at most", name, size, int64(maxFile))
+		return fault.New(fault.Unsupported,
+			"%s has %d bytes, more than a bundle file's limit of %d", name, size, int64(maxFile))
 	}
 	if _, err := w.Write(tarHeader(name, size)); err != nil {
 		return err
@@ -68,12 +69,12 @@ func (a *archive) next(name string, size int64) (*io.SectionReader, error) {
 	}
 	if size < 0 {
 		if _, err := fmt.Sscanf(string(head[124:135]), "%o", &size); err != nil {
-			return nil, fault.New(fault.Corrupt, "this is no bundle of a ledger")
+			return nil, fault.New(fault.Corrupt, "not a ledger bundle")
 		}
 	}
 	end := a.at + block + size + padding(size)
 	if !bytes.Equal(head, tarHeader(name, size)) {
-		return nil, fault.New(fault.Corrupt, "%s is not at its place in the bundle", name)
+		return nil, fault.New(fault.Corrupt, "%s is out of order in the bundle", name)
 	}
 	if end > a.size {
 		return nil, torn(name, io.ErrUnexpectedEOF)
@@ -89,7 +90,7 @@ func (a *archive) next(name string, size int64) (*io.SectionReader, error) {
 // end: nothing follows but the end of a tar archive.
 func (a *archive) end() error {
 	if a.size != a.at+2*block {
-		return fault.New(fault.Corrupt, "the bundle does not end after its last file")
+		return fault.New(fault.Corrupt, "trailing data after the last file of the bundle")
 	}
 	return a.zeros(a.at, a.size)
 }
@@ -102,11 +103,11 @@ func (a *archive) zeros(from, to int64) error {
 		}
 	}
 	if len(bytes.Trim(b, "\x00")) > 0 {
-		return fault.New(fault.Corrupt, "the bundle has bytes where nothing is")
+		return fault.New(fault.Corrupt, "nonzero padding in the bundle")
 	}
 	return nil
 }
 
 func torn(name string, err error) error {
-	return fault.New(fault.Corrupt, "the bundle ends within %s", name).Because(err)
+	return fault.New(fault.Corrupt, "the bundle is truncated in %s", name).Because(err)
 }

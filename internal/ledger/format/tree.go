@@ -135,7 +135,7 @@ func CoverRoot(size int64, leaf func() (*Leaf, error), hash func(at int64) (Hash
 	}
 	root, err := walk(0, size)
 	if err == nil && next != nil {
-		err = fault.New(fault.Corrupt, "leaf %d lies outside of a tree of %d", next.At, size)
+		err = fault.New(fault.Corrupt, "leaf %d is outside a tree of size %d", next.At, size)
 	}
 	return root, err
 }

@@ -32,7 +32,7 @@ const (
 )
 
 // errLine is a line that the kernel does not write.
-var errLine = errors.New("a line of /proc/net/tcp that is none")
+var errLine = errors.New("malformed line of /proc/net/tcp")
 
 // Read calls each with the sockets that listen, until it returns false.
 func Read(r io.Reader, each func(Listener) bool) error {

@@ -73,7 +73,7 @@ func obey(steps map[string]Step, r io.Reader) error {
 	}
 	step, ok := steps[o.Step]
 	if !ok {
-		return fmt.Errorf("no step %q", o.Step)
+		return fmt.Errorf("unknown step %q", o.Step)
 	}
 	if len(os.Args) > 1 && os.Args[1] == "inner" {
 		return step("/proc/self/fd/4", o.Arg, os.Stdout)
