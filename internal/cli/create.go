@@ -157,7 +157,7 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 // policies fills in the files of the policy.
 func (a *app) policies(mk *making) (err error) {
 	if net := mk.req.Net; mk.policy.rules() && net != "" && net != string(policy.NetRules) {
-		return &usageError{msg: "--net " + net + "cannot be combined with --allow, --preset or --ask",
+		return &usageError{msg: "--net " + net + " cannot be combined with --allow, --preset or --ask",
 			hint: "drop --net: these flags imply --net rules"}
 	}
 	if mk.req.From.Kind != wire.SourceSandbox && !mk.policy.noFiles {
