@@ -548,7 +548,7 @@ func TestLockOrderTable(t *testing.T) {
 	}
 	leaves := slices.Clone(leafLocks)
 	slices.SortFunc(leaves, cmp.Compare)
-	fmt.Fprintf(&b, "| `%s` | fields of their own structs; no other lock is taken while one is held |\n",
+	fmt.Fprintf(&b, "| `%s` | fields of structs; no other lock is taken while one is held |\n",
 		strings.Join(leaves, "`, `"))
 	const path = "docs/design/locks.md"
 	page, err := os.ReadFile(path)
