@@ -45,9 +45,9 @@ func Explain(p Policy) []Line {
 		say("network.allow", r.String(), r.At)
 	}
 	if p.Network.Mode == NetRules {
-		rest := "is denied"
+		rest := "are denied"
 		if p.Network.Ask {
-			rest = "requires approval"
+			rest = "require approval"
 		}
 		out = append(out, Line{"network", "destinations without a rule " + rest, ""})
 	}
