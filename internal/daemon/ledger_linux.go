@@ -22,8 +22,8 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 		log.Warn("moved aside a torn end of the ledger that was never acknowledged", "dir", dir, "file", name)
 	}
 	if found.Torn {
-		log.Error("the end of the ledger's intake is torn, and the disk is too full to move it aside: operations are refused "+
-			"until there is", "dir", dir)
+		log.Error("the end of the ledger's intake is torn, and the disk is too full to move it aside: "+
+			"operations are refused until there is space", "dir", dir)
 	}
 	return l, nil
 }

@@ -23,8 +23,8 @@ import (
 
 // GC frees what nothing refers to: snapshots of removed sandboxes that nobody
 // descends from, a copy of the host that no sandbox stands on, layers without a
-// record, generations that were left, and what a crash left half made. Before that it removes the forks of ended tournaments, and
-// drops what the request's rules do not keep.
+// record, generations that were left, and what a crash left half made. Before that it removes the forks of ended
+// tournaments, and drops what the request's rules do not keep.
 func (u *Upkeep) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	res, err := u.collectGarbage(ctx, req, progress)
 	if err != nil || req.DryRun {
@@ -166,7 +166,8 @@ func checkRules(req wire.GCRequest) error {
 	k := req.Keep
 	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
 		if n < 0 {
-			return fault.New(fault.Invalid, "invalid retention rule: must not be negative").WithHint("see: coppice system gc --help")
+			return fault.New(fault.Invalid, "invalid retention rule: must not be negative").
+				WithHint("see: coppice system gc --help")
 		}
 	}
 	if max(k.Hourly, k.Daily, k.Weekly) > maxSpans {
