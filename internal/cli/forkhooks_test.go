@@ -340,7 +340,7 @@ done`,
 func TestHooksThatHang(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t, "--limit", "time=5s")
-	const ended = hooksDir + "/10 was ended: it exceeded the sandbox's limit for a command, time=5s"
+	const ended = hooksDir + "/10 was killed: it exceeded the sandbox's limit for a command, time=5s"
 	// Forks of one moment behave as they are called: each has its host name by then.
 	h.plant(`hook 10 <<'!'
 read name </proc/sys/kernel/hostname
