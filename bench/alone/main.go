@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-// Command alone measures gVisor by itself, as it comes, in namespaces of its own: without a
+// Command alone measures plain gVisor, as released, in its own namespaces: without a
 // keeper, an init, a gate, a history or a daemon. Package bench starts it; it is also the
 // binary that gVisor starts its own processes from. It imports gVisor alone.
 package main

@@ -1,5 +1,5 @@
 // Package decoy makes files that look like those in which people keep credentials, and
-// finds their tokens again in what somebody sends. What it makes opens nothing: keys and
+// finds their tokens again in what a process sends. What it makes opens nothing: keys and
 // tokens have the form of real ones, and come from a source of randomness.
 //
 // It is pure. The engine makes files by it, and the gate looks for tokens.

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package images keeps what the processes of a sandbox have in memory, as images that belong to
-// snapshots: it stores what a frozen box writes, says whether the processes of a snapshot can go on on
+// snapshots: it stores what a frozen box writes, says whether the processes of a snapshot can resume on
 // this host, makes an image ready for that, and verifies and drops images.
 //
 // It owns the images that no snapshot has yet: the directories that boxes write them into, and the time

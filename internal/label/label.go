@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package label makes the messages of snapshots that have none of their own: from the mark, from the
+// Package label makes the messages of snapshots that have none: from the mark, from the
 // programs that were started, or from the paths that changed. It is pure. What it reads was
 // written by the sandbox, so Clean escapes whatever is not printable; secrets are taken out by
 // the caller.

@@ -1,4 +1,4 @@
-// Package redact replaces secrets in bytes that somebody hostile or careless wrote, before
+// Package redact replaces secrets in bytes from a hostile or careless author, before
 // they touch a disk: bytes in, bytes out, in pieces of any size. What it takes for a secret
 // is said in docs/redaction.md; rules.txt has the known formats. It does no I/O but to a
 // writer that it is given, and imports fault. Whatever keeps output, arguments, names,

@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package restore lets the processes of sandboxes go on from memory images. If they go on in another sandbox
-// than the one they come from, it gives that sandbox an identity of its own. It also has the processes of a
-// live sandbox stand still (Restorer.Pause) and go on (Restorer.Resume).
+// Package restore resumes the processes of sandboxes from memory images. If they resume in another sandbox
+// than the one they come from, it gives that sandbox its own identity. It also pauses and resumes the
+// processes of a live sandbox (Restorer.Pause, Restorer.Resume).
 //
-// A sandbox whose processes go on from the memory of another one is quarantined until it is a sandbox of its
-// own: its gate is closed. First its box replaces, from outside, what both would have in common. Then the SSH
+// A sandbox whose processes resume from the memory of another one is quarantined until it has been
+// re-keyed: its gate is closed. First its box replaces, from outside, what both would have in common. Then the SSH
 // host keys are replaced and the hooks of the sandbox run, as commands that are recorded like any other, and
 // last the gate opens. Tokens, sessions and forwarded ports belong to the id of a sandbox, so those of the
 // parent reach nothing in a fork.

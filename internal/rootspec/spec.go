@@ -1,6 +1,6 @@
 // Package rootspec says how the live root of a sandbox is put together: a value
 // that a driver (rootfs) computes, that the engine passes on, and that the
-// keeper (box) carries out with Mount in a mount namespace of its own. It
+// keeper (box) carries out with Mount in its own mount namespace. It
 // imports fault alone.
 package rootspec
 

@@ -1,3 +1,3 @@
-// Package thread runs functions on threads of their own, for what Linux keeps for each thread:
+// Package thread runs functions on separate threads, for what Linux keeps for each thread:
 // credentials, namespaces, working directories.
 package thread

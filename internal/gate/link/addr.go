@@ -1,6 +1,6 @@
 // Package link is the wire between a sandbox and its gate: the addresses of both ends,
-// and what is between them (Linux): a pair of interfaces, or a pair of sockets where the
-// sandbox has no kernel of its own to give one to. It is what the sandbox's
+// and what is between them (Linux): a pair of interfaces, or a pair of sockets if the
+// network stack of the sandbox is a program (gVisor). It is what the sandbox's
 // keeper needs of the gate, without the gate's network stack. Keeper and gate import it;
 // it imports fault.
 package link

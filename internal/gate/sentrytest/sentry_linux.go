@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-// Package sentrytest is the network stack of a sandbox without a kernel of its own, for
+// Package sentrytest is the network stack of a sandbox in tier gvisor, for
 // tests: gVisor's, with the link, the protocols and the options that a sentry has.
 package sentrytest
 
