@@ -238,7 +238,7 @@ var decoys = []check{
 		r := b.Do(t,
 			wire.ExecRequest{Cmd: []string{"sh", "-c", "echo mine >/home/p/mine; : <" + at + "; while :; do sleep 100; done"}})
 		for _, x := range []Result{r, Collect(other)} {
-			if !halted(x, "the decoy "+at+" was opened") {
+			if !halted(x, "the honeytoken "+at+" was opened") {
 				t.Errorf("%+v", x)
 			}
 		}

@@ -58,7 +58,7 @@ func (d describer) operation(op *huma.Operation) {
 	about := d.of[op.OperationID]
 	text := about.text
 	if scope, ok := op.Metadata[metaScope].(auth.Scope); ok {
-		text += " Requires the scope " + scope.String() + "."
+		text = strings.TrimSpace(text + " Requires the scope " + scope.String() + ".")
 	}
 	op.Description = text
 	for _, p := range op.Parameters {
