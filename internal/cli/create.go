@@ -29,9 +29,9 @@ func (a *app) create() *cobra.Command {
   TARBALL        tar (also gzip, zstd, xz): a path, an http(s) URL, or "-"
   SANDBOX[@REF]  a snapshot of another sandbox (default: its current state)
 
-With --user root, commands run as root in the sandbox. Unless the daemon is root,
-this requires subordinate IDs (package uidmap); without them root is emulated and
-cannot change other files of the host: use --from host-copy then.
+With --user root, commands run as root in the sandbox. Unless the daemon is
+root, this requires subordinate IDs (package uidmap); without them root is
+emulated and cannot change files of other users: use --from host-copy then.
 
 In a git repository, a sandbox from host works on a new branch coppice/NAME; see
 docs/git.md. The policy is merged from files and flags; see docs/policy.md. For

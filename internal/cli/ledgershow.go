@@ -39,7 +39,7 @@ until Ctrl-C or the removal of the sandbox, with --json one object per line.
 docs/LEDGER.md describes each kind.`,
 		Example: `  coppice ledger show box
   coppice ledger show box --kind exec,exit --since 1h
-  coppice ledger show box -n -1 --json | jq '.records[] | select(.kind == "exec")'`,
+  coppice ledger show box -n -1 --json | jq '.records[].body'`,
 		Args: between(1, 1, "the name of a sandbox"), ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if most < -1 || most == 0 {

@@ -19,8 +19,8 @@ rule, and which rule to add if it is denied. The default port is 443; for UDP,
 prefix the host with udp://. METHOD and PATH are those of an HTTP request.
 
 Nothing is connected to, and the name is not resolved. An allowed name is denied
-for an address that is not public, unless its rule is private or a rule names the
-address; the address is the one last returned to, or refused to, the sandbox.`,
+for an address that is not public, unless its rule is private or a rule names
+the address; the address is the one last returned or refused to the sandbox.`,
 		Example: `  coppice net why box pypi.org
   coppice net why box 10.0.0.7:5432
   coppice net why box api.example.com POST /v1/items`,

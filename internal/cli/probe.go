@@ -3,15 +3,16 @@ package cli
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// printProbe writes what the host supports for people. Details are wrapped at the width of the
-// terminal. Remedies are not, so that a command can be copied.
-func (a *app) printProbe(w io.Writer, res *wire.ProbeReport) error {
+// printProbe writes what the host supports for people. Details are wrapped at columns,
+// the width of the terminal. Remedies are not, so that a command can be copied.
+func (a *app) printProbe(w io.Writer, res *wire.ProbeReport, columns int) error {
 	p := a.palette()
 	var t tty.Table
 	t.Row("kernel", tty.Clean(res.Kernel))
@@ -34,7 +35,7 @@ func (a *app) printProbe(w io.Writer, res *wire.ProbeReport) error {
 			fmt.Fprintf(&b, "\n%s\n", p.Bold(tty.Clean(group)))
 		}
 		line := fmt.Sprintf("  %s  %-*s", probeMark(p, it), names, tty.Clean(it.Name))
-		for i, part := range tty.Wrap(tty.Clean(it.Detail), a.columns()-left) {
+		for i, part := range tty.Wrap(tty.Clean(it.Detail), columns-left) {
 			if i > 0 {
 				line = strings.Repeat(" ", left-2)
 			}
@@ -64,10 +65,11 @@ func probeMark(p tty.Palette, it wire.ProbeItem) string {
 	return p.Green("yes ")
 }
 
-// columns is the width of the terminal on stdout, and 80 without one.
+// columns is the width of the terminal on stdout. Without one there is no limit: what reads a pipe
+// or a file by lines gets each item whole.
 func (a *app) columns() int {
 	if cols, _, ok := tty.Size(a.stdout); ok && cols > 0 {
 		return cols
 	}
-	return 80
+	return math.MaxInt16
 }

@@ -26,7 +26,7 @@ which are now required to start, and those that sandboxes run without.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error { return a.printProbe(w, &res) })
+			return a.print(res, func(w io.Writer) error { return a.printProbe(w, &res, a.columns()) })
 		},
 	}
 }

@@ -182,7 +182,7 @@ var (
 	tiers = choice{"tier", "tiers", []string{tierProcess}, "the default; stronger tiers must be asked for",
 		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
 	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"},
-		"the strongest driver that this host can give", ""}
+		"the strongest driver that this host supports", ""}
 )
 
 // pick takes what was asked for, or the best, from what the probe found.
