@@ -22,7 +22,7 @@ func TestPrintProbe_FitsOn80Columns(t *testing.T) {
 	err = a.printProbe(&b, &wire.ProbeReport{Tier: "process", Driver: "overlay", Items: []wire.ProbeItem{
 		{Group: "features", Name: "subordinate-ids", Detail: strings.Repeat("a detail ", 20), Remedy: remedy},
 		{Group: "features", Name: "seccomp", OK: true, Detail: "installed a filter"},
-	}})
+	}}, 80)
 	if err != nil {
 		t.Fatal(err)
 	}
