@@ -313,7 +313,7 @@ var accesses = []check{
 			says   string
 		}{
 			{"a missing path", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/none")} },
-				fault.NotFound, "not there"},
+				fault.NotFound, "not found"},
 			{"a link", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/link")} },
 				fault.Invalid, "link"},
 			{"behind a link", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/home/p/way/f")} },
@@ -322,10 +322,10 @@ var accesses = []check{
 				func(string) rootspec.Access { return rootspec.Access{Only: true, Writable: places("/home/p/way")} },
 				fault.Invalid, "link"},
 			{"a place of the box", func(string) rootspec.Access { return rootspec.Access{ReadOnly: places("/proc/sys")} },
-				fault.Invalid, "belongs"},
+				fault.Invalid, "managed by the sandbox"},
 			{"a missing source", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/none", To: "/home/m"}}}
-			}, fault.NotFound, "not there"},
+			}, fault.NotFound, "source not found"},
 			{"a source that is a link", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/link", To: "/home/m"}}}
 			}, fault.Invalid, "link"},
@@ -334,10 +334,10 @@ var accesses = []check{
 			}, fault.Invalid, "link"},
 			{"a socket", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/sock", To: "/home/m"}}}
-			}, fault.Invalid, "no directory and no regular file"},
+			}, fault.Invalid, "not a directory or regular file of the host"},
 			{"what is the kernel's", func(string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: "/proc/sys", To: "/home/m"}}}
-			}, fault.Invalid, "no directory and no regular file"},
+			}, fault.Invalid, "not a directory or regular file of the host"},
 			{"at a link", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/data", To: "/home/p/way"}}}
 			}, fault.Invalid, "link"},
@@ -347,7 +347,7 @@ var accesses = []check{
 			{"two at one place", func(h string) rootspec.Access {
 				return rootspec.Access{
 					Mounts: []rootspec.HostMount{{From: h + "/data", To: "/home/m"}, {From: h + "/file", To: "/home/m"}}}
-			}, fault.Invalid, "two mounts"},
+			}, fault.Invalid, "duplicate mount"},
 		} {
 			c := tier.Config(t)
 			host := project(t, &c)
