@@ -194,7 +194,7 @@ func TestClients(t *testing.T) {
 		if err != nil || !strings.Contains(out, "hello from mixed.lab.test") {
 			t.Errorf("%v: %s", err, out)
 		}
-		l.denied("dns", "inside.lab.test", "the name resolves to ")
+		l.denied("dns", "inside.lab.test", "the name leads to ")
 		l.told("the daemon's host as not reached", func(ev wire.NetEvent) bool {
 			return ev.Name == "own.lab.test" && strings.Contains(ev.Reason, "an address of the host itself")
 		})
@@ -218,7 +218,7 @@ func TestClients(t *testing.T) {
 		if out, err := l.sh(`no curl -qsS https://rebind.lab.test/hello`); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
-		l.denied("dns", "rebind.lab.test", "the name resolves to ")
+		l.denied("dns", "rebind.lab.test", "the name leads to ")
 	})
 
 	// A rule of addresses names what is not of the internet. A name needs both rules.

@@ -166,7 +166,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	if out, err := done(); err == nil {
 		t.Errorf("%s", out)
 	}
-	s.denied(t, DNS, "the name resolves to a private address")
+	s.denied(t, DNS, "the name leads to a private address")
 
 	// By TCP as well, and denied.
 	m := ask("no.example", dnsmessage.TypeA, false)

@@ -101,10 +101,10 @@ func TestValidTagsResolve(t *testing.T) {
 func TestValidName_NamesTheCharacter(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"büx":    `'ü' at position 2`,
-		"web 1":  `' ' at position 4`,
-		"web-日本": `'日' at position 5`,
-		"a\xffb": `'�' at position 2`,
+		"büx":    `'ü' is not allowed at position 2`,
+		"web 1":  `' ' is not allowed at position 4`,
+		"web-日本": `'日' is not allowed at position 5`,
+		"a\xffb": `'�' is not allowed at position 2`,
 	} {
 		if err := ValidName(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ValidName(%q) = %v, expected %s", name, err, want)

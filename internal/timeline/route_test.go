@@ -47,7 +47,7 @@ func TestStackOf(t *testing.T) {
 		{"below what is no ancestor", []Route{{"b", "x", "2", false}, {"x", "", "7", false}}, parents("a", "b<a", "x<a"),
 			"b", "2 7", ""},
 		{"unknown target", own, line, "z", "", "snapshot z, which is missing"},
-		{"unknown parent", own[2:], parents("b<a", "c<b"), "c", "", "built on snapshot a, which"},
+		{"unknown parent", own[2:], parents("b<a", "c<b"), "c", "", "based on snapshot a, which"},
 		{"an unknown parent behind a merged route", append(slices.Clone(own[2:]), Route{"c", "", "m", true}),
 			parents("c<b", "d<c"), "d", "4 m", ""},
 		{"a circle", []Route{{"a", "b", "1", false}, {"b", "a", "2", false}}, line, "b", "", "loop"},
