@@ -212,6 +212,8 @@ func TestDecide_Private(t *testing.T) {
 		"127.0.0.1": "a loopback address", "::1": "a loopback address", "0.0.0.0": "an address of the host itself",
 		"169.254.0.1": "a link-local address", "169.254.169.254": metadata, "fe80::1": "a link-local address",
 		"100.100.100.200": metadata, "fd00:ec2::254": metadata, "fd00:ec2::23": metadata, "fd20:ce::254": metadata,
+		"100.80.80.80": metadata, "100.96.0.96": metadata, "fd00:42::42": metadata, "fd00:c1::a9fe:a9fe": metadata,
+		"fd00:100::100:200": metadata, "fd00:a9fe:a9fe::1": metadata,
 		"168.63.129.16": metadata, "192.0.0.192": metadata, "224.0.0.1": "a multicast address",
 		"ff02::1": "a multicast address", "255.255.255.255": "a reserved or broadcast address",
 		"192.0.2.1": documentation, "198.18.0.1": "a benchmarking address", "fec0::1": "a site-local address",
