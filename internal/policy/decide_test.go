@@ -236,6 +236,36 @@ func TestDecide_Private(t *testing.T) {
 	}
 }
 
+// That a name may lead inside takes no limit away that another rule sets for it.
+func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
+	t.Parallel()
+	rule := func(text string, change func(r *Rule)) Rule {
+		r, err := ParseRule(text, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&r)
+		return r
+	}
+	decide := func(other func(r *Rule), http *HTTPRequest) Decision {
+		n := Network{Mode: NetRules,
+			Allow: []Rule{rule("m.example:443,private", func(*Rule) {}), rule("m.example:443", other)}}
+		return n.Decide(Request{Host: host(t, "m.example"), Addr: netip.MustParseAddr("10.0.0.1"), Port: 443,
+			Protocol: TCP, HTTP: http})
+	}
+	d := decide(func(r *Rule) { r.MaxBytes = 10 }, nil)
+	if d.Verdict != Allow || !d.Private || d.MaxBytes != 10 || len(d.Limited) != 1 {
+		t.Errorf("max_bytes: %+v", d)
+	}
+	once := func(r *Rule) { r.MaxRequest = 10 }
+	if d := decide(once, nil); d.Verdict != Inspect || !d.Private {
+		t.Errorf("max_request: %+v", d)
+	}
+	if d := decide(once, &HTTPRequest{Method: "GET", Path: "/"}); d.Verdict != Allow || !d.Private || d.MaxRequest != 10 {
+		t.Errorf("max_request, of a request: %+v", d)
+	}
+}
+
 // Rules for names and rules for addresses do not stand in for each other.
 func TestARuleForANameNeverAllowsAnAddress(t *testing.T) {
 	t.Parallel()
