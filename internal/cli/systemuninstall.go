@@ -126,6 +126,11 @@ func (a *app) removeHome(ctx context.Context, home string) error {
 	if _, err := endDaemon(ctx, s); err != nil {
 		return err
 	}
+	release, err := lockHome(home)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return removeTrees(ctx, home)
 }
 
