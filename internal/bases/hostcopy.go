@@ -47,7 +47,10 @@ func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Bas
 			return Base{}, err
 		}
 		if since != nil {
-			return b.refresh(ctx, have, fresh, since, opts)
+			now, err := b.refresh(ctx, have, fresh, since, opts)
+			if err == nil || !b.collected(ctx, have) {
+				return now, err
+			}
 		}
 	}
 	whole, err := b.importBase(ctx, fresh, func(id timeline.LayerID) (layer.Report, error) {
@@ -57,6 +60,12 @@ func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Bas
 		return Base{}, err
 	}
 	return whole, b.sweepIndexes(ctx)
+}
+
+// collected reports whether gc has removed a base, on which no sandbox stood, in the meantime.
+func (b *Bases) collected(ctx context.Context, have meta.Base) bool {
+	now, err := b.config.Records.Base(ctx, have.Key)
+	return fault.Is(err, fault.NotFound) || err == nil && now.Created.Before(have.Created)
 }
 
 // refreshable gives the index of a copy of the host; nil when a whole import is

@@ -100,14 +100,22 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 		_, err := fmt.Fprintln(w, a.netNow(*res.Now))
 		return err
 	})
-	switch {
-	case err != nil || refused == "":
-	case fix != "": // its name is allowed, and its address is not
-		a.note("to allow %s at that address: coppice net allow %s %s", refused, tty.Clean(name), tty.Word(fix))
-	default:
-		a.note("see why: coppice net why %s %s; allow it: coppice net allow %[1]s %[2]s", tty.Clean(name), refused)
+	if next := whatNext(tty.Clean(name), refused, fix); err == nil && next != "" {
+		a.note("%s", next)
 	}
 	return err
+}
+
+// whatNext returns the commands that explain and allow a denial, for a user to copy into a shell; "" for
+// none. The sandbox chose refused, which need not be a name, and the rule fix is made of it.
+func whatNext(name, refused, fix string) string {
+	switch {
+	case refused == "" || strings.HasPrefix(refused, "-"): // that would be a flag, and never is a host
+		return ""
+	case fix != "": // its name is allowed, and its address is not
+		return fmt.Sprintf("to allow %s at that address: coppice net allow %s %s", refused, name, tty.Word(fix))
+	}
+	return fmt.Sprintf("see why: coppice net why %s %s; allow it: coppice net allow %[1]s %[2]s", name, tty.Word(refused))
 }
 
 func (a *app) followNet(ctx context.Context, name string, req wire.NetRequest) error {
@@ -251,7 +259,7 @@ func (a *app) listAsking(ctx context.Context, name string) error {
 	})
 	if err == nil && len(res.Asking) > 0 {
 		a.note("answer: coppice net approve %s %s; or: coppice net deny %[1]s %[2]s", tty.Clean(name),
-			tty.Clean(res.Asking[0].Place))
+			tty.Word(tty.Clean(res.Asking[0].Place)))
 	}
 	return err
 }

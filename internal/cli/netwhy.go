@@ -56,11 +56,11 @@ the address; the address is the one last returned or refused to the sandbox.`,
 					t.Row("until", res.Until.Local().Format(time.DateTime))
 				}
 				if res.Allow && res.Verdict == wire.VerdictAsk {
-					t.Row("or", "coppice net approve "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
+					t.Row("or", "coppice net approve "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Place)))
 				} else if res.Fix != "" {
 					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Fix)))
 				} else if res.Allow {
-					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Clean(res.Place))
+					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Place)))
 				}
 				if res.Denies {
 					t.Row("or", "coppice net allow "+tty.Clean(args[0])+" "+tty.Word(tty.Clean(res.Rule))+" --deny --remove")

@@ -3,8 +3,10 @@
 package cli
 
 import (
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -43,6 +45,7 @@ func watchSignals(
 	}
 	signal.Notify(sigs, syscall.SIGPIPE)
 	out, done := make(chan string, 16), make(chan struct{})
+	release := func() { signal.Reset(slices.Collect(maps.Keys(passed))...) }
 	go func() {
 		var last time.Time
 		times := 0
@@ -53,10 +56,12 @@ func watchSignals(
 			case s := <-sigs:
 				if n := s.(syscall.Signal); !began() && ends[n] {
 					early(int(n))
+					lapse(done, release)
 					return
 				}
 				if n := s.(syscall.Signal); s == syscall.SIGHUP && stays || readOnly && ends[n] {
 					leave()
+					lapse(done, release)
 					return
 				}
 				if readOnly {
@@ -70,6 +75,7 @@ func watchSignals(
 					}
 					if times >= impatient {
 						leave()
+						lapse(done, release)
 						return
 					}
 				}
@@ -84,6 +90,19 @@ func watchSignals(
 		}
 	}()
 	return out, func() { close(done) }
+}
+
+// stuckAfter is the time that this program has to end before signals kill it.
+const stuckAfter = 2 * time.Second
+
+// lapse calls release unless done is closed within stuckAfter: this program is to end and cannot, such as
+// while its stdout is a pipe from which no process reads, and must not be left with every signal caught.
+func lapse(done <-chan struct{}, release func()) {
+	select {
+	case <-done:
+	case <-time.After(stuckAfter):
+		release()
+	}
 }
 
 // watchSize gives the size of a terminal whenever it changes.

@@ -3,14 +3,17 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/tty"
@@ -54,13 +57,16 @@ not a data directory of Coppice is refused, and links in it are not followed.`,
 	return cmd
 }
 
+// formatName is the file that marks a directory as a home.
+const formatName = "format"
+
 // homeDir returns the path of a home without links, and fails if the directory is not a home.
 func homeDir(home string) (string, error) {
 	dir, err := filepath.EvalSymlinks(home)
 	if err != nil {
 		return "", fault.Wrap(err, "find the home %s", home)
 	}
-	name := filepath.Join(dir, "format")
+	name := filepath.Join(dir, formatName)
 	st, err := os.Lstat(name)
 	if err == nil && st.Mode().IsRegular() {
 		text, err := os.ReadFile(name)
@@ -95,6 +101,9 @@ func (a *app) removeHome(ctx context.Context, home string) error {
 	if err != nil {
 		return err
 	}
+	if err := servesHome(ctx, c, home); err != nil {
+		return err
+	}
 	list, err := c.List(ctx)
 	if err != nil {
 		return err
@@ -116,6 +125,51 @@ func (a *app) removeHome(ctx context.Context, home string) error {
 	}
 	if _, err := endDaemon(ctx, s); err != nil {
 		return err
+	}
+	release, err := lockHome(home)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return removeTrees(ctx, home)
+}
+
+// servesHome fails unless the daemon that c reaches serves home: with COPPICE_SOCKET it may be any.
+func servesHome(ctx context.Context, c *client.Client, home string) error {
+	st, err := c.Daemon(ctx)
+	if err != nil {
+		return err
+	}
+	want, err := os.Stat(home)
+	if err != nil {
+		return fault.Wrap(err, "find the home %s", home)
+	}
+	if got, err := os.Stat(st.Home); err != nil || !os.SameFile(got, want) {
+		return fault.New(fault.Conflict, "cannot remove %s: the daemon serves %s", home, st.Home).
+			WithHint("unset COPPICE_SOCKET, or name the home with --home")
+	}
+	return nil
+}
+
+// removeTrees removes what is in a home, and then the home. The file that marks it as one goes last,
+// so that the user can repeat what was interrupted.
+func removeTrees(ctx context.Context, home string) error {
+	list, err := os.ReadDir(home)
+	if err != nil {
+		return fault.Wrap(err, "remove %s", home)
+	}
+	for _, entry := range list {
+		name := filepath.Join(home, entry.Name())
+		switch {
+		case entry.Name() == formatName:
+		case entry.IsDir():
+			err = removeTree(ctx, name)
+		default:
+			err = os.Remove(name)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fault.Wrap(err, "remove %s", home)
+		}
 	}
 	return removeTree(ctx, home)
 }

@@ -2,9 +2,33 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/removal"
 )
 
 // removeTree removes a directory whose files sandboxes may have written.
 func removeTree(ctx context.Context, dir string) error { return removal.Tree(ctx, dir) }
+
+// lockHome takes the lock of the daemon that serves a home until release is called, so that none begins
+// to. It fails if one has already, which another client may have started.
+func lockHome(home string) (release func(), err error) {
+	f, err := os.OpenFile(filepath.Join(home, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fault.Wrap(err, "lock the home %s", home)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fault.New(fault.Conflict, "cannot remove %s: another daemon was started", home).
+				WithHint("stop the clients that use it, and repeat: coppice system uninstall")
+		}
+		return nil, fault.Wrap(err, "lock the home %s", home)
+	}
+	return func() { f.Close() }, nil
+}

@@ -228,6 +228,25 @@ func TestCreate_ImportsAgainWhatGCRemoved(t *testing.T) {
 	}
 }
 
+// A gc while a copy of the host is refreshed has the host imported whole.
+func TestHostCopy_IsImportedWholeIfGCRemovesItDuringARefresh(t *testing.T) {
+	f := newFakeHost(t)
+	f.box("a")
+	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
+		t.Fatal(err)
+	}
+	f.write("etc/conf", "two")
+	f.HostImport = func() (layer.ImportOptions, error) {
+		_, err := f.GC(ctx, wire.GCRequest{}, ignore)
+		return layer.ImportOptions{}, err
+	}
+	f.box("b")
+	if got := f.tree("b")["etc/conf"]; got != "two" {
+		t.Errorf("the sandbox shows %q", got)
+	}
+	f.check()
+}
+
 // A sandbox is created after the import that it waited for.
 func TestCreate_IsNotOlderThanItsBase(t *testing.T) {
 	f := newFakeHost(t)

@@ -57,8 +57,10 @@ type DiffOptions struct {
 // Ignored are differences of directories that no process made: an overlay that an ordinary user
 // mounts gives that user the directories that it copies up.
 type Ignored struct {
-	Roots  map[string]bool // absolute paths of directories whose mode, owner and attributes do not count
-	Owners bool            // the owner of a directory does not count
+	// Roots are absolute paths of directories of which neither the owner counts nor what a user who cannot
+	// give it replaces or omits with it: the owner's permissions, and attributes, except emulated owners.
+	Roots  map[string]bool
+	Owners bool // the owner of a directory does not count
 }
 
 // errMore ends a comparison that has reported as much as allowed.
@@ -367,11 +369,23 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 	if err != nil {
 		return fault.Wrap(err, "read %q", fb)
 	}
+	if d.ignore.Roots[fb.path()] {
+		if (sa.Mode^sb.Mode)&^0o700 == 0 && sameAttrs(xa.owners(), xb.owners()) {
+			return nil
+		}
+		return d.report(Modified, fa, fb, at)
+	}
 	owner := d.ignore.Owners || sa.Uid == sb.Uid && sa.Gid == sb.Gid
-	if sa.Mode == sb.Mode && owner && sameAttrs(xa.seen(), xb.seen()) || d.ignore.Roots[fb.path()] {
+	if sa.Mode == sb.Mode && owner && sameAttrs(xa.seen(), xb.seen()) {
 		return nil
 	}
 	return d.report(Modified, fa, fb, at)
+}
+
+// owners are the attributes by which root emulation changed the owner.
+func (a attrs) owners() *attrs {
+	a.list = slices.DeleteFunc(slices.Clone(a.list), func(x xattr) bool { return x.Key != xattrOwner })
+	return &a
 }
 
 // seen are the attributes without our own marks.

@@ -598,6 +598,35 @@ func TestDiff_LeavesOutWhatIsIgnored(t *testing.T) {
 	}
 }
 
+// A process can change the mode and the owner of a part's root like those of any directory.
+func TestDiff_ReportsChangesOfRoots(t *testing.T) {
+	w := newWorld(t, t.TempDir(), true)
+	defer w.close()
+	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
+	roots := map[string]bool{}
+	for _, dir := range []string{"same", "open", "setgid", "owner"} {
+		w.must(os.MkdirAll(filepath.Join(was, dir), 0o755))
+		w.must(os.MkdirAll(filepath.Join(now, dir), 0o755))
+		roots["/"+dir] = true
+	}
+	w.must(os.Chmod(filepath.Join(now, "same"), 0o555))
+	w.must(os.Chmod(filepath.Join(now, "open"), 0o777))
+	w.must(os.Chmod(filepath.Join(now, "setgid"), 0o755|os.ModeSetgid))
+	want := []string{"/open", "/owner", "/setgid"}
+	if err := unix.Setxattr(filepath.Join(now, "owner"), xattrOwner, []byte("5:5"), 0); err != nil {
+		want = []string{"/open", "/setgid"} // user attributes are not supported here
+	}
+	list, err := Changes(t.Context(), rawView(was, true), rawView(now, true), nil,
+		DiffOptions{Ignore: Ignored{Roots: roots, Owners: true}})
+	var got []string
+	for _, c := range list {
+		got = append(got, c.Path)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("changes of %v, %v; want %v", got, err, want)
+	}
+}
+
 func TestDiff_GivesTheSizeOfWhatIsRemoved(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

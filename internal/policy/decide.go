@@ -127,6 +127,11 @@ func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
 	}
 	if p := n.privately().allowed(q, perhaps); p.Verdict == Allow || p.Verdict == Inspect || p.Rule != nil {
 		p.Private = p.Verdict != Deny
+		if all := n.allowed(q, perhaps); p.Verdict == Allow && (all.Verdict == Allow || all.Verdict == Inspect) {
+			// The limits of other rules for the name hold there as well.
+			all.Private = true
+			return all
+		}
 		return p
 	}
 	d.Reason += "a rule with private or a rule for the address allows"

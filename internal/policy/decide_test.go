@@ -212,6 +212,8 @@ func TestDecide_Private(t *testing.T) {
 		"127.0.0.1": "a loopback address", "::1": "a loopback address", "0.0.0.0": "an address of the host itself",
 		"169.254.0.1": "a link-local address", "169.254.169.254": metadata, "fe80::1": "a link-local address",
 		"100.100.100.200": metadata, "fd00:ec2::254": metadata, "fd00:ec2::23": metadata, "fd20:ce::254": metadata,
+		"100.80.80.80": metadata, "100.96.0.96": metadata, "fd00:42::42": metadata, "fd00:c1::a9fe:a9fe": metadata,
+		"fd00:100::100:200": metadata, "fd00:a9fe:a9fe::1": metadata,
 		"168.63.129.16": metadata, "192.0.0.192": metadata, "224.0.0.1": "a multicast address",
 		"ff02::1": "a multicast address", "255.255.255.255": "a reserved or broadcast address",
 		"192.0.2.1": documentation, "198.18.0.1": "a benchmarking address", "fec0::1": "a site-local address",
@@ -231,6 +233,36 @@ func TestDecide_Private(t *testing.T) {
 	n.Deny = []Rule{{Denies: true, Net: netip.MustParsePrefix("10.0.0.0/8")}}
 	if d := ask("m.example", "10.0.0.1", 443); d.Verdict != Deny {
 		t.Errorf("a rule that denies the address: %+v", d)
+	}
+}
+
+// That a name may lead inside takes no limit away that another rule sets for it.
+func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
+	t.Parallel()
+	rule := func(text string, change func(r *Rule)) Rule {
+		r, err := ParseRule(text, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&r)
+		return r
+	}
+	decide := func(other func(r *Rule), http *HTTPRequest) Decision {
+		n := Network{Mode: NetRules,
+			Allow: []Rule{rule("m.example:443,private", func(*Rule) {}), rule("m.example:443", other)}}
+		return n.Decide(Request{Host: host(t, "m.example"), Addr: netip.MustParseAddr("10.0.0.1"), Port: 443,
+			Protocol: TCP, HTTP: http})
+	}
+	d := decide(func(r *Rule) { r.MaxBytes = 10 }, nil)
+	if d.Verdict != Allow || !d.Private || d.MaxBytes != 10 || len(d.Limited) != 1 {
+		t.Errorf("max_bytes: %+v", d)
+	}
+	once := func(r *Rule) { r.MaxRequest = 10 }
+	if d := decide(once, nil); d.Verdict != Inspect || !d.Private {
+		t.Errorf("max_request: %+v", d)
+	}
+	if d := decide(once, &HTTPRequest{Method: "GET", Path: "/"}); d.Verdict != Allow || !d.Private || d.MaxRequest != 10 {
+		t.Errorf("max_request, of a request: %+v", d)
 	}
 }
 

@@ -18,7 +18,8 @@ import (
 // Tree deletes dir and all that is in it; a missing dir is not an error. The
 // tree was written by a sandbox: no link is followed, no directory needs to be
 // readable, and no depth exhausts descriptors or stack, since directories deeper
-// than maxDepth are first renamed up to dir. Subvolumes of btrfs in it may be
+// than maxDepth are first renamed up to dir. What is mounted on dir or in it is not
+// entered, and an error. Subvolumes of btrfs in it may be
 // read-only, and files immutable or append-only, where the caller may change that.
 func Tree(ctx context.Context, dir string) error {
 	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -72,13 +73,29 @@ type remover struct {
 	lifted bool
 }
 
-// openDir opens a directory for listing, making it accessible when it is not.
+// openDir opens a directory for listing, making it accessible when it is not. A mount point is
+// an error: what is mounted there belongs to another file system, or to another directory of this one.
 func openDir(at int, name string) (int, error) {
-	fd, err := dirfd.OpenDir(at, name)
-	if errors.Is(err, unix.EACCES) && unix.Fchmodat(at, name, 0o700, 0) == nil {
-		fd, err = dirfd.OpenDir(at, name)
+	const how = dirfd.NoLinks | dirfd.OneMount
+	fd, err := dirfd.Open(at, name, dirfd.DirFlags, how)
+	if errors.Is(err, unix.EACCES) && makeAccessible(at, name) == nil {
+		fd, err = dirfd.Open(at, name, dirfd.DirFlags, how)
+	}
+	if errors.Is(err, unix.EXDEV) {
+		err = fault.New(fault.Conflict, "%q is a mount point", name).Because(err).WithHint("unmount it first")
 	}
 	return fd, err
+}
+
+// makeAccessible gives a directory the mode 0700. It follows no link: a process of the sandbox
+// may replace the directory by one at any time.
+func makeAccessible(at int, name string) error {
+	fd, err := dirfd.Open(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, dirfd.NoLinks|dirfd.OneMount)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), 0o700, 0)
 }
 
 // empty deletes what is in the open directory fd.

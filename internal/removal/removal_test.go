@@ -68,6 +68,47 @@ func TestTree_DoesNotFollowLinks(t *testing.T) {
 	}
 }
 
+func TestMakeAccessible_DoesNotFollowALink(t *testing.T) {
+	tmp := t.TempDir()
+	kept := filepath.Join(tmp, "kept")
+	must(t, os.Mkdir(kept, 0o755))
+	must(t, os.Symlink(kept, filepath.Join(tmp, "l")))
+	at, err := unix.Open(tmp, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(at)
+	if err := makeAccessible(at, "l"); err == nil {
+		t.Error("the mode of a link's target was changed")
+	}
+	if st, err := os.Stat(kept); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+func TestTree_DoesNotEnterMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs real-root: to mount")
+	}
+	for _, at := range []string{"top", "top/a/b"} {
+		tmp := t.TempDir()
+		kept, on := filepath.Join(tmp, "kept"), filepath.Join(tmp, at)
+		must(t, os.MkdirAll(on, 0o755))
+		must(t, os.MkdirAll(filepath.Join(kept, "d"), 0o755))
+		must(t, os.WriteFile(filepath.Join(kept, "d/f"), nil, 0o600))
+		if err := unix.Mount(kept, on, "", unix.MS_BIND, ""); err != nil {
+			t.Skipf("needs real-root: to mount: %v", err)
+		}
+		err := Tree(t.Context(), filepath.Join(tmp, "top"))
+		must(t, unix.Unmount(on, unix.MNT_DETACH))
+		if err == nil {
+			t.Errorf("%s: what is mounted there was not noticed", at)
+		}
+		if _, err := os.Lstat(filepath.Join(kept, "d/f")); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+		gone(t, filepath.Join(tmp, "top"))
+	}
+}
+
 func TestTree_RemovesImmutableFilesAndDirectories(t *testing.T) {
 	tmp, err := os.MkdirTemp("/var/tmp", "coppice-removal-*") // tmpfs has no such flags on old kernels
 	must(t, err)
