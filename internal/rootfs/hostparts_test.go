@@ -202,7 +202,7 @@ left /var/lib/docker/overlay2/x/merged: it is the root of a container`,
 				"30 20 8:1 /var /mnt/var rw - ext4 /dev/sda1 rw\n31 20 8:1 /var/lib/coppice/layers /mnt/layers rw - ext4 " +
 				"/dev/sda1 rw\n",
 				tree: plainTree + "/mnt/var dir\n/mnt/layers dir", root: true, store: "/var/lib/coppice"},
-			"part / wrap\npart /mnt/var wrap\nhide /mnt/var/lib/coppice\nhide /var/lib/coppice\nleft /mnt/layers: it shows a " +
+			"part / wrap\npart /mnt/var wrap\nhide /mnt/var/lib/coppice\nhide /var/lib/coppice\nleft /mnt/layers: it exposes a " +
 				"part of the store",
 		},
 		{
