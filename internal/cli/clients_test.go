@@ -227,7 +227,7 @@ func TestClients(t *testing.T) {
 		if out, err := l.sh(`no curl -qsS https://v4.lab.test/hello`); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
-		l.denied("dns", "v4.lab.test", "a special-purpose address")
+		l.denied("dns", "v4.lab.test", "a documentation address")
 		l.run("net", "allow", sandbox, labHosts4+":443")
 		out, err := l.sh(`curl -qsS https://v4.lab.test/hello; wget --no-config -qO- https://v4.lab.test/hello`)
 		if err != nil || strings.Count(out, "hello from v4.lab.test") != 2 {
