@@ -89,9 +89,15 @@ func TestHostDial_RefusesWhatTheKernelKeepsOnTheHost(t *testing.T) {
 				t.Errorf("ip %s: %v: %s", args, err, out)
 			}
 		}
-		// The kernel has no IPv6 route through a link until it has seen its carrier.
-		for end := time.Now().Add(time.Minute); exec.Command("ip", "-6", "route", "get", "2a00:45::77").
-			Run() != nil; time.Sleep(10 * time.Millisecond) {
+		// The kernel has no IPv6 route through a link, and none to the addresses at it, until it has seen its
+		// carrier.
+		up := func() bool {
+			local, err := exec.Command("ip", "-6", "route", "show", "table", "local").Output()
+			return err == nil && strings.Contains(string(local), "local 2a00:45::1 ") &&
+				strings.Contains(string(local), "local 2a00:45::9 ") &&
+				exec.Command("ip", "-6", "route", "get", "2a00:45::77").Run() == nil
+		}
+		for end := time.Now().Add(time.Minute); !up(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Error("the link d0 does not come up")
 				return

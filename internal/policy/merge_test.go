@@ -320,8 +320,9 @@ func TestMergeIsAssociativeAndKnowsNoOrder(t *testing.T) {
 // can do is to allow hosts that nobody denied.
 func TestAProjectOnlyTightens(t *testing.T) {
 	t.Parallel()
-	both := 0
+	tried, both := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
+		tried++
 		var owner []Layer
 		for _, l := range layersOf(t, 3) {
 			if l.Level != Project {
@@ -330,7 +331,7 @@ func TestAProjectOnlyTightens(t *testing.T) {
 		}
 		project := documents().Draw(t, "project")
 		project.Name = "/w/p/coppice.yaml"
-		if rapid.Bool().Draw(t, "tame") {
+		if rapid.IntRange(0, 3).Draw(t, "tame") > 0 { // most others are refused, and say nothing
 			tame(&project)
 		}
 		before, err := Merge(owner...)
@@ -393,8 +394,8 @@ func TestAProjectOnlyTightens(t *testing.T) {
 			}
 		}
 	})
-	if both < 10 {
-		t.Errorf("only %d of 100 were policies", both)
+	if both < tried/10 {
+		t.Errorf("only %d of %d were policies", both, tried)
 	}
 }
 
