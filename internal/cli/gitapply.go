@@ -112,9 +112,6 @@ func (a *app) applying(ctx context.Context, name string, req wire.GitApplyReques
 	if len(marks) == 0 {
 		return res, err
 	}
-	if a.json || !tty.IsTerminal(a.stdin) || !tty.IsTerminal(a.stderr) {
-		return res, untrusted(marks)
-	}
 	trust, err := a.askTrust(name, marks)
 	if err != nil {
 		return res, err
@@ -152,8 +149,12 @@ func untrusted(marks []wire.GitMark) error {
 		WithHint("review them with coppice diff, then add:%s", hint.String())
 }
 
-// askTrust asks for each path with marks. What is not answered with yes ends it.
+// askTrust asks at a terminal about each path with marks, and fails at the first answer other than yes. Without a
+// terminal it fails, and names all of them.
 func (a *app) askTrust(name string, marks []wire.GitMark) (trust []string, err error) {
+	if a.json || !tty.IsTerminal(a.stdin) || !tty.IsTerminal(a.stderr) {
+		return nil, untrusted(marks)
+	}
 	in := bufio.NewReader(a.stdin)
 	for i := 0; i < len(marks); {
 		path := marks[i].Name()

@@ -142,9 +142,6 @@ func (a *app) guarded(
 	if len(marks) == 0 {
 		return res, err
 	}
-	if a.json || !tty.IsTerminal(a.stdin) || !tty.IsTerminal(a.stderr) {
-		return res, untrusted(marks)
-	}
 	trust, err := a.askTrust(name, marks)
 	if err != nil {
 		return res, err

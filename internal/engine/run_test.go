@@ -251,7 +251,7 @@ func TestACommandThatCannotBeNotedIsFollowed(t *testing.T) {
 	if _, err := h.Stop(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); len(h.exits(t, "a")) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(h.exits(t, "a")) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("its end is not recorded")
 		}
