@@ -302,7 +302,7 @@ type Guest struct {
 	Loopback bool     `json:"loopback,omitempty"` // bring lo up
 	Netlink  bool     `json:"netlink,omitempty"`
 	Tmp      bool     `json:"tmp,omitempty"`    // tmpfs on /tmp
-	Memory   int64    `json:"memory,omitempty"` // size of a file system in memory, in bytes; 0: the kernel's default
+	Memory   int64    `json:"memory,omitempty"` // limit of a file system in memory, in bytes; 0: kernel default
 	Resolv   []byte   `json:"resolv,omitempty"` // for /etc/resolv.conf; nil leaves it
 	CA       []byte   `json:"ca,omitempty"`     // PEM of the gate's authority, for the trust stores; nil leaves them
 	Emulate  bool     `json:"emulate,omitempty"`
@@ -315,7 +315,7 @@ type Guest struct {
 	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
 	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, and not of init; 0 leaves it
-	Shared   int      `json:"shared,omitempty"`   // of a file system in memory, in bytes; 0: kernel default
+	Shared   int      `json:"shared,omitempty"`   // trees of the setup that are shown at rootspec.SharedPath
 	Self     bool     `json:"self,omitempty"`     // show the next descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image is sent with the setup
