@@ -111,7 +111,7 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 	// The answer proves that the process we watch is the one that listens.
 	if err := b.ping(ctx); err != nil {
 		_ = b.Close()
-		if closed(err) {
+		if isClosed(err) {
 			return nil, fault.New(fault.NotFound, "the monitor in %s is exiting", runDir)
 		}
 		return nil, err
@@ -275,8 +275,8 @@ func (b *Box) Close() error {
 
 func dial(runDir string) (*net.UnixConn, error) { return unixsock.Dial(runDir, protocol.SocketName) }
 
-// closed reports whether err is what a connection to an exited keeper returns.
-func closed(err error) bool {
+// isClosed reports whether err is what a connection to an exited keeper returns.
+func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) ||
 		errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
 }

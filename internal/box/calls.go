@@ -37,7 +37,7 @@ func (b *Box) open(ctx context.Context, c protocol.Call) (net.Conn, error) {
 }
 
 func unavailable(err error) error {
-	if closed(err) {
+	if isClosed(err) {
 		return fault.New(fault.Unavailable, "the sandbox's monitor has exited").Because(err)
 	}
 	return fault.Wrap(err, "call the monitor")
@@ -434,7 +434,7 @@ func (f *Frozen) Thaw() error {
 		if err == nil {
 			err = reply(context.Background(), f.conn, nil)
 		}
-		if !closed(err) && !fault.Is(err, fault.Unavailable) {
+		if !isClosed(err) && !fault.Is(err, fault.Unavailable) {
 			f.err = fault.Wrap(err, "resume the processes")
 		}
 	})

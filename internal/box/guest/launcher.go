@@ -97,12 +97,12 @@ func (l *launcher) confine() error {
 	if g.Tier == plan.TierGvisor { // the sandbox's own kernel answers calls as the filters do
 		return nil
 	}
-	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
+	open := seccomp.Options{Netlink: g.Netlink, Report: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
 	if errors.Is(err, unix.EBUSY) && g.Tell { // another listener is around us, as in some containers
 		l.untold = err
-		open.Told, give.Refuse = false, seccomp.Options{}
+		open.Report, give.Refuse = false, seccomp.Options{}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
 	}
 	if err != nil {

@@ -138,10 +138,12 @@ func (c *conductor) start(m initlink.Message) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "make the conductor non-dumpable")
 	}
-	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Gave: c.gave, Resumed: func() error {
+	hooks := relay.Hooks{ToSandbox: c.toSandbox, ToKeeper: c.toKeeper, AfterKeeper: c.afterKeeper}
+	hooks.Resumed = func() error {
 		c.programs.resumed()
 		return c.link.Send(initlink.MsgReady, initlink.Ready{})
-	}})
+	}
+	c.relay = relay.Outside(c.link, out, in, hooks)
 	if g.Resume {
 		if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil { // before anything runs
 			return err
@@ -213,9 +215,9 @@ func logInside(r *os.File) {
 	}
 }
 
-// sent intercepts the keeper's messages to the sandbox. While the sandbox is frozen, the conductor answers
+// toSandbox intercepts the keeper's messages to the sandbox. While the sandbox is frozen, the conductor answers
 // for it.
-func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
+func (c *conductor) toSandbox(m initlink.Message) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m.Kind == initlink.MsgSave {
@@ -249,8 +251,8 @@ func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
 	return false, nil
 }
 
-// came intercepts the sandbox's messages to the keeper.
-func (c *conductor) came(m *initlink.Message) (err error) {
+// toKeeper intercepts the sandbox's messages to the keeper.
+func (c *conductor) toKeeper(m *initlink.Message) (err error) {
 	switch m.Kind {
 	case initlink.MsgSaved, initlink.MsgPrograms, initlink.MsgRefused:
 		err = fault.New(fault.Denied, "the sandbox sent message %q, which only the conductor may send", m.Kind)
@@ -264,8 +266,8 @@ func (c *conductor) came(m *initlink.Message) (err error) {
 	return err
 }
 
-// gave is called after a message has been sent to the keeper.
-func (c *conductor) gave(m initlink.Message) error {
+// afterKeeper is called after a message has been sent to the keeper.
+func (c *conductor) afterKeeper(m initlink.Message) error {
 	if m.Kind == initlink.MsgSpawned {
 		return c.programs.spawned(m)
 	}

@@ -14,7 +14,8 @@ import (
 func TestAnInitInsideIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	for _, k := range []initlink.Kind{initlink.MsgPrograms, initlink.MsgSaved} {
-		if err := (&conductor{}).came(&initlink.Message{Kind: k, Payload: []byte("{}")}); fault.KindOf(err) != fault.Denied {
+		err := (&conductor{}).toKeeper(&initlink.Message{Kind: k, Payload: []byte("{}")})
+		if fault.KindOf(err) != fault.Denied {
 			t.Errorf("message %q from inside: %v", byte(k), err)
 		}
 	}

@@ -98,12 +98,12 @@ func (k *kernel) ask(method string, arg, result any) error {
 	if err != nil {
 		return fault.Wrap(err, "connect to the sandbox's kernel")
 	}
-	return errors.Join(told(conn.Call(method, arg, result)), conn.Close())
+	return errors.Join(asFault(conn.Call(method, arg, result)), conn.Close())
 }
 
-// told converts an error of the kernel, which arrives as text, to a fault: a full disk can be recognized only
+// asFault converts an error of the kernel, which arrives as text, to a fault: a full disk can be recognized only
 // by the text. It drops the stacks of gVisor's goroutines, which errors about images include.
-func told(err error) error {
+func asFault(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -29,7 +29,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 		{urpc.RemoteError{Message: "object of no type" + stacks}, "object of no type", fault.Internal},
 		{errors.New("closed"), "closed", fault.Internal},
 	} {
-		got, text := told(c.err), ""
+		got, text := asFault(c.err), ""
 		if got != nil {
 			text = got.Error()
 		}

@@ -38,8 +38,8 @@ func lookAfter(quiet time.Duration) time.Duration {
 	return min(max(quiet/10, lookBusy), lookIdle)
 }
 
-// looksOn marks a call as an observer that does not keep the box busy, until done is called.
-func (k *keeper) looksOn() (done func()) {
+// observe marks a call as an observer that does not keep the box busy, until done is called.
+func (k *keeper) observe() (done func()) {
 	add := func(n int) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -56,7 +56,7 @@ func (k *keeper) looksOn() (done func()) {
 func (k *keeper) activity(
 	conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration,
 ) (uint64, error) {
-	defer k.looksOn()()
+	defer k.observe()()
 	var stirred <-chan struct{}
 	if least == 0 {
 		var forget func()

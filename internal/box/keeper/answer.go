@@ -51,7 +51,7 @@ func (k *keeper) answer(conn *net.UnixConn) {
 		fail(conn, err)
 		return
 	}
-	_ = tell(conn, v)
+	_ = reply(conn, v)
 }
 
 // enter notes a call that begins: the box is busy.
@@ -152,9 +152,9 @@ func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err e
 	return done, nil
 }
 
-// tell answers with v, or, if v does not fit into a frame, with a protocol.Failure, which it returns. A
+// reply answers with v, or, if v does not fit into a frame, with a protocol.Failure, which it returns. A
 // caller without an answer would assume that the keeper has exited.
-func tell(conn net.Conn, v any) error {
+func reply(conn net.Conn, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > wire.MaxFrame {
 		err = fault.New(fault.TooLarge, "the answer of the monitor has %d bytes, more than the limit of %d",

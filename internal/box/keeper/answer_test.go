@@ -134,7 +134,7 @@ func TestTell_FailsWhereAnAnswerDoesNotFit(t *testing.T) {
 	t.Parallel()
 	_, b := talkingKeeper(t)
 	ours, theirs := net.Pipe()
-	go func() { _ = tell(theirs, strings.Repeat("x", wire.MaxFrame)) }()
+	go func() { _ = reply(theirs, strings.Repeat("x", wire.MaxFrame)) }()
 	frame, p, err := wire.ReadFrame(ours, nil)
 	var f protocol.Failure
 	if err = errors.Join(err, json.Unmarshal(p, &f)); err != nil || frame != wire.FrameFailed ||

@@ -107,7 +107,7 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 			return nil
 		}
 	}
-	if err := wire.WriteJSON(conn, wire.FrameExit, e.told()); err == nil && !e.kept {
+	if err := wire.WriteJSON(conn, wire.FrameExit, e.reported()); err == nil && !e.kept {
 		e.k.drop(e.id)
 	}
 	return nil

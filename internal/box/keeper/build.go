@@ -138,7 +138,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	if root != "" && !plan.MapsKnown(k.config) {
 		phases = []func(context.Context) error{b.startGate, b.mountRoot, b.readRoot, b.startInit}
 	}
-	phases = append(phases, b.decide, b.openWire, b.giveSetUp, b.awaitReady)
+	phases = append(phases, b.decide, b.openWire, b.sendSetUp, b.awaitReady)
 	for _, phase := range phases {
 		if err := phase(ctx); err != nil {
 			return err

@@ -108,8 +108,8 @@ func (d *decoys) close() {
 	}
 }
 
-// tellTouches reports openings until everything inside is gone and all of them are reported.
-func (k *keeper) tellTouches() {
+// reportTouches reports openings until everything inside is gone and all of them are reported.
+func (k *keeper) reportTouches() {
 	d := k.decoys
 	defer d.close()
 	go func() { // ends with the box
@@ -193,7 +193,7 @@ func (k *keeper) touches(b []byte) {
 			continue
 		}
 		d.seen[at] = &touched{since: time.Now()}
-		k.tellTouch(at, 1)
+		k.reportTouch(at, 1)
 	}
 }
 
@@ -205,15 +205,15 @@ func (k *keeper) repeat(now time.Time, all bool) {
 		}
 		delete(k.decoys.seen, at)
 		if t.count > 0 {
-			k.tellTouch(at, t.count)
+			k.reportTouch(at, t.count)
 			k.decoys.seen[at] = &touched{since: now}
 		}
 	}
 }
 
-// tellTouch reports openings of a decoy, and applies the policy for it. An opening that cannot be reported
+// reportTouch reports openings of a decoy, and applies the policy for it. An opening that cannot be reported
 // ends the box: it would go unnoticed.
-func (k *keeper) tellTouch(at string, count int) {
+func (k *keeper) reportTouch(at string, count int) {
 	ev := wire.NetEvent{Time: time.Now().UTC(), Kind: wire.NetDecoy, Decoy: at, Reason: wire.DecoyOpened}
 	why := "the honeytoken " + at + " was opened"
 	if at == "" {

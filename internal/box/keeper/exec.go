@@ -398,15 +398,15 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	case <-left:
 		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected")
 	}
-	e.out.unheld() // the caller may react by ending the box
+	e.out.awaitReaders() // the caller may react by ending the box
 	if err := e.sendRecorded(conn); err != nil {
 		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected").Because(err)
 	}
-	return e.told(), nil
+	return e.reported(), nil
 }
 
-// told returns the result of a command that has exited.
-func (e *execution) told() protocol.Exit {
+// reported returns the result of a command that has exited.
+func (e *execution) reported() protocol.Exit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return protocol.Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut, TTY: e.tty, Resources: e.used, Env: e.env}

@@ -38,7 +38,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	err = tell(conn, r)
+	err = reply(conn, r)
 	if err == nil {
 		// Closed on the call to thaw, the caller's end, or the end of the box: stop may freeze the box
 		// meanwhile.
@@ -142,7 +142,7 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 	} else if err := k.ask(initlink.MsgMap, &r.Mapped); err != nil {
 		return err
 	}
-	if err := tell(conn, r); err != nil || !r.Rooted {
+	if err := reply(conn, r); err != nil || !r.Rooted {
 		return err
 	}
 	_, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(k.hold.Fd())), nil)

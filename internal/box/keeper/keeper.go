@@ -187,7 +187,7 @@ func (k *keeper) serve() {
 		k.own.Go(k.watchTokens)
 	}
 	if k.decoys != nil {
-		k.own.Go(k.tellTouches)
+		k.own.Go(k.reportTouches)
 	}
 	k.own.Go(func() {
 		for {
@@ -249,7 +249,7 @@ func (k *keeper) end() {
 	}
 	// A client that stopped the box must find everything that it reported.
 	k.refused.close()
-	if err := k.leavePrograms(); err != nil {
+	if err := k.savePrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper: store the record of programs:", err)
 	}
 	close(k.ended)

@@ -51,7 +51,7 @@ type output struct {
 	finished bool                     // later output is discarded
 	over     bool                     // there was more than limit
 	record   recording                // of the added bytes
-	dropped  bool                     // unheld no longer waits
+	dropped  bool                     // awaitReaders no longer waits
 	taken    map[wire.FrameType]int64 // bytes added, by stream
 }
 
@@ -155,18 +155,18 @@ func (o *output) caughtUp() bool {
 	return false
 }
 
-// unheld returns when no attached reader holds writers up, or the box is given up: what was written has
+// awaitReaders returns when no attached reader holds writers up, or the box is given up: what was written has
 // reached the readers.
-func (o *output) unheld() {
+func (o *output) awaitReaders() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.held() && !o.dropped {
+	for o.blocked() && !o.dropped {
 		o.changed.Wait()
 	}
 }
 
-// held reports whether writers wait for a reader. o.mu is held.
-func (o *output) held() bool {
+// blocked reports whether writers wait for a reader. o.mu is held.
+func (o *output) blocked() bool {
 	for r := range o.readers {
 		if !r.watches {
 			return true
@@ -175,7 +175,7 @@ func (o *output) held() bool {
 	return false
 }
 
-// drop releases callers of unheld.
+// drop releases callers of awaitReaders.
 func (o *output) drop() {
 	o.mu.Lock()
 	o.dropped = true

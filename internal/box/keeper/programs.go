@@ -101,7 +101,7 @@ func (r *programRing) after(seq, kept uint64) (p protocol.ProgramsReply, later <
 // programsAfter answers with events, as soon as there are some. The caller's end ends
 // it too.
 func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (protocol.ProgramsReply, error) {
-	defer k.looksOn()()
+	defer k.observe()()
 	p, later := k.programs.after(seq, kept)
 	if later == nil {
 		return p, nil
@@ -144,9 +144,9 @@ func (r *programRing) left() (p protocol.ProgramsReply, ok bool) {
 	return p, r.last > 0
 }
 
-// leavePrograms writes the remaining events to a file for LeftPrograms, encrypted with the key of the journal
+// savePrograms writes the remaining events to a file for LeftPrograms, encrypted with the key of the journal
 // since arguments may hold secrets.
-func (k *keeper) leavePrograms() error {
+func (k *keeper) savePrograms() error {
 	p, ok := k.programs.left()
 	if !ok {
 		return nil

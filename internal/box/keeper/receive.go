@@ -47,7 +47,7 @@ func (k *keeper) receive() {
 			delete(k.byPID, x.PID)
 			k.mu.Unlock()
 			if e != nil {
-				k.tellKilled(e, unix.WaitStatus(x.Status))
+				k.recordKilled(e, unix.WaitStatus(x.Status))
 				e.exited(x)
 			}
 		case initlink.MsgSelf:
@@ -58,7 +58,7 @@ func (k *keeper) receive() {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
 			}
-			k.tellRefused(r)
+			k.recordRefused(r)
 		case initlink.MsgPrograms:
 			var p initlink.Programs
 			if err := m.Decode(&p); err != nil {

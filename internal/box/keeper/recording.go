@@ -19,11 +19,11 @@ const recordContext = 128 << 10
 // stream. It is guarded by output.mu.
 type recording struct {
 	keep    int64 // of each stream, in bytes
-	streams []*strand
+	streams []*streamRecording
 }
 
-// strand is the recording of one stream.
-type strand struct {
+// streamRecording is the recording of one stream.
+type streamRecording struct {
 	t     wire.FrameType
 	total int64
 	head  []byte
@@ -41,11 +41,11 @@ func (r *recording) tail() int {
 }
 
 // of returns the recording of a stream.
-func (r *recording) of(t wire.FrameType) *strand {
-	i := slices.IndexFunc(r.streams, func(s *strand) bool { return s.t == t })
+func (r *recording) of(t wire.FrameType) *streamRecording {
+	i := slices.IndexFunc(r.streams, func(s *streamRecording) bool { return s.t == t })
 	if i < 0 {
 		i = len(r.streams)
-		r.streams = append(r.streams, &strand{t: t})
+		r.streams = append(r.streams, &streamRecording{t: t})
 	}
 	return r.streams[i]
 }
@@ -70,7 +70,7 @@ func (r *recording) drop(t wire.FrameType, p []byte) {
 }
 
 // turn puts p into the ring, which holds most bytes.
-func (s *strand) turn(p []byte, most int) {
+func (s *streamRecording) turn(p []byte, most int) {
 	if len(p) > most {
 		p = p[len(p)-most:]
 	}

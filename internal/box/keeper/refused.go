@@ -53,8 +53,8 @@ func (r *refused) started(pid int, exec string) {
 	r.execs[pid] = exec
 }
 
-// tellRefused records the refusals that init reported.
-func (k *keeper) tellRefused(m initlink.Refused) {
+// recordRefused records the refusals that init reported.
+func (k *keeper) recordRefused(m initlink.Refused) {
 	r := k.refused
 	if r == nil {
 		return
@@ -77,9 +77,9 @@ func (k *keeper) tellRefused(m initlink.Refused) {
 	}
 }
 
-// tellKilled records that the filter killed a command, as far as its wait status shows that. In tier gvisor
+// recordKilled records that the filter killed a command, as far as its wait status shows that. In tier gvisor
 // there is no filter.
-func (k *keeper) tellKilled(e *execution, ws unix.WaitStatus) {
+func (k *keeper) recordKilled(e *execution, ws unix.WaitStatus) {
 	if k.refused == nil || k.config.Tier == plan.TierGvisor || !ws.Signaled() || ws.Signal() != unix.SIGSYS {
 		return
 	}

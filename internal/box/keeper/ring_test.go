@@ -72,7 +72,7 @@ func TestDamagedProgramsAreTold(t *testing.T) {
 		initlink.Programs{
 			Events: []initlink.ProgramEvent{
 				{Began: &initlink.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
-	if err := k.leavePrograms(); err != nil {
+	if err := k.savePrograms(); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := box.LeftPrograms(dir, key); err != nil || len(p.Events) != 1 {

@@ -49,11 +49,11 @@ func (b *building) decide(context.Context) (err error) {
 	return nil
 }
 
-// giveSetUp sends init its plan, with the descriptors that init could not open itself, and closes those that
+// sendSetUp sends init its plan, with the descriptors that init could not open itself, and closes those that
 // init then has.
-func (b *building) giveSetUp(context.Context) error {
+func (b *building) sendSetUp(context.Context) error {
 	k := b.k
-	if err := b.takeAlong(); err != nil {
+	if err := b.openInputs(); err != nil {
 		return err
 	}
 	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
@@ -72,8 +72,8 @@ func (b *building) giveSetUp(context.Context) error {
 	return nil
 }
 
-// takeAlong opens what init gets in addition to its program and the root.
-func (b *building) takeAlong() error {
+// openInputs opens what init gets in addition to its program and the root.
+func (b *building) openInputs() error {
 	k := b.k
 	shared, err := openShared(b.config.Shared, b.facts, k.init)
 	if err != nil {

@@ -18,7 +18,7 @@
 // Programs. Each execve (seccomp.NotifyOptions.Trace) is reported when it is requested, and when the program
 // has begun; see execute.go.
 //
-// Refusals. Calls that the filter refuses and that are to be reported (seccomp.Options.Told) are refused
+// Refusals. Calls that the filter refuses and that are to be reported (seccomp.Options.Report) are refused
 // here: with the error that the filter would have returned, and without reading the memory that arguments
 // point to.
 //

@@ -25,7 +25,7 @@ const argRefused = "notify-refused"
 // beRefused makes calls while somebody listens and after nobody does any more. It serves
 // itself: the threads of before are under no filter.
 func beRefused() int {
-	told := seccomp.Options{Told: true}
+	told := seccomp.Options{Report: true}
 	listener, calls, done := make(chan int, 1), make(chan func(), 1), make(chan struct{})
 	var failed error
 	go func() {

@@ -163,13 +163,13 @@ func gvisor(ctx context.Context, judged []Item, try func(context.Context) error,
 	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
 	defer cancel()
 	if err := try(ctx); err != nil {
-		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), told(err), errnoName(err), h.kernelRemedy(err)
+		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), oneLine(err), errnoName(err), h.kernelRemedy(err)
 	}
 	return it
 }
 
-// told returns the text of err in one line.
-func told(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+// oneLine returns the text of err in one line.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // drivers judges the drivers by the features and the home.
 func drivers(r *Report, home string) []Item {

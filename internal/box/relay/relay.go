@@ -45,13 +45,13 @@ type Relay struct {
 
 // Hooks let the conductor intercept messages on the outside. Each may be nil.
 type Hooks struct {
-	// Sent is called before a message of the keeper is sent in. If taken is true it is not sent: the
+	// ToSandbox is called before a message of the keeper is sent in. If taken is true it is not sent: the
 	// conductor has handled it.
-	Sent func(m initlink.Message) (taken bool, err error)
-	// Came is called before a message from the inside is sent to the keeper, and may change it.
-	Came func(m *initlink.Message) error
-	// Gave is called after a message was sent to the keeper. Its descriptors are closed.
-	Gave func(m initlink.Message) error
+	ToSandbox func(m initlink.Message) (taken bool, err error)
+	// ToKeeper is called before a message from the inside is sent to the keeper, and may change it.
+	ToKeeper func(m *initlink.Message) error
+	// AfterKeeper is called after a message was sent to the keeper. Its descriptors are closed.
+	AfterKeeper func(m initlink.Message) error
 	// Resumed is called when the inside has answered a Hello, and reported all running commands.
 	Resumed func() error
 }
@@ -172,8 +172,8 @@ func (r *Relay) sendMessages() error {
 		if err != nil {
 			return err
 		}
-		if r.hooks.Sent != nil {
-			taken, err := r.hooks.Sent(m)
+		if r.hooks.ToSandbox != nil {
+			taken, err := r.hooks.ToSandbox(m)
 			if err != nil {
 				m.Close()
 				return err
@@ -220,15 +220,15 @@ func (r *Relay) send(m initlink.Message) {
 	switch {
 	case m.Kind == initlink.MsgThaw:
 		r.move()
-	case m.Kind == initlink.MsgFreeze, r.inside && m.Kind == initlink.MsgFrozen && stands(m):
+	case m.Kind == initlink.MsgFreeze, r.inside && m.Kind == initlink.MsgFrozen && isFrozen(m):
 		r.mu.Lock()
 		r.quiet = true
 		r.mu.Unlock()
 	}
 }
 
-// stands reports whether a Frozen message says that the sandbox is frozen.
-func stands(m initlink.Message) bool {
+// isFrozen reports whether a Frozen message says that the sandbox is frozen.
+func isFrozen(m initlink.Message) bool {
 	var f initlink.Frozen
 	return m.Decode(&f) == nil && f.Err == nil
 }
@@ -385,24 +385,24 @@ func (r *Relay) deliver(body []byte) error {
 		s.start()
 	}
 	switch {
-	case r.inside && m.Kind == initlink.MsgThaw, !r.inside && m.Kind == initlink.MsgFrozen && !stands(m):
+	case r.inside && m.Kind == initlink.MsgThaw, !r.inside && m.Kind == initlink.MsgFrozen && !isFrozen(m):
 		r.writing.Lock()
 		r.move()
 		r.writing.Unlock()
 	case r.inside && r.commands.came(r, m, fresh):
 		return nil
 	}
-	if r.hooks.Came != nil {
-		if err := r.hooks.Came(&m); err != nil {
+	if r.hooks.ToKeeper != nil {
+		if err := r.hooks.ToKeeper(&m); err != nil {
 			return err
 		}
 	}
 	given := m
 	m.FDs = nil
-	if err := r.link.Give(given); err != nil || r.hooks.Gave == nil {
+	if err := r.link.Give(given); err != nil || r.hooks.AfterKeeper == nil {
 		return err
 	}
-	return r.hooks.Gave(m)
+	return r.hooks.AfterKeeper(m)
 }
 
 // counterpart creates the counterpart of a descriptor that the other end has sent: theirs is for the

@@ -30,7 +30,7 @@ type Rule struct {
 	// allowed. Without cases, Do decides.
 	Cases []Case
 	Do    Action
-	// Tell makes refusals by this rule be reported, if Options.Told provides a listener: the attempt is
+	// Tell makes refusals by this rule be reported, if Options.Report provides a listener: the attempt is
 	// significant, and ordinary programs rarely make one.
 	Tell bool
 	Why  string // the reason, for auditors of the table

@@ -14,9 +14,9 @@ type Options struct {
 	// In the sandbox's own network namespace that shows the sandbox's loopback; with the host's network it
 	// shows the host's interfaces, addresses and routes. Without CAP_NET_ADMIN it changes nothing.
 	Netlink bool
-	// Told omits the rules that Notifying has with the same Options: its listener refuses their calls and
+	// Report omits the rules that Notifying has with the same Options: its listener refuses their calls and
 	// reports them.
-	Told bool
+	Report bool
 }
 
 // lastKnownCall is file_setattr (Linux 6.17), the last call that was read before
@@ -79,13 +79,13 @@ func Hardening(o Options) []unix.SockFilter {
 
 func hardeningRules(o Options) []Rule {
 	rules := allRules(o)
-	if o.Told {
+	if o.Report {
 		rules = slices.DeleteFunc(rules, func(r Rule) bool { return r.Tell })
 	}
 	return rules
 }
 
-// allRules returns the rules of Hardening without Told.
+// allRules returns the rules of Hardening without Report.
 func allRules(o Options) []Rule {
 	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
 }

@@ -16,7 +16,7 @@ import (
 // With emulate, the calls that Notifying would hand over with Emulate succeed, and nothing is stored;
 // extended attributes are left to the kernel.
 func Inner(emulate bool, o Options) Answers {
-	o.Told = false // there is no listener
+	o.Report = false // there is no listener
 	return answersOf(slices.Concat(innerRules(emulate), allRules(o)))
 }
 
@@ -91,7 +91,7 @@ func (t Answers) Answer(nr uint32, args [6]uint64) (a Action, told string) {
 	}
 	c := r.decide(args)
 	if c.Do != Allow && r.Tell && !c.Quiet {
-		told = toldNames[nr]
+		told = reportedNames[nr]
 	}
 	return c.Do, told
 }

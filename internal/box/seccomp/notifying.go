@@ -13,7 +13,7 @@ type NotifyOptions struct {
 	Promote bool
 	// Trace hands over the calls that start a program, so that the listener sees every start.
 	Trace bool
-	// Refuse, if its Told is set, hands over the calls that Hardening omits with the same Options, for the
+	// Refuse, if its Report is set, hands over the calls that Hardening omits with the same Options, for the
 	// listener to refuse as Refusals says.
 	Refuse Options
 }

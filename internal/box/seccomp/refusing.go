@@ -12,7 +12,7 @@ import (
 // refusing returns the rules of Hardening whose calls the listener refuses. Only refusals that are reported
 // go there; the filter applies the rest of such a rule, as Hardening would.
 func refusing(o Options) []Rule {
-	if !o.Told {
+	if !o.Report {
 		return nil
 	}
 	rules := slices.DeleteFunc(allRules(o), func(r Rule) bool { return !r.Tell })
@@ -35,9 +35,9 @@ func refusing(o Options) []Rule {
 // Refusals are the rules for the calls that Notifying hands over to be refused, by call number.
 type Refusals map[uint32]Rule
 
-// RefusalsOf returns the rules for the calls that NotifyOptions.Refuse hands over; none unless o.Told is set.
+// RefusalsOf returns the rules for the calls that NotifyOptions.Refuse hands over; none unless o.Report is set.
 func RefusalsOf(o Options) Refusals {
-	if !o.Told {
+	if !o.Report {
 		return nil
 	}
 	t := Refusals{}
@@ -63,7 +63,7 @@ func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Err
 	if a := r.answer(args); a&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO {
 		errno = unix.Errno(a & unix.SECCOMP_RET_DATA)
 	}
-	return toldNames[nr], errno, true
+	return reportedNames[nr], errno, true
 }
 
 // answer computes the result of the code of block.
@@ -97,8 +97,8 @@ func (t Test) holds(args [6]uint64) bool {
 	return slices.Contains(t.Of, v)
 }
 
-// toldNames maps the calls whose refusals are reported to their names.
-var toldNames = func() map[uint32]string {
+// reportedNames maps the calls whose refusals are reported to their names.
+var reportedNames = func() map[uint32]string {
 	m := map[uint32]string{
 		unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_IOCTL: "ioctl", unix.SYS_CLONE: "clone",
 		unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns",
@@ -119,6 +119,6 @@ var toldNames = func() map[uint32]string {
 		unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_PERSONALITY: "personality", unix.SYS_PTRACE: "ptrace",
 		unix.SYS_PROCESS_VM_READV: "process_vm_readv", unix.SYS_PROCESS_VM_WRITEV: "process_vm_writev",
 	}
-	maps.Copy(m, toldArch)
+	maps.Copy(m, reportedArch)
 	return m
 }()

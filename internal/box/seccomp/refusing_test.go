@@ -31,7 +31,7 @@ func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
 		with := o
-		with.Told = true
+		with.Report = true
 		c := drawCall(t, lastKnownCall+5)
 		want := answer(t, Hardening(o), c)
 		give := NotifyOptions{Emulate: rapid.Bool().Draw(t, "emulate"), Promote: rapid.Bool().Draw(t, "promote"),
@@ -53,7 +53,7 @@ func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 
 // drawCall draws a call up to a number, with arguments that often mean something.
 func drawCall(t *rapid.T, last uint32) call {
-	told := slices.Sorted(maps.Keys(toldNames))
+	told := slices.Sorted(maps.Keys(reportedNames))
 	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff,
 		unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
 	c := call{arch: nativeArch, nr: rapid.OneOf(rapid.SampledFrom(told), rapid.Uint32Range(0, last)).Draw(t, "call")}
@@ -74,7 +74,7 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 // No call is both refused and served, which would make it depend on the order.
 func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
 	t.Parallel()
-	refused := RefusalsOf(Options{Told: true})
+	refused := RefusalsOf(Options{Report: true})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
 		for _, nr := range r.Calls {
 			if _, ok := refused[nr]; ok {
@@ -83,12 +83,12 @@ func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
 		}
 	}
 	for nr := range refused {
-		if toldNames[nr] == "" {
+		if reportedNames[nr] == "" {
 			t.Errorf("call %d has no name", nr)
 		}
 	}
-	if len(toldNames) != len(refused) {
-		t.Errorf("%d names, and %d calls that are told", len(toldNames), len(refused))
+	if len(reportedNames) != len(refused) {
+		t.Errorf("%d names, and %d calls that are told", len(reportedNames), len(refused))
 	}
 	if RefusalsOf(Options{}) != nil {
 		t.Error("something is told that the filter answers")
@@ -102,7 +102,7 @@ func TestTheLedgerNamesWhatIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range toldNames {
+	for _, name := range reportedNames {
 		if !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("%s is not named", name)
 		}
@@ -112,7 +112,7 @@ func TestTheLedgerNamesWhatIsTold(t *testing.T) {
 // What ordinary programs try and do without is told to nobody.
 func TestWhatIsOrdinaryIsNotTold(t *testing.T) {
 	t.Parallel()
-	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})
+	give := Notifying(NotifyOptions{Refuse: Options{Report: true}})
 	for name, c := range map[string]call{
 		"io_uring":       {nr: unix.SYS_IO_URING_SETUP},
 		"aio":            {nr: unix.SYS_IO_SETUP},

@@ -185,7 +185,7 @@ func TestInnerAnswersAsHardening(t *testing.T) {
 			return
 		}
 		with := o
-		with.Told = true
+		with.Report = true
 		if handed := answer(t, Notifying(NotifyOptions{Refuse: with}), c) == Notify; got != want || handed != (told != "") {
 			t.Fatalf("call %d %x: %#x, want %#x; told %q, and elsewhere %t", c.nr, c.args, got, want, told, handed)
 		}
@@ -305,9 +305,9 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 		"hardening": Hardening(Options{}),
 		"notifying": Notifying(NotifyOptions{Emulate: true, Promote: true, Trace: true}),
 
-		"hardening that is told": Hardening(Options{Told: true}),
+		"hardening that is told": Hardening(Options{Report: true}),
 		"notifying that is told": Notifying(
-			NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}),
+			NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Report: true}}),
 	}
 	for name, p := range programs {
 		args := 0
