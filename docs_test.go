@@ -64,7 +64,7 @@ var (
 
 // A link leads to a file, and to a heading of it; one that is called by a test's name, to
 // the file that has the test.
-func TestDocuments_LinksLeadToFilesAndHeadings(t *testing.T) {
+func TestDocuments_LinksResolve(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
 		for _, m := range links.FindAllStringSubmatch(fences.ReplaceAllString(read(t, doc), ""), -1) {
@@ -116,7 +116,7 @@ func anchors(page string) (all []string) {
 }
 
 // A path of the source that a document has in backquotes exists.
-func TestDocuments_NameFilesThatExist(t *testing.T) {
+func TestDocuments_NameExistingFiles(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
 		if doc == "CHANGELOG.md" {
@@ -155,7 +155,7 @@ func TestSummary_ListsEveryPageOnce(t *testing.T) {
 }
 
 // Each bound has a test that reaches it, and docs/LIMITS.md is what the table says.
-func TestLimitsAreDocumentedAndReached(t *testing.T) {
+func TestLimits_AreDocumentedAndTested(t *testing.T) {
 	t.Parallel()
 	const doc = "docs/LIMITS.md"
 	for _, b := range limit.Table() {
@@ -179,7 +179,7 @@ func TestLimitsAreDocumentedAndReached(t *testing.T) {
 }
 
 // Each module that we import, in the main module and in that of bench, has a line that says why.
-func TestEveryDependencyIsExplained(t *testing.T) {
+func TestDependencies_AreDocumented(t *testing.T) {
 	t.Parallel()
 	why := read(t, "docs/dependencies.md")
 	for line := range strings.Lines(read(t, "go.mod") + read(t, "bench/go.mod")) {

@@ -91,7 +91,7 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 }
 
 // A group of routes needs little: who serves it need not be the engine.
-func TestRolesOfTheAPI_AreSmall(t *testing.T) {
+func TestAPIRoles_AreSmall(t *testing.T) {
 	t.Parallel()
 	types := typesOf(parsed(t, "internal/httpapi"))
 	roles, ok := types["Roles"].(*ast.StructType)
@@ -124,7 +124,7 @@ func TestRolesOfTheAPI_AreSmall(t *testing.T) {
 
 // What a role hands out is as small as a role. An interface that is the sum of others, as
 // io.ReadWriter is, has no method of its own beside them.
-func TestInterfacesOfTheAPI_AreSmallOrSums(t *testing.T) {
+func TestAPIInterfaces_AreSmallOrEmbedded(t *testing.T) {
 	t.Parallel()
 	types := typesOf(parsed(t, "internal/httpapi"))
 	for _, name := range slices.Sorted(maps.Keys(types)) {

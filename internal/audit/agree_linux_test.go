@@ -29,7 +29,7 @@ type noCommands struct{ Commands }
 func (noCommands) Open() []OpenCommand { return nil }
 
 // What could not be compared at the start is compared at the next one.
-func TestAgree_NotesNothingAfterAReconcileThatFailed(t *testing.T) {
+func TestAgree_RecordsNothingAfterFailedReconcile(t *testing.T) {
 	l, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {
 		t.Fatal(err)

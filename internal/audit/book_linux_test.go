@@ -11,7 +11,7 @@ import (
 )
 
 // When records cannot be written, the newest are only counted.
-func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
+func TestKeepLate_CountsExcessRecords(t *testing.T) {
 	t.Parallel()
 	b := NewBook(BookConfig{})
 	for range 3 {

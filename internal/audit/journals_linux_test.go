@@ -16,7 +16,7 @@ import (
 )
 
 // The position in the journal that an earlier build stored is understood.
-func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
+func TestReadNetTold_AcceptsOldPositions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	book, _, err := ledger.Open(filepath.Join(dir, "ledger"), ledger.Options{})

@@ -23,7 +23,7 @@ func (noSandboxes) Sandbox(context.Context, string) (meta.Sandbox, error) {
 }
 
 // What is remembered of a removed sandbox is dropped when the last watcher of its journal returns.
-func TestWatch_RemembersNothingOfARemovedSandbox(t *testing.T) {
+func TestWatch_ForgetsRemovedSandbox(t *testing.T) {
 	dir := t.TempDir()
 	j := NewJournals(JournalsConfig{
 		Book: NewBook(BookConfig{Store: noSandboxes{}, Logger: slog.New(slog.DiscardHandler), Now: time.Now}),

@@ -12,7 +12,7 @@ import (
 
 // What follows the record of the change that is stored did not come about, with the answers of each change:
 // a power loss takes back more than one. What a gate tells, and that rules have lapsed, comes about by itself.
-func TestTale_KnowsWhichChangesOfThePolicyAreUnmade(t *testing.T) {
+func TestTale_FindsUndonePolicyChanges(t *testing.T) {
 	t.Parallel()
 	one, two, three := &format.Policy{After: "1", Before: "0"}, &format.Policy{After: "2", Before: "1", Until: "later"},
 		&format.Policy{After: "3", Before: "2"}

@@ -72,7 +72,7 @@ func plain(s wire.LedgerSummary) string {
 }
 
 // What a record says to be undone does not count.
-func TestSummary_UndoneDoesNotCount(t *testing.T) {
+func TestSummary_IgnoresUndoneRecords(t *testing.T) {
 	t.Parallel()
 	s := summed(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3},
 		&format.Rollback{}, &format.Undone{Seq: 5},
@@ -82,7 +82,7 @@ func TestSummary_UndoneDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestSummary_NothingIsNoRisk(t *testing.T) {
+func TestSummary_HasNoRiskWithoutChanges(t *testing.T) {
 	t.Parallel()
 	if s := summed(); s.Risk != 0 || len(s.Risks) != 0 || s.Outcome != "" {
 		t.Errorf("%+v", s)
@@ -93,7 +93,7 @@ func TestSummary_NothingIsNoRisk(t *testing.T) {
 }
 
 // The score is between 0 and 100, the sum of its parts, and no smaller for more of anything.
-func TestRisk_IsBoundedAndGrows(t *testing.T) {
+func TestRisk_IsBoundedAndMonotonic(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(0, 1<<60))
@@ -130,7 +130,7 @@ func TestRisk_IsBoundedAndGrows(t *testing.T) {
 }
 
 // However many hosts a sandbox reaches, some are named, the first ones in order.
-func TestSummary_NamesSomeHosts(t *testing.T) {
+func TestSummary_NamesFirstHosts(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
 	for i := range 300 {

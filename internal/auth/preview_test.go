@@ -15,7 +15,7 @@ import (
 // previewHost is a name that goes to Options.Preview.
 const previewHost = "Host: 80--box.localhost"
 
-func TestATokenAtAPreview(t *testing.T) {
+func TestPreview_AuthenticatesToken(t *testing.T) {
 	t.Parallel()
 	preview := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		Proved(r.Context())
@@ -57,8 +57,8 @@ func TestATokenAtAPreview(t *testing.T) {
 	}
 }
 
-// TestWhoShowedALinkNeedNotMakeRoom: what is proved to a preview is proved.
-func TestWhoShowedALinkNeedNotMakeRoom(t *testing.T) {
+// TestPreview_KeepsProvedConnections: what is proved to a preview is proved.
+func TestPreview_KeepsProvedConnections(t *testing.T) {
 	t.Parallel()
 	inside := make(chan bool)
 	preview := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -93,8 +93,8 @@ func TestWhoShowedALinkNeedNotMakeRoom(t *testing.T) {
 	}
 }
 
-// TestATicketEndsWithTheTokenThatItWasGivenTo is about what is open but for tickets.
-func TestATicketEndsWithTheTokenThatItWasGivenTo(t *testing.T) {
+// TestTicket_EndsWithItsToken is about what is open but for tickets.
+func TestTicket_EndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	inside, done := make(chan error, 1), make(chan bool, 1)
 	g, addr, secret := guarded(t, func(w http.ResponseWriter, r *http.Request) {
@@ -140,9 +140,9 @@ func TestATicketEndsWithTheTokenThatItWasGivenTo(t *testing.T) {
 	<-done
 }
 
-// TestWhatMustNotBeReadTwoWays: messages that two readers could take apart
+// TestGuard_RefusesAmbiguousRequests: messages that two readers could take apart
 // differently are refused, or read in the one way that leads nowhere else.
-func TestWhatMustNotBeReadTwoWays(t *testing.T) {
+func TestGuard_RefusesAmbiguousRequests(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{})
 	token := "Authorization: Bearer " + secret + "\r\n"

@@ -51,9 +51,9 @@ func listener(t *testing.T) (at netip.AddrPort, got func() string) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), func() string { l.Close(); open.Wait(); return all.String() }
 }
 
-// TestATokenAtTheGate: a token of a decoy goes nowhere, is told, and stops the box where
+// TestHoneytoken_IsBlockedAtGate: a token of a decoy goes nowhere, is told, and stops the box where
 // that is asked for.
-func TestATokenAtTheGate(t *testing.T) {
+func TestHoneytoken_IsBlockedAtGate(t *testing.T) {
 	t.Parallel()
 	const (
 		at    = "/root/.netrc"

@@ -11,7 +11,7 @@ import (
 )
 
 // Thousands of boxes come and go while a daemon serves.
-func TestABoxThatHasEndedHoldsNoDescriptor(t *testing.T) {
+func TestBox_ClosesDescriptorOnExit(t *testing.T) {
 	t.Parallel()
 	fd := -1
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")

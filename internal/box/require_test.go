@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
+func TestStart_RefusesMissingProtection(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: only it shifts ids")
 	}
@@ -40,7 +40,7 @@ func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
 }
 
 // If a file of the sandbox makes the set-up fail, the start is refused: it never runs with less.
-func TestStart_FailsRatherThanDropProtectionsForAFileOfTheSandbox(t *testing.T) {
+func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: only it shifts ids")
 	}

@@ -17,7 +17,7 @@ import (
 
 // The first steps of docs/api.md are taken as they stand there, but for the port,
 // and print what it says: a line each, in this order, where "…" stands for anything.
-func TestTenMinutesWithCurl(t *testing.T) {
+func TestAPIDocument_CurlStepsWork(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skipf("needs curl: %v", err)

@@ -14,7 +14,7 @@ import (
 
 // What people use waits inside for a person who agrees, and then works as it does outside:
 // by its name, which nobody looked up before.
-func TestAskingClients(t *testing.T) {
+func TestClients_WaitForApproval(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.packages()

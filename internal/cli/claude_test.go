@@ -143,7 +143,7 @@ func TestClaudeCode(t *testing.T) {
 }
 
 // The same at a terminal, which is left and come back to while it works.
-func TestClaudeCodeAtATerminal(t *testing.T) {
+func TestClaudeCode_AtTerminal(t *testing.T) {
 	t.Parallel()
 	working, back := make(chan struct{}), make(chan struct{})
 	a := newAgent(t, func(turn int) {

@@ -9,7 +9,7 @@ import (
 
 // What was typed before the keys that leave is passed on, also when all of it
 // came at once, as from a paste or a script.
-func TestDetachKeysLoseNothing(t *testing.T) {
+func TestDetachKeys_LoseNoInput(t *testing.T) {
 	t.Parallel()
 	left := make(chan struct{})
 	d := &detachable{in: strings.NewReader("rm \x10x\r\x10\x11not this"), keys: []byte{0x10, 0x11},
@@ -23,7 +23,7 @@ func TestDetachKeysLoseNothing(t *testing.T) {
 }
 
 // The loss of the window is not an error of the output: that would send SIGPIPE to the command.
-func TestWindow_LeavesWhenItHasGone(t *testing.T) {
+func TestWindow_DetachesWhenClosed(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -165,9 +165,9 @@ func (d *door) url(path, sandbox string) string {
 		"{ref}", "HEAD", "{tag}", "t", "{pid}", "99999", "{port}", "9").Replace(path)
 }
 
-// TestWhoIsLetIntoEachOperation asks for every operation that there is as everybody
+// TestOperations_RequireAuthorization asks for every operation that there is as everybody
 // who may be refused, and is refused. One that has no guard is let in, and seen.
-func TestWhoIsLetIntoEachOperation(t *testing.T) {
+func TestOperations_RequireAuthorization(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	before, err := d.client.Status(t.Context(), "a")
@@ -324,9 +324,9 @@ func outside(t *testing.T, out string) {
 	}
 }
 
-// TestNoFileRouteLeadsOut goes through each route of files, of the present and of a
+// TestFileRoutes_FollowNoLinkOut goes through each route of files, of the present and of a
 // snapshot, by links that a sandbox has made.
-func TestNoFileRouteLeadsOut(t *testing.T) {
+func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	// The home is shown in no sandbox.
@@ -438,9 +438,9 @@ func TestNoFileRouteLeadsOut(t *testing.T) {
 	outside(t, out)
 }
 
-// TestNoRaceLeadsOut lets a process of the sandbox swap a directory and a link that
+// TestFileRoutes_ResistSwapRace lets a process of the sandbox swap a directory and a link that
 // leads out, again and again, while files are read and written by both names.
-func TestNoRaceLeadsOut(t *testing.T) {
+func TestFileRoutes_ResistSwapRace(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	out := filepath.Join(d.home, "out")
@@ -483,10 +483,10 @@ func TestNoRaceLeadsOut(t *testing.T) {
 	outside(t, out)
 }
 
-// TestATokenTakesWithItWhatItLetIn is about what was opened with a token that is
+// TestRevokedToken_EndsSessions is about what was opened with a token that is
 // revoked: a terminal, and a session of a model; and about what one sees that makes
 // forks.
-func TestATokenTakesWithItWhatItLetIn(t *testing.T) {
+func TestRevokedToken_EndsSessions(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	token, id := d.token("operate", "a")
@@ -604,9 +604,9 @@ func (m *mcpClient) tool(name, args string) string {
 	return m.call("tools/call", `{"name":"`+name+`","arguments":`+args+`}`)
 }
 
-// TestATokenAtAPreviewOfARealPort: who may connect to a port by the API may see its
+// TestPreview_AcceptsToken: who may connect to a port by the API may see its
 // pages with the same token, which does not go in.
-func TestATokenAtAPreviewOfARealPort(t *testing.T) {
+func TestPreview_AcceptsToken(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	const echo = `import http.server

@@ -13,7 +13,7 @@ import (
 )
 
 // The examples in all languages do the same, and leave nothing behind.
-func TestExamplesExplore(t *testing.T) {
+func TestExamples_Explore(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/explore"
 	d := newDesk(t)

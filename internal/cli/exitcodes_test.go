@@ -9,7 +9,7 @@ import (
 )
 
 // Each kind has the exit code that the help topic exit-codes gives for it.
-func TestExitCodeOf_IsWhatTheHelpSays(t *testing.T) {
+func TestExitCodeOf_MatchesHelp(t *testing.T) {
 	t.Parallel()
 	for _, k := range []fault.Kind{
 		fault.Internal, fault.Invalid, fault.NotFound, fault.Ambiguous, fault.Exists, fault.Conflict, fault.Unsupported,

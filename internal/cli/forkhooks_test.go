@@ -218,7 +218,7 @@ func (h *hooked) fork(name string) string {
 
 // A hook that does not do its work leaves the fork quarantined, with the reason. It can be
 // tried again, removed, or left for its files alone.
-func TestHooksThatFail(t *testing.T) {
+func TestForkHooks_FailureQuarantines(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
 	h.heard(sandbox)
@@ -291,7 +291,7 @@ func (h *hooked) ran(name string) string {
 
 // What is no regular file that can be executed is no hook, and what a hook leaves running runs
 // on; there may be 64.
-func TestHooksThatAreNone(t *testing.T) {
+func TestForkHooks_IgnoreNonExecutables(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
 	h.fork("base") // a pipe is among them, which is there outside
@@ -337,7 +337,7 @@ done`,
 
 // A hook that hangs is ended, at the latest when the sandbox's own limit for a command says
 // so, with all that it has started; it holds up nobody else meanwhile.
-func TestHooksThatHang(t *testing.T) {
+func TestForkHooks_KillHanging(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t, "--limit", "time=5s")
 	const ended = hooksDir + "/10 was killed: it exceeded the sandbox's limit for a command, time=5s"

@@ -44,7 +44,7 @@ func gitDesk(t *testing.T) (d *desk, top string) {
 
 // A difference goes through the pager, clean and with marks; one who reads no further than
 // he likes is no error.
-func TestDiffHasAPager(t *testing.T) {
+func TestDiff_UsesPager(t *testing.T) {
 	t.Parallel()
 	d, _ := gitDesk(t)
 	env := d.env
@@ -71,7 +71,7 @@ func TestDiffHasAPager(t *testing.T) {
 }
 
 // Each marked path is asked about, and nothing is applied without a yes to all of them.
-func TestApplyAsksForTrust(t *testing.T) {
+func TestApply_AsksForTrust(t *testing.T) {
 	t.Parallel()
 	d, top := gitDesk(t)
 	head := func() string {

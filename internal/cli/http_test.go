@@ -144,7 +144,7 @@ func (e *events) until(out *bytes.Buffer, text string) (exit *wire.Exit) {
 
 const execs = "/v1/sandboxes/a/execs"
 
-func TestExecAsEvents(t *testing.T) {
+func TestExec_AsServerSentEvents(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
@@ -172,7 +172,7 @@ func TestExecAsEvents(t *testing.T) {
 
 // A client that goes away is missed by nobody, and gets the rest when it comes
 // again, whatever became of the daemon meanwhile.
-func TestAnExecGoesOnWithoutItsClientAndItsDaemon(t *testing.T) {
+func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
@@ -219,7 +219,7 @@ func TestAnExecGoesOnWithoutItsClientAndItsDaemon(t *testing.T) {
 
 // A command that ends while nobody is there, not even a daemon, is captured by the
 // next one without being asked for.
-func TestAnExecThatEndsUnseenIsCaptured(t *testing.T) {
+func TestExec_UnattendedExitIsCaptured(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
@@ -243,7 +243,7 @@ func TestAnExecThatEndsUnseenIsCaptured(t *testing.T) {
 
 // A reader who does not read holds up its own command, and nobody else's; no byte
 // of it is lost.
-func TestASlowReaderLosesNothing(t *testing.T) {
+func TestExec_SlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	const lines = 1_000_000 // 6.9 MB: more than any buffer on the way
@@ -414,7 +414,7 @@ func TestTerminalsOverWebSocket(t *testing.T) {
 	w.json("POST", "/v1/sandboxes/a/exec?pty=true", `{"cmd":["no-such-thing"]}`, http.StatusBadRequest, nil)
 }
 
-func TestEventsAsServerSentEvents(t *testing.T) {
+func TestEvents_AsServerSentEvents(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	e := w.events("GET", "/v1/sandboxes/a/events?after=0", "")
@@ -440,7 +440,7 @@ func TestEventsAsServerSentEvents(t *testing.T) {
 	}
 }
 
-func TestACreateThatIsSentAgainIsCarriedOutOnce(t *testing.T) {
+func TestIdempotencyKey_CreatesOnce(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	send := func(path, key, body string) (int, string) {
@@ -475,9 +475,9 @@ func TestACreateThatIsSentAgainIsCarriedOutOnce(t *testing.T) {
 	}
 }
 
-// TestACreateThatADaemonDiedOverIsNotDoneTwice kills a daemon that is in the middle
+// TestIdempotencyKey_SurvivesDaemonKill kills a daemon that is in the middle
 // of a create with a key: the next one knows that it was begun.
-func TestACreateThatADaemonDiedOverIsNotDoneTwice(t *testing.T) {
+func TestIdempotencyKey_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	send := func(body io.Reader, kind string) (int, string) {

@@ -88,7 +88,7 @@ func (s schema) beyond() (out []any) {
 
 // The examples of the document are taken by a real daemon, and what is beyond the
 // limits that it names is refused, with a hint.
-func TestTheDocumentSaysWhatIsTaken(t *testing.T) {
+func TestOpenAPI_ExamplesAndLimitsHold(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	b, err := os.ReadFile("../../docs/openapi.json")

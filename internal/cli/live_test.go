@@ -52,7 +52,7 @@ func python(t *testing.T) string {
 }
 
 // What a process changes ends in the history, however it goes about it.
-func TestEveryWriterIsCaptured(t *testing.T) {
+func TestCapture_CoversEveryWriter(t *testing.T) {
 	t.Parallel()
 
 	t.Run("once and quiet", func(t *testing.T) {
@@ -178,7 +178,7 @@ func (d *desk) fork(ref string) string {
 }
 
 // A sandbox in which nothing happens costs no processor time.
-func TestIdleCostsNothing(t *testing.T) {
+func TestIdleSandbox_TakesNoSnapshots(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised("exec sleep 1000")
@@ -191,7 +191,7 @@ func TestIdleCostsNothing(t *testing.T) {
 }
 
 // The command is rewound from outside while people look on.
-func TestRewindUnderATerminal(t *testing.T) {
+func TestRewind_UnderTerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.open("run", "--in", sandbox, "--", "sh")
@@ -265,7 +265,7 @@ func TestRewindUnderATerminal(t *testing.T) {
 
 // A window that is closed while a command prints to it detaches from one that belongs to the sandbox,
 // and hangs up one that belongs to the window: neither gets SIGPIPE, as it would from a closed pipe.
-func TestAWindowIsClosedOnACommandThatPrints(t *testing.T) {
+func TestTerminal_ClosedDuringOutput(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.open("run", "--in", sandbox, "--", "sh", "-c", "trap 'echo broken >~/f' PIPE; while :; do echo on; done")
@@ -300,7 +300,7 @@ func (term *terminal) so() string {
 
 // A daemon that is killed under a supervised command is followed by one that
 // captures on.
-func TestCapturesGoOnUnderAnotherDaemon(t *testing.T) {
+func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised(`n=0; while :; do n=$((n+1)); echo $n >~/f; sleep 0.1; done`)
@@ -323,7 +323,7 @@ func TestCapturesGoOnUnderAnotherDaemon(t *testing.T) {
 
 // A daemon that is killed while a rewind waits for the command to end leaves no
 // torn snapshot, and nothing that runs on unseen.
-func TestDaemonKilledDuringARewind(t *testing.T) {
+func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised(
@@ -351,7 +351,7 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 }
 
 // A fork has the files of a sandbox, not its supervised command.
-func TestForkRunsNothing(t *testing.T) {
+func TestFork_StartsNoCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised("echo one >~/f; exec sleep 1000", "--restart", "always")

@@ -45,7 +45,7 @@ func (d *desk) back(args ...string) *terminal {
 
 // A shell goes on from memory with its variables and its job, in the sandbox itself and in a
 // fork. Whoever was at it is told so, and can come back to it.
-func TestAShellGoesOnFromMemory(t *testing.T) {
+func TestMemory_ResumesShell(t *testing.T) {
 	t.Parallel()
 	d := warmDesk(t)
 	was := d.shell()
@@ -120,7 +120,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	d.run("system", "verify")
 }
 
-// goesOn demands that the shell of TestAShellGoesOnFromMemory goes on: with cat in the
+// goesOn demands that the shell of TestMemory_ResumesShell goes on: with cat in the
 // foreground, which Ctrl-C reaches, its variable, the size of who is there, and its jobs.
 func (term *terminal) goesOn(rows, cols uint16) {
 	term.t.Helper()
@@ -159,7 +159,7 @@ func (term *terminal) sized(rows, cols uint16) {
 }
 
 // A tmux goes on with its windows, for who comes back to the terminal that it is in.
-func TestTmuxGoesOnFromMemory(t *testing.T) {
+func TestMemory_ResumesTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")
 	d := warmDesk(t)

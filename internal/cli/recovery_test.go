@@ -69,7 +69,7 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 
 // A daemon behind a forwarded socket, or in another PID namespace, calls itself by a number that
 // is that of another process here.
-func TestStopDaemon_EndsNoProcessThatDoesNotListen(t *testing.T) {
+func TestStopDaemon_KillsOnlyListener(t *testing.T) {
 	t.Parallel()
 	victim := exec.CommandContext(t.Context(), "sleep", "1000")
 	if err := victim.Start(); err != nil {

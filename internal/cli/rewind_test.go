@@ -13,7 +13,7 @@ func (d *desk) rewind(ref string) {
 }
 
 // A shell under tmux is left, come back to, and rewound in both ways.
-func TestRewindUnderTmux(t *testing.T) {
+func TestRewind_UnderTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")
 	d := newDesk(t)

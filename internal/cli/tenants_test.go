@@ -25,7 +25,7 @@ const manyFiles = `mkdir many && cd many && pad=$(printf %0190d 0) && seq 100000
 
 // One sandbox floods the daemon with questions about a huge tree. The daemon stays
 // within its memory, and answers another sandbox.
-func TestAFloodOfOneSandboxLeavesTheDaemonToOthers(t *testing.T) {
+func TestDaemon_SurvivesFloodOfOneSandbox(t *testing.T) {
 	t.Parallel()
 	if looptest.Race {
 		t.Skip("the race detector's memory is not the program's")

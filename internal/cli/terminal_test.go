@@ -40,7 +40,7 @@ func (term *terminal) foreground(script string) {
 	term.see("be0gun")
 }
 
-func TestShell_IgnoresTheStartupFilesOfTheHost(t *testing.T) {
+func TestShell_IgnoresHostStartupFiles(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("exec", sandbox, "--", "sh", "-c", "echo 'sleep 1000' >~/.bash_profile")
@@ -49,7 +49,7 @@ func TestShell_IgnoresTheStartupFilesOfTheHost(t *testing.T) {
 	term.end(0)
 }
 
-func TestShellHasATerminal(t *testing.T) {
+func TestShell_HasTerminal(t *testing.T) {
 	t.Parallel()
 	term := newDesk(t).shell()
 
@@ -101,7 +101,7 @@ func TestShellHasATerminal(t *testing.T) {
 	term.end(7)
 }
 
-func TestATerminalPassesEverythingThrough(t *testing.T) {
+func TestTerminal_IsTransparent(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.open("exec", "-it", sandbox, "--", "sh", "-c",
@@ -194,7 +194,7 @@ func needs(t *testing.T, program string) {
 }
 
 // However it ends, the terminal is in the modes that it was in: end checks that.
-func TestTheTerminalIsGivenBack(t *testing.T) {
+func TestTerminal_RestoresModes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 

@@ -240,7 +240,7 @@ func (w *travellers) review() {
 	}
 }
 
-func TestAProposalTravelsByAPath(t *testing.T) {
+func TestProposal_ViaPath(t *testing.T) {
 	t.Parallel()
 	newTravellers(t, func(bare string) string { return bare }).review()
 }
@@ -271,13 +271,13 @@ func httpBackend(t *testing.T, dir, password string) (url string) {
 	return srv.URL
 }
 
-func TestAProposalTravelsByHTTP(t *testing.T) {
+func TestProposal_ViaHTTP(t *testing.T) {
 	t.Parallel()
 	newTravellers(t, func(bare string) string { return httpBackend(t, filepath.Dir(bare), "") + "/remote.git" }).review()
 }
 
 // The credentials are those of who sits there: here a helper gives them, as on a desktop.
-func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
+func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse"
 	url := ""
@@ -303,7 +303,7 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 }
 
 // SSH needs a server of its own: its own configuration, keys and port.
-func TestAProposalTravelsBySSH(t *testing.T) {
+func TestProposal_ViaSSH(t *testing.T) {
 	t.Parallel()
 	sshd := "/usr/sbin/sshd"
 	if _, err := os.Stat(sshd); err != nil {
@@ -342,7 +342,7 @@ func TestAProposalTravelsBySSH(t *testing.T) {
 }
 
 // Layers come with their history, to where the colleague has the repository.
-func TestLayersTravelToAnotherPlace(t *testing.T) {
+func TestPush_LayersWithHistory(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -378,7 +378,7 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 
 // Layers go to a registry, and the list of them alone into git; what comes back is what was
 // proposed, or nothing.
-func TestLayersTravelByARegistry(t *testing.T) {
+func TestPush_LayersViaRegistry(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Basic)
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -487,7 +487,7 @@ func TestLayersTravelByARegistry(t *testing.T) {
 
 // A push that is killed before its artifact is whole has pushed no reference. The next one
 // sends what the registry does not have.
-func TestAKilledPushLeavesNothingHalf(t *testing.T) {
+func TestPush_KilledPushesNoReference(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Nobody)
 	var (

@@ -97,7 +97,7 @@ func unkeyed(s string) string { return strings.Replace(s, `"schema"`, `"schemb"`
 
 // A remote may have anything under the name of a proposal. What is wrong is refused, and
 // leaves nothing behind.
-func TestAHostileRemoteIsRefused(t *testing.T) {
+func TestPull_RefusesHostileRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -233,7 +233,7 @@ func unhex(c byte) byte {
 }
 
 // What a proposal does not say is found, and what it says without need is not shown.
-func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
+func TestPull_VerifiesProposal(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -279,7 +279,7 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 }
 
 // Who pushes does not write over what somebody else pushed meanwhile.
-func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
+func TestPush_RefusesChangedRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -308,7 +308,7 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 }
 
 // What stands on a commit that nobody pushed is said to, and comes when that does.
-func TestABaseThatWasNotPushed(t *testing.T) {
+func TestPull_RequiresPushedBase(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.alice.write("local.txt", "local\n")
@@ -324,7 +324,7 @@ func TestABaseThatWasNotPushed(t *testing.T) {
 }
 
 // A remote from which objects are missing is as one that breaks off.
-func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
+func TestPull_FailedFetchLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()

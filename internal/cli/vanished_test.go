@@ -12,7 +12,7 @@ import (
 
 // A command whose client is killed is told so, as by ssh: its terminal is hung
 // up, or its input ends.
-func TestAVanishedClient(t *testing.T) {
+func TestClientKill_HangsUpCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 
@@ -65,7 +65,7 @@ func TestAVanishedClient(t *testing.T) {
 
 // A daemon that is killed takes nothing with it: the client attaches again, and
 // the terminal is the one that it was.
-func TestAVanishedDaemon(t *testing.T) {
+func TestDaemonKill_ClientReattaches(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.shell()

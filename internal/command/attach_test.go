@@ -13,7 +13,7 @@ import (
 
 // What a client types as soon as it is told that the command runs reaches the
 // command, though nobody carries frames yet.
-func TestTypedAtOnce(t *testing.T) {
+func TestAttach_PassesEarlyInput(t *testing.T) {
 	t.Parallel()
 	var typed, got bytes.Buffer
 	if err := wire.WriteFrame(&typed, wire.FrameStdin, []byte("echo early\r")); err != nil {
@@ -32,7 +32,7 @@ func TestTypedAtOnce(t *testing.T) {
 
 // Input that is typed while no start of the command takes any is for the next one; a signal
 // is not.
-func TestTypedBetweenTwoStarts(t *testing.T) {
+func TestAttach_KeepsInputForNextStart(t *testing.T) {
 	t.Parallel()
 	client, daemon := net.Pipe()
 	defer client.Close()
@@ -59,7 +59,7 @@ func TestTypedBetweenTwoStarts(t *testing.T) {
 }
 
 // A client that is let go is not waited for, whatever it has typed.
-func TestTypedForNoStart(t *testing.T) {
+func TestAttach_ReleasesClientWithUnreadInput(t *testing.T) {
 	t.Parallel()
 	client, daemon := net.Pipe()
 	defer client.Close()
@@ -72,7 +72,7 @@ func TestTypedForNoStart(t *testing.T) {
 
 // A client that cannot be written to has gone, also while what it typed waits for a command
 // that does not read.
-func TestTypedByAClientThatVanishes(t *testing.T) {
+func TestAttach_DetectsLostClient(t *testing.T) {
 	t.Parallel()
 	typed := make(chan struct{})
 	var input bytes.Buffer

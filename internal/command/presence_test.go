@@ -6,7 +6,7 @@ import "testing"
 
 // The detach is recorded once, in whichever order the command ends and the client disconnects, and only if the
 // attach is recorded.
-func TestThePresenceEndsOnce(t *testing.T) {
+func TestPresence_RecordsDetachOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		steps string

@@ -8,7 +8,7 @@ import (
 
 // A daemon does not become idle before whoever born it has come, nor between the
 // first word and the request of who is connected.
-func TestARequestOnItsWayIsWaitedFor(t *testing.T) {
+func TestCallers_PendingRequestPreventsIdle(t *testing.T) {
 	born := time.Unix(1000, 0)
 	at := func(d time.Duration) time.Time { return born.Add(d) }
 	never := born

@@ -11,7 +11,7 @@ import (
 
 // Who has found the socket before its name is gone is accepted, however long that
 // takes, and then nobody is waited for.
-func TestTheLastCallersAreAccepted(t *testing.T) {
+func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	t.Parallel()
 	h, err := openHome(t.Context(), t.TempDir()+"/home", 0)
 	if err != nil {

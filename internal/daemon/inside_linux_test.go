@@ -40,7 +40,7 @@ func (s *oneToken) set(tok *auth.Token) {
 
 // A call within the daemon is made with what its token is for by then, and ends
 // with it.
-func TestCallsWithinAreAsTheirTokenIsByThen(t *testing.T) {
+func TestInsideCalls_UseCurrentToken(t *testing.T) {
 	t.Parallel()
 	const id = "00000001"
 	store := &oneToken{}

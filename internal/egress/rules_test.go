@@ -142,7 +142,7 @@ func newFake(t *testing.T) (*Control, *fakeCore) {
 }
 
 // A change of the rules is recorded before it is in force, and taken back where it cannot be.
-func TestAllow_KeepsItsOrder(t *testing.T) {
+func TestAllow_RecordsBeforeEnforcing(t *testing.T) {
 	failed := errors.New("it failed")
 	for name, c := range map[string]struct {
 		ledger, keeper error

@@ -25,7 +25,7 @@ func (h *hears) Drafts(_ context.Context, _ *meta.Sandbox, all ...audit.Statemen
 }
 
 // An answer is recorded with the end of its own rule.
-func TestDeny_RecordsTheEndOfEachRule(t *testing.T) {
+func TestDeny_RecordsExpiryOfEachRule(t *testing.T) {
 	control, core := newFake(t)
 	h := &hears{fakeCore: core}
 	control.config.Recorder = h

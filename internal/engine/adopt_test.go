@@ -44,7 +44,7 @@ func (h *home) halfAdopted(name string) adoption {
 // A daemon that is killed while a live root becomes a layer loses nothing of it. While the
 // next daemon cannot move it back, the sandbox cannot be used, its layer stays, and other
 // sandboxes are not affected.
-func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
+func TestUnadoptAll_KeepsLayerItCannotMoveBack(t *testing.T) {
 	disk := &vfs.Faulty{FS: vfs.OS()}
 	h := newHomeOn(t, disk)
 	h.onDir("a")
@@ -84,7 +84,7 @@ func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
 
 // A sandbox whose changes can never be moved back does not prevent gc of others, and can be
 // removed.
-func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
+func TestRemove_ForcesHalfAdoptedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.onDir("b")
@@ -119,7 +119,7 @@ func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
 }
 
 // If a note of mounted layers cannot be read, all layers are kept, and the home can be used.
-func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
+func TestFindMounted_KeepsAllLayersOnDamagedNote(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")

@@ -38,7 +38,7 @@ func (b *fakeBox) ask(now, then []wire.NetQuestion) {
 	}
 }
 
-func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
+func TestPendingRequests_AreAnswered(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	b := h.asking("a")
@@ -113,7 +113,7 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 
 // Who watches a sandbox hears of what waits, and what came of it, also after the daemon
 // was restarted, and when the box ends.
-func TestQuestionsAreEvents(t *testing.T) {
+func TestPendingRequests_AreReportedAsEvents(t *testing.T) {
 	h := newHome(t)
 	b := h.asking("a")
 	rec, err := h.DB.Sandbox(t.Context(), "a")

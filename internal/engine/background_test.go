@@ -26,7 +26,7 @@ func (h *home) layerOf(head string) timeline.LayerID {
 }
 
 // A layer that cannot be sealed does not affect other sandboxes.
-func TestSealAll_GoesOnPastALayerThatCannotBeSealed(t *testing.T) {
+func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("evil")
 	h.onDir("innocent")
@@ -74,7 +74,7 @@ func (f *heldSeal) Rename(fromDir int, from string, toDir int, to string) error 
 }
 
 // Hashing the layer of a sandbox may take hours: removing the sandbox cancels it.
-func TestRemove_CancelsTheSealOfItsLayer(t *testing.T) {
+func TestRemove_CancelsLayerFinalization(t *testing.T) {
 	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
 	h := newHomeOn(t, files)
 	h.onDir("evil")

@@ -88,7 +88,7 @@ func allowed(n int) wire.NetEvent {
 
 // A sandbox that floods the gate with requests that are allowed fills its budget for these,
 // and hides neither what was denied to it nor that it touched a decoy.
-func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
+func TestNetworkRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -146,7 +146,7 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 
 // What is not recorded is counted exactly once, even if the daemon is killed before it has
 // recorded the count.
-func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
+func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -254,7 +254,7 @@ func (h *home) listed(id timeline.SandboxID) (started, listed int64) {
 }
 
 // A sandbox that starts programs with long, random arguments fills its budgets for these.
-func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
+func TestProgramRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -307,7 +307,7 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 }
 
 // A daemon that is started again gives no new budget.
-func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
+func TestBudget_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -398,7 +398,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 }
 
 // A new daemon knows what was spent inside.
-func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
+func TestBudget_CountsInsideChangesAfterRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -425,7 +425,7 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 }
 
 // Automatic snapshots beyond the budget wait, and their changes are not lost.
-func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
+func TestAutomaticCapture_WaitsForBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -511,7 +511,7 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 
 // Programs are recorded before their time when many bytes of them are held; many with
 // different files become so many records, and one.
-func TestFetchPrograms_HoldsNoMoreThanTheLimit(t *testing.T) {
+func TestFetchPrograms_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -120,7 +120,7 @@ func retell(all []*format.Record) (s state) {
 	return s
 }
 
-func TestWhatIsDoneIsRecorded(t *testing.T) {
+func TestAuditLog_RecordsOperations(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -208,7 +208,7 @@ func (s *seen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestACommandIsRecordedBeforeItIsAcknowledged(t *testing.T) {
+func TestExec_IsRecordedBeforeAcknowledged(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -223,7 +223,7 @@ func TestACommandIsRecordedBeforeItIsAcknowledged(t *testing.T) {
 
 // Nothing runs in a box whose start is not recorded, and nothing runs on in one where a
 // command could not be: it may have left its group.
-func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
+func TestExec_RunsNoUnrecordedCommand(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -251,7 +251,7 @@ func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
 
 // A ledger that cannot be written lets nothing be done but what makes room, and what had
 // happened is told when it can be written again.
-func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
+func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -308,7 +308,7 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 
 // A command that was stopped for a rewind that then cannot be recorded begins again where
 // it was, at whatever write the disk was full.
-func TestACommandBeginsAgainWhereItsRewindIsNotRecorded(t *testing.T) {
+func TestRewind_RestartsCommandWhenNotRecorded(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -364,7 +364,7 @@ func (h *home) stopAll(name string) error {
 }
 
 // What a crash left between a record and what it tells is said by the next engine, once.
-func TestWhatDidNotComeAboutIsUndone(t *testing.T) {
+func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -425,7 +425,7 @@ func TestWhatDidNotComeAboutIsUndone(t *testing.T) {
 }
 
 // What was done and could not be told before the death of the engine is told by the next.
-func TestDebtsArePaid(t *testing.T) {
+func TestRecovery_AppendsOwedRecords(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -459,7 +459,7 @@ func TestDebtsArePaid(t *testing.T) {
 	}
 }
 
-func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
+func TestBookDo_RecordsUndoneOnFailure(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -484,7 +484,7 @@ func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
 }
 
 // A command that its keeper refuses is told not to have begun, however it was asked for.
-func TestACommandThatIsRefusedIsUndone(t *testing.T) {
+func TestExec_RecordsUndoneWhenRefused(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -526,7 +526,7 @@ func TestACommandThatIsRefusedIsUndone(t *testing.T) {
 	}
 }
 
-func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
+func TestExecRecord_IsRedactedAndBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -556,7 +556,7 @@ func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
 	}
 }
 
-func TestAThousandForksAreOneStep(t *testing.T) {
+func TestFork_RecordsThousandForks(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -574,7 +574,7 @@ func TestAThousandForksAreOneStep(t *testing.T) {
 	}
 }
 
-func TestAnswersAndRulesAreRecorded(t *testing.T) {
+func TestAuditLog_RecordsApprovalsAndRules(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.Caller = func(context.Context) string { return "token 7" }
@@ -617,7 +617,7 @@ func TestAnswersAndRulesAreRecorded(t *testing.T) {
 	}
 }
 
-func TestAttemptsAndSessionsAreRecorded(t *testing.T) {
+func TestAuditLog_RecordsTournamentsAndSessions(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -13,7 +13,7 @@ import (
 )
 
 // Processes are stopped for a capture unless it is known that there are none.
-func TestFreezesThatAreNotNeeded(t *testing.T) {
+func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "true")
@@ -58,7 +58,7 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 }
 
 // A command takes as long as it runs, however long its box took to start.
-func TestExec_DurationIsWithoutTheStartOfTheBox(t *testing.T) {
+func TestExec_DurationExcludesStart(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.boxes.begun = func(context.Context) error { time.Sleep(3 * time.Second); return nil }

@@ -60,7 +60,7 @@ func laysOut(t *testing.T, h *home, c *gitwork.Collected, ctx context.Context) (
 }
 
 // 1,990 directories, one in another, took 65 seconds: each was looked up from the root.
-func TestLayOut_CostsAStepForEachDirectory(t *testing.T) {
+func TestLayOut_TakesOneStepPerDirectory(t *testing.T) {
 	for _, n := range []int{100, 200, 400} {
 		h, c := nestedWork(t, n)
 		ctx := looptest.Counts(t)

@@ -39,9 +39,9 @@ func TestCancelStart(t *testing.T) {
 	}
 }
 
-// TestCancelStart_OfOneThatHasNotComeToItsBox stops a sandbox whose lock a start holds, which
+// TestCancelStart_BeforeBoxStarts stops a sandbox whose lock a start holds, which
 // is about to start its box.
-func TestCancelStart_OfOneThatHasNotComeToItsBox(t *testing.T) {
+func TestCancelStart_BeforeBoxStarts(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	ctx := t.Context()
@@ -93,7 +93,7 @@ func TestStop_CancelsACapture(t *testing.T) {
 }
 
 // A sandbox whose init does not answer may have any number of processes, and not none.
-func TestStop_SaysThatProcessesAreNotCounted(t *testing.T) {
+func TestStop_ReportsUncountedProcesses(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "1")

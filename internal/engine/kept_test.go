@@ -64,7 +64,7 @@ func newKeptHome(t *testing.T) *home {
 	return h
 }
 
-func TestAKeptCommandIsTakenUpByTheNextDaemon(t *testing.T) {
+func TestDetachedCommand_SurvivesDaemonRestart(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	ctx := t.Context()
@@ -100,7 +100,7 @@ func TestAKeptCommandIsTakenUpByTheNextDaemon(t *testing.T) {
 	}
 }
 
-func TestEndedCommandsTakeNoMemoryForEver(t *testing.T) {
+func TestExitedCommands_AreBounded(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	ctx := t.Context()
@@ -159,7 +159,7 @@ func TestStartExec_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestACommandThatDoesNotRunIsNotReached(t *testing.T) {
+func TestExecCalls_RefuseUnknownCommand(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	ctx := t.Context()
@@ -184,7 +184,7 @@ func TestACommandThatDoesNotRunIsNotReached(t *testing.T) {
 
 // Who starts a supervised command is told its end, also of one that has ended before he is
 // connected to it.
-func TestARunThatIsOverAtOnce(t *testing.T) {
+func TestExec_ReportsImmediateExitOfRun(t *testing.T) {
 	h := newHome(t)
 	var all errgroup.Group
 	for i := range 8 { // which get into each other's way

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
+func TestTTL_RemovesExpiredSandbox(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	dir := wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}
@@ -101,7 +101,7 @@ func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 }
 
 // A sandbox that is given more time while its removal waits for others stays.
-func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
+func TestExpire_SparesExtendedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.extendsWhileItExpires(t)
@@ -110,7 +110,7 @@ func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
 	}
 }
 
-func TestTagsOutliveTheirSandbox(t *testing.T) {
+func TestTags_OutliveSandbox(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
@@ -172,7 +172,7 @@ func TestTagsOutliveTheirSandbox(t *testing.T) {
 }
 
 // Who cannot have a sandbox is told who has it.
-func TestAConflictNamesItsHolder(t *testing.T) {
+func TestConflict_NamesHolder(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
@@ -194,8 +194,8 @@ func TestAConflictNamesItsHolder(t *testing.T) {
 	}
 }
 
-// As TestExpire_LooksAgainOnceItsTurnHasCome, of a sandbox with a tag.
-func TestExpire_LeavesATaggedSandboxThatIsGivenMore(t *testing.T) {
+// As TestExpire_SparesExtendedSandbox, of a sandbox with a tag.
+func TestExpire_SparesExtendedTaggedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	if _, err := h.SetTag(ctx, "a", "base", "HEAD"); err != nil {

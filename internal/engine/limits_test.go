@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestLimitsAndStrengthReachTheBox, from a file and from a flag, also in forks; what
+// TestStart_PassesLimitsAndStrong, from a file and from a flag, also in forks; what
 // cannot be had at all is refused before anything is made.
-func TestLimitsAndStrengthReachTheBox(t *testing.T) {
+func TestStart_PassesLimitsAndStrong(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb, err := h.makes("box", func(r *wire.CreateRequest) {
@@ -68,9 +68,9 @@ func TestLimitsAndStrengthReachTheBox(t *testing.T) {
 	}
 }
 
-// TestWhoSaidWhatIsKept, beside the policy: its digest stays, and so does the sandbox
+// TestPolicySources_AreStored, beside the policy: its digest stays, and so does the sandbox
 // when it is lost.
-func TestWhoSaidWhatIsKept(t *testing.T) {
+func TestPolicySources_AreStored(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()
@@ -190,8 +190,8 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	is("one", "network.allow", "new.example", "coppice net allow")
 }
 
-// TestRulesAreTakenBack: whoever said them, live, and told of.
-func TestRulesAreTakenBack(t *testing.T) {
+// TestAllow_RemovesRules: whoever said them, live, and told of.
+func TestAllow_RemovesRules(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()
@@ -282,8 +282,8 @@ func TestRulesAreTakenBack(t *testing.T) {
 	}
 }
 
-// TestADenialIsNotCutShort by who may deny, and nothing else.
-func TestADenialIsNotCutShort(t *testing.T) {
+// TestTimedDeny_IsNotShortened by who may deny, and nothing else.
+func TestTimedDeny_IsNotShortened(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.gated("a", "one.example")

@@ -57,9 +57,9 @@ func (h *home) reads(name, ref, p string) string {
 	return string(text)
 }
 
-// TestACopyOfTheHostIsHiddenFromAsTheHostIs: also when layers of the copy and of the
+// TestMask_HidesHostCopyLikeHost: also when layers of the copy and of the
 // sandbox have been merged into one, in forks, and of the past.
-func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
+func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)
 	needsMarks(t, f.home)
@@ -169,9 +169,9 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	}
 }
 
-// TestAnotherBaseHidesWhatSomebodyNamed: at its own path, and where that of the host
+// TestMask_HidesNamedPathsOfOtherBase: at its own path, and where that of the host
 // has come to lie; what is built in is the base's own.
-func TestAnotherBaseHidesWhatSomebodyNamed(t *testing.T) {
+func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	needsMarks(t, h)
@@ -210,9 +210,9 @@ func TestAnotherBaseHidesWhatSomebodyNamed(t *testing.T) {
 	}
 }
 
-// TestTheHostIsNeverGivenWithoutAMask: whatever becomes of it, a stack that has the host
+// TestMask_IsRequiredForHost: whatever becomes of it, a stack that has the host
 // at its bottom has one, or there is none.
-func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
+func TestMask_IsRequiredForHost(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	needsMarks(t, h)
@@ -265,7 +265,7 @@ func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
 }
 
 // A mask that cannot be removed to its end is not used for what is left of it.
-func TestSweepMasks_LeavesNoPartOfAMask(t *testing.T) {
+func TestMask_IsWholeAfterFailedSweep(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs real-root: to mount")

@@ -24,7 +24,7 @@ func (h *home) sessions(name string) string {
 
 // Who begins a command at a terminal is recorded to have come with its beginning, and once to
 // have left: at its end, or before, when the client went away.
-func TestATerminalIsComeToAndLeftOnce(t *testing.T) {
+func TestTerminal_RecordsAttachAndDetachOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -10,7 +10,7 @@ import (
 )
 
 // A tier that is chosen for its record sees programs, and gvisor unless nothing is recorded.
-func TestTiersSeePrograms(t *testing.T) {
+func TestTier_SeesPrograms(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		tier string

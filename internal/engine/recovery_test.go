@@ -12,7 +12,7 @@ import (
 
 // A keeper that outlived its daemon, and does not answer the first who looks for it, is
 // none that has ended: nothing is done to the sandbox, and the next one finds it.
-func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
+func TestUnresponsiveMonitor_IsNotTakenForExited(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "1")
@@ -36,7 +36,7 @@ func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
 }
 
 // A keeper that never answers cannot prevent a sandbox from being stopped or removed.
-func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
+func TestStop_KillsUnresponsiveMonitor(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	for _, end := range []func() error{
@@ -60,7 +60,7 @@ func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
 }
 
 // One keeper that hangs holds up neither the start of the daemon for long, nor other sandboxes.
-func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
+func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -89,7 +89,7 @@ func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
 }
 
 // One keeper that hangs does not hold up a list of sandboxes for long.
-func TestList_DoesNotWaitForAHungKeeper(t *testing.T) {
+func TestList_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -120,7 +120,7 @@ func wantStates(t *testing.T, h *home, want ...string) {
 }
 
 // A keeper that was slow as the daemon started is followed once it answers.
-func TestRecovery_FollowsASlowKeeper(t *testing.T) {
+func TestRecovery_FollowsSlowMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -9,7 +9,7 @@ import (
 )
 
 // What a fork can redo to stays, also where it is its parent's and nothing else refers to it.
-func TestWhatAForkCanRedoStays(t *testing.T) {
+func TestGC_KeepsRedoTargetsOfFork(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	begin := h.head("a").ID

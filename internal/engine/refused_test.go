@@ -14,7 +14,7 @@ import (
 
 // What keepers tell of refused system calls is recorded, once, in any tier, and is nothing
 // of the network.
-func TestWhatIsRefusedIsRecordedAndIsNotOfTheNetwork(t *testing.T) {
+func TestRefusedCalls_AreRecordedOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -51,7 +51,7 @@ func TestWhatIsRefusedIsRecordedAndIsNotOfTheNetwork(t *testing.T) {
 }
 
 // A box without gate and decoys is looked at now and then, while it lives.
-func TestWhatIsRefusedIsRecordedWithoutAGate(t *testing.T) {
+func TestRefusedCalls_AreRecordedWithoutGate(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -19,7 +19,7 @@ import (
 )
 
 // A disk that was full while a sandbox was removed, and the removal of its records later, leave a home that opens.
-func TestRecovery_OfARemovalWhoseLedgerIsRemoved(t *testing.T) {
+func TestRecovery_AfterLedgerRemoval(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	gone := h.id("a")
@@ -36,7 +36,7 @@ func TestRecovery_OfARemovalWhoseLedgerIsRemoved(t *testing.T) {
 }
 
 // What a sandbox did beyond its budget is counted in the ledger also if it is removed within a minute.
-func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
+func TestRemove_RecordsPendingLosses(t *testing.T) {
 	now := time.Now()
 	h := newHomeAt(t, &now)
 	h.onDir("a")
@@ -61,7 +61,7 @@ func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
 }
 
 // What a full disk keeps out of the ledger is counted with the removal of the sandbox.
-func TestRemove_RecordsWhatAFullDiskKeptOut(t *testing.T) {
+func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	id := h.id("a")
@@ -86,7 +86,7 @@ func TestRemove_RecordsWhatAFullDiskKeptOut(t *testing.T) {
 }
 
 // A keeper that does not answer, or a sandbox that is busy, does not keep gc from freeing what others left.
-func TestGC_GoesOnBesideASandboxThatIsBusyOrHangs(t *testing.T) {
+func TestGC_SkipsBusyOrHungSandbox(t *testing.T) {
 	for name, hang := range map[string]func(h *home) (end func()){
 		"hung": func(h *home) func() {
 			h.close()

@@ -155,7 +155,7 @@ func (p *project) files(name string) map[string]string {
 	return out
 }
 
-func TestTreesOfCommitsAreShared(t *testing.T) {
+func TestRepo_SharesCommitTrees(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	first := p.git("rev-parse", "HEAD")
@@ -223,7 +223,7 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotCommittedGoesAlong(t *testing.T) {
+func TestRepo_CopiesUncommittedFiles(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	for name, text := range map[string]string{"a": "dirty", "new": "n", ".gitignore": "secret\n", "secret": "s"} {
@@ -261,7 +261,7 @@ func TestWhatIsNotCommittedGoesAlong(t *testing.T) {
 
 // A reference is there for as long as a sandbox began with its commit, whoever is killed
 // when.
-func TestNoReferenceIsLeft(t *testing.T) {
+func TestRepo_ReleasesReferences(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -359,7 +359,7 @@ func TestNoReferenceIsLeft(t *testing.T) {
 
 // Whatever write of a layer fails, there is a whole sandbox or nothing: no reference, no
 // intent, no layer without a record, no base that is believed.
-func TestAFailureLeavesNothing(t *testing.T) {
+func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	disk := &vfs.Faulty{FS: vfs.OS()}
 	p := newProjectOn(t, disk)
@@ -395,7 +395,7 @@ func TestAFailureLeavesNothing(t *testing.T) {
 }
 
 // A power loss takes what was not sealed, and the next sandbox has it imported again.
-func TestTornTreeIsNotBelieved(t *testing.T) {
+func TestRepo_ReimportsTornTree(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -408,7 +408,7 @@ func TestTornTreeIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestTreesThatNobodyUsesGo(t *testing.T) {
+func TestGC_FreesUnusedCommitTrees(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -436,7 +436,7 @@ func TestTreesThatNobodyUsesGo(t *testing.T) {
 	}
 }
 
-func TestRepositoriesThatCannotBeHad(t *testing.T) {
+func TestRepository_UnusableIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	for name, req := range map[string]wire.RepoRequest{

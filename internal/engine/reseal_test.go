@@ -25,7 +25,7 @@ func (h *home) hooksOf(t *testing.T, name string) string {
 
 // A hook has its time, or less where the sandbox has less for each command, and what came of
 // it is the reason for which a fork is quarantined.
-func TestAHookHasItsTime(t *testing.T) {
+func TestForkHook_IsLimitedInTime(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	const name = restore.HooksDir + "/10-hook"
@@ -64,7 +64,7 @@ func TestAHookHasItsTime(t *testing.T) {
 
 // Where the user of a sandbox cannot see whether there are hooks, nobody knows that they were
 // run.
-func TestHooksThatCannotBeSeen(t *testing.T) {
+func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Getuid() == 0 &&
 		len(strings.Fields(string(ids))) == 3 && strings.Fields(string(ids))[2] == "1" {
 		t.Skip("needs real-root: to have a user who is not root")
@@ -96,7 +96,7 @@ func TestHooksThatCannotBeSeen(t *testing.T) {
 }
 
 // Nobody opens the gate of a fork while a hook of it runs, who resumes it a second time either.
-func TestAForkIsAwakenedOnce(t *testing.T) {
+func TestResume_RefusedWhileHookRuns(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
 	b := h.live(t, "b")

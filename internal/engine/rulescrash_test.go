@@ -33,7 +33,7 @@ func (h *home) killed() {
 
 // A rule that holds for good is in force after a crash, also if one that held for a time has lapsed since
 // beside it: the policy in force is not the one that the record names.
-func TestARuleBesideALapsedOneIsNotUndone(t *testing.T) {
+func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	now := time.Now().UTC().Truncate(time.Second)
@@ -60,7 +60,7 @@ func TestARuleBesideALapsedOneIsNotUndone(t *testing.T) {
 
 // Of a change of the rules that a crash cuts off before it is made, no record stands: neither the change,
 // for good or for a time, nor the answers that it consists of. What was made before stands.
-func TestARuleThatACrashCutsOffIsUndone(t *testing.T) {
+func TestRecovery_UndoesUnfinishedRuleChange(t *testing.T) {
 	t.Parallel()
 	for name, until := range map[string]string{
 		"for good": "", "for a time": time.Now().Add(time.Hour).UTC().Format(time.RFC3339),

@@ -43,7 +43,7 @@ func (h *home) began(t *testing.T, rec *meta.Sandbox, run wire.Run) {
 
 // A daemon may be killed at any point while it starts a supervised command. The
 // next one starts it if it has not begun, and follows it: it runs once.
-func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
+func TestRun_StartsOnceAcrossDaemonKill(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
 	for name, prepare := range map[string]func(h *home, b *fakeBox){
@@ -117,7 +117,7 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 // A daemon takes up a command that the one before had no time left to note as begun,
 // and is killed itself when it is about to stop that for a rewind: the next one starts it
 // again, if it was stopped, and leaves it ended, if it ended by itself.
-func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
+func TestRun_RestartsAfterInterruptedRewind(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
 	for starts, stopped := range map[int]bool{1: false, 2: true} {
@@ -171,8 +171,8 @@ func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 	}
 }
 
-// As TestACommandThatADaemonWasKilledOverRunsOnce, where something is not captured yet.
-func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
+// As TestRun_StartsOnceAcrossDaemonKill, where something is not captured yet.
+func TestRun_HasOneExitWhenRestarted(t *testing.T) {
 	const id = "x0123456789"
 	h := newHome(t)
 	h.onDir("a")
@@ -235,7 +235,7 @@ func (f *failingRecords) UpdateSandbox(
 }
 
 // A supervised command that runs, but of which that could not be noted, is followed to its end.
-func TestACommandThatCannotBeNotedIsFollowed(t *testing.T) {
+func TestRun_FollowsCommandItCannotStore(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	c := commandConfig(h.Engine)

@@ -11,7 +11,7 @@ import (
 )
 
 // An entry that cannot be removed only takes space.
-func TestRecovery_PassesOverWhatCannotBeRemoved(t *testing.T) {
+func TestRecovery_SkipsUnremovableEntries(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs real-root: to mount")

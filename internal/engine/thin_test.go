@@ -63,7 +63,7 @@ func (h *home) thinNow(name string) {
 	}
 }
 
-func TestAutomaticSnapshotsThinOut(t *testing.T) {
+func TestRetention_ThinsAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
 	if _, err := h.Create(ctx,
@@ -173,7 +173,7 @@ func TestAutomaticSnapshotsThinOut(t *testing.T) {
 	}
 }
 
-func TestThinningComesByItself(t *testing.T) {
+func TestThinning_RunsAutomatically(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
 	if _, err := h.Create(ctx,
@@ -222,7 +222,7 @@ func (h *home) dropBeside(id timeline.SandboxID, run []timeline.SnapshotID, do f
 }
 
 // A run that changed between plan and deed is left alone.
-func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
+func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
 	h.onDir("a")
@@ -282,10 +282,10 @@ func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
 	}
 }
 
-// TestAWeekOfAutomaticSnapshots simulates an agent that writes for nine days, with
+// TestRetention_BoundsAutomaticSnapshots simulates an agent that writes for nine days, with
 // the real store and a clock of its own: snapshots and bytes level off. The plan
 // alone is tested on a snapshot every two seconds, in timeline.
-func TestAWeekOfAutomaticSnapshots(t *testing.T) {
+func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	step, days := 5*time.Minute, 9
 	if looptest.Race || testing.Short() {

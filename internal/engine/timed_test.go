@@ -12,7 +12,7 @@ import (
 
 // What ends while a sandbox is stopped is told when it starts again, once; and what its
 // gate has told is not told again.
-func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
+func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	now := time.Now().UTC().Truncate(time.Second)
@@ -64,7 +64,7 @@ func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
 }
 
 // What changes the rules of a stopped sandbox does not forget the end of others.
-func TestTheEndOfRulesIsToldThoughOthersAreChangedFirst(t *testing.T) {
+func TestTimedRules_ExpiryRecordedAfterOtherChange(t *testing.T) {
 	for name, change := range map[string]wire.AllowRequest{
 		"for good":   {Allow: []string{"five.example"}},
 		"for a time": {Deny: []string{"five.example"}, ForMS: 1000},

@@ -107,7 +107,7 @@ func (h *home) marked() (names []string) {
 	return names
 }
 
-func TestTheFirstThatPassesWins(t *testing.T) {
+func TestTournament_FirstPassWins(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	base := h.run("a", "write", "f", "before").Head
@@ -187,7 +187,7 @@ func TestTheFirstThatPassesWins(t *testing.T) {
 	}
 }
 
-func TestTheBestScoreWinsAndIsKept(t *testing.T) {
+func TestTournament_BestScoreWins(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "now")
@@ -243,7 +243,7 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 	}
 }
 
-func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
+func TestTournament_TimeoutCoversCandidateAndTest(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	res, err := h.Tournament(ctx, "a",
@@ -269,7 +269,7 @@ func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
 }
 
 // A tournament that is broken off leaves nothing.
-func TestABrokenTournamentLeavesNothing(t *testing.T) {
+func TestTournament_CancelLeavesNothing(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	head := h.run("a", "write", "f", "x").Head
@@ -307,7 +307,7 @@ func TestABrokenTournamentLeavesNothing(t *testing.T) {
 }
 
 // The forks of a daemon that was killed are found by gc, when nothing runs in them.
-func TestGCFindsWhatAKilledDaemonLeft(t *testing.T) {
+func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: []string{"a-t0-1", "a-t0-2"}}, "a-t0")
@@ -338,7 +338,7 @@ func TestGCFindsWhatAKilledDaemonLeft(t *testing.T) {
 	}
 }
 
-func TestATournamentIsCheckedFirst(t *testing.T) {
+func TestTournament_RefusesInvalidRequest(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	for name, req := range map[string]wire.TournamentRequest{
@@ -368,7 +368,7 @@ func TestATournamentIsCheckedFirst(t *testing.T) {
 }
 
 // The names of forks are names, also for the longest one.
-func TestNamesOfForks(t *testing.T) {
+func TestTournament_ForkNamesAreBounded(t *testing.T) {
 	h := newHome(t)
 	long := strings.Repeat("x", timeline.MaxName)
 	h.onDir(long)

@@ -11,7 +11,7 @@ import (
 )
 
 // A push names the file that cannot be packed, before it packs anything.
-func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
+func TestPackable_NamesFileReadAsWhiteout(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", ".wh.base", "x")
@@ -31,7 +31,7 @@ func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
 
 // Versions before gave such a layer a DiffID, and it may be in a registry by now: it is not
 // pushed from there either.
-func TestPacking_RefusesALayerThatAVersionBeforePacked(t *testing.T) {
+func TestPacking_RefusesLayerOfOlderVersion(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.layerOf(h.run("a", "write", ".wh.base", "x").Head)

@@ -103,11 +103,11 @@ func echoServer(t *testing.T) string {
 
 // A name that nobody spoke of is not asked outside before a person agreed; then the
 // query that waited is answered, and the connection passes.
-func TestNamesAndConnectionsWaitForAPerson(t *testing.T) {
-	overBoth(t, testNamesAndConnectionsWaitForAPerson)
+func TestPendingRequest_HoldsLookupAndConnection(t *testing.T) {
+	overBoth(t, testPendingRequestHoldsLookupAndConnection)
 }
 
-func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
+func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	t.Parallel()
 	pub, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.99")
 	b := &book{names: map[string][]netip.Addr{"new.example": {pub}, "rebind.example": addrs("10.0.0.1")}, ttl: time.Minute}
@@ -213,9 +213,9 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 }
 
 // Whom nobody answers is denied in the end; the next try is another question.
-func TestPatienceEnds(t *testing.T) { overBoth(t, testPatienceEnds) }
+func TestPendingRequest_TimesOut(t *testing.T) { overBoth(t, testPendingRequestTimesOut) }
 
-func testPatienceEnds(t *testing.T, k kind) {
+func testPendingRequestTimesOut(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{names: map[string][]netip.Addr{}, ttl: time.Minute}
 	s := startAsking(t, k, b, nil)
@@ -245,9 +245,9 @@ func testPatienceEnds(t *testing.T, k kind) {
 }
 
 // Datagrams are dropped while a person is asked: who sends them sends them again.
-func TestDatagramsAreAskedAboutToo(t *testing.T) { overBoth(t, testDatagramsAreAskedAboutToo) }
+func TestPendingRequest_DropsDatagrams(t *testing.T) { overBoth(t, testPendingRequestDropsDatagrams) }
 
-func testDatagramsAreAskedAboutToo(t *testing.T, k kind) {
+func testPendingRequestDropsDatagrams(t *testing.T, k kind) {
 	t.Parallel()
 	echo := echoDatagrams(t)
 	pub := netip.MustParseAddr("93.184.216.34")
@@ -266,9 +266,9 @@ func testDatagramsAreAskedAboutToo(t *testing.T, k kind) {
 
 // A flood of questions, as of a tunnel whose data are names, reaches nobody: some wait,
 // the others are denied, and what is allowed is answered meanwhile.
-func TestAFloodOfQuestionsIsBounded(t *testing.T) { overBoth(t, testAFloodOfQuestionsIsBounded) }
+func TestPendingRequests_FloodIsBounded(t *testing.T) { overBoth(t, testPendingRequestsFloodIsBounded) }
 
-func testAFloodOfQuestionsIsBounded(t *testing.T, k kind) {
+func testPendingRequestsFloodIsBounded(t *testing.T, k kind) {
 	t.Parallel()
 	pub := netip.MustParseAddr("93.184.216.34")
 	b := &book{names: map[string][]netip.Addr{"good.example": {pub}},

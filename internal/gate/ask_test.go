@@ -88,7 +88,7 @@ func (c *clerk) waiting(t *testing.T, n int) {
 	}
 }
 
-func TestOneQuestionForAll(t *testing.T) {
+func TestPendingRequest_IsShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 2, Waiting: 5})
@@ -149,7 +149,7 @@ func TestOneQuestionForAll(t *testing.T) {
 }
 
 // What waits is let go when the one who waits goes away, or the gate does.
-func TestWhoIsHeldCanGo(t *testing.T) {
+func TestHold_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 1, Waiting: 1})
@@ -175,7 +175,7 @@ func TestWhoIsHeldCanGo(t *testing.T) {
 }
 
 // Nothing waits that cannot be told.
-func TestNothingWaitsInSilence(t *testing.T) {
+func TestHold_DeniesWhenNotReported(t *testing.T) {
 	t.Parallel()
 	c := newClerk(Bounds{Ask: time.Minute, Questions: 1, Waiting: 1})
 	c.told()
@@ -187,7 +187,7 @@ func TestNothingWaitsInSilence(t *testing.T) {
 
 // A policy that comes while a question begins is never missed: after it, nothing waits
 // for what it decides.
-func TestNoPolicyIsMissed(t *testing.T) {
+func TestHold_SeesConcurrentPolicy(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 4, Waiting: 4})
@@ -208,7 +208,7 @@ func TestNoPolicyIsMissed(t *testing.T) {
 
 // Whatever is asked, decided and waited for: bounds hold, each question has a beginning
 // and an end, and nobody is held for one that is over.
-func TestQuestionsAreBounded(t *testing.T) {
+func TestPendingRequests_AreBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 3, Waiting: 4})
@@ -245,7 +245,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	})
 }
 
-func TestWhatARulingAsks(t *testing.T) {
+func TestRule_AsksForUndecided(t *testing.T) {
 	t.Parallel()
 	n := network(t, "a.example udp://a.example:53 10.0.0.0/8:22", "c.example 1.1.1.0/24")
 	n.Ask = true

@@ -30,7 +30,7 @@ func (c *clock) pass(d time.Duration) time.Time {
 	return c.now
 }
 
-func TestRepeatedDenialsAreCounted(t *testing.T) {
+func TestJournal_CountsRepeatedDenials(t *testing.T) {
 	t.Parallel()
 	var got []Event
 	c := &clock{now: noon}
@@ -66,7 +66,7 @@ func TestRepeatedDenialsAreCounted(t *testing.T) {
 }
 
 // settle returns after all earlier denials were reported, even if reporting them is slow.
-func TestJournal_SettlesWhatWasDenied(t *testing.T) {
+func TestJournal_SettleReportsDenials(t *testing.T) {
 	t.Parallel()
 	block, reported := make(chan struct{}), 0
 	j, wait := newJournal(time.Now, func(Event) { <-block; reported++ })
@@ -89,7 +89,7 @@ func TestJournal_SettlesWhatWasDenied(t *testing.T) {
 	wait()
 }
 
-func TestTheJournalIsBounded(t *testing.T) {
+func TestJournal_IsBounded(t *testing.T) {
 	t.Parallel()
 	var got []Event
 	c := &clock{now: noon}

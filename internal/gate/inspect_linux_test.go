@@ -216,9 +216,11 @@ func TestInspection(t *testing.T) {
 }
 
 // What is not HTTP does not pass where requests are decided on.
-func TestInspectionOfOtherProtocols(t *testing.T) { overBoth(t, testInspectionOfOtherProtocols) }
+func TestInspection_RefusesOtherProtocols(t *testing.T) {
+	overBoth(t, testInspectionRefusesOtherProtocols)
+}
 
-func testInspectionOfOtherProtocols(t *testing.T, k kind) {
+func testInspectionRefusesOtherProtocols(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
 	s, _ := h.web(t, k)
@@ -245,11 +247,11 @@ func testInspectionOfOtherProtocols(t *testing.T, k kind) {
 }
 
 // A rule for the address of a name does not pass requests to that name by.
-func TestInspectionIsNotPassedByAnAddress(t *testing.T) {
-	overBoth(t, testInspectionIsNotPassedByAnAddress)
+func TestInspection_HoldsBesideAddressRule(t *testing.T) {
+	overBoth(t, testInspectionHoldsBesideAddressRule)
 }
 
-func testInspectionIsNotPassedByAnAddress(t *testing.T, k kind) {
+func testInspectionHoldsBesideAddressRule(t *testing.T, k kind) {
 	t.Parallel()
 	n := items(t)
 	n.Allow = append(n.Allow, httpRule(t, "93.184.216.34:443,8443", nil))
@@ -267,7 +269,7 @@ func testInspectionIsNotPassedByAnAddress(t *testing.T, k kind) {
 }
 
 // Clients that people use, with the authority where each of them looks for it.
-func TestInspectionWithClients(t *testing.T) {
+func TestInspection_CommonClientsWork(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
 	s, ca := h.web(t, veth)
@@ -308,11 +310,11 @@ except urllib.error.HTTPError as e: print(e.code)`}},
 
 // A request that is underway ends when the policy does not allow it any more, and so does
 // a connection whose requests were not looked at and have to be.
-func TestInspectedConnectionsAreBounded(t *testing.T) {
-	overBoth(t, testInspectedConnectionsAreBounded)
+func TestInspection_BoundsConnections(t *testing.T) {
+	overBoth(t, testInspectionBoundsConnections)
 }
 
-func testInspectedConnectionsAreBounded(t *testing.T, k kind) {
+func testInspectionBoundsConnections(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
 	s := start(t, k, h.book, func(o *Options) { o.Roots, o.Bounds = h.roots, Bounds{Inspect: 2} })
@@ -339,9 +341,9 @@ func (s *sandbox) inspected() int {
 	return s.looked
 }
 
-func TestInspectionFollowsThePolicy(t *testing.T) { overBoth(t, testInspectionFollowsThePolicy) }
+func TestInspection_FollowsPolicyChange(t *testing.T) { overBoth(t, testInspectionFollowsPolicyChange) }
 
-func testInspectionFollowsThePolicy(t *testing.T, k kind) {
+func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 	t.Parallel()
 	wide := items(t)
 	wide.Allow = append(wide.Allow, httpRule(t, "lone.example:8080", nil))

@@ -243,7 +243,7 @@ func init() {
 
 // None of nineteen ways gets a packet past the gate, although the program that tries
 // them has every capability that a sandbox could have.
-func TestNothingLeaks(t *testing.T) {
+func TestGate_BlocksBypasses(t *testing.T) {
 	t.Parallel()
 	host := ownAddress(t)
 	var heard atomic.Int64

@@ -49,7 +49,7 @@ func echoDatagrams(t *testing.T) (addr string) {
 	return u.LocalAddr().String()
 }
 
-func TestDatagramsPassByRuleOnly(t *testing.T) { overBoth(t, testDatagramsPassByRuleOnly) }
+func TestDatagrams_PassByRuleOnly(t *testing.T) { overBoth(t, testDatagramsPassByRuleOnly) }
 
 func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 	t.Parallel()
@@ -141,7 +141,7 @@ func TestRealPrograms(t *testing.T) {
 }
 
 // Whatever is underway when a gate is closed, nothing of it is left.
-func TestCloseLeavesNothing(t *testing.T) {
+func TestClose_LeavesNothing(t *testing.T) {
 	const rounds = 3
 	before, eventfds := descriptors(t, "socket:"), descriptors(t, "anon_inode:[eventfd]")
 	t.Run("underway", func(t *testing.T) { // when it is over its hosts have closed their sockets
@@ -269,7 +269,7 @@ func descriptors(t *testing.T, kind string) (n int) {
 	return n
 }
 
-func TestWhatCannotBeMadeSaysSo(t *testing.T) {
+func TestNew_RefusesInvalidLink(t *testing.T) {
 	t.Parallel()
 	if _, err := New(t.Context(), Options{}); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
@@ -339,7 +339,7 @@ func testNeighboursAndEcho(t *testing.T, k kind) {
 }
 
 // A sandbox that takes its own interface away has no network, and it is told.
-func TestALinkThatIsGoneIsTold(t *testing.T) {
+func TestLinkLoss_IsReported(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	s := start(t, veth, b, nil)
@@ -348,7 +348,7 @@ func TestALinkThatIsGoneIsTold(t *testing.T) {
 }
 
 // A sandbox that stops takes its interface away just before its keeper closes the gate.
-func TestClose_AfterTheLinkIsGone_ReportsNoDenial(t *testing.T) {
+func TestClose_AfterLinkLossReportsNoDenial(t *testing.T) {
 	t.Parallel()
 	s, g, box := bare(t)
 	box.Close()
@@ -366,7 +366,7 @@ func TestClose_AfterTheLinkIsGone_ReportsNoDenial(t *testing.T) {
 }
 
 // The host's own addresses are public to others, and lead to what trusts the host.
-func TestOwnAddressesAreDialledWhenNamed(t *testing.T) {
+func TestHostDial_OwnAddressRequiresAddressRule(t *testing.T) {
 	t.Parallel()
 	at := ownAddress(t)
 	l, err := net.Listen("tcp", net.JoinHostPort(at.String(), "0"))

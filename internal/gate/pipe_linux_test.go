@@ -81,7 +81,7 @@ func (b *bed) write(data []byte) tcpip.Error {
 
 // What is a packet comes out as it was put in, in its order; the rest is counted. It is
 // the same whatever the sizes, and whatever comes with them.
-func TestPacketsComeOutAsTheyWerePutIn(t *testing.T) {
+func TestPipe_PreservesPackets(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -146,7 +146,7 @@ func TestPacketsComeOutAsTheyWerePutIn(t *testing.T) {
 
 // Who does not read makes nobody wait: what he is sent waits in its order, up to a bound,
 // and what is more is lost.
-func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
+func TestPipe_DropsForSlowReader(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b, end := newBed(t, link.PairMTU, 1<<16)
@@ -187,7 +187,7 @@ func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 }
 
 // The end of the other side is told once, and nobody goes on reading.
-func TestTheOtherEndGoes(t *testing.T) {
+func TestPipe_ReportsCloseOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		act  func(*bed) error
@@ -228,7 +228,7 @@ func TestTheOtherEndGoes(t *testing.T) {
 }
 
 // A gate at a pair whose other end does what it likes goes on, and can be closed.
-func TestAGateWithAHostilePair(t *testing.T) {
+func TestGate_SurvivesHostilePair(t *testing.T) {
 	t.Parallel()
 	t.Run("that does not read", func(t *testing.T) {
 		t.Parallel()
@@ -309,7 +309,7 @@ func bare(t *testing.T) (*sandbox, *Gate, *os.File) {
 }
 
 // What is no end of a link is refused.
-func TestOnlyLinksAreTaken(t *testing.T) {
+func TestNew_RefusesOtherDescriptors(t *testing.T) {
 	t.Parallel()
 	null, err := os.Open("/dev/null")
 	if err != nil {

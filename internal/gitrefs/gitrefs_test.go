@@ -36,7 +36,7 @@ func (s *fakeStore) Intents(context.Context) ([]meta.Intent, error) { return s.i
 
 // A sweep beside the removal of a sandbox leaves the intent of the removal: the references of the sandbox
 // would stay if the daemon were killed after it.
-func TestLeaving_KeepsItsIntentFromASweep(t *testing.T) {
+func TestLeaving_SweepKeepsIntent(t *testing.T) {
 	t.Parallel()
 	store, swept := &fakeStore{}, make(chan error, 1)
 	refs := New(Config{Store: store, Now: time.Now, Log: slog.New(slog.DiscardHandler),

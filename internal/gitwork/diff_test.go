@@ -14,7 +14,7 @@ import (
 var _ API = (*client.Client)(nil)
 
 // The number of trusted paths and that of marks both come from outside.
-func TestTrusts_CostsWhatTheListsAre(t *testing.T) {
+func TestTrusts_IsLinear(t *testing.T) {
 	t.Parallel()
 	const n = 200_000
 	paths, marks := make([]string, n), make([]repo.Mark, n)

@@ -11,7 +11,7 @@ import (
 
 // What is said of operations, fields and parameters is said of some that there are,
 // and each example is a document that its operation takes.
-func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
+func TestDescriptions_ApplyToExistingOperations(t *testing.T) {
 	t.Parallel()
 	s := &Server{opt: Options{}, mux: http.NewServeMux(), metrics: newMetrics()}
 	api := s.newAPI()
@@ -46,7 +46,7 @@ func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
 }
 
 // What is said of an operation is found under its tag, and said once.
-func TestWhatIsSaidOfAnOperationIsUnderItsTag(t *testing.T) {
+func TestDescriptions_AreGroupedByTag(t *testing.T) {
 	t.Parallel()
 	s := &Server{opt: Options{}, mux: http.NewServeMux(), metrics: newMetrics()}
 	api := s.newAPI()
@@ -69,7 +69,7 @@ func TestWhatIsSaidOfAnOperationIsUnderItsTag(t *testing.T) {
 }
 
 // Of a limit that is in two groups, the last one alone would count.
-func TestNoLimitIsInTwoGroups(t *testing.T) {
+func TestLimitGroups_AreDisjoint(t *testing.T) {
 	t.Parallel()
 	n := 0
 	for _, part := range limitsByGroup() {

@@ -70,7 +70,7 @@ func ask(h http.Handler, method, path, body string, header ...string) *httptest.
 
 // Every operation of the document asks for the scope that it says, and none is
 // open by mistake.
-func TestEveryOperationAsksForItsScope(t *testing.T) {
+func TestOperations_RequireScope(t *testing.T) {
 	t.Parallel()
 	scopes := []string{"", "read", "operate", "admin"}
 	f, servers := &two{}, []http.Handler{}
@@ -124,7 +124,7 @@ func scopeCalled(t *testing.T, name string) auth.Scope {
 	return s
 }
 
-func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
+func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}},
@@ -232,7 +232,7 @@ func (g *grants) Widen(_ context.Context, token string, ids []string) error {
 	return nil
 }
 
-func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
+func TestInvalidRequest_ReportsLocation(t *testing.T) {
 	t.Parallel()
 	h := owned(httpapi.Options{Roles: roles(&two{})})
 	for _, tc := range []struct{ method, path, body, detail string }{
@@ -270,7 +270,7 @@ func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 	}
 }
 
-func TestListsAreNeverNull(t *testing.T) {
+func TestLists_AreNeverNull(t *testing.T) {
 	t.Parallel()
 	h := owned(httpapi.Options{Roles: roles(&fake{})})
 	for path, want := range map[string]string{
@@ -283,7 +283,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	}
 }
 
-func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
+func TestSingleSandboxServer_HasTopLevelRoutes(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	h := owned(httpapi.Options{Roles: roles(f), Single: "a/b"})
@@ -312,7 +312,7 @@ func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
 	}
 }
 
-func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
+func TestMetrics_CountRequestsWithBoundedLabels(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	h := owned(httpapi.Options{Roles: roles(f),
@@ -362,7 +362,7 @@ func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
 	}
 }
 
-func TestTheDocumentationWorksOffline(t *testing.T) {
+func TestDocs_WorkOffline(t *testing.T) {
 	t.Parallel()
 	h := newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})})
 	page := ask(h, "GET", "/docs", "")
@@ -400,7 +400,7 @@ func TestTheDocumentationWorksOffline(t *testing.T) {
 	}
 }
 
-func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
+func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan bool), make(chan bool)
 	f := &slow{begun: begun, end: end}
@@ -451,9 +451,9 @@ func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
 	}
 }
 
-// TestARequestThatADaemonDiedOverIsNotCarriedOutAgain: what is known of a request
+// TestIdempotencyKey_PreventsRetryAfterCrash: what is known of a request
 // when its daemon dies is that it had begun.
-func TestARequestThatADaemonDiedOverIsNotCarriedOutAgain(t *testing.T) {
+func TestIdempotencyKey_PreventsRetryAfterCrash(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan bool), make(chan bool)
 	f := &slow{begun: begun, end: end}

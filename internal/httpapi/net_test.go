@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-func TestTheNetworkReachesTheEngine(t *testing.T) {
+func TestNetRoutes_ReachEngine(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	c := serve(t, f)
@@ -61,7 +61,7 @@ func TestTheNetworkReachesTheEngine(t *testing.T) {
 	}
 }
 
-func TestBadQuestionsAboutTheNetworkAreToldSo(t *testing.T) {
+func TestNetRoutes_RejectInvalidQueries(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	h := owned(httpapi.Options{Roles: roles(f)})
@@ -83,7 +83,7 @@ func TestBadQuestionsAboutTheNetworkAreToldSo(t *testing.T) {
 }
 
 // Who may use some sandboxes alone cannot widen what they reach.
-func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
+func TestLimitedToken_CanDenyButNotAllow(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ import (
 
 // Whoever goes on from a cursor gets each event once, over full files; and is told where
 // some are gone.
-func TestACursorGoesOnWhereItWas(t *testing.T) {
+func TestCursor_Resumes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var c Cursor

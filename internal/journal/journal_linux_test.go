@@ -44,7 +44,7 @@ func names(evs []wire.NetEvent) (list []string) {
 	return list
 }
 
-func TestWhatIsAppendedIsRead(t *testing.T) {
+func TestRead_ReturnsAppendedEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if evs, err := Read(at(dir), Query{}); err != nil || len(evs) != 0 {
@@ -120,7 +120,7 @@ func TestRead_ByTime_OrdersEvents(t *testing.T) {
 	}
 }
 
-func TestATornLineIsLeftOutAndEnded(t *testing.T) {
+func TestJournal_SkipsTornLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -155,7 +155,7 @@ func TestATornLineIsLeftOutAndEnded(t *testing.T) {
 	}
 }
 
-func TestLinesAreBounded(t *testing.T) {
+func TestAppend_BoundsLines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -175,7 +175,7 @@ func TestLinesAreBounded(t *testing.T) {
 }
 
 // Writers in several processes are told apart by their descriptors, as these are.
-func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
+func TestJournal_ConcurrentWritersAndFollower(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const writers, each = 3, 1000
@@ -230,7 +230,7 @@ func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
 	}
 }
 
-func TestAFollowerBeginsWithTheNewest(t *testing.T) {
+func TestFollow_StartsWithNewest(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -259,7 +259,7 @@ func TestAFollowerBeginsWithTheNewest(t *testing.T) {
 	}
 }
 
-func TestALinkIsNoJournal(t *testing.T) {
+func TestJournal_RefusesLink(t *testing.T) {
 	t.Parallel()
 	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
 	j := opened(t, dir)
@@ -278,7 +278,7 @@ func TestALinkIsNoJournal(t *testing.T) {
 }
 
 // What a writer has open is not what has the name any more.
-func TestAWriterFindsWhatTookTheNameOfItsFile(t *testing.T) {
+func TestAppend_DetectsReplacedFile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(file string) error
@@ -333,9 +333,9 @@ func swap(file, text string) error {
 	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file))
 }
 
-// TestNobodyReadsALineWithoutTheKey: nor is one that was altered, or is of another
+// TestJournal_EncryptsLines: nor is one that was altered, or is of another
 // journal, taken for an event; one of a build without keys is.
-func TestNobodyReadsALineWithoutTheKey(t *testing.T) {
+func TestJournal_EncryptsLines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)

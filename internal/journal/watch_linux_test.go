@@ -47,7 +47,7 @@ func (j *Journal) must(t *testing.T, i int) {
 
 // Every event is told though nobody looks from time to time: also those that come when a
 // file is full, or while others are told.
-func TestAFollowerIsWokenUp(t *testing.T) {
+func TestFollow_WakesOnEveryEvent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -86,7 +86,7 @@ func TestAFollowerIsWokenUp(t *testing.T) {
 }
 
 // A directory that is not there yet, or is another one now, is looked for.
-func TestAFollowerFindsItsDirectory(t *testing.T) {
+func TestFollow_FindsNewDirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
 	seen := following(t, newWatch(dir, time.Millisecond))

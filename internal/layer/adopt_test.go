@@ -16,7 +16,7 @@ import (
 
 // A process that is killed while it turns uppers into a layer loses nothing in them: the next
 // process moves them back, in as many tries as it takes.
-func TestAdopt_LosesNothingInACrash(t *testing.T) {
+func TestAdopt_SurvivesCrash(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	for k := 1; ; k++ {
 		w := newWorld(t, t.TempDir(), false)
@@ -81,7 +81,7 @@ func (o oneWay) Rename(from int, name string, to int, as string) error {
 }
 
 // Where the way back fails as well, the layer keeps what cannot be given back, for another try.
-func TestAdopt_KeepsWhatDoesNotComeBack(t *testing.T) {
+func TestAdopt_KeepsFilesOfFailedRollback(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -109,7 +109,7 @@ func TestAdopt_KeepsWhatDoesNotComeBack(t *testing.T) {
 }
 
 // The upper of / may have a link on the way to another part, which leads out of the layer.
-func TestUnadopt_GoesThroughNoLink(t *testing.T) {
+func TestUnadopt_FollowsNoLink(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -132,7 +132,7 @@ func TestUnadopt_GoesThroughNoLink(t *testing.T) {
 }
 
 // An entry in the place of a part is not overwritten.
-func TestUnadopt_KeepsWhatIsThere(t *testing.T) {
+func TestUnadopt_OverwritesNothing(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()

@@ -26,7 +26,7 @@ func emptyStore(t *testing.T) *Store {
 }
 
 // A copy of one large file ends with its context, whichever way the bytes go.
-func TestCopyContent_EndsWithItsContextWithinAFile(t *testing.T) {
+func TestCopyContent_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	const size = 4 * copyStep
 	s := emptyStore(t)
@@ -64,7 +64,7 @@ func TestCopyContent_EndsWithItsContextWithinAFile(t *testing.T) {
 }
 
 // One directory may hold all files of a tree.
-func TestRemove_EndsWithItsContextWithinADirectory(t *testing.T) {
+func TestRemove_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	s, dir := emptyStore(t), t.TempDir()
 	const files = 100

@@ -159,7 +159,7 @@ func losses(seed, k int) []vfs.Crash {
 
 // Whenever the process dies, with or without the power, the layers that were sealed are
 // there, and what was being adopted can be given back.
-func TestCrash_KeepsWhatWasSealed(t *testing.T) {
+func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	t.Parallel()
 	seeds := 3
 	if testing.Short() {

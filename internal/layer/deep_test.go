@@ -68,7 +68,7 @@ var nested = []struct {
 	n    int
 }{{strings.Repeat("n", 200), 1_500}, {"d", 6_000}}
 
-func TestDeepTree_CostsWhatItsSizeIs(t *testing.T) {
+func TestDeepTree_CostIsLinear(t *testing.T) {
 	for _, tree := range nested {
 		for _, plain := range []bool{false, true} {
 			if plain && len(tree.name) == 1 {
@@ -174,7 +174,7 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 
 // A copied-up chain has the directories of what lies below, and only its time
 // changed: comparing each with the snapshot must not begin at the root each time.
-func TestCapture_ComparesACopiedUpChainInOneDescent(t *testing.T) {
+func TestCapture_ComparesCopiedUpChainInOneDescent(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -196,7 +196,7 @@ func TestCapture_ComparesACopiedUpChainInOneDescent(t *testing.T) {
 	})
 }
 
-func TestCapture_RefusesATreeThatIsTooDeep(t *testing.T) {
+func TestCapture_RefusesTooDeepTree(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -255,7 +255,7 @@ func TestCapture_RefusesMoreEntriesThanItsLimit(t *testing.T) {
 	w.must(err)
 }
 
-func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
+func TestMessages_ShortenLongPaths(t *testing.T) {
 	m := &mdir{}
 	tr := &trail{}
 	for range 10_000 {
@@ -306,7 +306,7 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 
 // A manifest has each path, target and attribute in full, however little of the disk they
 // take: attributes may share a block, and a hard link repeats the path of its file.
-func TestSeal_FlushesALayerThatIsTooLargeForAManifest(t *testing.T) {
+func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 	for name, lay := range map[string]struct {
 		fill    func(w *world) timeline.LayerID
 		entries int
@@ -427,7 +427,7 @@ type written int
 
 func (c *written) Write(p []byte) (int, error) { *c += written(len(p)); return len(p), nil }
 
-func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
+func TestDiff_TruncatesAfterFirstChanges(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -452,7 +452,7 @@ func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
 }
 
 // One more change than an answer lists, in one directory.
-func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
+func TestDiff_BoundsListedChanges(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "layer") // where so many files are made fast
 	if err != nil {
 		dir = t.TempDir()
@@ -484,7 +484,7 @@ func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
 	}
 }
 
-func TestDiff_EndsWithItsContext(t *testing.T) {
+func TestDiff_StopsOnCancel(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -523,7 +523,7 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 
 // A view grafts trees at places below its root; a walk that closes its directories
 // on the way down and comes back by ".." has to come out in the same ones.
-func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
+func TestWalk_ReturnsThroughGraftedTrees(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	outer, inner := filepath.Join(w.home, "outer"), filepath.Join(w.home, "inner")
@@ -542,7 +542,7 @@ func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
 	}
 }
 
-func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
+func TestDiff_BoundsCountedLines(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -564,7 +564,7 @@ func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
 }
 
 // What an ordinary user's overlay does to a directory that it copies up is no change.
-func TestDiff_LeavesOutWhatIsIgnored(t *testing.T) {
+func TestDiff_HonorsIgnore(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -627,7 +627,7 @@ func TestDiff_ReportsChangesOfRoots(t *testing.T) {
 	}
 }
 
-func TestDiff_GivesTheSizeOfWhatIsRemoved(t *testing.T) {
+func TestDiff_ReportsRemovedSize(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -649,7 +649,7 @@ type endsWaiting struct {
 func (e endsWaiting) Done() <-chan struct{} { e.end(); return e.Context.Done() }
 
 // What compares lines waits for its turn, and no longer than its caller.
-func TestDiff_ComparesTheLinesOfOneFileAtATime(t *testing.T) {
+func TestDiff_ComparesLinesOfOneFileAtATime(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")

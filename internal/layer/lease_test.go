@@ -14,7 +14,7 @@ import (
 )
 
 // A lease that a process of the host holds is not an internal error.
-func TestOpenFileAt_SaysThatAFileIsLeased(t *testing.T) {
+func TestOpenFileAt_ReportsLease(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "data"))

@@ -10,11 +10,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestMergeLeavesNoGhosts: in a directory that only one layer of a mount has,
+// TestMerge_LeavesNoStrayWhiteouts: in a directory that only one layer of a mount has,
 // overlayfs lists whiteouts as names that do not exist, and nobody can remove the
 // directory. However neighbours of a stack are merged, the mount shows the live
 // tree.
-func TestMergeLeavesNoGhosts(t *testing.T) {
+func TestMerge_LeavesNoStrayWhiteouts(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			needOverlay(t)

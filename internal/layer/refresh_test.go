@@ -106,7 +106,7 @@ func aged(t tb, p string, change func()) {
 	}
 }
 
-func TestRefreshTakesTheDifference(t *testing.T) {
+func TestRefresh_ImportsDifference(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	oddTree(t, r.src)
@@ -180,7 +180,7 @@ func TestRefreshTakesTheDifference(t *testing.T) {
 
 // A change that stat cannot show, as one through a mapping or within a tick of
 // the clock, is found while a file is young.
-func TestRefreshComparesWhatIsYoung(t *testing.T) {
+func TestRefresh_ComparesRecentFiles(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	file := filepath.Join(r.src, "f")
@@ -200,7 +200,7 @@ func TestRefreshComparesWhatIsYoung(t *testing.T) {
 	}
 }
 
-func TestRefreshKeepsToTheOptions(t *testing.T) {
+func TestRefresh_HonorsOptions(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	for _, d := range []string{"empty", "skipped", "kept"} {
@@ -238,7 +238,7 @@ func TestRefreshKeepsToTheOptions(t *testing.T) {
 	r.refresh()
 }
 
-func TestRefreshListsWhatCannotBeTaken(t *testing.T) {
+func TestRefresh_ListsSkippedEntries(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	at := func(n string) string { return filepath.Join(r.src, n) }
@@ -338,9 +338,9 @@ func TestRefreshModel(t *testing.T) {
 // already, and on which directory.
 const asUser = "COPPICE_LAYER_TEST_AS_USER"
 
-// TestRefreshAsAnOrdinaryUser refreshes what belongs to root, and may be read in
+// TestRefresh_AsOrdinaryUser refreshes what belongs to root, and may be read in
 // parts, with the rights of a user who is nobody.
-func TestRefreshAsAnOrdinaryUser(t *testing.T) {
+func TestRefresh_AsOrdinaryUser(t *testing.T) {
 	if dir := os.Getenv(asUser); dir != "" {
 		refreshAsUser(t, dir)
 		return
@@ -369,7 +369,7 @@ func TestRefreshAsAnOrdinaryUser(t *testing.T) {
 	}
 	toChild, fromChild := pipe(t), pipe(t)
 	cmd := exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestRefreshAsAnOrdinaryUser$"},
+		Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestRefresh_AsOrdinaryUser$"},
 		Env: append(os.Environ(), asUser+"="+dir), Stdin: toChild[0], Stdout: os.Stderr, Stderr: os.Stderr,
 		ExtraFiles:  []*os.File{fromChild[1]},
 		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}},
@@ -499,7 +499,7 @@ func TestRefreshDeepTree(t *testing.T) {
 
 // A name that did not change follows one that did: in two layers they would be
 // two files.
-func TestRefreshKeepsLinksTogether(t *testing.T) {
+func TestRefresh_KeepsHardLinks(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	at := func(n string) string { return filepath.Join(r.src, n) }

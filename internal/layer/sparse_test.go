@@ -58,7 +58,7 @@ func sparseStore(t *testing.T, id timeline.LayerID, fill func(dir string)) *Stor
 const sparseID = timeline.LayerID("00000000000000aa")
 
 // 60 TiB are read in no time, or not at all: a test that reads zeros does not end.
-func TestSeal_SparseFilesCostWhatTheirDataCosts(t *testing.T) {
+func TestSeal_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 	const huge = 15 << 40
 	s := sparseStore(t, sparseID, func(dir string) {
 		for _, n := range []string{"a", "b", "c", "d"} {
@@ -98,7 +98,7 @@ func timeOf(t *testing.T, s *Store, name string) time.Time {
 }
 
 // Within the bound nothing has changed: the manifest is of version 1, with a DiffID.
-func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
+func TestSeal_HashesSmallHolesAsZeros(t *testing.T) {
 	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.SealedHoles/4, 1<<20) })
 	got, err := s.Seal(t.Context(), sparseID)
 	if err != nil || got.DiffID == "" {
@@ -113,7 +113,7 @@ func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
 	}
 }
 
-func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
+func TestSum_StopsOnCancel(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	sparse(t, name, 1<<40)
 	f, err := os.Open(name)
@@ -128,7 +128,7 @@ func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 
 // One file has a block at its beginning, the other one more at its end: what lies between
 // was read as zeros.
-func TestSameContent_CostsWhatTheDataCosts(t *testing.T) {
+func TestSameContent_ReadsOnlyData(t *testing.T) {
 	t.Parallel()
 	const size = 15 << 40
 	dir := t.TempDir()

@@ -12,7 +12,7 @@ import (
 
 // A snapshot may lack a directory, or have one that this process may not read. That
 // descriptors have run out says nothing of what is in it.
-func TestNoCopy_ForgivesWhatTheSnapshotSays(t *testing.T) {
+func TestNoCopy_ReturnsOnlyFailuresOfHost(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, notFound("/d"), unix.EACCES, fault.Wrap(unix.ENOENT, "read"), unix.ESTALE} {
 		if got := noCopy(err); got != nil {

@@ -96,7 +96,7 @@ func onBtrfs(t *testing.T) string {
 
 // A capture leaves out the attributes that a layer cannot hold, keeps everything else, and
 // counts the entries that lack some.
-func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
+func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 	remake := func(w *world) { // another inode, so another directory
 		w.must(os.Mkdir(w.live+"/new", 0o755))
 		w.must(os.RemoveAll(w.live + "/d"))
@@ -176,7 +176,7 @@ func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
 
 // What cannot be listed cannot be removed one by one: going back in place says so, and
 // leaves no entry behind that only seems to be that of the snapshot.
-func TestRewind_RefusesAttributesThatCannotBeListed(t *testing.T) {
+func TestRewind_RefusesUnlistableAttributes(t *testing.T) {
 	w := wideWorld(t)
 	defer w.close()
 	w.base(func(dir string) { w.must(os.WriteFile(dir+"/f", nil, 0o644)) })
@@ -196,7 +196,7 @@ func TestRewind_RefusesAttributesThatCannotBeListed(t *testing.T) {
 
 // A full disk is not taken for attributes that do not fit: whatever room is left, all of
 // them are captured, or the capture fails.
-func TestCapture_LeavesNoAttributeOutForAFullDisk(t *testing.T) {
+func TestCapture_FullDiskDropsNoAttributes(t *testing.T) {
 	home, live := imageOf(t, "16M", "mkfs.ext4", "-q", "-m", "0"), t.TempDir()
 	s, err := Open(t.Context(), vfs.OS(), filepath.Join(home, "layers"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // A device 0:0 in a plain tree is captured, restored, and removed again.
-func TestCapture_KeepsADeviceThatWouldBeAWhiteout(t *testing.T) {
+func TestCapture_KeepsZeroDevice(t *testing.T) {
 	if !realRoot {
 		t.Skip("needs real-root: to make devices")
 	}

@@ -28,7 +28,7 @@ func grown(t *testing.T, l *Ledger, old int64) []byte {
 
 // Two hosts witness each other, over rotations of the key, and what each got back is kept
 // and exported.
-func TestTwoHostsWitnessEachOther(t *testing.T) {
+func TestWitness_HostsCosignEachOther(t *testing.T) {
 	t.Parallel()
 	type host struct {
 		l *Ledger
@@ -78,7 +78,7 @@ func TestTwoHostsWitnessEachOther(t *testing.T) {
 
 // A log that is put back, or goes on otherwise than a witness saw, is not cosigned, whatever
 // it proves.
-func TestAWitnessSignsNoTwoLogs(t *testing.T) {
+func TestWitness_RefusesForkedLog(t *testing.T) {
 	t.Parallel()
 	dir, home := t.TempDir(), t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -137,7 +137,7 @@ func TestAWitnessSignsNoTwoLogs(t *testing.T) {
 }
 
 // Whichever write fails, what was cosigned before is not contradicted afterwards.
-func TestAWitnessRemembersWhateverFails(t *testing.T) {
+func TestWitness_RemembersAfterWriteFailure(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	appended(t, l, draft(boxA, 1))
@@ -167,7 +167,7 @@ func TestAWitnessRemembersWhateverFails(t *testing.T) {
 }
 
 // Whenever the power fails, what was cosigned before is not contradicted afterwards.
-func TestAWitnessRemembersOverAPowerLoss(t *testing.T) {
+func TestWitness_RemembersAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	appended(t, l, draft(boxA, 1))
@@ -211,7 +211,7 @@ func TestAWitnessRemembersOverAPowerLoss(t *testing.T) {
 }
 
 // What is read as a request is what it is written as, and nothing else is.
-func TestAGrowthIsReadAsItIsWritten(t *testing.T) {
+func TestGrowth_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		g := format.Growth{Old: rapid.Int64Range(0, 1<<40).Draw(t, "old"), Checkpoint: []byte("o\n1\nAA==\n\n— o AA==\n")}
@@ -231,7 +231,7 @@ func TestAGrowthIsReadAsItIsWritten(t *testing.T) {
 	})
 }
 
-func TestAnEmptyLogIsCosigned(t *testing.T) {
+func TestWitness_CosignsEmptyLog(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	trusted := []string{keysOf(t, l)[0].Key}

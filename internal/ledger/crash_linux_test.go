@@ -106,7 +106,7 @@ func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]stri
 // Whichever write fails, once or from then on as on a full disk, nothing that was
 // acknowledged is lost, and when the disk works again the ledger goes on, both as it is
 // open and opened anew.
-func TestEveryWriteMayFail(t *testing.T) {
+func TestWriteFailure_LosesNothing(t *testing.T) {
 	t.Parallel()
 	o := Options{SegmentBytes: 700, IntakeBytes: 1500}
 	first, step := looptest.Sample(t, 7)
@@ -219,7 +219,7 @@ func (c crash) survives(t *testing.T) {
 // Whenever the process dies, with or without the power, all that was acknowledged is there,
 // and the rest whole or not at all; also when it dies again while what the first crash left is
 // mended.
-func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
+func TestLedger_CrashKeepsAcknowledgedRecords(t *testing.T) {
 	t.Parallel()
 	seeds := 3
 	if looptest.Race || testing.Short() {
@@ -256,7 +256,7 @@ func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 
 // A capture that is too large to ride is written or not, whichever write fails; where it is,
 // the record that names it does not come without it.
-func TestALargeCaptureIsWholeOrRefused(t *testing.T) {
+func TestLargeCapture_IsAtomic(t *testing.T) {
 	t.Parallel()
 	for k := 1; ; k++ {
 		what := fmt.Sprintf("call %d fails", k)
@@ -308,7 +308,7 @@ func copied(t *testing.T, from string) string {
 
 // An intake that ends at any byte gives all batches that are whole, and the rest is kept
 // and said.
-func TestATornTailIsSetAsideAndSaid(t *testing.T) {
+func TestIntake_ReportsTornTail(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -412,7 +412,7 @@ func load(dir string, to io.Writer) error {
 }
 
 // A process that is killed at any moment leaves all that it acknowledged.
-func TestAKilledProcessLosesNothing(t *testing.T) {
+func TestLedger_KillKeepsAcknowledgedRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	last := map[string]int64{}
@@ -487,7 +487,7 @@ func (f *full) Mkdir(dir int, name string, mode uint32) error {
 
 // A torn intake opens on a full disk, too: what was acknowledged is read, and nothing is
 // appended until there is room to set aside the torn end.
-func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
+func TestIntake_TornTailWaitsForDiskSpace(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
 	l, _ := opened(t, dir, Options{FS: disk})
@@ -536,7 +536,7 @@ func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
 }
 
 // On a full disk the intake takes what there is no room for elsewhere, over a restart.
-func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
+func TestIntake_AppendsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
 	l, _ := opened(t, dir, Options{FS: disk})

@@ -20,7 +20,7 @@ import (
 
 // Whatever is written late, in whatever order it is done, the files are those that writing
 // at once gives.
-func TestLateWritesGiveTheSameFiles(t *testing.T) {
+func TestLateWrites_MatchImmediateWrites(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var q late
@@ -84,7 +84,7 @@ func (u *unplaced) Mkdir(dir int, name string, mode uint32) error {
 
 // A capture is kept by the flush that keeps the record which names it, and is read and
 // exported from then on, also where there was no room to place it, and after a crash.
-func TestACaptureCostsNoFlushOfItsOwn(t *testing.T) {
+func TestLateCapture_SharesFlushOfRecord(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &unplaced{full{FS: vfs.OS()}}
 	counted := &vfs.Faulty{FS: disk}
@@ -130,7 +130,7 @@ func TestACaptureCostsNoFlushOfItsOwn(t *testing.T) {
 
 // What is too large to ride, or too much, is written at once; what no record names until a
 // crash is lost, and nothing else.
-func TestCapturesThatAreTooMuchForTheIntakeAreWrittenAtOnce(t *testing.T) {
+func TestLateCapture_WritesExcessAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -180,7 +180,7 @@ func openCopy(t *testing.T, dir string) (*Ledger, error) {
 }
 
 // A capture that waits when its sandbox's ledger is removed goes with it.
-func TestACaptureThatWaitsGoesWithItsLedger(t *testing.T) {
+func TestLateCapture_IsRemovedWithLedger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -209,7 +209,7 @@ func TestACaptureThatWaitsGoesWithItsLedger(t *testing.T) {
 
 // Records that are not yet placed are read by who has the ledger open, and verified by
 // everybody.
-func TestWhatIsLateIsReadByWhoHasTheLedgerOpen(t *testing.T) {
+func TestLateRecords_AreReadByOpenLedger(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1000})
 	for i := range 30 {
@@ -240,8 +240,8 @@ func TestWhatIsLateIsReadByWhoHasTheLedgerOpen(t *testing.T) {
 	}
 }
 
-// BenchmarkBirth begins the chains of a hundred sandboxes in one append, as forks do.
-func BenchmarkBirth(b *testing.B) {
+// BenchmarkAppendNewChains begins the chains of a hundred sandboxes in one append, as forks do.
+func BenchmarkAppendNewChains(b *testing.B) {
 	l, _ := opened(b, b.TempDir(), Options{})
 	for n := 0; b.Loop(); n++ {
 		var ds []Draft

@@ -49,7 +49,7 @@ func aged(t *testing.T, n int) (l *Ledger, dir string, begin time.Time) {
 }
 
 // What is found by segments is what going through all records finds.
-func TestWhatIsWantedIsFoundBySegments(t *testing.T) {
+func TestFilter_MatchesFullScan(t *testing.T) {
 	t.Parallel()
 	const n = 60
 	l, _, begin := aged(t, n)
@@ -92,7 +92,7 @@ func TestWhatIsWantedIsFoundBySegments(t *testing.T) {
 
 // What is not shown is not read: the segments in the middle may be anything but for their
 // first record.
-func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
+func TestFilter_SkipsUnneededSegments(t *testing.T) {
 	t.Parallel()
 	l, dir, begin := aged(t, 60)
 	if _, err := l.Checkpoint(t.Context()); err != nil {
@@ -124,7 +124,7 @@ func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
 }
 
 // A filter may skip millions of records.
-func TestReads_EndWithTheirContext(t *testing.T) {
+func TestReads_StopOnCancel(t *testing.T) {
 	t.Parallel()
 	const n, after = 60, 20
 	l, _, _ := aged(t, n)

@@ -106,7 +106,7 @@ func enter(t *testing.T, srv *httptest.Server, who string) (*mcp.ClientSession, 
 }
 
 // A session is its caller's alone.
-func TestSessionsBelongToTheirCaller(t *testing.T) {
+func TestSessions_BelongToCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{})
 	alice, err := enter(t, srv, "alice")
@@ -139,7 +139,7 @@ func TestSessionsBelongToTheirCaller(t *testing.T) {
 }
 
 // There are so many sessions and no more.
-func TestSessionsAreBounded(t *testing.T) {
+func TestSessions_AreBounded(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 2})
 	for _, who := range []string{"alice", "bob"} {
@@ -156,7 +156,7 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 // A session in which nothing is asked for ends, and leaves room for another.
-func TestIdleSessionsEnd(t *testing.T) {
+func TestSessions_EndWhenIdle(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 1, Idle: 2 * time.Second})
 	alice, err := enter(t, srv, "alice")
@@ -174,7 +174,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 }
 
 // One caller leaves room for the others.
-func TestSessionsOfOneCallerAreBounded(t *testing.T) {
+func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 3, Own: 2})
 	for range 2 {
@@ -196,7 +196,7 @@ func TestSessionsOfOneCallerAreBounded(t *testing.T) {
 }
 
 // When the base ends, so do the sessions and their streams.
-func TestBaseEndsSessions(t *testing.T) {
+func TestSessions_EndWithBase(t *testing.T) {
 	t.Parallel()
 	base, cancel := context.WithCancelCause(t.Context())
 	srv := hall(t, mcpapi.HandlerOptions{Base: base})

@@ -26,7 +26,7 @@ const golden = "../../docs/mcp-tools.json"
 
 // What clients are told of the tools is in the documents, and changes only with
 // them.
-func TestToolsAreAsDocumented(t *testing.T) {
+func TestTools_MatchDocumentation(t *testing.T) {
 	t.Parallel()
 	nobody := client.New(client.Options{Socket: "/nonexistent"})
 	m := meet(t, mcpapi.Options{Client: nobody})

@@ -14,7 +14,7 @@ import (
 
 // Adding, checking out, sweeping and verifying at once: nobody sees half of an
 // image, and what is held stays.
-func TestAllAtOnce(t *testing.T) {
+func TestStore_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 1 << 20})
 	defer h.close()
@@ -94,7 +94,7 @@ func TestAllAtOnce(t *testing.T) {
 }
 
 // Eight forks that need a cold image have it assembled once.
-func TestEightForksShareOneCopy(t *testing.T) {
+func TestCheckout_ForksShareCopy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -129,7 +129,7 @@ func TestEightForksShareOneCopy(t *testing.T) {
 }
 
 // Who waits for another's work can stop waiting.
-func TestWaitingEndsWithItsContext(t *testing.T) {
+func TestStore_WaitStopsOnCancel(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()

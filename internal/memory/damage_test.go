@@ -44,7 +44,7 @@ func packOf(t *testing.T, h *home, pages int64) string {
 	return ""
 }
 
-func TestAChangedPageIsFound(t *testing.T) {
+func TestCheckout_DetectsChangedPage(t *testing.T) {
 	t.Parallel()
 	h, _, b, one, two := twice(t)
 	flip(t, filepath.Join(packOf(t, h, 600), pagesName), 77*pageSize+5)
@@ -77,7 +77,7 @@ func TestAChangedPageIsFound(t *testing.T) {
 	}
 }
 
-func TestAChangedCopyIsMadeAgain(t *testing.T) {
+func TestCheckout_ReplacesDamagedCopy(t *testing.T) {
 	t.Parallel()
 	for _, name := range imageFiles {
 		h, _, b, _, two := twice(t)
@@ -100,7 +100,7 @@ func TestAChangedCopyIsMadeAgain(t *testing.T) {
 }
 
 // After the machine was started anew everything is hashed once, not believed.
-func TestNothingIsBelievedAfterAReboot(t *testing.T) {
+func TestStore_RehashesAfterReboot(t *testing.T) {
 	t.Parallel()
 	h, a, b, one, two := twice(t)
 	h.forget()
@@ -118,7 +118,7 @@ func TestNothingIsBelievedAfterAReboot(t *testing.T) {
 	}
 }
 
-func TestDamagedFilesAreTold(t *testing.T) {
+func TestStore_ReportsDamagedFiles(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(h *home, one, two Image){
 		"index":         func(h *home, _, _ Image) { flip(t, filepath.Join(packOf(t, h, 30), indexName), 200) },

@@ -117,7 +117,7 @@ func nothingLeft(t *testing.T, what string, h *home) {
 // Whichever write fails, once or from then on as on a full disk, nothing that was
 // acknowledged is lost, nothing half-made is seen, and when the disk works again
 // the store goes on, both as it is open and opened anew.
-func TestEveryWriteMayFail(t *testing.T) {
+func TestWriteFailure_LosesNothing(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 31)
 	for _, c := range []struct {
@@ -156,7 +156,7 @@ func TestEveryWriteMayFail(t *testing.T) {
 }
 
 // The same without opening it anew in between.
-func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
+func TestStore_ContinuesAfterFailure(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 31)
 	for k := 1 + first; ; k += step {
@@ -178,7 +178,7 @@ func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 
 // Dead at any call, with or without the power: what was acknowledged is whole, the
 // rest whole or gone.
-func TestACrashAtAnyPoint(t *testing.T) {
+func TestStore_SurvivesCrash(t *testing.T) {
 	t.Parallel()
 	for name, crash := range map[string]func(k int) vfs.Crash{
 		"the process":        func(int) vfs.Crash { return vfs.Kill },
@@ -232,7 +232,7 @@ func crashAt(t *testing.T, k int, crash vfs.Crash) bool {
 }
 
 // A full disk is told with how much is needed, and where.
-func TestAFullDiskIsTold(t *testing.T) {
+func TestStore_ReportsFullDisk(t *testing.T) {
 	t.Parallel()
 	f := &vfs.Faulty{FS: vfs.OS()}
 	h := newHome(t, inMemory(t), Options{FS: f})

@@ -24,7 +24,7 @@ func (h *home) addWith(x shape, which int) Image {
 	return img
 }
 
-func TestAnInitIsKeptOnce(t *testing.T) {
+func TestInit_IsStoredOnce(t *testing.T) {
 	t.Parallel()
 	f := &vfs.Faulty{FS: vfs.OS()}
 	h := newHome(t, t.TempDir(), Options{FS: f})
@@ -58,7 +58,7 @@ func TestAnInitIsKeptOnce(t *testing.T) {
 	h.close()
 }
 
-func TestAnImageWithoutInit(t *testing.T) {
+func TestInit_OfImageWithoutOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -83,7 +83,7 @@ func TestAnImageWithoutInit(t *testing.T) {
 
 // A damaged init is not given, also where the file's times are what they were and everything
 // is hashed again; who adds an image with the same mends it.
-func TestADamagedInitIsRefused(t *testing.T) {
+func TestInit_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -136,7 +136,7 @@ func TestADamagedInitIsRefused(t *testing.T) {
 
 // An init goes with the last image that names it, unless a sandbox has it open still: one that
 // lives on over a daemon's end.
-func TestAnInitIsSwept(t *testing.T) {
+func TestSweep_RemovesUnusedInit(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	one, two := h.addWith(image(seeds(1, 3)), 0), h.addWith(image(seeds(10, 3)), 0)

@@ -18,7 +18,7 @@ import (
 const mib = 1 << 20
 
 // The first image is its own pack: nothing is copied, at any time.
-func TestTheFirstImageIsItsOwnPack(t *testing.T) {
+func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -58,7 +58,7 @@ func TestTheFirstImageIsItsOwnPack(t *testing.T) {
 }
 
 // What somebody reads stays as it is, though its image is gone and nobody else holds it.
-func TestPagesThatSomebodyReadsStay(t *testing.T) {
+func TestPages_OfRemovedImageStayReadable(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -93,7 +93,7 @@ func TestPagesThatSomebodyReadsStay(t *testing.T) {
 }
 
 // A second image that differs in little adds little, wherever its pages are.
-func TestWhatIsKnownIsNotStoredAgain(t *testing.T) {
+func TestAdd_DeduplicatesPages(t *testing.T) {
 	t.Parallel()
 	const n = 25600 // 100 MiB
 	first := seeds(1, n)
@@ -134,7 +134,7 @@ func reversed(s []uint32) []uint32 {
 }
 
 // What is added again, with the same facts, is the same image.
-func TestTheSameImageHasTheSameID(t *testing.T) {
+func TestAdd_SameImageHasSameID(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -153,7 +153,7 @@ func TestTheSameImageHasTheSameID(t *testing.T) {
 }
 
 // An image of many equal pages is stored without them, not as its own pack.
-func TestEqualPagesWithinAnImageAreStoredOnce(t *testing.T) {
+func TestAdd_DeduplicatesPagesWithinImage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -188,7 +188,7 @@ func TestEmptyAndZeroImages(t *testing.T) {
 }
 
 // What Add refuses it does not keep; what it cannot move it leaves.
-func TestAddRefuses(t *testing.T) {
+func TestAdd_RefusesInvalidImages(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -243,7 +243,7 @@ func relink(dir, name, to string) error {
 }
 
 // A directory on another file system is refused, and stays.
-func TestAnotherFileSystemIsRefused(t *testing.T) {
+func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -265,7 +265,7 @@ func TestAnotherFileSystemIsRefused(t *testing.T) {
 
 // Whoever wrote the image and still can write to its files does not reach what is
 // stored.
-func TestAFileThatSomebodyCanWriteToIsCopied(t *testing.T) {
+func TestAdd_CopiesWritableFiles(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -308,7 +308,7 @@ func TestAFileThatSomebodyCanWriteToIsCopied(t *testing.T) {
 
 // The cache holds no more than its limit, those longest that were used last, and
 // all that are held.
-func TestTheCacheIsBounded(t *testing.T) {
+func TestCache_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 6 * mib})
 	defer h.close()
@@ -364,7 +364,7 @@ func TestUnknownImages(t *testing.T) {
 	}
 }
 
-func TestTheBootIDIsTheKernels(t *testing.T) {
+func TestBootID(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -125,9 +125,9 @@ func TestFullDisk(t *testing.T) {
 	wantFault(t, err, fault.NoSpace, "open")
 }
 
-// TestFullDiskLetsGo removes a sandbox while something else has filled the disk:
+// TestFullDisk_AllowsRemove removes a sandbox while something else has filled the disk:
 // that is how people make room.
-func TestFullDiskLetsGo(t *testing.T) {
+func TestFullDisk_AllowsRemove(t *testing.T) {
 	t.Parallel()
 	if !inNamespace(t) {
 		return

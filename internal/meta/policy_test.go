@@ -9,9 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestPoliciesAreKeptAsLongAsASandboxNamesThem: a sandbox cannot name one that there
+// TestPolicies_AreKeptWhileReferenced: a sandbox cannot name one that there
 // is not, and gc drops what none names.
-func TestPoliciesAreKeptAsLongAsASandboxNamesThem(t *testing.T) {
+func TestPolicies_AreKeptWhileReferenced(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := must(Open(ctx, filepath.Join(t.TempDir(), "meta.db")))(t)

@@ -57,8 +57,8 @@ func hide(r *Sandbox) {
 		Exec: "x", Exit: &wire.Exit{Message: secret}}
 }
 
-// TestNoSecretLiesInTheDatabase: not while it is written, in no file of it, nor after.
-func TestNoSecretLiesInTheDatabase(t *testing.T) {
+// TestDatabase_HoldsNoPlaintextSecret: not while it is written, in no file of it, nor after.
+func TestDatabase_HoldsNoPlaintextSecret(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "meta.db")
@@ -130,9 +130,9 @@ func old(t testing.TB) (path string, want Sandbox) {
 	return path, want
 }
 
-// TestADatabaseOfBeforeIsSealed: what it has in clear is read as it was, and nothing of it
+// TestOpen_EncryptsOldDatabase: what it has in clear is read as it was, and nothing of it
 // is left anywhere; also when the first to open it came only half way.
-func TestADatabaseOfBeforeIsSealed(t *testing.T) {
+func TestOpen_EncryptsOldDatabase(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(t *testing.T, path string){
 		"at once": func(*testing.T, string) {},
@@ -190,9 +190,9 @@ func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 	}
 }
 
-// TestWithoutTheKey: what is sealed is not given up until its owner says so, and then no
+// TestOpen_WithoutKeyKeepsEncryptedValues: what is sealed is not given up until its owner says so, and then no
 // more than that is.
-func TestWithoutTheKey(t *testing.T) {
+func TestOpen_WithoutKeyKeepsEncryptedValues(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "meta.db")
@@ -265,8 +265,8 @@ func TestWithoutTheKey(t *testing.T) {
 	ok(t, d.Close())
 }
 
-// TestASealedValueThatIsDamagedIsRefused: a record that was tampered with is no record.
-func TestASealedValueThatIsDamagedIsRefused(t *testing.T) {
+// TestEncryptedValue_RefusesDamage: a record that was tampered with is no record.
+func TestEncryptedValue_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := sample(t)
@@ -280,8 +280,8 @@ func TestASealedValueThatIsDamagedIsRefused(t *testing.T) {
 	}
 }
 
-// TestAConfigComesBack, whatever is in it, and by its sealed form alone.
-func TestAConfigComesBack(t *testing.T) {
+// TestConfig_RoundTripsEncrypted, whatever is in it, and by its sealed form alone.
+func TestConfig_RoundTripsEncrypted(t *testing.T) {
 	t.Parallel()
 	key := must(seal.New(make([]byte, seal.Size)))(t)
 	rapid.Check(t, func(rt *rapid.T) {

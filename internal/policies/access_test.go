@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// TestWhatAPolicyLetsBeChanged: paths are meant at their own places and where they have
+// TestAccessIn: paths are meant at their own places and where they have
 // come to lie; what is read-only is so by every name that a mount gives it.
-func TestWhatAPolicyLetsBeChanged(t *testing.T) {
+func TestAccessIn(t *testing.T) {
 	t.Parallel()
 	at := func(said string, paths ...string) rootspec.Place { return rootspec.Place{Said: said, At: paths} }
 	for _, c := range []struct {

@@ -7,10 +7,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestAPolicyThatWasKeptIsTheSame: what comes back of a canonical text is the same
+// TestCanonical_RoundTrips: what comes back of a canonical text is the same
 // policy, decides the same and is shown the same; a text that was touched is not
 // believed.
-func TestAPolicyThatWasKeptIsTheSame(t *testing.T) {
+func TestCanonical_RoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"", "tier: workspace", "network: host", "network: {}",
@@ -52,9 +52,9 @@ func TestAPolicyThatWasKeptIsTheSame(t *testing.T) {
 	}
 }
 
-// TestRulesThatAreAdded: With widens and tightens what Merge made, denying wins, and
+// TestWith_AddsRules: With widens and tightens what Merge made, denying wins, and
 // what cannot be kept to is refused.
-func TestRulesThatAreAdded(t *testing.T) {
+func TestWith_AddsRules(t *testing.T) {
 	t.Parallel()
 	rule := func(s string, denies bool) Rule {
 		r, err := ParseRule(s, denies)
@@ -112,9 +112,9 @@ func TestRulesThatAreAdded(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotEnforcedIsNamed: each key that nothing keeps to is told with its place,
+// TestUnenforced: each key that nothing keeps to is told with its place,
 // and nothing else is.
-func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
+func TestUnenforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "", "tier: supervised": "", "tier: gvisor": "", "network: host": "", "tier: workspace": "",

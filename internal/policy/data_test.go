@@ -8,7 +8,7 @@ import (
 
 // The embedded files are read like any other, so they are right, in order, and name
 // nothing twice.
-func TestTheBuiltInDataIsRight(t *testing.T) {
+func TestBuiltInData_IsValid(t *testing.T) {
 	t.Parallel()
 	d := builtIn()
 	for _, p := range d.problems {
@@ -46,7 +46,7 @@ func TestTheBuiltInDataIsRight(t *testing.T) {
 	}
 }
 
-func TestHiddenPathsAreInOrderAndHiddenOnce(t *testing.T) {
+func TestHiddenPaths_AreSortedAndUnique(t *testing.T) {
 	t.Parallel()
 	var all []Path
 	last := ""

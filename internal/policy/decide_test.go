@@ -55,7 +55,7 @@ func requests() *rapid.Generator[Request] {
 func (d Decision) passes() bool { return d.Verdict == Allow || d.Verdict == Inspect }
 
 // What no rule names is denied; what passes, a rule that allows it names.
-func TestNothingPassesThatNoRuleNames(t *testing.T) {
+func TestDecide_DeniesByDefault(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -84,7 +84,7 @@ func TestNothingPassesThatNoRuleNames(t *testing.T) {
 }
 
 // A rule that denies wins, whatever is allowed beside it and in whatever order.
-func TestDenyWinsInAnyOrder(t *testing.T) {
+func TestDecide_DenyWinsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -110,7 +110,7 @@ func TestDenyWinsInAnyOrder(t *testing.T) {
 
 // Any rule that denies can only take away, with conditions too: what it leaves to
 // the HTTP request was not denied before.
-func TestARuleThatDeniesOnlyTakesAway(t *testing.T) {
+func TestDecide_DenyRuleOnlyTightens(t *testing.T) {
 	t.Parallel()
 	rank := map[Verdict]int{Deny: 0, Ask: 1, Inspect: 2, Allow: 3}
 	rapid.Check(t, func(t *rapid.T) {
@@ -125,7 +125,7 @@ func TestARuleThatDeniesOnlyTakesAway(t *testing.T) {
 
 // What Inspect leaves open is never allowed by the connection alone, and what is
 // allowed by the connection alone no HTTP request is denied.
-func TestAConnectionAndItsRequestsAgree(t *testing.T) {
+func TestDecide_ConnectionAndRequestsAgree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -145,7 +145,7 @@ func TestAConnectionAndItsRequestsAgree(t *testing.T) {
 
 // An address that is not of the internet passes only by a rule for addresses that
 // lies in the same range, whatever its name is and whatever else is allowed.
-func TestGuardedAddressesAreNamedOrDenied(t *testing.T) {
+func TestDecide_GuardedAddressNeedsAddressRule(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -267,7 +267,7 @@ func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
 }
 
 // Rules for names and rules for addresses do not stand in for each other.
-func TestARuleForANameNeverAllowsAnAddress(t *testing.T) {
+func TestDecide_NameRuleAllowsNoAddress(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -280,7 +280,7 @@ func TestARuleForANameNeverAllowsAnAddress(t *testing.T) {
 }
 
 // The smallest limit holds, so no rule lifts that of another.
-func TestAnotherRuleLiftsNoLimit(t *testing.T) {
+func TestDecide_RuleLiftsNoOtherLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -297,7 +297,7 @@ func TestAnotherRuleLiftsNoLimit(t *testing.T) {
 	})
 }
 
-func TestTheSmallestLimitHolds(t *testing.T) {
+func TestDecide_SmallestLimitHolds(t *testing.T) {
 	t.Parallel()
 	n := Network{Mode: NetRules, Allow: []Rule{
 		{Host: pattern("*.example"), MaxBytes: 5, MaxRequest: 2, Rate: Rate{2, time.Minute}},
@@ -316,7 +316,7 @@ func TestTheSmallestLimitHolds(t *testing.T) {
 	}
 }
 
-func TestDecideByExample(t *testing.T) {
+func TestDecide_Examples(t *testing.T) {
 	t.Parallel()
 	get := func(path, query string) *HTTPRequest { return &HTTPRequest{"GET", path, query} }
 	for _, c := range []struct {
@@ -451,7 +451,7 @@ func pattern(s string) Pattern {
 }
 
 // The hint of a denial is the line that allows it.
-func TestHintsOfDenialsAreRulesThatAllow(t *testing.T) {
+func TestDenialHint_IsAllowRule(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"example.com", "example.com:80", "10.1.2.3:5432", "udp://[::1]:53", "127.0.0.1",
 		"169.254.169.254:80"} {
@@ -471,7 +471,7 @@ func TestHintsOfDenialsAreRulesThatAllow(t *testing.T) {
 	}
 }
 
-func TestParseRequestRefusesMoreThanOnePlace(t *testing.T) {
+func TestParseRequest_RefusesSeveralDestinations(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"", "*.example.com", "10.0.0.0/8:80", "example.com:80,81", "example.com:80-81",
 		"example.com:", "https://example.com/", "example.com/x", "[::1]80", "::ffff:10.0.0.1", "127.1"} {
@@ -481,7 +481,7 @@ func TestParseRequestRefusesMoreThanOnePlace(t *testing.T) {
 	}
 }
 
-func TestTheZeroNetworkReachesNothing(t *testing.T) {
+func TestNetwork_ZeroValueDeniesAll(t *testing.T) {
 	t.Parallel()
 	if d := (Network{}).Decide(Request{Host: host(t, "a.example"), Port: 443, Protocol: TCP}); d.Verdict != Deny {
 		t.Errorf("%+v", d)
@@ -519,8 +519,8 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// TestWhatIsAskedAbout: places that no rule names, and nothing that was said anything of.
-func TestWhatIsAskedAbout(t *testing.T) {
+// TestDecide_Ask: places that no rule names, and nothing that was said anything of.
+func TestDecide_Ask(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(layer(t, Flags, `network:
   ask: true

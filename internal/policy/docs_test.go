@@ -10,7 +10,7 @@ import (
 
 // The examples of the document are files that are right, and it speaks of every key
 // and preset.
-func TestTheDocumentIsRight(t *testing.T) {
+func TestPolicyDocument_ExamplesAreValid(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "policy.md"))
 	if err != nil {

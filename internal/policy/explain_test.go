@@ -29,7 +29,7 @@ func TestExplain(t *testing.T) {
 	golden(t, "explain.txt", b.Bytes())
 }
 
-func TestDiffTellsWiderFromTighter(t *testing.T) {
+func TestDiff_ClassifiesWiderAndTighter(t *testing.T) {
 	t.Parallel()
 	a, err := Merge(
 		layer(t, User,
@@ -53,7 +53,7 @@ func TestDiffTellsWiderFromTighter(t *testing.T) {
 }
 
 // What one way is wider is the other way tighter, and nothing differs from itself.
-func TestDiffTurnsAround(t *testing.T) {
+func TestDiff_IsAntisymmetric(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a, aerr := Merge(layersOf(t, 2)...)

@@ -40,7 +40,7 @@ func validator(t *testing.T) func(text []byte) error {
 }
 
 // The schema that is published is that of the parser.
-func TestTheSchemaIsAsDocumented(t *testing.T) {
+func TestSchema_MatchesPublished(t *testing.T) {
 	t.Parallel()
 	got, err := Schema()
 	if err != nil {
@@ -58,7 +58,7 @@ func TestTheSchemaIsAsDocumented(t *testing.T) {
 }
 
 // What is wrong by its structure the schema refuses too; what is right it takes.
-func TestTheSchemaAndTheParserAgree(t *testing.T) {
+func TestSchema_AgreesWithParser(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
 	a, err := txtar.ParseFile(filepath.Join("testdata", "bad.txtar"))
@@ -88,7 +88,7 @@ func TestTheSchemaAndTheParserAgree(t *testing.T) {
 
 // What is printed the schema takes; and where it refuses what was spoilt, so does the
 // parser.
-func TestTheParserTakesNothingThatTheSchemaRefuses(t *testing.T) {
+func TestSchema_AcceptsWhatParserAccepts(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -143,7 +143,7 @@ func sortedKeys(m map[string]any) (keys []string) {
 }
 
 // Every key of the schema says what it is for.
-func TestEveryKeyIsDescribed(t *testing.T) {
+func TestSchema_DescribesEveryKey(t *testing.T) {
 	t.Parallel()
 	text, err := Schema()
 	if err != nil {

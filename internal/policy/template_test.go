@@ -12,7 +12,7 @@ import (
 var commented = regexp.MustCompile(`(?m)^( *)# ( *(?:- .*|[A-Za-z]+:(?: [^ ]+| \[.*\])?)$)`)
 
 // A new file is right, and so it is when what it has as a comment is said.
-func TestTemplatesAreRight(t *testing.T) {
+func TestTemplate_IsValid(t *testing.T) {
 	t.Parallel()
 	for _, presets := range [][]string{nil, {"pypi"}, {"npm", "github", "npm"}} {
 		text, err := Template(presets)

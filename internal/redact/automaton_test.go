@@ -9,7 +9,7 @@ import (
 )
 
 // The automaton finds what looking everywhere finds, near the root and far from it.
-func TestTheAutomatonFindsAllOccurrences(t *testing.T) {
+func TestAutomaton_FindsAllOccurrences(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var b builder

@@ -21,7 +21,7 @@ func alone(t testing.TB) *Redactor {
 }
 
 // Of every example, what is marked as the secret goes, and all else stays.
-func TestRulesByTheirExamples(t *testing.T) {
+func TestRules_RedactExamples(t *testing.T) {
 	t.Parallel()
 	r := alone(t)
 	for _, l := range r.rules {
@@ -55,7 +55,7 @@ func TestRulesByTheirExamples(t *testing.T) {
 }
 
 // An example of a rule is found by that rule, but where a better one has the same place.
-func TestEveryRuleFindsItsExamples(t *testing.T) {
+func TestRules_MatchTheirExamples(t *testing.T) {
 	t.Parallel()
 	for i, l := range alone(t).rules {
 		for _, e := range l.drop {
@@ -74,7 +74,7 @@ func TestEveryRuleFindsItsExamples(t *testing.T) {
 }
 
 // What the reader and the engine take for granted of rules.txt.
-func TestRulesAreSound(t *testing.T) {
+func TestRules_AreWellFormed(t *testing.T) {
 	t.Parallel()
 	for _, l := range alone(t).rules {
 		if !names().MatchString(l.name) {

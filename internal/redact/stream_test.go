@@ -129,7 +129,7 @@ var policy = []Pattern{{"acme", `\bACME-[0-9]+`}, {"numbered", `^key [0-9]+: (\S
 
 // However the input is cut, what comes out is the same, and no secret that the host knows
 // is in it.
-func TestNoSecretComesOutHoweverTheInputIsCut(t *testing.T) {
+func TestStream_RedactsAcrossChunks(t *testing.T) {
 	t.Parallel()
 	rules := alone(t).rules
 	rapid.Check(t, func(t *rapid.T) {
@@ -150,7 +150,7 @@ func TestNoSecretComesOutHoweverTheInputIsCut(t *testing.T) {
 			}
 			for name, write := range writings {
 				if strings.HasPrefix(name, "base64") {
-					continue // what is sure of it: TestBase64OfASecretIsFoundWhereverItStands
+					continue // what is sure of it: TestStream_RedactsBase64AtAnyOffset
 				}
 				written := write(v)
 				if strings.HasPrefix(name, "JSON") {
@@ -182,7 +182,7 @@ func every(size, n int) (places []int) {
 }
 
 // Each example and each writing, at every place, and in pieces of every size.
-func TestEveryPlaceAndEverySize(t *testing.T) {
+func TestStream_EveryOffsetAndChunkSize(t *testing.T) {
 	t.Parallel()
 	value := `tr0ub4dor&3/"x`
 	r := redactor(t, Options{Secrets: []Secret{{"known", value}}, Patterns: policy, Entropy: true})
@@ -219,7 +219,7 @@ func TestEveryPlaceAndEverySize(t *testing.T) {
 }
 
 // Of values alone, what comes out is the input without any byte of any occurrence.
-func TestExactlyTheOccurrencesOfValuesGo(t *testing.T) {
+func TestStream_RemovesExactlyOccurrences(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[ab ]{6,9}`)
@@ -257,7 +257,7 @@ func TestExactlyTheOccurrencesOfValuesGo(t *testing.T) {
 }
 
 // Whatever stands around a secret before it is encoded, what is sure of it goes.
-func TestBase64OfASecretIsFoundWhereverItStands(t *testing.T) {
+func TestStream_RedactsBase64AtAnyOffset(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.StringMatching(`[!-Z^-~]{6,30}`).Draw(t, "value")
@@ -282,7 +282,7 @@ func TestBase64OfASecretIsFoundWhereverItStands(t *testing.T) {
 
 // What cannot be the beginning of a secret is passed on at once, and what is held back is
 // bounded, whatever comes.
-func TestNoMoreIsHeldBackThanNeeded(t *testing.T) {
+func TestStream_HoldsBackOnlyPossibleSecrets(t *testing.T) {
 	t.Parallel()
 	const value = "correct horse battery"
 	r := redactor(t, Options{Secrets: []Secret{{"s", value}}})
@@ -314,7 +314,7 @@ func TestNoMoreIsHeldBackThanNeeded(t *testing.T) {
 }
 
 // A secret without an end is dropped as it comes.
-func TestASecretWithoutAnEndTakesNoMemory(t *testing.T) {
+func TestStream_EndlessSecretUsesNoMemory(t *testing.T) {
 	t.Parallel()
 	for begin, more := range map[string]string{
 		"-----BEGIN RSA PRIVATE KEY-----\n": strings.Repeat("MIIE", 16) + "\n",

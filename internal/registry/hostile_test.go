@@ -33,7 +33,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhatARegistryGivesIsChecked(t *testing.T) {
+func TestRegistry_ChecksResponses(t *testing.T) {
 	t.Parallel()
 	good := bytes.Repeat([]byte("layer "), 10_000)
 	b := blobOf(good)
@@ -99,7 +99,7 @@ func TestWhatARegistryGivesIsChecked(t *testing.T) {
 }
 
 // What breaks off goes on where it was, and what fails once is tried again.
-func TestARegistryMayFailForAMoment(t *testing.T) {
+func TestRegistry_RetriesAndResumes(t *testing.T) {
 	t.Parallel()
 	good := bytes.Repeat([]byte("layer "), 10_000)
 	for name, ranges := range map[string]bool{"with ranges": true, "without": false} {
@@ -155,7 +155,7 @@ func TestARegistryMayFailForAMoment(t *testing.T) {
 
 // Whatever a registry says, who else is asked for something by it does not get what the
 // user has for the registry.
-func TestCredentialsGoNowhereElse(t *testing.T) {
+func TestCredentials_StayWithRegistry(t *testing.T) {
 	t.Parallel()
 	var reached, told atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -224,7 +224,7 @@ func TestCredentialsGoNowhereElse(t *testing.T) {
 }
 
 // A registry of https names nothing else: no redirect, realm or upload gets out of it.
-func TestEncryptionIsNotLeft(t *testing.T) {
+func TestHTTPS_IsNeverDowngraded(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told.Add(1) }))
@@ -267,7 +267,7 @@ func TestEncryptionIsNotLeft(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedGetEnds(t *testing.T) {
+func TestGet_StopsOnWriteError(t *testing.T) {
 	t.Parallel()
 	r := hostile(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("layer")) })
 	stop := errors.New("nobody takes more")

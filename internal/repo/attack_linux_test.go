@@ -143,7 +143,7 @@ var attacks = []attack{
 
 // Each attack, and all that the host does with a sandbox: nothing of the sandbox's runs.
 // The bundle alone is made by the sandbox's own git, which stands for the inside.
-func TestNoKnownAttackRunsAnything(t *testing.T) {
+func TestKnownAttacks_RunNothing(t *testing.T) {
 	t.Parallel()
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func (l *lab) everything(r *Repo, dir string, bundle []byte) {
 
 // The same with the user's own git: what the user's configuration has, the user wants, but
 // no hook runs, nothing is fetched, and no program besides filters is started.
-func TestTheUsersProgramsAreNotStartedInPassing(t *testing.T) {
+func TestUserConfig_RunsNoPrograms(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()

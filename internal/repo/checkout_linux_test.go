@@ -222,7 +222,7 @@ func drawTree(t *rapid.T) map[string]leaf {
 }
 
 // Whatever two commits have, the second one laid on the first shows what git checks out of it.
-func TestWhatIsCheckedOutIsWhatGitChecksOut(t *testing.T) {
+func TestCheckout_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
 	repos := []*Repo{labs[0].open(), labs[1].open()}
@@ -245,7 +245,7 @@ func TestWhatIsCheckedOutIsWhatGitChecksOut(t *testing.T) {
 }
 
 // All that is written has the commit's time and git's modes, whatever our umask is.
-func TestTimesAndModesOfACheckout(t *testing.T) {
+func TestCheckout_TimesAndModes(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	l := newLab(t, SHA1)
@@ -296,7 +296,7 @@ func (l *lab) rawTree(entries ...string) OID {
 }
 
 // Trees that were made to harm are refused, and nothing is written above the top.
-func TestHostileTreesAreNotCheckedOut(t *testing.T) {
+func TestCheckout_RefusesHostileTrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -341,7 +341,7 @@ func TestHostileTreesAreNotCheckedOut(t *testing.T) {
 }
 
 // Trees of old histories have modes that git writes no more; it reads them as those that it does.
-func TestModesOfOldHistories(t *testing.T) {
+func TestCheckout_NormalizesOldModes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	blob := l.run(l.top, "rev-parse", "HEAD:a.txt")

@@ -10,7 +10,7 @@ import (
 )
 
 // What grows with what a sandbox changed ends with its context, in the middle.
-func TestLoops_EndWithTheirContext(t *testing.T) {
+func TestLoops_StopOnCancel(t *testing.T) {
 	t.Parallel()
 	const n, after = 2000, 500
 	l := newLab(t, SHA1)

@@ -154,7 +154,7 @@ func (l *lab) awkward(r *Repo) Accepted {
 
 // Killed after each step: what is seen once somebody mended it is the old or the new
 // state, to the byte, and the branch is the old or the new commit at once.
-func TestKilledAtEachStepItIsTheOldOrTheNewState(t *testing.T) {
+func TestApply_IsAtomicWhenKilled(t *testing.T) {
 	t.Parallel()
 	for _, way := range []Way{Squash, Patch} {
 		for at := 1; at <= 6; at++ {
@@ -209,7 +209,7 @@ func TestKilledAtEachStepItIsTheOldOrTheNewState(t *testing.T) {
 
 // git itself is killed while it writes files, and we with it: a filter of the user's does
 // it. A file that is half written is kept aside, and the old state comes back.
-func TestKilledWhileGitWritesFiles(t *testing.T) {
+func TestMend_RestoresStateAfterGitIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} {
 		t.Run(fmt.Sprint(both), func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestKilledWhileGitWritesFiles(t *testing.T) {
 }
 
 // What the user changed between the crash and the mending is not lost.
-func TestMendingKeepsWhatTheUserChangedSince(t *testing.T) {
+func TestMend_KeepsUserChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -292,7 +292,7 @@ func TestMendingKeepsWhatTheUserChangedSince(t *testing.T) {
 }
 
 // Who moves on without mending has seen the work tree; it is left alone.
-func TestMendingLeavesWhoMovedOnAlone(t *testing.T) {
+func TestMend_IgnoresMovedHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -314,7 +314,7 @@ func TestMendingLeavesWhoMovedOnAlone(t *testing.T) {
 	l.sound()
 }
 
-func TestTwoAppliesDoNotMeet(t *testing.T) {
+func TestApply_ExcludesConcurrentApply(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -335,7 +335,7 @@ func TestTwoAppliesDoNotMeet(t *testing.T) {
 }
 
 // A branch that somebody moves at the last moment: files and index go back.
-func TestABranchThatMovesAtTheLastMoment(t *testing.T) {
+func TestApply_UndoesFilesOnMovedBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -357,7 +357,7 @@ func TestABranchThatMovesAtTheLastMoment(t *testing.T) {
 }
 
 // What somebody else wrote in the journal's place is not believed, and nothing is undone.
-func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
+func TestMend_RefusesOtherJournalVersion(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -382,7 +382,7 @@ func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
 // A program that another goroutine is just starting has a copy of every descriptor until
 // it runs, and what a filter of the user's leaves behind may keep one: neither holds the
 // lock once the apply is done.
-func TestTheLockIsGivenBackWhoeverHasADescriptor(t *testing.T) {
+func TestApplyLock_IsReleasedDespiteInheritedDescriptors(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

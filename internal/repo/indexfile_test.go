@@ -13,7 +13,7 @@ import (
 )
 
 // Without stat data an index is, to the byte, what git itself writes of a tree.
-func TestAnIndexIsWhatGitWrites(t *testing.T) {
+func TestIndex_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
 	repos := []*Repo{labs[0].open(), labs[1].open()}
@@ -63,7 +63,7 @@ func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 }
 
 // A tree with something in it that an index does not have is not said to be known.
-func TestATreeWithoutEntries(t *testing.T) {
+func TestIndex_TreeWithoutEntries(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

@@ -79,7 +79,7 @@ func (b *box) clean() {
 }
 
 // status is all that git reads of a fresh tree: the content of each file could be anything.
-func TestAFreshStatusReadsNoFile(t *testing.T) {
+func TestIndex_FreshStatusReadsNoFile(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
@@ -128,7 +128,7 @@ func (b *box) deceive(name, text string) {
 }
 
 // With what is not committed the index is of the commit below, and git sees the difference.
-func TestTheIndexOfATreeWithChangesOnIt(t *testing.T) {
+func TestIndex_WithUncommittedChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -169,7 +169,7 @@ func TestTheIndexOfATreeWithChangesOnIt(t *testing.T) {
 	}
 }
 
-func TestAnIndexIsOnlyBuiltOnThatOfItsTree(t *testing.T) {
+func TestIndex_RefusesIndexOfOtherTree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -203,7 +203,7 @@ func (s *stack) again(commit OID) CheckedOut {
 }
 
 // All that people do with git works inside, and nothing of it touches the user's repository.
-func TestGitWorksInside(t *testing.T) {
+func TestGit_WorksInSandbox(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
@@ -249,7 +249,7 @@ func TestGitWorksInside(t *testing.T) {
 }
 
 // What a configuration may hold that nobody else is to have, and what is needed inside.
-func TestWhatOfTheConfigurationComesAlong(t *testing.T) {
+func TestInside_FiltersConfig(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	secret := "s3cr3t"
@@ -333,7 +333,7 @@ func normal(s string) string {
 }
 
 // The user's hooks run inside, and what is no hook does not come along.
-func TestHooksComeAlong(t *testing.T) {
+func TestInside_CopiesHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.program(l.top, ".git/hooks/pre-commit", "#!/bin/sh\necho ran >ran\n")
@@ -367,7 +367,7 @@ func TestHooksComeAlong(t *testing.T) {
 }
 
 // A branch of the user's that could not be beside the sandbox's is left out.
-func TestABranchInTheWay(t *testing.T) {
+func TestInside_SkipsConflictingBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "branch", "coppice")
@@ -421,7 +421,7 @@ func TestRepositoriesOfOtherForms(t *testing.T) {
 }
 
 // Submodules, and theirs, are checked out inside without any network.
-func TestSubmodulesInside(t *testing.T) {
+func TestInside_ChecksOutSubmodules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	dir := t.TempDir()

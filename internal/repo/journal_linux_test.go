@@ -95,7 +95,7 @@ func TestJournal_SurvivesACrash(t *testing.T) {
 }
 
 // Whichever write fails, the git directory can be mended.
-func TestJournal_EveryWriteMayFail(t *testing.T) {
+func TestJournal_SurvivesWriteFailure(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
 		for k := 1; ; k++ {

@@ -63,7 +63,7 @@ func TestMarksOfPaths(t *testing.T) {
 }
 
 // NTFS makes short names with a part of a hash, too; which name they are of is not seen.
-func TestShortNamesOfHashesAreMarked(t *testing.T) {
+func TestMarks_ShortNamesWithHash(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"gi7d29~1", "GI7EBA~1", "claf00~2.md"} {
 		if kinds(Change{Status: 'A', Path: p, Mode: ModeFile}, "", "b") == "" {
@@ -135,7 +135,7 @@ func TestMarksOfLinks(t *testing.T) {
 }
 
 // Links that are not marked stay within the tree, whichever of them there are.
-func TestLinksThatAreNotMarkedStayWithin(t *testing.T) {
+func TestMarks_UnmarkedLinksStayWithinTree(t *testing.T) {
 	t.Parallel()
 	parts := []string{"..", "a", "b", ".", "c"}
 	all := []string{""}
@@ -197,7 +197,7 @@ func escapes(links map[string]string, p string) bool {
 }
 
 // The index finds what a look at each pattern finds.
-func TestTheIndexOfRulesIsOfTheRules(t *testing.T) {
+func TestMarks_IndexMatchesRules(t *testing.T) {
 	t.Parallel()
 	if len(rules) > 64 {
 		t.Fatal("there are more rules than byName has room for")
@@ -238,7 +238,7 @@ const (
 )
 
 // The table of the documents is made from the rules.
-func TestTheTableOfMarksIsOfTheCode(t *testing.T) {
+func TestMarks_TableMatchesRules(t *testing.T) {
 	t.Parallel()
 	const name = "../../docs/git.md"
 	b, err := os.ReadFile(name)

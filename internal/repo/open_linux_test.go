@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestARepositoryIsFoundFromWithin(t *testing.T) {
+func TestOpen_FromSubdirectory(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	strange := filepath.Join(l.top, "dir", "a\nb \xff")
@@ -46,7 +46,7 @@ func TestARepositoryIsFoundFromWithin(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRepositoryToWorkInIsRefused(t *testing.T) {
+func TestOpen_RefusesUnusableRepositories(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	dir := t.TempDir()
@@ -81,7 +81,7 @@ func TestWhatIsNoRepositoryToWorkInIsRefused(t *testing.T) {
 }
 
 // A submodule is a repository like any other, with its git directory elsewhere.
-func TestASubmoduleAndALinkedWorkTreeAreWorkedIn(t *testing.T) {
+func TestOpen_SubmoduleAndLinkedWorktree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	super := t.TempDir()
@@ -110,7 +110,7 @@ func TestASubmoduleAndALinkedWorkTreeAreWorkedIn(t *testing.T) {
 	}
 }
 
-func TestGitIsFoundOnceAndOldOnesAreRefused(t *testing.T) {
+func TestFindGit_RefusesOldVersions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := &lab{t: t}
@@ -132,7 +132,7 @@ func TestGitIsFoundOnceAndOldOnesAreRefused(t *testing.T) {
 }
 
 // What git prints is bounded, and a git that is cancelled is killed with all it started.
-func TestGitIsBoundedAndCancelled(t *testing.T) {
+func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := &lab{t: t}
@@ -181,7 +181,7 @@ func TestGitIsBoundedAndCancelled(t *testing.T) {
 }
 
 // A git that spins ends with its processor time, whatever it reads.
-func TestGit_IsKilledAfterItsProcessorTime(t *testing.T) {
+func TestGit_IsKilledAtCPULimit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -199,7 +199,7 @@ func TestGit_IsKilledAfterItsProcessorTime(t *testing.T) {
 }
 
 // A git that has its limits before its input dies of a pack that asks for too much.
-func TestABombIsRefusedWithinTheLimits(t *testing.T) {
+func TestAccept_RefusesBombWithinLimits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -292,7 +292,7 @@ func TestDifferences(t *testing.T) {
 }
 
 // Wherever the repository lies, the desk finds the user's objects.
-func TestARepositoryWithAStrangePath(t *testing.T) {
+func TestOpen_StrangePath(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	strange := filepath.Join(filepath.Dir(l.top), "#a\n\"b\\\xff: c")
@@ -309,7 +309,7 @@ func TestARepositoryWithAStrangePath(t *testing.T) {
 }
 
 // A desk that a mischievous user's configuration, environment or templates would change.
-func TestNothingOfOurEnvironmentComesToGit(t *testing.T) {
+func TestGit_IgnoresEnvironment(t *testing.T) {
 	for _, kv := range []string{"GIT_DIR=/nowhere", "GIT_INDEX_FILE=/nowhere", "GIT_OBJECT_DIRECTORY=/nowhere",
 		"GIT_EXEC_PATH=/nowhere", "GIT_EXTERNAL_DIFF=false", "GIT_TRACE=1", "GIT_CONFIG_PARAMETERS='core.bare'='true'",
 		"GIT_NAMESPACE=x", "GIT_DIFF_OPTS=-u0", "GIT_REPLACE_REF_BASE=refs/x", "GIT_PAGER=false"} {

@@ -14,7 +14,7 @@ import (
 
 // HEAD of a bundle is taken where no reference is named, whatever branch it is, and only
 // if there is one of it.
-func TestAcceptTakesHead(t *testing.T) {
+func TestAccept_TakesHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -47,7 +47,7 @@ func TestAcceptTakesHead(t *testing.T) {
 
 // A few trees that are in each other ten times are more files than there can be. They are
 // counted before git makes a list of them.
-func TestAcceptRefusesTreesThatUnfold(t *testing.T) {
+func TestAccept_RefusesTreeBomb(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -75,7 +75,7 @@ func TestAcceptRefusesTreesThatUnfold(t *testing.T) {
 	l.sound()
 }
 
-func TestHistoryOfWhatWasTaken(t *testing.T) {
+func TestCommits_CountWithinAndHad(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -122,7 +122,7 @@ func TestHistoryOfWhatWasTaken(t *testing.T) {
 }
 
 // That a branch never was at a commit is known only as far as its reflog goes.
-func TestHad_IsNotKnownWithoutAReflog(t *testing.T) {
+func TestHad_RequiresReflog(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -151,7 +151,7 @@ func TestHad_IsNotKnownWithoutAReflog(t *testing.T) {
 }
 
 // The same state again is the same commit; another one is not.
-func TestTheSameSnapshotAgain(t *testing.T) {
+func TestSnapshot_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -173,7 +173,7 @@ func TestTheSameSnapshotAgain(t *testing.T) {
 	l.sound()
 }
 
-func TestApplyInTwoSteps(t *testing.T) {
+func TestApply_DryRunThenApply(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -209,7 +209,7 @@ func TestApplyInTwoSteps(t *testing.T) {
 	l.sound()
 }
 
-func TestWordsOfPeople(t *testing.T) {
+func TestParsePerson(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]Person{"Ada Lovelace <ada@example.org>": {"Ada Lovelace", "ada@example.org"},
 		" A <a@b> ": {"A", "a@b"}} {

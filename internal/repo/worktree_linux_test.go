@@ -45,7 +45,7 @@ func (l *lab) uncommitted(r *Repo) (OID, []Skipped) {
 }
 
 // What is not committed is what `git add -A` would take, however it lies there.
-func TestWhatIsNotCommitted(t *testing.T) {
+func TestUncommitted_MatchesGitAdd(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
@@ -102,7 +102,7 @@ func TestWhatIsNotCommitted(t *testing.T) {
 }
 
 // The user's filters run, as they would at a commit, and the user's hooks do not.
-func TestWhatIsNotCommittedIsFiltered(t *testing.T) {
+func TestUncommitted_RunsFiltersNotHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "config", "filter.up.clean", "tr a-z A-Z")
@@ -128,7 +128,7 @@ func TestWhatIsNotCommittedIsFiltered(t *testing.T) {
 	}
 }
 
-func TestAConflictIsNotTaken(t *testing.T) {
+func TestUncommitted_RefusesConflict(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "checkout", "-q", "-b", "side")
@@ -146,7 +146,7 @@ func TestAConflictIsNotTaken(t *testing.T) {
 }
 
 // Changes in a linked work tree and in a submodule are theirs.
-func TestWhatIsNotCommittedElsewhere(t *testing.T) {
+func TestUncommitted_ExcludesOtherWorktrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	super, linked := filepath.Join(t.TempDir(), "super"), filepath.Join(t.TempDir(), "linked")

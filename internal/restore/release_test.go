@@ -196,7 +196,7 @@ func TestRelease_HasOneCaller(t *testing.T) {
 
 // A sandbox can be brought to memory of yet another sandbox while its hooks run, for which no lock is held: the
 // processes from there have no identity of their own, and their gate stays closed.
-func TestRelease_OpensTheGateOfTheBoxThatItResealed(t *testing.T) {
+func TestRelease_OpensGateOnlyOfRekeyedProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	_, other := newFake(t)
@@ -213,7 +213,7 @@ func TestRelease_OpensTheGateOfTheBoxThatItResealed(t *testing.T) {
 }
 
 // What is no longer quarantined when its turn comes is left alone.
-func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
+func TestRelease_IgnoresReleasedSandbox(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	f.acquired = func() { f.rec.Quarantine = nil }
@@ -224,7 +224,7 @@ func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
 
 // A sandbox that was quarantined with the processes of another one, and comes back to its own, is quarantined no
 // longer when its gate opens: no release is left to be done, which would run its hooks and could fail.
-func TestRestore_OfItsOwnProcessesEndsAQuarantine(t *testing.T) {
+func TestRestore_OwnProcessesEndQuarantine(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	rec := f.rec
@@ -241,7 +241,7 @@ func TestRestore_OfItsOwnProcessesEndsAQuarantine(t *testing.T) {
 }
 
 // The quarantine of the processes of another sandbox is one from now on, also if there was another before.
-func TestRestore_OfForeignProcessesQuarantines(t *testing.T) {
+func TestRestore_QuarantinesForeignProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	rec := f.rec

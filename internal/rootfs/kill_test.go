@@ -43,9 +43,9 @@ func presentChild(text string) error {
 	return err
 }
 
-// TestKilledWhilePresenting: whenever the daemon is killed, the next Present
+// TestPresent_SurvivesKill: whenever the daemon is killed, the next Present
 // makes exactly the stack.
-func TestKilledWhilePresenting(t *testing.T) {
+func TestPresent_SurvivesKill(t *testing.T) {
 	if !rootfstest.AsUser(t) {
 		return
 	}

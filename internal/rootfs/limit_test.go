@@ -254,9 +254,9 @@ empty files: full
 	}
 }
 
-// TestLimitOfACopiedHome: what was put into place by something else than a driver
+// TestLimit_CopiedHome: what was put into place by something else than a driver
 // is refused, until a new generation begins.
-func TestLimitOfACopiedHome(t *testing.T) {
+func TestLimit_CopiedHome(t *testing.T) {
 	for name, newHome := range limited {
 		t.Run(name, func(t *testing.T) {
 			home := newHome(t)
@@ -286,8 +286,8 @@ func TestLimitOfACopiedHome(t *testing.T) {
 	}
 }
 
-// TestNoLimit: who cannot enforce a limit does not present one.
-func TestNoLimit(t *testing.T) {
+// TestLimit_RefusesUnenforceable: who cannot enforce a limit does not present one.
+func TestLimit_RefusesUnenforceable(t *testing.T) {
 	home := tempHome(t)
 	if err := os.Mkdir(filepath.Join(home, "layer"), 0o755); err != nil {
 		t.Fatal(err)

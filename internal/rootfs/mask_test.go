@@ -50,7 +50,7 @@ func contents(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-func TestWhatAMaskHolds(t *testing.T) {
+func TestMask_Contents(t *testing.T) {
 	t.Parallel()
 	link := func(t *testing.T, root, at, to string) {
 		t.Helper()
@@ -117,9 +117,9 @@ func TestWhatAMaskHolds(t *testing.T) {
 	}
 }
 
-// TestAMaskHoldsPlacesForDecoys: an empty file where something is hidden, with the
+// TestMask_HasPlaceholdersForHoneytokens: an empty file where something is hidden, with the
 // directories that lead there, which hide what they cover.
-func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
+func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -211,9 +211,9 @@ func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
 	}
 }
 
-// TestAMaskLooksLikeWhatItCovers: its directories are those of the topmost layer below
+// TestMask_CopiesModesOfCovered: its directories are those of the topmost layer below
 // that has them, and a mask of something else has another name.
-func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
+func TestMask_CopiesModesOfCovered(t *testing.T) {
 	t.Parallel()
 	top, base, home := t.TempDir(), t.TempDir(), t.TempDir()
 	plant(t, top, "h/")
@@ -259,9 +259,9 @@ func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
 	}
 }
 
-// TestAMaskHidesWhereElseTheHostShowsIt: a directory that is mounted at several places
+// TestMask_HidesOtherMountsOfDirectory: a directory that is mounted at several places
 // is hidden at all of them, unless something else is mounted over it there.
-func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
+func TestMask_HidesOtherMountsOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -305,9 +305,9 @@ func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
 	}
 }
 
-// TestAPlanWithoutWhatIsHidden: single files, links, directories and parts that are
+// TestPlan_OmitsHiddenEntries: single files, links, directories and parts that are
 // hidden are left out, but for parts that hold changes.
-func TestAPlanWithoutWhatIsHidden(t *testing.T) {
+func TestPlan_OmitsHiddenEntries(t *testing.T) {
 	t.Parallel()
 	mask := t.TempDir()
 	plant(t, mask, "etc/all/!")

@@ -32,7 +32,7 @@ func TestByHalves(t *testing.T) {
 }
 
 // A layer whose turn comes after its removal is not hashed at all.
-func TestSealOne_LeavesWhatWasRemovedBefore(t *testing.T) {
+func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
 	db, err := meta.Open(ctx, filepath.Join(dir, "coppice.db"))
@@ -60,7 +60,7 @@ func TestSealOne_LeavesWhatWasRemovedBefore(t *testing.T) {
 }
 
 // The first automatic snapshot that is seen of a sandbox, and then each hundredth, has it thinned out.
-func TestMayBeThick_QueuesASandboxEverySoOften(t *testing.T) {
+func TestMayBeThick_QueuesEveryHundredthSnapshot(t *testing.T) {
 	t.Parallel()
 	u := New(Config{})
 	const id = timeline.SandboxID("0123456789ab")

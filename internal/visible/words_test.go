@@ -22,7 +22,7 @@ func TestWord(t *testing.T) {
 }
 
 // A shell reads the arguments of a command as they were.
-func TestCommand_IsWhatAShellReads(t *testing.T) {
+func TestCommand_ParsesBackInShell(t *testing.T) {
 	t.Parallel()
 	arg := rapid.OneOf(rapid.StringMatching(`[ -~\n\t]*`),
 		rapid.Map(rapid.String(), func(s string) string { return strings.ReplaceAll(s, "\x00", "") }))

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestDelegated_TellsTheHostFromAFailure has the errno of everything that a start may do without.
-func TestDelegated_TellsTheHostFromAFailure(t *testing.T) {
+// TestDelegated_DistinguishesLackFromFailure has the errno of everything that a start may do without.
+func TestDelegated_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	for _, e := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV,
 		unix.EBUSY, unix.EINVAL} {
@@ -61,15 +61,15 @@ func limited(name string) plan.Config {
 }
 
 // A keeper that is killed leaves its groups, and another one may get its number.
-func TestGroup_TakesTheNameOfOneThatWasLeft(t *testing.T) {
+func TestGroup_ReusesNameOfLeftGroup(t *testing.T) {
 	c := limited("left")
 	ownGroups(t, c)
 	ownGroups(t, c)
 }
 
-// TestGroup_FailsForWhatSaysNothingOfTheHost makes groups where there is one of that name:
+// TestGroup_FailsWhenNameIsInUse makes groups where there is one of that name:
 // the host has groups all the same.
-func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
+func TestGroup_FailsWhenNameIsInUse(t *testing.T) {
 	c := limited("lacks")
 	g, all := ownGroups(t, c)
 	inside := exec.Command("sleep", "1000")

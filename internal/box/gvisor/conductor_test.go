@@ -11,7 +11,7 @@ import (
 
 // An init that was taken over does not say what the conductor alone says: what programs
 // ran, and that the memory is saved.
-func TestAnInitInsideIsNotBelieved(t *testing.T) {
+func TestConductor_RefusesForgedMessages(t *testing.T) {
 	t.Parallel()
 	for _, k := range []initlink.Kind{initlink.MsgPrograms, initlink.MsgSaved} {
 		if err := (&conductor{}).came(&initlink.Message{Kind: k, Payload: []byte("{}")}); fault.KindOf(err) != fault.Denied {

@@ -14,7 +14,7 @@ import (
 )
 
 // What the kernel says of a full disk is known as that, and none of its stacks are shown.
-func TestErrorsOfTheKernel(t *testing.T) {
+func TestKernelErrors_AreClassified(t *testing.T) {
 	t.Parallel()
 	const stacks = ":\ngoroutine 122 [running]:\ngvisor.dev/gvisor/pkg/state.safely.func1()\n\t/state.go:309 +0x19e\n"
 	for _, c := range []struct {
@@ -40,7 +40,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 }
 
 // A failure in the kernel while a sandbox starts is not a bug of Coppice, and has a hint.
-func TestFailed_IsNoBug(t *testing.T) {
+func TestFailed_IsNotInternal(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error

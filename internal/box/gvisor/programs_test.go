@@ -12,7 +12,7 @@ import (
 
 // The keeper learns of a command before it learns what the command was refused, whichever of
 // them the conductor is told first.
-func TestRefusalsFollowTheirCommand(t *testing.T) {
+func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 	t.Parallel()
 	ours, keeper := initlink.NewLinks()
 	defer ours.Close()

@@ -20,9 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestWhatGVisorCompares holds how a sandbox is described to gVisor, which resumes an image
+// TestContainerSpec_IsUnchanged holds how a sandbox is described to gVisor, which resumes an image
 // under the same description alone: see plan.Protocol.
-func TestWhatGVisorCompares(t *testing.T) {
+func TestContainerSpec_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	conf, err := settings()

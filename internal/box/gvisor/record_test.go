@@ -22,7 +22,7 @@ type lives struct {
 
 // Whatever processes do, each beginning is a program with the right parent, command and
 // predecessor, and each program has one end.
-func TestEachProgramHasItsPlaceAndOneEnd(t *testing.T) {
+func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r, open := newRecord(), map[uint64]bool{}
@@ -94,7 +94,7 @@ func TestEachProgramHasItsPlaceAndOneEnd(t *testing.T) {
 }
 
 // What is told is bounded by how many there are at once, and what has no place is told.
-func TestMoreProcessesThanAreRememberedAreToldWithoutAnEnd(t *testing.T) {
+func TestRecord_BoundsLiveProcesses(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
 	for i := range maxAlive + 10 {
@@ -116,7 +116,7 @@ func TestMoreProcessesThanAreRememberedAreToldWithoutAnEnd(t *testing.T) {
 }
 
 // The number of a process whose end was lost is another's.
-func TestANumberThatIsUsedAgainIsAnotherProcess(t *testing.T) {
+func TestRecord_HandlesReusedPID(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
 	r.cloned(event{PID: 5, Parent: initPID})
@@ -132,7 +132,7 @@ func TestANumberThatIsUsedAgainIsAnotherProcess(t *testing.T) {
 }
 
 // After a resume the processes belong to the commands above them, whatever a kernel says.
-func TestResumedProcessesBelongToTheCommandsAboveThem(t *testing.T) {
+func TestRecord_ResumedProcessesKeepCommand(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
 	r.resume(map[int]int{1: 0, 4: 1, 5: 4, 6: 5, 9: 1, 20: 21, 21: 20}, map[int]string{4: "shell"})

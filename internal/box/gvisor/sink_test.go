@@ -16,7 +16,7 @@ import (
 )
 
 // Nobody waits for a reader who does not read, and what there was no room for is counted.
-func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
+func TestSink_CountsDroppedEvents(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -67,7 +67,7 @@ func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
 	<-written
 }
 
-func TestThreadsAreNoProcesses(t *testing.T) {
+func TestSink_IgnoresThreads(t *testing.T) {
 	t.Parallel()
 	s := newSink(nil)
 	_ = s.Clone(context.Background(), seccheck.FieldSet{},
@@ -78,7 +78,7 @@ func TestThreadsAreNoProcesses(t *testing.T) {
 }
 
 // Of arguments the first bytes are kept, each whole one with its end, and the others counted.
-func TestArgumentsAreCut(t *testing.T) {
+func TestArguments_AreTruncated(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		argv := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("y", n) }), 0,

@@ -35,7 +35,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 }
 
 // A link carries messages in order, with descriptors that are the receiver's.
-func TestLinkCarriesDescriptors(t *testing.T) {
+func TestLink_CarriesDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestLinkCarriesDescriptors(t *testing.T) {
 }
 
 // What was sent before the end comes before it, at both ends, and nothing can be sent after.
-func TestLinkEnds(t *testing.T) {
+func TestLink_DeliversBeforeEnd(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestLinkEnds(t *testing.T) {
 }
 
 // A message that is too large is refused, and what was given with it is closed.
-func TestLinkRefusesWhatIsTooLarge(t *testing.T) {
+func TestLink_RefusesLargeMessage(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
 		t.Run(name, func(t *testing.T) {

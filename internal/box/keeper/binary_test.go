@@ -14,7 +14,7 @@ import (
 
 // A program that is written over in place is none that an image can go on with; one that
 // another file has taken the place of is.
-func TestAnInitThatIsWrittenOverIsRefused(t *testing.T) {
+func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "init")
 	write := func(text string) {

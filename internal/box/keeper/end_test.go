@@ -15,7 +15,7 @@ import (
 
 // What a command is told that is at its beginning or its end when the box ends: init may
 // have said something last that nobody has heard yet, or nothing at all.
-func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
+func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 	const why = "a decoy was opened"
 	began := func(l *initlink.Link) error { return l.Send(initlink.MsgSpawned, initlink.Spawned{PID: 7}) }
 	ended := func(l *initlink.Link) error {
@@ -90,7 +90,7 @@ func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 }
 
 // A box that cannot be used is ended before anybody listens to init.
-func TestABoxEndsThatWasNeverServed(t *testing.T) {
+func TestEnd_WorksWithoutServe(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	if err := far.Send(initlink.MsgCounted, initlink.Counted{}); err != nil {
@@ -101,7 +101,7 @@ func TestABoxEndsThatWasNeverServed(t *testing.T) {
 }
 
 // Whatever init says while the box ends, and whoever waits for it, the end comes.
-func TestTheEndWaitsForNobodysAnswer(t *testing.T) {
+func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	for range 100 { // answers that nobody asked for

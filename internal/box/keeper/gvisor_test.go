@@ -17,7 +17,7 @@ import (
 
 // An init inside its sandbox may have been taken over: it holds none of the keeper's
 // descriptors open.
-func TestStrayDescriptorsAreClosed(t *testing.T) {
+func TestReceive_ClosesStrayDescriptors(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestStrayDescriptorsAreClosed(t *testing.T) {
 
 // An init of an older build that does not know what it is asked is no answer but an error, and
 // one that says so unasked holds up nobody.
-func TestAnInitThatDoesNotKnow(t *testing.T) {
+func TestAsk_FailsForUnknownMessage(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -69,7 +69,7 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 
 // An init that is taken over may answer anything. A terminal that is missing, or that was not asked
 // for, ends its box.
-func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
+func TestSpawned_EndsBoxOnWrongDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, tty := range []bool{false, true} {
 		k, far := halfKeeper(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLacking_TellsTheHostFromAFailure has the errno of everything that a start may do without.
-func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
+// TestLacking_DistinguishesLackFromFailure has the errno of everything that a start may do without.
+func TestLacking_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC,
 		unix.ENAMETOOLONG, unix.EFAULT}

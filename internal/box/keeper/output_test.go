@@ -40,7 +40,7 @@ func (w *printer) print(n int) {
 
 // A buffer is filled again only when nobody sends from it any more, also when what
 // it holds is too old to be kept.
-func TestWhatAReaderSendsDoesNotChange(t *testing.T) {
+func TestOutput_ReusesNoBufferInUse(t *testing.T) {
 	t.Parallel()
 	o := newOutput(new(buffers))
 	o.shared = true
@@ -69,7 +69,7 @@ func TestWhatAReaderSendsDoesNotChange(t *testing.T) {
 
 // Readers come and go, some slow and some that nobody waits for: each gets the
 // bytes that belong where it is, and who is waited for gets all of them.
-func TestReadersOfOneOutput(t *testing.T) {
+func TestOutput_ServesManyReaders(t *testing.T) {
 	t.Parallel()
 	o := newOutput(new(buffers))
 	o.shared = true

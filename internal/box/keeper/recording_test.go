@@ -15,7 +15,7 @@ import (
 
 // The beginning and the end are those of what was written, in whatever pieces it came, and
 // nothing is recorded twice.
-func TestWhatIsRecordedIsTheBeginningAndTheEnd(t *testing.T) {
+func TestRecording_KeepsBeginningAndEnd(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		keep := rapid.SampledFrom([]int64{0, 1, 2, 7, 1000, 256 << 10, 1 << 20}).Draw(t, "keep")

@@ -64,7 +64,7 @@ func TestProgramRing(t *testing.T) {
 }
 
 // What a keeper left and nobody can read is told to be damaged, and not to be missing.
-func TestDamagedProgramsAreTold(t *testing.T) {
+func TestLeftPrograms_ReportDamage(t *testing.T) {
 	t.Parallel()
 	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
 	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}

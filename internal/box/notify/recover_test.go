@@ -13,7 +13,7 @@ import (
 
 // An entry that a sandbox puts in place of a workshop does not refuse its start; an error that
 // is not about its files does.
-func TestRecover_LeavesWhatTheSandboxMade(t *testing.T) {
+func TestRecover_IgnoresPlantedEntries(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(at string) error{
 		"a file":         func(at string) error { return os.WriteFile(at, nil, 0o600) },

@@ -77,7 +77,7 @@ func errno(err error) (e unix.Errno) {
 }
 
 // Where nobody listens any more, what was to be told is refused all the same.
-func TestWhatNobodyListensToIsRefused(t *testing.T) {
+func TestRefusedCalls_StayRefusedWithoutListener(t *testing.T) {
 	t.Parallel()
 	out, err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{argRefused}}).CombinedOutput()
 	got := strings.Fields(string(out))

@@ -355,7 +355,7 @@ var scenarios = map[string]struct {
 			a.errorf("%d files, want 300", count)
 		}
 	}, -1},
-	// For TestBreak: whatever fails, the tree stays what it was, or moves whole.
+	// For TestPromotion_RollsBackAtEachStep: whatever fails, the tree stays what it was, or moves whole.
 	"break": {func(a *actor) {
 		a.must(os.Remove("d/two"))
 		a.must(os.MkdirAll("d/sub/mine", 0o700))
@@ -578,7 +578,7 @@ func TestEmulation(t *testing.T) {
 }
 
 // The price of the listener, and the second way to tell a pure upper directory.
-func BenchmarkRenameOfAPlainFile(b *testing.B) {
+func BenchmarkRename_PlainFile(b *testing.B) {
 	for _, filtered := range []bool{false, true} {
 		b.Run(fmt.Sprintf("filtered=%v", filtered), func(b *testing.B) {
 			c := worldConfig{UID: os.Getuid(), Inside: 0, Scenario: "bench", NoFilter: !filtered}
@@ -590,7 +590,7 @@ func BenchmarkRenameOfAPlainFile(b *testing.B) {
 
 // A promotion that fails at any step leaves the tree as it was, with its times;
 // one that is killed at any step is taken back by the next PID 1.
-func TestBreak(t *testing.T) {
+func TestPromotion_RollsBackAtEachStep(t *testing.T) {
 	t.Parallel()
 	userNamespaces(t)
 	for _, die := range []bool{false, true} {

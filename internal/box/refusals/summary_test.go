@@ -13,7 +13,7 @@ import (
 
 // Whatever is refused whenever: all is told, once, in no more than so many calls at a time;
 // and what is new, and has room, is told at once.
-func TestRefusalsAreToldOnce(t *testing.T) {
+func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tally, fd, err := NewTally()
@@ -75,7 +75,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 }
 
 // What one process counts in a tally another one sees.
-func TestATallyIsShared(t *testing.T) {
+func TestTally_IsShared(t *testing.T) {
 	t.Parallel()
 	one, fd, err := NewTally()
 	if err != nil {

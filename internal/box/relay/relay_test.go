@@ -158,8 +158,8 @@ func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x initlink.Exited) {
 	return x
 }
 
-// TestBytesComeAsTheyWere sends megabytes through a command and back.
-func TestBytesComeAsTheyWere(t *testing.T) {
+// TestRelay_PreservesBytes sends megabytes through a command and back.
+func TestRelay_PreservesBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stdout, stderr, stdin, cmd := w.spawn(t, "x", "cat")
@@ -183,8 +183,8 @@ func TestBytesComeAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestASlowReaderHoldsUpNobody leaves one command's output unread while another's comes.
-func TestASlowReaderHoldsUpNobody(t *testing.T) {
+// TestRelay_SlowReaderDoesNotBlock leaves one command's output unread while another's comes.
+func TestRelay_SlowReaderDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow, e1, in1, yes := w.spawn(t, "slow", "yes")
@@ -203,9 +203,9 @@ func TestASlowReaderHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// TestNothingIsOnTheWayWhileItStandsStill freezes, replaces the outside by another one, as
+// TestRelay_ContinuesWithAnotherOutside freezes, replaces the outside by another one, as
 // for a memory image that is resumed, and has the command go on with that.
-func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
+func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stdout, _, stdin, cmd := w.spawn(t, "counter", "sh", "-c", `echo before; while read l; do echo got $l; done; echo end`)
@@ -278,8 +278,8 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 	keeper.Shutdown()
 }
 
-// TestAHostileInsideIsRefused has the inside say what it must not.
-func TestAHostileInsideIsRefused(t *testing.T) {
+// TestRelay_RefusesHostileInside has the inside say what it must not.
+func TestRelay_RefusesHostileInside(t *testing.T) {
 	t.Parallel()
 	message := func(kind byte, fds []travelling) []byte {
 		return frame{kind: frameMessage, body: encode(kind, fds, nil)}.append(nil)

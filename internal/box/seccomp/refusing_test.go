@@ -26,7 +26,7 @@ func strictest(a, b Action) Action {
 
 // Whatever is called: with a listener the answer is that of the filter without one, which
 // the listener gives itself where it is asked.
-func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
+func TestRefusals_AnswerLikeHardening(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
@@ -72,7 +72,7 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 }
 
 // No call is both refused and served, which would make it depend on the order.
-func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
+func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
 	refused := RefusalsOf(Options{Told: true})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
@@ -96,7 +96,7 @@ func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
 }
 
 // docs/LEDGER.md lists what is told.
-func TestTheLedgerNamesWhatIsTold(t *testing.T) {
+func TestRefusals_AreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/LEDGER.md")
 	if err != nil {
@@ -110,7 +110,7 @@ func TestTheLedgerNamesWhatIsTold(t *testing.T) {
 }
 
 // What ordinary programs try and do without is told to nobody.
-func TestWhatIsOrdinaryIsNotTold(t *testing.T) {
+func TestRefusals_OmitOrdinaryCalls(t *testing.T) {
 	t.Parallel()
 	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})
 	for name, c := range map[string]call{

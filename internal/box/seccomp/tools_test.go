@@ -46,7 +46,7 @@ func confined(t *testing.T, netlink bool, script string) (string, error) {
 
 // Programs of every day work under the strictest filter, and those that want a
 // netlink socket know how to do without.
-func TestToolsWorkUnderHardening(t *testing.T) {
+func TestHardening_AllowsCommonTools(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ tool, script, want string }{
 		{"node", `node -e 'require("dns").lookup("localhost", (e, a) => console.log(e ? e.code : "looked up"))'`,
@@ -80,7 +80,7 @@ func TestToolsWorkUnderHardening(t *testing.T) {
 }
 
 // What the option Netlink is for.
-func TestNetworkInterfacesNeedNetlink(t *testing.T) {
+func TestNetlink_IsNeededForInterfaces(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Skip("needs node: to ask it for the interfaces")

@@ -56,7 +56,7 @@ func self(t *testing.T) *os.File {
 
 // A gate that does not answer, or not as it should, is none: nobody waits for it, and
 // nothing passes.
-func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
+func TestBegin_EndsUnresponsiveGate(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"mute", "endless", "rubbish"} {
 		t.Run(what, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // A client that ends its way after its requests reads their answers all the same, as from
 // most servers, though they come later.
-func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
+func TestHalfClosedClient_GetsResponses(t *testing.T) {
 	t.Parallel()
 	const host = " HTTP/1.1\r\nHost: example.com\r\n"
 	for _, x := range []struct {
@@ -88,7 +88,7 @@ func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
 }
 
 // A client that is gone altogether ends its request, as before.
-func TestAClientThatBreaksOffEndsItsRequest(t *testing.T) {
+func TestDisconnectedClient_EndsRequest(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

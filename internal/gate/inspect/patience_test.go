@@ -11,7 +11,7 @@ import (
 )
 
 // A sandbox that begins a handshake or a head, and does not end it, is not waited for.
-func TestServe_EndsWithItsPatience(t *testing.T) {
+func TestServe_TimesOut(t *testing.T) {
 	t.Parallel()
 	for what, say := range map[string]string{"nothing of TLS": "", "part of a ClientHello": "\x16\x03\x01\x02\x00",
 		"part of a head": "GET / HTTP/1.1\r\n"} {

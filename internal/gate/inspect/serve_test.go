@@ -316,7 +316,7 @@ func trusting(srv *httptest.Server) *x509.CertPool {
 
 func all(Request) bool { return true }
 
-func TestRequestsPass(t *testing.T) {
+func TestServe_ForwardsRequests(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
@@ -396,7 +396,7 @@ func TestRequestsPass(t *testing.T) {
 	}
 }
 
-func TestRequestsThatNobodyMayMake(t *testing.T) {
+func TestServe_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: all})
@@ -478,7 +478,7 @@ func TestWebSocket(t *testing.T) {
 
 // What follows a request for a WebSocket is not read as requests any more, so a refusal
 // must not leave the connection to what follows.
-func TestARefusedWebSocketIsTheLast(t *testing.T) {
+func TestWebSocket_RefusalEndsConnection(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, b, err := http.NewResponseController(w).Hijack()
@@ -504,7 +504,7 @@ func TestARefusedWebSocketIsTheLast(t *testing.T) {
 	}
 }
 
-func TestLargeRequestsStop(t *testing.T) {
+func TestServe_StopsLargeRequests(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		srv, roots := secure(t, h2)
@@ -521,7 +521,7 @@ func TestLargeRequestsStop(t *testing.T) {
 	}
 }
 
-func TestServersThatAreNotTrusted(t *testing.T) {
+func TestServe_RefusesUntrustedServers(t *testing.T) {
 	t.Parallel()
 	srv, _ := secure(t, true)
 	w := way(t, srv, x509.NewCertPool(), &court{allow: all})

@@ -106,7 +106,7 @@ func readMessage(r io.Reader) (string, error) {
 }
 
 // Calls of gRPC are HTTP/2 with streams both ways at once, and their result in a trailer.
-func TestCallsOfGRPC(t *testing.T) {
+func TestGRPC_CallsPass(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

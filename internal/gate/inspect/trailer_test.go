@@ -22,7 +22,7 @@ func trailed(t *testing.T, h2 bool) *httptest.Server {
 }
 
 // What follows a body is looked at, whether or not it was announced, and goes nowhere.
-func TestTrailersOfRequests(t *testing.T) {
+func TestRequestTrailers_AreInspected(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {

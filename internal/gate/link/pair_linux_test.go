@@ -29,7 +29,7 @@ func pair(t *testing.T) (box, gate *os.File) {
 }
 
 // Packets keep their borders, whatever their sizes, and no child inherits an end.
-func TestAPairCarriesPackets(t *testing.T) {
+func TestPair_CarriesPackets(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
 	buf := make([]byte, 1<<17)
@@ -54,7 +54,7 @@ func TestAPairCarriesPackets(t *testing.T) {
 }
 
 // As much as the system allows may wait, and then who does not wait is told.
-func TestAPairQueues(t *testing.T) {
+func TestPair_QueuesUpToLimit(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
 	size, err := unix.GetsockoptInt(int(box.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF)
@@ -91,7 +91,7 @@ func number(text []byte) (n int) {
 }
 
 // The sandbox is told what the gate knows it by.
-func TestTheInterfaceFitsTheGate(t *testing.T) {
+func TestBoxInterface_MatchesGate(t *testing.T) {
 	t.Parallel()
 	i := BoxInterface()
 	if i.Name != "eth0" || i.MTU != PairMTU || i.MTU < MinMTU || i.MTU > MaxMTU || len(i.Addrs) != len(i.Gateways) {
@@ -111,7 +111,7 @@ func TestTheInterfaceFitsTheGate(t *testing.T) {
 	}
 }
 
-func TestOnlyLinksAreTold(t *testing.T) {
+func TestIsPair_RefusesOtherDescriptors(t *testing.T) {
 	t.Parallel()
 	l, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

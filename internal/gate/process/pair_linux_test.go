@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { os.Exit(programtest.Run(m)) }
 
 // The process of a gate, with all that it has renounced, serves a sandbox whose packets
 // come out of a pair of sockets.
-func TestAProcessServesAPair(t *testing.T) {
+func TestGateProgram_ServesPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -125,7 +125,7 @@ func TestAProcessServesAPair(t *testing.T) {
 }
 
 // The process tells of a sentry that is gone.
-func TestAProcessTellsOfTheEndOfAPair(t *testing.T) {
+func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -31,7 +31,7 @@ func TestRest(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParse_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	p, err := policy.Merge()
 	if err != nil {
@@ -153,7 +153,7 @@ func said(t *testing.T, host string) plan.Phase {
 
 // The end of a rule is told once, whoever comes to it first: time, another policy, or
 // the end of the gate.
-func TestAnEndIsTold(t *testing.T) {
+func TestRuleExpiry_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	a, b, c := said(t, "a.example"), said(t, "b.example"), said(t, "c.example")
 	a.Until = time.Date(2026, 1, 2, 3, 5, 5, 0, time.UTC)
@@ -217,7 +217,7 @@ func TestAnEndIsTold(t *testing.T) {
 
 // A rule that ended while its policy was underway to the gate was never in force there,
 // and its end is told.
-func TestAnEndThatComesBeforeItsBeginningIsTold(t *testing.T) {
+func TestRuleExpiry_BeforeStartIsReported(t *testing.T) {
 	t.Parallel()
 	a, b := said(t, "a.example"), said(t, "b.example")
 	w := newWard(t, b)

@@ -31,7 +31,7 @@ func draw(t *rapid.T, v reflect.Value) {
 }
 
 // What is written can be read again, whatever the texts are; what could not is refused.
-func TestWhatIsWrittenCanBeRead(t *testing.T) {
+func TestRecord_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		body := newBody(rapid.SampledFrom(Kinds()).Draw(t, "kind"))

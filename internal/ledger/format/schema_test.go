@@ -110,7 +110,7 @@ func tables() string {
 	return b.String()
 }
 
-func TestTheDocumentsSayWhatIsWritten(t *testing.T) {
+func TestSchema_MatchesDocuments(t *testing.T) {
 	t.Parallel()
 	want, err := json.MarshalIndent(schema(), "", "  ")
 	if err != nil {
@@ -167,7 +167,7 @@ func fill(v reflect.Value) {
 
 // A full record and an empty one of each kind: they can be read, fit the schema, and
 // have their fields in the order of their names, which a generic encoder makes too.
-func TestEveryKindFitsTheSchemaAndIsCanonical(t *testing.T) {
+func TestKinds_FitSchemaAndAreCanonical(t *testing.T) {
 	t.Parallel()
 	b, _ := json.Marshal(schema())
 	var s jsonschema.Schema
