@@ -332,8 +332,9 @@ func packageComment(f *ast.File) string {
 	return ""
 }
 
-// The program that is PID 1 of every sandbox is small, and an auditor reads all of it: it has
-// none of the gate, of the store and of gVisor, and nothing of other modules but these.
+// TestInit_ImportsFewModules checks that the program that is PID 1 of every sandbox contains
+// no code of the gate, the store or gVisor, and of other modules only those listed here. It is
+// small enough for an auditor to read all of it.
 func TestInit_ImportsFewModules(t *testing.T) {
 	t.Parallel()
 	modules := []string{"github.com/moby/sys/mountinfo", "golang.org/x/sys/"}
@@ -393,7 +394,8 @@ func TestImports_AreInPackageTable(t *testing.T) {
 	}
 }
 
-// The table allows only what exists, so that each new import is a change of the table.
+// TestPackageTable_AllowsOnlyExistingImports fails for an entry that no import needs, so that
+// each new import is a change of the table.
 func TestPackageTable_AllowsOnlyExistingImports(t *testing.T) {
 	t.Parallel()
 	imported := map[string][]string{}
@@ -414,8 +416,8 @@ func TestPackageTable_AllowsOnlyExistingImports(t *testing.T) {
 	}
 }
 
-// The umask belongs to the process, not to one thread: a file that another thread makes
-// meanwhile would get fewer permissions than it asks for. So it is set where a process begins.
+// TestUmask_IsSetOnlyAtProcessStart holds because the umask belongs to the process, not to a thread:
+// a file that another thread creates meanwhile would get fewer permissions than it asks for.
 func TestUmask_IsSetOnlyAtProcessStart(t *testing.T) {
 	t.Parallel()
 	begins := []string{"internal/daemon/serve_linux.go", "internal/box/guest/launcher.go"}

@@ -62,8 +62,8 @@ var (
 	inSource  = regexp.MustCompile("`((?:internal|client|cmd|bench|examples|scripts)/[\\w./-]+)`")
 )
 
-// A link leads to a file, and to a heading of it; one that is called by a test's name, to
-// the file that has the test.
+// TestDocuments_LinksResolve checks links to files and to headings in them. A link whose text
+// is the name of a test must lead to the file with that test.
 func TestDocuments_LinksResolve(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
@@ -115,7 +115,7 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-// A path of the source that a document has in backquotes exists.
+// TestDocuments_NameExistingFiles checks every source path that a document has in backquotes.
 func TestDocuments_NameExistingFiles(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
@@ -154,7 +154,8 @@ func TestSummary_ListsEveryPageOnce(t *testing.T) {
 	}
 }
 
-// Each bound has a test that reaches it, and docs/LIMITS.md is what the table says.
+// TestLimits_AreDocumentedAndTested checks that each limit names a test that reaches it, and
+// that docs/LIMITS.md is generated from the table of limits.
 func TestLimits_AreDocumentedAndTested(t *testing.T) {
 	t.Parallel()
 	const doc = "docs/LIMITS.md"
@@ -178,7 +179,8 @@ func TestLimits_AreDocumentedAndTested(t *testing.T) {
 	}
 }
 
-// Each module that we import, in the main module and in that of bench, has a line that says why.
+// TestDependencies_AreDocumented checks that each module that the main module or that of bench
+// imports has a line that says why it is needed.
 func TestDependencies_AreDocumented(t *testing.T) {
 	t.Parallel()
 	why := read(t, "docs/dependencies.md")
