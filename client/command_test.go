@@ -96,7 +96,8 @@ func TestCommandPipes_StreamBothDirections(t *testing.T) {
 	}
 }
 
-// A command that ends leaves nobody who writes to it waiting.
+// TestCommandPipes_CloseOnExit checks that no writer to a command's standard input blocks once
+// the command has exited.
 func TestCommandPipes_CloseOnExit(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
