@@ -15,9 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestJSON_IsBackwardCompatible pins the names and forms of every field. A line of the
-// golden file may be added, and never changed: programs that we did not write
-// read it.
+// TestJSON_IsBackwardCompatible pins the names and forms of every field. Lines may be added to
+// the golden file but never changed: programs outside this repository read them.
 func TestJSON_IsBackwardCompatible(t *testing.T) {
 	t.Parallel()
 	when := time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC)
