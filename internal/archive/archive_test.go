@@ -103,7 +103,7 @@ func TestArchive_RefusesBomb(t *testing.T) {
 	}
 }
 
-// What looks far back makes its reader hold as much.
+// TestArchive_RefusesLargeWindow exists because a decompressor must hold a whole window in memory.
 func TestArchive_RefusesLargeWindow(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
