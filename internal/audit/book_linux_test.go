@@ -10,7 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// When records cannot be written, the newest are only counted.
+// TestKeepLate_CountsExcessRecords checks that while records cannot be written, the newest
+// ones are only counted.
 func TestKeepLate_CountsExcessRecords(t *testing.T) {
 	t.Parallel()
 	b := NewBook(BookConfig{})

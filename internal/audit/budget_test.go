@@ -97,8 +97,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// Whatever was spent and when: a budget that is made again from what was spent lately gives
-// no more than the one that knows all.
+// TestNewBudget_GrantsNoMoreThanRemained checks that a budget rebuilt from recent spending
+// grants no more than the budget that saw all spending, whatever was spent and when.
 func TestNewBudget_GrantsNoMoreThanRemained(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

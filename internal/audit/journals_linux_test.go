@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// The position in the journal that an earlier build stored is understood.
+// TestReadNetTold_AcceptsOldPositions checks the position in the journal as an earlier build stored it.
 func TestReadNetTold_AcceptsOldPositions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

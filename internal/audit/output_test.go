@@ -37,8 +37,8 @@ func leaks(text []byte, secret string) bool {
 	return false
 }
 
-// Wherever a secret stands, also across the border of what is kept, and whatever came
-// before it, no part of it is kept; and all else that is kept is as it was written.
+// TestCleaner_KeepsNoPartOfSecret checks that no part of a secret is kept wherever it is, also
+// across the end of what is kept and after any prefix, and that all other kept text is unchanged.
 func TestCleaner_KeepsNoPartOfSecret(t *testing.T) {
 	t.Parallel()
 	secrets := []redact.Secret{{Name: "S", Value: secretValue}}

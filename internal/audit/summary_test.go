@@ -71,7 +71,7 @@ func plain(s wire.LedgerSummary) string {
 	return fmt.Sprintf("%+v code %s", s, code)
 }
 
-// What a record says to be undone does not count.
+// TestSummary_IgnoresUndoneRecords checks that a record marked as undone does not count.
 func TestSummary_IgnoresUndoneRecords(t *testing.T) {
 	t.Parallel()
 	s := summed(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3},
@@ -92,7 +92,8 @@ func TestSummary_HasNoRiskWithoutChanges(t *testing.T) {
 	}
 }
 
-// The score is between 0 and 100, the sum of its parts, and no smaller for more of anything.
+// TestRisk_IsBoundedAndMonotonic checks that the score is between 0 and 100, is the sum of its
+// parts, and does not fall when any input rises.
 func TestRisk_IsBoundedAndMonotonic(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -129,7 +130,7 @@ func TestRisk_IsBoundedAndMonotonic(t *testing.T) {
 	})
 }
 
-// However many hosts a sandbox reaches, some are named, the first ones in order.
+// TestSummary_NamesFirstHosts checks that the first hosts, in order, are named however many a sandbox reaches.
 func TestSummary_NamesFirstHosts(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
