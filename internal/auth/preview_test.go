@@ -57,7 +57,8 @@ func TestPreview_AuthenticatesToken(t *testing.T) {
 	}
 }
 
-// TestPreview_KeepsProvedConnections: what is proved to a preview is proved.
+// TestPreview_KeepsProvedConnections checks that when connections are too many, one that
+// showed its link or token to a preview stays and an unproven one is closed.
 func TestPreview_KeepsProvedConnections(t *testing.T) {
 	t.Parallel()
 	inside := make(chan bool)
@@ -93,7 +94,8 @@ func TestPreview_KeepsProvedConnections(t *testing.T) {
 	}
 }
 
-// TestTicket_EndsWithItsToken is about what is open but for tickets.
+// TestTicket_EndsWithItsToken checks a request that is open under a token but sent none
+// itself: it got in by a ticket.
 func TestTicket_EndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	inside, done := make(chan error, 1), make(chan bool, 1)
@@ -140,8 +142,8 @@ func TestTicket_EndsWithItsToken(t *testing.T) {
 	<-done
 }
 
-// TestGuard_RefusesAmbiguousRequests: messages that two readers could take apart
-// differently are refused, or read in the one way that leads nowhere else.
+// TestGuard_RefusesAmbiguousRequests checks that a message that two parsers could read
+// differently is refused, or read in the one way that is safe.
 func TestGuard_RefusesAmbiguousRequests(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{})
