@@ -51,8 +51,8 @@ func listener(t *testing.T) (at netip.AddrPort, got func() string) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), func() string { l.Close(); open.Wait(); return all.String() }
 }
 
-// TestHoneytoken_IsBlockedAtGate: a token of a decoy goes nowhere, is told, and stops the box where
-// that is asked for.
+// TestHoneytoken_IsBlockedAtGate checks that a honeytoken is not sent, by connection or by
+// name, is reported, and stops the sandbox if the policy says so.
 func TestHoneytoken_IsBlockedAtGate(t *testing.T) {
 	t.Parallel()
 	const (

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Thousands of boxes come and go while a daemon serves.
+// TestBox_ClosesDescriptorOnExit exists because a daemon starts and stops thousands of
+// sandboxes while it runs.
 func TestBox_ClosesDescriptorOnExit(t *testing.T) {
 	t.Parallel()
 	fd := -1

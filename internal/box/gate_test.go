@@ -173,7 +173,8 @@ func TestGateNames(t *testing.T) {
 	})
 }
 
-// TestGateExit_LeavesBoxOffline kills the gate: the box lives on and reaches nothing.
+// TestGateExit_LeavesBoxOffline kills the gate: the sandbox continues to run and can reach
+// nothing. It also checks the privileges of the gate.
 func TestGateExit_LeavesBoxOffline(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
@@ -212,7 +213,7 @@ func TestGateExit_LeavesBoxOffline(t *testing.T) {
 	}
 }
 
-// TestGate_EndsWithMonitor kills the keeper, and the gate is gone.
+// TestGate_EndsWithMonitor kills the monitor and waits for the gate to exit.
 func TestGate_EndsWithMonitor(t *testing.T) {
 	t.Parallel()
 	b := (boxtest.Tier{Config: supervised}).Start(t)
@@ -272,8 +273,8 @@ func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
 	return 0
 }
 
-// TestGate_DeniesWithoutJournal takes the gate's journal away: nothing passes, until it is
-// there again.
+// TestGate_DeniesWithoutJournal makes the gate's journal unwritable: no connection passes
+// until it can be written again.
 func TestGate_DeniesWithoutJournal(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
@@ -319,7 +320,7 @@ func TestGate_DeniesWithoutJournal(t *testing.T) {
 	}
 }
 
-// inspectAlone says that TestGate_InspectsRequests has a mount namespace of its own.
+// inspectAlone is set in the environment of TestGate_InspectsRequests in its separate mount namespace.
 const inspectAlone = "COPPICE_TEST_INSPECT"
 
 // overlay lays text over a file of the host, in the mount namespace of this process.
@@ -379,8 +380,8 @@ func website(t *testing.T, name string) (at netip.AddrPort) {
 	return at
 }
 
-// TestGate_InspectsRequests has the gate look at requests, and the inside trust it. It runs in a
-// mount namespace of its own, in which the host knows another name and authority.
+// TestGate_InspectsRequests lets the gate inspect requests, with clients inside that trust its
+// authority. It runs in a separate mount namespace, in which the host knows another name and authority.
 func TestGate_InspectsRequests(t *testing.T) {
 	if os.Getenv(inspectAlone) == "" {
 		t.Parallel()
@@ -480,8 +481,8 @@ cd /tmp && java C.java `+url+`/items/4`)
 	}
 }
 
-// TestTrustStores_FollowNoPlantedLinks: what a sandbox leaves in the place of a store of
-// authorities leads nowhere.
+// TestTrustStores_FollowNoPlantedLinks plants links and a FIFO in the places of the trust
+// stores: they stay as they are, and nothing that they lead to gets into the gate's bundle.
 func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 	t.Parallel()
 	rules := "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}"
@@ -515,7 +516,8 @@ func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 	}
 }
 
-// TestJavaStores_TrustGateAuthority: what JDKs bring gets the gate's authority as well, or it is said.
+// TestJavaStores_TrustGateAuthority checks that the trust stores of JDKs get the gate's
+// authority, or that a warning names the store that does not.
 func TestJavaStores_TrustGateAuthority(t *testing.T) {
 	t.Parallel()
 	body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"

@@ -39,7 +39,8 @@ func TestStart_RefusesMissingProtection(t *testing.T) {
 	}
 }
 
-// If a file of the sandbox makes the set-up fail, the start is refused: it never runs with less.
+// TestStart_NeverFallsBackForSandboxFile checks that if a file of the sandbox makes the set-up
+// fail, the start is refused and not repeated with fewer protections.
 func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: only it shifts ids")
