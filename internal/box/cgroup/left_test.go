@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestRemoveLeft_RemovesGroupsOfKilledMonitor, but none with a process in it.
+// TestRemoveLeft_RemovesGroupsOfKilledMonitor also checks that a group with a process in it is not removed.
 func TestRemoveLeft_RemovesGroupsOfKilledMonitor(t *testing.T) {
 	c := limited("killed")
 	c.RunDir = t.TempDir()
