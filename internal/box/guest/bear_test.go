@@ -15,7 +15,8 @@ import (
 // bears is set in the process that has init's handlers.
 const bears = "COPPICE_TEST_BEARS"
 
-// What others send is borne, and a fault of one's own ends the process.
+// TestSignals_OnlyFaultsAreFatal checks that signals sent by other processes are survived, and
+// that a fault of the process itself ends it.
 func TestSignals_OnlyFaultsAreFatal(t *testing.T) {
 	if os.Getenv(bears) != "" {
 		bearToTheFault(t)

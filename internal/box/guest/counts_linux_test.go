@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace says that a process is the child of TestCounts_BoundUserNamespace.
+// inNamespace is set in the environment of the child process of TestCounts_BoundUserNamespace.
 const inNamespace = "COPPICE_COUNTS_TEST"
 
-// Each count is used up in a user namespace whose counts are bounded, as by a sandbox.
+// TestCounts_BoundUserNamespace uses up each count in a user namespace with limits, as a sandbox may do.
 func TestCounts_BoundUserNamespace(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
 		useUp(t)
