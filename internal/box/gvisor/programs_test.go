@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// The keeper learns of a command before it learns what the command was refused, whichever of
-// them the conductor is told first.
+// TestPrograms_ReportCommandBeforeRefusals checks that the monitor learns of a command before
+// it learns of refused calls of the command, in whichever order the conductor receives them.
 func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 	t.Parallel()
 	ours, keeper := initlink.NewLinks()

@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestContainerSpec_IsUnchanged holds how a sandbox is described to gVisor, which resumes an image
-// under the same description alone: see plan.Protocol.
+// TestContainerSpec_IsUnchanged pins the description of a sandbox that gVisor gets: gVisor
+// resumes an image only under the same description, see plan.Protocol.
 func TestContainerSpec_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -20,8 +20,8 @@ type lives struct {
 	exec    string
 }
 
-// Whatever processes do, each beginning is a program with the right parent, command and
-// predecessor, and each program has one end.
+// TestRecord_ProgramsHaveParentAndOneExit checks that each start of a program has the right
+// parent, command and predecessor, and that each program has one exit, whatever processes do.
 func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -93,7 +93,8 @@ func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 	})
 }
 
-// What is told is bounded by how many there are at once, and what has no place is told.
+// TestRecord_BoundsLiveProcesses checks that the record holds a bounded number of live
+// processes, and that programs beyond it are still reported, without an exit.
 func TestRecord_BoundsLiveProcesses(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
@@ -115,7 +116,8 @@ func TestRecord_BoundsLiveProcesses(t *testing.T) {
 	}
 }
 
-// The number of a process whose end was lost is another's.
+// TestRecord_HandlesReusedPID checks that a PID whose exit was lost belongs to a new process
+// when it is used again.
 func TestRecord_HandlesReusedPID(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
@@ -131,7 +133,8 @@ func TestRecord_HandlesReusedPID(t *testing.T) {
 	}
 }
 
-// After a resume the processes belong to the commands above them, whatever a kernel says.
+// TestRecord_ResumedProcessesKeepCommand checks that after a resume each process belongs to
+// the command above it, whatever the kernel reports.
 func TestRecord_ResumedProcessesKeepCommand(t *testing.T) {
 	t.Parallel()
 	r := newRecord()

@@ -15,7 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Nobody waits for a reader who does not read, and what there was no room for is counted.
+// TestSink_CountsDroppedEvents checks that no process waits for a slow reader, and that events
+// without room are counted.
 func TestSink_CountsDroppedEvents(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -77,7 +78,8 @@ func TestSink_IgnoresThreads(t *testing.T) {
 	}
 }
 
-// Of arguments the first bytes are kept, each whole one with its end, and the others counted.
+// TestArguments_AreTruncated checks that the first bytes of the arguments are kept, each
+// complete argument with its end, and the others counted.
 func TestArguments_AreTruncated(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
