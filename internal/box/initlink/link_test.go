@@ -34,7 +34,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// A link carries messages in order, with descriptors that are the receiver's.
+// TestLink_CarriesDescriptors checks that messages arrive in order, with descriptors that the receiver owns.
 func TestLink_CarriesDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
@@ -76,7 +76,8 @@ func TestLink_CarriesDescriptors(t *testing.T) {
 	}
 }
 
-// What was sent before the end comes before it, at both ends, and nothing can be sent after.
+// TestLink_DeliversBeforeEnd checks both ends: what was sent before the close arrives before
+// its end, and nothing can be sent after it.
 func TestLink_DeliversBeforeEnd(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
@@ -111,7 +112,7 @@ func TestLink_DeliversBeforeEnd(t *testing.T) {
 	}
 }
 
-// A message that is too large is refused, and what was given with it is closed.
+// TestLink_RefusesLargeMessage also checks that the descriptors passed with the message are closed.
 func TestLink_RefusesLargeMessage(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {

@@ -39,7 +39,7 @@ var said = []struct {
 	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }
 
-// TestInitProtocol_IsUnchanged holds what an init of another build understands: see plan.Protocol.
+// TestInitProtocol_IsUnchanged pins the messages that an init of another build understands, see plan.Protocol.
 func TestInitProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
