@@ -39,7 +39,8 @@ func TestAsk_KillsBoxOfUnresponsiveInit(t *testing.T) {
 	}
 }
 
-// An init that is frozen with its control group cannot answer, however long a capture takes.
+// TestAsk_WaitsForFrozenInit covers an init that is frozen with its control group for a
+// capture: it cannot answer, and the monitor waits however long the capture takes.
 func TestAsk_WaitsForFrozenInit(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What a command is told that is at its beginning or its end when the box ends: init may
-// have said something last that nobody has heard yet, or nothing at all.
+// TestEnd_ReportsExitOfStartingCommand covers a command that is starting or exiting when the
+// sandbox stops: init may have sent a last message that was not read yet, or none.
 func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 	const why = "a decoy was opened"
 	began := func(l *initlink.Link) error { return l.Send(initlink.MsgSpawned, initlink.Spawned{PID: 7}) }
@@ -89,7 +89,8 @@ func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 	}
 }
 
-// A box that cannot be used is ended before anybody listens to init.
+// TestEnd_WorksWithoutServe stops a sandbox that turned out unusable before the monitor began
+// to read from init.
 func TestEnd_WorksWithoutServe(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
@@ -100,7 +101,8 @@ func TestEnd_WorksWithoutServe(t *testing.T) {
 	k.link.Close()
 }
 
-// Whatever init says while the box ends, and whoever waits for it, the end comes.
+// TestHalt_WaitsForNoAnswer checks that the sandbox stops whatever init sends meanwhile and
+// whichever request waits for an answer.
 func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)

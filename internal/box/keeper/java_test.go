@@ -230,7 +230,8 @@ func TestJavaStores_FitIntoAMessage(t *testing.T) {
 	}
 }
 
-// The init of an older build refuses a message with a field that it does not know.
+// TestRetrust_SupportsOlderInit covers the init of an older build, which refuses a message
+// with a field that it does not know.
 func TestRetrust_SupportsOlderInit(t *testing.T) {
 	t.Parallel()
 	for name, knows := range map[string]bool{"of this build": true, "older": false} {

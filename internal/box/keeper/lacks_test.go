@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLacking_DistinguishesLackFromFailure has the errno of everything that a start may do without.
+// TestLacking_DistinguishesLackFromFailure lists every errno that means the host lacks a
+// feature, without which a start continues, and errnos that are failures.
 func TestLacking_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC,

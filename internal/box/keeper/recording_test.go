@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// The beginning and the end are those of what was written, in whatever pieces it came, and
-// nothing is recorded twice.
+// TestRecording_KeepsBeginningAndEnd checks that the recorded beginning and end are those of
+// the output, however it was split into writes, and that no byte is recorded twice.
 func TestRecording_KeepsBeginningAndEnd(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
