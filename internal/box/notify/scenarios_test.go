@@ -577,7 +577,8 @@ func TestEmulation(t *testing.T) {
 	}
 }
 
-// The price of the listener, and the second way to tell a pure upper directory.
+// BenchmarkRename_PlainFile measures the cost of the listener, and the second way to recognize
+// a pure upper directory.
 func BenchmarkRename_PlainFile(b *testing.B) {
 	for _, filtered := range []bool{false, true} {
 		b.Run(fmt.Sprintf("filtered=%v", filtered), func(b *testing.B) {
@@ -588,8 +589,8 @@ func BenchmarkRename_PlainFile(b *testing.B) {
 	}
 }
 
-// A promotion that fails at any step leaves the tree as it was, with its times;
-// one that is killed at any step is taken back by the next PID 1.
+// TestPromotion_RollsBackAtEachStep checks that a promotion that fails at any step leaves the tree
+// as it was, with its times, and that one that is killed at any step is undone by the next PID 1.
 func TestPromotion_RollsBackAtEachStep(t *testing.T) {
 	t.Parallel()
 	userNamespaces(t)
