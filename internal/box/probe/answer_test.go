@@ -90,8 +90,8 @@ func TestProbe_UnknownWhenCancelled(t *testing.T) {
 	}
 }
 
-// The process has few descriptors, from none free to enough. It is one of its own, since
-// the limit is the process's.
+// TestProbe_UnknownWithFewDescriptors runs with few free descriptors, from none to enough, in
+// a separate process, since the limit belongs to the process.
 func TestProbe_UnknownWithFewDescriptors(t *testing.T) {
 	const inner = "COPPICE_TEST_FEW_DESCRIPTORS"
 	if os.Getenv(inner) == "" {
