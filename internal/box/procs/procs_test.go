@@ -63,7 +63,6 @@ func TestSplitArgs(t *testing.T) {
 	}
 }
 
-// The largest answers fit into a frame.
 func TestAnswers_FitIntoFrame(t *testing.T) {
 	t.Parallel()
 	for name, arg := range map[string]string{"one long argument": strings.Repeat("\xff", maxCmdline),
