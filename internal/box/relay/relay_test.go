@@ -183,7 +183,7 @@ func TestRelay_PreservesBytes(t *testing.T) {
 	}
 }
 
-// TestRelay_SlowReaderDoesNotBlock leaves one command's output unread while another's comes.
+// TestRelay_SlowReaderDoesNotBlock leaves one command's output unread while another command's output arrives.
 func TestRelay_SlowReaderDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -203,8 +203,8 @@ func TestRelay_SlowReaderDoesNotBlock(t *testing.T) {
 	}
 }
 
-// TestRelay_ContinuesWithAnotherOutside freezes, replaces the outside by another one, as
-// for a memory image that is resumed, and has the command go on with that.
+// TestRelay_ContinuesWithAnotherOutside freezes, replaces the outside by another one, as when
+// a memory image is resumed, and lets the command continue with it.
 func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -278,7 +278,8 @@ func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	keeper.Shutdown()
 }
 
-// TestRelay_RefusesHostileInside has the inside say what it must not.
+// TestRelay_RefusesHostileInside lets the inside send invalid frames and messages, and more
+// data than its window.
 func TestRelay_RefusesHostileInside(t *testing.T) {
 	t.Parallel()
 	message := func(kind byte, fds []travelling) []byte {
