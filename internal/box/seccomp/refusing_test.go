@@ -24,8 +24,8 @@ func strictest(a, b Action) Action {
 	return a
 }
 
-// Whatever is called: with a listener the answer is that of the filter without one, which
-// the listener gives itself where it is asked.
+// TestRefusals_AnswerLikeHardening checks that the answer to each call is the same with a
+// listener as from the filter without one; the listener gives it itself where it is asked.
 func TestRefusals_AnswerLikeHardening(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -71,7 +71,8 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 	return a
 }
 
-// No call is both refused and served, which would make it depend on the order.
+// TestRefusals_DoNotOverlapServedCalls checks that no call is both refused and served: which
+// of the two applied would depend on the order.
 func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
 	refused := RefusalsOf(Options{Told: true})
@@ -95,7 +96,7 @@ func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	}
 }
 
-// docs/LEDGER.md lists what is told.
+// TestRefusals_AreDocumented checks the list of reported calls in docs/LEDGER.md.
 func TestRefusals_AreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/LEDGER.md")
@@ -109,7 +110,8 @@ func TestRefusals_AreDocumented(t *testing.T) {
 	}
 }
 
-// What ordinary programs try and do without is told to nobody.
+// TestRefusals_OmitOrdinaryCalls checks that calls that ordinary programs try, and can do
+// without, are not reported.
 func TestRefusals_OmitOrdinaryCalls(t *testing.T) {
 	t.Parallel()
 	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})

@@ -166,8 +166,8 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// Whatever a command calls, it gets the same inside as in other tiers, but for what Inner has
-// besides; and what is told of is the same.
+// TestInner_AnswersLikeHardening checks that a command gets the same answers inside as in
+// other tiers, except for the calls that Inner adds, and that the same calls are reported.
 func TestInner_AnswersLikeHardening(t *testing.T) {
 	t.Parallel()
 	besides := Answers{}
@@ -296,9 +296,9 @@ func TestNotifying_Programs(t *testing.T) {
 // five to load the command of fcntl, compare it with two, and answer.
 const fcntlInstructions = 12
 
-// Calls that are made all the time must be in the kernel's cache of allowed
-// calls, or every one of them costs a run of the filter. The one exception is
-// fcntl, for the sake of leases, which the first instructions of Hardening decide.
+// TestFrequentCalls_ReadNoArguments checks that frequent calls are in the kernel's cache of
+// allowed calls, without which each of them costs a run of the filter. The one exception is
+// fcntl, because of leases; the first instructions of Hardening decide it.
 func TestFrequentCalls_ReadNoArguments(t *testing.T) {
 	t.Parallel()
 	programs := map[string][]unix.SockFilter{

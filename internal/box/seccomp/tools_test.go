@@ -44,8 +44,8 @@ func confined(t *testing.T, netlink bool, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Programs of every day work under the strictest filter, and those that want a
-// netlink socket know how to do without.
+// TestHardening_AllowsCommonTools runs everyday programs under the strictest filter. Those
+// that ask for a netlink socket can do without.
 func TestHardening_AllowsCommonTools(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ tool, script, want string }{
@@ -79,7 +79,7 @@ func TestHardening_AllowsCommonTools(t *testing.T) {
 	}
 }
 
-// What the option Netlink is for.
+// TestNetlink_IsNeededForInterfaces shows what the option Netlink is for.
 func TestNetlink_IsNeededForInterfaces(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil {
