@@ -266,8 +266,8 @@ func TestLinks_StayBelowRoot(t *testing.T) {
 	w.untouched()
 }
 
-// TestDotDot_CreatesNothingAboveRoot asks for what would be outside if "..", behind what
-// does not exist yet, were taken by its word.
+// TestDotDot_CreatesNothingAboveRoot uses paths that would lead outside if ".." after a
+// component that does not exist yet were resolved literally.
 func TestDotDot_CreatesNothingAboveRoot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
