@@ -76,7 +76,8 @@ func pick(all []setting, number int) int {
 	return (number - number/rare) % quick
 }
 
-// TestPick_DrawsAllSettingsAndGvisorRarely: a program's first byte has 7 bits for it.
+// TestPick_DrawsAllSettingsAndGvisorRarely covers all values that a program's first byte has
+// for the choice: 7 bits.
 func TestPick_DrawsAllSettingsAndGvisorRarely(t *testing.T) {
 	t.Parallel()
 	gvisor := setting{tier: plan.TierGvisor}

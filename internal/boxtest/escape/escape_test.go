@@ -471,7 +471,7 @@ func recorded(t *testing.T, b *box.Box, after uint64, names []string) {
 	}
 }
 
-// The harness notices an attacker that is not confined.
+// TestCorpus_SucceedsUnconfined runs attacks unconfined and checks that the harness detects their success.
 func TestCorpus_SucceedsUnconfined(t *testing.T) {
 	o := plant(t, "secret-"+random(t))
 	o.facts.Tasks = 20 // which nothing limits
@@ -493,7 +493,7 @@ func TestCorpus_SucceedsUnconfined(t *testing.T) {
 	}
 }
 
-// Of each attack it is known what is recorded, or why nothing is.
+// TestAttacks_DeclareTheirRecords checks that each attack states what is recorded of it, or why nothing is.
 func TestAttacks_DeclareTheirRecords(t *testing.T) {
 	t.Parallel()
 	for _, a := range escape.Attacks {
@@ -504,7 +504,7 @@ func TestAttacks_DeclareTheirRecords(t *testing.T) {
 	}
 }
 
-// The table in docs/THREAT_MODEL.md is this corpus.
+// TestThreatModel_ListsAttacks checks that the table in docs/THREAT_MODEL.md is generated from this corpus.
 func TestThreatModel_ListsAttacks(t *testing.T) {
 	const path, mark = "../../../docs/THREAT_MODEL.md", "TestThreatModel_ListsAttacks -->\n"
 	b, err := os.ReadFile(path)

@@ -215,8 +215,8 @@ func FuzzRoot(f *testing.F) {
 	})
 }
 
-// TestCanary_DetectsHarm proves that a canary detects reads, changes and additions, and that the
-// inspection finds a secret and a missing protection.
+// TestCanary_DetectsHarm checks that a canary detects reads, changes and additions, and that
+// the inspection finds a secret and a missing protection.
 func TestCanary_DetectsHarm(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(dir string) error{
@@ -258,8 +258,8 @@ var notPlaces = map[string]string{
 	"/state":  "the conductor's own root",
 }
 
-// TestPlaces_CoverSetUpPaths reads the source of the set-up: each absolute path in it
-// is at or below a place of the table, or is known not to be of the sandbox.
+// TestPlaces_CoverSetUpPaths reads the source of the set-up: each absolute path in it is at or
+// below a place of the table, or is listed as not belonging to the sandbox.
 func TestPlaces_CoverSetUpPaths(t *testing.T) {
 	t.Parallel()
 	known := func(p string) bool {
