@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What was typed before the keys that leave is passed on, also when all of it
-// came at once, as from a paste or a script.
+// TestDetachKeys_LoseNoInput checks that input typed before the detach keys is passed on, also
+// when all of it arrives at once, as from a paste or a script.
 func TestDetachKeys_LoseNoInput(t *testing.T) {
 	t.Parallel()
 	left := make(chan struct{})
@@ -22,7 +22,8 @@ func TestDetachKeys_LoseNoInput(t *testing.T) {
 	<-left
 }
 
-// The loss of the window is not an error of the output: that would send SIGPIPE to the command.
+// TestWindow_DetachesWhenClosed checks that writes to a lost window do not fail: an error of
+// the output would send SIGPIPE to the command.
 func TestWindow_DetachesWhenClosed(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()

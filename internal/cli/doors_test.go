@@ -165,8 +165,8 @@ func (d *door) url(path, sandbox string) string {
 		"{ref}", "HEAD", "{tag}", "t", "{pid}", "99999", "{port}", "9").Replace(path)
 }
 
-// TestOperations_RequireAuthorization asks for every operation that there is as everybody
-// who may be refused, and is refused. One that has no guard is let in, and seen.
+// TestOperations_RequireAuthorization calls every operation with each kind of credential that does
+// not allow it, and is refused. An operation without a guard would be carried out, and be noticed.
 func TestOperations_RequireAuthorization(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -324,8 +324,8 @@ func outside(t *testing.T, out string) {
 	}
 }
 
-// TestFileRoutes_FollowNoLinkOut goes through each route of files, of the present and of a
-// snapshot, by links that a sandbox has made.
+// TestFileRoutes_FollowNoLinkOut follows links that a sandbox made through each route for
+// files, both of the live state and of a snapshot.
 func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -483,9 +483,8 @@ func TestFileRoutes_ResistSwapRace(t *testing.T) {
 	outside(t, out)
 }
 
-// TestRevokedToken_EndsSessions is about what was opened with a token that is
-// revoked: a terminal, and a session of a model; and about what one sees that makes
-// forks.
+// TestRevokedToken_EndsSessions checks what was opened with a token that is then revoked: a
+// terminal, and an MCP session, which shows the forks that it makes.
 func TestRevokedToken_EndsSessions(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -604,8 +603,8 @@ func (m *mcpClient) tool(name, args string) string {
 	return m.call("tools/call", `{"name":"`+name+`","arguments":`+args+`}`)
 }
 
-// TestPreview_AcceptsToken: who may connect to a port by the API may see its
-// pages with the same token, which does not go in.
+// TestPreview_AcceptsToken checks that a client that may connect to a port by the API can see
+// its pages with the same token, and that the token is not forwarded to the sandbox.
 func TestPreview_AcceptsToken(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)

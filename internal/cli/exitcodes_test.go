@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Each kind has the exit code that the help topic exit-codes gives for it.
+// TestExitCodeOf_MatchesHelp compares each kind with the help topic exit-codes.
 func TestExitCodeOf_MatchesHelp(t *testing.T) {
 	t.Parallel()
 	for _, k := range []fault.Kind{

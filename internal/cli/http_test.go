@@ -170,8 +170,8 @@ func TestExec_AsServerSentEvents(t *testing.T) {
 	w.json("POST", "/v1/sandboxes/a/exec", `{"cmd":"true"}`, http.StatusBadRequest, nil)
 }
 
-// A client that goes away is missed by nobody, and gets the rest when it comes
-// again, whatever became of the daemon meanwhile.
+// TestExec_SurvivesClientAndDaemon checks that a command continues when its client disconnects, and that the
+// client gets the rest of the output when it attaches again, even if the daemon was restarted meanwhile.
 func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -217,8 +217,8 @@ func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	w.json("POST", one+"/signal", `{"name":"INT"}`, http.StatusNotFound, nil)
 }
 
-// A command that ends while nobody is there, not even a daemon, is captured by the
-// next one without being asked for.
+// TestExec_UnattendedExitIsCaptured checks that a command that exits while neither a client
+// nor a daemon runs is captured by the next daemon without a request.
 func TestExec_UnattendedExitIsCaptured(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -241,8 +241,8 @@ func TestExec_UnattendedExitIsCaptured(t *testing.T) {
 	}
 }
 
-// A reader who does not read holds up its own command, and nobody else's; no byte
-// of it is lost.
+// TestExec_SlowReaderLosesNothing checks that a client that does not read blocks its own
+// command only, and that no byte of its output is lost.
 func TestExec_SlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -475,8 +475,8 @@ func TestIdempotencyKey_CreatesOnce(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKey_SurvivesDaemonKill kills a daemon that is in the middle
-// of a create with a key: the next one knows that it was begun.
+// TestIdempotencyKey_SurvivesDaemonKill kills a daemon in the middle of a create with a key:
+// the next daemon knows that the request was begun.
 func TestIdempotencyKey_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)

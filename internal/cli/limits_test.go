@@ -86,8 +86,8 @@ func (s schema) beyond() (out []any) {
 	return out
 }
 
-// The examples of the document are taken by a real daemon, and what is beyond the
-// limits that it names is refused, with a hint.
+// TestOpenAPI_ExamplesAndLimitsHold sends the examples of the document to a real daemon, and
+// values beyond the limits that it states, which must be refused with a hint.
 func TestOpenAPI_ExamplesAndLimitsHold(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)

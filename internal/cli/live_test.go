@@ -51,7 +51,7 @@ func python(t *testing.T) string {
 	return p
 }
 
-// What a process changes ends in the history, however it goes about it.
+// TestCapture_CoversEveryWriter writes in every way that a process has, and finds each change in the history.
 func TestCapture_CoversEveryWriter(t *testing.T) {
 	t.Parallel()
 
@@ -177,7 +177,6 @@ func (d *desk) fork(ref string) string {
 	return name
 }
 
-// A sandbox in which nothing happens costs no processor time.
 func TestIdleSandbox_TakesNoSnapshots(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -190,7 +189,7 @@ func TestIdleSandbox_TakesNoSnapshots(t *testing.T) {
 	}
 }
 
-// The command is rewound from outside while people look on.
+// TestRewind_UnderTerminal rewinds a command from outside while clients are attached to it.
 func TestRewind_UnderTerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -263,8 +262,8 @@ func TestRewind_UnderTerminal(t *testing.T) {
 	}
 }
 
-// A window that is closed while a command prints to it detaches from one that belongs to the sandbox,
-// and hangs up one that belongs to the window: neither gets SIGPIPE, as it would from a closed pipe.
+// TestTerminal_ClosedDuringOutput closes a window while a command prints to it: a command of the sandbox is
+// detached from, and one of the window is hung up. Neither gets SIGPIPE, as it would from a closed pipe.
 func TestTerminal_ClosedDuringOutput(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -298,8 +297,7 @@ func (term *terminal) so() string {
 	return term.shown
 }
 
-// A daemon that is killed under a supervised command is followed by one that
-// captures on.
+// TestCapture_ContinuesAfterDaemonKill kills the daemon under a supervised command.
 func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -321,8 +319,8 @@ func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 	d.eventually(`"exit":{`, "status", sandbox, "--json") // which is recorded behind the stop
 }
 
-// A daemon that is killed while a rewind waits for the command to end leaves no
-// torn snapshot, and nothing that runs on unseen.
+// TestRewind_SurvivesDaemonKill kills the daemon while a rewind waits for the command to exit:
+// no torn snapshot and no unseen process may remain.
 func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -350,7 +348,7 @@ func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	d.run("exec", sandbox, "--", "true")
 }
 
-// A fork has the files of a sandbox, not its supervised command.
+// TestFork_StartsNoCommand checks that a fork has the files of a sandbox, not its supervised command.
 func TestFork_StartsNoCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -43,8 +43,8 @@ func (d *desk) back(args ...string) *terminal {
 	return d.open(append([]string{"attach"}, args...)...)
 }
 
-// A shell goes on from memory with its variables and its job, in the sandbox itself and in a
-// fork. Whoever was at it is told so, and can come back to it.
+// TestMemory_ResumesShell resumes a shell from memory with its variables and its job, in the
+// sandbox itself and in a fork. A client that was attached is informed of it, and can attach again.
 func TestMemory_ResumesShell(t *testing.T) {
 	t.Parallel()
 	d := warmDesk(t)
@@ -120,8 +120,8 @@ func TestMemory_ResumesShell(t *testing.T) {
 	d.run("system", "verify")
 }
 
-// goesOn demands that the shell of TestMemory_ResumesShell goes on: with cat in the
-// foreground, which Ctrl-C reaches, its variable, the size of who is there, and its jobs.
+// goesOn checks that the shell of TestMemory_ResumesShell has resumed: with cat in the foreground,
+// which Ctrl-C reaches, its variable, the size of the attached terminal, and its jobs.
 func (term *terminal) goesOn(rows, cols uint16) {
 	term.t.Helper()
 	term.resize(rows, cols)
@@ -158,7 +158,7 @@ func (term *terminal) sized(rows, cols uint16) {
 	term.see(prompt)
 }
 
-// A tmux goes on with its windows, for who comes back to the terminal that it is in.
+// TestMemory_ResumesTmux resumes tmux with its windows, for a client that attaches to its terminal again.
 func TestMemory_ResumesTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")

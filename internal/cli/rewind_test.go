@@ -12,7 +12,7 @@ func (d *desk) rewind(ref string) {
 	d.run("rewind", "--in-place", sandbox, ref)
 }
 
-// A shell under tmux is left, come back to, and rewound in both ways.
+// TestRewind_UnderTmux detaches from a shell under tmux, attaches to it again, and rewinds it in both ways.
 func TestRewind_UnderTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")

@@ -193,7 +193,8 @@ func needs(t *testing.T, program string) {
 	}
 }
 
-// However it ends, the terminal is in the modes that it was in: end checks that.
+// TestTerminal_RestoresModes checks that the terminal has its old modes however the command
+// ends; end does the check.
 func TestTerminal_RestoresModes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

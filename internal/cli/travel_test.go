@@ -276,7 +276,8 @@ func TestProposal_ViaHTTP(t *testing.T) {
 	newTravellers(t, func(bare string) string { return httpBackend(t, filepath.Dir(bare), "") + "/remote.git" }).review()
 }
 
-// The credentials are those of who sits there: here a helper gives them, as on a desktop.
+// TestProposal_ViaHTTPWithPassword takes the credentials of the user at this host: a helper
+// supplies them, as on a desktop.
 func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse"
@@ -302,7 +303,7 @@ func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 	}
 }
 
-// SSH needs a server of its own: its own configuration, keys and port.
+// TestProposal_ViaSSH starts an SSH server with its own configuration, keys and port.
 func TestProposal_ViaSSH(t *testing.T) {
 	t.Parallel()
 	sshd := "/usr/sbin/sshd"
@@ -341,7 +342,8 @@ func TestProposal_ViaSSH(t *testing.T) {
 	w.review()
 }
 
-// Layers come with their history, to where the colleague has the repository.
+// TestPush_LayersWithHistory pulls layers with their history into a colleague's clone, which
+// is at another path.
 func TestPush_LayersWithHistory(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -376,8 +378,8 @@ func TestPush_LayersWithHistory(t *testing.T) {
 	}
 }
 
-// Layers go to a registry, and the list of them alone into git; what comes back is what was
-// proposed, or nothing.
+// TestPush_LayersViaRegistry pushes the layers to a registry and only their list to git. What
+// is pulled is what was proposed, or nothing.
 func TestPush_LayersViaRegistry(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Basic)
@@ -485,8 +487,8 @@ func TestPush_LayersViaRegistry(t *testing.T) {
 	refused("sandbox fixed already exists", mine...)
 }
 
-// A push that is killed before its artifact is whole has pushed no reference. The next one
-// sends what the registry does not have.
+// TestPush_KilledPushesNoReference kills a push before its artifact is complete: no reference
+// was pushed, and the next push sends only what the registry lacks.
 func TestPush_KilledPushesNoReference(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Nobody)

@@ -95,8 +95,8 @@ func flipped(s string) string {
 // a value, which can be anything.
 func unkeyed(s string) string { return strings.Replace(s, `"schema"`, `"schemb"`, 1) }
 
-// A remote may have anything under the name of a proposal. What is wrong is refused, and
-// leaves nothing behind.
+// TestPull_RefusesHostileRemote checks that what is wrong with a proposal of a remote is
+// refused, and leaves nothing behind. A remote may have anything under the name of a proposal.
 func TestPull_RefusesHostileRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -232,7 +232,8 @@ func unhex(c byte) byte {
 	return c - '0'
 }
 
-// What a proposal does not say is found, and what it says without need is not shown.
+// TestPull_VerifiesProposal checks that problems that a proposal does not declare are found,
+// and that texts that it adds without need are not shown.
 func TestPull_VerifiesProposal(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -278,7 +279,7 @@ func TestPull_VerifiesProposal(t *testing.T) {
 	}
 }
 
-// Who pushes does not write over what somebody else pushed meanwhile.
+// TestPush_RefusesChangedRemote checks that a push does not overwrite what another client pushed meanwhile.
 func TestPush_RefusesChangedRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -307,7 +308,8 @@ func TestPush_RefusesChangedRemote(t *testing.T) {
 	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 }
 
-// What stands on a commit that nobody pushed is said to, and comes when that does.
+// TestPull_RequiresPushedBase checks that a proposal on a commit that was not pushed is
+// reported as one, and is pulled once the commit is pushed.
 func TestPull_RequiresPushedBase(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -323,7 +325,8 @@ func TestPull_RequiresPushedBase(t *testing.T) {
 	w.bob.run("git", "pull", "fix-auth")
 }
 
-// A remote from which objects are missing is as one that breaks off.
+// TestPull_FailedFetchLeavesNothing covers a remote that lacks objects, which looks like one
+// that closes the connection.
 func TestPull_FailedFetchLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
