@@ -50,8 +50,8 @@ func TestPace_Due(t *testing.T) {
 	}
 }
 
-// A writer that never pauses is captured within max of its first change, and none
-// is before it was quiet for the time that is wanted.
+// TestPace_CapturesInTime checks that a writer that never pauses is captured within max of its
+// first change, and that no capture comes before the writer was quiet for the required time.
 func TestPace_CapturesInTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -52,7 +52,8 @@ func TestRegister_ReplacedCommand(t *testing.T) {
 	}
 }
 
-// A command that an earlier daemon recorded, and that this one starts, keeps what is recorded of it.
+// TestRegister_AddKeepsRecordedState checks a command that an earlier daemon recorded and this
+// one starts: what is recorded of it is kept.
 func TestRegister_AddKeepsRecordedState(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()
