@@ -13,6 +13,7 @@ import (
 )
 
 // TestRemoveLeft_RemovesGroupsWithoutMonitor has directories in the place of control groups.
+// Those of a sandbox with a live monitor, and those of another home, stay.
 func TestRemoveLeft_RemovesGroupsWithoutMonitor(t *testing.T) {
 	t.Parallel()
 	home, groups := t.TempDir(), t.TempDir()
