@@ -148,8 +148,8 @@ func parts(t *rapid.T, b []byte) (out [][]byte) {
 	return out
 }
 
-// TestFinder_FindsTokenAcrossChunks: a piece of any form of any token, between whatever and
-// in whatever parts, is found, and told to be of the right file.
+// TestFinder_FindsTokenAcrossChunks checks that a long enough piece of a token, in any form,
+// between any bytes and in any chunks, is found and assigned to the right file.
 func TestFinder_FindsTokenAcrossChunks(t *testing.T) {
 	t.Parallel()
 	var tokens []Token
@@ -198,8 +198,8 @@ func TestFinder_FindsTokenAcrossChunks(t *testing.T) {
 	})
 }
 
-// TestFinder_FindsTokenWithinEncodedText: in the middle of an encoded text, wherever in a block
-// of it.
+// TestFinder_FindsTokenWithinEncodedText encodes a token with text around it, so that it
+// starts anywhere in a block of base64.
 func TestFinder_FindsTokenWithinEncodedText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
