@@ -111,8 +111,8 @@ func TestPendingRequests_AreAnswered(t *testing.T) {
 	}
 }
 
-// Who watches a sandbox hears of what waits, and what came of it, also after the daemon
-// was restarted, and when the box ends.
+// TestPendingRequests_AreReportedAsEvents checks that a client that watches a sandbox receives each
+// pending request and its outcome, also after a restart of the daemon, and when the sandbox stops.
 func TestPendingRequests_AreReportedAsEvents(t *testing.T) {
 	h := newHome(t)
 	b := h.asking("a")

@@ -86,8 +86,8 @@ func allowed(n int) wire.NetEvent {
 		Path: fmt.Sprintf("/%d/%s", n, strings.Repeat("x", 900)), Reason: strings.Repeat("y", 900)}
 }
 
-// A sandbox that floods the gate with requests that are allowed fills its budget for these,
-// and hides neither what was denied to it nor that it touched a decoy.
+// TestNetworkRecords_StayWithinBudget floods the gate with allowed requests until the budget
+// for these is used up. That must not hide denials, nor the use of a honeytoken.
 func TestNetworkRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -144,8 +144,8 @@ func TestNetworkRecords_StayWithinBudget(t *testing.T) {
 	h.verified(id)
 }
 
-// What is not recorded is counted exactly once, even if the daemon is killed before it has
-// recorded the count.
+// TestNetworkRecords_CountLossesAcrossCrash checks that what is not recorded is counted
+// exactly once, even if the daemon is killed before it has recorded the count.
 func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -253,7 +253,8 @@ func (h *home) listed(id timeline.SandboxID) (started, listed int64) {
 	return started, listed
 }
 
-// A sandbox that starts programs with long, random arguments fills its budgets for these.
+// TestProgramRecords_StayWithinBudget starts programs with long, random arguments until the
+// budgets for these are used up.
 func TestProgramRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -306,7 +307,7 @@ func TestProgramRecords_StayWithinBudget(t *testing.T) {
 	h.verified(id)
 }
 
-// A daemon that is started again gives no new budget.
+// TestBudget_SurvivesRestart checks that a restarted daemon does not grant a new budget.
 func TestBudget_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -397,7 +398,8 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.verified(h.id("a"))
 }
 
-// A new daemon knows what was spent inside.
+// TestBudget_CountsInsideChangesAfterRestart checks that a new daemon counts what was spent by
+// changes from inside.
 func TestBudget_CountsInsideChangesAfterRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -424,7 +426,8 @@ func TestBudget_CountsInsideChangesAfterRestart(t *testing.T) {
 	}
 }
 
-// Automatic snapshots beyond the budget wait, and their changes are not lost.
+// TestAutomaticCapture_WaitsForBudget checks that automatic snapshots beyond the budget wait,
+// and that their changes are not lost.
 func TestAutomaticCapture_WaitsForBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -509,8 +512,8 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 }
 
-// Programs are recorded before their time when many bytes of them are held; many with
-// different files become so many records, and one.
+// TestFetchPrograms_IsBounded checks that programs are recorded early when many bytes of them are
+// held. Programs with many different files become limit.ProgramGroups records, and one for the rest.
 func TestFetchPrograms_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

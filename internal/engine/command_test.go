@@ -94,8 +94,8 @@ func TestCommandExit_RecordedOnceOnStop(t *testing.T) {
 	}
 }
 
-// A snapshot that is in the history has the end of the command with it, also if the processes cannot go on
-// after it.
+// TestCommandExit_RecordedOnceWhenThawFails checks that a snapshot in the history has the exit
+// of its command, also if the processes cannot be thawed after it.
 func TestCommandExit_RecordedOnceWhenThawFails(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(h *home) (exec string){
@@ -161,8 +161,8 @@ func TestCommandExit_RecordedOnceOnRemove(t *testing.T) {
 	}
 }
 
-// A daemon that ends leaves its commands to the next one, whether it had the time to note
-// them or not, and whether they still run or not.
+// TestCommandExit_RecordedByNextDaemon checks that the next daemon records the exits of the commands that
+// a daemon left, whether the daemon had time to note them or not, and whether they still run or not.
 func TestCommandExit_RecordedByNextDaemon(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ killed, runs bool }{
@@ -246,7 +246,8 @@ func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	})
 }
 
-// What was denied while no daemon ran counts to a command that ended meanwhile.
+// TestTakeUp_CountsDenialsWithoutDaemon checks that denials while no daemon ran count for a
+// command that exited meanwhile.
 func TestTakeUp_CountsDenialsWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

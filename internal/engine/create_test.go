@@ -71,7 +71,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestChoice_EnforcesDiskLimit takes the strongest driver that can enforce one.
+// TestChoice_EnforcesDiskLimit takes the strongest driver that can enforce the limit, and
+// names the reasons against stronger ones.
 func TestChoice_EnforcesDiskLimit(t *testing.T) {
 	t.Parallel()
 	probe := func(overlay, btrfs bool) wire.ProbeReport {

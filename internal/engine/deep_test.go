@@ -143,8 +143,8 @@ func TestDiff_BoundsChosenPaths(t *testing.T) {
 	}
 }
 
-// What cannot have a manifest is flushed: it survives a power loss, and does not keep
-// other layers from being sealed.
+// TestFinalize_ContinuesPastLayerWithoutManifest checks that a layer that cannot have a
+// manifest is flushed, so that it survives a power loss, and that other layers are finalized.
 func TestFinalize_ContinuesPastLayerWithoutManifest(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)

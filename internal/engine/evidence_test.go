@@ -221,8 +221,9 @@ func TestExec_IsRecordedBeforeAcknowledged(t *testing.T) {
 	}
 }
 
-// Nothing runs in a box whose start is not recorded, and nothing runs on in one where a
-// command could not be: it may have left its group.
+// TestExec_RunsNoUnrecordedCommand checks that no command runs in a sandbox whose start is not
+// recorded, and that nothing continues in one where a command could not be recorded, since the
+// command may have left its group.
 func TestExec_RunsNoUnrecordedCommand(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
@@ -249,8 +250,8 @@ func TestExec_RunsNoUnrecordedCommand(t *testing.T) {
 	disk.FailAt(0, 0, false)
 }
 
-// A ledger that cannot be written lets nothing be done but what makes room, and what had
-// happened is told when it can be written again.
+// TestAuditLog_FailureRefusesOperations checks that while the audit log cannot be written only operations
+// that free space are allowed, and that what happened is recorded when it can be written again.
 func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
@@ -306,8 +307,8 @@ func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 	}
 }
 
-// A command that was stopped for a rewind that then cannot be recorded begins again where
-// it was, at whatever write the disk was full.
+// TestRewind_RestartsCommandWhenNotRecorded checks that a command that was stopped for a rewind
+// that cannot be recorded starts again where it was, whichever write fails for lack of space.
 func TestRewind_RestartsCommandWhenNotRecorded(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
@@ -363,7 +364,8 @@ func (h *home) stopAll(name string) error {
 	return h.stopBox(ctx, s, 0)
 }
 
-// What a crash left between a record and what it tells is said by the next engine, once.
+// TestRecovery_RecordsUnfinishedAsUndone checks that the next engine marks as undone, once,
+// what a crash left between a record and its operation.
 func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -424,7 +426,8 @@ func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 	h.open()
 }
 
-// What was done and could not be told before the death of the engine is told by the next.
+// TestRecovery_AppendsOwedRecords checks that the next engine records what was done but could
+// not be recorded before the engine died.
 func TestRecovery_AppendsOwedRecords(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -483,7 +486,8 @@ func TestBookDo_RecordsUndoneOnFailure(t *testing.T) {
 	}
 }
 
-// A command that its keeper refuses is told not to have begun, however it was asked for.
+// TestExec_RecordsUndoneWhenRefused checks that a command that its monitor refuses is recorded
+// as not started, in whichever way it was requested.
 func TestExec_RecordsUndoneWhenRefused(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

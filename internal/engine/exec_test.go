@@ -12,7 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Processes are stopped for a capture unless it is known that there are none.
+// TestCapture_FreezesOnlyWhenNeeded checks that processes are frozen for a capture unless it
+// is known that there are none.
 func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -57,7 +58,8 @@ func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 	}
 }
 
-// A command takes as long as it runs, however long its box took to start.
+// TestExec_DurationExcludesStart checks that the duration of a command is its run time,
+// however long its sandbox took to start.
 func TestExec_DurationExcludesStart(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -246,8 +246,8 @@ func TestStop_EndsFileOperations(t *testing.T) {
 	}
 }
 
-// A capture is made beside those who write, replace, move and remove files: nothing
-// that it has seen goes before it has it, and no file is seen half way to its name.
+// TestCapture_DuringFileWrites captures while other clients write, replace, move and remove files: no file
+// that the capture has seen disappears before it is captured, and no file is seen half way to its name.
 func TestCapture_DuringFileWrites(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -144,7 +144,7 @@ func TestGC_RefusesInvalidRetention(t *testing.T) {
 	}
 }
 
-// Layers get their records beside a gc: none that has one goes.
+// TestGC_KeepsLayersDuringCaptures records layers while gc runs: none that has a record is removed.
 func TestGC_KeepsLayersDuringCaptures(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -156,7 +156,8 @@ func TestHostCopy_RefreshesByDifference(t *testing.T) {
 	f.check()
 }
 
-// The copy of the host goes with the gc after its last sandbox, and the next sandbox makes another.
+// TestGC_FreesUnusedHostCopy checks that gc removes the copy of the host after its last
+// sandbox, and that the next sandbox makes another.
 func TestGC_FreesUnusedHostCopy(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
@@ -195,7 +196,8 @@ func TestGC_FreesUnusedHostCopy(t *testing.T) {
 	f.check()
 }
 
-// A gc between an import and the sandbox on it has the import made again.
+// TestCreate_ReimportsBaseRemovedByGC checks that a gc between an import and the sandbox on it
+// causes another import.
 func TestCreate_ReimportsBaseRemovedByGC(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
@@ -228,7 +230,8 @@ func TestCreate_ReimportsBaseRemovedByGC(t *testing.T) {
 	}
 }
 
-// A gc while a copy of the host is refreshed has the host imported whole.
+// TestHostCopy_SurvivesGCDuringRefresh checks that a gc during the refresh of a host copy
+// causes a complete import of the host.
 func TestHostCopy_SurvivesGCDuringRefresh(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
@@ -326,8 +329,8 @@ func TestHostCopy_ImportsInFullWithoutIndex(t *testing.T) {
 	}
 }
 
-// An index that was written for a base that was never recorded, as by a crash
-// between the two, is swept and never used.
+// TestHostCopy_SweepsIndexWithoutBase covers an index whose base was never recorded, as after
+// a crash between the two: it is removed and never used.
 func TestHostCopy_SweepsIndexWithoutBase(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
@@ -345,7 +348,8 @@ func TestHostCopy_SweepsIndexWithoutBase(t *testing.T) {
 	f.check()
 }
 
-// Refreshing for years fills neither the disk nor the mount table.
+// TestHostCopy_StaysShallowAndIsCollected checks that years of refreshes fill neither the disk
+// nor the mount table.
 func TestHostCopy_StaysShallowAndIsCollected(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)

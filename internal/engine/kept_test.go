@@ -182,8 +182,8 @@ func TestExecCalls_RefuseUnknownCommand(t *testing.T) {
 	}
 }
 
-// Who starts a supervised command is told its end, also of one that has ended before he is
-// connected to it.
+// TestExec_ReportsImmediateExitOfRun checks that the client that starts a supervised command
+// receives its exit, also if the command exits before the client is attached.
 func TestExec_ReportsImmediateExitOfRun(t *testing.T) {
 	h := newHome(t)
 	var all errgroup.Group

@@ -100,7 +100,8 @@ func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 	return rec
 }
 
-// A sandbox that is given more time while its removal waits for others stays.
+// TestExpire_SparesExtendedSandbox covers a sandbox whose lifetime is extended while its
+// removal waits for others.
 func TestExpire_SparesExtendedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -171,7 +172,7 @@ func TestTags_OutliveSandbox(t *testing.T) {
 	}
 }
 
-// Who cannot have a sandbox is told who has it.
+// TestConflict_NamesHolder checks that a client that cannot have a sandbox learns which operation has it.
 func TestConflict_NamesHolder(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
@@ -194,7 +195,7 @@ func TestConflict_NamesHolder(t *testing.T) {
 	}
 }
 
-// As TestExpire_SparesExtendedSandbox, of a sandbox with a tag.
+// TestExpire_SparesExtendedTaggedSandbox is TestExpire_SparesExtendedSandbox for a sandbox with a tag.
 func TestExpire_SparesExtendedTaggedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestStart_PassesLimitsAndStrong, from a file and from a flag, also in forks; what
-// cannot be had at all is refused before anything is made.
+// TestStart_PassesLimitsAndStrong takes limits and strong from a file and from a flag, also
+// for forks. What the host cannot enforce is refused before anything is created.
 func TestStart_PassesLimitsAndStrong(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -68,8 +68,8 @@ func TestStart_PassesLimitsAndStrong(t *testing.T) {
 	}
 }
 
-// TestPolicySources_AreStored, beside the policy: its digest stays, and so does the sandbox
-// when it is lost.
+// TestPolicySources_AreStored checks that sources are stored beside the policy: they do not
+// change its digest, and a sandbox that has lost them can still be used.
 func TestPolicySources_AreStored(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -190,7 +190,8 @@ func TestPolicySources_AreStored(t *testing.T) {
 	is("one", "network.allow", "new.example", "coppice net allow")
 }
 
-// TestAllow_RemovesRules: whoever said them, live, and told of.
+// TestAllow_RemovesRules removes allow and deny rules of any source while the sandbox runs,
+// and checks that the removal is recorded.
 func TestAllow_RemovesRules(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -282,7 +283,8 @@ func TestAllow_RemovesRules(t *testing.T) {
 	}
 }
 
-// TestTimedDeny_IsNotShortened by who may deny, and nothing else.
+// TestTimedDeny_IsNotShortened denies a destination for an hour and then for a millisecond:
+// the answer and the audit log keep the later end.
 func TestTimedDeny_IsNotShortened(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

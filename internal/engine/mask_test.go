@@ -57,8 +57,8 @@ func (h *home) reads(name, ref, p string) string {
 	return string(text)
 }
 
-// TestMask_HidesHostCopyLikeHost: also when layers of the copy and of the
-// sandbox have been merged into one, in forks, and of the past.
+// TestMask_HidesHostCopyLikeHost covers layers of the copy and of the sandbox that were merged
+// into one, forks, and earlier snapshots.
 func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)
@@ -169,8 +169,9 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 	}
 }
 
-// TestMask_HidesNamedPathsOfOtherBase: at its own path, and where that of the host
-// has come to lie; what is built in is the base's own.
+// TestMask_HidesNamedPathsOfOtherBase checks that a named path is hidden at its own path, and
+// where the imported directory puts it: ./secret is /secret there. Built-in hidden paths such
+// as /etc/shadow are shown, since they are the base's own.
 func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -210,8 +211,8 @@ func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	}
 }
 
-// TestMask_IsRequiredForHost: whatever becomes of it, a stack that has the host
-// at its bottom has one, or there is none.
+// TestMask_IsRequiredForHost checks that a stack with the host at its bottom has a mask, and
+// that there is an error instead of a stack if the mask cannot be made.
 func TestMask_IsRequiredForHost(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -264,7 +265,7 @@ func TestMask_IsRequiredForHost(t *testing.T) {
 	}
 }
 
-// A mask that cannot be removed to its end is not used for what is left of it.
+// TestMask_IsWholeAfterFailedSweep checks that a mask that could be removed only in part is not used again.
 func TestMask_IsWholeAfterFailedSweep(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -217,8 +217,8 @@ func (h *home) quarantined(t *testing.T) {
 	}
 }
 
-// A quarantined fork whose processes have ended does not start from files that are still the
-// parent's; resume lets them go on from memory again.
+// TestQuarantinedFork_StartsFromMemoryOnly checks that a quarantined fork whose processes have exited does
+// not start from files that are still the parent's, and that resume continues them from memory again.
 func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
@@ -238,8 +238,8 @@ func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 	}
 }
 
-// A daemon that is killed between the start of processes that go on and the opening of their
-// gate leaves it to the next one, but where the sandbox is quarantined.
+// TestNextDaemon_OpensGate kills a daemon between the start of resumed processes and the
+// opening of their gate: the next daemon opens it, unless the sandbox is quarantined.
 func TestNextDaemon_OpensGate(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
@@ -292,7 +292,8 @@ func TestPause_SurvivesDaemonRestart(t *testing.T) {
 	}
 }
 
-// What a daemon that was killed had not stored yet is gone with the next one.
+// TestRecovery_DeletesUnstoredImage checks that an image that a killed daemon had not stored
+// yet is deleted by the next one.
 func TestRecovery_DeletesUnstoredImage(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -307,7 +308,8 @@ func TestRecovery_DeletesUnstoredImage(t *testing.T) {
 	}
 }
 
-// The init of an older build is understood by a newer one, and not the other way round.
+// TestMemory_ChecksInitProtocol checks that a newer build can use the init of an older one,
+// and not the reverse.
 func TestMemory_ChecksInitProtocol(t *testing.T) {
 	for _, c := range []struct {
 		then, now int
@@ -329,8 +331,8 @@ func TestMemory_ChecksInitProtocol(t *testing.T) {
 	}
 }
 
-// Processes go on with the init of their image, under another build too; where that is gone,
-// nothing is touched.
+// TestMemory_ResumesWithItsOwnInit checks that processes resume with the init of their image,
+// under another build too. If that init is gone, nothing is changed.
 func TestMemory_ResumesWithItsOwnInit(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
@@ -367,7 +369,8 @@ func TestMemory_ResumesWithItsOwnInit(t *testing.T) {
 	}
 }
 
-// An image from before inits were kept goes on under the build alone that took it.
+// TestMemory_WithoutInitRequiresSameBuild covers an image from before inits were stored: only
+// the build that took it can resume it.
 func TestMemory_WithoutInitRequiresSameBuild(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
@@ -390,7 +393,8 @@ func TestMemory_WithoutInitRequiresSameBuild(t *testing.T) {
 	}
 }
 
-// Processes do not stand still while memory images are dropped.
+// TestCommitMemory_ThawsWhileImagesAreRemoved checks that processes are not kept frozen while
+// memory images are removed.
 func TestCommitMemory_ThawsWhileImagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

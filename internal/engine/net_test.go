@@ -186,9 +186,9 @@ func TestAllow_RollsBackWhenMonitorFails(t *testing.T) {
 	}
 }
 
-// What cannot be told is not done.
-// A daemon that ends between the record and the keeper leaves one that is not like the
-// other; the next one puts the record in force.
+// TestNextDaemon_AppliesRecordedRules covers a daemon that exits between the record of a rule
+// change and its delivery to the monitor: the next daemon sends the recorded rules, since a
+// change that cannot be recorded is not made.
 func TestNextDaemon_AppliesRecordedRules(t *testing.T) {
 	h := newHome(t)
 	h.gated("a", "one.example")

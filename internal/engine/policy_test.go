@@ -38,8 +38,8 @@ func (h *home) last() BoxConfig {
 	return h.boxes.started[len(h.boxes.started)-1]
 }
 
-// TestCreate_DefaultsToBuiltInPolicy: it is in tier process with its network
-// off, and has the policy that is built in.
+// TestCreate_DefaultsToBuiltInPolicy creates a sandbox without any policy: it is in tier
+// process with its network off.
 func TestCreate_DefaultsToBuiltInPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -66,8 +66,8 @@ func TestCreate_DefaultsToBuiltInPolicy(t *testing.T) {
 	}
 }
 
-// TestCreate_MergesPolicyFilesAndFlags: what they come to is in force, and its digest is
-// the sandbox's.
+// TestCreate_MergesPolicyFilesAndFlags checks that the merged policy is in force, and that its
+// digest is the sandbox's.
 func TestCreate_MergesPolicyFilesAndFlags(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -116,8 +116,8 @@ func TestCreate_MergesPolicyFilesAndFlags(t *testing.T) {
 	}
 }
 
-// TestCreate_RefusesUnenforceablePolicy: it is refused with the key, its place and the
-// way out, and nothing is left of it.
+// TestCreate_RefusesUnenforceablePolicy checks that the error has the key, its place and a
+// hint, and that nothing of the sandbox is left.
 func TestCreate_RefusesUnenforceablePolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -219,8 +219,8 @@ func TestCreate_RefusesUnenforceablePolicy(t *testing.T) {
 	}
 }
 
-// TestTimedRules_BecomePhases: each ends at its time, and the last phase is the
-// policy itself.
+// TestTimedRules_BecomePhases checks that each phase ends at the time of its rules, and that
+// the last phase is the policy itself.
 func TestTimedRules_BecomePhases(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -277,7 +277,8 @@ func TestTimedRules_BecomePhases(t *testing.T) {
 	}
 }
 
-// TestFork_InheritsPolicy, and what is said for them besides.
+// TestFork_InheritsPolicy checks that a fork without policy files has its parent's policy, and
+// that further files are merged into it.
 func TestFork_InheritsPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -326,8 +327,8 @@ func TestFork_InheritsPolicy(t *testing.T) {
 	}
 }
 
-// TestExec_RefusesDamagedPolicy: neither one that is not what its name says, nor one
-// that is gone.
+// TestExec_RefusesDamagedPolicy covers a stored policy whose text is not that of its digest,
+// and one that is gone.
 func TestExec_RefusesDamagedPolicy(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -367,8 +368,8 @@ func damage(t *testing.T, path, statement string) {
 	}
 }
 
-// TestStart_AcceptsRecordWithoutPolicy still starts, and is shown with the policy that
-// it comes to.
+// TestStart_AcceptsRecordWithoutPolicy checks a sandbox recorded before there were policies:
+// it starts, and its policy is shown as the one that its settings amount to.
 func TestStart_AcceptsRecordWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

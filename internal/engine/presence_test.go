@@ -22,8 +22,8 @@ func (h *home) sessions(name string) string {
 	return strings.Join(out, " ")
 }
 
-// Who begins a command at a terminal is recorded to have come with its beginning, and once to
-// have left: at its end, or before, when the client went away.
+// TestTerminal_RecordsAttachAndDetachOnce checks that the attach of the client that starts a command at a
+// terminal is recorded with the start, and its detach once: at the exit, or earlier if the client disconnects.
 func TestTerminal_RecordsAttachAndDetachOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

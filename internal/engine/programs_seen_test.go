@@ -9,7 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// A tier that is chosen for its record sees programs, and gvisor unless nothing is recorded.
+// TestTier_SeesPrograms checks that tier supervised always sees programs, tier gvisor unless
+// none are recorded, and other tiers never.
 func TestTier_SeesPrograms(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

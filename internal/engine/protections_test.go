@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestStart_RequiresEarlierProtections starts a sandbox on a host that provides less and
-// less, and forks it.
+// TestStart_RequiresEarlierProtections starts a sandbox on a host that provides fewer
+// protections each time, and forks it: all that it has run with stay required.
 func TestStart_RequiresEarlierProtections(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

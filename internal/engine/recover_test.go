@@ -57,8 +57,8 @@ func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
 	}
 }
 
-// What a deletion merged takes the place of sealed layers, which are gone: it has
-// to be sealed before.
+// TestDeleteSnapshot_FinalizesReplacementLayer checks that the layer that a deletion merges is
+// finalized before it replaces finalized layers, which are then gone.
 func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -138,8 +138,8 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	}
 }
 
-// TestVerify_DetectsReplacedLayer: a layer that was replaced by another one,
-// with the manifest that belongs to that, agrees with itself.
+// TestVerify_DetectsReplacedLayer exchanges two layers together with their manifests: each is
+// consistent in itself, and only its place is wrong.
 func TestVerify_DetectsReplacedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -229,8 +229,8 @@ func TestRecovery_SweepsUnknownLayers(t *testing.T) {
 	}
 }
 
-// TestMountedLayers_StayUntilReboot keeps layers that a live root was mounted through, until
-// the machine was started again.
+// TestMountedLayers_StayUntilReboot keeps layers that a live root was mounted through until
+// the host is rebooted.
 func TestMountedLayers_StayUntilReboot(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -326,7 +326,8 @@ func TestLostDatabase_KeepsLayers(t *testing.T) {
 	}
 }
 
-// A daemon is killed in an undo, between the new HEAD and the removal of the old one's index.
+// TestRecovery_RemovesIndexOfEarlierGeneration kills a daemon in an undo, between storing the
+// new HEAD and removing the old one's index.
 func TestRecovery_RemovesIndexOfEarlierGeneration(t *testing.T) {
 	h := newHome(t)
 	h.close()

@@ -10,8 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A keeper that outlived its daemon, and does not answer the first who looks for it, is
-// none that has ended: nothing is done to the sandbox, and the next one finds it.
+// TestUnresponsiveMonitor_IsNotTakenForExited checks that a monitor that outlived its daemon,
+// and does not answer the first request, is not taken for exited: the sandbox is not changed,
+// and the next request finds the monitor.
 func TestUnresponsiveMonitor_IsNotTakenForExited(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -35,7 +36,8 @@ func TestUnresponsiveMonitor_IsNotTakenForExited(t *testing.T) {
 	}
 }
 
-// A keeper that never answers cannot prevent a sandbox from being stopped or removed.
+// TestStop_KillsUnresponsiveMonitor checks that a monitor that never answers does not prevent
+// its sandbox from being stopped or removed.
 func TestStop_KillsUnresponsiveMonitor(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -59,7 +61,8 @@ func TestStop_KillsUnresponsiveMonitor(t *testing.T) {
 	}
 }
 
-// One keeper that hangs holds up neither the start of the daemon for long, nor other sandboxes.
+// TestRecovery_DoesNotWaitForHungMonitor checks that one monitor that hangs does not delay the
+// start of the daemon for long, nor other sandboxes.
 func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -88,7 +91,8 @@ func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	}
 }
 
-// One keeper that hangs does not hold up a list of sandboxes for long.
+// TestList_DoesNotWaitForHungMonitor checks that one monitor that hangs does not delay a list
+// of sandboxes for long.
 func TestList_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -119,7 +123,8 @@ func wantStates(t *testing.T, h *home, want ...string) {
 	}
 }
 
-// A keeper that was slow as the daemon started is followed once it answers.
+// TestRecovery_FollowsSlowMonitor checks that a monitor that was slow when the daemon started
+// is followed once it answers.
 func TestRecovery_FollowsSlowMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// What keepers tell of refused system calls is recorded, once, in any tier, and is nothing
-// of the network.
+// TestRefusedCalls_AreRecordedOnce checks that refused system calls that monitors report are
+// recorded once, in any tier, and not as network events.
 func TestRefusedCalls_AreRecordedOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -50,7 +50,8 @@ func TestRefusedCalls_AreRecordedOnce(t *testing.T) {
 	}
 }
 
-// A box without gate and decoys is looked at now and then, while it lives.
+// TestRefusedCalls_AreRecordedWithoutGate covers a sandbox without gate and honeytokens, whose
+// monitor is polled while it runs.
 func TestRefusedCalls_AreRecordedWithoutGate(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

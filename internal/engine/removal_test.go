@@ -18,7 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A disk that was full while a sandbox was removed, and the removal of its records later, leave a home that opens.
+// TestRecovery_AfterLedgerRemoval checks that a home opens after a disk that was full while a
+// sandbox was removed, and the later removal of its records.
 func TestRecovery_AfterLedgerRemoval(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -35,7 +36,8 @@ func TestRecovery_AfterLedgerRemoval(t *testing.T) {
 	h.open()
 }
 
-// What a sandbox did beyond its budget is counted in the ledger also if it is removed within a minute.
+// TestRemove_RecordsPendingLosses checks that activity beyond the budget is counted in the
+// audit log also if the sandbox is removed within a minute.
 func TestRemove_RecordsPendingLosses(t *testing.T) {
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -60,7 +62,8 @@ func TestRemove_RecordsPendingLosses(t *testing.T) {
 	}
 }
 
-// What a full disk keeps out of the ledger is counted with the removal of the sandbox.
+// TestRemove_RecordsLossesOfFullDisk checks that records that a full disk prevented are
+// counted in the record of the sandbox's removal.
 func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -85,7 +88,8 @@ func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 	}
 }
 
-// A keeper that does not answer, or a sandbox that is busy, does not keep gc from freeing what others left.
+// TestGC_SkipsBusyOrHungSandbox checks that gc frees what other sandboxes left although one
+// monitor does not answer, or one sandbox is busy.
 func TestGC_SkipsBusyOrHungSandbox(t *testing.T) {
 	for name, hang := range map[string]func(h *home) (end func()){
 		"hung": func(h *home) func() {

@@ -259,8 +259,8 @@ func TestRepo_CopiesUncommittedFiles(t *testing.T) {
 	}
 }
 
-// A reference is there for as long as a sandbox began with its commit, whoever is killed
-// when.
+// TestRepo_ReleasesReferences checks that a reference exists as long as a sandbox began with
+// its commit, whichever process is killed at whichever time.
 func TestRepo_ReleasesReferences(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
@@ -357,8 +357,8 @@ func TestRepo_ReleasesReferences(t *testing.T) {
 	}
 }
 
-// Whatever write of a layer fails, there is a whole sandbox or nothing: no reference, no
-// intent, no layer without a record, no base that is believed.
+// TestCreateWithRepo_FailureLeavesNothing lets each write of a layer fail in turn. Either the sandbox is
+// complete or nothing is left: no reference, no intent, no layer without a record, no base that is trusted.
 func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	disk := &vfs.Faulty{FS: vfs.OS()}
@@ -394,7 +394,8 @@ func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 	}
 }
 
-// A power loss takes what was not sealed, and the next sandbox has it imported again.
+// TestRepo_ReimportsTornTree simulates a power loss before the tree is finalized: the next
+// sandbox imports it again.
 func TestRepo_ReimportsTornTree(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)

@@ -23,8 +23,8 @@ func (h *home) hooksOf(t *testing.T, name string) string {
 	return dir
 }
 
-// A hook has its time, or less where the sandbox has less for each command, and what came of
-// it is the reason for which a fork is quarantined.
+// TestForkHook_IsLimitedInTime checks that a hook gets its time limit, or the sandbox's limit for
+// each command if that is shorter, and that its failure is the reason for the quarantine of the fork.
 func TestForkHook_IsLimitedInTime(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
@@ -62,8 +62,8 @@ func TestForkHook_IsLimitedInTime(t *testing.T) {
 	}
 }
 
-// Where the user of a sandbox cannot see whether there are hooks, nobody knows that they were
-// run.
+// TestForkHook_UnreadableKeepsQuarantine covers a sandbox whose user cannot see whether there
+// are hooks: it is unknown whether they were run.
 func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Getuid() == 0 &&
 		len(strings.Fields(string(ids))) == 3 && strings.Fields(string(ids))[2] == "1" {
@@ -95,7 +95,8 @@ func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	}
 }
 
-// Nobody opens the gate of a fork while a hook of it runs, who resumes it a second time either.
+// TestResume_RefusedWhileHookRuns checks that no client opens the gate of a fork while one of
+// its hooks runs, not even by a second resume.
 func TestResume_RefusedWhileHookRuns(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)

@@ -72,7 +72,8 @@ func TestRewindInPlace_KeepsUncapturedChanges(t *testing.T) {
 	}
 }
 
-// Where nothing runs there is nothing to spare: the box is stopped.
+// TestRewindInPlace_StopsBoxWithoutProcesses checks that without processes to keep, the
+// sandbox is stopped as in an ordinary rewind.
 func TestRewindInPlace_StopsBoxWithoutProcesses(t *testing.T) {
 	h := newHome(t)
 	one, _, first, _ := twoStates(t, h)
@@ -102,7 +103,7 @@ func moveOverFault(
 	return failed, err
 }
 
-// A failure of any one write leaves everything as it was.
+// TestRewindInPlace_RollsBackOnFailure lets each write fail in turn: everything stays as it was.
 func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 5)
@@ -137,8 +138,8 @@ func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 	}
 }
 
-// When it can be neither finished nor taken back, what there is gets recorded,
-// now or, after a crash, at the next start; and nothing acknowledged is lost.
+// TestRewindInPlace_LosesNothingWhenStuck covers a rewind that can be neither finished nor rolled back:
+// what is there is recorded, now or, after a crash, at the next start, and nothing acknowledged is lost.
 func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 5)

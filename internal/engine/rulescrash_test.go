@@ -31,8 +31,8 @@ func (h *home) killed() {
 	h.open()
 }
 
-// A rule that holds for good is in force after a crash, also if one that held for a time has lapsed since
-// beside it: the policy in force is not the one that the record names.
+// TestRecovery_KeepsRuleBesideExpiredOne checks that a rule without expiry is in force after a crash also if
+// a timed rule beside it has expired since, so that the policy in force is not the one that the record names.
 func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -58,8 +58,8 @@ func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	}
 }
 
-// Of a change of the rules that a crash cuts off before it is made, no record stands: neither the change,
-// for good or for a time, nor the answers that it consists of. What was made before stands.
+// TestRecovery_UndoesUnfinishedRuleChange checks that if a crash interrupts a change of the rules, its
+// records are undone: the change, timed or not, and the answers that it consists of. Earlier changes stay.
 func TestRecovery_UndoesUnfinishedRuleChange(t *testing.T) {
 	t.Parallel()
 	for name, until := range map[string]string{

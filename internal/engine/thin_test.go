@@ -221,7 +221,8 @@ func (h *home) dropBeside(id timeline.SandboxID, run []timeline.SnapshotID, do f
 	return m.err
 }
 
-// A run that changed between plan and deed is left alone.
+// TestThinning_SparesSnapshotsInUse checks that a run of snapshots that changed between the
+// plan and its execution is left alone.
 func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
@@ -283,8 +284,8 @@ func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 }
 
 // TestRetention_BoundsAutomaticSnapshots simulates an agent that writes for nine days, with
-// the real store and a clock of its own: snapshots and bytes level off. The plan
-// alone is tested on a snapshot every two seconds, in timeline.
+// the real store and a simulated clock: the number of snapshots and their bytes level off.
+// Package timeline tests the plan alone, with a snapshot every two seconds.
 func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	step, days := 5*time.Minute, 9

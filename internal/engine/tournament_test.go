@@ -268,7 +268,6 @@ func TestTournament_TimeoutCoversCandidateAndTest(t *testing.T) {
 	}
 }
 
-// A tournament that is broken off leaves nothing.
 func TestTournament_CancelLeavesNothing(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -306,7 +305,8 @@ func TestTournament_CancelLeavesNothing(t *testing.T) {
 	}
 }
 
-// The forks of a daemon that was killed are found by gc, when nothing runs in them.
+// TestGC_RemovesForksOfDeadTournament checks that gc finds the forks of a daemon that was
+// killed, when nothing runs in them.
 func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -367,7 +367,8 @@ func TestTournament_RefusesInvalidRequest(t *testing.T) {
 	}
 }
 
-// The names of forks are names, also for the longest one.
+// TestTournament_ForkNamesAreBounded checks that the names of forks are valid names, also for
+// the longest name of a sandbox.
 func TestTournament_ForkNamesAreBounded(t *testing.T) {
 	h := newHome(t)
 	long := strings.Repeat("x", timeline.MaxName)

@@ -52,7 +52,8 @@ func TestTrial_RemovesItsFork(t *testing.T) {
 	h.alone("a")
 }
 
-// Who goes away leaves no fork behind, nor do many at once.
+// TestTrial_CancelLeavesNothing checks that a client that disconnects leaves no fork behind,
+// nor do many at once.
 func TestTrial_CancelLeavesNothing(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
