@@ -101,8 +101,8 @@ func echoServer(t *testing.T) string {
 	})
 }
 
-// A name that nobody spoke of is not asked outside before a person agreed; then the
-// query that waited is answered, and the connection passes.
+// TestPendingRequest_HoldsLookupAndConnection checks that a name without a rule is not looked up
+// outside before a person approves it. Then the waiting query is answered, and the connection passes.
 func TestPendingRequest_HoldsLookupAndConnection(t *testing.T) {
 	overBoth(t, testPendingRequestHoldsLookupAndConnection)
 }
@@ -212,7 +212,8 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	}
 }
 
-// Whom nobody answers is denied in the end; the next try is another question.
+// TestPendingRequest_TimesOut checks that a request without an answer is denied in the end,
+// and that the next try makes another request.
 func TestPendingRequest_TimesOut(t *testing.T) { overBoth(t, testPendingRequestTimesOut) }
 
 func testPendingRequestTimesOut(t *testing.T, k kind) {
@@ -244,7 +245,8 @@ func testPendingRequestTimesOut(t *testing.T, k kind) {
 	}
 }
 
-// Datagrams are dropped while a person is asked: who sends them sends them again.
+// TestPendingRequest_DropsDatagrams checks that datagrams are dropped while their request is
+// pending: the sender sends them again.
 func TestPendingRequest_DropsDatagrams(t *testing.T) { overBoth(t, testPendingRequestDropsDatagrams) }
 
 func testPendingRequestDropsDatagrams(t *testing.T, k kind) {
@@ -264,8 +266,8 @@ func testPendingRequestDropsDatagrams(t *testing.T, k kind) {
 	}
 }
 
-// A flood of questions, as of a tunnel whose data are names, reaches nobody: some wait,
-// the others are denied, and what is allowed is answered meanwhile.
+// TestPendingRequests_FloodIsBounded sends a flood of requests, as a tunnel that encodes data
+// in names does: some wait, the others are denied, and allowed requests are answered meanwhile.
 func TestPendingRequests_FloodIsBounded(t *testing.T) { overBoth(t, testPendingRequestsFloodIsBounded) }
 
 func testPendingRequestsFloodIsBounded(t *testing.T, k kind) {

@@ -148,7 +148,8 @@ func TestPendingRequest_IsShared(t *testing.T) {
 	})
 }
 
-// What waits is let go when the one who waits goes away, or the gate does.
+// TestHold_EndsWithItsContext checks that a held connection is released when its client
+// disconnects or the gate closes.
 func TestHold_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +175,6 @@ func TestHold_EndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Nothing waits that cannot be told.
 func TestHold_DeniesWhenNotReported(t *testing.T) {
 	t.Parallel()
 	c := newClerk(Bounds{Ask: time.Minute, Questions: 1, Waiting: 1})
@@ -185,8 +185,8 @@ func TestHold_DeniesWhenNotReported(t *testing.T) {
 	}
 }
 
-// A policy that comes while a question begins is never missed: after it, nothing waits
-// for what it decides.
+// TestHold_SeesConcurrentPolicy checks that a policy that arrives while a request begins to
+// wait is never missed: after it, no request waits for what it decides.
 func TestHold_SeesConcurrentPolicy(t *testing.T) {
 	t.Parallel()
 	for range 200 {
@@ -206,8 +206,9 @@ func TestHold_SeesConcurrentPolicy(t *testing.T) {
 	}
 }
 
-// Whatever is asked, decided and waited for: bounds hold, each question has a beginning
-// and an end, and nobody is held for one that is over.
+// TestPendingRequests_AreBounded checks for any sequence of requests, decisions and waits that
+// the bounds hold, that each pending request has one beginning and one end, and that nothing
+// is held for one that is over.
 func TestPendingRequests_AreBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

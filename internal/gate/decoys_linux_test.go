@@ -36,8 +36,8 @@ func (s *sandbox) caught(t *testing.T, what, path, reason string, proto Proto) E
 	return e
 }
 
-// TestHoneytoken_IsBlocked: over a plain connection in whatever pieces, in a datagram, in a
-// name; and what has none goes on.
+// TestHoneytoken_IsBlocked sends tokens over a plain connection in any pieces, in a datagram
+// and in a name. Traffic without a token passes.
 func TestHoneytoken_IsBlocked(t *testing.T) { overBoth(t, testHoneytokenIsBlocked) }
 
 func testHoneytokenIsBlocked(t *testing.T, k kind) {
@@ -103,8 +103,8 @@ func testHoneytokenIsBlocked(t *testing.T, k kind) {
 	}
 }
 
-// TestHoneytoken_InRequestIsBlocked: in the path, the query, a header or the body, by both
-// versions of HTTP.
+// TestHoneytoken_InRequestIsBlocked sends tokens in the path, the query, a header and the
+// body, with both versions of HTTP.
 func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -153,8 +153,8 @@ func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 	}
 }
 
-// A request that is denied whatever the policy says is reported like any other that has a
-// token.
+// TestHoneytoken_InDeniedRequestIsReported checks that a request that is denied whatever the
+// policy says is reported like any other that has a token.
 func TestHoneytoken_InDeniedRequestIsReported(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
@@ -171,8 +171,8 @@ func TestHoneytoken_InDeniedRequestIsReported(t *testing.T) {
 	}
 }
 
-// TestHoneytoken_InTrailerIsBlocked: also as a name, of which nobody knows any more what was
-// written large; and so it is with headers.
+// TestHoneytoken_InTrailerIsBlocked sends tokens in the value and in the name of a trailer.
+// Case is lost in a name, as it is in those of headers.
 func TestHoneytoken_InTrailerIsBlocked(t *testing.T) { overBoth(t, testHoneytokenInTrailerIsBlocked) }
 
 func testHoneytokenInTrailerIsBlocked(t *testing.T, k kind) {

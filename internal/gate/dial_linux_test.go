@@ -83,7 +83,8 @@ func TestHostDial_Connects(t *testing.T) {
 	}
 }
 
-// Whoever does not answer at once is waited for, as long as the caller wants.
+// TestHostDial_WaitsForSlowHost checks that a host that does not answer at once is waited for
+// as long as the caller allows.
 func TestHostDial_WaitsForSlowHost(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -65,7 +65,8 @@ func TestJournal_CountsRepeatedDenials(t *testing.T) {
 	}
 }
 
-// settle returns after all earlier denials were reported, even if reporting them is slow.
+// TestJournal_SettleReportsDenials checks that settle returns only after all earlier denials
+// were reported, even if reporting them is slow.
 func TestJournal_SettleReportsDenials(t *testing.T) {
 	t.Parallel()
 	block, reported := make(chan struct{}), 0

@@ -229,7 +229,8 @@ func TestFront_GateIsOnlyNeighbour(t *testing.T) {
 	}
 }
 
-// Where packets have no header of the link, there is nobody to be found; echo is answered.
+// TestFront_PairHasNoNeighbours checks that the gate answers no neighbour discovery where
+// packets have no link header, and does answer echo requests.
 func TestFront_PairHasNoNeighbours(t *testing.T) {
 	t.Parallel()
 	w := newWorkbench(t, socket, denyAll{})

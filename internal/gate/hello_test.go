@@ -177,7 +177,7 @@ func TestHello_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// Go's client hides the name when it has a configuration for that.
+// TestHello_RefusesECH uses Go's TLS client, which hides the server name when it has a configuration for ECH.
 func TestHello_RefusesECH(t *testing.T) {
 	t.Parallel()
 	wire := records(handmade(sni("public.example"), ext(0xfe0d, bytes.Repeat([]byte{7}, 180)...), offers13), 1<<14)

@@ -215,7 +215,8 @@ func TestInspection(t *testing.T) {
 	}
 }
 
-// What is not HTTP does not pass where requests are decided on.
+// TestInspection_RefusesOtherProtocols checks that other protocols than HTTP do not pass where
+// requests are inspected.
 func TestInspection_RefusesOtherProtocols(t *testing.T) {
 	overBoth(t, testInspectionRefusesOtherProtocols)
 }
@@ -246,7 +247,8 @@ func testInspectionRefusesOtherProtocols(t *testing.T, k kind) {
 	s.denied(t, TCP, "names no server")
 }
 
-// A rule for the address of a name does not pass requests to that name by.
+// TestInspection_HoldsBesideAddressRule checks that a rule for the address of a name does not
+// allow uninspected requests to that name.
 func TestInspection_HoldsBesideAddressRule(t *testing.T) {
 	overBoth(t, testInspectionHoldsBesideAddressRule)
 }
@@ -268,7 +270,7 @@ func testInspectionHoldsBesideAddressRule(t *testing.T, k kind) {
 	}
 }
 
-// Clients that people use, with the authority where each of them looks for it.
+// TestInspection_CommonClientsWork runs common clients, each with the authority where it looks for it.
 func TestInspection_CommonClientsWork(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
@@ -308,8 +310,8 @@ except urllib.error.HTTPError as e: print(e.code)`}},
 	}
 }
 
-// A request that is underway ends when the policy does not allow it any more, and so does
-// a connection whose requests were not looked at and have to be.
+// TestInspection_BoundsConnections checks that a request ends when the policy no longer allows
+// it, and a connection when its requests were not inspected and now have to be.
 func TestInspection_BoundsConnections(t *testing.T) {
 	overBoth(t, testInspectionBoundsConnections)
 }

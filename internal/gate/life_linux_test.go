@@ -140,7 +140,7 @@ func TestRealPrograms(t *testing.T) {
 	}
 }
 
-// Whatever is underway when a gate is closed, nothing of it is left.
+// TestClose_LeavesNothing checks that nothing of a gate is left after Close, whatever is in progress.
 func TestClose_LeavesNothing(t *testing.T) {
 	const rounds = 3
 	before, eventfds := descriptors(t, "socket:"), descriptors(t, "anon_inode:[eventfd]")
@@ -338,7 +338,7 @@ func testNeighboursAndEcho(t *testing.T, k kind) {
 	})
 }
 
-// A sandbox that takes its own interface away has no network, and it is told.
+// TestLinkLoss_IsReported covers a sandbox that removes its own network interface: it has no network then.
 func TestLinkLoss_IsReported(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
@@ -347,7 +347,8 @@ func TestLinkLoss_IsReported(t *testing.T) {
 	s.denied(t, "", "link failed")
 }
 
-// A sandbox that stops takes its interface away just before its keeper closes the gate.
+// TestClose_AfterLinkLossReportsNoDenial covers a sandbox that stops: its interface disappears
+// just before its monitor closes the gate.
 func TestClose_AfterLinkLossReportsNoDenial(t *testing.T) {
 	t.Parallel()
 	s, g, box := bare(t)
@@ -365,7 +366,8 @@ func TestClose_AfterLinkLossReportsNoDenial(t *testing.T) {
 	}
 }
 
-// The host's own addresses are public to others, and lead to what trusts the host.
+// TestHostDial_OwnAddressRequiresAddressRule guards the host's own addresses, which look
+// public and lead to services that trust the host.
 func TestHostDial_OwnAddressRequiresAddressRule(t *testing.T) {
 	t.Parallel()
 	at := ownAddress(t)

@@ -105,7 +105,8 @@ func TestPins_AreBounded(t *testing.T) {
 	}
 }
 
-// Both directions always say the same, and no name leads where it was not told to.
+// TestPins_AgreeInBothDirections checks that both directions always agree, and that a name
+// leads only to addresses that were returned for it.
 func TestPins_AgreeInBothDirections(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -79,8 +79,8 @@ func (b *bed) write(data []byte) tcpip.Error {
 	return terr
 }
 
-// What is a packet comes out as it was put in, in its order; the rest is counted. It is
-// the same whatever the sizes, and whatever comes with them.
+// TestPipe_PreservesPackets checks that packets arrive unchanged and in order, whatever their
+// sizes and whatever is sent between them, and that the rest is counted.
 func TestPipe_PreservesPackets(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -144,8 +144,8 @@ func TestPipe_PreservesPackets(t *testing.T) {
 	}
 }
 
-// Who does not read makes nobody wait: what he is sent waits in its order, up to a bound,
-// and what is more is lost.
+// TestPipe_DropsForSlowReader checks that a slow reader blocks nothing: its packets wait in
+// order up to a bound, and more are lost.
 func TestPipe_DropsForSlowReader(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -186,7 +186,8 @@ func TestPipe_DropsForSlowReader(t *testing.T) {
 	})
 }
 
-// The end of the other side is told once, and nobody goes on reading.
+// TestPipe_ReportsCloseOnce checks that the end of the other side is reported once, and that
+// reading stops then.
 func TestPipe_ReportsCloseOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -227,7 +228,8 @@ func TestPipe_ReportsCloseOnce(t *testing.T) {
 	}
 }
 
-// A gate at a pair whose other end does what it likes goes on, and can be closed.
+// TestGate_SurvivesHostilePair checks that a gate at a pair with a hostile other end
+// continues, and can be closed.
 func TestGate_SurvivesHostilePair(t *testing.T) {
 	t.Parallel()
 	t.Run("that does not read", func(t *testing.T) {
@@ -308,7 +310,7 @@ func bare(t *testing.T) (*sandbox, *Gate, *os.File) {
 	return s, g, box
 }
 
-// What is no end of a link is refused.
+// TestNew_RefusesOtherDescriptors checks that descriptors that are not an end of a link are refused.
 func TestNew_RefusesOtherDescriptors(t *testing.T) {
 	t.Parallel()
 	null, err := os.Open("/dev/null")

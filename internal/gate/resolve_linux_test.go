@@ -137,7 +137,8 @@ func testResolverAnswersSandbox(t *testing.T, k kind) {
 	}
 }
 
-// What no program would send is answered with an error, or not at all, and never goes on.
+// TestResolver_ForwardsNoOddQuery checks that a query that no ordinary program sends is
+// answered with an error or not at all, and is never forwarded.
 func TestResolver_ForwardsNoOddQuery(t *testing.T) { overBoth(t, testResolverForwardsNoOddQuery) }
 
 func testResolverForwardsNoOddQuery(t *testing.T, k kind) {
@@ -179,8 +180,8 @@ func testResolverForwardsNoOddQuery(t *testing.T, k kind) {
 	}
 }
 
-// A lookup that gives no address is in the journal with its reason: the rule alone would say
-// that the name can be reached.
+// TestResolver_ReportsFailedLookup checks that a lookup without an address is in the journal
+// with its reason: the rule alone would say that the name can be reached.
 func TestResolver_ReportsFailedLookup(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -217,7 +218,7 @@ func TestResolver_ReportsFailedLookup(t *testing.T) {
 	}
 }
 
-// A name that is allowed can carry data to who answers for it, but not much of it.
+// TestLookups_AreRateLimited matters because an allowed name can carry data to its name server.
 func TestLookups_AreRateLimited(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(r Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}

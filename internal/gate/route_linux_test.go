@@ -62,7 +62,7 @@ func TestRefusedRoute_ChecksAddressBehindNAT64(t *testing.T) {
 	}
 }
 
-// The host has secondary addresses, and routes of every type.
+// TestHostDial_RefusesLocalRoutes covers secondary addresses of the host, and routes of every type.
 func TestHostDial_RefusesLocalRoutes(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

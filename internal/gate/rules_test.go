@@ -154,7 +154,7 @@ func TestRules_Private(t *testing.T) {
 	}
 }
 
-// A name exists when one of its ports can be reached, and not otherwise.
+// TestNames_ExistForReachablePorts checks that a name resolves if and only if one of its ports can be reached.
 func TestNames_ExistForReachablePorts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

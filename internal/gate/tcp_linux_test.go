@@ -151,8 +151,8 @@ func testTCPBoundsConnectionsAndBytes(t *testing.T, k kind) {
 	}
 }
 
-// A budget is its rule's, whichever rule a connection is told to be by; and what is
-// underway does not outlive a change of it.
+// TestByteBudget_IsPerRule checks that a budget belongs to its rule, whichever rule a
+// connection is recorded with, and that open connections do not outlive a change of the budget.
 func TestByteBudget_IsPerRule(t *testing.T) { overBoth(t, testByteBudgetIsPerRule) }
 
 func testByteBudgetIsPerRule(t *testing.T, k kind) {
@@ -187,7 +187,7 @@ func testByteBudgetIsPerRule(t *testing.T, k kind) {
 	s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the policy was changed" })
 }
 
-// What cannot be told does not happen.
+// TestFullJournal_DeniesConnections checks that what cannot be recorded does not happen.
 func TestFullJournal_DeniesConnections(t *testing.T) { overBoth(t, testFullJournalDeniesConnections) }
 
 func testFullJournalDeniesConnections(t *testing.T, k kind) {

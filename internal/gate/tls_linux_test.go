@@ -161,8 +161,8 @@ func testTLSRequiresAllowedName(t *testing.T, k kind) {
 	}
 }
 
-// Where a rule names a port that need not be TLS, what is TLS all the same is for a name
-// that is allowed there.
+// TestTLS_RequiresAllowedNameOnOtherPorts covers a rule for a port that need not be TLS: TLS
+// there must be for a name that is allowed.
 func TestTLS_RequiresAllowedNameOnOtherPorts(t *testing.T) {
 	overBoth(t, testTLSRequiresAllowedNameOnOtherPorts)
 }
