@@ -104,7 +104,8 @@ func TestAnswer_CountsInformationalResponsesAndTrailers(t *testing.T) {
 	})
 }
 
-// A budget holds for what comes before the answer, and for what comes after it.
+// TestAnswer_EndsWhenInformationalExhaustBudget checks that a budget covers informational
+// responses as well as the final response.
 func TestAnswer_EndsWhenInformationalExhaustBudget(t *testing.T) {
 	t.Parallel()
 	bothVersions(t, func(t *testing.T, h2 bool) {
@@ -195,8 +196,8 @@ func TestAnswer_BoundsItsHead(t *testing.T) {
 	})
 }
 
-// A stream that the client gives up while net/http writes an informational response has
-// headers that must not change: two goroutines at one map end the process.
+// TestAnswer_KeepsHeadersOfResetStream covers a stream that the client resets while net/http writes an
+// informational response: its headers must not change, since two goroutines that use one map end the process.
 func TestAnswer_KeepsHeadersOfResetStream(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

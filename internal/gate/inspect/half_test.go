@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A client that ends its way after its requests reads their answers all the same, as from
-// most servers, though they come later.
+// TestHalfClosedClient_GetsResponses checks that a client that closes its sending side after
+// its requests receives their responses, though they come later, as from most servers.
 func TestHalfClosedClient_GetsResponses(t *testing.T) {
 	t.Parallel()
 	const host = " HTTP/1.1\r\nHost: example.com\r\n"
@@ -87,7 +87,6 @@ func TestHalfClosedClient_GetsResponses(t *testing.T) {
 	}
 }
 
-// A client that is gone altogether ends its request, as before.
 func TestDisconnectedClient_EndsRequest(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan struct{}), make(chan struct{})

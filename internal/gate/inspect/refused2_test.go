@@ -43,8 +43,8 @@ func bomb(times int) []byte {
 	return append(b, bytes.Repeat([]byte{0x80 | 62}, times)...)
 }
 
-// Whatever net/http refuses before it becomes a request is reported as a denial, with the
-// request and the reason.
+// TestHTTP2_RecordsRefusalsOfNetHTTP checks that what net/http refuses before it becomes a
+// request is reported as a denial, with the request and the reason.
 func TestHTTP2_RecordsRefusalsOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -143,8 +143,8 @@ func TestHTTP2_RecordsRefusalsOfNetHTTP(t *testing.T) {
 	}
 }
 
-// A client that says by ALPN that it speaks HTTP/2, and does not, made a request that
-// was not understood.
+// TestHTTP2_RecordsOtherProtocol covers a client that announces HTTP/2 by ALPN and does not
+// speak it: that is recorded as a request that was not understood.
 func TestHTTP2_RecordsOtherProtocol(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)

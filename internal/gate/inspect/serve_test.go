@@ -476,8 +476,8 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// What follows a request for a WebSocket is not read as requests any more, so a refusal
-// must not leave the connection to what follows.
+// TestWebSocket_RefusalEndsConnection checks that a refused WebSocket closes the connection:
+// what follows such a request is not read as requests any more.
 func TestWebSocket_RefusalEndsConnection(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
