@@ -28,7 +28,8 @@ func pair(t *testing.T) (box, gate *os.File) {
 	return box, gate
 }
 
-// Packets keep their borders, whatever their sizes, and no child inherits an end.
+// TestPair_CarriesPackets checks that packets of all sizes keep their boundaries, and that no
+// child process inherits an end.
 func TestPair_CarriesPackets(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
@@ -53,7 +54,8 @@ func TestPair_CarriesPackets(t *testing.T) {
 	}
 }
 
-// As much as the system allows may wait, and then who does not wait is told.
+// TestPair_QueuesUpToLimit checks that as many packets as the system allows are queued, and
+// that a sender that does not wait gets an error then.
 func TestPair_QueuesUpToLimit(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
@@ -90,7 +92,8 @@ func number(text []byte) (n int) {
 	return n
 }
 
-// The sandbox is told what the gate knows it by.
+// TestBoxInterface_MatchesGate checks that the addresses and gateways that the sandbox gets
+// are those by which the gate knows it.
 func TestBoxInterface_MatchesGate(t *testing.T) {
 	t.Parallel()
 	i := BoxInterface()
