@@ -31,8 +31,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(programtest.Run(m)) }
 
-// The process of a gate, with all that it has renounced, serves a sandbox whose packets
-// come out of a pair of sockets.
+// TestGateProgram_ServesPair runs a gate process with all its restrictions for a sandbox whose
+// packets arrive over a pair of sockets.
 func TestGateProgram_ServesPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -124,7 +124,7 @@ func TestGateProgram_ServesPair(t *testing.T) {
 	}
 }
 
-// The process tells of a sentry that is gone.
+// TestGateProgram_ReportsEndOfPair ends the pair as a sentry that has exited does.
 func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

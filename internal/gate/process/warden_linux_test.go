@@ -151,8 +151,8 @@ func said(t *testing.T, host string) plan.Phase {
 	return plan.Phase{Policy: string(text), Digest: policy.DigestOf(text)}
 }
 
-// The end of a rule is told once, whoever comes to it first: time, another policy, or
-// the end of the gate.
+// TestRuleExpiry_IsReportedOnce checks that the expiry of a rule is reported once, whatever
+// notices it first: the time, another policy, or the end of the gate.
 func TestRuleExpiry_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	a, b, c := said(t, "a.example"), said(t, "b.example"), said(t, "c.example")
@@ -215,8 +215,8 @@ func TestRuleExpiry_IsReportedOnce(t *testing.T) {
 	})
 }
 
-// A rule that ended while its policy was underway to the gate was never in force there,
-// and its end is told.
+// TestRuleExpiry_BeforeStartIsReported covers a rule that expires while its policy is on the
+// way to the gate: it was never in force there, and its expiry is reported.
 func TestRuleExpiry_BeforeStartIsReported(t *testing.T) {
 	t.Parallel()
 	a, b := said(t, "a.example"), said(t, "b.example")
