@@ -77,7 +77,8 @@ func TestProposal_ReportsAuditRecords(t *testing.T) {
 	}
 }
 
-// However much a sandbox did, what is told of it fits into a proposal.
+// TestProposal_BoundsReportedRecords checks that the records of a proposal are bounded however
+// much a sandbox did.
 func TestProposal_BoundsReportedRecords(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
