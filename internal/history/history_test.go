@@ -144,7 +144,7 @@ func TestLog_DrawsNewestFirst(t *testing.T) {
 	}
 }
 
-// Two snapshots are compared without the lock, and the present with it.
+// TestDiff_LocksOnlyForLiveState compares two snapshots without the lock, and the live state with it.
 func TestDiff_LocksOnlyForLiveState(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
