@@ -102,8 +102,7 @@ func TestEvents_EndOnRemoveAndShutdown(t *testing.T) {
 	}
 }
 
-// The header is there before the first event, and the daemon's end is the
-// stream's.
+// TestEvents_SendHeaderBeforeFirstEvent also checks that the stream ends when the daemon stops.
 func TestEvents_SendHeaderBeforeFirstEvent(t *testing.T) {
 	t.Parallel()
 	f := newTeller()

@@ -68,8 +68,7 @@ func ask(h http.Handler, method, path, body string, header ...string) *httptest.
 	return w
 }
 
-// Every operation of the document asks for the scope that it says, and none is
-// open by mistake.
+// TestOperations_RequireScope calls every operation of the document, so that none is open by mistake.
 func TestOperations_RequireScope(t *testing.T) {
 	t.Parallel()
 	scopes := []string{"", "read", "operate", "admin"}
@@ -451,8 +450,8 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKey_PreventsRetryAfterCrash: what is known of a request
-// when its daemon dies is that it had begun.
+// TestIdempotencyKey_PreventsRetryAfterCrash repeats a request whose daemon died: all that is
+// known of it is that it had begun.
 func TestIdempotencyKey_PreventsRetryAfterCrash(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan bool), make(chan bool)

@@ -82,7 +82,8 @@ func TestNetRoutes_RejectInvalidQueries(t *testing.T) {
 	}
 }
 
-// Who may use some sandboxes alone cannot widen what they reach.
+// TestLimitedToken_CanDenyButNotAllow checks that a token for some sandboxes only cannot widen
+// what they can reach.
 func TestLimitedToken_CanDenyButNotAllow(t *testing.T) {
 	t.Parallel()
 	f := &two{}

@@ -39,8 +39,8 @@ func document(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// TestOpenAPI_IsBackwardCompatible fails when something that was published is gone or is
-// something else, and when something new is not published yet.
+// TestOpenAPI_IsBackwardCompatible fails when something that was published is gone or changed,
+// and when something new is not published yet.
 func TestOpenAPI_IsBackwardCompatible(t *testing.T) {
 	t.Parallel()
 	got := document(t)
@@ -263,8 +263,8 @@ func routes(doc map[string]any) string {
 	return b.String() + "\n"
 }
 
-// Every operation says what it is, what it needs and how it fails; lists are never
-// null, and more fields are welcome.
+// TestOpenAPI_DescribesEveryOperation checks that every operation has a description, its
+// requirements and its errors, that lists are never null, and that additional fields are allowed.
 func TestOpenAPI_DescribesEveryOperation(t *testing.T) {
 	t.Parallel()
 	d := parse(t, document(t))

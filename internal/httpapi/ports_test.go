@@ -182,7 +182,8 @@ func TestDialPort_ServerSpeaksAndClosesFirst(t *testing.T) {
 	}
 }
 
-// The daemon's end ends connections, and none of them keeps it.
+// TestDialPort_EndsOnShutdown checks that stopping the daemon ends connections to ports, and
+// that none of them delays it.
 func TestDialPort_EndsOnShutdown(t *testing.T) {
 	t.Parallel()
 	e := inside(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c); c.Close() })
