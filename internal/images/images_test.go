@@ -96,7 +96,8 @@ func TestResumable_ComparesDependencies(t *testing.T) {
 	}
 }
 
-// An image is in the store before a snapshot has it: until that is known, no sweep runs.
+// TestKeep_BlocksSweepUntilOwnerIsKnown covers an image that is in the store before a snapshot
+// refers to it: no sweep runs until its owner is known.
 func TestKeep_BlocksSweepUntilOwnerIsKnown(t *testing.T) {
 	t.Parallel()
 	m := newImages(t)
