@@ -57,7 +57,7 @@ func keytool(t *testing.T) (dir string, run func(args ...string) string) {
 	}
 }
 
-// Java takes what is made for one of its own.
+// TestAdd_KeytoolReadsJKS checks that Java reads a store to which Add has added a certificate.
 func TestAdd_KeytoolReadsJKS(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
@@ -78,8 +78,8 @@ func TestAdd_KeytoolReadsJKS(t *testing.T) {
 	}
 }
 
-// A store without a password, as JDKs bring it, has one more that Java trusts; one with a
-// password stays what it is.
+// TestAdd_KeytoolReadsPKCS12 checks that Java trusts the certificate that Add adds to a store without
+// a password, which is the kind that JDKs bring, and that a store with a password is unchanged.
 func TestAdd_KeytoolReadsPKCS12(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
@@ -123,7 +123,7 @@ func TestAdd_KeytoolReadsPKCS12(t *testing.T) {
 	}
 }
 
-// Every user can read the copy of a store, so one with a private key is not copied.
+// TestAdd_SkipsStoreWithPrivateKey matters because every user can read the copy of a store.
 func TestAdd_SkipsStoreWithPrivateKey(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
@@ -154,8 +154,8 @@ func FuzzAddToStore(f *testing.F) {
 	})
 }
 
-// A short store can say that it has very much, and a long one be made of very small parts. Add
-// runs outside the sandbox, whose limit of memory does not hold there.
+// TestAdd_UsesMemoryLinearInStore covers a short store that claims to contain much, and a long
+// one of very small parts. Add runs outside the sandbox, whose memory limit does not apply there.
 func TestAdd_UsesMemoryLinearInStore(t *testing.T) {
 	const size = 1 << 20
 	many := bytes.Repeat([]byte{asn1.TagNull, 0}, size/2)
