@@ -174,7 +174,8 @@ func TestAppend_BoundsLines(t *testing.T) {
 	}
 }
 
-// Writers in several processes are told apart by their descriptors, as these are.
+// TestJournal_ConcurrentWritersAndFollower uses several descriptors instead of several
+// processes, since descriptors are what distinguishes writers.
 func TestJournal_ConcurrentWritersAndFollower(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -277,7 +278,8 @@ func TestJournal_RefusesLink(t *testing.T) {
 	}
 }
 
-// What a writer has open is not what has the name any more.
+// TestAppend_DetectsReplacedFile checks that a writer notices when its open file no longer has
+// the name of the journal.
 func TestAppend_DetectsReplacedFile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -333,8 +335,8 @@ func swap(file, text string) error {
 	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file))
 }
 
-// TestJournal_EncryptsLines: nor is one that was altered, or is of another
-// journal, taken for an event; one of a build without keys is.
+// TestJournal_EncryptsLines checks that a line cannot be read without the key, and that a changed
+// line, or one of another journal, is not taken for an event. A line of a build without keys is.
 func TestJournal_EncryptsLines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

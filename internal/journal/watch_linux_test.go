@@ -45,8 +45,8 @@ func (j *Journal) must(t *testing.T, i int) {
 	}
 }
 
-// Every event is told though nobody looks from time to time: also those that come when a
-// file is full, or while others are told.
+// TestFollow_WakesOnEveryEvent checks that a follower that does not poll gets every event,
+// also those that arrive when a file becomes full, or while others are delivered.
 func TestFollow_WakesOnEveryEvent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestFollow_WakesOnEveryEvent(t *testing.T) {
 	want("h5.example")
 }
 
-// A directory that is not there yet, or is another one now, is looked for.
+// TestFollow_FindsNewDirectory covers a directory that does not exist yet, or was replaced by another.
 func TestFollow_FindsNewDirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
