@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// A process that is killed while it turns uppers into a layer loses nothing in them: the next
-// process moves them back, in as many tries as it takes.
+// TestAdopt_SurvivesCrash kills the process while it turns uppers into a layer: nothing in
+// them is lost, and the next process moves them back, in as many tries as it takes.
 func TestAdopt_SurvivesCrash(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	for k := 1; ; k++ {
@@ -80,7 +80,8 @@ func (o oneWay) Rename(from int, name string, to int, as string) error {
 	return o.FS.Rename(from, name, to, as)
 }
 
-// Where the way back fails as well, the layer keeps what cannot be given back, for another try.
+// TestAdopt_KeepsFilesOfFailedRollback covers a rollback that fails as well: the layer keeps
+// what cannot be moved back, for another try.
 func TestAdopt_KeepsFilesOfFailedRollback(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
@@ -108,7 +109,8 @@ func TestAdopt_KeepsFilesOfFailedRollback(t *testing.T) {
 	}
 }
 
-// The upper of / may have a link on the way to another part, which leads out of the layer.
+// TestUnadopt_FollowsNoLink covers the upper of /, which may have a link on the path to
+// another part that leads out of the layer.
 func TestUnadopt_FollowsNoLink(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
@@ -131,7 +133,6 @@ func TestUnadopt_FollowsNoLink(t *testing.T) {
 	}
 }
 
-// An entry in the place of a part is not overwritten.
 func TestUnadopt_OverwritesNothing(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)

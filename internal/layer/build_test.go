@@ -24,8 +24,8 @@ func (w *world) built(fill func(b *Builder) error) timeline.LayerID {
 	return id
 }
 
-// What is built is what the kernel and a view show: files over files, what is gone is gone,
-// what is hidden does not show through.
+// TestBuild_LayerMatchesMountAndView compares what is built with the kernel's mount and with a
+// view: files over files, removed entries and hidden entries.
 func TestBuild_LayerMatchesMountAndView(t *testing.T) {
 	needOverlay(t)
 	w := newWorld(t, t.TempDir(), false)
@@ -112,7 +112,7 @@ func TestBuild_IsAtomic(t *testing.T) {
 	}
 }
 
-// Nothing that a builder is asked to do leaves the layer.
+// TestBuilder_StaysInLayer checks that no request to a builder has an effect outside its layer.
 func TestBuilder_StaysInLayer(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

@@ -25,7 +25,7 @@ func emptyStore(t *testing.T) *Store {
 	return s
 }
 
-// A copy of one large file ends with its context, whichever way the bytes go.
+// TestCopyContent_StopsOnCancel cancels the copy of one large file, in each way of copying bytes.
 func TestCopyContent_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	const size = 4 * copyStep
@@ -63,7 +63,7 @@ func TestCopyContent_StopsOnCancel(t *testing.T) {
 	}
 }
 
-// One directory may hold all files of a tree.
+// TestRemove_StopsOnCancel matters because one directory may hold all files of a tree.
 func TestRemove_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	s, dir := emptyStore(t), t.TempDir()

@@ -46,8 +46,8 @@ func TestCrew_StopsOnError(t *testing.T) {
 	}
 }
 
-// TestCrew_WaitingCallerHelps: of two subtrees the second is the large one, so that
-// the caller, done with the first, waits. Its goroutine must help in there.
+// TestCrew_WaitingCallerHelps makes the second of two subtrees the large one, so that the
+// caller, done with the first, waits. Its goroutine must help with the second.
 func TestCrew_WaitingCallerHelps(t *testing.T) {
 	var c crew
 	c.spare.Store(1)

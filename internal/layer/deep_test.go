@@ -172,8 +172,8 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 	w.must(w.s.Remove(ctx, first))
 }
 
-// A copied-up chain has the directories of what lies below, and only its time
-// changed: comparing each with the snapshot must not begin at the root each time.
+// TestCapture_ComparesCopiedUpChainInOneDescent covers a chain of directories that was copied up, of
+// which only the times changed: comparing each with the snapshot must not begin at the root each time.
 func TestCapture_ComparesCopiedUpChainInOneDescent(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
@@ -304,8 +304,9 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 	return id
 }
 
-// A manifest has each path, target and attribute in full, however little of the disk they
-// take: attributes may share a block, and a hard link repeats the path of its file.
+// TestSeal_FlushesLayerTooLargeForManifest covers a layer that uses little space on disk and
+// has a large manifest, which contains each path, target and attribute in full: attributes may
+// share a block, and a hard link repeats the path of its file.
 func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 	for name, lay := range map[string]struct {
 		fill    func(w *world) timeline.LayerID
@@ -451,7 +452,7 @@ func TestDiff_TruncatesAfterFirstChanges(t *testing.T) {
 	}
 }
 
-// One more change than an answer lists, in one directory.
+// TestDiff_BoundsListedChanges has one change more in one directory than an answer lists.
 func TestDiff_BoundsListedChanges(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "layer") // where so many files are made fast
 	if err != nil {
@@ -521,8 +522,8 @@ func TestDiff_StopsOnCancel(t *testing.T) {
 	}
 }
 
-// A view grafts trees at places below its root; a walk that closes its directories
-// on the way down and comes back by ".." has to come out in the same ones.
+// TestWalk_ReturnsThroughGraftedTrees covers a view that grafts trees at places below its root: a walk
+// that closes its directories on the way down, and returns by "..", must return to the same ones.
 func TestWalk_ReturnsThroughGraftedTrees(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -563,7 +564,8 @@ func TestDiff_BoundsCountedLines(t *testing.T) {
 	}
 }
 
-// What an ordinary user's overlay does to a directory that it copies up is no change.
+// TestDiff_HonorsIgnore checks that what the overlay of an ordinary user does to a directory
+// that it copies up is not a change.
 func TestDiff_HonorsIgnore(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -648,7 +650,8 @@ type endsWaiting struct {
 
 func (e endsWaiting) Done() <-chan struct{} { e.end(); return e.Context.Done() }
 
-// What compares lines waits for its turn, and no longer than its caller.
+// TestDiff_ComparesLinesOfOneFileAtATime checks that a comparison of lines waits for its turn,
+// and not longer than its caller.
 func TestDiff_ComparesLinesOfOneFileAtATime(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

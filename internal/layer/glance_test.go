@@ -70,7 +70,8 @@ func TestGlance(t *testing.T) {
 	}
 }
 
-// A file that comes and goes leaves nothing but a directory's time.
+// TestGlance_TimesAside covers a file that is created and removed again, which changes only
+// the time of its directory.
 func TestGlance_TimesAside(t *testing.T) {
 	for name, plain := range map[string]bool{"plain": true, "overlay": false} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +120,6 @@ func TestGlance_TimesAside(t *testing.T) {
 	}
 }
 
-// A look at a tree that changes meanwhile is no error.
 func TestGlance_ToleratesChangingTree(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

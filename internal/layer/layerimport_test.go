@@ -40,8 +40,8 @@ func (w *world) sent(id timeline.LayerID) (stream []byte, diffID string) {
 	return b.Bytes(), sealed.DiffID
 }
 
-// A layer that is written and imported on the same base is the layer, whatever the sandbox
-// did; and in another place, the layer there.
+// TestImportLayer_RoundTrips checks that a layer that is written and imported on the same base is
+// the same layer, whatever the sandbox did, and that at another path it is the layer of that path.
 func TestImportLayer_RoundTrips(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {

@@ -54,9 +54,8 @@ func TestPlaces_SelectPathsAtAndBelow(t *testing.T) {
 	}
 }
 
-// A walk asks at each entry: that copies nothing, however many places there are.
-//
-// Not parallel: it counts what the process allocates.
+// TestPlaces_StepAllocatesNothing checks the step that a walk takes at each entry: it copies
+// nothing, however many places there are.
 func TestPlaces_StepAllocatesNothing(t *testing.T) {
 	var paths []string
 	for i := range 100_000 {

@@ -178,8 +178,8 @@ func TestRefresh_ImportsDifference(t *testing.T) {
 	}
 }
 
-// A change that stat cannot show, as one through a mapping or within a tick of
-// the clock, is found while a file is young.
+// TestRefresh_ComparesRecentFiles covers changes that stat cannot show, through a mapping or
+// within a tick of the clock: the content of a recently changed file is compared.
 func TestRefresh_ComparesRecentFiles(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
@@ -338,8 +338,8 @@ func TestRefreshModel(t *testing.T) {
 // already, and on which directory.
 const asUser = "COPPICE_LAYER_TEST_AS_USER"
 
-// TestRefresh_AsOrdinaryUser refreshes what belongs to root, and may be read in
-// parts, with the rights of a user who is nobody.
+// TestRefresh_AsOrdinaryUser refreshes files of root, some of them unreadable, with the rights
+// of an unprivileged user.
 func TestRefresh_AsOrdinaryUser(t *testing.T) {
 	if dir := os.Getenv(asUser); dir != "" {
 		refreshAsUser(t, dir)
@@ -497,8 +497,8 @@ func TestRefreshDeepTree(t *testing.T) {
 	}
 }
 
-// A name that did not change follows one that did: in two layers they would be
-// two files.
+// TestRefresh_KeepsHardLinks checks that all names of a file are taken when one of them
+// changes: in two layers they would be two files.
 func TestRefresh_KeepsHardLinks(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()

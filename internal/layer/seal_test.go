@@ -299,7 +299,7 @@ func isSkeletonDir(t *testing.T, p string) bool {
 	return new(source).isSkeleton(fd)
 }
 
-// Sealing ends with its context wherever it is, also in the middle of a file.
+// TestSeal_StopsOnCancel cancels at each point, also in the middle of a file.
 func TestSeal_StopsOnCancel(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

@@ -244,7 +244,7 @@ func TestImportTar_RefusesNamesBeyondPathMax(t *testing.T) {
 	}
 }
 
-// Each directory of a name costs the same, however deep it lies.
+// TestImportTar_DeepDirectoryCostIsLinear checks that each directory of a name costs the same at any depth.
 func TestImportTar_DeepDirectoryCostIsLinear(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -276,7 +276,8 @@ func TestImportTar_DeepDirectoryCostIsLinear(t *testing.T) {
 	}
 }
 
-// Attributes of directories are held until all is in place.
+// TestImportTar_BoundsDirectoryAttributes matters because the attributes of directories are
+// held in memory until all entries are in place.
 func TestImportTar_BoundsDirectoryAttributes(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -338,7 +339,7 @@ func TestImportTar_BoundsItsReport(t *testing.T) {
 	}
 }
 
-// Other shapes of archives that are small and ask for much.
+// TestImportTar_RefusesOrBoundsHostileHeaders covers other kinds of archives that are small and ask for much.
 func TestImportTar_RefusesOrBoundsHostileHeaders(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

@@ -60,7 +60,8 @@ func TestSeal_AcceptsLongAttributeNames(t *testing.T) {
 	}
 }
 
-// What tar has no header for has a manifest, and can be verified, but not exported.
+// TestSeal_DescribesEntriesUnfitForTar checks that an entry for which tar has no header has a
+// manifest and can be verified, but not exported.
 func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
@@ -76,7 +77,6 @@ func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
 	}
 }
 
-// What cannot be described is flushed, so that it stays.
 func TestSeal_FlushesUndescribableEntries(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
@@ -88,7 +88,8 @@ func TestSeal_FlushesUndescribableEntries(t *testing.T) {
 	}
 }
 
-// A number that no device can have is not a device: the attribute is kept as it is.
+// TestSeal_KeepsInvalidDeviceAsAttribute covers a number that no device can have: the
+// attribute is kept as it is.
 func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 	for _, value := range []string{"c 4000000000:1", "b 4096:1", "c 1:1048576"} {
 		w := newWorld(t, t.TempDir(), true)
@@ -104,8 +105,9 @@ func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 	}
 }
 
-// The mark of a skeleton counts only where no program of a sandbox can have set it: not in a
-// live root, nor in a layer that was one. Layers of earlier versions have another mark.
+// TestSkeletonMark_IsIgnoredFromSandbox checks that the mark of a skeleton counts only where
+// no program of a sandbox can have set it: not in a live root, nor in a layer that was one.
+// Layers of earlier versions have another mark.
 func TestSkeletonMark_IsIgnoredFromSandbox(t *testing.T) {
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()

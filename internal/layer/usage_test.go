@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree that processes change can be measured all the time.
 func TestTreeUsage_ToleratesChangingTree(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t, t.TempDir(), true)
