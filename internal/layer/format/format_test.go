@@ -193,8 +193,8 @@ func TestTar_RejectsInvalidDevices(t *testing.T) {
 	}
 }
 
-// OCI reserves names that begin with ".wh.": what is really called so would remove files
-// where the layer is imported.
+// TestTar_RefusesWhiteoutNames covers the names that OCI reserves: a file whose real name
+// begins with ".wh." would remove other files where the layer is imported.
 func TestTar_RefusesWhiteoutNames(t *testing.T) {
 	root, dir := Entry{Type: Dir, Mode: 0o755}, Entry{Path: "d", Type: Dir, Mode: 0o755}
 	for _, e := range []Entry{
@@ -219,7 +219,7 @@ func TestTar_RefusesWhiteoutNames(t *testing.T) {
 	}
 }
 
-// A manifest may have millions of entries.
+// TestManifest_StopsOnCancel matters because a manifest may have millions of entries.
 func TestManifest_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	const n = 5000
