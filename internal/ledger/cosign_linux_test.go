@@ -26,8 +26,8 @@ func grown(t *testing.T, l *Ledger, old int64) []byte {
 	return g.Text()
 }
 
-// Two hosts witness each other, over rotations of the key, and what each got back is kept
-// and exported.
+// TestWitness_HostsCosignEachOther lets two hosts cosign each other across rotations of the
+// key, and checks that each keeps and exports the cosignatures that it got.
 func TestWitness_HostsCosignEachOther(t *testing.T) {
 	t.Parallel()
 	type host struct {
@@ -76,8 +76,8 @@ func TestWitness_HostsCosignEachOther(t *testing.T) {
 	}
 }
 
-// A log that is put back, or goes on otherwise than a witness saw, is not cosigned, whatever
-// it proves.
+// TestWitness_RefusesForkedLog checks that a log that was reset, or continues differently from
+// what a witness saw, is not cosigned, whatever it proves.
 func TestWitness_RefusesForkedLog(t *testing.T) {
 	t.Parallel()
 	dir, home := t.TempDir(), t.TempDir()
@@ -136,7 +136,8 @@ func TestWitness_RefusesForkedLog(t *testing.T) {
 	}
 }
 
-// Whichever write fails, what was cosigned before is not contradicted afterwards.
+// TestWitness_RemembersAfterWriteFailure checks that whichever write fails, a later
+// cosignature does not contradict an earlier one.
 func TestWitness_RemembersAfterWriteFailure(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
@@ -166,7 +167,8 @@ func TestWitness_RemembersAfterWriteFailure(t *testing.T) {
 	}
 }
 
-// Whenever the power fails, what was cosigned before is not contradicted afterwards.
+// TestWitness_RemembersAfterPowerLoss checks that whenever the power fails, a later
+// cosignature does not contradict an earlier one.
 func TestWitness_RemembersAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
@@ -210,7 +212,8 @@ func TestWitness_RemembersAfterPowerLoss(t *testing.T) {
 	}
 }
 
-// What is read as a request is what it is written as, and nothing else is.
+// TestGrowth_RoundTrips checks that what is read as a request is what it is written as, and
+// that nothing else is read as one.
 func TestGrowth_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

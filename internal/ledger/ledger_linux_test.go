@@ -390,7 +390,8 @@ func TestLedger_RefusesLink(t *testing.T) {
 	}
 }
 
-// From any place of the log on, the records of all sandboxes are found, over segments.
+// TestAfter_ReturnsNewerRecords checks that the records of all sandboxes are found from any
+// position of the log on, across segments.
 func TestAfter_ReturnsNewerRecords(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1200})

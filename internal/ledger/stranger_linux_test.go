@@ -260,7 +260,7 @@ func rechain(t *rapid.T, lines []string, i int, drop bool) []string {
 	return out
 }
 
-// A bundle that was once made is read for ever.
+// TestBundle_GoldenFileVerifies matters because a bundle, once exported, must verify for ever.
 func TestBundle_GoldenFileVerifies(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("testdata", "bundle.tar")
@@ -293,7 +293,8 @@ func TestBundle_GoldenFileVerifies(t *testing.T) {
 	}
 }
 
-// What the stranger takes, ours takes.
+// FuzzSecondVerifierAgrees checks that the verifier of Coppice accepts whatever the second,
+// independent verifier accepts.
 func FuzzSecondVerifierAgrees(f *testing.F) {
 	b, key := made(f, 3)
 	f.Add(b)

@@ -80,8 +80,8 @@ func keysOf(t *testing.T, l *Ledger) format.Keys {
 	return keys
 }
 
-// A ledger that is put back to an earlier state, or made anew with its key, did not grow
-// from a checkpoint that somebody else holds.
+// TestGrowth_RefusesRewrittenLog checks that a ledger that was reset to an earlier state, or
+// created again with its key, does not prove growth from a checkpoint that another host holds.
 func TestGrowth_RefusesRewrittenLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
