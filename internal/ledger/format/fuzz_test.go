@@ -65,7 +65,8 @@ func FuzzVerifyBundle(f *testing.F) {
 	})
 }
 
-// The proof of any leaves of any tree gives its root, and only with all of its hashes.
+// TestCover_YieldsRoot checks that the proof of any leaves of any tree yields its root, and
+// only with all of its hashes.
 func TestCover_YieldsRoot(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -165,8 +165,8 @@ func fill(v reflect.Value) {
 	}
 }
 
-// A full record and an empty one of each kind: they can be read, fit the schema, and
-// have their fields in the order of their names, which a generic encoder makes too.
+// TestKinds_FitSchemaAndAreCanonical takes a full and an empty record of each kind: they can be read,
+// fit the schema, and have their fields in the order of their names, as a generic encoder writes them.
 func TestKinds_FitSchemaAndAreCanonical(t *testing.T) {
 	t.Parallel()
 	b, _ := json.Marshal(schema())
