@@ -147,7 +147,7 @@ func allocated(fn func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// A line from inside took 1.6 GB for 60 MB of it.
+// TestGuest_LineUsesLittleMemory exists because a line of 60 MB from inside once took 1.6 GB.
 //
 // Not parallel: it counts what the process allocates.
 func TestGuest_LineUsesLittleMemory(t *testing.T) {

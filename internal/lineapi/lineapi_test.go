@@ -311,7 +311,7 @@ func TestLines_OfMaximumLength(t *testing.T) {
 	}
 }
 
-// TestHostileClient_IsBounded is what a sandbox can do to its own socket.
+// TestHostileClient_IsBounded does what a sandbox can do to its own socket.
 func TestHostileClient_IsBounded(t *testing.T) {
 	t.Parallel()
 	s, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
