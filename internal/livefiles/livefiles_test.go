@@ -213,7 +213,8 @@ func (h noDecoysHeld) Root(ctx context.Context, rec *meta.Sandbox) (*Root, error
 	return in, err
 }
 
-// An open root keeps the mount of the sandbox: one that stays open after an error would hold it for good.
+// TestOpen_ClosesRootOnError matters because an open root keeps the mount of the sandbox: one
+// that stays open after an error would hold it for good.
 func TestOpen_ClosesRootOnError(t *testing.T) {
 	t.Parallel()
 	s, _ := newOne(t)
