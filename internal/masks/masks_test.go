@@ -78,7 +78,8 @@ func TestStack_FailsOnDamagedPolicy(t *testing.T) {
 	}
 }
 
-// What a sandbox was mounted with hides its paths until it is mounted again, whatever its policy says now.
+// TestOf_ReadsMaskFileOfSandbox checks that the paths that the mask of a mounted sandbox hides
+// stay hidden until it is mounted again, whatever its policy says now.
 func TestOf_ReadsMaskFileOfSandbox(t *testing.T) {
 	t.Parallel()
 	m, home := newMasks(t, hides{})
