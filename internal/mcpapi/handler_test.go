@@ -105,7 +105,6 @@ func enter(t *testing.T, srv *httptest.Server, who string) (*mcp.ClientSession, 
 		nil)
 }
 
-// A session is its caller's alone.
 func TestSessions_BelongToCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{})
@@ -138,7 +137,6 @@ func TestSessions_BelongToCaller(t *testing.T) {
 	}
 }
 
-// There are so many sessions and no more.
 func TestSessions_AreBounded(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 2})
@@ -155,7 +153,7 @@ func TestSessions_AreBounded(t *testing.T) {
 	}
 }
 
-// A session in which nothing is asked for ends, and leaves room for another.
+// TestSessions_EndWhenIdle checks that a session without requests ends, and leaves room for another.
 func TestSessions_EndWhenIdle(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 1, Idle: 2 * time.Second})
@@ -173,7 +171,7 @@ func TestSessions_EndWhenIdle(t *testing.T) {
 	})
 }
 
-// One caller leaves room for the others.
+// TestSessions_AreBoundedPerCaller checks that one caller leaves room for the others.
 func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 3, Own: 2})
@@ -195,7 +193,7 @@ func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	s.Close()
 }
 
-// When the base ends, so do the sessions and their streams.
+// TestSessions_EndWithBase also checks that their streams end.
 func TestSessions_EndWithBase(t *testing.T) {
 	t.Parallel()
 	base, cancel := context.WithCancelCause(t.Context())

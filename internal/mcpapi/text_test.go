@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// What passes in pieces of any size comes out whole when it is short, else with
-// its beginning and its end, and the numbers add up.
+// TestExcerpt_KeepsHeadAndTail checks that a short text passed in pieces of any size is whole,
+// that a long one has its beginning and its end, and that the numbers add up.
 func TestExcerpt_KeepsHeadAndTail(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -68,7 +68,8 @@ func harmlessText(t *testing.T, s string) {
 	}
 }
 
-// Each piece of a patch that is too long ends it, and nothing more is read.
+// TestAtMost_StopsAtLimit checks that any piece of a patch that exceeds the limit ends it, and
+// that nothing more is read.
 func TestAtMost_StopsAtLimit(t *testing.T) {
 	t.Parallel()
 	w := &atMost{limit: 10}
