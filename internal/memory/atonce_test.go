@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Adding, checking out, sweeping and verifying at once: nobody sees half of an
-// image, and what is held stays.
+// TestStore_ConcurrentUse adds, checks out, sweeps and verifies at once: no reader sees half
+// of an image, and images that are held stay.
 func TestStore_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 1 << 20})
@@ -93,7 +93,7 @@ func TestStore_ConcurrentUse(t *testing.T) {
 	}
 }
 
-// Eight forks that need a cold image have it assembled once.
+// TestCheckout_ForksShareCopy checks out one cold image for eight forks: it is assembled once.
 func TestCheckout_ForksShareCopy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -128,7 +128,7 @@ func TestCheckout_ForksShareCopy(t *testing.T) {
 	nothingLeft(t, "all released", h)
 }
 
-// Who waits for another's work can stop waiting.
+// TestStore_WaitStopsOnCancel checks that a caller that waits for another's work can stop waiting.
 func TestStore_WaitStopsOnCancel(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})

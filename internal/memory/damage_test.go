@@ -99,7 +99,7 @@ func TestCheckout_ReplacesDamagedCopy(t *testing.T) {
 	}
 }
 
-// After the machine was started anew everything is hashed once, not believed.
+// TestStore_RehashesAfterReboot checks that after a reboot everything is hashed once instead of trusted.
 func TestStore_RehashesAfterReboot(t *testing.T) {
 	t.Parallel()
 	h, a, b, one, two := twice(t)

@@ -56,8 +56,8 @@ func TestManifest_RoundTrips(t *testing.T) {
 	})
 }
 
-// The second checkpoint of an idle process has a small manifest, also when every
-// other page of it moved.
+// TestManifest_IsSmall checks that the second checkpoint of an idle process has a small
+// manifest, also when every other page of it moved.
 func TestManifest_IsSmall(t *testing.T) {
 	t.Parallel()
 	var m manifest
@@ -146,7 +146,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// Runs are the same however the pages are cut, and parts cover them in order.
+// TestManifest_PartsCoverImage checks that runs are the same however the pages are split, and
+// that parts cover them in order.
 func TestManifest_PartsCoverImage(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

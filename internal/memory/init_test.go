@@ -81,8 +81,8 @@ func TestInit_OfImageWithoutOne(t *testing.T) {
 	}
 }
 
-// A damaged init is not given, also where the file's times are what they were and everything
-// is hashed again; who adds an image with the same mends it.
+// TestInit_RefusesDamage checks that a damaged init is not returned, also where the file has
+// its old times and everything is hashed again. Adding an image with the same init repairs it.
 func TestInit_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -134,8 +134,8 @@ func TestInit_RefusesDamage(t *testing.T) {
 	}
 }
 
-// An init goes with the last image that names it, unless a sandbox has it open still: one that
-// lives on over a daemon's end.
+// TestSweep_RemovesUnusedInit checks that an init is removed with the last image that names
+// it, unless a sandbox that outlived a daemon still has it open.
 func TestSweep_RemovesUnusedInit(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})

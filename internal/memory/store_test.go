@@ -17,7 +17,8 @@ import (
 
 const mib = 1 << 20
 
-// The first image is its own pack: nothing is copied, at any time.
+// TestAdd_FirstImageIsItsPack checks that the first image is stored as its own pack, and is
+// not copied at any time.
 func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -57,7 +58,8 @@ func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	}
 }
 
-// What somebody reads stays as it is, though its image is gone and nobody else holds it.
+// TestPages_OfRemovedImageStayReadable checks that pages that a reader has open stay as they
+// are when their image is removed and nothing else holds it.
 func TestPages_OfRemovedImageStayReadable(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -92,7 +94,8 @@ func TestPages_OfRemovedImageStayReadable(t *testing.T) {
 	}
 }
 
-// A second image that differs in little adds little, wherever its pages are.
+// TestAdd_DeduplicatesPages checks that a second image with few differences adds little,
+// wherever its pages are.
 func TestAdd_DeduplicatesPages(t *testing.T) {
 	t.Parallel()
 	const n = 25600 // 100 MiB
@@ -133,7 +136,7 @@ func reversed(s []uint32) []uint32 {
 	return s
 }
 
-// What is added again, with the same facts, is the same image.
+// TestAdd_SameImageHasSameID checks that adding the same pages with the same facts again gives the same ID.
 func TestAdd_SameImageHasSameID(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -152,7 +155,8 @@ func TestAdd_SameImageHasSameID(t *testing.T) {
 	h.check("with other facts", c.ID, x)
 }
 
-// An image of many equal pages is stored without them, not as its own pack.
+// TestAdd_DeduplicatesPagesWithinImage checks that an image of many equal pages is stored
+// without the duplicates, and not as its own pack.
 func TestAdd_DeduplicatesPagesWithinImage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -187,7 +191,8 @@ func TestEmptyAndZeroImages(t *testing.T) {
 	}
 }
 
-// What Add refuses it does not keep; what it cannot move it leaves.
+// TestAdd_RefusesInvalidImages checks that Add does not keep what it refuses, and leaves in
+// place what it cannot move.
 func TestAdd_RefusesInvalidImages(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -242,7 +247,7 @@ func relink(dir, name, to string) error {
 	return os.Symlink(to, filepath.Join(dir, name))
 }
 
-// A directory on another file system is refused, and stays.
+// TestAdd_RefusesOtherFileSystem also checks that the refused directory stays.
 func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -263,8 +268,8 @@ func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 	}
 }
 
-// Whoever wrote the image and still can write to its files does not reach what is
-// stored.
+// TestAdd_CopiesWritableFiles covers a process that wrote an image and can still write to its
+// files: it cannot change what is stored.
 func TestAdd_CopiesWritableFiles(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -306,8 +311,8 @@ func TestAdd_CopiesWritableFiles(t *testing.T) {
 	}
 }
 
-// The cache holds no more than its limit, those longest that were used last, and
-// all that are held.
+// TestCache_IsBounded checks that the cache stays within its limit, keeps the images that were
+// used last, and all that are held.
 func TestCache_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 6 * mib})
