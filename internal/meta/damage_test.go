@@ -214,7 +214,8 @@ func TestNoDirectory(t *testing.T) {
 	wantFault(t, err, fault.NotFound, "open")
 }
 
-// A home outlives the comments in the schema that it was made with.
+// TestOpen_IgnoresSchemaComments matters because a database has the comments of the schema
+// that it was created with.
 func TestOpen_IgnoresSchemaComments(t *testing.T) {
 	t.Parallel()
 	edit := func(t *testing.T, what string) error {

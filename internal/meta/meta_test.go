@@ -535,8 +535,7 @@ func TestDatabase_ConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// TestReaders_DoNotBlockEachOther holds every reading connection while each of
-// them prepares a statement.
+// TestReaders_DoNotBlockEachOther holds every reading connection while each of them prepares a statement.
 func TestReaders_DoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	d := open(t)

@@ -175,7 +175,7 @@ func (w *world) create(t *rapid.T, parent timeline.SnapshotID) {
 	}
 }
 
-// TestDatabase_MatchesModel drives the database with what the engine does, beside a model.
+// TestDatabase_MatchesModel compares the database with a model under the operations that the engine uses.
 func TestDatabase_MatchesModel(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

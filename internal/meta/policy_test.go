@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestPolicies_AreKeptWhileReferenced: a sandbox cannot name one that there
-// is not, and gc drops what none names.
+// TestPolicies_AreKeptWhileReferenced checks that a sandbox cannot name a policy that is
+// missing, and that gc removes policies that no sandbox names.
 func TestPolicies_AreKeptWhileReferenced(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -57,7 +57,8 @@ func hide(r *Sandbox) {
 		Exec: "x", Exit: &wire.Exit{Message: secret}}
 }
 
-// TestDatabase_HoldsNoPlaintextSecret: not while it is written, in no file of it, nor after.
+// TestDatabase_HoldsNoPlaintextSecret looks at every file of the database while a secret is
+// written, and after it.
 func TestDatabase_HoldsNoPlaintextSecret(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -130,8 +131,8 @@ func old(t testing.TB) (path string, want Sandbox) {
 	return path, want
 }
 
-// TestOpen_EncryptsOldDatabase: what it has in clear is read as it was, and nothing of it
-// is left anywhere; also when the first to open it came only half way.
+// TestOpen_EncryptsOldDatabase opens a database with plaintext values: they are read, and no file
+// contains them afterwards, also when an earlier attempt was interrupted or the key was lost.
 func TestOpen_EncryptsOldDatabase(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(t *testing.T, path string){
@@ -190,8 +191,8 @@ func TestOpen_EncryptsOldDatabase(t *testing.T) {
 	}
 }
 
-// TestOpen_WithoutKeyKeepsEncryptedValues: what is sealed is not given up until its owner says so, and then no
-// more than that is.
+// TestOpen_WithoutKeyKeepsEncryptedValues checks that encrypted values without their key are
+// refused and kept until the user gives them up explicitly, and that nothing else is lost then.
 func TestOpen_WithoutKeyKeepsEncryptedValues(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -265,7 +266,6 @@ func TestOpen_WithoutKeyKeepsEncryptedValues(t *testing.T) {
 	ok(t, d.Close())
 }
 
-// TestEncryptedValue_RefusesDamage: a record that was tampered with is no record.
 func TestEncryptedValue_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -280,7 +280,8 @@ func TestEncryptedValue_RefusesDamage(t *testing.T) {
 	}
 }
 
-// TestConfig_RoundTripsEncrypted, whatever is in it, and by its sealed form alone.
+// TestConfig_RoundTripsEncrypted encodes arbitrary configurations, and decodes them from the
+// encrypted form only.
 func TestConfig_RoundTripsEncrypted(t *testing.T) {
 	t.Parallel()
 	key := must(seal.New(make([]byte, seal.Size)))(t)

@@ -75,8 +75,8 @@ func TestToken_DamagedScopeIsCorrupt(t *testing.T) {
 	}
 }
 
-// TestOpen_MigratesOldVersions: what a database of a version before holds is there in
-// this version, which the file then has.
+// TestOpen_MigratesOldVersions opens a database of each earlier version: its content is there,
+// and the file then has the current version.
 func TestOpen_MigratesOldVersions(t *testing.T) {
 	t.Parallel()
 	const five = "DROP TABLE redos"
