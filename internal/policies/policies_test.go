@@ -76,8 +76,8 @@ func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 	}
 }
 
-// TestPhases_EndWithRules: one phase for each time at which rules end, and the policy itself
-// for ever after.
+// TestPhases_EndWithRules checks that there is one phase for each time at which rules expire,
+// and a last one without end for the policy itself.
 func TestPhases_EndWithRules(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -119,7 +119,6 @@ func TestHides_DependsOnTheRoot(t *testing.T) {
 	}
 }
 
-// TestCheck_RefusesUnsupportedByTier.
 func TestCheck_RefusesUnsupportedByTier(t *testing.T) {
 	t.Parallel()
 	for text, fits := range map[string]bool{
