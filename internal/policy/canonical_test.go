@@ -7,9 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestCanonical_RoundTrips: what comes back of a canonical text is the same
-// policy, decides the same and is shown the same; a text that was touched is not
-// believed.
+// TestCanonical_RoundTrips checks that a policy read from its canonical text is the same,
+// decides the same and is shown the same, and that a changed text is refused.
 func TestCanonical_RoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -52,8 +51,8 @@ func TestCanonical_RoundTrips(t *testing.T) {
 	}
 }
 
-// TestWith_AddsRules: With widens and tightens what Merge made, denying wins, and
-// what cannot be kept to is refused.
+// TestWith_AddsRules checks that With allows and denies beyond what Merge made, that deny
+// wins, and that a rule that cannot be enforced is refused.
 func TestWith_AddsRules(t *testing.T) {
 	t.Parallel()
 	rule := func(s string, denies bool) Rule {
@@ -112,8 +111,8 @@ func TestWith_AddsRules(t *testing.T) {
 	}
 }
 
-// TestUnenforced: each key that nothing keeps to is told with its place,
-// and nothing else is.
+// TestUnenforced checks that each key that cannot be enforced is reported with its place, and
+// that nothing else is.
 func TestUnenforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

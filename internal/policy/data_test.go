@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The embedded files are read like any other, so they are right, in order, and name
-// nothing twice.
+// TestBuiltInData_IsValid checks that the embedded files can be read like any other, and are
+// in order without duplicates.
 func TestBuiltInData_IsValid(t *testing.T) {
 	t.Parallel()
 	d := builtIn()

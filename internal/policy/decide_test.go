@@ -54,7 +54,8 @@ func requests() *rapid.Generator[Request] {
 
 func (d Decision) passes() bool { return d.Verdict == Allow || d.Verdict == Inspect }
 
-// What no rule names is denied; what passes, a rule that allows it names.
+// TestDecide_DeniesByDefault checks that what no rule names is denied, and that what is
+// allowed names the rule that allows it.
 func TestDecide_DeniesByDefault(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -83,7 +84,7 @@ func TestDecide_DeniesByDefault(t *testing.T) {
 	})
 }
 
-// A rule that denies wins, whatever is allowed beside it and in whatever order.
+// TestDecide_DenyWinsInAnyOrder checks that a deny rule wins whatever is allowed beside it.
 func TestDecide_DenyWinsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -108,8 +109,8 @@ func TestDecide_DenyWinsInAnyOrder(t *testing.T) {
 	})
 }
 
-// Any rule that denies can only take away, with conditions too: what it leaves to
-// the HTTP request was not denied before.
+// TestDecide_DenyRuleOnlyTightens checks that a deny rule can only make the verdict stricter,
+// with conditions too: what it leaves to the HTTP request was not denied before.
 func TestDecide_DenyRuleOnlyTightens(t *testing.T) {
 	t.Parallel()
 	rank := map[Verdict]int{Deny: 0, Ask: 1, Inspect: 2, Allow: 3}
@@ -123,8 +124,8 @@ func TestDecide_DenyRuleOnlyTightens(t *testing.T) {
 	})
 }
 
-// What Inspect leaves open is never allowed by the connection alone, and what is
-// allowed by the connection alone no HTTP request is denied.
+// TestDecide_ConnectionAndRequestsAgree checks that each request is allowed on an allowed
+// connection, denied on a denied one, and asked about or denied on one that is asked about.
 func TestDecide_ConnectionAndRequestsAgree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -143,8 +144,8 @@ func TestDecide_ConnectionAndRequestsAgree(t *testing.T) {
 	})
 }
 
-// An address that is not of the internet passes only by a rule for addresses that
-// lies in the same range, whatever its name is and whatever else is allowed.
+// TestDecide_GuardedAddressNeedsAddressRule checks that an address outside the public internet is allowed only by an
+// address rule within the same range, or by a rule with private, whatever its name is and whatever else is allowed.
 func TestDecide_GuardedAddressNeedsAddressRule(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -266,7 +267,8 @@ func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
 	}
 }
 
-// Rules for names and rules for addresses do not stand in for each other.
+// TestDecide_NameRuleAllowsNoAddress checks that rules for names and rules for addresses do
+// not stand in for each other.
 func TestDecide_NameRuleAllowsNoAddress(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -279,7 +281,8 @@ func TestDecide_NameRuleAllowsNoAddress(t *testing.T) {
 	})
 }
 
-// The smallest limit holds, so no rule lifts that of another.
+// TestDecide_RuleLiftsNoOtherLimit checks that the smallest limit applies, so that no rule
+// lifts the limit of another.
 func TestDecide_RuleLiftsNoOtherLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -450,7 +453,7 @@ func pattern(s string) Pattern {
 	return p
 }
 
-// The hint of a denial is the line that allows it.
+// TestDenialHint_IsAllowRule checks that the hint of a denial is a rule that allows the request.
 func TestDenialHint_IsAllowRule(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"example.com", "example.com:80", "10.1.2.3:5432", "udp://[::1]:53", "127.0.0.1",
@@ -519,7 +522,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// TestDecide_Ask: places that no rule names, and nothing that was said anything of.
+// TestDecide_Ask checks that only public destinations that no allow or deny rule covers are asked about.
 func TestDecide_Ask(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(layer(t, Flags, `network:

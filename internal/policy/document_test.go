@@ -330,7 +330,7 @@ func documents() *rapid.Generator[Document] {
 	})
 }
 
-// What is printed reads as what it was printed from.
+// TestDocument_RoundTrips checks that the printed form is read as what it was printed from.
 func TestDocument_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

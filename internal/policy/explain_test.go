@@ -52,7 +52,8 @@ func TestDiff_ClassifiesWiderAndTighter(t *testing.T) {
 	golden(t, "diff.txt", out.Bytes())
 }
 
-// What one way is wider is the other way tighter, and nothing differs from itself.
+// TestDiff_IsAntisymmetric checks that what is wider in one direction is tighter in the other,
+// and that a policy does not differ from itself.
 func TestDiff_IsAntisymmetric(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

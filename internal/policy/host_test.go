@@ -104,7 +104,7 @@ func host(t interface{ Fatal(...any) }, s string) Host {
 	return h
 }
 
-// A name is read once: what was read reads as itself, and in any case of letters.
+// TestHost_RoundTrips checks that a name that was read is read as itself again, in upper and lower case.
 func TestHost_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -263,8 +263,8 @@ func tame(d *Document) {
 	}
 }
 
-// The order of layers changes nothing, and neither does it whether those of one level
-// were joined before.
+// TestMerge_IsAssociativeAndCommutative checks that the order of layers does not matter, nor
+// whether those of one level were merged before.
 func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 	t.Parallel()
 	tried, merged := 0, 0
@@ -316,8 +316,8 @@ func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 	}
 }
 
-// Whatever a project's file says, it widens nothing that its owner said: what it
-// can do is to allow hosts that nobody denied.
+// TestMerge_ProjectOnlyTightens checks that the file of a project widens nothing that the user
+// restricted: it can only allow hosts that are not denied.
 func TestMerge_ProjectOnlyTightens(t *testing.T) {
 	t.Parallel()
 	tried, both := 0, 0
@@ -427,7 +427,8 @@ func TestDigest_IgnoresOrigin(t *testing.T) {
 	}
 }
 
-// Of one level the stricter word counts, whichever file comes first.
+// TestMerge_StricterWinsWithinLevel checks that the stricter value wins within a level,
+// whichever file comes first.
 func TestMerge_StricterWinsWithinLevel(t *testing.T) {
 	t.Parallel()
 	a := layer(t, User,
@@ -459,7 +460,8 @@ func TestMerge_StricterWinsWithinLevel(t *testing.T) {
 	}
 }
 
-// A project at the root of the file system is no leave to mount all of it.
+// TestMerge_RootProjectMountsNothing checks that a project at the root of the file system is
+// not a permission to mount all of it.
 func TestMerge_RootProjectMountsNothing(t *testing.T) {
 	t.Parallel()
 	d, err := Parse("/coppice.yaml", []byte("version: 1\nfiles: {mounts: [{from: ./srv, to: /mnt}]}"))

@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestOrigins_AreKeptBesidePolicy: a policy that was kept says who said what, as it did
-// when it was merged, and its digest knows nothing of that.
+// TestOrigins_AreKeptBesidePolicy checks that a stored policy names the source of each rule as
+// after the merge, and that its digest does not depend on sources.
 func TestOrigins_AreKeptBesidePolicy(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(

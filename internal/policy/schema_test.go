@@ -39,7 +39,7 @@ func validator(t *testing.T) func(text []byte) error {
 	}
 }
 
-// The schema that is published is that of the parser.
+// TestSchema_MatchesPublished checks that the published schema is that of the parser.
 func TestSchema_MatchesPublished(t *testing.T) {
 	t.Parallel()
 	got, err := Schema()
@@ -57,7 +57,8 @@ func TestSchema_MatchesPublished(t *testing.T) {
 	}
 }
 
-// What is wrong by its structure the schema refuses too; what is right it takes.
+// TestSchema_AgreesWithParser checks that the schema refuses what is wrong in its structure,
+// and accepts what is valid.
 func TestSchema_AgreesWithParser(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
@@ -86,8 +87,8 @@ func TestSchema_AgreesWithParser(t *testing.T) {
 	}
 }
 
-// What is printed the schema takes; and where it refuses what was spoilt, so does the
-// parser.
+// TestSchema_AcceptsWhatParserAccepts checks that the schema accepts what is printed, and that
+// the parser refuses whatever the schema refuses of damaged documents.
 func TestSchema_AcceptsWhatParserAccepts(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
@@ -142,7 +143,6 @@ func sortedKeys(m map[string]any) (keys []string) {
 	return keys
 }
 
-// Every key of the schema says what it is for.
 func TestSchema_DescribesEveryKey(t *testing.T) {
 	t.Parallel()
 	text, err := Schema()
