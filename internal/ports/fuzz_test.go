@@ -22,8 +22,8 @@ func FuzzTakeParam(f *testing.F) {
 	})
 }
 
-// FuzzProxyHeaders: no cookie or token of ours goes in, whatever else is in the
-// headers, and no cookie that reaches further comes out.
+// FuzzProxyHeaders checks that none of Coppice's cookies and tokens is forwarded to the
+// sandbox, whatever else is in the headers, and that no cookie for a wider domain is returned.
 func FuzzProxyHeaders(f *testing.F) {
 	for _, s := range [][3]string{
 		{"a=b; coppice_preview=x", "Bearer cpc_x", "a=b"},

@@ -298,7 +298,7 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 	w.mu.Unlock()
 }
 
-// TestPreviewLink_ExpiryEndsStreams: streams and WebSockets do not outlive the link.
+// TestPreviewLink_ExpiryEndsStreams covers streams and WebSockets that were opened by the link.
 func TestPreviewLink_ExpiryEndsStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
