@@ -252,7 +252,8 @@ func TestFile_RemovesOtherBuilds(t *testing.T) {
 	}
 }
 
-// A home's path is no pattern: its programs alone are removed.
+// TestFile_KeepsProgramsOfOtherHomes checks that a home removes only its own programs, even if
+// its path has the characters of a pattern.
 func TestFile_KeepsProgramsOfOtherHomes(t *testing.T) {
 	t.Parallel()
 	homes := t.TempDir()
@@ -293,7 +294,8 @@ func TestFile_RefusesDamagedEmbeddedProgram(t *testing.T) {
 	}
 }
 
-// Where nothing is executed from the home, programs are in memory, and cannot be changed.
+// TestFile_UsesMemoryOnNoexec covers a home on a file system without execution: programs are
+// in memory then, and cannot be changed.
 func TestFile_UsesMemoryOnNoexec(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
