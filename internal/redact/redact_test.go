@@ -105,7 +105,8 @@ func TestSecretsOfSeveralLines(t *testing.T) {
 	}
 }
 
-// A secret that the host knows is named also where something else covers it.
+// TestKnownSecret_IsNamed checks that a secret that the host knows is named also where another
+// match covers it.
 func TestKnownSecret_IsNamed(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Secrets: []Secret{{"db", "hunter2hunter2"}}})
@@ -161,7 +162,6 @@ func TestEntropy_RedactsRandomTokens(t *testing.T) {
 	}
 }
 
-// Many use one Redactor.
 func TestRedactor_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Secrets: fifty(), Patterns: policy})

@@ -20,7 +20,8 @@ func alone(t testing.TB) *Redactor {
 	return r
 }
 
-// Of every example, what is marked as the secret goes, and all else stays.
+// TestRules_RedactExamples checks that the marked secret of each example is redacted, and that
+// everything else stays.
 func TestRules_RedactExamples(t *testing.T) {
 	t.Parallel()
 	r := alone(t)
@@ -54,7 +55,8 @@ func TestRules_RedactExamples(t *testing.T) {
 	}
 }
 
-// An example of a rule is found by that rule, but where a better one has the same place.
+// TestRules_MatchTheirExamples checks that an example of a rule is found by that rule, unless
+// a better rule matches at the same place.
 func TestRules_MatchTheirExamples(t *testing.T) {
 	t.Parallel()
 	for i, l := range alone(t).rules {
@@ -73,7 +75,7 @@ func TestRules_MatchTheirExamples(t *testing.T) {
 	}
 }
 
-// What the reader and the engine take for granted of rules.txt.
+// TestRules_AreWellFormed checks what the reader and the engine assume about rules.txt.
 func TestRules_AreWellFormed(t *testing.T) {
 	t.Parallel()
 	for _, l := range alone(t).rules {

@@ -127,8 +127,8 @@ func texts(secrets []string, rules []*rule) *rapid.Generator[string] {
 
 var policy = []Pattern{{"acme", `\bACME-[0-9]+`}, {"numbered", `^key [0-9]+: (\S*)`}, {"many", `[ab]{7,}`}}
 
-// However the input is cut, what comes out is the same, and no secret that the host knows
-// is in it.
+// TestStream_RedactsAcrossChunks checks that the output is the same however the input is
+// split, and contains no secret that the host knows.
 func TestStream_RedactsAcrossChunks(t *testing.T) {
 	t.Parallel()
 	rules := alone(t).rules
@@ -181,7 +181,8 @@ func every(size, n int) (places []int) {
 	return places
 }
 
-// Each example and each writing, at every place, and in pieces of every size.
+// TestStream_EveryOffsetAndChunkSize puts each example, in each encoding, at each position and
+// in pieces of each size.
 func TestStream_EveryOffsetAndChunkSize(t *testing.T) {
 	t.Parallel()
 	value := `tr0ub4dor&3/"x`
@@ -218,7 +219,8 @@ func TestStream_EveryOffsetAndChunkSize(t *testing.T) {
 	}
 }
 
-// Of values alone, what comes out is the input without any byte of any occurrence.
+// TestStream_RemovesExactlyOccurrences checks that for values only, the output is the input
+// without the bytes of their occurrences.
 func TestStream_RemovesExactlyOccurrences(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -256,7 +258,8 @@ func TestStream_RemovesExactlyOccurrences(t *testing.T) {
 	})
 }
 
-// Whatever stands around a secret before it is encoded, what is sure of it goes.
+// TestStream_RedactsBase64AtAnyOffset checks that the part of an encoded secret that does not
+// depend on the text around it is redacted.
 func TestStream_RedactsBase64AtAnyOffset(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -280,8 +283,8 @@ func TestStream_RedactsBase64AtAnyOffset(t *testing.T) {
 	})
 }
 
-// What cannot be the beginning of a secret is passed on at once, and what is held back is
-// bounded, whatever comes.
+// TestStream_HoldsBackOnlyPossibleSecrets checks that bytes that cannot begin a secret are
+// passed on at once, and that the number of bytes held back is bounded.
 func TestStream_HoldsBackOnlyPossibleSecrets(t *testing.T) {
 	t.Parallel()
 	const value = "correct horse battery"
@@ -313,7 +316,7 @@ func TestStream_HoldsBackOnlyPossibleSecrets(t *testing.T) {
 	})
 }
 
-// A secret without an end is dropped as it comes.
+// TestStream_EndlessSecretUsesNoMemory checks that a secret without an end is dropped as it arrives.
 func TestStream_EndlessSecretUsesNoMemory(t *testing.T) {
 	t.Parallel()
 	for begin, more := range map[string]string{
