@@ -98,7 +98,8 @@ func TestRegistry_ChecksResponses(t *testing.T) {
 	}
 }
 
-// What breaks off goes on where it was, and what fails once is tried again.
+// TestRegistry_RetriesAndResumes checks that an interrupted transfer resumes where it was, and
+// that a request that fails once is retried.
 func TestRegistry_RetriesAndResumes(t *testing.T) {
 	t.Parallel()
 	good := bytes.Repeat([]byte("layer "), 10_000)
@@ -153,8 +154,8 @@ func TestRegistry_RetriesAndResumes(t *testing.T) {
 	})
 }
 
-// Whatever a registry says, who else is asked for something by it does not get what the
-// user has for the registry.
+// TestCredentials_StayWithRegistry checks that no other server gets the user's credentials for
+// a registry, whatever the registry answers.
 func TestCredentials_StayWithRegistry(t *testing.T) {
 	t.Parallel()
 	var reached, told atomic.Int64
@@ -223,7 +224,8 @@ func TestCredentials_StayWithRegistry(t *testing.T) {
 	}
 }
 
-// A registry of https names nothing else: no redirect, realm or upload gets out of it.
+// TestHTTPS_IsNeverDowngraded checks that a registry with HTTPS cannot lead to plain HTTP by a
+// redirect, a realm or an upload.
 func TestHTTPS_IsNeverDowngraded(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64

@@ -170,8 +170,8 @@ func TestRegistry_Authenticates(t *testing.T) {
 	}
 }
 
-// A helper is a program of the user's, found by PATH. What it says when it fails is not
-// repeated.
+// TestCredentials_FromHelper uses a credential helper of the user, found by PATH. What it
+// prints when it fails is not repeated.
 func TestCredentials_FromHelper(t *testing.T) {
 	host, _ := registrytest.Start(t, registrytest.Basic)
 	home := t.TempDir()
