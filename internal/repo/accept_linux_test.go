@@ -91,7 +91,8 @@ var reasons = map[string]string{
 	"a .git directory":                                     "hasDotgit",
 }
 
-// Each of these is what a sandbox might send. None may touch the user's repository.
+// TestAccept_RefusesHostileObjects sends what a hostile sandbox might send. None of it may
+// change the user's repository.
 func TestAccept_RefusesHostileObjects(t *testing.T) {
 	t.Parallel()
 	blobTree := func(mode, name string) func(*lab, string) []byte {

@@ -277,7 +277,8 @@ func TestApply_DetachedHeadAllowsOnlyPatch(t *testing.T) {
 	l.sound()
 }
 
-// The user's own filters and line ends make the files of the user's work tree.
+// TestApply_RunsUserFilters checks that the user's own filters and line endings apply to the
+// files of the user's work tree.
 func TestApply_RunsUserFilters(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

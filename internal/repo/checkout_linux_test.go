@@ -221,7 +221,8 @@ func drawTree(t *rapid.T) map[string]leaf {
 	return files
 }
 
-// Whatever two commits have, the second one laid on the first shows what git checks out of it.
+// TestCheckout_MatchesGit checks any two commits: the second one, laid on the first, shows
+// what git checks out of it.
 func TestCheckout_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
@@ -244,7 +245,8 @@ func TestCheckout_MatchesGit(t *testing.T) {
 	})
 }
 
-// All that is written has the commit's time and git's modes, whatever our umask is.
+// TestCheckout_TimesAndModes checks that all files have the time of the commit and the modes
+// of git, whatever the umask is.
 func TestCheckout_TimesAndModes(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -295,7 +297,8 @@ func (l *lab) rawTree(entries ...string) OID {
 	return OID(strings.TrimSpace(commit))
 }
 
-// Trees that were made to harm are refused, and nothing is written above the top.
+// TestCheckout_RefusesHostileTrees checks that trees made to do harm are refused, and that
+// nothing is written above the top.
 func TestCheckout_RefusesHostileTrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -340,7 +343,8 @@ func TestCheckout_RefusesHostileTrees(t *testing.T) {
 	}
 }
 
-// Trees of old histories have modes that git writes no more; it reads them as those that it does.
+// TestCheckout_NormalizesOldModes covers trees of old histories, with modes that git no longer
+// writes: they are read as git reads them.
 func TestCheckout_NormalizesOldModes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

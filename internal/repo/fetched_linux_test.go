@@ -100,7 +100,7 @@ func TestExamine_RefusesHostileObjects(t *testing.T) {
 	}
 }
 
-// A clone whose objects went missing is said to be damaged, and not passed.
+// TestExamine_RefusesMissingObjects covers a clone that lacks objects: it is reported as damaged.
 func TestExamine_RefusesMissingObjects(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

@@ -78,7 +78,8 @@ func (b *box) clean() {
 	}
 }
 
-// status is all that git reads of a fresh tree: the content of each file could be anything.
+// TestIndex_FreshStatusReadsNoFile checks that git status reads only the index of a fresh
+// tree: the content of each file could be anything.
 func TestIndex_FreshStatusReadsNoFile(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
@@ -127,7 +128,8 @@ func (b *box) deceive(name, text string) {
 	}
 }
 
-// With what is not committed the index is of the commit below, and git sees the difference.
+// TestIndex_WithUncommittedChanges checks that with uncommitted changes the index is that of
+// the commit below them, so that git sees the difference.
 func TestIndex_WithUncommittedChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -202,7 +204,8 @@ func (s *stack) again(commit OID) CheckedOut {
 	return s.lay(commit)
 }
 
-// All that people do with git works inside, and nothing of it touches the user's repository.
+// TestGit_WorksInSandbox uses the common commands of git inside a sandbox, and checks that the
+// user's repository is not changed.
 func TestGit_WorksInSandbox(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
@@ -248,7 +251,8 @@ func TestGit_WorksInSandbox(t *testing.T) {
 	}
 }
 
-// What a configuration may hold that nobody else is to have, and what is needed inside.
+// TestInside_FiltersConfig checks that secrets and private settings of a configuration are
+// left out, and that what is needed inside is kept.
 func TestInside_FiltersConfig(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -332,7 +336,8 @@ func normal(s string) string {
 	return strings.Join(fields, " ")
 }
 
-// The user's hooks run inside, and what is no hook does not come along.
+// TestInside_CopiesHooks checks that the user's hooks run inside, and that files that are not
+// hooks are not copied.
 func TestInside_CopiesHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -366,7 +371,8 @@ func TestInside_CopiesHooks(t *testing.T) {
 	}
 }
 
-// A branch of the user's that could not be beside the sandbox's is left out.
+// TestInside_SkipsConflictingBranch covers a branch of the user's whose name excludes that of
+// the sandbox's branch: it is left out.
 func TestInside_SkipsConflictingBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -420,7 +426,8 @@ func TestRepositoriesOfOtherForms(t *testing.T) {
 	}
 }
 
-// Submodules, and theirs, are checked out inside without any network.
+// TestInside_ChecksOutSubmodules checks out submodules, and submodules of these, inside a
+// sandbox without a network.
 func TestInside_ChecksOutSubmodules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

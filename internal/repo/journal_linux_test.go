@@ -94,7 +94,7 @@ func TestJournal_SurvivesACrash(t *testing.T) {
 	t.Logf("%d calls", calls)
 }
 
-// Whichever write fails, the git directory can be mended.
+// TestJournal_SurvivesWriteFailure checks that the git directory can be repaired whichever write fails.
 func TestJournal_SurvivesWriteFailure(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {

@@ -62,7 +62,8 @@ func TestMarksOfPaths(t *testing.T) {
 	}
 }
 
-// NTFS makes short names with a part of a hash, too; which name they are of is not seen.
+// TestMarks_ShortNamesWithHash covers the short names that NTFS makes with a hash: the long
+// name that one stands for cannot be known.
 func TestMarks_ShortNamesWithHash(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"gi7d29~1", "GI7EBA~1", "claf00~2.md"} {
@@ -134,7 +135,8 @@ func TestMarksOfLinks(t *testing.T) {
 	}
 }
 
-// Links that are not marked stay within the tree, whichever of them there are.
+// TestMarks_UnmarkedLinksStayWithinTree checks that links that are not marked stay within the
+// tree, in any combination.
 func TestMarks_UnmarkedLinksStayWithinTree(t *testing.T) {
 	t.Parallel()
 	parts := []string{"..", "a", "b", ".", "c"}
@@ -196,7 +198,7 @@ func escapes(links map[string]string, p string) bool {
 	return false
 }
 
-// The index finds what a look at each pattern finds.
+// TestMarks_IndexMatchesRules checks that the index finds the same rules as a search of all patterns.
 func TestMarks_IndexMatchesRules(t *testing.T) {
 	t.Parallel()
 	if len(rules) > 64 {
@@ -237,7 +239,7 @@ const (
 	tableEnd   = "<!-- /marks -->\n"
 )
 
-// The table of the documents is made from the rules.
+// TestMarks_TableMatchesRules checks that the table in the documents is generated from the rules.
 func TestMarks_TableMatchesRules(t *testing.T) {
 	t.Parallel()
 	const name = "../../docs/git.md"

@@ -39,7 +39,7 @@ func TestParseRef_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// What is taken for a reference, git takes as well.
+// TestParseRef_AgreesWithGit checks that git accepts what is accepted as a reference.
 func TestParseRef_AgreesWithGit(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")

@@ -80,7 +80,8 @@ func TestOpen_RefusesUnusableRepositories(t *testing.T) {
 	}
 }
 
-// A submodule is a repository like any other, with its git directory elsewhere.
+// TestOpen_SubmoduleAndLinkedWorktree checks that a submodule, whose git directory is
+// elsewhere, can be used like any other repository.
 func TestOpen_SubmoduleAndLinkedWorktree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -131,7 +132,8 @@ func TestFindGit_RefusesOldVersions(t *testing.T) {
 	}
 }
 
-// What git prints is bounded, and a git that is cancelled is killed with all it started.
+// TestGit_IsBoundedAndCancellable checks that the output of git is bounded, and that a git
+// that is cancelled is killed with all processes that it started.
 func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -180,7 +182,7 @@ func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	}
 }
 
-// A git that spins ends with its processor time, whatever it reads.
+// TestGit_IsKilledAtCPULimit checks that a git that loops ends at its limit of CPU time, whatever it reads.
 func TestGit_IsKilledAtCPULimit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -198,7 +200,8 @@ func TestGit_IsKilledAtCPULimit(t *testing.T) {
 	}
 }
 
-// A git that has its limits before its input dies of a pack that asks for too much.
+// TestAccept_RefusesBombWithinLimits checks that git gets its limits before its input, so that
+// it dies of a pack that asks for too much.
 func TestAccept_RefusesBombWithinLimits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -291,7 +294,8 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// Wherever the repository lies, the desk finds the user's objects.
+// TestOpen_StrangePath covers a path with a newline, a quote and an invalid byte, at which git
+// must still find the objects of the user's repository.
 func TestOpen_StrangePath(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -308,7 +312,7 @@ func TestOpen_StrangePath(t *testing.T) {
 	l.sound()
 }
 
-// A desk that a mischievous user's configuration, environment or templates would change.
+// TestGit_IgnoresEnvironment sets variables that would change what git does.
 func TestGit_IgnoresEnvironment(t *testing.T) {
 	for _, kv := range []string{"GIT_DIR=/nowhere", "GIT_INDEX_FILE=/nowhere", "GIT_OBJECT_DIRECTORY=/nowhere",
 		"GIT_EXEC_PATH=/nowhere", "GIT_EXTERNAL_DIFF=false", "GIT_TRACE=1", "GIT_CONFIG_PARAMETERS='core.bare'='true'",

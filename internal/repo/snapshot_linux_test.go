@@ -98,7 +98,8 @@ func TestSnapshot_WithoutChangesIsBase(t *testing.T) {
 	l.sound()
 }
 
-// The sandbox can hide files from the commit, and cannot bring in what the user hides.
+// TestSnapshot_SandboxOnlyAddsIgnoreRules checks that the sandbox can hide files from the
+// commit, and cannot add files that the user ignores.
 func TestSnapshot_SandboxOnlyAddsIgnoreRules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -254,8 +255,8 @@ func TestSnapshot_ShrinkingFileIsConflict(t *testing.T) {
 	}
 }
 
-// A model: whatever a sandbox does to its files, the commit is what git itself would
-// make of them, whether all is looked at or the paths that changed.
+// TestSnapshot_MatchesGit checks that whatever a sandbox does to its files, the commit is what
+// git itself would make of them, whether all files are compared or only the paths that changed.
 func TestSnapshot_MatchesGit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

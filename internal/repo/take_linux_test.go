@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// HEAD of a bundle is taken where no reference is named, whatever branch it is, and only
-// if there is one of it.
+// TestAccept_TakesHead checks that HEAD of a bundle is taken when no reference is named,
+// whatever branch it is, and only if the bundle has exactly one.
 func TestAccept_TakesHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -45,8 +45,8 @@ func TestAccept_TakesHead(t *testing.T) {
 	l.sound()
 }
 
-// A few trees that are in each other ten times are more files than there can be. They are
-// counted before git makes a list of them.
+// TestAccept_RefusesTreeBomb covers a few trees that contain each other ten times, and so more
+// files than there can be: they are counted before git lists them.
 func TestAccept_RefusesTreeBomb(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -121,7 +121,8 @@ func TestCommits_CountWithinAndHad(t *testing.T) {
 	}
 }
 
-// That a branch never was at a commit is known only as far as its reflog goes.
+// TestHad_RequiresReflog checks that it is known only as far as the reflog reaches that a
+// branch never was at a commit.
 func TestHad_RequiresReflog(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -150,7 +151,8 @@ func TestHad_RequiresReflog(t *testing.T) {
 	}
 }
 
-// The same state again is the same commit; another one is not.
+// TestSnapshot_IsDeterministic checks that the same state gives the same commit, and another
+// state another one.
 func TestSnapshot_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

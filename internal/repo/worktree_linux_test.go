@@ -44,7 +44,8 @@ func (l *lab) uncommitted(r *Repo) (OID, []Skipped) {
 	return id, skipped
 }
 
-// What is not committed is what `git add -A` would take, however it lies there.
+// TestUncommitted_MatchesGitAdd compares the uncommitted changes with what `git add -A` would
+// take, whatever the state of the files.
 func TestUncommitted_MatchesGitAdd(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
@@ -101,7 +102,8 @@ func TestUncommitted_MatchesGitAdd(t *testing.T) {
 	}
 }
 
-// The user's filters run, as they would at a commit, and the user's hooks do not.
+// TestUncommitted_RunsFiltersNotHooks checks that the user's filters run, as at a commit, and
+// that hooks do not.
 func TestUncommitted_RunsFiltersNotHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -145,7 +147,8 @@ func TestUncommitted_RefusesConflict(t *testing.T) {
 	}
 }
 
-// Changes in a linked work tree and in a submodule are theirs.
+// TestUncommitted_ExcludesOtherWorktrees checks that changes in a linked work tree or a
+// submodule are not counted as changes of this one.
 func TestUncommitted_ExcludesOtherWorktrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
