@@ -194,8 +194,9 @@ func TestRelease_HasOneCaller(t *testing.T) {
 	}
 }
 
-// A sandbox can be brought to memory of yet another sandbox while its hooks run, for which no lock is held: the
-// processes from there have no identity of their own, and their gate stays closed.
+// TestRelease_OpensGateOnlyOfRekeyedProcesses covers a sandbox that is rewound to the memory
+// of another sandbox while its hooks run, for which no lock is held: those processes do not
+// have their own identity yet, and their gate stays closed.
 func TestRelease_OpensGateOnlyOfRekeyedProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -212,7 +213,8 @@ func TestRelease_OpensGateOnlyOfRekeyedProcesses(t *testing.T) {
 	}
 }
 
-// What is no longer quarantined when its turn comes is left alone.
+// TestRelease_IgnoresReleasedSandbox covers a sandbox that is released by another client
+// before its turn comes.
 func TestRelease_IgnoresReleasedSandbox(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -222,8 +224,9 @@ func TestRelease_IgnoresReleasedSandbox(t *testing.T) {
 	}
 }
 
-// A sandbox that was quarantined with the processes of another one, and comes back to its own, is quarantined no
-// longer when its gate opens: no release is left to be done, which would run its hooks and could fail.
+// TestRestore_OwnProcessesEndQuarantine covers a sandbox that was quarantined with the
+// processes of another one and is rewound to its own: its quarantine ends when its gate opens.
+// No release is left, which would run its hooks and could fail.
 func TestRestore_OwnProcessesEndQuarantine(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -240,7 +243,8 @@ func TestRestore_OwnProcessesEndQuarantine(t *testing.T) {
 	}
 }
 
-// The quarantine of the processes of another sandbox is one from now on, also if there was another before.
+// TestRestore_QuarantinesForeignProcesses checks that the quarantine for processes of another
+// sandbox begins now, also if there was one before.
 func TestRestore_QuarantinesForeignProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
