@@ -43,8 +43,8 @@ func presentChild(text string) error {
 	return err
 }
 
-// TestPresent_SurvivesKill: whenever the daemon is killed, the next Present
-// makes exactly the stack.
+// TestPresent_SurvivesKill kills a process while it presents a stack: the next Present makes
+// exactly that stack.
 func TestPresent_SurvivesKill(t *testing.T) {
 	if !rootfstest.AsUser(t) {
 		return

@@ -254,8 +254,8 @@ empty files: full
 	}
 }
 
-// TestLimit_CopiedHome: what was put into place by something else than a driver
-// is refused, until a new generation begins.
+// TestLimit_CopiedHome checks that a root that was put in place by something else than a
+// driver is refused under a limit, until a new generation begins.
 func TestLimit_CopiedHome(t *testing.T) {
 	for name, newHome := range limited {
 		t.Run(name, func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestLimit_CopiedHome(t *testing.T) {
 	}
 }
 
-// TestLimit_RefusesUnenforceable: who cannot enforce a limit does not present one.
+// TestLimit_RefusesUnenforceable checks that a driver that cannot enforce a limit presents nothing.
 func TestLimit_RefusesUnenforceable(t *testing.T) {
 	home := tempHome(t)
 	if err := os.Mkdir(filepath.Join(home, "layer"), 0o755); err != nil {

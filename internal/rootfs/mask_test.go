@@ -117,8 +117,8 @@ func TestMask_Contents(t *testing.T) {
 	}
 }
 
-// TestMask_HasPlaceholdersForHoneytokens: an empty file where something is hidden, with the
-// directories that lead there, which hide what they cover.
+// TestMask_HasPlaceholdersForHoneytokens checks that a mask has an empty file where a hidden
+// path has a honeytoken, with the directories that lead there, which hide what they cover.
 func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -211,8 +211,8 @@ func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 	}
 }
 
-// TestMask_CopiesModesOfCovered: its directories are those of the topmost layer below
-// that has them, and a mask of something else has another name.
+// TestMask_CopiesModesOfCovered checks that the directories of a mask have the modes of those
+// in the topmost layer below, and that masks with other content have other names.
 func TestMask_CopiesModesOfCovered(t *testing.T) {
 	t.Parallel()
 	top, base, home := t.TempDir(), t.TempDir(), t.TempDir()
@@ -259,8 +259,8 @@ func TestMask_CopiesModesOfCovered(t *testing.T) {
 	}
 }
 
-// TestMask_HidesOtherMountsOfDirectory: a directory that is mounted at several places
-// is hidden at all of them, unless something else is mounted over it there.
+// TestMask_HidesOtherMountsOfDirectory checks that a directory that is mounted at several
+// places is hidden at all of them, unless something else is mounted over it there.
 func TestMask_HidesOtherMountsOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -305,8 +305,8 @@ func TestMask_HidesOtherMountsOfDirectory(t *testing.T) {
 	}
 }
 
-// TestPlan_OmitsHiddenEntries: single files, links, directories and parts that are
-// hidden are left out, but for parts that hold changes.
+// TestPlan_OmitsHiddenEntries checks that hidden files, links, directories and parts are left
+// out, except for parts that hold changes.
 func TestPlan_OmitsHiddenEntries(t *testing.T) {
 	t.Parallel()
 	mask := t.TempDir()
