@@ -88,8 +88,8 @@ func TestFiles_OpenOnlyInspectedFile(t *testing.T) {
 	}
 }
 
-// TestFiles_RecognizeHoneytokensByDevice: a decoy in a mount of the host's can be moved from
-// outside, to where its path says nothing.
+// TestFiles_RecognizeHoneytokensByDevice covers a honeytoken in a mount of the host, which can
+// be moved from outside to a path that does not identify it.
 func TestFiles_RecognizeHoneytokensByDevice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -113,8 +113,8 @@ func TestFiles_RecognizeHoneytokensByDevice(t *testing.T) {
 	}
 }
 
-// TestFiles_DoNotOpenSwappedHoneytoken has another process put a link to a decoy where the
-// file was, between the look and the opening.
+// TestFiles_DoNotOpenSwappedHoneytoken lets another process replace the file by a link to a
+// honeytoken between the lookup and the opening.
 func TestFiles_DoNotOpenSwappedHoneytoken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
