@@ -117,8 +117,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestGraph_MatchesParents reads the drawing back: following the lanes down from
-// every snapshot must lead to its parent.
+// TestGraph_MatchesParents reads the drawing: following the lanes down from every snapshot
+// must lead to its parent.
 func TestGraph_MatchesParents(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -106,8 +106,8 @@ func TestUndoAndRedo(t *testing.T) {
 	}
 }
 
-// TestHistory_MatchesModel drives a history with what people do, beside the
-// plainest model that there is: the list of ancestors of every snapshot.
+// TestHistory_MatchesModel compares a history under the operations of users with the simplest
+// model: the list of ancestors of every snapshot.
 func TestHistory_MatchesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -202,8 +202,8 @@ func TestThin_DropsOnlyOldAutomaticSnapshots(t *testing.T) {
 	})
 }
 
-// A snapshot every two seconds for a week, thinned every 500: every timestamp,
-// and nothing but the plan.
+// TestThin_LevelsOffWithinWeek thins every 500 snapshots a history that gets a snapshot every
+// two seconds for a week. It tests the plan alone, see TestRetention_BoundsAutomaticSnapshots.
 func TestThin_LevelsOffWithinWeek(t *testing.T) {
 	t.Parallel()
 	const recent, every = 200, 500

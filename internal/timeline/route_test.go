@@ -167,9 +167,9 @@ func newWorld() *world {
 	}
 }
 
-// TestStackOf_EqualsAppliedChanges: however snapshots branch, whatever their routes end
-// in, whichever merges are built, and whichever snapshots are taken out, a stack
-// holds what applying every snapshot's own changes in order gives.
+// TestStackOf_EqualsAppliedChanges checks that a stack contains what applying every snapshot's
+// own changes in order gives, however snapshots branch, wherever their routes end, and
+// whichever merges are built or snapshots removed.
 func TestStackOf_EqualsAppliedChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
