@@ -90,7 +90,7 @@ func TestListen_Errors(t *testing.T) {
 	}
 }
 
-// What other threads make meanwhile gets the mode that they ask for.
+// TestListen_KeepsUmask checks that files that other threads create meanwhile get the mode that they ask for.
 func TestListen_KeepsUmask(t *testing.T) {
 	t.Parallel()
 	dir, made := t.TempDir(), t.TempDir()
