@@ -31,7 +31,7 @@ func TestByHalves(t *testing.T) {
 	}
 }
 
-// A layer whose turn comes after its removal is not hashed at all.
+// TestSealOne_SkipsRemovedLayer checks that a layer that was removed before its turn is not hashed at all.
 func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
@@ -59,7 +59,8 @@ func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 	}
 }
 
-// The first automatic snapshot that is seen of a sandbox, and then each hundredth, has it thinned out.
+// TestMayBeThick_QueuesEveryHundredthSnapshot checks that the first automatic snapshot that is
+// seen of a sandbox, and then every hundredth, causes it to be thinned out.
 func TestMayBeThick_QueuesEveryHundredthSnapshot(t *testing.T) {
 	t.Parallel()
 	u := New(Config{})
