@@ -38,7 +38,7 @@ func TestRune_RejectsInvisible(t *testing.T) {
 	}
 }
 
-// The names that the review hid from a list of changes.
+// TestClean_EscapesInvisible covers the names that a review had hidden from a list of changes.
 func TestClean_EscapesInvisible(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -54,8 +54,8 @@ func TestClean_EscapesInvisible(t *testing.T) {
 	}
 }
 
-// Of every character, alone and among others: what comes out is seen, and text that is
-// different still looks different.
+// TestClean_OutputIsVisible checks any character, alone and among others: the output is
+// visible, and different texts still look different.
 func TestClean_OutputIsVisible(t *testing.T) {
 	t.Parallel()
 	for r := rune(0); r <= unicode.MaxRune; r++ {

@@ -21,7 +21,7 @@ func TestWord(t *testing.T) {
 	}
 }
 
-// A shell reads the arguments of a command as they were.
+// TestCommand_ParsesBackInShell checks that a shell reads the arguments of a command as they were given.
 func TestCommand_ParsesBackInShell(t *testing.T) {
 	t.Parallel()
 	arg := rapid.OneOf(rapid.StringMatching(`[ -~\n\t]*`),
