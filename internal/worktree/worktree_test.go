@@ -39,7 +39,8 @@ func TestRepository_UnusableIsRefused(t *testing.T) {
 	}
 }
 
-// An index of the largest size would take a gigabyte of memory: its size is looked at first.
+// TestGitIndex_RefusesTooLarge checks the size before reading, since an index of the largest
+// size would take a gigabyte of memory.
 func TestGitIndex_RefusesTooLarge(t *testing.T) {
 	t.Parallel()
 	f, err := os.Create(filepath.Join(t.TempDir(), "index"))
