@@ -272,7 +272,7 @@ func TestGuard_DisconnectsSlowSenders(t *testing.T) {
 	closed(t, dial("GET / HTTP/1.1\r\nHost: localhost\r\nX: "), 5*time.Second)
 	closed(t, dial(""), 5*time.Second)
 	const post = "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
-	// Who has no token is not read from at all.
+	// The body of a request without a token is not read at all.
 	if out := closed(t, dial(post+"\r\nx"), 10*time.Second); !strings.HasPrefix(out, "HTTP/1.1 401") {
 		t.Errorf("%q", out)
 	}
@@ -280,7 +280,7 @@ func TestGuard_DisconnectsSlowSenders(t *testing.T) {
 	if err := <-got; err == nil {
 		t.Error("a body that never ended was read")
 	}
-	// One that moves goes on for longer than the time between two parts.
+	// A body that arrives in parts may take longer than the time allowed between two parts.
 	c := dial("POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 12\r\nAuthorization: Bearer " +
 		secret + "\r\n\r\n")
 	for range 12 {
@@ -357,7 +357,7 @@ func TestGuard_EvictsUnauthenticatedConnections(t *testing.T) {
 	friends = append(friends, hello("/wait"))
 	<-inside
 	first, second := hello(""), hello("")
-	third := hello("") // makes four: the first stranger goes
+	third := hello("") // the fourth: the first unproven connection is closed
 	closed(t, first, 5*time.Second)
 	friends = append(friends, hello("/wait")) // the second goes
 	<-inside

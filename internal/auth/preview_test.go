@@ -83,7 +83,7 @@ func TestPreview_KeepsProvedConnections(t *testing.T) {
 		return c
 	}
 	good, bad := show("/good"), show("/bad")
-	show("/good") // makes three: the stranger goes
+	show("/good") // the third: the unproven connection is closed
 	_ = bad.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.ReadAll(bad); err != nil {
 		t.Errorf("the stranger stays: %v", err)
