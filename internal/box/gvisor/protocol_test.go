@@ -39,7 +39,7 @@ func TestContainerSpec_IsUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Version = ""
-		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // ours
+		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // of this process
 		text, err := json.MarshalIndent(s, "", "\t")
 		if err != nil {
 			t.Fatal(err)
