@@ -47,7 +47,7 @@ func TestLink_CarriesDescriptors(t *testing.T) {
 			if err := l[0].Pass(Message{Kind: MsgSpawn, Payload: payload, FDs: []int{int(w.Fd())}}); err != nil {
 				t.Fatal(err)
 			}
-			copy(payload, `"XXXXX"`) // which is ours
+			copy(payload, `"XXXXX"`) // the receiver has a copy
 			given, err := unix.Dup(int(w.Fd()))
 			if err != nil {
 				t.Fatal(err)
@@ -69,7 +69,7 @@ func TestLink_CarriesDescriptors(t *testing.T) {
 				}
 				m.Close()
 			}
-			if got, err := io.ReadAll(r); err != nil || string(got) != "01" { // nobody else has it open
+			if got, err := io.ReadAll(r); err != nil || string(got) != "01" { // no other process has it open
 				t.Errorf("read %q, %v", got, err)
 			}
 		})
