@@ -31,7 +31,7 @@ func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		says    func(*initlink.Link) error // init, last
-		why     string                     // of the end; "" is that somebody wanted it
+		why     string                     // of the end; "" if it was requested
 		code    int
 		message string
 		refused bool
@@ -61,7 +61,7 @@ func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 				t.Fatalf("%q, %v", m.Kind, err)
 			}
 			m.Close()
-			// Before the keeper listens to it.
+			// Before the monitor reads from it.
 			if err := c.says(far); err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestEnd_WorksWithoutServe(t *testing.T) {
 func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
-	for range 100 { // answers that nobody asked for
+	for range 100 { // answers without a request
 		if err := far.Send(initlink.MsgCounted, initlink.Counted{Procs: 1}); err != nil {
 			t.Fatal(err)
 		}
