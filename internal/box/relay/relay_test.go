@@ -193,7 +193,7 @@ func TestRelay_SlowReaderDoesNotBlock(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	_ = cmd.Wait()
-	// Who reads no more ends who writes.
+	// A reader that closes its end makes the writer exit.
 	slow.Close()
 	if err := yes.Wait(); err == nil {
 		t.Error("yes(1) has ended well")
@@ -228,7 +228,7 @@ func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	if _, err := stdin.WriteString("lost with the end that it was for\n"); err != nil {
 		t.Fatal(err)
 	}
-	// As a kernel would have it that goes on elsewhere: the same inside, other pipes.
+	// As after a resume in another kernel: the same inside, other pipes.
 	w.in[1].Close()
 	w.in, w.out = pipe(t), pipe(t)
 	w.to.Store(w.out[1])
@@ -310,7 +310,7 @@ func TestRelay_RefusesHostileInside(t *testing.T) {
 			var taking sync.WaitGroup
 			defer taking.Wait() // its descriptor is another link's next
 			defer keeper.Shutdown()
-			taking.Go(func() { // the keeper takes what comes, and holds none of it; but one that reads no stream
+			taking.Go(func() { // the monitor closes the descriptors it gets, except where it must leave a stream unread
 				for {
 					m, err := keeper.Recv()
 					if err != nil {
