@@ -184,7 +184,7 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 	}
 	rank := map[string]int{"": 0, "read": 1, "operate": 2, "admin": 3}
 	// What a token for other sandboxes may ask for beside what is about one; what writes to a
-	// repository of the host is for nobody's who may see some sandboxes only.
+	// repository of the host is refused to every token for some sandboxes only.
 	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204,
 		"POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
 		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403}
@@ -232,7 +232,7 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 			switch {
 			case rank[scope] < rank[op.scope]:
 				is("a token of scope "+scope, 403, with(token))
-			case scope == "read": // what it may do harms nobody
+			case scope == "read": // reading changes nothing
 				in("a token of scope "+scope, with(token))
 			}
 		}
@@ -262,7 +262,7 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 	if list, err := d.client.List(t.Context()); err != nil || len(list) != 2 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	// What is not served is told to nobody.
+	// Which paths are served is not disclosed without a token.
 	if got := d.status(request{method: "GET", path: "/v2/none", stranger: true}); got != 401 {
 		t.Errorf("an unknown path: %d", got)
 	}
@@ -533,7 +533,7 @@ func TestRevokedToken_EndsSessions(t *testing.T) {
 	if out := m.tool("status", `{"sandbox":"`+fork+`"}`); fork == "" || strings.Contains(out, "DID NOT EXECUTE") {
 		t.Errorf("the fork of its candidate %q: %s; %s", fork, out, played)
 	}
-	// Forks that somebody else makes of its sandbox are not its own.
+	// Forks that another client makes of its sandbox are not visible to it.
 	if _, err := d.client.Fork(t.Context(), "a", wire.ForkRequest{Names: []string{"theirs"}}); err != nil {
 		t.Fatal(err)
 	}

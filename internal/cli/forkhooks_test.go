@@ -357,7 +357,7 @@ esac
 		out, _ := h.told(append([]string{"fork", sandbox, "--memory"}, names...)...)
 		over <- out
 	}()
-	// Meanwhile nobody is let out, and the parent goes on.
+	// Meanwhile all forks stay quarantined, and the parent continues.
 	h.eventually("hangs", "ls", "-q")
 	for _, n := range names {
 		if q := h.quarantine(n); q == nil {

@@ -105,8 +105,8 @@ while True:
 		}
 	})
 
-	// The kernel tells of the first write to a page only, and of the file by a name
-	// that is any bytes, and that is gone when the file has another one.
+	// The kernel reports only the first write to a page, and names the file by a path
+	// that may have any bytes, and that is invalid when the file was renamed.
 	for name, flags := range map[string][]string{
 		"through a mapping":                    nil,
 		"through a mapping, without isolation": {"--driver", "copy", "--tier", "workspace", "--from", t.TempDir()},
@@ -202,7 +202,7 @@ func TestRewind_UnderTerminal(t *testing.T) {
 	term.command("echo two >~/f; rm -f ~/gone")
 	d.recorded("", "+two")
 
-	// Somebody else looks on, and cannot type.
+	// A read-only client sees the output, and cannot type.
 	second := d.open("attach", sandbox, "--read-only")
 	second.see("echo two")
 	second.enter("echo typed by the second\r")
@@ -333,7 +333,7 @@ func TestRewind_SurvivesDaemonKill(t *testing.T) {
 		defer close(rewound)
 		_, _ = d.try("rewind", sandbox, first[len(first)-1])
 	}()
-	d.eventually("before rewinding to", "log", sandbox) // it has been told to end
+	d.eventually("before rewinding to", "log", sandbox) // the command was signalled to exit
 	time.Sleep(300 * time.Millisecond)
 	d.killDaemon()
 	<-rewound

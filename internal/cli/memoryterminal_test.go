@@ -55,7 +55,7 @@ func TestMemory_ResumesShell(t *testing.T) {
 	was.enter("one\r")
 	was.see("one\r\none\r\n")
 
-	// A fork takes nothing from who is at the parent, and has nobody at its own.
+	// A fork does not affect the client attached to the parent, and has no attached client.
 	d.run("fork", sandbox, "copy", "--memory")
 	t.Cleanup(func() { d.try("rm", "--force", "copy") })
 	was.enter("two\r")

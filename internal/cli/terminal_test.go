@@ -95,7 +95,7 @@ func TestShell_HasTerminal(t *testing.T) {
 		t.Errorf("after fg and Ctrl-C: %q", got)
 	}
 
-	// The shell's exit code is ours.
+	// The client exits with the shell's exit code.
 	term.command("(exit 7)")
 	term.enter("\x04")
 	term.end(7)
@@ -214,7 +214,7 @@ func TestTerminal_RestoresModes(t *testing.T) {
 	term.signal(syscall.SIGHUP)
 	term.end(129)
 
-	// Who insists leaves a command that heeds nothing; it loses its terminal.
+	// Repeated SIGTERM ends a client whose command ignores it; the command loses its terminal.
 	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
 		`trap "echo he''eds not" TERM; echo ready; while :; do sleep 0.01; done`)
 	term.see("ready")

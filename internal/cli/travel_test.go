@@ -294,7 +294,7 @@ func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
 	}
 	w.review()
-	// A password in the URL is nobody's to see, whatever goes wrong.
+	// A password in the URL is never printed, whatever fails.
 	w.bob.git(w.bob.top, "remote", "set-url", "origin", strings.Replace(url, "http://", "http://u:other-secret@", 1))
 	w.bob.git(w.bob.top, "config", "--global", "--unset", "credential.helper")
 	out, said, err := w.bob.try("git", "pull")
@@ -449,8 +449,8 @@ func TestPush_LayersViaRegistry(t *testing.T) {
 	if err := os.WriteFile(stored, good, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The list says something else than what lies there: each layer has the digest that is
-	// said, also where the registry and the list agree.
+	// The list differs from what is in the registry: each layer must have the digest that
+	// the list names, also where the registry agrees with a wrong list.
 	forge := func(change func(l *proposal.Layers)) {
 		l, err := proposal.DecodeLayers([]byte(files[proposal.FileLayers]))
 		if err != nil {

@@ -186,14 +186,14 @@ func TestPull_RefusesHostileRemote(t *testing.T) {
 		})
 		w.bob.t = t
 	}
-	// Whoever lets git take anything is not served it by us.
+	// A user's lax configuration of git does not weaken the checks.
 	for ref, id := range good {
 		w.bob.git(w.bare, "update-ref", ref, id)
 	}
 	w.bob.git(w.bob.top, "config", "fetch.fsck.hasDotgit", "ignore")
 	work(w.nested(".git"))
 	w.bob.refused("check the fetched objects", "git", "pull", "origin", "fix-auth")
-	// Names of theirs are not names of ours.
+	// Names that are not valid are refused.
 	for _, name := range []string{"../x", "a b", "*", "-x", "x\x1b[31m"} {
 		w.bob.refused("", "git", "pull", "--", "origin", name)
 	}
@@ -269,7 +269,7 @@ func TestPull_VerifiesProposal(t *testing.T) {
 		}
 	}
 	w.bob.refused("--trust Makefile", "git", "apply", "origin/fix-auth")
-	// Records that are real, of work that nobody proposed.
+	// Real records, of work other than the proposed one.
 	c := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "more", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, c)
 	w.says(func(p *proposal.Proposal) { p.Work, p.Tip, p.Title = c, c, "t" })
@@ -294,7 +294,7 @@ func TestPush_RefusesChangedRemote(t *testing.T) {
 	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
 		t.Errorf("the remote has %s", now)
 	}
-	// Bob has a sandbox of the same name; his is not alice's next one.
+	// Bob has a sandbox of the same name; it is not alice's next proposal.
 	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
 	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
 	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
