@@ -142,7 +142,7 @@ func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 	l, _ := startLines(t, filepath.Dir(filepath.Dir(filepath.Dir(run))))
 	sock := filepath.Join(run, plan.SelfDir, plan.SelfName)
 
-	// Before there is an engine, somebody may connect.
+	// A client may connect before there is an engine.
 	d, err := l.openInside(boxID, run, wire.SelfRead)
 	if err != nil {
 		t.Fatal(err)
