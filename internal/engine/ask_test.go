@@ -167,7 +167,7 @@ func TestPendingRequests_AreReportedAsEvents(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 
-	// Another daemon tells of what waits, and of nothing that is over.
+	// Another daemon reports what is pending, and nothing that is over.
 	open := []wire.NetQuestion{{Place: "open.example:443", Proto: "tcp", Since: since, Until: since.Add(time.Minute)}}
 	b.ask(open, open)
 	h.close()

@@ -171,7 +171,7 @@ func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 		t.Fatalf("%d are said to be lost, in %d records", count, records)
 	}
 	h.close()
-	h.open() // which may record some by itself, before nothing is left to spend
+	h.open() // it may record some automatically before the budget is used up
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
 	h.journals.CatchUp(ctx, id)
 	count, _ := h.lost(id, format.KindNetwork)
@@ -286,7 +286,7 @@ func TestProgramRecords_StayWithinBudget(t *testing.T) {
 		t.Error("what else is lost is not left to gather")
 	}
 
-	// Nor do names of its own choice fill more than that.
+	// Names that the sandbox chooses do not use more than that.
 	before = h.recorded(id)
 	for i := range 6 {
 		h.starts(id, p, limit.ProgramGroups+1,

@@ -198,7 +198,7 @@ func TestCommandExit_RecordedByNextDaemon(t *testing.T) {
 			}
 			h.ends("a", id)
 			h.close()
-			h.open() // nothing is told again
+			h.open() // nothing is recorded again
 			if x := h.exits(t, "a")[id]; x.Code != 137 || x.Reason == "" {
 				t.Errorf("%+v", x)
 			}

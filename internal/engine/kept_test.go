@@ -192,7 +192,7 @@ func TestExec_ReportsImmediateExitOfRun(t *testing.T) {
 		h.onDir(name)
 		all.Go(func() error {
 			for range 50 {
-				near, far := net.Pipe() // he stays
+				near, far := net.Pipe() // the client stays connected
 				var heard sync.WaitGroup
 				heard.Go(func() { _, _ = io.Copy(io.Discard, far) }) // to the end of near
 				x, err := h.Exec(ctx, name, wire.ExecRequest{Run: &wire.RunRequest{Cmd: []string{"over"}}}, near)

@@ -139,7 +139,7 @@ func TestPolicySources_AreStored(t *testing.T) {
 	}
 	all("one")
 
-	// Another that comes to the same policy was told so by somebody else.
+	// Another sandbox has the same policy from other sources.
 	two, err := h.makes("two", func(r *wire.CreateRequest) {
 		r.Policy = []wire.PolicyFile{
 			said(wire.PolicyUser,
@@ -151,7 +151,7 @@ func TestPolicySources_AreStored(t *testing.T) {
 	}
 	is("two", "network.allow", "more.example", "/p/user.yaml:4")
 
-	// A fork was told by whom its parent was.
+	// A fork has the sources of its parent.
 	for name, files := range map[string][]wire.PolicyFile{"same": nil,
 		"more": {said(wire.PolicyFlags, "network: {allow: [fork.example]}")}} {
 		if _, err := h.Fork(ctx, "one", wire.ForkRequest{Names: []string{name}, Policy: files}); err != nil {
@@ -162,7 +162,7 @@ func TestPolicySources_AreStored(t *testing.T) {
 	}
 	is("more", "network.allow", "fork.example", "/p/flags.yaml:2")
 
-	// It stays over gc, and is missed by nobody when it is lost.
+	// The sources survive gc, and the sandbox can be used when they are lost.
 	if _, err := h.DB.DropUnreferenced(ctx, ""); err != nil {
 		t.Fatal(err)
 	}

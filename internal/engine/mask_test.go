@@ -161,7 +161,7 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("d", "HEAD")
-	// Who shows one sees it, and nothing else.
+	// A policy that shows a path shows only that.
 	make("shown", said(wire.PolicyUser, "files: {show: [~/.ssh], hide: [/etc/conf]}"))
 	if f.reads("shown", "HEAD", "/home/me/.ssh/id") != "secret" || f.reads("shown", "HEAD", "/etc/shadow") != "" ||
 		f.reads("shown", "HEAD", "/etc/conf") != "" {
@@ -237,7 +237,7 @@ func TestMask_IsRequiredForHost(t *testing.T) {
 	if err != nil || made.Dir != st.Mask || made.Places == 0 {
 		t.Errorf("%+v, %v", made, err)
 	}
-	// The next daemon goes on with it; one that nobody can have mounted goes.
+	// The next daemon keeps it, and removes a mask that no sandbox can have mounted.
 	if err := os.MkdirAll(dir+"/unused/d", 0o700); err != nil {
 		t.Fatal(err)
 	}

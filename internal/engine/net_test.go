@@ -103,7 +103,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 		t.Errorf("%+v", second)
 	}
 
-	// For a time, with a keeper.
+	// Timed rules, with a monitor.
 	b := h.box("a")
 	res, err = h.Allow(ctx, "a",
 		wire.AllowRequest{Allow: []string{"three.example:80"}, Deny: []string{"one.example"}, ForMS: 60_000})
@@ -130,7 +130,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 		t.Errorf("after its end: %+v", res)
 	}
 
-	// Each change was told.
+	// Each change was recorded.
 	net, err := h.Net(ctx, "a", wire.NetRequest{})
 	if err != nil || len(net.Events) != 3 || net.Now == nil || net.Now.Conns != 1 || net.Policy != second.Policy {
 		t.Fatalf("%+v, %v", net, err)

@@ -64,7 +64,7 @@ func TestTerminal_RecordsAttachAndDetachOnce(t *testing.T) {
 	}
 	box.refusing.Store(false)
 
-	// Who has no terminal does not sit anywhere.
+	// A command without a terminal has no session record.
 	was := h.sessions("a")
 	h.run("a", "true")
 	if got := h.sessions("a"); got != was {

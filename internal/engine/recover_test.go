@@ -246,7 +246,7 @@ func TestMountedLayers_StayUntilReboot(t *testing.T) {
 	}
 	h.close()
 	h.open()
-	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // its keeper lives
+	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // its monitor runs
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(old); err != nil {

@@ -173,7 +173,7 @@ func TestRepo_SharesCommitTrees(t *testing.T) {
 	if got := p.inside("a", "status", "--porcelain", "--branch"); got != "## coppice/a" {
 		t.Errorf("git inside says %q", got)
 	}
-	// What lies on another base is another tree: the source is imported anew for each.
+	// A tree on another base is another tree: the source is imported again for each.
 	second := p.commit("two", map[string]string{"a": "changed", "gone": "", "dir": "", "new/c": "4"})
 	rec, err := p.DB.Sandbox(t.Context(), "a")
 	if err != nil {

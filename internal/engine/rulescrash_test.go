@@ -54,7 +54,7 @@ func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 		if undone := h.undoneOf(h.id("a")); len(undone) > 0 {
 			t.Errorf("undone: %v", undone)
 		}
-		h.box("a") // which tells that the rule has lapsed
+		h.box("a") // records that the rule has expired
 	}
 }
 

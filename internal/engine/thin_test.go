@@ -272,7 +272,7 @@ func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 			t.Errorf("%s: %d are left of %d", name, n, before)
 		}
 	}
-	// Somebody who reads layers for long is not waited for.
+	// A long read of layers is not waited for.
 	err = h.dropBeside(rec.ID, ids[:1], h.shape.RLock)
 	h.shape.RUnlock()
 	if err == nil || !strings.Contains(err.Error(), upkeep.ErrBusy.Error()) {
@@ -305,7 +305,7 @@ func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	perDay := int(24 * time.Hour / step)
 	for i := range days * perDay {
 		clock.advance(step)
-		// One of four files anew, one that is new, and one of those gone.
+		// One of four files is rewritten, one is new, and one of the new ones is removed.
 		text := strings.Repeat(fmt.Sprintf("%6d of %d\n", i, days*perDay), 4096)
 		for name, text := range map[string]string{"f" + itoa(i%4): text, "new" + itoa(i): text[:1024]} {
 			if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {

@@ -158,7 +158,7 @@ func TestTournament_FirstPassWins(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 
-	// Forks stay, those of forks are nobody's, and gc removes them.
+	// Forks stay; forks of forks belong to no tournament, and gc removes them.
 	if got := h.tree(b[2].Sandbox); got["trace"] != "x" || got["good"] != "2" {
 		t.Errorf("%v", got)
 	}
@@ -226,7 +226,7 @@ func TestTournament_BestScoreWins(t *testing.T) {
 	if err != nil || res.Winner != "" || res.WinnerNode != "" || res.Head == "" || res.Branches[0].Tail != "no nothing" {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// Who wins without a change wins with the base.
+	// A winner without changes wins with the base.
 	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Candidates: candidates("exit 0"), Keep: true},
 		ignore)
 	if err != nil || res.WinnerNode != res.Base || res.Head != res.Base {
