@@ -159,7 +159,7 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 		t.Errorf("%q, %v", out, err)
 	}
 
-	// Who agrees to a name does not agree to where it leads.
+	// Approval of a name does not approve the address that it resolves to.
 	done = s.later("look", nil, "rebind.example")
 	s.asked(t, DNS, "rebind.example", 0)
 	s.say(t, "rebind.example", "")
@@ -181,7 +181,7 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	}
 	s.must(t, "ask", m, "udp", "192.0.0.1:53") // denied by now: it does not wait
 
-	// Other types than addresses are no question, and say nothing.
+	// Queries for other types than addresses are not asked about, and return nothing.
 	for _, typ := range []dnsmessage.Type{65, 16, 15, 255} {
 		m := ask("typed.example", typ, false)
 		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.RCode != dnsmessage.RCodeSuccess ||

@@ -44,10 +44,10 @@ func TestJournal_CountsRepeatedDenials(t *testing.T) {
 	j.deny(b)
 	j.sweep(c.pass(repeatFor - 1))
 	j.deny(a)
-	j.sweep(c.pass(1)) // tells of the five repetitions
-	j.deny(a)          // told anew
+	j.sweep(c.pass(1)) // reports the five repetitions
+	j.deny(a)          // reported again
 	j.deny(a)
-	j.close() // tells of the last
+	j.close() // reports the last one
 	j.close()
 	if j.emit(a) {
 		t.Error("a closed journal takes an event")

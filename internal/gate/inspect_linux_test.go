@@ -381,7 +381,7 @@ func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 	if got := s.must(t, "more", get("a.example", "/items/2"), "1"); len(got) == 0 {
 		t.Error("a connection that nothing is against was cut")
 	}
-	// Nor does a request go on with other limits than are in force.
+	// A request does not continue with limits that are no longer in force.
 	s.SetPolicy(Rules(items(t)))
 	s.must(t, "hold", get("a.example", "/slow"), "a.example:80")
 	s.wait(t, "the next slow request",

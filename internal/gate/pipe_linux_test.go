@@ -203,7 +203,7 @@ func TestPipe_ReportsCloseOnce(t *testing.T) {
 			for b.write(make([]byte, 60000)) == nil {
 			}
 			return b.other.Close()
-		}, []error{nil, unix.ECONNRESET}}, // who writes may be told of it first
+		}, []error{nil, unix.ECONNRESET}}, // the writer may notice it first
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,7 @@ func TestPipe_ReportsCloseOnce(t *testing.T) {
 			if err := <-b.over; !slices.Contains(c.want, err) {
 				t.Errorf("%v", err)
 			}
-			b.Wait() // who reads and who writes are gone, by themselves
+			b.Wait() // the reader and the writer have returned
 			if name != "writes no more" {
 				if terr := b.write([]byte("late")); terr == nil {
 					t.Error("it is written to")

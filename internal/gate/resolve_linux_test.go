@@ -237,7 +237,7 @@ func TestLookups_AreRateLimited(t *testing.T) {
 	}
 	j.close()
 	wait()
-	// Nothing is asked that would not be told.
+	// No lookup is made that could not be recorded.
 	if x := r.answer(t.Context(), ask("y.example", dnsmessage.TypeA, false),
 		0); x[3]&15 != byte(dnsmessage.RCodeServerFailure) || len(b.sought()) != limit.DNSLookupBurst {
 		t.Errorf("% x", x)

@@ -200,7 +200,7 @@ func testTLSRequiresAllowedNameOnOtherPorts(t *testing.T, k kind) {
 		},
 	}
 	s := start(t, k, b, nil)
-	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is told
+	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is recorded
 		s.must(t, "look", nil, host)
 	}
 	for _, x := range [][]string{
