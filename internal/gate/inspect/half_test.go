@@ -42,7 +42,7 @@ func TestHalfClosedClient_GetsResponses(t *testing.T) {
 					case <-w.ended:
 					case <-r.Context().Done():
 					}
-					for range 20 { // each is an occasion to find that nobody wants the answer
+					for range 20 { // each write may find that the client is gone
 						if _, bad := io.WriteString(a, strings.Repeat(".", 4096)+"\n"); bad != nil {
 							return
 						}

@@ -350,7 +350,7 @@ func TestServe_ForwardsRequests(t *testing.T) {
 					t.Errorf("%v: %d %s", x, code, got)
 				}
 			}
-			// A stream arrives while it goes on, and the redirect is the client's to follow.
+			// A stream arrives while it is being sent, and a redirect is left to the client.
 			slow, err := c.Get("https://example.com/slow")
 			must(t, err)
 			line, err := bufio.NewReader(slow.Body).ReadString('\n')
@@ -439,7 +439,7 @@ func TestServe_RefusesInvalidRequests(t *testing.T) {
 			x.denied = nil
 			x.mu.Unlock()
 		}
-		// What is smuggled behind a body that is no body is not a request.
+		// What is smuggled after an invalid body is not a request.
 		got := x.raw(t,
 			"POST /echo HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n"+ok+end)
 		if strings.Contains(got, "abcdef") || strings.HasPrefix(got, "HTTP/1.1 200") && strings.HasSuffix(got, "0\r\n\r\n") {
