@@ -111,7 +111,7 @@ func TestGateProgram_ServesPair(t *testing.T) {
 	if slices.ContainsFunc(evs, failedLink) {
 		t.Error("a link has failed that did not")
 	}
-	// The sentry goes on where somebody has a copy of the gate's end, and nobody answers.
+	// The sentry notices no end while another process has a copy of the gate's end.
 	if hungUp(t, box) {
 		t.Error("the sentry's end is at an end while a copy of the gate's is held")
 	}
@@ -164,7 +164,7 @@ func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 			t.Fatalf("%+v", evs)
 		default:
 		}
-		if _, err := p.Now(); err != nil { // the gate goes on
+		if _, err := p.Now(); err != nil { // the gate continues
 			t.Fatal(err)
 		}
 	}
