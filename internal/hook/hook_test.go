@@ -253,7 +253,7 @@ func TestHooks_NeverFailToolCall(t *testing.T) {
 			name != "neither" && took < time.Second {
 			t.Errorf("%s: a socket that is dumb took %v", name, took)
 		}
-		// One that nobody listens on.
+		// A socket without a listener.
 		gone, _ := listen(t, false)
 		dead := filepath.Join(filepath.Dir(gone), "dead")
 		if err := os.Rename(gone, dead); err != nil {

@@ -49,7 +49,7 @@ func TestMerge_KeepsExistingSettings(t *testing.T) {
 	if err != nil || !bytes.Equal(again, got) {
 		t.Errorf("a second time, %v:\n%s", err, again)
 	}
-	// An older form of ours is replaced where it was; one that was put together
+	// An older form of Coppice's hook is replaced in place; one that was combined
 	// with others is left.
 	older := strings.Replace(text, `"timeout":5}]}],"alpha"`, `"timeout":50}]}],"alpha"`, 1)
 	if renewed, err := h.Merge([]byte(older)); err != nil || !bytes.Equal(renewed, got) {
