@@ -195,7 +195,7 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 			t.Errorf("%s with another policy: %d %s, did %s", path, w.Code, w.Body, f.last())
 		}
 	}
-	// Who may look must not be able to hold a command up, nor type.
+	// A client that may only read must not be able to block a command, nor type.
 	f.exec = func(_ context.Context, req wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		return wire.Exit{}, wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "x1"})
 	}
@@ -259,7 +259,7 @@ func TestInvalidRequest_ReportsLocation(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, w.Code, w.Body)
 		}
 	}
-	// What is more than we know is no error, whatever the client calls its JSON.
+	// Unknown fields are not an error, whatever type the client gives its JSON.
 	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded",
 		"application/json; charset=utf-8"} {
 		if w := ask(h, "POST", "/v1/sandboxes/mine/commit", `{"message":"m","more":{"a":[1]}}`, "Content-Type", kind,

@@ -112,7 +112,7 @@ func TestLimitedToken_CanDenyButNotAllow(t *testing.T) {
 			t.Errorf("%+v %s: the engine heard %s", c.p, c.body, f.last())
 		}
 	}
-	// Nor can he approve of what waits.
+	// It cannot approve pending requests either.
 	for _, c := range []struct {
 		p       auth.Principal
 		approve int
