@@ -211,7 +211,7 @@ func TestRefresh_HonorsOptions(t *testing.T) {
 		OneFileSystem: true}
 	r.start()
 	r.index.calm()
-	// What happens in an empty directory is no difference, nor is its time.
+	// Neither what happened in an empty directory nor its time is a difference.
 	aged(t, filepath.Join(r.src, "empty"), func() {
 		r.must(os.WriteFile(filepath.Join(r.src, "empty", "more"), nil, 0o644))
 		r.must(os.Remove(filepath.Join(r.src, "empty", "more")))
