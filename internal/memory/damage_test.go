@@ -53,7 +53,7 @@ func TestCheckout_DetectsChangedPage(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
-	// The second has a copy of its own, which is whole.
+	// The second has its own copy, which is intact.
 	h.check("cached", two.ID, b)
 	for _, id := range []ID{one.ID, two.ID} {
 		if err := h.s.Verify(t.Context(), id); !fault.Is(err, fault.Corrupt) {

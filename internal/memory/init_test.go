@@ -116,7 +116,7 @@ func TestInit_RefusesDamage(t *testing.T) {
 		h.checkInit("mended: "+what, img.ID, 0)
 		must(t, h.s.Verify(t.Context(), img.ID))
 	}
-	// What the record of what was hashed cannot tell, verify finds, and it is refused from then on.
+	// Damage that the record of hashes does not show is found by verify, and refused from then on.
 	b := h.text(0)
 	b[0] ^= 1
 	must(t, os.Chmod(at, 0o700))
