@@ -273,7 +273,7 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
 		}
 	}
-	// Who has nothing to show makes nobody look anything up.
+	// A request without valid credentials causes no lookup.
 	w.asked.Store(0)
 	for _, headers := range [][]string{nil, {"Cookie: " + param + "=1.0123456789ab.3000.99999999999.AAAA"},
 		{"Authorization: Bearer x"}} {
