@@ -128,7 +128,7 @@ func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 		hide   string
 		decoys string
 		want   string
-		at     string // where the last one lies
+		at     string // where the last one is
 		err    fault.Kind
 	}{
 		{name: "a file", base: []string{"h/", "h/.netrc-"}, hide: "/h/.netrc /h/b", decoys: "/h/.netrc",
@@ -330,7 +330,7 @@ func TestPlan_OmitsHiddenEntries(t *testing.T) {
 		got.Files[0].Target != "/etc/hosts" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// What cannot be looked at is no plan.
+	// A mask that cannot be read makes the plan fail.
 	if _, err := got.masked(rootspec.Stack{Mask: mask + "/none"}, keep); err == nil {
 		t.Error("without the mask that it is to have it is planned all the same")
 	}
