@@ -269,9 +269,9 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 			strings.Join(names, ", "), rec.User)
 }
 
-// first makes the first snapshot of a sandbox, which changes nothing. The record of the sandbox, with
-// which its part of the audit log begins, gets the first policy. Both get the present as their time, so
-// that neither is older than a base whose import took a while.
+// first makes the first snapshot of a sandbox, which changes nothing, and marks the policy of its record as
+// its first one. Both get the present as their time, so that neither is older than a base whose import took a
+// while.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
