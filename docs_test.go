@@ -191,3 +191,19 @@ func TestDependencies_AreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestReadme_IsPlayed checks that each command of the README's examples is in the script that runs
+// them, as it is written, so that none of them is untried.
+func TestReadme_IsPlayed(t *testing.T) {
+	t.Parallel()
+	script := read(t, "internal/cli/testdata/script/readme.txtar")
+	commands := regexp.MustCompile(`(?m)^\$ (coppice .*?)( +#.*)?$`).FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(commands) < 20 {
+		t.Fatalf("found %d commands in README.md", len(commands))
+	}
+	for _, c := range commands {
+		if !strings.Contains(script, c[1]) {
+			t.Errorf("the script does not run %s", c[1])
+		}
+	}
+}

@@ -48,7 +48,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	var two builds
 	t.Cleanup(two.remove)
-	testscript.Run(t, testscript.Params{ContinueOnError: true,
+	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
