@@ -416,8 +416,8 @@ func TestPackageTable_AllowsOnlyExistingImports(t *testing.T) {
 	}
 }
 
-// TestUmask_IsSetOnlyAtProcessStart holds because the umask belongs to the process, not to a thread:
-// a file that another thread creates meanwhile would get fewer permissions than it asks for.
+// TestUmask_IsSetOnlyAtProcessStart exists because the umask belongs to the process, not to a thread: a file
+// that another thread creates meanwhile would get fewer permissions than it asks for.
 func TestUmask_IsSetOnlyAtProcessStart(t *testing.T) {
 	t.Parallel()
 	begins := []string{"internal/daemon/serve_linux.go", "internal/box/guest/launcher.go"}
