@@ -177,7 +177,8 @@ func TestHello_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// TestHello_RefusesECH uses Go's TLS client, which hides the server name when it has a configuration for ECH.
+// TestHello_RefusesECH sends the extension encrypted_client_hello, with which clients such as Go's hide the
+// server name.
 func TestHello_RefusesECH(t *testing.T) {
 	t.Parallel()
 	wire := records(handmade(sni("public.example"), ext(0xfe0d, bytes.Repeat([]byte{7}, 180)...), offers13), 1<<14)
