@@ -77,7 +77,7 @@ func TestProposal_ReportsAuditRecords(t *testing.T) {
 	}
 }
 
-// TestProposal_BoundsReportedRecords checks that the records of a proposal are bounded however
+// TestProposal_BoundsReportedRecords checks that the commands and refusals in a proposal are bounded however
 // much a sandbox did.
 func TestProposal_BoundsReportedRecords(t *testing.T) {
 	t.Parallel()
