@@ -121,8 +121,8 @@ func TestCommits_CountWithinAndHad(t *testing.T) {
 	}
 }
 
-// TestHad_RequiresReflog checks that it is known only as far as the reflog reaches that a
-// branch never was at a commit.
+// TestHad_RequiresReflog checks that Had knows only as far as the reflog reaches that a branch never was at
+// a commit.
 func TestHad_RequiresReflog(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
