@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Exec runs a command in a sandbox, starting its box when there is none, or attaches to a command that
-// runs; see httpapi.Commands for the frames. A command that is not kept it sees through even when the
-// client goes away, and then takes a snapshot if anything changed.
+// Exec runs a command in a sandbox, and starts its box if there is none; or it attaches to a running
+// command. See httpapi.Commands for the frames. It waits for a command that is not kept even if the
+// client disconnects, and then takes a snapshot if anything changed.
 func (r *Runner) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	switch {
 	case req.Run != nil:
@@ -69,16 +69,16 @@ type opened struct {
 	place   *place
 	box     Box
 	session io.ReadWriteCloser // which the caller closes
-	told    *audit.Pending     // the record of its beginning; nil: it had begun already
+	told    *audit.Pending     // the record of its start; nil: it had already been started
 
-	// What its first frame said, where the Runner follows it.
+	// The content of its first frame, if the Runner follows it.
 	started wire.Started
-	failed  *Ended // it cannot be run; nil: it runs
+	failed  *Ended // why it cannot be run; nil: it runs
 }
 
-// open starts the box if there is none, and the command in it. The start of the command is being recorded
-// when open returns: the caller waits for the record (begins) before it tells a client that the command
-// runs. besides is recorded with the start.
+// open starts the box if there is none, and the command in it. The start of the command is being
+// recorded when open returns: the caller waits for the record (begins) before it reports to a client
+// that the command runs. besides is recorded with the start.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
 ) (*opened, error) {
@@ -99,7 +99,7 @@ func (r *Runner) open(
 	}
 	o.session, err = o.box.Exec(ctx, req)
 	if fault.Is(err, fault.Unavailable) {
-		// The keeper ended by itself, being idle, between our look and the call.
+		// The keeper was idle and exited between the check and the call.
 		again, serr := s.StartOther(ctx, rec)
 		if err = serr; err == nil {
 			o.box = again
@@ -114,7 +114,7 @@ func (r *Runner) open(
 	return o, nil
 }
 
-// beginning is what is recorded as a command begins; nothing of one whose beginning is recorded already.
+// beginning returns the records of the start of a command; none if its start is already recorded.
 func (r *Runner) beginning(
 	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []audit.Statement,
 ) ([]audit.Statement, error) {
@@ -125,8 +125,8 @@ func (r *Runner) beginning(
 	return append([]audit.Statement{execRecord(ctx, r.c.Cleaners, rec, req)}, besides...), nil
 }
 
-// wasTold reports whether it is recorded already that a command begins: only the supervised
-// command can begin under an id that a daemon before this one chose, and was killed.
+// wasTold reports whether the start of a command is already recorded: only the supervised command can
+// start under an id that a killed daemon had chosen.
 func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
 	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
 		return false, nil
@@ -143,8 +143,8 @@ func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (b
 	return false, nil
 }
 
-// begins waits until the beginning of a command is recorded, which runs already. If it cannot be recorded,
-// the sandbox is stopped.
+// begins waits until the start of a running command is recorded. If it cannot be recorded, the sandbox
+// is stopped.
 func (r *Runner) begins(ctx context.Context, o *opened) error {
 	seq, own := o.told.Find(isExec)
 	err := o.told.Wait()
@@ -155,12 +155,12 @@ func (r *Runner) begins(ctx context.Context, o *opened) error {
 		return nil
 	}
 	r.c.Register.settle(o.command)
-	// What it has started may have left its process group, and must not run on unrecorded.
+	// Its children may have left its process group, and must not run on unrecorded.
 	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
 }
 
-// notBegun records that a command did not start, if its keeper refused it. If the keeper has ended instead,
-// the command may have started, and its record stays.
+// notBegun records that a command did not start, if its keeper refused it. If the keeper has exited
+// instead, the command may have started, and its record stays.
 func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
 	if o.told.Wait() != nil {
 		r.settleUnbegun(o)
@@ -169,13 +169,13 @@ func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
 	}
 }
 
-// takeBack records that a command did not begin.
+// takeBack records that a command did not start.
 func (r *Runner) takeBack(ctx context.Context, o *opened, cause error) {
 	o.told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
 	r.settleUnbegun(o)
 }
 
-// settleUnbegun notes that a command did not begin, if told has its beginning.
+// settleUnbegun settles a command that did not start, if its start is recorded.
 func (r *Runner) settleUnbegun(o *opened) {
 	if _, own := o.told.Find(isExec); own {
 		r.c.Register.settle(o.command)
@@ -184,8 +184,8 @@ func (r *Runner) settleUnbegun(o *opened) {
 
 func isExec(b format.Body) bool { return b.Kind() == format.KindExec }
 
-// serve carries frames between the client at the other end of stream and a command until the command ends,
-// and settles it. sits is the client's presence.
+// serve carries frames between the client at the other end of stream and a command until the command
+// exits, and settles it. sits is the client's presence.
 func (r *Runner) serve(
 	ctx context.Context, o *opened, rec *meta.Sandbox, sits *presence, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -222,7 +222,7 @@ func (r *Runner) serve(
 	return x, err
 }
 
-// settle captures what a command changed and completes its exit. Its end is recorded, with the snapshot
+// settle captures what a command changed and completes its exit, which is recorded with the snapshot,
 // if there is one.
 func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (exit wire.Exit, err error) {
 	exit = end.Exit
@@ -255,17 +255,18 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	return o.exit, err
 }
 
-// outcome is what a command came to, whose end is about to be recorded.
+// outcome is the result of a command whose exit is about to be recorded.
 type outcome struct {
 	*command
 	end      Ended
 	exit     wire.Exit             // what its clients get
-	programs *audit.EndingPrograms // which conclude records with the end; nil: none are
+	programs *audit.EndingPrograms // the programs that conclude records with the exit; nil: none
 }
 
-// conclude captures what a command has changed, records its end, with the snapshot if there is one, and
-// settles it. It completes the exit of o. captured reports whether the changes are in the history: then an
-// error says that the end is not recorded or, if it is, that processes of the box do not go on.
+// conclude captures what a command has changed, records its exit, with the snapshot if there is one,
+// and settles it. It completes the exit of o. captured reports whether the changes are in the history:
+// then an error says that the exit is not recorded or, if it is, that processes of the box were not
+// resumed.
 func (r *Runner) conclude(
 	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
 ) (captured bool, err error) {
@@ -297,7 +298,7 @@ func (r *Runner) conclude(
 	return true, err
 }
 
-// withHead completes the end of a command by what was captured after it.
+// withHead adds to the exit of a command what was captured after it.
 func withHead(x wire.Exit, head timeline.SnapshotID, t Taken) wire.Exit {
 	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.ID), t.Changed, t.Paths
 	return x

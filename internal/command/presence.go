@@ -34,7 +34,7 @@ func (r *Runner) presence(ctx context.Context, id timeline.SandboxID, req wire.E
 	return &presence{first: r.sessionRecord(ctx, "attached", req), tell: func() { r.left(ctx, id, req) }}
 }
 
-// coming returns what is recorded with the start of the command.
+// coming returns the records to write with the start of the command.
 func (p *presence) coming() []audit.Statement {
 	if p.tell == nil {
 		return nil
@@ -77,7 +77,7 @@ func (r *Runner) attended(
 // left records that a client detached from a command.
 func (r *Runner) left(ctx context.Context, id timeline.SandboxID, req wire.ExecRequest) {
 	ctx = context.WithoutCancel(ctx)
-	if rec, err := r.c.Records.Sandbox(ctx, string(id)); err == nil { // else it was removed
+	if rec, err := r.c.Records.Sandbox(ctx, string(id)); err == nil { // otherwise it was removed
 		r.c.Book.Note(ctx, &rec, r.sessionRecord(ctx, "left", req))
 	}
 }

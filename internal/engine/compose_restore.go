@@ -21,7 +21,7 @@ func newRestorer(e *Engine) *restore.Restorer {
 	})
 }
 
-// restoreCore is what a Restorer needs of the engine. It implements restore.Sandboxes.
+// restoreCore adapts the engine to restore.Sandboxes.
 type restoreCore struct{ e *Engine }
 
 // Acquire implements restore.Sandboxes.
@@ -65,7 +65,7 @@ func (c restoreCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandb
 	return c.e.wire(ctx, rec)
 }
 
-// restoreHeld is a sandbox whose lock is held. It implements restore.Held.
+// restoreHeld is a sandbox whose lock package restore holds. It implements restore.Held.
 type restoreHeld struct {
 	e *Engine
 	h *held

@@ -19,7 +19,7 @@ type Place struct {
 	For  string // the use of it by the set-up
 }
 
-// Places lists every Place. TestPlaces_AreAllThatTheSetUpNames keeps it complete.
+// Places lists every Place. TestPlaces_CoverSetUpPaths keeps it complete.
 var Places = []Place{
 	{"/proc", true, "procfs"},
 	{"/dev", true, "devices, devpts, shm and mqueue"},
