@@ -153,7 +153,7 @@ func (k *spawned) term() error {
 	return err
 }
 
-// await gives a keeper its plan and waits for the outcome of the start.
+// await sends a keeper its plan and waits for the outcome of the start.
 func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, err error) {
 	if err := json.NewEncoder(k.config).Encode(c); err != nil {
 		return e, fault.Wrap(err, "send the monitor its plan")

@@ -321,7 +321,7 @@ func attributes(fd int) map[string][]byte {
 	return out
 }
 
-// sorted gives the names of attributes in order.
+// sorted returns the names of attributes in order.
 func sorted(m map[string]string) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

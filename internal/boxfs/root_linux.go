@@ -289,7 +289,7 @@ func (r *Root) valid(p string) error {
 	return r.seen(p)
 }
 
-// errIs gives an error of the system the kind and the words that fit.
+// errIs wraps an error of the system in a fault of the kind that fits it.
 func errIs(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -495,8 +495,8 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
 
-// TestSwappedDirectories lets somebody replace a directory by a link to the
-// outside, again and again, while files are written to and removed from it.
+// TestSwappedDirectories replaces a directory by a link to the outside, again and again, while files are
+// written to and removed from it.
 func TestSwappedDirectories(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

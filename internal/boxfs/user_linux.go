@@ -32,7 +32,7 @@ type User struct {
 // nobody is the id that represents unmapped ids.
 const nobody = 65534
 
-// outside gives the id that this process knows an inside one by.
+// outside returns the id that this process knows an inside one by.
 func outside(m []IDMap, id uint32) (uint32, bool) {
 	for _, l := range m {
 		if id >= l.Inside && id-l.Inside < l.Size {

@@ -37,7 +37,7 @@ func (d *dir) close() {
 	d.fd = -1
 }
 
-// at gives the path of an entry.
+// at returns the path of an entry.
 func (d *dir) at(name string) string {
 	n := d.sizeAt(name)
 	b := make([]byte, n)

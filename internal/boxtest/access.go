@@ -37,7 +37,7 @@ func tree(t testing.TB, dir string, files ...string) {
 	}
 }
 
-// project gives a configuration that has /home/p, in a layer, with files in it, and a
+// project returns a configuration that has /home/p, in a layer, with files in it, and a
 // directory of the host beside its run directory.
 func project(t testing.TB, c *plan.Config) (host string) {
 	t.Helper()

@@ -89,7 +89,7 @@ type refusedCall struct {
 	want unix.Errno
 }
 
-// refusedCalls gives one of each.
+// refusedCalls returns one of each.
 func refusedCalls() (out []refusedCall) {
 	table := seccomp.RefusalsOf(seccomp.Options{Netlink: true, Report: true})
 	args := map[uint32][6]uint64{

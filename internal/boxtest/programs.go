@@ -25,7 +25,7 @@ type run struct {
 
 func (r run) line() string { return strings.Join(r.Args, " ") }
 
-// recorded gives the programs after an event, in order of their beginning, and how many
+// recorded returns the programs after an event, in order of their beginning, and how many
 // events were dropped.
 func (b *Box) recorded(t testing.TB, after uint64) (runs []run, next, dropped uint64) {
 	t.Helper()
@@ -77,7 +77,7 @@ func (b *Box) await(t testing.TB, line string) {
 	}
 }
 
-// find gives the one program with a command line.
+// find returns the one program with a command line.
 func find(t testing.TB, runs []run, line string) run {
 	t.Helper()
 	var found []run

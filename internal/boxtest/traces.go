@@ -28,7 +28,7 @@ func (b *Box) programs(t testing.TB) []wire.Program {
 	return f.Programs()
 }
 
-// lines gives the command lines of programs, roots alone if so asked.
+// lines returns the command lines of programs, roots alone if so asked.
 func lines(list []wire.Program, roots bool) []string {
 	var out []string
 	for _, p := range list {

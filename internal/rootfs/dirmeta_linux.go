@@ -68,7 +68,7 @@ type xattr struct {
 	value []byte
 }
 
-// xattrsOf gives the attributes that the caller may see, but for those of overlayfs.
+// xattrsOf returns the attributes that the caller may see, but for those of overlayfs.
 func xattrsOf(src string) (out []xattr) {
 	size, err := unix.Llistxattr(src, nil)
 	if err != nil || size <= 0 {

@@ -297,7 +297,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// unixMode gives permission, set-id and sticky bits as chmod(2) takes them.
+// unixMode returns permission, set-id and sticky bits as chmod(2) takes them.
 func unixMode(m fs.FileMode) uint32 {
 	u := uint32(m.Perm())
 	if m&fs.ModeSetuid != 0 {

@@ -22,7 +22,7 @@ import (
 
 const presentEnv = "COPPICE_TEST_PRESENT"
 
-// presentOrder is what a child is told that presents and is killed meanwhile.
+// presentOrder is the argument of a child that calls Present and is killed meanwhile.
 type presentOrder struct {
 	Driver, Home string
 	Live         rootfs.Live

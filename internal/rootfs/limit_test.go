@@ -146,7 +146,7 @@ func setProject(name string) error {
 	return err
 }
 
-// projectOf gives a file's project and whether it is inherited.
+// projectOf returns a file's project and whether it is inherited.
 func projectOf(fd int) (p [2]uint32, err error) {
 	var x [7]uint32
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), 0x801c581f, uintptr(unsafe.Pointer(&x))); e != 0 {

@@ -211,7 +211,7 @@ func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
 	return 0, "", nil
 }
 
-// mayHave says whether the directory d of the disk can have name. To list it once is
+// mayHave reports whether the directory d of the disk can have name. To list it once is
 // quicker than to ask for each of many names that are not there.
 func (m *masker) mayHave(d, name string) bool {
 	set, known := m.names[d]
@@ -406,7 +406,7 @@ func (m *masker) aliases(p, all string) error {
 	return nil
 }
 
-// dir gives the directory of the mask for p, which is one of the stack or its root.
+// dir returns the directory of the mask for p, which is one of the stack or its root.
 func (m *masker) dir(p string) (*maskDir, error) {
 	if d := m.dirs[p]; d != nil {
 		return d, nil
@@ -574,7 +574,7 @@ func Holders(dir string) ([]string, error) {
 	return out, fault.Wrap(err, "inspect the mask layer")
 }
 
-// hidden says whether the mask in dir hides p: also by an empty file in its place.
+// hidden reports whether the mask in dir hides p: also by an empty file in its place.
 func hidden(dir, p string) (bool, error) {
 	in, end, err := layerAt(dir, p)
 	return end && !in, err

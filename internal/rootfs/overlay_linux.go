@@ -361,7 +361,7 @@ func (s *stackReader) top(i int) (*top, error) {
 	return t, nil
 }
 
-// listDir gives the names in a directory with the fewest system calls: os.Open
+// listDir returns the names in a directory with the fewest system calls: os.Open
 // asks the poller as well, for every layer of every start.
 func listDir(dir string) ([]string, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -379,7 +379,7 @@ func listDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// at gives the directories that make up the directory p (absolute, inside) of the
+// at returns the directories that make up the directory p (absolute, inside) of the
 // stack, topmost first, as overlayfs would merge them were the whole stack one
 // mount: a layer in which p or a directory above it is opaque, removed, or
 // something else than a directory ends the list. Layers were written by

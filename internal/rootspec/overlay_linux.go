@@ -49,7 +49,7 @@ func (m *mounter) overlay(o Overlay, points []Point) error {
 	return f
 }
 
-// wraps says whether the bottom must be wrapped: a lone lower overlaps nothing.
+// wraps reports whether the bottom must be wrapped: a lone lower overlaps nothing.
 func (o Overlay) wraps() bool { return o.Wrap && len(o.Lowers) > 1 }
 
 // tryOverlay mounts o; with settle every detached mount that serves as a layer is
@@ -280,7 +280,7 @@ func (m *mounter) newOverlay(set layerSet, flags int) (int, error) {
 	return m.own(mnt), nil
 }
 
-// hasLowerPlus says whether the kernel knows lowerdir+: asked with a directory
+// hasLowerPlus reports whether the kernel knows lowerdir+: asked with a directory
 // that is always there. Before Linux 6.5 overlayfs takes any option, and finds out
 // when it is created (fs/fs_context.c, legacy_parse_param).
 func hasLowerPlus() bool {
@@ -351,7 +351,7 @@ type hideout struct {
 	n      int
 }
 
-// use gives a descriptor by which the detached mount mnt can be a layer.
+// use returns a descriptor by which the detached mount mnt can be a layer.
 func (h *hideout) use(mnt int) (int, error) {
 	if !h.settle {
 		return mnt, nil
@@ -406,7 +406,7 @@ func (h *hideout) leave() error {
 	return nil
 }
 
-// sameDev says whether all directories are on one file system.
+// sameDev reports whether all directories are on one file system.
 func sameDev(fds []int) bool {
 	var first uint64
 	for i, fd := range fds {

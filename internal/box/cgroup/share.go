@@ -123,7 +123,7 @@ func (all Shares) Hits() (h Hits) {
 	return h
 }
 
-// bandwidth gives how many microseconds of processor time there are in how many of
+// bandwidth returns how many microseconds of processor time there are in how many of
 // time. The kernel takes no quota below a millisecond.
 func bandwidth(milli int64) (quota, period string) {
 	const usual, long = 100_000, 1_000_000

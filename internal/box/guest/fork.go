@@ -218,7 +218,7 @@ type kid struct {
 	action     [4]uintptr
 }
 
-// fork gives the child's pid, in the parent alone. In the child it does not return, and
+// fork returns the child's pid, in the parent alone. In the child it does not return, and
 // makes system calls only: other threads may have held any lock.
 //
 //go:norace

@@ -149,7 +149,7 @@ func (f *freezer) stop() (procs.List, error) {
 	}
 }
 
-// lastPID gives the process id that was given last in our pid namespace, which
+// lastPID returns the process id that was given last in our pid namespace, which
 // changes with every process and thread that is made; "" where others share the
 // namespace, or it is not known.
 func (f *freezer) lastPID() string {

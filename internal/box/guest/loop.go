@@ -132,7 +132,7 @@ func (d *daemon) reapSignalled() {
 	}
 }
 
-// waitid gives a child that has ended, which stays; with WNOHANG 0 is that none has.
+// waitid returns a child that has ended, which stays; with WNOHANG 0 is that none has.
 func waitid(flags uintptr) (pid int, err error) {
 	var info [128]byte // siginfo_t
 	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),

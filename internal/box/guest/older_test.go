@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// asked gives the answer of an init to a message.
+// asked returns the answer of an init to a message.
 func asked(t *testing.T, d *daemon, keeper *initlink.Link, k initlink.Kind, payload string) initlink.Message {
 	t.Helper()
 	if err := d.handle(initlink.Message{Kind: k, Payload: []byte(payload)}); err != nil {

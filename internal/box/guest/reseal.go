@@ -71,7 +71,7 @@ func (d *daemon) retrust(r initlink.Reseal) (string, error) {
 	return fmt.Sprintf("%d files", len(d.held.trust)), nil
 }
 
-// rename gives the box its name.
+// rename sets the host name of the box.
 func rename(r initlink.Reseal) (string, error) {
 	if r.Hostname == "" {
 		return "", nil

@@ -136,7 +136,7 @@ func (c *calls) tell(t *sentry.Task, a *answer) {
 // maxUp is how many sessions above a task are looked at.
 const maxUp = 64
 
-// commandOf gives the session of a task or, where that was made by a descendant of a command,
+// commandOf returns the session of a task or, where that was made by a descendant of a command,
 // of a process above it, as far as these live.
 func commandOf(t *sentry.Task) refusals.Session {
 	for range maxUp {

@@ -1,4 +1,4 @@
-// Package gvisor is the conductor of tier gvisor: a process, one for each sandbox, that runs gVisor's
+// Package gvisor is the conductor of tier gvisor: the process, one for each sandbox, that runs gVisor's
 // user-space kernel (https://gvisor.dev), which is linked into this program, and mediates between it and the
 // keeper. To the keeper it is the sandbox's init, in the same namespaces and with the same id maps; it passes
 // the keeper's messages on to PID 1 inside the kernel (relay.Inner) through a relay.

@@ -211,7 +211,7 @@ func (k *kernel) mark() error {
 	return k.ask(boot.ContMgrListTraceSessions, nil, &all)
 }
 
-// processes gives the parents of the processes that live.
+// processes returns the parents of the processes that live.
 func (k *kernel) processes() (parents map[int]int, err error) {
 	id, all := containerID, []*control.Process(nil)
 	if err := k.ask(boot.ContMgrProcesses, &id, &all); err != nil {

@@ -78,7 +78,7 @@ func (r *record) began(e event) (out []initlink.ProgramEvent) {
 	return append(out, initlink.ProgramEvent{Began: n})
 }
 
-// pidOf gives the process of a program's parent.
+// pidOf returns the process of a program's parent.
 func (r *record) pidOf(n *initlink.Program) int {
 	for pid, p := range r.alive {
 		if p.id == n.Parent {

@@ -184,10 +184,10 @@ func file(ctx context.Context, name string) string {
 	return name
 }
 
-// path gives as much of one as is kept.
+// path returns as much of one as is kept.
 func path(p string) []byte { return []byte(p[:min(len(p), execs.MaxProgramPath)]) }
 
-// arguments gives as much of a program's as is kept, and how many bytes more there were.
+// arguments returns as much of a program's as is kept, and how many bytes more there were.
 func arguments(argv []string) (args []byte, cut int64) {
 	for _, a := range argv {
 		room := execs.MaxProgramArgs - len(args)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// links gives both ends of each kind of link.
+// links returns both ends of each kind of link.
 func links(t *testing.T) map[string][2]*Link {
 	t.Helper()
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -23,7 +23,7 @@ func links(t *testing.T) map[string][2]*Link {
 	return map[string][2]*Link{"socket": {NewLink(p[0]), NewLink(p[1])}, "within a process": {a, b}}
 }
 
-// pipe gives both ends of one, of which the test closes the reading one.
+// pipe returns both ends of one, of which the test closes the reading one.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -104,7 +104,7 @@ type stirs struct {
 	waiting map[chan struct{}]bool // guarded by mu; each has room for one token
 }
 
-// listen gives a channel that gets a token at each stir, until forget is called.
+// listen returns a channel that gets a token at each stir, until forget is called.
 func (s *stirs) listen() (token <-chan struct{}, forget func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
@@ -132,7 +132,7 @@ func (s *stirs) stir() {
 	}
 }
 
-// clock gives a number, not 0, that stays as long as no process of the box runs.
+// clock returns a number, not 0, that stays as long as no process of the box runs.
 func (k *keeper) clock() (uint64, error) {
 	if k.config.Tier == plan.TierGvisor {
 		return k.familyClock(), nil

@@ -140,7 +140,7 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 	},
 }
 
-// answerReseal gives the steps of a reseal also where it failed: the error is part of the answer.
+// answerReseal returns the steps of a reseal also where it failed: the error is part of the answer.
 func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err error) {
 	if r == nil {
 		return done, fault.New(fault.Invalid, "malformed re-key call: no identity")

@@ -17,11 +17,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inFlight tells a process of the test below that its user and its limit are its own.
+// inFlight is set in a process of the test below that has its own user and limit.
 const inFlight = "COPPICE_TEST_IN_FLIGHT"
 
-// A command whose pipes cannot be passed to init is refused, and the box goes on: other
-// programs of the same user may have too many descriptors in flight.
+// A command whose pipes cannot be passed to init is refused, and the box runs on: other programs of the same
+// user may have too many descriptors in flight.
 func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(inFlight) == "" {

@@ -56,7 +56,7 @@ func (in *input) eof() {
 	in.changed.Broadcast()
 }
 
-// close gives up: the command has ended.
+// close discards the rest: the command has exited.
 func (in *input) close() {
 	in.mu.Lock()
 	in.broken = true

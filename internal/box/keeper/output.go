@@ -227,7 +227,7 @@ func (o *output) attach(offset int64, watches bool) *reader {
 	return r
 }
 
-// tail gives the offset after the first end of a line at or after from. o.mu is
+// tail returns the offset after the first end of a line at or after from. o.mu is
 // held.
 func (o *output) tail(from int64) int64 {
 	if from <= o.start {

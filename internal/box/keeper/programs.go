@@ -70,7 +70,7 @@ func eventBytes(e initlink.ProgramEvent) int {
 	return 256 + len(e.Began.Exe) + len(e.Began.Args) + len(e.Began.Dir) + len(e.Began.Exec)
 }
 
-// after gives the first events after a seq, as many as fit into an answer. Where there
+// after returns the first events after a seq, as many as fit into an answer. Where there
 // are none, later is closed when there may be.
 func (r *programRing) after(seq, kept uint64) (p protocol.ProgramsReply, later <-chan struct{}) {
 	r.mu.Lock()

@@ -89,7 +89,7 @@ type pipe struct {
 	read int64      // how many did
 }
 
-// outstanding gives the offset in the stream of the last byte that has been
+// outstanding returns the offset in the stream of the last byte that has been
 // written to it so far.
 func (p *pipe) outstanding() int64 {
 	p.mu.Lock()

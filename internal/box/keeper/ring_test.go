@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// Whoever reads to the end has had every event or been told that it is gone, in order.
+// A reader that reads to the end gets every event, or the number of those that are gone, in order.
 func TestProgramRing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -108,7 +108,7 @@ type owner struct{ uid, gid uint32 }
 // String returns the value of OwnerXattr.
 func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
 
-// ownerOf gives the remembered owner, else the one that st shows.
+// ownerOf returns the remembered owner, else the one that st shows.
 func ownerOf(name string, st *unix.Stat_t) owner {
 	var buf [64]byte
 	shown := owner{st.Uid, st.Gid}

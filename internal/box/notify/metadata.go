@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// list gives the names in directory fd, which must be open for reading.
+// list returns the names in directory fd, which must be open for reading.
 func list(fd int) ([]string, error) {
 	d, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

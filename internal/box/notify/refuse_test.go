@@ -22,8 +22,8 @@ import (
 // argRefused is a process that installs the filters, and makes calls that are refused.
 const argRefused = "notify-refused"
 
-// beRefused makes calls while somebody listens and after nobody does any more. It serves
-// itself: the threads of before are under no filter.
+// beRefused makes calls while there is a listener, and after it has ended. It serves itself: its earlier
+// threads have no filter.
 func beRefused() int {
 	told := seccomp.Options{Report: true}
 	listener, calls, done := make(chan int, 1), make(chan func(), 1), make(chan struct{})

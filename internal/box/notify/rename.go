@@ -143,7 +143,7 @@ func (s *server) promoteFor(c caller, a renameArgs, from, to string) {
 	s.answer(c.id, s.promoteBoth(c, old, new, a.flags))
 }
 
-// consider gives the ends of a rename that needs a promotion, which the caller
+// consider returns the ends of a rename that needs a promotion, which the caller
 // is allowed to have; otherwise only the answer.
 func (s *server) consider(c caller, a renameArgs, from, to string) (verdict, *end, *end) {
 	s.opt.Lock.RLock()
@@ -207,7 +207,7 @@ func (e *end) name() string {
 	return strings.TrimSuffix(dir, "/") + "/" + e.base
 }
 
-// needed gives the ends that must be promoted for the kernel not to answer
+// needed returns the ends that must be promoted for the kernel not to answer
 // EXDEV, and the answer to give after that. None are needed where the kernel
 // would refuse for another reason.
 func needed(old, new *end, flags uint32) (verdict, []*end) {

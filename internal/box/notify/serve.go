@@ -197,7 +197,7 @@ func (s *server) next() error {
 	return nil
 }
 
-// decide gives the answer to n, or the function that finds it, answers, and may
+// decide returns the answer to n, or the function that finds it, answers, and may
 // take its time.
 func (s *server) decide(n *notification) (verdict, func()) {
 	if v, ok := s.refuse(n); ok {

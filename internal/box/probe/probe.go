@@ -69,7 +69,7 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	return r, nil
 }
 
-// existing gives the nearest directory at or above path.
+// existing returns the nearest directory at or above path.
 func existing(path string) string {
 	for p := path; p != ""; p = filepath.Dir(p) {
 		if info, err := os.Stat(p); err == nil && info.IsDir() {

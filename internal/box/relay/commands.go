@@ -93,7 +93,7 @@ func typeSignal(fd int, sig unix.Signal) error {
 	return err
 }
 
-// terminal gives the stream of a command's terminal, or nil.
+// terminal returns the stream of a command's terminal, or nil.
 func (c *commands) terminal(pid int) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +192,7 @@ type adopted struct {
 	payload []byte
 }
 
-// adopt gives a message for each command that lives. know numbers a stream.
+// adopt returns a message for each command that lives. know numbers a stream.
 func (c *commands) adopt(know func(*stream) travelling) (all []adopted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,7 +32,7 @@ type world struct {
 	now  *os.File
 }
 
-// Read and Write are the inside's pipes, which gVisor binds to others when a kernel goes on.
+// Read and Write are the inside's pipes, which gVisor binds to others when it resumes a kernel.
 func (w *world) Read(b []byte) (int, error) {
 	for {
 		n, err := w.now.Read(b)

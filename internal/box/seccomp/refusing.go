@@ -69,7 +69,7 @@ func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Err
 // answer computes the result of the code of block.
 func (r Rule) answer(args [6]uint64) Action { return r.decide(args).Do }
 
-// decide gives the case that decides.
+// decide returns the case that decides.
 func (r Rule) decide(args [6]uint64) Case {
 	if len(r.Cases) == 0 {
 		return Case{Do: r.Do}

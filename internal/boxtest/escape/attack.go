@@ -154,7 +154,7 @@ func (f Facts) own(err error) error {
 	return err
 }
 
-// holds gives nil when b holds the secret.
+// holds returns nil when b holds the secret.
 func (f Facts) holds(b []byte) error {
 	if strings.Contains(string(b), f.Secret) {
 		return nil

@@ -108,8 +108,8 @@ func asUser(t *testing.T, tests string) {
 	}
 }
 
-// beVictim is a process outside, of the same user. It tells how many signals it
-// got, and what its canary is, when its stdin ends.
+// beVictim is a process outside, of the same user. When its stdin ends, it prints how many signals it got, and
+// its canary.
 func beVictim() int {
 	got := make(chan os.Signal, 100)
 	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)

@@ -466,7 +466,7 @@ func withSocket(at netip.AddrPort, typ, proto int, f func(fd int, to unix.Sockad
 	return f(fd, to)
 }
 
-// connected gives nil when the socket has a peer that takes and gives.
+// connected returns nil when the socket has a peer that takes and gives.
 func connected(fd int) error {
 	if _, err := unix.Getpeername(fd); err != nil {
 		return err
@@ -553,7 +553,7 @@ func raceAddress(f Facts) error {
 	return errNothing
 }
 
-// swap gives a port in network order.
+// swap returns a port in network order.
 func swap(port int) uint16 { return uint16(port)<<8 | uint16(port)>>8 }
 
 // changeByNetlink sends a request of a kind, about eth0 or a default route, and returns the kernel's answer.

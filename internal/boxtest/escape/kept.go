@@ -58,7 +58,7 @@ func (f Facts) real(err error) error {
 	return err
 }
 
-// ways2 gives ways whose results are judged by look.
+// ways2 returns ways whose results are judged by look.
 func ways2(ways map[string]func() error, look func(error) error) map[string]func() error {
 	out := map[string]func() error{}
 	for n, way := range ways {

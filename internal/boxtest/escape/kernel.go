@@ -14,7 +14,7 @@ import (
 
 func ptr[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
-// sys gives nil when a call succeeded. Arguments are chosen so that success does
+// sys returns nil when a call succeeded. Arguments are chosen so that success does
 // no harm.
 func sys(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr

@@ -340,7 +340,7 @@ func (f Facts) tells(s string) bool {
 	return slices.ContainsFunc(f.Words, func(w string) bool { return strings.Contains(s, w) })
 }
 
-// readFor gives the first line of a file that has such a word.
+// readFor returns the first line of a file that has such a word.
 func (f Facts) readFor(p string) string {
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
