@@ -181,8 +181,8 @@ var kept = []check{
 			}
 			return clock, err == nil
 		}
-		// settled returns the clock once it has been constant for longer than a kernel of the box's own
-		// ever is while commands run.
+		// settled returns the clock once it has been constant for longer than the occasional work of a
+		// kernel of the box's own takes.
 		settled := func() (clock uint64) {
 			t.Helper()
 			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {

@@ -100,7 +100,7 @@ func sameMount(fd int, at string) (bool, error) {
 	return a.Mnt_id == b.Mnt_id, nil
 }
 
-// rememberInit takes hold of init's directory in /proc.
+// rememberInit keeps init's directory in /proc open.
 func (k *keeper) rememberInit(dir string) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
