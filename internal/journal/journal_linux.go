@@ -24,7 +24,8 @@ const (
 	lockName = "net.lock"
 	maxFile  = 4 << 20
 	maxLine  = 4 << 10
-	// maxEvent is how long the JSON of an event gets: it fits into a line when it is sealed.
+	// maxEvent is the maximum length of the JSON of an event, so that it fits into a line when it is
+	// encrypted.
 	maxEvent = 3000
 )
 
@@ -59,7 +60,7 @@ func Open(at Place) (*Journal, error) {
 	return j, nil
 }
 
-// Close lets go of the journal; more than once does no harm.
+// Close closes the journal. It may be called again.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -70,8 +71,8 @@ func (j *Journal) Close() error {
 	return errors.Join(j.leaveLocked(), lock.Close())
 }
 
-// Append writes one event. It is in the file when Append returns, unless there is an
-// error: then readers see all of it or nothing.
+// Append writes one event. It is in the file when Append returns without an error; otherwise readers see all
+// of it or nothing.
 func (j *Journal) Append(ev wire.NetEvent) error {
 	line, err := encode(ev)
 	if err == nil {

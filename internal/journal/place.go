@@ -11,10 +11,10 @@ import (
 // Place is where a journal is.
 type Place struct {
 	Dir string
-	// Key is the secret of the key, for package seal, that lines are sealed by; none leaves
-	// them in clear, and reads no other.
+	// Key is the secret of the key, for package seal, that encrypts lines; nil leaves them in cleartext, and
+	// reads no others.
 	Key []byte
-	// FS is what is written through; the real file system when nil.
+	// FS is the file system to write through; nil: the real one.
 	FS vfs.FS
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// Query says which events are wanted. The zero Query wants all.
+// Query selects events. The zero Query selects all.
 type Query struct {
 	Last  int       // the newest so many; 0 is all, and below 0 none
 	Since time.Time // none that is older; zero is all
@@ -43,8 +43,8 @@ func (q Query) wants(ev *wire.NetEvent) bool {
 		!slices.Contains(q.But, ev.Kind)
 }
 
-// Newest says what the newest file of a directory is now, so that it can be told whether
-// something was appended since; nil where there is none.
+// Newest returns the state of the newest file of a directory, by which the caller can find out whether
+// something was appended since; nil if there is none.
 func Newest(dir string) os.FileInfo {
 	info, err := os.Lstat(filepath.Join(dir, current))
 	if err != nil {
@@ -53,8 +53,8 @@ func Newest(dir string) os.FileInfo {
 	return info
 }
 
-// Read gives the events that are kept in a directory and wanted, the first appended first. A
-// directory without a journal has none.
+// Read returns the selected events of a directory, in the order in which they were appended. A directory
+// without a journal has none.
 func Read(at Place, q Query) ([]wire.NetEvent, error) {
 	q, err := q.in(at)
 	if err != nil {

@@ -17,15 +17,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Adopt makes the directories of parts, overlay uppers that nothing has mounted
-// any more, into layer id, by renaming them: the cost does not depend on what is
-// in them. Afterwards the parts' directories are gone. The layer holds what
-// changed against the snapshot that the live root was mounted on. After a
-// failure everything is in its place again, unless the error joins one of undoing; after
-// that, or a crash, call Unadopt.
+// Adopt makes the directories of parts, overlay uppers that are no longer mounted, into layer id, by renaming
+// them: the cost does not depend on their content. Afterwards the parts' directories are gone. The layer
+// holds what changed against the snapshot that the live root was mounted on. After a failure everything is in
+// its place again, unless the error joins one of undoing; after that, or a crash, call Unadopt.
 //
-// A part is moved when the way to its new place is durable, so that a power loss leaves it in
-// its old place or the new one, whatever the order in which a file system writes renames.
+// A part is moved when the way to its new place is durable, so that a power loss leaves it in its old place
+// or the new one, whatever the order in which a file system writes renames.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "invalid layer id %q", id)

@@ -18,8 +18,8 @@ const (
 
 var copyBufs = sync.Pool{New: func() any { b := make([]byte, copyBufSize); return &b }}
 
-// copyContent copies size bytes from src to the new file dst: shared extents
-// where the file system can, holes kept as holes. st is src's state. It ends with ctx.
+// copyContent copies size bytes from src to the new file dst: with shared extents if the file system supports
+// them, and holes as holes. st is src's state. It stops when ctx is canceled.
 func (s *Store) copyContent(ctx context.Context, dst, src int, st *unix.Stat_t) error {
 	switch {
 	case st.Size == 0:

@@ -6,10 +6,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Index is what the parts of a live root looked like when they were last
-// captured: enough of each entry to tell whether it changed since. It is
-// immutable; Capture gives a new one that shares what stayed. The engine keeps
-// it beside the snapshot that it belongs to.
+// Index is the state of the parts of a live root when they were last captured: enough of each entry to decide
+// whether it changed since. It is immutable; Capture returns a new one that shares unchanged parts. The
+// engine stores it beside the snapshot that it belongs to.
 type Index struct {
 	roots   []rootEnt
 	origins []timeline.LayerID // ent.origin-1 -> the layer that holds a copy

@@ -132,8 +132,8 @@ func appendEnt(b []byte, e *ent) []byte {
 // storedEnt is the size of an entry as appendEnt writes it.
 const storedEnt = 8*4 + 4*4 + 2 + 2
 
-// ReadIndex reads what WriteTo wrote. Anything torn or altered is fault.Corrupt,
-// another version fault.Version; in both cases the index is as good as missing.
+// ReadIndex reads the output of WriteTo. It returns Corrupt for a torn or altered index, and Version for
+// another version; in both cases the index is as good as missing.
 func ReadIndex(r io.Reader) (*Index, error) {
 	br := bufio.NewReader(r)
 	head := make([]byte, len(indexMagic)+8)

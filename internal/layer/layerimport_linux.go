@@ -17,17 +17,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// LayerOptions say how a layer that was written elsewhere is laid on what is here.
+// LayerOptions says how an imported layer is placed on the existing layers.
 type LayerOptions struct {
 	TarOptions
 	// DiffID is the digest that the archive has, uncompressed.
 	DiffID string
-	// Below gives what the layer lies on at an absolute path, or NotFound. A directory that
-	// is there already is not changed by the layer, but in what it holds: the archive does
-	// not say which directories only lead to what changed. nil: nothing is there.
+	// Below returns the entry below the layer at an absolute path, or NotFound. Of a directory that exists
+	// already the layer changes only the content: the archive does not say which directories only lead to
+	// what changed. nil: nothing exists.
 	Below func(path string) (Entry, error)
-	// From and To are absolute: what the archive has at From and below comes to To. "": it
-	// stays where it is.
+	// From and To are absolute paths: what the archive has at and below From is placed at To. "": it is not
+	// moved.
 	From, To string
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Merge makes layer id out of layers, topmost first: laid on what lies below
-// them it gives the same tree. Files are hard links, no content is copied.
+// Merge makes layer id out of layers, topmost first: above the layers below them, it gives the same tree.
+// Files are hard links; no content is copied.
 func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timeline.LayerID) (err error) {
 	if !validID(id) || len(layers) == 0 {
 		return fault.New(fault.Invalid, "merge layers into %q: nothing to merge or malformed id", id)

@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Patch writes how b differs from a as unified diffs with git's headers, each as soon
-// as it is found. Of opts, Paths and Ignore count. An error may come late: TooLarge when
-// the paths have more than limit.PatchBytes.
+// Patch writes the differences from a to b as unified diffs with git's headers, each as soon as it is found.
+// It uses Paths and Ignore of opts. An error may come late: TooLarge if the paths have more than
+// limit.PatchBytes.
 func Patch(ctx context.Context, w io.Writer, a, b *View, touched []rootspec.Part, opts DiffOptions) error {
 	opts = DiffOptions{Paths: opts.Paths, Ignore: opts.Ignore, Most: math.MaxInt, Bytes: limit.PatchBytes, contents: true}
 	return EachChange(ctx, a, b, touched, opts, func(c *Change) error {

@@ -13,17 +13,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Refreshed is what Refresh made.
+// Refreshed is the result of Refresh.
 type Refreshed struct {
 	Report      // Entries counts what differed
 	Empty  bool // nothing differed, and no layer was made
 }
 
-// Refresh makes layer id what differs in the directory src since an earlier
-// import, of which since is the index and base shows the result: laid on that, it
-// gives what ImportDir would with the same options. What may not be read is
-// listed as there, whether it is new or not. After a failure nothing is left
-// behind and since stays valid.
+// Refresh makes layer id what differs in the directory src since an earlier import, whose index is since and
+// whose result is base: above that, it gives what ImportDir would with the same options. What cannot be read
+// is listed as in ImportDir, whether it is new or not. After a failure nothing is left behind and since stays
+// valid.
 func (s *Store) Refresh(
 	ctx context.Context, id timeline.LayerID, src string, since *Index, base *View, opts ImportOptions,
 ) (out Refreshed, err error) {
@@ -177,7 +176,7 @@ func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode,
 			continue
 		}
 		if depth >= viewHeld {
-			g.note(g.wait()) // nobody else may use src while it is parked
+			g.note(g.wait()) // src must not be used by another goroutine while it is parked
 		}
 		g.note(work(true))
 	}

@@ -35,11 +35,10 @@ type TarOptions struct {
 // attributes: its record, and its entry in the parent's map.
 const dirCost = 256
 
-// ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd
-// or xz, told by its first bytes. Names are always taken as relative to the
-// layer's root. What would reach outside of it, and devices, are left out and
-// listed in the report. An archive that is cut short is refused whole, as is one beyond
-// a bound of package limit, with TooLarge. After a failure nothing is left behind.
+// ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd or xz, which it recognizes
+// by the first bytes. Names are always relative to the layer's root. Names that would leave it, and devices,
+// are left out and listed in the report. An archive that is cut short is refused whole; so is one beyond a
+// bound of package limit, with TooLarge. After a failure nothing is left behind.
 func (s *Store) ImportTar(
 	ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions,
 ) (rep Report, err error) {

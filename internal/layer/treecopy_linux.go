@@ -92,7 +92,7 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 			continue
 		}
 		if depth >= viewHeld {
-			g.note(g.wait()) // nobody else may use src while it is parked
+			g.note(g.wait()) // src must not be used by another goroutine while it is parked
 		}
 		g.note(work(true))
 	}

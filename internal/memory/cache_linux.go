@@ -127,9 +127,9 @@ func (s *Store) uncache(id ID) error {
 	return s.keepChecked(dir, pagesName, drop)
 }
 
-// Verify hashes everything that is stored of an image again, its init, and its cached copy.
-// The first difference is fault.Corrupt and says where it is; a cached copy that
-// differs is dropped, and the image is whole without it.
+// Verify hashes everything that is stored of an image again, its init, and its cached copy. The first
+// difference is Corrupt and says where it is; a cached copy that differs is removed, and the image is intact
+// without it.
 func (s *Store) Verify(ctx context.Context, id ID) error {
 	e, err := s.hold(id)
 	if err != nil {

@@ -17,14 +17,13 @@ import (
 // imageFiles are all files of an image.
 var imageFiles = []string{kernelName, metaName, pagesName}
 
-// Checkout gives a directory that has the files of an image, whole and verified,
-// to be read only. It stays until release is called, which may be done twice; what is
-// open, and locked by flock(2), stays as it is beyond that, and beyond this process;
-// several callers may hold one image. What was added or checked out lately is
-// there at once; else the image is assembled, on all processors.
+// Checkout returns a directory with the files of an image, complete and verified, which must only be read. It
+// stays until release is called, which may be called again. Files that are open, and locked by flock(2), stay
+// as they are beyond that, and beyond this process; several callers may hold one image. What was added or
+// checked out recently is returned at once; otherwise the image is assembled, on all processors.
 //
-// It is fault.NotFound when there is no such image, fault.Corrupt when what is
-// stored is not what was, fault.NoSpace when the disk is full.
+// It returns NotFound if there is no such image, Corrupt if the stored data is damaged, and NoSpace if the
+// disk is full.
 func (s *Store) Checkout(ctx context.Context, id ID) (dir string, release func(), err error) {
 	e, err := s.hold(id)
 	if err != nil {

@@ -35,12 +35,11 @@ func (d digest) String() string { return hex.EncodeToString(d[:]) }
 // ID names an image: the SHA-256 of its manifest, 64 lower-case hex digits.
 type ID string
 
-// Facts is what the caller wants to know of an image before it restores it, such
-// as the version of gVisor. The store keeps it in the manifest, and it is part of
-// what the ID vouches for. Keys and values are UTF-8.
+// Facts is what the caller needs to know about an image before it restores it, such as the version of gVisor.
+// It is stored in the manifest, and is part of what the ID authenticates. Keys and values are UTF-8.
 type Facts map[string]string
 
-// Image is what is known of a stored image.
+// Image describes a stored image.
 type Image struct {
 	ID        ID
 	Size      int64 // bytes of its three files

@@ -34,12 +34,10 @@ const (
 	initMode = 0o555
 )
 
-// Init gives the file with the init of an image, whole and verified; "" when it was added
-// without one. The file stays as long as the image does, and as long as somebody has it
-// locked by flock(2).
+// Init returns the file with the init of an image, complete and verified; "" if the image was added without
+// one. The file stays as long as the image does, and as long as a process has it locked by flock(2).
 //
-// It is fault.NotFound when there is no such image, fault.Corrupt when the init is not what
-// was stored, or is gone.
+// It returns NotFound if there is no such image, and Corrupt if the init is damaged or missing.
 func (s *Store) Init(ctx context.Context, id ID) (string, error) {
 	e, err := s.hold(id)
 	if err != nil {

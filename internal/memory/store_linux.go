@@ -79,10 +79,9 @@ const (
 	cacheDir  = "cache"
 )
 
-// Open opens the store at dir and makes it when it is missing. What a killed
-// process left half-made is swept away. Only one process may have a store open.
-// A damaged image does not keep the others from being used. The caller calls
-// Close.
+// Open opens the store at dir and creates it if it is missing. It removes what a killed process left half
+// made. Only one process may have a store open. A damaged image does not prevent the use of the others. The
+// caller calls Close.
 func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -136,9 +135,8 @@ func (s *Store) openDirs() (err error) {
 	return s.fs.Sync(s.top)
 }
 
-// Close releases the store's descriptors. No method may run then or later, but
-// releases may be called; what was checked out stays where it is until the store
-// is opened again.
+// Close releases the store's descriptors. No method may run then or later, but releases may be called; what
+// was checked out stays until the store is opened again.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -152,8 +150,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Stat says what is known of an image. It is fault.NotFound when there is none,
-// fault.Corrupt when its manifest is damaged.
+// Stat returns the description of an image. It returns NotFound if there is none, and Corrupt if its manifest
+// is damaged.
 func (s *Store) Stat(id ID) (Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +162,7 @@ func (s *Store) Stat(id ID) (Image, error) {
 	return e.image, e.err
 }
 
-// List gives the images whose manifests are whole, by ID.
+// List returns the images whose manifests are intact, sorted by ID.
 func (s *Store) List() []Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()

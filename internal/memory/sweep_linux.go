@@ -11,14 +11,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Sweep drops the images that keep does not want and nobody holds, and gives back
-// what only they used: packs, pages of packs that others use, small files, inits. It
-// says how many bytes the disk got back. keep is called for each image, from this
-// goroutine; between Add and the record that makes keep want the image the caller
-// must not sweep.
+// Sweep removes the images for which keep returns false and that are not held, and frees what only they used:
+// packs, pages of packs that others use, small files, inits. It returns how many bytes of disk space that
+// freed. keep is called for each image, from this goroutine; between Add and the record that makes keep
+// return true for the image the caller must not call Sweep.
 //
-// As long as an image that keep wants is damaged, it is unknown what it uses:
-// nothing but images is dropped, and the error is fault.Corrupt.
+// As long as an image that is kept is damaged, it is unknown what it uses: only images are removed, and the
+// error is Corrupt.
 func (s *Store) Sweep(ctx context.Context, keep func(id ID) bool) (freed int64, err error) {
 	if err := s.writing.take(ctx); err != nil {
 		return 0, fault.Wrap(err, "sweep the memory store")

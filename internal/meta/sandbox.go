@@ -99,7 +99,7 @@ type Repo struct {
 	Dir    string `json:"dir"`            // working directory of commands, inside
 	Branch string `json:"branch"`         // that it began on, by its short name
 	Base   string `json:"base"`           // the frozen commit
-	Start  string `json:"start"`          // the commit that it started from: Base, or one on it with what was not committed
+	Start  string `json:"start"`          // the commit it started from: Base, or one on it with uncommitted work
 	From   string `json:"from,omitempty"` // the branch of the host that Base was the tip of
 	// Objects are directories of the host that have the objects: shown inside, in this
 	// order.

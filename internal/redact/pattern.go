@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// MaxPatterns is how many patterns a Redactor takes.
+	// MaxPatterns is the maximum number of patterns of a Redactor.
 	MaxPatterns = 64
-	// MaxMatch is how much of a line a pattern is sure to see from where a match begins, in
-	// bytes. What is longer is found in parts, or not at all.
+	// MaxMatch is how many bytes of a line, from the start of a match, a pattern is certain to see. A longer
+	// match is found in parts, or not at all.
 	MaxMatch = 1 << 10
 
 	maxExpr    = 1 << 10 // bytes of an expression
@@ -51,7 +51,7 @@ func compile(patterns []Pattern) ([]compiled, error) {
 	return all, nil
 }
 
-// Check says what is wrong with an expression for a Pattern; nil is nothing.
+// Check returns what is wrong with an expression for a Pattern; nil if it is valid.
 func Check(expr string) error {
 	_, err := Pattern{Name: "redact", Expr: expr}.compile()
 	return err

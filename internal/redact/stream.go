@@ -8,13 +8,12 @@ import (
 // piece is how much of the input is looked at before what is decided is let go.
 const piece = 32 << 10
 
-// Stream redacts one stream of bytes, given in any pieces: what comes out does not depend
-// on them. It holds back what may yet turn out to be a secret, and no more: bytes that
-// begin a word that is looked for, the near bytes of a rule whose key was found, and,
-// where there are patterns, a line, of which it looks at 2 KiB at a time. Of a secret
-// without an end it holds nothing.
+// Stream redacts one stream of bytes, given in pieces of any size, which do not affect the output. It buffers
+// only what may still turn out to be a secret: bytes that begin a word that is searched, the near bytes of a
+// rule whose key was found, and, if there are patterns, a line, of which it searches 2 KiB at a time. A
+// secret without an end is not buffered.
 //
-// It is for one goroutine.
+// It is not safe for concurrent use.
 type Stream struct {
 	r *Redactor
 
@@ -75,7 +74,7 @@ type growth struct {
 	stopped bool // a tail may follow
 }
 
-// Stream begins one.
+// Stream returns a new Stream.
 func (r *Redactor) Stream() *Stream {
 	return &Stream{
 		r: r, before: -1, print: -1,
@@ -84,7 +83,7 @@ func (r *Redactor) Stream() *Stream {
 	}
 }
 
-// Append adds to dst what of the input up to and including src is decided on.
+// Append appends to dst the output for the input up to and including src, as far as it is decided.
 func (s *Stream) Append(dst, src []byte) []byte {
 	for len(src) > 0 {
 		n := min(len(src), piece)
@@ -95,7 +94,7 @@ func (s *Stream) Append(dst, src []byte) []byte {
 	return dst
 }
 
-// Finish adds to dst what was held back: the input has ended. The stream begins anew.
+// Finish appends to dst what was buffered, at the end of the input. The Stream can be used again.
 func (s *Stream) Finish(dst []byte) []byte {
 	s.ended = true
 	dst = s.release(dst)

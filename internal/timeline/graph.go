@@ -12,10 +12,9 @@ type Row struct {
 	ID    SnapshotID
 }
 
-// Graph draws the history as git log --graph does, newest snapshot first, in
-// "*", "|" and "/". Lines carry no space at their end. They have at most so many bytes in
-// all, and no more work is done than that takes; more says that older snapshots are left
-// out.
+// Graph draws the history as git log --graph does, newest snapshot first, with "*", "|" and "/". Lines have
+// no trailing space. They have at most most bytes in total, and the work is bounded accordingly; more reports
+// that older snapshots are left out.
 func (h *History) Graph(most int) (rows []Row, more bool) {
 	d := drawing{left: most}
 	h.draw(&d)
