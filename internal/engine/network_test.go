@@ -59,7 +59,7 @@ func to(host string) wire.NetEvent {
 		Reason: "no rule names it", Policy: "sha256:1"}
 }
 
-func TestTheJournalBecomesRecordsOnce(t *testing.T) {
+func TestJournal_IsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -74,7 +74,7 @@ func badHomes(root string, _ []byte, out io.Writer) error {
 	return nil
 }
 
-func TestStoresThatCannotCarryADriver(t *testing.T) {
+func TestDriver_ClassifiesStoreErrors(t *testing.T) {
 	if !rootfstest.AsUser(t) {
 		return
 	}

@@ -43,9 +43,9 @@ func presentChild(text string) error {
 	return err
 }
 
-// TestKilledWhilePresenting: whenever the daemon is killed, the next Present
-// makes exactly the stack.
-func TestKilledWhilePresenting(t *testing.T) {
+// TestPresent_SurvivesKill kills a process while it presents a stack: the next Present makes
+// exactly that stack.
+func TestPresent_SurvivesKill(t *testing.T) {
 	if !rootfstest.AsUser(t) {
 		return
 	}

@@ -71,8 +71,8 @@ func (k *keeper) leave(conn net.Conn) {
 	k.idleFrom = time.Now()
 }
 
-// streams carries the calls that have a connection to themselves and write to it what they
-// answer. An error is one that the caller does not have yet.
+// streams maps the calls that use their connection exclusively and write their own answers. A returned error
+// has not been sent yet.
 var streams = map[string]func(*keeper, *net.UnixConn, protocol.Call) error{
 	protocol.OpExec: func(k *keeper, conn *net.UnixConn, c protocol.Call) error {
 		if c.Exec == nil {
@@ -152,8 +152,8 @@ func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err e
 	return done, nil
 }
 
-// tell answers with v, or, where v does not fit into a frame, with a protocol.Failure, which it
-// returns. A caller without an answer would assume that the keeper has ended.
+// tell answers with v, or, if v does not fit into a frame, with a protocol.Failure, which it returns. A
+// caller without an answer would assume that the keeper has exited.
 func tell(conn net.Conn, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > wire.MaxFrame {

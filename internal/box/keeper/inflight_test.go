@@ -67,9 +67,9 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	<-served
 }
 
-// An init that is taken over may answer anything. A terminal that is missing, or that was not asked
-// for, ends its box.
-func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
+// TestSpawned_EndsBoxOnWrongDescriptors checks that a missing terminal, or one that was not
+// requested, stops the sandbox: an init that was taken over may answer anything.
+func TestSpawned_EndsBoxOnWrongDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, tty := range []bool{false, true} {
 		k, far := halfKeeper(t)

@@ -58,8 +58,8 @@ func isOneOf(err error, all ...unix.Errno) bool {
 	return false
 }
 
-// startShifted starts init, with the ids of facts or, where the host cannot shift them,
-// with its own. It returns what it found out about the host.
+// startShifted starts init with the ids of facts or, if the host cannot shift them, with its own. It returns
+// its findings about the host.
 func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []plan.Finding, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding
 	return plan.Finding{}, false
 }
 
-// gaveBefore refuses a start that lacks what the host has given to the home before.
+// gaveBefore returns the error for a start that lacks what the host has provided to the home before.
 func gaveBefore(missed []plan.Finding) error {
 	if len(missed) == 0 {
 		return nil

@@ -63,8 +63,9 @@ func TestProgramRing(t *testing.T) {
 	})
 }
 
-// What a keeper left and nobody can read is told to be damaged, and not to be missing.
-func TestDamagedProgramsAreTold(t *testing.T) {
+// TestLeftPrograms_ReportDamage checks that records of programs that a monitor left and that
+// cannot be read are reported as damaged, not as missing.
+func TestLeftPrograms_ReportDamage(t *testing.T) {
 	t.Parallel()
 	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
 	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}

@@ -76,8 +76,9 @@ func errno(err error) (e unix.Errno) {
 	return e
 }
 
-// Where nobody listens any more, what was to be told is refused all the same.
-func TestWhatNobodyListensToIsRefused(t *testing.T) {
+// TestRefusedCalls_StayRefusedWithoutListener checks that a call that was to be reported is
+// refused also when no listener is left.
+func TestRefusedCalls_StayRefusedWithoutListener(t *testing.T) {
 	t.Parallel()
 	out, err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{argRefused}}).CombinedOutput()
 	got := strings.Fields(string(out))

@@ -16,7 +16,7 @@ var (
 	mknodRules  = []Rule{mknodRule(unix.SYS_MKNODAT, 2)}
 )
 
-// toldArch are the names of the calls of hardeningArch that are told.
+// toldArch maps the calls of hardeningArch whose refusals are reported to their names.
 var toldArch map[uint32]string
 
 // stubRules are those of Stubs.

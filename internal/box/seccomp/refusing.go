@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusing are the rules of Hardening whose calls the listener refuses. Only what is told
-// goes there; the rest of such a rule the filter answers, as Hardening would.
+// refusing returns the rules of Hardening whose calls the listener refuses. Only refusals that are reported
+// go there; the filter applies the rest of such a rule, as Hardening would.
 func refusing(o Options) []Rule {
 	if !o.Told {
 		return nil
@@ -32,11 +32,10 @@ func refusing(o Options) []Rule {
 	return rules
 }
 
-// Refusals answer the calls that Notifying hands over to be refused.
+// Refusals are the rules for the calls that Notifying hands over to be refused, by call number.
 type Refusals map[uint32]Rule
 
-// RefusalsOf gives the answers for what NotifyOptions.Refuse hands over; none unless it is
-// Told.
+// RefusalsOf returns the rules for the calls that NotifyOptions.Refuse hands over; none unless o.Told is set.
 func RefusalsOf(o Options) Refusals {
 	if !o.Told {
 		return nil
@@ -53,9 +52,8 @@ func RefusalsOf(o Options) Refusals {
 	return t
 }
 
-// Answer gives the name of a call, and the error that the filter would have answered with.
-// ok says that it is to be refused; it depends on the number alone, so that no doubt about
-// arguments lets one pass.
+// Answer returns the name of a call, and the error that the filter would have returned. ok says that it must
+// be refused; it depends only on the number, so that no doubt about arguments lets one pass.
 func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Errno, ok bool) {
 	r, ok := t[nr]
 	if !ok {
@@ -68,7 +66,7 @@ func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Err
 	return toldNames[nr], errno, true
 }
 
-// answer is what the code of block gives.
+// answer computes the result of the code of block.
 func (r Rule) answer(args [6]uint64) Action { return r.decide(args).Do }
 
 // decide gives the case that decides.
@@ -84,7 +82,7 @@ func (r Rule) decide(args [6]uint64) Case {
 	return Case{Do: Allow}
 }
 
-// holds is what the code of a test decides.
+// holds computes the result of the code of a test.
 func (t Test) holds(args [6]uint64) bool {
 	v := uint32(args[t.Arg])
 	if t.Mask != 0 {
@@ -99,7 +97,7 @@ func (t Test) holds(args [6]uint64) bool {
 	return slices.Contains(t.Of, v)
 }
 
-// toldNames are the names of the calls whose refusals are told.
+// toldNames maps the calls whose refusals are reported to their names.
 var toldNames = func() map[uint32]string {
 	m := map[uint32]string{
 		unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_IOCTL: "ioctl", unix.SYS_CLONE: "clone",

@@ -24,9 +24,9 @@ func strictest(a, b Action) Action {
 	return a
 }
 
-// Whatever is called: with a listener the answer is that of the filter without one, which
-// the listener gives itself where it is asked.
-func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
+// TestRefusals_AnswerLikeHardening checks that the answer to each call is the same with a
+// listener as from the filter without one; the listener gives it itself where it is asked.
+func TestRefusals_AnswerLikeHardening(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
@@ -71,8 +71,9 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 	return a
 }
 
-// No call is both refused and served, which would make it depend on the order.
-func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
+// TestRefusals_DoNotOverlapServedCalls checks that no call is both refused and served: which
+// of the two applied would depend on the order.
+func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
 	refused := RefusalsOf(Options{Told: true})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
@@ -95,8 +96,8 @@ func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
 	}
 }
 
-// docs/LEDGER.md lists what is told.
-func TestTheLedgerNamesWhatIsTold(t *testing.T) {
+// TestRefusals_AreDocumented checks the list of reported calls in docs/LEDGER.md.
+func TestRefusals_AreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/LEDGER.md")
 	if err != nil {
@@ -109,8 +110,9 @@ func TestTheLedgerNamesWhatIsTold(t *testing.T) {
 	}
 }
 
-// What ordinary programs try and do without is told to nobody.
-func TestWhatIsOrdinaryIsNotTold(t *testing.T) {
+// TestRefusals_OmitOrdinaryCalls checks that calls that ordinary programs try, and can do
+// without, are not reported.
+func TestRefusals_OmitOrdinaryCalls(t *testing.T) {
 	t.Parallel()
 	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})
 	for name, c := range map[string]call{

@@ -19,7 +19,7 @@ type Place struct {
 	For  string // what the set-up uses it for
 }
 
-// Places lists every Place. TestPlaces_AreAllThatTheSetUpNames keeps it complete.
+// Places lists every Place. TestPlaces_CoverSetUpPaths keeps it complete.
 var Places = []Place{
 	{"/proc", true, "procfs"},
 	{"/dev", true, "devices, devpts, shm and mqueue"},
