@@ -96,7 +96,7 @@ func TestJournal_IsRecordedOnce(t *testing.T) {
 	h.unread(id, func() {
 		h.gateTells(id, to("four.example"))
 		var told struct{ Next journal.Cursor } // whose records are there
-		text, err := os.ReadFile(filepath.Join(h.sandboxDir(id), journalTold))
+		text, err := os.ReadFile(filepath.Join(h.sandboxDir(id), journalPosition))
 		if err == nil {
 			err = json.Unmarshal(text, &told)
 		}
@@ -113,7 +113,7 @@ func TestJournal_IsRecordedOnce(t *testing.T) {
 		}
 		text, err = json.Marshal(map[string]any{"done": told.Next, "next": next, "seq": seq})
 		if err == nil {
-			err = vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalTold), text)
+			err = vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalPosition), text)
 		}
 		if err != nil {
 			t.Fatal(err)
