@@ -45,7 +45,7 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File)
 	return img, nil
 }
 
-// adding is one Add under way.
+// adding is one Add in progress.
 type adding struct {
 	s       *Store
 	in      intake
@@ -117,7 +117,7 @@ func (a *adding) read(ctx context.Context) (err error) {
 	return a.punchZeros(ctx)
 }
 
-// punchZeros gives back what pages of zeros take of the disk.
+// punchZeros frees the disk space of pages of zeros.
 func (a *adding) punchZeros(ctx context.Context) error {
 	filled := newPageSet(uint32(len(a.digests)))
 	for i, d := range a.digests {
@@ -182,8 +182,8 @@ func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (_ ID, isNew bo
 	return id, true, nil
 }
 
-// announce lets the others see the image, which is durable now, and makes what
-// gVisor wrote its cached copy. When that fails it is assembled when it is needed.
+// announce makes the image, which is durable now, visible, and makes the files of gVisor its cached copy. If
+// that fails it is assembled when it is needed.
 func (a *adding) announce(id ID, isNew bool) Image {
 	s := a.s
 	img := a.m.image(id)

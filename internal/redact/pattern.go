@@ -17,7 +17,7 @@ const (
 	maxExpr    = 1 << 10 // bytes of an expression
 	maxProgram = 4 << 10 // instructions of what it is compiled to
 
-	// window is how much of a line is looked at, where it does not end before.
+	// window is how much of a line is searched at a time, unless it ends before.
 	window = 2 * MaxMatch
 )
 
@@ -91,8 +91,8 @@ func (p Pattern) compile() (c compiled, err error) {
 	return compiled{p.Name, re, []byte(literal(tree))}, nil
 }
 
-// literal is the longest text that every match of an expression has in it, as far as is
-// easily seen. It is looked for first, which is much faster.
+// literal returns the longest text that every match of an expression contains, as far as that is easily
+// found. It is searched first, which is much faster.
 func literal(e *syntax.Regexp) (longest string) {
 	switch e.Op {
 	case syntax.OpLiteral:

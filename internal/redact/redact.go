@@ -66,11 +66,11 @@ type Redactor struct {
 	finds    [][]find // what each word of the automaton stands for
 }
 
-// known is a secret as marks tell it.
+// known is a secret as it appears in marks.
 type known struct{ name, print string }
 
-// find is what it means that a word was found: a form of a secret, a key of a rule, or the
-// beginning of a mark.
+// find is the meaning of a word that was found: a form of a secret, a key of a rule, or the beginning of a
+// mark.
 type find struct {
 	rule   int // of a key; or ofForm, ofMark
 	secret int
