@@ -57,9 +57,8 @@ func follow(ctx context.Context, w *watch, q Query, fn func(wire.NetEvent) error
 	}
 }
 
-// next gives the events from offset at of file f on, which is the newest file or was.
-// It closes f when another one has taken its place. As f is open, no other file can
-// have its number.
+// next returns the events from offset at of file f on, which is or was the newest file. It closes f if
+// another one has replaced it. As f is open, its inode number is not reused.
 func next(dir string, f *os.File, at int64, q Query) ([]wire.NetEvent, *os.File, int64, error) {
 	if f != nil {
 		mine, err := f.Stat()

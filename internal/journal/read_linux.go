@@ -67,8 +67,7 @@ func Read(at Place, q Query) ([]wire.NetEvent, error) {
 	return evs, fault.Wrap(err, "read the journal in %s", at.Dir)
 }
 
-// read is Read; it gives the newest file as well, if there is one, and where in it the
-// next event begins.
+// read is Read; it also returns the newest file, if there is one, and the offset of the next event in it.
 func read(dir string, q Query) (evs []wire.NetEvent, f *os.File, at int64, err error) {
 	before, f, err := both(dir)
 	if f == nil { // nothing was appended since the other one was full
@@ -108,7 +107,7 @@ func (q Query) order(evs []wire.NetEvent) {
 func both(dir string) (before, now *os.File, err error) {
 	lock, err := open(dir, lockName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil // nobody has ever appended
+		return nil, nil, nil // nothing was ever appended
 	}
 	if err != nil {
 		return nil, nil, err
@@ -129,8 +128,8 @@ func both(dir string) (before, now *os.File, err error) {
 	return before, now, err
 }
 
-// events reads whole lines of a file from an offset on, and gives where the next one
-// begins. What is no event is left out.
+// events reads whole lines of a file from an offset on, and returns the offset of the next one. It skips what
+// is not an event.
 func events(f *os.File, at int64, q Query) ([]wire.NetEvent, int64, error) {
 	b, err := io.ReadAll(io.NewSectionReader(f, at, maxFile+maxLine))
 	if err != nil {

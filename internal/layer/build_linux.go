@@ -106,7 +106,7 @@ func (w *Builder) Opaque(p string) error {
 	}), "make directory %q opaque", p)
 }
 
-// at calls do with the open directory that p lies in, and its name there.
+// at calls do with the open directory that contains p, and the name of p there.
 func (w *Builder) at(p string, do func(dir int, name string) error) error {
 	dir, name := path.Split(p)
 	if name == ".." || name == "." || name == "" {
@@ -140,7 +140,7 @@ func (w *Builder) finish(ctx context.Context) error {
 	return nil
 }
 
-// setDir gives an open directory its metadata, its time last.
+// setDir sets the metadata of an open directory, its time last.
 func (s *Store) setDir(fd int, m DirMeta) error {
 	if m.Skeleton {
 		if err := s.fs.SetXattr(fd, xattrSkeleton, []byte("y")); err != nil {

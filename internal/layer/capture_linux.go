@@ -74,7 +74,7 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 		return out, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	w := s.newWalker(ctx, in)
-	w.told = true
+	w.suspectsKnown = true
 	trees, next, err := w.walk(in.Parts, in.Index)
 	defer trees.close()
 	if err != nil {

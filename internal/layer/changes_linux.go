@@ -57,8 +57,8 @@ type DiffOptions struct {
 // Ignored describes differences of directories that no process made: an overlay that an ordinary user mounts
 // gives that user the directories that it copies up.
 type Ignored struct {
-	// Roots are absolute paths of directories of which neither the owner counts nor what a user who cannot
-	// give it replaces or omits with it: the owner's permissions, and attributes, except emulated owners.
+	// Roots are absolute paths of directories whose owner does not count, nor what a user who cannot set it
+	// replaces or omits with it: the owner's permissions, and attributes, except emulated owners.
 	Roots  map[string]bool
 	Owners bool // the owner of a directory does not count
 }
@@ -193,7 +193,7 @@ func newTouched(parts []rootspec.Part) (touchedDir, error) {
 	return touchedDir{m: m}, err
 }
 
-// park and unpark are those of the directory, for next, which lies in it.
+// park and unpark are those of the directory, for its child next.
 func (t touchedDir) park(next touchedDir) error {
 	if t.m == nil || next.m == nil {
 		return nil
@@ -280,8 +280,8 @@ type pairs struct {
 	of      func(name string) (fa, fb *found, err error)
 }
 
-// pairs returns the names in t, and looks each up, so that the cost grows with what can differ
-// and not with the directories; or it returns all names.
+// pairs returns the names in t, and looks each up, so that the cost grows with the possible differences and
+// not with the directories; or it returns all names.
 func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
 	if !t.all {
 		p.touched, err = t.names(d.ctx, d.names)
@@ -543,7 +543,7 @@ func typeName(mode uint32) string {
 	return "device"
 }
 
-// sameFound compares two entries that are no directories.
+// sameFound compares two entries that are not directories.
 func sameFound(ctx context.Context, fa, fb *found) (bool, error) {
 	if fa.st.Dev == fb.st.Dev && fa.st.Ino == fb.st.Ino {
 		return true, nil // the same file of a shared layer, or a merged one

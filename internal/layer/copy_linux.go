@@ -130,8 +130,8 @@ func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) 
 	return nil
 }
 
-// dataFrom returns where a file of a size has data next, at or after off; size if only a
-// hole is left. If the file system cannot tell, everything is data.
+// dataFrom returns the offset of the next data of a file of a size, at or after off; size if only a hole is
+// left. If the file system cannot tell, everything counts as data.
 func dataFrom(fd int, off, size int64) int64 {
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
 	switch {

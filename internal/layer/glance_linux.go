@@ -79,7 +79,7 @@ func (s *span) add(ns int64) {
 	s.last = max(s.last, ns)
 }
 
-// times gives both ends; now when nothing with a time was seen.
+// times returns both ends; the present if nothing with a time was seen.
 func (s *span) times() (first, last time.Time) {
 	if s.first == 0 {
 		now := time.Now()

@@ -81,8 +81,7 @@ func (s *Store) ImportDir(
 	return c.report(root), nil
 }
 
-// importer checks what an import is given and makes its copier. It gives src
-// without links in it.
+// importer checks the arguments of an import and makes its copier. It returns src with links resolved.
 func (s *Store) importer(
 	ctx context.Context, id timeline.LayerID, src string, opts ImportOptions,
 ) (string, *copier, error) {
@@ -125,8 +124,8 @@ func (c *copier) report(root rootEnt) Report {
 	return rep
 }
 
-// matcher tells whether a path of the view is one of the given host paths; nil
-// when none can be.
+// matcher returns a function that reports whether a path of the view is one of the given host paths; nil if
+// none can be.
 func matcher(src string, paths []string) func(string) bool {
 	set := map[string]bool{}
 	for _, p := range paths {
@@ -140,7 +139,7 @@ func matcher(src string, paths []string) func(string) bool {
 	return func(p string) bool { return set[p] }
 }
 
-// tick reports progress until the function that it gives back is called.
+// tick reports progress until stop is called.
 func (c *copier) tick(fn func(Progress)) (stop func()) {
 	if fn == nil {
 		return func() {}

@@ -178,7 +178,7 @@ func torn(err error) error {
 
 var errShort = errors.New("unexpected end")
 
-// indexParser takes the payload apart; after an error it gives zeros.
+// indexParser decodes the payload; after an error it returns zeros.
 type indexParser struct {
 	b   []byte
 	err error

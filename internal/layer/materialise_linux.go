@@ -50,8 +50,7 @@ func (s *Store) materialise(v *View, c *copier, out int) (*dirNode, error) {
 	return c.tree(src, &outDir{fd: out}, 0)
 }
 
-// rootMeta gives dst what the view's root has besides entries, and tells its
-// state.
+// rootMeta sets the metadata of dst to that of the view's root, and returns its state.
 func (c *copier) rootMeta(v *View, out int, self *ent) error {
 	src, err := v.root()
 	if err != nil {

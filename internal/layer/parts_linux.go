@@ -171,7 +171,7 @@ func makeCuts(parts []rootspec.Part) map[string]*cut {
 	return out
 }
 
-// below gives q relative to p when it is p or lies beneath it.
+// below returns q relative to p, if it is p or below it.
 func below(p, q string) (string, bool) {
 	p, q = path.Clean(p), path.Clean(q)
 	if p == q {

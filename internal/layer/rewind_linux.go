@@ -96,8 +96,8 @@ type rewinder struct {
 	// The files of the target that have several names, and where the first of
 	// them is in the live root.
 	first map[fileKey]placed
-	// The files of the live root with several names that one of the target's has
-	// taken: another one needs a file of its own.
+	// The files of the live root with several names that one of the target's has claimed: another one needs a
+	// separate file.
 	claimed map[devIno]bool
 }
 
@@ -128,8 +128,8 @@ func (s standing) in(name string) standing {
 	return next
 }
 
-// dir makes what is in the open directory live equal to m. It owns live and gives
-// it back, as another descriptor when the tree is deep.
+// dir makes the content of the open directory live equal to m. It owns live and returns it, as another
+// descriptor if the tree is deep.
 func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return live, err
@@ -295,7 +295,7 @@ func (r *rewinder) remove(dir int, name string, at standing) error {
 	return err
 }
 
-// dirMeta gives a directory what the target's has; its time comes last of all.
+// dirMeta sets the metadata of a directory to the target's; its time comes last of all.
 func (r *rewinder) dirMeta(fd int, f *found, at standing, fresh bool) error {
 	root := at.parts.here()
 	if at.kept.here() && !root || !root && !at.within {

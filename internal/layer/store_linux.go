@@ -63,8 +63,8 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	return s, nil
 }
 
-// LimitEntries sets how many files and directories a live root may have, of which a capture
-// holds each in memory: limit.LiveEntries before. It is called before the store is used.
+// LimitEntries sets how many files and directories a live root may have, each of which a capture holds in
+// memory; the default is limit.LiveEntries. It must be called before the store is used.
 func (s *Store) LimitEntries(n int64) { s.entries = n }
 
 // Close releases the store's descriptors. No method may run then or later.
@@ -141,8 +141,7 @@ func (s *Store) sweep(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// validID says whether id has the form of a layer id, so that it may be used as
-// a file name.
+// validID reports whether id has the form of a layer id, so that it may be used as a file name.
 func validID(id timeline.LayerID) bool {
 	if len(id) != 16 {
 		return false

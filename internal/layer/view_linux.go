@@ -28,10 +28,10 @@ type View struct {
 	turn    turn // of the store's comparisons by lines
 }
 
-// source is one tree that a view is made of.
+// source is one of the trees of a view.
 type source struct {
 	dir    string // host path
-	at     string // where in the view its root lies
+	at     string // the path of its root in the view
 	host   bool   // the host's own root
 	raw    bool   // whiteouts and opaque marks are not interpreted
 	plain  bool   // not in overlay form: overlayfs's names of attributes are a program's own

@@ -12,8 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Ledger is a ledger that this process has open. All methods may be called by many
-// goroutines at a time. It can do all that a Reader can.
+// Ledger is an open ledger, and can do all that a Reader can. All methods are safe for concurrent use.
 type Ledger struct {
 	Reader
 	files

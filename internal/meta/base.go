@@ -20,7 +20,7 @@ func (d *DB) Bases(ctx context.Context, key string) (out []Base, err error) {
 	return out, err
 }
 
-// UseBase has a base be the newest of its key at that time, unless a newer one is.
+// UseBase makes a base the newest of its key at that time, unless there is a newer one.
 func (d *DB) UseBase(ctx context.Context, id string, at time.Time) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.exec("UPDATE bases SET created=?2 WHERE id=?1 AND created<?2", id, at.UnixMicro())

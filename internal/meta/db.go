@@ -241,8 +241,8 @@ func bare(sql string) string {
 	return strings.ReplaceAll(strings.TrimSpace(b.String()), " ;", ";")
 }
 
-// checkSchema finds a schema that is not, but for comments, the one of this
-// version: then nothing that follows could be trusted.
+// checkSchema returns an error if the schema is not, except for comments, that of this version: then nothing
+// else could be trusted.
 func (d *DB) checkSchema(ctx context.Context, schema string, version int) error {
 	rows, err := d.writer.conn.QueryContext(ctx,
 		"SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")

@@ -85,7 +85,7 @@ type Config struct {
 	Expires  *time.Time `json:"expires,omitempty"`
 	// after so long without use its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
-	Tournament string `json:"tournament,omitempty"` // the tournament of which this is a candidate's fork; gc removes it
+	Tournament string `json:"tournament,omitempty"` // the tournament, if it is a candidate's fork; gc removes it
 	// why nothing passes its gate; nil: it is not quarantined
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// the repository of the host that it works on; nil is none

@@ -418,7 +418,7 @@ func (t *tx) dropUnused(loose []timeline.LayerID) (unused []timeline.LayerID) {
 	return unused
 }
 
-// collect gives a scan function that gathers a column.
+// collect returns a scan function that appends the values of a column to out.
 func collect[T any](out *[]T) func(scanner) error {
 	return func(s scanner) error {
 		var v T

@@ -110,7 +110,7 @@ func (a *automaton) connect() {
 	}
 }
 
-// fill makes the row of a state: that of its fall, but for its own children.
+// fill makes the row of a state: that of its fall, except for its own children.
 func (a *automaton) fill(s int32) {
 	row := a.rows[int(s)<<a.shift : int(s+1)<<a.shift]
 	if s != 0 {

@@ -28,7 +28,7 @@ type drawing struct {
 	full bool
 }
 
-// add adds a row, and says whether there was room for it.
+// add adds a row, and reports whether it fit.
 func (d *drawing) add(line string, id SnapshotID) bool {
 	if d.left -= len(line) + 1; d.left < 0 {
 		d.full = true
@@ -92,8 +92,7 @@ func nodeLine(n, at int) string {
 	return trim(line)
 }
 
-// moveLine draws n lanes of which those from first on move one to the left, and
-// the lanes below still lanes stay where they are.
+// moveLine draws n lanes; the lanes from first on move one to the left, those below still do not move.
 func moveLine(still, first, n int) string {
 	line := blank(n)
 	for i := range still {
@@ -105,8 +104,8 @@ func moveLine(still, first, n int) string {
 	return trim(line)
 }
 
-// join draws lane right going into lane left, behind the lanes between, and the lanes
-// beyond right closing up, out of n. It says whether there was room for that.
+// join draws lane right joining lane left, behind the lanes between, and the lanes beyond right closing up,
+// out of n. It reports whether the rows fit.
 func (d *drawing) join(left, right, n int) bool {
 	fits := d.add(moveLine(right, right, n), "")
 	for to := right - 2; fits && to >= left; to-- {

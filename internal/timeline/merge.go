@@ -62,8 +62,8 @@ func (p piece) class() int {
 	return c
 }
 
-// mergeEqual merges, from the bottom up, every MergeArity neighbours of one
-// class, and gives the stack that results.
+// mergeEqual merges, from the bottom up, every MergeArity neighbours of one class, and returns the resulting
+// stack.
 func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
 	var up []piece // bottom first
 	for end := len(stack); end > 0; {
@@ -115,7 +115,7 @@ func join(ps []piece) piece {
 	return p
 }
 
-// spans tells how many unmerged layers each route of path stands for.
+// spans returns how many unmerged layers each route of path stands for.
 func spans(routes Routes, path []Route, parentOf func(SnapshotID) (SnapshotID, bool)) []int {
 	out := make([]int, len(path))
 	for i, r := range path {

@@ -118,8 +118,8 @@ func retain(
 	return slices.Clip(drop)
 }
 
-// spanOf tells which rule covers a snapshot made at t, -1 for none, and the
-// number of the span that t lies in.
+// spanOf returns the rule that covers a snapshot made at t, -1 for none, and the number of the span that
+// contains t.
 func (p Retention) spanOf(t, now time.Time) (span int64, rule int) {
 	age := now.Sub(t)
 	for i, k := range p {

@@ -214,8 +214,7 @@ func header(e *Entry) *tar.Header {
 	return h
 }
 
-// emulated puts into the header what root emulation wrote down as an attribute,
-// and says whether it did.
+// emulated adds to the header what root emulation stored as an attribute, and reports whether it did.
 func emulated(h *tar.Header, e *Entry, key, value string) bool {
 	switch key {
 	case ownerXattr:
