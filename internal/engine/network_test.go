@@ -37,8 +37,8 @@ func (h *home) gateTells(id timeline.SandboxID, evs ...wire.NetEvent) {
 	}
 }
 
-// unread runs do while the engine, which looks by itself too, does not read the journal of
-// a sandbox.
+// unread calls do while the engine, which also reads in the background, does not read the journal of a
+// sandbox.
 func (h *home) unread(id timeline.SandboxID, do func()) {
 	h.t.Helper()
 	defer h.journals.Hold(id)()
