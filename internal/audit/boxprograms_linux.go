@@ -107,7 +107,7 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	log := b.programs.config.Book.config.Logger.With("sandbox", b.sandbox)
 	for ctx.Err() == nil {
 		err := b.Fetch(ctx)
-		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not reported, or the sandbox was removed
+		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not reported, or removed
 			return
 		}
 		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {

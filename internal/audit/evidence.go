@@ -88,7 +88,7 @@ func evidence(ev wire.NetEvent, n int64, clean func(string) string) (t Evidence,
 	return Evidence{By: format.ByGate, Body: network(ev, n, clean)}, true
 }
 
-// network returns the record of a decision of the gate, or about it.
+// network returns the record of a decision of the gate, or of traffic that it reported.
 func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Network {
 	b := &format.Network{Addr: clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: clean(ev.Name),
 		Method: clean(ev.Method), Path: clean(ev.Path),
@@ -99,7 +99,7 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	case wire.NetDNS:
 		b.Proto = "dns"
 	case wire.NetEnd:
-		if b.Proto != "dns" { // where "no address" means that the name was not resolved
+		if b.Proto != "dns" { // for dns, the name was not resolved
 			b.Reason = words("it ended", b.Reason)
 		}
 	case wire.NetHTTP:

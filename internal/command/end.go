@@ -69,8 +69,8 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 	}
 }
 
-// tellEnd records the exit of a command without a snapshot, unless it is already recorded.
-func (r *Runner) tellEnd(ctx context.Context, rec *meta.Sandbox, c *command, end Ended, x wire.Exit) {
+// recordEnd records the exit of a command without a snapshot, unless it is already recorded.
+func (r *Runner) recordEnd(ctx context.Context, rec *meta.Sandbox, c *command, end Ended, x wire.Exit) {
 	if tell := r.exitRecords(ctx, rec, c, end, x, Taken{}); len(tell) > 0 {
 		r.c.Book.Note(ctx, rec, tell...)
 		r.c.Register.settle(c)
@@ -95,7 +95,7 @@ func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox)
 		if !known {
 			end = killed(audit.RemovedMeanwhile)
 		}
-		r.tellEnd(ctx, rec, c, end, end.Exit)
+		r.recordEnd(ctx, rec, c, end, end.Exit)
 	}
 }
 
@@ -104,6 +104,6 @@ func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox)
 func (r *Runner) EndMoved(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
 	for _, c := range r.c.Register.in(h.SandboxID()) {
 		end := killed("the sandbox was rewound to another snapshot")
-		r.tellEnd(ctx, rec, c, end, end.Exit)
+		r.recordEnd(ctx, rec, c, end, end.Exit)
 	}
 }

@@ -66,10 +66,10 @@ func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, st
 // opened is a command that was started in a box, or that a client is attached to.
 type opened struct {
 	*command
-	place   *place
-	box     Box
-	session io.ReadWriteCloser // which the caller closes
-	told    *audit.Pending     // the record of its start; nil: it had already been started
+	place    *place
+	box      Box
+	session  io.ReadWriteCloser // which the caller closes
+	recorded *audit.Pending     // the record of its start; nil: it had already been started
 
 	// The content of its first frame, if the Runner follows it.
 	started wire.Started
@@ -77,7 +77,7 @@ type opened struct {
 }
 
 // open starts the box if there is none, and the command in it. The start of the command is being
-// recorded when open returns: the caller waits for the record (begins) before it reports to a client
+// recorded when open returns: the caller waits for the record (awaitStart) before it reports to a client
 // that the command runs. besides is recorded with the start.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
@@ -91,7 +91,7 @@ func (r *Runner) open(
 	r.c.Register.add(o.command)
 	tell, err := r.beginning(ctx, rec, req, besides)
 	if err == nil {
-		o.box, o.told, err = s.Start(ctx, rec, tell...)
+		o.box, o.recorded, err = s.Start(ctx, rec, tell...)
 	}
 	if err != nil {
 		r.c.Register.settle(o.command)
@@ -107,7 +107,7 @@ func (r *Runner) open(
 		}
 	}
 	if err != nil {
-		r.takeBack(ctx, o, err)
+		r.recordNoStart(ctx, o, err)
 		return nil, err
 	}
 	r.c.Register.starts(o.command, r.c.Now())
@@ -118,16 +118,16 @@ func (r *Runner) open(
 func (r *Runner) beginning(
 	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []audit.Statement,
 ) ([]audit.Statement, error) {
-	known, err := r.wasTold(ctx, rec, req.ID)
+	known, err := r.startIsRecorded(ctx, rec, req.ID)
 	if err != nil || known {
 		return nil, err
 	}
 	return append([]audit.Statement{execRecord(ctx, r.c.Cleaners, rec, req)}, besides...), nil
 }
 
-// wasTold reports whether the start of a command is already recorded: only the supervised command can
+// startIsRecorded reports whether the start of a command is already recorded: only the supervised command can
 // start under an id that a killed daemon had chosen.
-func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
+func (r *Runner) startIsRecorded(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
 	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
 		return false, nil
 	}
@@ -143,11 +143,11 @@ func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (b
 	return false, nil
 }
 
-// begins waits until the start of a running command is recorded. If it cannot be recorded, the sandbox
+// awaitStart waits until the start of a running command is recorded. If it cannot be recorded, the sandbox
 // is stopped.
-func (r *Runner) begins(ctx context.Context, o *opened) error {
-	seq, own := o.told.Find(isExec)
-	err := o.told.Wait()
+func (r *Runner) awaitStart(ctx context.Context, o *opened) error {
+	seq, own := o.recorded.Find(isExec)
+	err := o.recorded.Wait()
 	if err == nil {
 		if own {
 			r.c.Register.runs(o.command, seq)
@@ -159,25 +159,25 @@ func (r *Runner) begins(ctx context.Context, o *opened) error {
 	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
 }
 
-// notBegun records that a command did not start, if its keeper refused it. If the keeper has exited
+// didNotStart records that a command did not start, if its keeper refused it. If the keeper has exited
 // instead, the command may have started, and its record stays.
-func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
-	if o.told.Wait() != nil {
-		r.settleUnbegun(o)
+func (r *Runner) didNotStart(ctx context.Context, o *opened, cause error) {
+	if o.recorded.Wait() != nil {
+		r.settleUnstarted(o)
 	} else if !fault.Is(cause, fault.Unavailable) {
-		r.takeBack(ctx, o, cause)
+		r.recordNoStart(ctx, o, cause)
 	}
 }
 
-// takeBack records that a command did not start.
-func (r *Runner) takeBack(ctx context.Context, o *opened, cause error) {
-	o.told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
-	r.settleUnbegun(o)
+// recordNoStart records that a command did not start.
+func (r *Runner) recordNoStart(ctx context.Context, o *opened, cause error) {
+	o.recorded.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
+	r.settleUnstarted(o)
 }
 
-// settleUnbegun settles a command that did not start, if its start is recorded.
-func (r *Runner) settleUnbegun(o *opened) {
-	if _, own := o.told.Find(isExec); own {
+// settleUnstarted settles a command that did not start, if its start is recorded.
+func (r *Runner) settleUnstarted(o *opened) {
+	if _, own := o.recorded.Find(isExec); own {
 		r.c.Register.settle(o.command)
 	}
 }
@@ -190,13 +190,13 @@ func (r *Runner) serve(
 	ctx context.Context, o *opened, rec *meta.Sandbox, sits *presence, stream io.ReadWriter,
 ) (wire.Exit, error) {
 	defer r.c.Register.relayed(o.command)()
-	began := o.told == nil
+	began := o.recorded == nil
 	end, err := relay(ctx, rec.Name, o.session, stream, sits.leaves, func() error {
-		if o.told == nil {
+		if o.recorded == nil {
 			return nil
 		}
 		began = true
-		if err := r.begins(ctx, o); err != nil {
+		if err := r.awaitStart(ctx, o); err != nil {
 			return err
 		}
 		sits.came()
@@ -204,11 +204,11 @@ func (r *Runner) serve(
 		return nil
 	})
 	if err != nil && !began {
-		r.notBegun(ctx, o, err)
+		r.didNotStart(ctx, o, err)
 	}
 	var unrecorded error
-	if o.told != nil {
-		unrecorded = o.told.Wait()
+	if o.recorded != nil {
+		unrecorded = o.recorded.Wait()
 	}
 	if unrecorded != nil || err != nil {
 		if unrecorded == nil {
@@ -248,7 +248,7 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	o := &outcome{command: c, end: end, exit: exit, programs: s.EndPrograms(ctx, &rec)}
 	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
 	if err != nil && !captured {
-		r.tellEnd(ctx, &rec, c, end, exit)
+		r.recordEnd(ctx, &rec, c, end, exit)
 		return exit, fault.Wrap(err,
 			"the command exited with exit code %d, but its changes could not be captured", exit.Code)
 	}
@@ -282,12 +282,12 @@ func (r *Runner) conclude(
 		n.Exit, n.Alone = &code, o.end.Alone && s.begun == o.begun
 	}
 	t, err := s.Capture(ctx, rec, n)
-	if err != nil && !t.Told {
+	if err != nil && !t.Recorded {
 		o.programs.Written(err)
 		return false, err
 	}
 	o.exit = withHead(o.exit, rec.Head, t)
-	if !t.Told {
+	if !t.Recorded {
 		if err := r.c.Book.Record(ctx, rec, tell(o.exit, t)...); err != nil {
 			o.programs.Written(err)
 			return true, err

@@ -22,9 +22,9 @@ import (
 // state.
 
 const (
-	// afterlife is how long the output and the exit of a kept command are available after it has
+	// resultLife is how long the output and the exit of a kept command are available after it has
 	// exited.
-	afterlife = time.Minute
+	resultLife = time.Minute
 	// MaxEnded is for how many commands of a sandbox they are available: their output takes memory.
 	MaxEnded = 32
 )
@@ -94,10 +94,10 @@ func (r *Runner) openFollowed(
 		}
 	}
 	if err != nil {
-		r.notBegun(ctx, o, err)
+		r.didNotStart(ctx, o, err)
 		r.leave(o)
 	} else {
-		err = r.begins(ctx, o)
+		err = r.awaitStart(ctx, o)
 	}
 	if err != nil {
 		o.session.Close()
@@ -146,7 +146,7 @@ func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
 		s.past = slices.Delete(s.past, 0, 1)
 	}
 	s.unlock()
-	late := time.NewTimer(afterlife)
+	late := time.NewTimer(resultLife)
 	defer late.Stop()
 	select {
 	case <-ctx.Done():

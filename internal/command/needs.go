@@ -131,10 +131,10 @@ type Note struct {
 
 // Taken is the result of a capture.
 type Taken struct {
-	ID      timeline.SnapshotID // the new snapshot, or HEAD if nothing changed
-	Changed bool                // there is a new snapshot
-	Paths   int                 // the number of paths that changed
-	Told    bool                // the statements of Note.With are recorded
+	ID       timeline.SnapshotID // the new snapshot, or HEAD if nothing changed
+	Changed  bool                // there is a new snapshot
+	Paths    int                 // the number of paths that changed
+	Recorded bool                // the statements of Note.With are recorded
 	// Changes returns what changed, as far as it is known, with secrets redacted; not nil if Changed.
 	Changes func(audit.Cleaner) []format.Change
 }

@@ -20,10 +20,10 @@ type presence struct {
 	first audit.Statement // the attach
 	tell  func()          // records the detach; nil: there is no terminal
 
-	mu   sync.Mutex
-	here bool // the command runs
-	gone bool // the client has disconnected, or the command has ended
-	told bool // the detach is recorded
+	mu       sync.Mutex
+	here     bool // the command runs
+	gone     bool // the client has disconnected, or the command has ended
+	recorded bool // the detach is recorded
 }
 
 // presence returns the presence of a client that starts a command.
@@ -51,8 +51,8 @@ func (p *presence) leaves() { p.change(func() { p.gone = true }) }
 func (p *presence) change(how func()) {
 	p.mu.Lock()
 	how()
-	left := p.here && p.gone && !p.told && p.tell != nil
-	p.told = p.told || left
+	left := p.here && p.gone && !p.recorded && p.tell != nil
+	p.recorded = p.recorded || left
 	p.mu.Unlock()
 	if left {
 		p.tell()

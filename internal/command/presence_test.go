@@ -22,7 +22,7 @@ func TestPresence_RecordsDetachOnce(t *testing.T) {
 			}
 		}
 		if n != c.want {
-			t.Errorf("%q: told %d times, want %d", c.steps, n, c.want)
+			t.Errorf("%q: recorded %d times, want %d", c.steps, n, c.want)
 		}
 	}
 	none := &presence{}

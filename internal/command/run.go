@@ -177,7 +177,7 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 // runEnded processes the exit of a supervised command: a snapshot, another start, the removal of the
 // sandbox. It reports whether that is recorded, or no longer matters.
 func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, err error) bool {
-	told := false
+	recorded := false
 	for delay := restartDelay(c.run, r.c.Now()); ; {
 		s, lerr := r.lock(ctx, p, "after the exit of its command")
 		if lerr != nil {
@@ -186,7 +186,7 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 		rec, dberr := r.c.Records.Sandbox(ctx, string(p.id))
 		if s.run != c { // it was started again meanwhile
 			if dberr == nil {
-				r.tellEnd(ctx, &rec, c, end, exitOf(c, end, err))
+				r.recordEnd(ctx, &rec, c, end, exitOf(c, end, err))
 			}
 			s.unlock()
 			return true
@@ -196,8 +196,8 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 			s.unlock()
 			return true
 		}
-		if !told {
-			told = true
+		if !recorded {
+			recorded = true
 			r.c.Feed.Emit(events.Limits(&rec, c.id, Label(ctx, r.c.Cleaners, &rec, c.req), end.Exit)...)
 		}
 		if err == nil {
@@ -306,7 +306,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	}
 	x := o.exit
 	if cerr != nil {
-		r.tellEnd(ctx, rec, c, end, x)
+		r.recordEnd(ctx, rec, c, end, x)
 	}
 	r.c.Register.settle(c)
 	now := r.c.Now().UTC().Truncate(time.Microsecond)

@@ -62,7 +62,7 @@ func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox) {
 		}
 		r.c.Journals.Finish(ctx, rec.ID) // what was denied while no daemon ran counts towards it
 		end := killed("the sandbox's processes exited while no daemon was running")
-		r.tellEnd(ctx, rec, c, end, end.Exit)
+		r.recordEnd(ctx, rec, c, end, end.Exit)
 	}
 }
 

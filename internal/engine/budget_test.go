@@ -180,7 +180,7 @@ func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 	}
 }
 
-// toldBox is a box that tells of programs as a test says.
+// toldBox is a box that reports the programs of a test.
 type toldBox struct {
 	evs wire.ProgramEvents
 }

@@ -41,14 +41,14 @@ type note struct {
 
 // taken is the outcome of a capture.
 type taken struct {
-	id      timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
-	changed bool
-	stats   timeline.Stats
-	procs   int    // the processes that ran meanwhile
-	frozen  Frozen // with note.frozen, unless nothing runs; the caller thaws or kills it
-	told    bool   // the statements of note.with are recorded
-	memory  *timeline.Memory
-	stood   time.Duration // how long processes were paused for note.memory
+	id       timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
+	changed  bool
+	stats    timeline.Stats
+	procs    int    // the processes that ran meanwhile
+	frozen   Frozen // with note.frozen, unless nothing runs; the caller thaws or kills it
+	recorded bool   // the statements of note.with are recorded
+	memory   *timeline.Memory
+	stood    time.Duration // how long processes were paused for note.memory
 	// The paths that changed, as far as they are listed: which were removed, and what was there before;
 	// nil where that is not known.
 	paths  []string
@@ -316,7 +316,7 @@ func (c *capturing) commit(ctx context.Context) error {
 // kept returns the result of the capture once the snapshot is in the history.
 func (c *capturing) kept(snap timeline.Snapshot) taken {
 	t := c.t
-	t.id, t.changed, t.stats, t.told = snap.ID, true, c.got.Stats, true
+	t.id, t.changed, t.stats, t.recorded = snap.ID, true, c.got.Stats, true
 	return t
 }
 

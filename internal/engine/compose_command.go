@@ -93,7 +93,7 @@ func (c commandHeld) Box() command.Box { return c.e.liveBox(c.h) }
 func (c commandHeld) Start(
 	ctx context.Context, rec *meta.Sandbox, more ...audit.Statement,
 ) (command.Box, *audit.Pending, error) {
-	return c.e.startTelling(ctx, c.h, rec, more...)
+	return c.e.startRecording(ctx, c.h, rec, more...)
 }
 
 // StartOther implements command.Held.
@@ -117,7 +117,7 @@ func (c commandHeld) Capture(ctx context.Context, rec *meta.Sandbox, n command.N
 // commandTaken converts the result of a capture.
 func commandTaken(t taken) command.Taken {
 	return command.Taken{
-		ID: t.id, Changed: t.changed, Paths: t.stats.Paths, Told: t.told,
+		ID: t.id, Changed: t.changed, Paths: t.stats.Paths, Recorded: t.recorded,
 		Changes: func(c audit.Cleaner) []format.Change { return changesOf(c, t) },
 	}
 }

@@ -94,9 +94,9 @@ func (s restoreHeld) Start(
 	if err != nil {
 		return nil, nil, err
 	}
-	told := s.e.Book.Begin(ctx, rec, startRecord(enforced))
-	s.e.watchPrograms(ctx, s.h, rec, b, told)
-	return b, told.Wait, nil
+	started := s.e.Book.Begin(ctx, rec, startRecord(enforced))
+	s.e.watchPrograms(ctx, s.h, rec, b, started)
+	return b, started.Wait, nil
 }
 
 // Adopt implements restore.Held.

@@ -73,9 +73,9 @@ func (e *Engine) Create(
 			return err
 		})
 	} else {
-		var more, told []string
-		more, told, err = e.trees.Create(ctx, work, &rec, base, progress)
-		notes, warnings = append(notes, more...), append(warnings, told...)
+		var more, moreWarnings []string
+		more, moreWarnings, err = e.trees.Create(ctx, work, &rec, base, progress)
+		notes, warnings = append(notes, more...), append(warnings, moreWarnings...)
 	}
 	if err != nil {
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)

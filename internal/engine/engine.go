@@ -425,7 +425,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
 		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.register.Denied,
-		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalTold) },
+		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalPosition) },
 	})
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
@@ -527,8 +527,8 @@ func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
 }
 
-// journalTold is the file of a sandbox that says up to where its journal has become records.
-const journalTold = "journal.told"
+// journalPosition is the file of a sandbox that says up to where its journal has become records.
+const journalPosition = "journal.told"
 
 // watchJournal turns the journal of a box into records while the box lives.
 func (e *Engine) watchJournal(id timeline.SandboxID, b Box, busy bool) {

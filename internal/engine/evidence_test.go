@@ -36,7 +36,7 @@ func (h *home) id(name string) timeline.SandboxID {
 	return rec.ID
 }
 
-// told gives the records of a sandbox, of some kinds or of all.
+// told returns the records of a sandbox, of some kinds or of all.
 func (h *home) told(id timeline.SandboxID, kinds ...format.Kind) (out []*format.Record) {
 	h.t.Helper()
 	for r, err := range h.Ledger.Read(h.t.Context(), format.Sandbox(id), ledger.Filter{Kinds: kinds}) {
@@ -69,7 +69,7 @@ func last[B format.Body](h *home, id timeline.SandboxID) (body B) {
 	return body
 }
 
-// state is what the records of a sandbox come to.
+// state is the state of a sandbox according to its records.
 type state struct {
 	head      string
 	snapshots map[string]bool // that were made and not dropped
@@ -87,7 +87,7 @@ func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format
 	return known, nil
 }
 
-// retell is what somebody comes to who has nothing but the ledger.
+// retell derives the state of a sandbox from its records alone.
 func retell(all []*format.Record) (s state) {
 	undone := map[int64]bool{}
 	for _, r := range all {
@@ -193,7 +193,7 @@ func TestAuditLog_RecordsOperations(t *testing.T) {
 	}
 }
 
-// seen is a client that looks at the ledger when it is told that its command runs.
+// seen is a client that reads the audit log when it receives that its command runs.
 type seen struct {
 	h     *home
 	id    timeline.SandboxID

@@ -38,11 +38,11 @@ type owned struct {
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	read  bool                // index was looked for on the disk
 
-	mapped   bool      // when last seen, a process had a file mapped shared and writable
-	captured time.Time // when the last capture started
-	changed  time.Time // when changes since then were first seen; zero: none were
-	name     string    // for events
-	told     Box       // the box whose start was published, and whose end was not yet
+	mapped    bool      // when last seen, a process had a file mapped shared and writable
+	captured  time.Time // when the last capture started
+	changed   time.Time // when changes since then were first seen; zero: none were
+	name      string    // for events
+	announced Box       // the box whose start was published, and whose end was not yet
 
 	programs *audit.BoxPrograms    // of its box, or of the previous one; nil: there is none
 	ending   *audit.EndingPrograms // those that the holder of the lock writes; nil: none

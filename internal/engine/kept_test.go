@@ -136,7 +136,7 @@ func TestStartExec_EndsWithItsContext(t *testing.T) {
 	h.run("a", "true")
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 2)
-	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its keeper does not come to its end
+	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its exit never comes
 	go func() {
 		_, err := h.StartExec(ctx, "a", req)
 		failed <- err

@@ -239,7 +239,7 @@ func TestAllow_RemovesRules(t *testing.T) {
 	if res := h.verdict("a", "bad.example"); res.Verdict != "deny" || res.Denies || !res.Allow {
 		t.Errorf("%+v", res)
 	}
-	// All of them: then nothing passes, and it comes to what nothing was said of.
+	// Without any of the allow rules, a destination is denied because no rule names it.
 	if _, err := h.Allow(ctx, "a",
 		wire.AllowRequest{RemoveAllow: []string{"*.wide.example", "three.example"}}); err != nil {
 		t.Fatal(err)

@@ -77,15 +77,15 @@ func (e *Engine) liveBox(s *held) Box {
 
 // start starts the box of the sandbox unless it has one, and records the start.
 func (e *Engine) start(ctx context.Context, s *held, rec *meta.Sandbox) (Box, error) {
-	b, _, err := e.startTelling(ctx, s, rec)
+	b, _, err := e.startRecording(ctx, s, rec)
 	return b, err
 }
 
-// startTelling starts the box of the sandbox unless it has one, and records the start: if that fails,
+// startRecording starts the box of the sandbox unless it has one, and records the start: if that fails,
 // the box is stopped before anything runs in it. When it returns, everything else is being recorded.
-func (e *Engine) startTelling(
+func (e *Engine) startRecording(
 	ctx context.Context, s *held, rec *meta.Sandbox, more ...audit.Statement,
-) (_ Box, told *audit.Pending, err error) {
+) (_ Box, recorded *audit.Pending, err error) {
 	if b := e.liveBox(s); b != nil {
 		return b, e.Book.Begin(ctx, rec, more...), nil
 	}
@@ -188,7 +188,7 @@ func (e *Engine) startBox(
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 	}
 	e.ended(ctx, s, "its monitor exited")
-	s.box, s.told = b, b
+	s.box, s.announced = b, b
 	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
 	e.Lifetimes.WakeIdle()
@@ -349,10 +349,10 @@ func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase
 
 // ended publishes the end of a sandbox's box, once. why is "" if a client asked for it.
 func (e *Engine) ended(ctx context.Context, s *held, why string) {
-	if s.told == nil {
+	if s.announced == nil {
 		return
 	}
-	s.told = nil
+	s.announced = nil
 	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil {
 		by := format.ByDaemon
 		if why != "" {

@@ -154,7 +154,7 @@ func TestForkMemory_IsRekeyed(t *testing.T) {
 	}
 }
 
-// resealed gives the steps that the ledger of a sandbox tells of.
+// resealed returns the steps of re-keying in the records of a sandbox.
 func (h *home) resealed(t *testing.T, name string) (steps []string) {
 	t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)

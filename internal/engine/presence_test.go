@@ -52,7 +52,7 @@ func TestTerminal_RecordsAttachAndDetachOnce(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 
-	// What did not begin was not come to.
+	// A command that did not start has no attach.
 	box := h.box("a")
 	box.refusing.Store(true)
 	before = h.kinds(h.id("a"))

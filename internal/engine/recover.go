@@ -76,7 +76,7 @@ func (e recovery) distrustUnsealed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := e.tellLost(ctx, func() error {
+		if err := e.recordLost(ctx, func() error {
 			for _, l := range unsealed {
 				if err := e.loseLayer(ctx, l.ID); err != nil {
 					return err
@@ -90,8 +90,8 @@ func (e recovery) distrustUnsealed(ctx context.Context) error {
 	return e.DB.SetSetting(ctx, settingBoot, e.BootID)
 }
 
-// tellLost records the snapshots that lose removes.
-func (e recovery) tellLost(ctx context.Context, lose func() error) error {
+// recordLost records the snapshots that lose removes.
+func (e recovery) recordLost(ctx context.Context, lose func() error) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
 		return err

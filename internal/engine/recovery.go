@@ -166,7 +166,7 @@ func (e recovery) recordJournals(ctx context.Context, recs []meta.Sandbox) {
 func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attached) {
 	b := a.box
 	if b != nil {
-		s.box, s.told, s.mapped = b, b, true // the safe assumption
+		s.box, s.announced, s.mapped = b, b, true // the safe assumption
 		e.watch(s.entry, b)
 		e.Lifetimes.WakeIdle()
 		e.Egress.WatchPorts(s.ID, b)

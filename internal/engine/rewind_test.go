@@ -188,7 +188,7 @@ func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 	}
 }
 
-// calm lets the background come to its end and keeps it from the files until release is called.
+// calm waits for the background to finish and keeps it from the files until release is called.
 func calm(t *testing.T, h *home) (release func()) {
 	t.Helper()
 	if err := h.Seal(ctx); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// undoneOf gives the numbers of the records of a sandbox that are told to be undone, in order.
+// undoneOf returns the sorted numbers of the records of a sandbox that are recorded as undone.
 func (h *home) undoneOf(id timeline.SandboxID) (all []int64) {
 	h.t.Helper()
 	for _, r := range h.told(id, format.KindUndone) {

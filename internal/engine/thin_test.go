@@ -29,7 +29,7 @@ type clock struct{ ns atomic.Int64 }
 func (c *clock) now() time.Time           { return time.Unix(0, c.ns.Load()).UTC() }
 func (c *clock) advance(by time.Duration) { c.ns.Add(int64(by)) }
 
-// newClockedHome is a home whose time stands still unless it is advanced.
+// newClockedHome returns a home whose clock advances only when a test advances it.
 func newClockedHome(t testing.TB) (*home, *clock) {
 	c := new(clock)
 	c.ns.Store(time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC).UnixNano())
