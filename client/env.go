@@ -82,7 +82,7 @@ func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 	return opt, true, nil
 }
 
-// loopback reports whether addr is a literal loopback address.
+// loopback reports whether addr is localhost or a loopback address.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
