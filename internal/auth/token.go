@@ -115,7 +115,7 @@ func IsTokenID(s string) bool { return len(s) == idDigits && strings.Trim(s, "01
 
 // Create creates a token. Its secret is in the result, and is not stored.
 func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenResult, error) {
-	tok, err := t.wanted(ctx, req)
+	tok, err := t.validate(ctx, req)
 	if err != nil {
 		return wire.TokenResult{}, err
 	}
@@ -133,8 +133,8 @@ func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenR
 	}
 }
 
-// wanted checks a request.
-func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, err error) {
+// validate checks a request.
+func (t *Tokens) validate(ctx context.Context, req wire.TokenRequest) (tok Token, err error) {
 	switch {
 	case req.Name == "":
 		return tok, fault.New(fault.Invalid, "a token requires a name").WithHint("send its purpose as \"name\"")

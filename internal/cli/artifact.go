@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// registryFlags say where layers are that are not in git.
+// registryFlags are the flags for layers that are in a registry.
 type registryFlags struct {
 	name  string
 	plain bool
@@ -30,14 +30,13 @@ func (r *registryFlags) add(cmd *cobra.Command, what string) {
 		"allow plain HTTP to the registry")
 }
 
-// named is a repository of a registry that who sits here has named, by whom it may be
-// talked to without encryption.
+// named is a repository in a registry that the user named, with permission for an unencrypted connection.
 type named struct {
 	registry.Reference
 	plain bool
 }
 
-// repository gives what was named; nil is nothing.
+// repository returns the named repository, or nil.
 func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
 	if r.name == "" && !r.plain {
 		return nil, nil
@@ -53,14 +52,14 @@ func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
 	return &named{ref, r.plain || ref.Local()}, nil
 }
 
-// open makes ready for it, with the credentials of who sits here.
+// open opens the repository, with the user's credentials.
 func (a *app) open(n *named) (*registry.Repository, error) {
 	return registry.Open(n.Reference,
 		registry.Options{PlainHTTP: n.plain, Credentials: registry.UserCredentials(a.getenv)})
 }
 
-// artifactPush puts the layers of a sandbox into a registry. References in git are set by
-// nobody before it is done, so what is broken off is content that nothing names.
+// artifactPush pushes the layers of a sandbox to a registry. References in git are only set after that, so an
+// interrupted push leaves unreferenced blobs.
 type artifactPush struct {
 	*app
 	c       *client.Client
@@ -70,7 +69,7 @@ type artifactPush struct {
 	bytes   int64 // of all layers
 }
 
-// push gives where they are then.
+// push returns where the layers are.
 func (p *artifactPush) push(ctx context.Context) (*wire.Artifact, error) {
 	repo, err := p.open(p.to)
 	if err != nil {
@@ -98,13 +97,13 @@ func (p *artifactPush) push(ctx context.Context) (*wire.Artifact, error) {
 	}
 	out.Digest = m.Blob().Digest
 	tag := p.to.Tag
-	if tag == "" { // one of its own, so that what an older proposal names stays
+	if tag == "" { // a unique tag, so that blobs of an older proposal are kept
 		tag = "coppice-" + out.Digest[len("sha256:"):][:16]
 	}
 	return out, repo.PutManifest(ctx, m, tag)
 }
 
-// layer sees that a layer is there, and fills in what it is there.
+// layer pushes a layer if needed, and fills in its blob.
 func (p *artifactPush) layer(ctx context.Context, repo *registry.Repository, l *wire.LayerBlob) error {
 	if l.Digest != "" {
 		if has, err := repo.Has(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}); has || err != nil {
@@ -161,12 +160,12 @@ func (a *atMost) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// artifactPull gets the layers of a proposal from a registry. Where they are is the word of
-// who proposed it: so it is talked to encrypted, unless who sits here has named it too.
+// artifactPull gets the layers of a proposal from a registry. Their location is claimed by the proposer: so the
+// connection is encrypted, unless the user named the registry too.
 type artifactPull struct {
 	*app
 	c        *client.Client
-	from     *named // nil: as the proposal says
+	from     *named // nil: as in the proposal
 	artifact *wire.Artifact
 }
 
@@ -197,12 +196,12 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 	r, w := io.Pipe()
 	var g errgroup.Group
 	g.Go(func() error {
-		defer w.Close() // also where it is not all: then the daemon drops what it has, and answers
+		defer w.Close() // even if it is incomplete: the daemon then drops the layers and answers
 		return p.get(ctx, repo, w)
 	})
 	made, err := p.c.UnpackLayers(ctx, req.Travelled, req.As, r)
 	r.CloseWithError(errTaken)
-	if got := g.Wait(); got != nil && !errors.Is(got, errTaken) { // then that is why the daemon has not all
+	if got := g.Wait(); got != nil && !errors.Is(got, errTaken) { // that is why the daemon received only a part
 		return nil, got
 	}
 	if err != nil {
@@ -211,10 +210,10 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 	return &made, nil
 }
 
-// errTaken: nobody takes more layers.
+// errTaken means that the daemon reads no more layers.
 var errTaken = errors.New("the daemon stopped accepting layers")
 
-// get writes all layers, one behind the other. The daemon has none whole that was not checked.
+// get writes all layers, concatenated. The daemon never receives a complete layer that was not verified.
 func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.Writer) error {
 	h := &heldBack{w: w}
 	for _, l := range p.artifact.Layers {
@@ -225,7 +224,7 @@ func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.
 	return h.release()
 }
 
-// heldBack holds the last byte back until there are more, or it is let go.
+// heldBack delays the last byte until more follow, or it is released.
 type heldBack struct {
 	w    io.Writer
 	last []byte

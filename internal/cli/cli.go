@@ -1,8 +1,7 @@
-// Package cli is the command line: one file per command, each turning flags into
-// options, options into one call of the client, and the answer into text or
-// JSON. Results go to stdout, everything else to stderr. Only cmd/coppice
-// imports it; it imports client, client/wire, fault, tty, daemon, mcpapi, and those
-// rooms that are pure and need no daemon.
+// Package cli is the command line: one file per command, each turning flags into options, options into one call of
+// the client, and the answer into text or JSON. Results go to stdout, everything else to stderr. Only cmd/coppice
+// imports it; it imports client, client/wire, fault, tty, daemon, mcpapi, and packages that are pure and need no
+// daemon.
 package cli
 
 import (
@@ -41,7 +40,7 @@ type app struct {
 	cl          *client.Client
 }
 
-// Main runs the program with argv and gives its exit code.
+// Main runs the program with argv and returns its exit code.
 func Main(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"coppice"}
@@ -96,7 +95,7 @@ func (e *usageError) Error() string { return e.msg }
 
 func usagef(format string, args ...any) error { return &usageError{msg: fmt.Sprintf(format, args...)} }
 
-// finish shows err and gives the exit code.
+// finish prints err and returns the exit code.
 func (a *app) finish(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
@@ -137,7 +136,7 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 	return code
 }
 
-// wireError takes an error of any origin apart.
+// wireError converts any error to its wire form.
 func wireError(err error) wire.Error {
 	var (
 		ce *client.Error
@@ -155,7 +154,7 @@ func wireError(err error) wire.Error {
 	return wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
 }
 
-// say writes one line to stderr, also with --quiet.
+// say prints one line to stderr, even with --quiet.
 func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "coppice: "+format+"\n", args...)
 }
@@ -167,7 +166,7 @@ func (a *app) note(format string, args ...any) {
 	}
 }
 
-// warn writes warnings, which may come from inside a sandbox.
+// warn prints warnings, which may come from inside a sandbox.
 func (a *app) warn(lines []string) {
 	for _, l := range lines {
 		if !a.quiet {
@@ -191,7 +190,7 @@ func (a *app) palette() tty.Palette {
 	return tty.Palette{On: a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && tty.IsTerminal(a.stdout)}
 }
 
-// home gives the home, absolute.
+// home returns the absolute path of the home.
 func (a *app) home() (string, error) {
 	if a.homeFlag == "" {
 		home, err := client.Home(a.getenv)
@@ -205,7 +204,7 @@ func (a *app) home() (string, error) {
 	return abs, fault.Wrap(err, "find the home %s", a.homeFlag)
 }
 
-// starter says how to reach and start the daemon.
+// starter returns how to reach and start the daemon.
 func (a *app) starter() (daemon.Starter, error) {
 	home, err := a.home()
 	if err != nil {
@@ -216,7 +215,7 @@ func (a *app) starter() (daemon.Starter, error) {
 	if s.Idle == "" {
 		s.Idle = daemon.DefaultIdle.String()
 	}
-	// The daemon outlives this shell: it gets what it may need and no more.
+	// The daemon outlives this shell: it inherits only what it may need.
 	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "GOMEMLIMIT",
 		"COPPICE_EXEC_PATH",
 		"GORACE", "GOCOVERDIR", "GOTRACEBACK", "GOMAXPROCS", "GODEBUG"} {
@@ -227,7 +226,7 @@ func (a *app) starter() (daemon.Starter, error) {
 	return s, nil
 }
 
-// client gives the client of this run; it starts the daemon when it must.
+// client returns the client of this run; it starts the daemon if needed.
 func (a *app) client() (*client.Client, error) {
 	if a.cl == nil {
 		opt, remote, err := client.Remote(a.getenv)
@@ -250,12 +249,12 @@ func (a *app) client() (*client.Client, error) {
 	return a.cl, nil
 }
 
-// interruptible gives a context that Ctrl-C ends.
+// interruptible returns a context that Ctrl-C cancels.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, os.Interrupt)
 }
 
-// progress shows the progress of a long operation on stderr. done takes it away.
+// progress shows the progress of a long operation on stderr. done removes it.
 func (a *app) progress() (show func(wire.Progress), done func()) {
 	bar := tty.NewBar(nil)
 	if !a.quiet && !a.json {

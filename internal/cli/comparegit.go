@@ -15,14 +15,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// attempt is what is compared of a sandbox.
+// attempt is the data of one compared sandbox.
 type attempt struct {
 	wire.LedgerSummary
 	Git  *attemptGit `json:"git,omitempty"`  // where it works on a repository
 	Test *wire.Trial `json:"test,omitempty"` // where one was asked for
 }
 
-// attemptGit is what a sandbox did in its repository.
+// attemptGit is the changes of a sandbox in its repository.
 type attemptGit struct {
 	Base    string          `json:"base"`
 	Work    string          `json:"work"` // the commit of all its files
@@ -46,7 +46,7 @@ type attemptShared struct {
 // maxShared is how many files are named that two sandboxes changed.
 const maxShared = 20
 
-// attempts gathers what is compared.
+// attempts gathers the data of all compared sandboxes.
 func attempts(ctx context.Context, c *client.Client, names []string) ([]attempt, error) {
 	all := make([]attempt, len(names))
 	for i, name := range names {
@@ -135,7 +135,7 @@ func try(ctx context.Context, c *client.Client, all []attempt, req wire.TrialReq
 	return g.Wait()
 }
 
-// gitRows adds the lines of what was done in repositories, and of tests, where there is any.
+// gitRows adds the lines about repositories and tests, if there are any.
 func gitRows(t *tty.Table, all []attempt) {
 	row := func(what string, cell func(*attempt) string) {
 		line, any := []string{what}, false
@@ -169,7 +169,7 @@ func gitRows(t *tty.Table, all []attempt) {
 	})
 }
 
-// tested tells how a test ended.
+// tested describes the result of a test.
 func tested(t *wire.Trial) string {
 	took := " after " + (time.Duration(t.TimeMS) * time.Millisecond).String()
 	switch {
@@ -181,7 +181,7 @@ func tested(t *wire.Trial) string {
 	return fmt.Sprintf("code %d%s", t.Exit, took)
 }
 
-// shared tells which two changed the same files.
+// shared lists pairs of sandboxes that changed the same files.
 func shared(w io.Writer, all []attempt) error {
 	for i := range all {
 		if all[i].Git == nil {
@@ -189,7 +189,7 @@ func shared(w io.Writer, all []attempt) error {
 		}
 		for _, s := range all[i].Git.Shares {
 			if !slices.ContainsFunc(all[i+1:], func(o attempt) bool { return nameOf(&o.LedgerSummary) == s.With }) {
-				continue // told with the other one
+				continue // listed with the other one
 			}
 			more := ""
 			if n := s.Files - len(s.Paths); n > 0 {

@@ -96,8 +96,7 @@ type side struct {
 	path string
 }
 
-// parseSide tells NAME:PATH from a path here, which holds a slash before its colon,
-// or is a drive.
+// parseSide distinguishes NAME:PATH from a local path, which has a slash before its colon, or is a drive.
 func parseSide(arg string) side {
 	name, p, ok := strings.Cut(arg, ":")
 	if !ok || name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) || runtime.GOOS == "windows" &&
@@ -128,7 +127,7 @@ func (a *app) copyArgs(cmd *cobra.Command, args []string, part string) ([]string
 	return out, cobra.ShellCompDirectiveNoSpace
 }
 
-// leftOut warns of what was left out, which may be much.
+// leftOut warns of skipped files, of which there may be many.
 func (a *app) leftOut(list []string) {
 	const most = 20
 	a.warn(list[:min(len(list), most)])
@@ -145,7 +144,7 @@ type transfer struct {
 	res wire.UnpackResult
 }
 
-// source is what is copied: whose content alone is meant when the path ends in "/.".
+// source is what is copied: only the content if the path ends in "/.".
 type source struct {
 	path    string
 	content bool
@@ -208,7 +207,7 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 func (t *transfer) stat(ctx context.Context, s side, follow bool) (info wire.FileInfo, there bool, err error) {
 	info, err = t.c.Stat(ctx, s.box, s.path, client.FileOptions{At: t.opt.at, Follow: follow})
 	if client.IsKind(err, client.KindNotFound) {
-		// The sandbox itself, or the snapshot, may be what is missing.
+		// The sandbox itself, or the snapshot, may be missing.
 		if _, rerr := t.c.Stat(ctx, s.box, "/", client.FileOptions{At: t.opt.at}); rerr != nil {
 			return info, false, rerr
 		}
@@ -233,8 +232,7 @@ func (t *transfer) sendFile(ctx context.Context, from string, st fs.FileInfo, bo
 	return err
 }
 
-// send copies a tree as an archive: a directory's content into dir, or with a name
-// what is there, which is none.
+// send copies a tree as an archive: a directory's content into dir, or with name as a new file.
 func (t *transfer) send(ctx context.Context, from, box, dir, name string) error {
 	pr, pw := io.Pipe()
 	type packed struct {
@@ -259,8 +257,7 @@ func (t *transfer) send(ctx context.Context, from, box, dir, name string) error 
 	return err
 }
 
-// pack writes an archive of what is at from. Its names are relative to from, or one
-// file's is name.
+// pack writes an archive of from. Names are relative to from, or name for a single file.
 func pack(from, name string, w io.Writer) (skipped []string, err error) {
 	tw := tar.NewWriter(w)
 	buf := make([]byte, 512<<10)
@@ -347,7 +344,7 @@ func (t *transfer) fromStdin(ctx context.Context, to side) error {
 
 // Out.
 
-// toStdout writes an archive, with names that begin with that of the directory.
+// toStdout writes an archive whose names start with that of the directory.
 func (t *transfer) toStdout(ctx context.Context, from side) error {
 	if tty.IsTerminal(t.a.stdout) {
 		return usagef("refusing to write an archive to a terminal: redirect it, or name a destination")
@@ -365,7 +362,7 @@ func (t *transfer) toStdout(ctx context.Context, from side) error {
 	return t.receive(ctx, from, func(r io.Reader) error { return reprefix(t.a.out, r, prefix) })
 }
 
-// receive gives an archive of a sandbox to fn.
+// receive calls fn with an archive from a sandbox.
 func (t *transfer) receive(ctx context.Context, from side, fn func(io.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -378,7 +375,7 @@ func (t *transfer) receive(ctx context.Context, from side, fn func(io.Reader) er
 	}()
 	err := fn(pr)
 	if err == nil {
-		_, err = io.Copy(io.Discard, pr) // what is after the end of the archive; also its error
+		_, err = io.Copy(io.Discard, pr) // read past the end of the archive, to get its error
 	}
 	pr.Close()
 	cancel()
@@ -449,8 +446,7 @@ func (t *transfer) out(ctx context.Context, from side, to string) error {
 	return t.outFile(ctx, from, info, dir, name)
 }
 
-// outDir unpacks a directory in one here, which is made; with below in one in it that
-// is called as it is there.
+// outDir unpacks a directory into a local one, which is created; with below into a subdirectory of the same name.
 func (t *transfer) outDir(ctx context.Context, from side, to string, below bool) error {
 	err := os.Mkdir(to, 0o755)
 	fresh := err == nil

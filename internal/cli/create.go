@@ -63,7 +63,7 @@ limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
 	return cmd
 }
 
-// making is what the flags say about a sandbox to be made.
+// making is the flags for a new sandbox.
 type making struct {
 	req    wire.CreateRequest
 	from   string
@@ -110,7 +110,7 @@ func (mk *making) flags(cmd *cobra.Command) {
 		cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// make makes a sandbox as the flags say, showing how far it is.
+// make creates a sandbox from the flags, with progress.
 func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) {
 	mk.req.Limits = strings.Join(mk.limits, ",")
 	if mk.req.Env, err = a.env(mk.req.Env); err != nil {
@@ -170,16 +170,14 @@ func (a *app) policies(mk *making) (err error) {
 	return err
 }
 
-// must is for what only a wrong program can make fail: a flag's name that its
-// command does not have.
+// must is for errors that only a bug can cause, such as an unknown flag name.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// env resolves "K" to "K=V" from our own environment; one that is not set is
-// left out, as docker does.
+// env resolves "K" to "K=V" from the environment; an unset variable is omitted, as docker does.
 func (a *app) env(list []string) ([]string, error) {
 	var out []string
 	for _, kv := range list {
@@ -199,7 +197,7 @@ func (a *app) env(list []string) ([]string, error) {
 	return out, nil
 }
 
-// source fills in req.From, and gives what must be closed afterwards.
+// source fills in req.From, and returns what must be closed afterwards.
 func (a *app) source(ctx context.Context, from string, req *wire.CreateRequest) (io.Closer, error) {
 	switch {
 	case from == "host" || from == "host-copy":
@@ -234,7 +232,7 @@ func (a *app) source(ctx context.Context, from string, req *wire.CreateRequest) 
 	return nil, nil
 }
 
-// archiveName tells a bare file name from a sandbox's name.
+// archiveName distinguishes a bare file name from a sandbox's name.
 func archiveName(s string) bool {
 	for _, end := range []string{".tar", ".tgz", ".txz", ".tzst", ".tar.gz", ".tar.xz", ".tar.zst"} {
 		if strings.HasSuffix(s, end) {

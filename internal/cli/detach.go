@@ -33,9 +33,8 @@ func detachKeys(s string) ([]byte, error) {
 	return keys, nil
 }
 
-// detachable is the input of a supervised command. When the keys were typed, or
-// the terminal has gone, it calls leave and gives nothing any more: an end of the
-// input would end the command.
+// detachable is the input of a supervised command. When the detach keys were typed, or the terminal is gone, it calls
+// leave and returns nothing more: EOF would close the command's stdin.
 type detachable struct {
 	in       io.Reader
 	keys     []byte
@@ -43,12 +42,11 @@ type detachable struct {
 	leave    func()
 
 	matched int    // how many keys were typed, and not passed on yet
-	out     []byte // to be given next
-	left    bool   // the keys were typed, or the terminal has gone
+	out     []byte // to be returned next
+	left    bool   // the keys were typed, or the terminal is gone
 }
 
-// Read gives what was typed, but for the keys. What came before them is given
-// before it leaves.
+// Read returns the input without the keys. What precedes them is returned before leave is called.
 func (d *detachable) Read(p []byte) (int, error) {
 	for len(d.out) == 0 {
 		if d.left {
@@ -67,7 +65,7 @@ func (d *detachable) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// filter takes what was typed, and reports whether the keys were among it.
+// filter processes input, and reports whether it contained the keys.
 func (d *detachable) filter(typed []byte) bool {
 	if len(d.keys) == 0 {
 		d.out = append(d.out, typed...)
@@ -91,9 +89,9 @@ func (d *detachable) filter(typed []byte) bool {
 	return false
 }
 
-// window is the terminal that shows a command's output. When it has gone, it calls leave and drops
-// what it is given: a failed Write would have the command sent SIGPIPE, as the closed end of a pipe
-// does, and the loss of a terminal hangs up, or detaches, and no more.
+// window is the terminal that shows a command's output. When the terminal is gone, it calls leave and drops the
+// output: a failed Write would send the command SIGPIPE, as a closed pipe does, but the loss of a terminal must only
+// hang up, or detach.
 type window struct {
 	out   io.Writer
 	leave func()

@@ -64,8 +64,7 @@ pulled proposal.`,
 					hint: "drop them"}
 			}
 			if patch {
-				// A pipe gets the bytes as they are, for git apply; a terminal
-				// gets nothing that it would act on.
+				// A pipe receives the exact bytes, for git apply; for a terminal, control bytes are escaped.
 				var w io.Writer = a.out
 				if tty.IsTerminal(a.stdout) {
 					w = &lines{w: a.out, p: a.palette()}
@@ -111,7 +110,7 @@ func (a *app) refGiven(args []string, dash int) bool {
 	return dash > 1 && !strings.Contains(args[1], "/")
 }
 
-// diffRequest tells references from paths.
+// diffRequest distinguishes references from paths.
 func diffRequest(args []string, dash int) (wire.DiffRequest, error) {
 	refs := args[1:]
 	var paths []string

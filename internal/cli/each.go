@@ -36,8 +36,8 @@ func printEach[T any](
 	return errors.Join(err, perr)
 }
 
-// each calls fn for every name, shows all errors but the last, and gives that
-// back: one bad name does not keep the others from being done.
+// each calls fn for every name, prints all errors but the last, and returns that one: an error does not stop the
+// other calls.
 func (a *app) each(ctx context.Context, names []string, fn func(context.Context, *client.Client, string) error) error {
 	c, err := a.client()
 	if err != nil {

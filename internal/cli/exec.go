@@ -94,9 +94,8 @@ With --json, the result is one line of JSON on stderr.`,
 	return cmd
 }
 
-// commandAfterName gives the command of exec. Flags may stand before and after the
-// name; the first word behind them, or "--", begins the command, so that none of its
-// own flags is taken for one of ours.
+// commandAfterName returns the command of exec. Flags may precede and follow the name; the first word after them, or
+// "--", starts the command, so that its flags are not taken for those of Coppice.
 func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
 		return nil, &usageError{msg: "exec requires the name of a sandbox", hint: "as in: coppice exec NAME -- ls -l"}
@@ -154,7 +153,7 @@ taken when the shell exits.`,
 	return cmd
 }
 
-// terminal reports whether somebody sits at a terminal.
+// terminal reports whether stdin and stdout are a terminal.
 func (a *app) terminal() bool { return tty.IsTerminal(a.stdin) && tty.IsTerminal(a.stdout) }
 
 // ours gives an error of our own the exit code that no command has.
@@ -169,7 +168,7 @@ func (a *app) foreground(ctx context.Context, name string, req wire.ExecRequest)
 	return a.ended(exit)
 }
 
-// ended says what is to be said of a command's end, and gives its exit code.
+// ended prints the messages about a command's exit, and returns its exit code as an error.
 func (a *app) ended(exit wire.Exit) error {
 	if exit.Message != "" {
 		a.say("%s", tty.Clean(exit.Message))
@@ -192,7 +191,7 @@ type tooEarly struct{ signal int }
 
 func (e *tooEarly) Error() string { return "signal " + strconv.Itoa(e.signal) }
 
-// errDetached says that the user left a supervised command, which runs on.
+// errDetached means that the user detached from a supervised command, which continues.
 var errDetached = errors.New("detached")
 
 // stream carries this process's streams to a command and back, until it ends. A
@@ -280,7 +279,7 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	return exit, nil
 }
 
-// termEnv are the variables that tell a command about this terminal.
+// termEnv adds the variables that describe this terminal to a command.
 func (a *app) termEnv(env []string) []string {
 	for _, k := range []string{"TERM", "COLORTERM"} {
 		if v := a.getenv(k); v != "" {
@@ -290,8 +289,7 @@ func (a *app) termEnv(env []string) []string {
 	return env
 }
 
-// screenReset leaves the other screen and shows the cursor, as a program that was
-// left or killed cannot do any more.
+// screenReset leaves the alternate screen and shows the cursor, after a program that was left or killed.
 func (a *app) screenReset(terminal bool) {
 	if terminal {
 		fmt.Fprint(a.stdout, "\x1b[?1049l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1006l\x1b[0m\r\n")

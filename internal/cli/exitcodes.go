@@ -15,7 +15,7 @@ const (
 	exitLimit       = 8
 	exitCorrupt     = 9
 	exitTimeout     = 124 // of a command of a sandbox
-	exitOurs        = 125 // Coppice failed, where other codes are those of a command of a sandbox
+	exitOurs        = 125 // Coppice failed, where other codes are those of the sandbox's command
 	exitCancelled   = 130 // 128 + SIGINT
 )
 
@@ -66,6 +66,6 @@ func exitCodeOf(k fault.Kind) int {
 	case fault.Cancelled:
 		return exitCancelled
 	default:
-		return exitError // internal, or a kind that a newer daemon has added
+		return exitError // internal, or a kind of a newer daemon
 	}
 }

@@ -85,7 +85,7 @@ func (a *app) gitApply() *cobra.Command {
 	return cmd
 }
 
-// applying applies, and asks for what is not trusted where somebody can be asked.
+// applying applies, and asks about untrusted marks if there is a terminal.
 func (a *app) applying(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error) {
 	for _, list := range []*[]string{&req.Paths, &req.Trust} {
 		raw := &req.PathsRaw
@@ -121,7 +121,7 @@ func (a *app) applying(ctx context.Context, name string, req wire.GitApplyReques
 	return of.apply(ctx, req)
 }
 
-// apart divides paths into those that JSON can hold, and others.
+// apart separates paths that JSON can hold from others.
 func apart(paths []string) (plain []string, raw [][]byte) {
 	for _, p := range paths {
 		if strings.ToValidUTF8(p, "") == p {
@@ -133,7 +133,7 @@ func apart(paths []string) (plain []string, raw [][]byte) {
 	return plain, raw
 }
 
-// untrusted lists the marks, and what would trust them.
+// untrusted lists the marks, and how to trust them.
 func untrusted(marks []wire.GitMark) error {
 	var b, hint strings.Builder
 	b.WriteString("files that the host may later run or trust were not reviewed:")
@@ -178,7 +178,7 @@ func (a *app) askTrust(name string, marks []wire.GitMark) (trust []string, err e
 	return trust, nil
 }
 
-// applied tells what was applied.
+// applied reports what was applied.
 func (a *app) applied(w io.Writer, name string, res wire.GitApplied) error {
 	p := a.palette()
 	if res.Saved != "" {
@@ -205,7 +205,7 @@ func (a *app) applied(w io.Writer, name string, res wire.GitApplied) error {
 	return err
 }
 
-// onto names what was applied to.
+// onto describes the target of an apply.
 func onto(res wire.GitApplied) string {
 	if res.Onto == "" {
 		return "the work tree"

@@ -20,8 +20,7 @@ type gitForm struct {
 	noPager             bool
 }
 
-// gitDiff shows how a sandbox, or a proposal that was pulled, differs from what it began with
-// in its repository.
+// gitDiff shows the changes of a sandbox, or of a pulled proposal, in its repository.
 func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []string, form gitForm) error {
 	req := wire.GitDiffRequest{Stat: form.stat || a.json}
 	var err error
@@ -62,7 +61,7 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 		if err != nil {
 			return err
 		}
-		if !shown && !form.stat { // a patch is for git: what is said of it goes elsewhere
+		if !shown && !form.stat { // a patch is for git, so remarks go to stderr
 			w = a.stderr
 			if a.quiet {
 				w = io.Discard
@@ -72,8 +71,8 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 	})
 }
 
-// inRepo gives paths below the top of a work tree, as git takes them: from where the
-// user is, if that is in it, else from the top.
+// inRepo resolves paths against the top of a work tree, as git does: from the current directory, if that is in it,
+// else from the top.
 func inRepo(top string, paths []string) ([]string, error) {
 	from := ""
 	if wd, err := os.Getwd(); err == nil {
@@ -127,7 +126,7 @@ func gitNames(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.Gi
 	return nil
 }
 
-// marksOf gives the kinds of the marks of paths.
+// marksOf returns the kinds of marks by path.
 func marksOf(marks []wire.GitMark) map[string][]string {
 	out := map[string][]string{}
 	for _, m := range marks {
@@ -136,7 +135,7 @@ func marksOf(marks []wire.GitMark) map[string][]string {
 	return out
 }
 
-// suffix says that a change is marked.
+// suffix returns the marks of a change.
 func suffix(p tty.Palette, marked map[string][]string, c wire.GitChange) string {
 	kinds := marked[c.Name()]
 	if c.Old != "" {
@@ -185,7 +184,7 @@ func counts(p tty.Palette, added, deleted int) string {
 	return strings.Join(s, " ")
 }
 
-// gitMarks lists what the host would later run or trust.
+// gitMarks lists the files that the host would later run or trust.
 func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
 	if len(marks) == 0 {
 		return nil
@@ -202,8 +201,7 @@ func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
 	return nil
 }
 
-// marksBefore gives, by the line that begins a file in a patch of git's, what is to be
-// said before it.
+// marksBefore returns the remarks to print before a file in a git patch, by the file's first line.
 func marksBefore(res wire.GitDiff) map[string][]string {
 	by := map[string][]wire.GitMark{}
 	for _, m := range res.Marks {
@@ -255,8 +253,8 @@ func gitName(p string) string {
 	return `"` + b.String() + `"`
 }
 
-// gitLines is lines, which says what a file is marked with before it begins. A line of
-// what a file holds never looks like one that begins a file: it has a sign before it.
+// gitLines is lines with remarks before marked files. A content line cannot look like the first line of a file,
+// because it has a sign in front.
 type gitLines struct {
 	lines
 	marks map[string][]string

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// offered is a proposal that a remote has.
+// offered is a proposal on a remote.
 type offered struct {
 	Name     string `json:"name"`
 	Proposal string `json:"proposal"` // its commit
@@ -71,8 +71,8 @@ against the digests in the proposal.`,
 	return cmd
 }
 
-// pullInto pulls a proposal into the repository that we stand in, or lists what the remote has.
-// req has what the flags say; args are the arguments of the command.
+// pullInto pulls a proposal into the repository of the current directory, or lists those of the remote. req has the
+// values of the flags; args are the arguments of the command.
 func (a *app) pullInto(ctx context.Context, req *wire.ReceiveRequest, reg *registryFlags, args []string) error {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -122,7 +122,7 @@ func (a *app) pullInto(ctx context.Context, req *wire.ReceiveRequest, reg *regis
 	return nil
 }
 
-// pullArgs tells a remote from the name of a proposal.
+// pullArgs distinguishes a remote from the name of a proposal.
 func (g *userGit) pullArgs(ctx context.Context, args []string) (remote, name string, err error) {
 	switch len(args) {
 	case 2:
@@ -142,7 +142,7 @@ func (g *userGit) pullArgs(ctx context.Context, args []string) (remote, name str
 	return remote, name, err
 }
 
-// list asks a remote for what it has of proposals.
+// list returns the proposals on a remote.
 func (g *userGit) list(ctx context.Context, remote string) ([]offered, error) {
 	out, err := g.run(ctx, "ls-remote", "--refs", "--quiet", remote,
 		wire.TravelRef("heads", "*"), wire.TravelRef("proposals", "*"), wire.TravelRef("layers", "*"))
@@ -177,7 +177,7 @@ func (g *userGit) list(ctx context.Context, remote string) ([]offered, error) {
 	return found, nil
 }
 
-// offers shows what a remote has.
+// offers prints the proposals on a remote.
 func (a *app) offers(ctx context.Context, g *userGit, remote string) error {
 	all, err := g.list(ctx, remote)
 	if err != nil {
@@ -201,8 +201,7 @@ func (a *app) offers(ctx context.Context, g *userGit, remote string) error {
 	})
 }
 
-// fetch fetches what the remote has of a proposal to the staging references: all of it, or
-// none.
+// fetch fetches a proposal to the staging references: all of it, or nothing.
 func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) error {
 	if strings.ContainsAny(at.Name, "*?[:^~\\ ") || strings.HasPrefix(at.Name, "-") {
 		return fault.New(fault.Invalid, "invalid proposal name %q", tty.Clean(at.Name))

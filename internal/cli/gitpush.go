@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// pushResult is what push writes as JSON.
+// pushResult is the JSON output of push.
 type pushResult struct {
 	Remote string         `json:"remote"`
 	Name   string         `json:"name"`
@@ -69,8 +69,8 @@ and digests. Blobs that the registry already has are not sent again.`,
 	return cmd
 }
 
-// pushing is one run of push. Cobra sets the flags; then each step needs what the one before
-// it set: propose, send (with artifact, for a registry) and printPushed.
+// pushing is one run of push. Cobra sets the flags; each step needs the results of the previous one: propose, send
+// (with artifact, for a registry) and printPushed.
 type pushing struct {
 	*app
 	prop    wire.ProposeRequest
@@ -82,13 +82,12 @@ type pushing struct {
 	c      *client.Client
 	git    *userGit
 	remote string
-	name   string // of the sandbox, as it was given
+	name   string // name of the sandbox, as given
 	to     *named // the registry for the layers; nil is git
 	result pushResult
 }
 
-// do proposes what a sandbox did, sends it, and prints what was sent. args are the arguments
-// of the command.
+// do proposes a sandbox, pushes the proposal, and prints the result. args are the arguments of the command.
 func (p *pushing) do(ctx context.Context, args []string) error {
 	if err := p.propose(ctx, args); err != nil {
 		return err
@@ -99,7 +98,7 @@ func (p *pushing) do(ctx context.Context, args []string) error {
 	return p.print(p.result, p.printPushed)
 }
 
-// propose finds the remote and the registry, and has the daemon propose the sandbox.
+// propose finds the remote and the registry, and makes the daemon propose the sandbox.
 func (p *pushing) propose(ctx context.Context, args []string) (err error) {
 	remote := ""
 	p.name = args[len(args)-1]
@@ -120,12 +119,12 @@ func (p *pushing) propose(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	p.result = pushResult{Remote: p.remote, Name: sb.Name}
-	p.prop.Guard = true // a forge, or who fetches it, would run or trust what is pushed
+	p.prop.Guard = true // a forge, or a user who fetches it, would run or trust it
 	_, err = p.c.Propose(ctx, p.name, p.prop)
 	return err
 }
 
-// send pushes the references of the proposal, after its layers, and tells the daemon.
+// send pushes the references of the proposal, after its layers, and records that in the daemon.
 func (p *pushing) send(ctx context.Context) error {
 	req := wire.SendRequest{Name: p.name, Remote: p.remote, Layers: p.layers && p.to == nil, MaxBytes: p.most}
 	send, err := p.c.Sending(ctx, req)
@@ -154,7 +153,7 @@ func (p *pushing) send(ctx context.Context) error {
 	return nil
 }
 
-// artifact puts the layers into the registry, and gives what is to be pushed beside them.
+// artifact pushes the layers to the registry, and returns the references to push.
 func (p *pushing) artifact(ctx context.Context, req wire.SendRequest) (send wire.Sending, err error) {
 	layers := &artifactPush{app: p.app, c: p.c, to: p.to, sandbox: p.result.Name, most: p.most}
 	if req.Artifact, err = layers.push(ctx); err != nil {
@@ -182,8 +181,7 @@ func (p *pushing) printPushed(w io.Writer) error {
 	return nil
 }
 
-// localClient gives the client of a daemon of this machine: git works here, on the same
-// repository as the daemon.
+// localClient returns the client of a local daemon, which must use the same repository as git.
 func (a *app) localClient(verb string) (*client.Client, error) {
 	if _, remote, err := client.Remote(a.getenv); err != nil || remote {
 		if err == nil {
@@ -196,8 +194,8 @@ func (a *app) localClient(verb string) (*client.Client, error) {
 	return a.client()
 }
 
-// push pushes the references of proposal name to a remote that has what it was last seen to have. All of them or
-// none, where the remote can; the proposal comes last else.
+// push pushes the references of proposal name, if the remote has their last known values. The push is atomic if the
+// remote supports that; otherwise the proposal is last.
 func (g *userGit) push(ctx context.Context, remote, name string, refs []wire.SendRef) error {
 	args := []string{"push", "--porcelain", "--no-signed", "--no-follow-tags", "--no-verify", "--recurse-submodules=no"}
 	for _, r := range refs {
@@ -228,7 +226,7 @@ func (g *userGit) push(ctx context.Context, remote, name string, refs []wire.Sen
 		WithHint("check: git -C %s push %s --dry-run", g.dir, remote)
 }
 
-// rejection finds in what git push prints why a reference was not taken.
+// rejection finds the reason for a rejected reference in git's output.
 func rejection(out string) string {
 	for l := range strings.Lines(out) {
 		if i := strings.Index(l, "[remote rejected]"); i >= 0 {

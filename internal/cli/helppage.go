@@ -49,11 +49,11 @@ func wholePage(cmd *cobra.Command) string {
 	out := cmd.OutOrStdout()
 	cmd.SetOut(&b)
 	defer cmd.SetOut(out)
-	_ = cmd.UsageFunc()(cmd) // a strings.Builder takes everything
+	_ = cmd.UsageFunc()(cmd) // a strings.Builder never fails
 	return b.String()
 }
 
-// helpPage returns what --help prints about cmd, given the whole page.
+// helpPage returns the output of --help for cmd, given the whole page.
 func helpPage(cmd *cobra.Command, whole string) string {
 	if strings.Count(whole, "\n") <= pageLines {
 		return whole
@@ -97,7 +97,7 @@ func writeCommands(b *strings.Builder, cmds []*cobra.Command, group string) {
 	}
 }
 
-// flagSummary describes flags in a line each, as far as the lines suffice, and names the others.
+// flagSummary prints flags on one line each, up to lines, and names the others.
 func flagSummary(b *strings.Builder, flags *pflag.FlagSet, lines int) {
 	type flag struct{ name, text string }
 	var all []flag

@@ -12,14 +12,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// hookInfo is what --json tells of a harness.
+// hookInfo is the JSON output for a harness.
 type hookInfo struct {
 	Name    string `json:"name"`
 	Title   string `json:"title"`
 	Project string `json:"project"` // its file below a project
 	User    string `json:"user"`    // and below the home
 	Note    string `json:"note,omitempty"`
-	Config  string `json:"config,omitempty"`    // what the file is to hold
+	Config  string `json:"config,omitempty"`    // required content of the file
 	File    string `json:"installed,omitempty"` // where it was put
 	Changed bool   `json:"changed,omitempty"`   // and was not there already
 }

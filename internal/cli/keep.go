@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// keeping is the flags that say how automatic snapshots thin out.
+// keeping is the flags for the retention of automatic snapshots.
 type keeping struct {
 	recent int
 	all    time.Duration
@@ -22,7 +22,7 @@ func (k *keeping) flags(cmd *cobra.Command) {
 		"keep automatic snapshots newer than `TIME`, as in 12h")
 }
 
-// fill puts them into a request, which does not speak of what is as usual.
+// fill sets them in a request, which omits default values.
 func (k *keeping) fill(req *wire.CreateRequest) error {
 	switch {
 	case k.recent < 1:

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// maxCompared is how many sandboxes are compared at a time.
+// maxCompared is the maximum number of compared sandboxes.
 const maxCompared = 64
 
 func (a *app) ledgerCompare() *cobra.Command {
@@ -109,7 +109,7 @@ func (a *app) sideBySide(w io.Writer, all []attempt) error {
 	return shared(w, all)
 }
 
-// nameOf is what a sandbox is called, or its id where it is gone.
+// nameOf returns the name of a sandbox, or its ID if it was removed.
 func nameOf(s *wire.LedgerSummary) string {
 	if s.Removed || s.Name == "" {
 		return s.Sandbox
@@ -137,7 +137,7 @@ func hosts(s *wire.LedgerSummary) string {
 	return fmt.Sprintf("%d: %s%s", s.Hosts, s.HostNames[0], more)
 }
 
-// risks tells what a score is the sum of.
+// risks formats the parts of a risk score.
 func risks(s *wire.LedgerSummary) string {
 	var parts []string
 	for _, r := range s.Risks {

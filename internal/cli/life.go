@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// living is the flags that say how long a sandbox lives and runs.
+// living is the flags for the lifetime of a sandbox.
 type living struct{ ttl, idle time.Duration }
 
 func (l *living) flags(cmd *cobra.Command) {
@@ -20,7 +20,7 @@ func (l *living) flags(cmd *cobra.Command) {
 	f.DurationVar(&l.idle, "idle-stop", 0, "stop its processes after `TIME` without use, as in 10m; 0: never")
 }
 
-// request gives what the flags that were given ask for.
+// request returns the request for the given flags.
 func (l *living) request(cmd *cobra.Command) (req wire.LifeRequest, err error) {
 	for _, x := range []struct {
 		flag string
@@ -89,7 +89,7 @@ expires while no daemon runs is removed by the next one.`,
 	return cmd
 }
 
-// life says how long a sandbox lives and runs.
+// life describes the lifetime of a sandbox.
 func (a *app) life(sb wire.Sandbox) string {
 	s := "never expires"
 	if sb.Expires != nil {

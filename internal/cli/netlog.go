@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// recent is how many events of before net --follow begins with.
+// recent is how many earlier events net --follow starts with.
 const recent = 10
 
 func (a *app) netLog() *cobra.Command {
@@ -193,7 +193,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 		add(p.Dim("[" + oneLine(ev.Rule, 200) + "]"))
 	}
 	if ev.Kind == wire.NetPolicy {
-		add(p.Dim(oneLine(ev.Policy, 19))) // the beginning of a digest tells it from others
+		add(p.Dim(oneLine(ev.Policy, 19))) // the beginning of a digest identifies it
 	}
 	if ev.Count > 1 {
 		add(p.Yellow(strconv.Itoa(ev.Count) + " times"))
@@ -201,7 +201,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	return strings.Join(parts, "  ")
 }
 
-// answered says what came of a question, or until when it waits.
+// answered describes the outcome of a question, or its deadline.
 func answered(ev wire.NetEvent) string {
 	switch {
 	case ev.Verdict == wire.VerdictAsk:
@@ -214,12 +214,12 @@ func answered(ev wire.NetEvent) string {
 	return oneLine(ev.Reason, 200)
 }
 
-// place is where an event leads, as a rule in its short form has it.
+// place returns the destination of an event as a rule in short form.
 func place(ev wire.NetEvent) string {
 	return tty.Clean(ev.Place())
 }
 
-// netNow is the line of what is open.
+// netNow formats the open connections.
 func (a *app) netNow(n wire.NetNow) string {
 	s := fmt.Sprintf("now: %s open; since the start %s in, %s out", tty.Count(n.Conns, "connection"), tty.Bytes(n.In),
 		tty.Bytes(n.Out))
@@ -235,7 +235,7 @@ func (a *app) netNow(n wire.NetNow) string {
 	return a.palette().Dim(s)
 }
 
-// listAsking shows what waits for a person.
+// listAsking prints the pending requests.
 func (a *app) listAsking(ctx context.Context, name string) error {
 	c, err := a.client()
 	if err != nil {

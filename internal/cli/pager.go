@@ -11,9 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// paged has write show something long: through a pager where stdout is a terminal, as git
-// does. shown says that people look at it, so that it has to be clean and may have
-// colours. A reader who goes away is no error.
+// paged calls write to show long output: through a pager if stdout is a terminal, as git does. shown means that the
+// output is for people, so that it must be sanitized and may have colours. A pager that exits early is not an error.
 func (a *app) paged(ctx context.Context, form gitForm, write func(w io.Writer, p tty.Palette, shown bool) error) error {
 	p, terminal := a.palette(), tty.IsTerminal(a.stdout)
 	switch form.color {
@@ -40,14 +39,14 @@ func (a *app) paged(ctx context.Context, form gitForm, write func(w io.Writer, p
 	}
 	err = write(in, p, shown)
 	in.Close()
-	_ = cmd.Wait() // how a pager ends says nothing about what it showed
+	_ = cmd.Wait() // the exit code of a pager does not matter
 	if errors.Is(err, syscall.EPIPE) {
 		return nil
 	}
 	return err
 }
 
-// pager is what long texts are shown with; "" is nothing.
+// pager returns the pager command; "" if there is none.
 func (a *app) pager() string {
 	for _, k := range []string{"GIT_PAGER", "PAGER"} {
 		if p := a.getenv(k); p != "" {
@@ -57,7 +56,7 @@ func (a *app) pager() string {
 	return "less"
 }
 
-// pagerEnv has less show colours, and end at once where all fits, as git has it.
+// pagerEnv makes less show colours, and exit if everything fits, as git does.
 func (a *app) pagerEnv(env []string) []string {
 	for k, v := range map[string]string{"LESS": "FRX", "LV": "-c"} {
 		if a.getenv(k) == "" {

@@ -17,10 +17,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// policyFile is the name of a policy's file where none is given.
+// policyFile is the default name of a policy file.
 const policyFile = "coppice.yaml"
 
-// notYet is said wherever somebody could think otherwise.
+// notYet is part of the help of commands that read policies.
 const notYet = `Creating a sandbox fails if its policy requires what is not enforced yet: tiers
 above gvisor.`
 
@@ -39,7 +39,7 @@ a project, and ~/.config/coppice/coppice.yaml for all of your sandboxes;
 	}, a.policyShow(), a.policyCheck(), a.policyExplain(), a.policyDiff(), a.policyInit(), a.policySchema())
 }
 
-// levelNames are what --as can be, in the order of the levels.
+// levelNames are the values of --as, in the order of the levels.
 var levelNames = []string{"user", "project", "flags"}
 
 // asFlag adds --as.
@@ -48,7 +48,7 @@ func asFlag(cmd *cobra.Command, as *string) {
 	must(cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions(levelNames, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// levelOf reads what --as says.
+// levelOf parses the value of --as.
 func levelOf(as string) (policy.Level, error) {
 	for i, name := range levelNames {
 		if as == name {
@@ -59,7 +59,7 @@ func levelOf(as string) (policy.Level, error) {
 		hint: "must be one of " + strings.Join(levelNames, ", ")}
 }
 
-// readPolicy reads one file, whose warnings are shown.
+// readPolicy reads one file, and prints its warnings.
 func (a *app) readPolicy(name string) (policy.Document, error) {
 	abs, text, err := readPolicyFile(name)
 	if err != nil {
@@ -68,7 +68,7 @@ func (a *app) readPolicy(name string) (policy.Document, error) {
 	return policy.Parse(abs, text)
 }
 
-// policyJSON is what --json tells of a file or of several.
+// policyJSON is the JSON output for one or more files.
 type policyJSON struct {
 	File     string          `json:"file,omitempty"`
 	Valid    bool            `json:"valid"`
@@ -76,8 +76,8 @@ type policyJSON struct {
 	Warnings policy.Problems `json:"warnings,omitzero"`
 }
 
-// mistakes shows what is wrong with a policy, a line each as compilers do, and ends
-// the program. Another error it gives back.
+// mistakes prints the problems of a policy, one per line as compilers do, and returns the error for the exit code. It
+// returns other errors unchanged.
 func (a *app) mistakes(name string, err error) error {
 	problems := policy.ProblemsOf(err)
 	if problems == nil {
@@ -95,7 +95,7 @@ func (a *app) mistakes(name string, err error) error {
 	return &exitCode{code: exitError}
 }
 
-// remarks shows what may not be meant, and what has no effect.
+// remarks prints possible mistakes, and settings without effect.
 func (a *app) remarks(lists ...policy.Problems) policy.Problems {
 	all := policy.Problems{}
 	for _, list := range lists {
@@ -289,7 +289,7 @@ func (a *app) policyLayers(
 	return layers, warnings, nil
 }
 
-// userPolicy is where the user's own file is looked for; "" where there is no home.
+// userPolicy returns the path of the user's own file; "" if there is no home.
 func (a *app) userPolicy() string {
 	dir := a.getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) {
@@ -302,7 +302,7 @@ func (a *app) userPolicy() string {
 	return filepath.Join(dir, "coppice", policyFile)
 }
 
-// decisionJSON is what --json tells of a decision.
+// decisionJSON is the JSON output for a decision.
 type decisionJSON struct {
 	Request    string         `json:"request"`
 	Verdict    policy.Verdict `json:"verdict"`
@@ -315,7 +315,7 @@ type decisionJSON struct {
 	Rate       string         `json:"rate,omitempty"`
 }
 
-// decide says what p decides about a host, or about a request to it.
+// decide prints p's decision about a host, or about a request to it.
 func (a *app) decide(p policy.Policy, host string, q policy.HTTPRequest) error {
 	req, err := policy.ParseRequest(host)
 	if err != nil {

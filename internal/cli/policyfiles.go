@@ -16,15 +16,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// wanting is what the flags say of a policy.
+// wanting is the policy flags.
 type wanting struct {
 	files, allow, presets []string
 	ask                   bool
 	asks                  *pflag.Flag // of ask
-	noFiles               bool        // leave out the files that nobody named
+	noFiles               bool        // ignore files that were not named
 }
 
-// flags are those of every command that gives sandboxes a policy.
+// flags adds the flags of every command that sets a policy.
 func (p *wanting) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&p.files, "policy", nil, "add the policy in `FILE`, with the authority of a flag; repeatable")
@@ -36,7 +36,7 @@ func (p *wanting) flags(cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("preset", presetNames))
 }
 
-// rules reports whether the flags say that the network is what rules allow.
+// rules reports whether the flags set the network to rules.
 func (p *wanting) rules() bool { return len(p.allow)+len(p.presets) > 0 || p.asks.Changed }
 
 // automatic adds the flag of the commands that look for files by themselves.
@@ -48,7 +48,7 @@ func presetNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDir
 	return policy.PresetNames(), cobra.ShellCompDirectiveNoFileComp
 }
 
-// said gives what the flags say, as files.
+// said returns the flags as policy files.
 func (p *wanting) said() (out []wire.PolicyFile, err error) {
 	for _, name := range p.files {
 		f, err := policyText(name, wire.PolicyFlags)
@@ -96,7 +96,7 @@ func (p *wanting) said() (out []wire.PolicyFile, err error) {
 	return out, nil
 }
 
-// found gives the files that are there and that nobody named, and tells of each.
+// found returns the existing default policy files, and reports each.
 func (a *app) found() (out []wire.PolicyFile, err error) {
 	mine := a.userPolicy()
 	project, err := filepath.Abs(policyFile)
@@ -121,7 +121,7 @@ func (a *app) found() (out []wire.PolicyFile, err error) {
 	return out, nil
 }
 
-// policyText reads one file, in which there is no mistake.
+// policyText reads one file, and fails on mistakes.
 func policyText(name, level string) (wire.PolicyFile, error) {
 	abs, text, err := readPolicyFile(name)
 	if err == nil {
@@ -130,7 +130,7 @@ func policyText(name, level string) (wire.PolicyFile, error) {
 	return wire.PolicyFile{Level: level, Name: abs, Text: string(text)}, err
 }
 
-// readPolicyFile gives the absolute name of a file, and what it holds.
+// readPolicyFile returns the absolute name of a file, and its content.
 func readPolicyFile(name string) (string, []byte, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {

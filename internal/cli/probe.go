@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// printProbe writes what the host supports for people. Details are wrapped at columns,
-// the width of the terminal. Remedies are not, so that a command can be copied.
+// printProbe prints what the host supports for people. Details are wrapped at columns, the width of the terminal.
+// Remedies are not, so that a command can be copied.
 func (a *app) printProbe(w io.Writer, res *wire.ProbeReport, columns int) error {
 	p := a.palette()
 	var t tty.Table
@@ -65,8 +65,8 @@ func probeMark(p tty.Palette, it wire.ProbeItem) string {
 	return p.Green("yes ")
 }
 
-// columns is the width of the terminal on stdout. Without one there is no limit: what reads a pipe
-// or a file by lines gets each item whole.
+// columns returns the width of the terminal on stdout. Without one there is no limit: programs that read a pipe or
+// file by lines get each item whole.
 func (a *app) columns() int {
 	if cols, _, ok := tty.Size(a.stdout); ok && cols > 0 {
 		return cols

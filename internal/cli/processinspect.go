@@ -52,7 +52,7 @@ base64. "coppice ledger show NAME" prints the record numbers.`,
 	return cmd
 }
 
-// inspectPrograms shows a record of programs, and each that it stands for.
+// inspectPrograms shows a record of programs, and each of its programs.
 func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string, res wire.LedgerInspection) error {
 	if err := a.print(res,
 		func(w io.Writer) error { return a.inspection(w, wire.LedgerInspection{Record: res.Record}) }); err != nil {
@@ -77,8 +77,7 @@ func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string
 	}
 }
 
-// programLine shows a program: when it began, its pid, its exit code if it is known, where it
-// ran, and its arguments.
+// programLine formats a program: start, PID, exit code if known, directory, and arguments.
 func programLine(one map[string]any) string {
 	field := func(key, none string) string {
 		if v, ok := one[key]; ok {
@@ -138,7 +137,7 @@ func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
 	return nil
 }
 
-// kept writes what was kept of a command's output, which may be any bytes.
+// kept writes the captured output of a command, which may be any bytes.
 func (a *app) kept(w io.Writer, all []wire.LedgerOutput) error {
 	for _, o := range all {
 		head := tty.Clean(o.Stream)

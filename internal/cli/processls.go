@@ -58,14 +58,14 @@ memory. A stopped sandbox has no processes and is not started.`,
 	}
 }
 
-// commandOf is the command line of a process, or what it calls itself.
+// commandOf returns the command line of a process, or its name.
 func commandOf(p wire.Process) string {
 	if len(p.Args) == 0 {
 		return "[" + tty.Clean(p.Name) + "]"
 	}
 	words := make([]string, len(p.Args))
 	for i, word := range p.Args {
-		if i < len(p.Raw) { // as it is, and not as text
+		if i < len(p.Raw) { // the exact bytes
 			word = string(p.Raw[i])
 		}
 		words[i] = tty.Clean(word)

@@ -17,15 +17,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// reviewed is what can be shown and applied: what a sandbox changed, or a proposal that was
-// pulled.
+// reviewed is something to show and apply: the changes of a sandbox, or a pulled proposal.
 type reviewed interface {
 	diff(ctx context.Context, req wire.GitDiffRequest) (wire.GitDiff, error)
 	patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error
 	apply(ctx context.Context, req wire.GitApplyRequest) (wire.GitApplied, error)
 }
 
-// ofSandbox is what a sandbox changed.
+// ofSandbox is the changes of a sandbox.
 type ofSandbox struct {
 	c    *client.Client
 	name string
@@ -61,11 +60,10 @@ func (p ofProposal) apply(ctx context.Context, req wire.GitApplyRequest) (wire.G
 	return p.c.PulledApply(ctx, p.at, req)
 }
 
-// isPulled reports whether a name is that of a proposal that was pulled: no sandbox's has a
-// slash.
+// isPulled reports whether a name is that of a pulled proposal: a sandbox's name has no slash.
 func isPulled(name string) bool { return strings.Contains(name, "/") }
 
-// travelled takes REMOTE/NAME, of the repository that one stands in, apart.
+// travelled parses REMOTE/NAME, in the repository of the current directory.
 func travelled(name string) (at wire.Travelled, err error) {
 	i := strings.LastIndex(name, "/")
 	at = wire.Travelled{Remote: name[:i], Name: name[i+1:]}
@@ -73,7 +71,7 @@ func travelled(name string) (at wire.Travelled, err error) {
 	return at, fault.Wrap(err, "find the repository")
 }
 
-// reviewed finds what a name is of.
+// reviewed returns what a name refers to.
 func (a *app) reviewed(name string) (reviewed, error) {
 	if !isPulled(name) {
 		c, err := a.client()
@@ -105,7 +103,7 @@ func (a *app) pulledDiff(ctx context.Context, name string, paths []string, form 
 	return a.gitDiff(ctx, of, &wire.Repo{Top: strings.TrimSuffix(top, "\n")}, paths, form)
 }
 
-// received checks a proposal that was pulled anew.
+// received checks a pulled proposal again.
 func (a *app) received(ctx context.Context, name string) (res wire.Received, err error) {
 	at, err := travelled(name)
 	if err != nil {
@@ -144,7 +142,7 @@ func (a *app) verifyPulled(cmd *cobra.Command, name string, ask demands) error {
 	return a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, "") })
 }
 
-// receivedText shows a proposal that was taken in: a report, and what was checked.
+// receivedText shows a pulled proposal: its report, and the results of the checks.
 func (a *app) receivedText(w io.Writer, r *wire.Received, report string) error {
 	for l := range strings.Lines(report) {
 		if _, err := fmt.Fprintln(w, tty.Clean(strings.TrimSuffix(l, "\n"))); err != nil {
@@ -176,7 +174,7 @@ func (a *app) receivedText(w io.Writer, r *wire.Received, report string) error {
 	return nil
 }
 
-// known says whether a key was seen before.
+// known reports whether a key was seen before.
 func known(p tty.Palette, s *wire.Signer) string {
 	switch {
 	case s.Changed != "":

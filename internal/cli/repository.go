@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// repository is what the flags say of the git repository that a sandbox works on.
+// repository is the flags for the git repository of a sandbox.
 type repository struct {
 	dir   string
 	at    string
@@ -28,8 +28,7 @@ func (r *repository) flags(cmd *cobra.Command) {
 	f.BoolVar(&r.none, "no-repo", false, "do not work on a git repository")
 }
 
-// repository says what is asked of the daemon, which decides: nothing is read here but
-// whether there is a .git.
+// repository returns the request to the daemon, which decides: here only the presence of a .git is checked.
 func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) {
 	asked := r.dir != "" || r.at != "" || r.dirty
 	switch {

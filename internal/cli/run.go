@@ -70,7 +70,7 @@ one.`,
 	return cmd
 }
 
-// runFlags is what the flags of run say.
+// runFlags is the flags of run.
 type runFlags struct {
 	mk          making
 	req         wire.RunRequest
@@ -105,7 +105,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 		[]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// notWithIn fails where a flag says what a new sandbox is like, and --in names one that is there.
+// notWithIn fails if a flag configures a new sandbox, but --in names an existing one.
 func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	if r.in == "" {
 		return nil
@@ -121,8 +121,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	return nil
 }
 
-// runRequest gives what is to be run, and the name of the sandbox, which it makes unless there
-// is one already.
+// runRequest returns the command to run, and the name of its sandbox, which it creates unless it exists.
 func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 	name string, req wire.RunRequest, err error,
 ) {
@@ -235,7 +234,7 @@ func (a *app) supervise(cmd *cobra.Command, name string, req wire.RunRequest, de
 	})
 }
 
-// attached passes our streams to a command that belongs to the sandbox until it ends or is left.
+// attached connects the CLI's streams to a command that belongs to the sandbox, until it exits or the user detaches.
 func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, keys []byte) error {
 	exit, err := a.stream(cmd.Context(), name, req, keys)
 	if errors.Is(err, errDetached) {
@@ -253,11 +252,10 @@ func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, ke
 	return a.ended(exit)
 }
 
-// replayed is how much of what a command printed is shown to who attaches.
+// replayed is how much earlier output is shown on attach, in bytes.
 const replayed = 16 << 10
 
-// attachable finds what args mean: a sandbox's supervised command, or another one of it that
-// belongs to nobody.
+// attachable resolves args: a sandbox's supervised command, or a detached one.
 func attachable(ctx context.Context, c *client.Client, args []string) (of wire.ExecInfo, err error) {
 	if len(args) == 1 {
 		st, err := c.Status(ctx, args[0])
@@ -329,7 +327,7 @@ or one that was started detached over the API.`,
 				return ours(err)
 			}
 			req := wire.ExecRequest{Attach: of.ID, Offset: -replayed, ReadOnly: readOnly, TTY: of.TTY && a.terminal()}
-			// Also who only looks on types the keys that leave.
+			// A read-only client also needs input, for the detach keys.
 			req.Stdin = of.Stdin && (!readOnly || req.TTY)
 			return a.attached(cmd, args[0], req, seq)
 		},

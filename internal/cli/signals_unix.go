@@ -14,28 +14,26 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// passed are the signals that reach the command instead of us.
+// passed are the signals that are forwarded to the command.
 var passed = map[os.Signal]string{
 	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT",
 	syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 }
 
-// ends are those of passed that end us while no command has begun.
+// ends are the signals that end the CLI while no command has started.
 var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGHUP: true,
 	syscall.SIGQUIT: true}
 
-// impatient is how many times SIGINT or SIGTERM must come, each within a second
-// of the one before, to end us and not the command.
+// impatient is how many times SIGINT or SIGTERM must be sent, each within a second of the previous one, to end the
+// CLI instead of the command.
 const impatient = 3
 
-// watchSignals gives the names of signals as they come, but for SIGHUP where the
-// loss of the terminal leaves the command alone: then we end. With readOnly no signal
-// reaches the command, so each that would end a program ends us. SIGPIPE is caught, so
-// that a closed stdout is an error of Write and not our end. leave is called
-// when the user insists (impatient), and early, with the number of the signal, while began
-// reports that the command has not begun. After stop no name comes any more, and the
-// signals are still caught: this program is about to end with the exit code that the
-// command's end, or the user's insistence, gave it.
+// watchSignals returns the names of signals as they arrive, except for SIGHUP if a lost terminal does not affect the
+// command: then the CLI exits. With readOnly no signal is forwarded, so one that would end a program ends the CLI.
+// SIGPIPE is caught, so that a closed stdout is an error of Write. leave is called when the user insists (impatient),
+// and early, with the number of the signal, while began reports that the command has not started. After stop no name
+// is sent any more, and the signals are still caught: the program is about to exit with the code of the command, or
+// of the user's insistence.
 func watchSignals(
 	leave func(), early func(signal int), began func() bool, stays, readOnly bool,
 ) (names <-chan string, stop func()) {
@@ -92,11 +90,11 @@ func watchSignals(
 	return out, func() { close(done) }
 }
 
-// stuckAfter is the time that this program has to end before signals kill it.
+// stuckAfter is how long this program may take to exit before signals kill it.
 const stuckAfter = 2 * time.Second
 
-// lapse calls release unless done is closed within stuckAfter: this program is to end and cannot, such as
-// while its stdout is a pipe from which no process reads, and must not be left with every signal caught.
+// lapse calls release unless done is closed within stuckAfter: a program that should exit but cannot, such as while
+// its stdout is a pipe that no process reads, must not keep every signal caught.
 func lapse(done <-chan struct{}, release func()) {
 	select {
 	case <-done:
@@ -105,7 +103,7 @@ func lapse(done <-chan struct{}, release func()) {
 	}
 }
 
-// watchSize gives the size of a terminal whenever it changes.
+// watchSize sends the size of a terminal whenever it changes.
 func watchSize(f *os.File) (sizes <-chan wire.Size, stop func()) {
 	sigs := make(chan os.Signal, 1)
 	signal.Notify(sigs, syscall.SIGWINCH)

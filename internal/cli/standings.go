@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// watching shows how a tournament goes, while hold runs: a line for each candidate
-// that has ended, and on a terminal how many have, and how long it has been.
+// watching shows the progress of a tournament, while hold runs: a line for each finished candidate, and on a terminal
+// their number and the elapsed time.
 func (a *app) watching(hold func(func(wire.Progress)) (wire.TournamentResult, error)) (wire.TournamentResult, error) {
 	var (
 		mu     sync.Mutex
@@ -56,11 +56,11 @@ func (a *app) watching(hold func(func(wire.Progress)) (wire.TournamentResult, er
 	return res, err
 }
 
-// verdict is what became of a candidate.
+// verdict describes the result of a candidate.
 func verdict(b *wire.TournamentBranch) string {
 	if b.TestExit == 0 {
 		text := "passed"
-		if b.Exit != 0 { // which decides nothing
+		if b.Exit != 0 { // which does not decide
 			text = fmt.Sprintf("exit code %d, test passed", b.Exit)
 		}
 		if b.Score != nil {
@@ -76,8 +76,7 @@ func verdict(b *wire.TournamentBranch) string {
 
 func seconds(ms int64) string { return fmt.Sprintf("%.1f s", float64(ms)/1000) }
 
-// standings writes a line for each candidate, and below them what those that
-// failed had to say.
+// standings prints a line for each candidate, and then the output of those that failed.
 func (a *app) standings(w io.Writer, res wire.TournamentResult, scored bool) error {
 	p := a.palette()
 	var t tty.Table

@@ -84,7 +84,7 @@ func (a *app) printStatus(w io.Writer, st *wire.StatusResult) error {
 	return t.Write(w)
 }
 
-// sandboxRows say which sandbox it is, what state it is in, and where its head is.
+// sandboxRows adds the identity, the state and the head of the sandbox.
 func (a *app) sandboxRows(t *tty.Table, st *wire.StatusResult) {
 	sb := st.Sandbox
 	t.Row("name", tty.Clean(sb.Name))
@@ -107,7 +107,7 @@ func (a *app) sandboxRows(t *tty.Table, st *wire.StatusResult) {
 	t.Row("history", tty.Count(st.Snapshots, "snapshot")+" on "+branches(st.Branches))
 }
 
-// configRows say how it is configured, and why where that was chosen for it.
+// configRows adds the configuration, with the reason if it was chosen automatically.
 func configRows(t *tty.Table, st *wire.StatusResult) {
 	sb := st.Sandbox
 	t.Row("driver", because(sb.Driver, st.DriverReason))
@@ -123,7 +123,7 @@ func configRows(t *tty.Table, st *wire.StatusResult) {
 	labelled(t, "env", env)
 }
 
-// limitsOf gives the limits of a sandbox in a line; "" where it has none.
+// limitsOf formats the limits of a sandbox; "" if it has none.
 func limitsOf(st *wire.StatusResult) string {
 	var limits []string
 	add := func(l int64, format string, args ...any) {
@@ -142,7 +142,7 @@ func limitsOf(st *wire.StatusResult) string {
 	return strings.Join(limits, ", ")
 }
 
-// enforcedRows say what is in force, and what of the host was left out.
+// enforcedRows adds the enforced protections, and the host paths left out.
 func enforcedRows(t *tty.Table, st *wire.StatusResult) {
 	if len(st.Enforced) == 0 {
 		t.Row("enforced", "(never started)")
@@ -163,7 +163,7 @@ func enforcedRows(t *tty.Table, st *wire.StatusResult) {
 	labelled(t, "left out", leftOut)
 }
 
-// labelled adds rows of which the first one has the label.
+// labelled adds rows, the first with the label.
 func labelled(t *tty.Table, label string, lines []string) {
 	for i, line := range lines {
 		if i > 0 {
@@ -173,7 +173,7 @@ func labelled(t *tty.Table, label string, lines []string) {
 	}
 }
 
-// because is a value with the reason for it, if there is one.
+// because formats a value with its reason, if any.
 func because(v, why string) string {
 	if why == "" {
 		return tty.Clean(v)
@@ -181,7 +181,7 @@ func because(v, why string) string {
 	return tty.Clean(v) + " (" + tty.Clean(why) + ")"
 }
 
-// works tells of the repository that a sandbox works on.
+// works describes the repository of a sandbox.
 func works(r *wire.Repo) (out []string) {
 	if r == nil {
 		return nil
@@ -198,7 +198,7 @@ func works(r *wire.Repo) (out []string) {
 	return out
 }
 
-// running says what the supervised command is and does.
+// running describes the supervised command.
 func (a *app) running(r *wire.Run) string {
 	line := tty.Clean(strings.Join(r.Cmd, " "))
 	if r.Exit == nil {
@@ -214,7 +214,7 @@ func branches(n int) string {
 	return fmt.Sprintf("%d branches", n)
 }
 
-// entry says what a listener asks of those who come.
+// entry describes the authentication of a listener.
 func entry(auth string) string {
 	switch auth {
 	case wire.AuthToken:

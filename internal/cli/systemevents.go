@@ -37,14 +37,14 @@ func (w *watching) flags(cmd *cobra.Command) {
 	cmd.Flags().IntVarP(&w.most, "max-count", "n", 0, "exit after `N` events")
 }
 
-// position adds the flags that say where to begin.
+// position adds the flags for the start of the stream.
 func (w *watching) position(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Uint64Var(&w.since, "since", 0, "start after event `SEQ`, the \"seq\" of --json")
 	f.BoolVar(&w.fromStart, "from-start", false, "start with the oldest available event")
 }
 
-// after is the number that the client is to begin after.
+// after returns the event number to start after.
 func (w *watching) after(cmd *cobra.Command) uint64 {
 	switch {
 	case w.fromStart:
@@ -70,7 +70,7 @@ func (a *app) systemEvents() *cobra.Command {
 	return cmd
 }
 
-// errEnough ends a stream of events that has had as many as were asked for.
+// errEnough ends a stream after the requested number of events.
 var errEnough = errors.New("enough events")
 
 // follow shows events until Ctrl-C.
@@ -117,7 +117,7 @@ func (a *app) follow(cmd *cobra.Command, name string, w watching) error {
 	return err
 }
 
-// event is the line of an event; all says that the sandbox is to be named.
+// event formats an event; all includes the name of the sandbox.
 func (a *app) event(ev wire.SandboxEvent, all bool) string {
 	p := a.palette()
 	parts := []string{p.Dim(ev.Time.Local().Format("15:04:05.000"))}

@@ -66,8 +66,7 @@ Without a --keep flag no history is removed.`,
 	return cmd
 }
 
-// removed writes what gc removed: an id a line, and beside it what it was where
-// that was dropped from a history.
+// removed prints what gc removed: an ID per line, with the description of a snapshot that was dropped from a history.
 func (a *app) removed(w io.Writer, res wire.GCResult) error {
 	verb, dropped := "freed", "dropped"
 	if res.DryRun {
@@ -104,7 +103,7 @@ func (a *app) removed(w io.Writer, res wire.GCResult) error {
 	return nil
 }
 
-// images counts memory images, where there are any.
+// images formats the number of memory images, if there are any.
 func images(n int) string {
 	if n == 0 {
 		return ""

@@ -94,8 +94,8 @@ func (a *app) confirmRemoval(home string) error {
 	return nil
 }
 
-// removeHome removes the sandboxes of a home and what they leave through the daemon, which may remove
-// files of subordinate ids, then the daemon, then the directory.
+// removeHome removes the sandboxes of a home and their remains through the daemon, which may remove files of
+// subordinate IDs, then the daemon, then the directory.
 func (a *app) removeHome(ctx context.Context, home string) error {
 	c, err := a.client()
 	if err != nil {
@@ -151,8 +151,8 @@ func servesHome(ctx context.Context, c *client.Client, home string) error {
 	return nil
 }
 
-// removeTrees removes what is in a home, and then the home. The file that marks it as one goes last,
-// so that the user can repeat what was interrupted.
+// removeTrees removes the content of a home, and then the home. The file that identifies a home is last, so that an
+// interrupted removal can be repeated.
 func removeTrees(ctx context.Context, home string) error {
 	list, err := os.ReadDir(home)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/removal"
 )
 
-// removeTree removes a directory whose files sandboxes may have written.
+// removeTree removes a directory with files that sandboxes may have written.
 func removeTree(ctx context.Context, dir string) error { return removal.Tree(ctx, dir) }
 
-// lockHome takes the lock of the daemon that serves a home until release is called, so that none begins
-// to. It fails if one has already, which another client may have started.
+// lockHome acquires the lock of a home's daemon until release is called, so that none starts. It fails if a daemon
+// holds it, which another client may have started.
 func lockHome(home string) (release func(), err error) {
 	f, err := os.OpenFile(filepath.Join(home, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -77,9 +77,8 @@ are verified again.`,
 	return cmd
 }
 
-// verifyStore has the daemon verify the layers of a sandbox, or with name "" of all, and the
-// records. Records that do not fit are damage. Of a sandbox that was removed the records
-// alone are verified.
+// verifyStore makes the daemon verify the layers of a sandbox, or with name "" of all, and the records. Records that
+// do not verify are damage. For a removed sandbox only the records are verified.
 func (a *app) verifyStore(ctx context.Context, name string, asked demands) (res wire.VerifyResult, err error) {
 	c, err := a.client()
 	if err != nil {
@@ -129,7 +128,7 @@ func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
 	return nil
 }
 
-// damageLine says what is damaged, and where that is.
+// damageLine describes a damage and its location.
 func damageLine(d wire.Damage) string {
 	var where []string
 	for _, f := range [][2]string{
@@ -149,7 +148,7 @@ func damageLine(d wire.Damage) string {
 	return line
 }
 
-// ledgerDemands is what is asked of the ledger besides; nil is nothing.
+// ledgerDemands returns additional demands on the ledger; nil if there are none.
 func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerVerify, error) {
 	if len(keys) == 0 && checkpoint == "" {
 		return nil, nil
@@ -169,7 +168,7 @@ func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerV
 	return ask, err
 }
 
-// plainError is an error with a text and nothing else.
+// plainError is an error that is only a text.
 type plainError string
 
 func (e plainError) Error() string { return string(e) }

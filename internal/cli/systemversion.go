@@ -12,7 +12,7 @@ import (
 // version is set by the linker; a plain go build or go install leaves it empty.
 var version string
 
-// buildVersion gives the version of this build.
+// buildVersion returns the version of this build.
 func buildVersion() string {
 	if version != "" {
 		return version

@@ -19,7 +19,7 @@ func oneLine(s string, cols int) string {
 	return tty.Cut(tty.Clean(s), cols)
 }
 
-// marks gives "(HEAD, good)", or nothing.
+// marks formats "(HEAD, good)", or returns "".
 func marks(p tty.Palette, n wire.Snapshot) string {
 	var m []string
 	if n.Head {
@@ -34,7 +34,7 @@ func marks(p tty.Palette, n wire.Snapshot) string {
 	return "(" + strings.Join(m, ", ") + ")"
 }
 
-// how says what made a snapshot, and how much it changed.
+// how describes what made a snapshot, and the size of its changes.
 func how(n wire.Snapshot) string {
 	var parts []string
 	switch {
@@ -75,7 +75,7 @@ func changes(w io.Writer, p tty.Palette, list []wire.Change) error {
 	return nil
 }
 
-// cutOff says that a list of changes is truncated, and how to see the rest.
+// cutOff reports that a list of changes is truncated, and how to see the rest.
 func (a *app) cutOff(w io.Writer, n int, name, from, to string) error {
 	_, err := fmt.Fprintf(w, "\n... only %s shown; to see more, name a path: %s\n", tty.Count(n, "path"),
 		strings.Join(strings.Fields(tty.Clean("coppice diff "+name+" "+from+" "+to+" -- PATH")), " "))
@@ -115,7 +115,7 @@ func stat(w io.Writer, p tty.Palette, list []wire.Change) error {
 	return err
 }
 
-// moved tells where HEAD went.
+// moved reports the new HEAD.
 func (a *app) moved(m wire.MoveResult) error {
 	return a.print(m, func(w io.Writer) error {
 		if m.Kept != "" {

@@ -87,7 +87,7 @@ account.`,
 	return cmd
 }
 
-// lifetime reads a time that may be in days; "" is for ever.
+// lifetime parses a duration that may be in days; "" is unlimited.
 func lifetime(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil

@@ -17,9 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// unpacker writes an archive that a sandbox made below a directory here. Names, links
-// and sizes are hostile: what os.Root does not let through is left out and told.
-// Nothing is written through a link that the archive holds.
+// unpacker unpacks an archive from a sandbox below a local directory. Names, links and sizes are hostile: what
+// os.Root refuses is skipped and reported. Nothing is written through a link of the archive.
 type unpacker struct {
 	root  *os.Root
 	fresh bool // it was made for this
@@ -53,7 +52,7 @@ func (u *unpacker) all(r io.Reader) error {
 	}
 }
 
-// local takes a name of an archive apart, and says whether it can be one here.
+// local checks whether a name of an archive is valid here, and returns it cleaned.
 func local(name string) (string, bool) {
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if name == "" || name == "." {
@@ -118,7 +117,7 @@ func (u *unpacker) made(name string) {
 	u.links[name] = true
 }
 
-// clear takes away what is in the place of a file or link.
+// clear removes what is in the place of a file or link.
 func (u *unpacker) clear(name string) error {
 	if dir := filepath.Dir(name); dir != "." {
 		if err := u.root.MkdirAll(dir, 0o755); err != nil {
@@ -166,7 +165,7 @@ func (u *unpacker) file(h *tar.Header, name string, r io.Reader) error {
 	if err := u.clear(name); err != nil {
 		return err
 	}
-	// less what the umask takes
+	// reduced by the umask
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fs.FileMode(h.Mode)&0o777)
 	if err != nil {
 		return err
@@ -180,8 +179,7 @@ func (u *unpacker) file(h *tar.Header, name string, r io.Reader) error {
 	return u.root.Chtimes(name, time.Time{}, h.ModTime)
 }
 
-// content copies to the end; blocks of zeros become holes, so that a sparse file
-// costs what is in it.
+// content copies to EOF; blocks of zeros become holes, so that a sparse file uses only the space of its data.
 func (u *unpacker) content(f *os.File, r io.Reader) (n int64, err error) {
 	if u.buf == nil {
 		u.buf = make([]byte, 512<<10)
@@ -250,8 +248,7 @@ func (u *unpacker) isFile(name string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// finish gives the directories their modes and times, the innermost first. None is
-// made writable for others.
+// finish sets the modes and times of directories, innermost first. None is made writable for others.
 func (u *unpacker) finish() error {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
 		h := u.dirs[i]

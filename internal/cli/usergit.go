@@ -17,18 +17,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// userGit is the git of who sits here, with their environment: it alone has the
-// credentials and the network that a remote needs. All else that is done with a repository
-// the daemon does.
+// userGit runs the user's git with their environment: only it has the credentials and the network access that a
+// remote needs. The daemon does all other work with a repository.
 type userGit struct {
 	program string
 	dir     string    // in the repository
 	env     []string  // all of it
-	said    io.Writer // what git says to people, cleaned, comes here as well
+	said    io.Writer // also receives git's messages, sanitized
 }
 
-// userSettings are above every configuration. What is fetched and pushed is what was
-// asked for; nothing is run by it, and nothing is started in the background.
+// userSettings override every configuration. Only what was requested is fetched and pushed; no hook or program runs,
+// and nothing is started in the background.
 var userSettings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.alternateRefsCommand=false",
 	"protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always", "protocol.ssh.allow=always",
@@ -40,8 +39,7 @@ var userSettings = []string{
 	"gc.auto=0", "maintenance.auto=false", "core.fsync=all", "core.fsyncMethod=fsync",
 }
 
-// notOurs are the variables by which git would work on something else than the directory
-// that it was started for.
+// notOurs are the variables that would make git work on something other than the directory that it was started in.
 var notOurs = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
 	"GIT_ALTERNATE_OBJECT_DIRECTORIES",
 	"GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE",
@@ -80,7 +78,7 @@ func (a *app) userGit(dir string) (*userGit, error) {
 	return g, nil
 }
 
-// Bounds of what git says: what a remote lists, and what of its words is kept.
+// Limits on git's output: the listing of a remote, and its stderr.
 const (
 	maxGitOutput = 16 << 20
 	maxGitSaid   = 4 << 10
@@ -89,7 +87,7 @@ const (
 // gitError is a git that ended with an error.
 type gitError struct {
 	code int
-	said string // the beginning of what it said, cleaned
+	said string // beginning of its stderr, sanitized
 }
 
 func (e *gitError) Error() string {
@@ -99,8 +97,8 @@ func (e *gitError) Error() string {
 	return e.said
 }
 
-// run runs git to its end and gives what it prints, also when it ends with an error, which
-// is a *gitError. When ctx ends it is asked to end, and has ten seconds for that.
+// run runs git and returns its output, also with an error, which is a *gitError. When ctx ends git is interrupted,
+// and killed after ten seconds.
 func (g *userGit) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -130,18 +128,18 @@ func (g *userGit) run(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// quiet is a git that says nothing to people by itself.
+// quiet returns a git that prints no messages.
 func (g *userGit) quiet() *userGit {
 	q := *g
 	q.said = io.Discard
 	return &q
 }
 
-// capped keeps the beginning of what is written.
+// capped keeps the first bytes written.
 type capped struct {
 	bytes.Buffer
 	most int
-	full func() // called when more comes; nil: the rest is dropped
+	full func() // called when more is written; nil: the rest is dropped
 }
 
 func (c *capped) Write(p []byte) (int, error) {
@@ -153,7 +151,7 @@ func (c *capped) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// config gives a value of the user's configuration, or "".
+// config returns a value of the user's configuration, or "".
 func (g *userGit) config(ctx context.Context, key string) (string, error) {
 	out, err := g.quiet().run(ctx, "config", "--get", key)
 	var ge *gitError
@@ -163,7 +161,7 @@ func (g *userGit) config(ctx context.Context, key string) (string, error) {
 	return strings.TrimSuffix(out, "\n"), err
 }
 
-// remotes gives the names of the remotes that the repository has.
+// remotes returns the names of the repository's remotes.
 func (g *userGit) remotes(ctx context.Context) ([]string, error) {
 	out, err := g.quiet().run(ctx, "remote")
 	var ge *gitError
@@ -174,8 +172,7 @@ func (g *userGit) remotes(ctx context.Context) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// remote gives the remote that was named, or where none was the one that git takes, to push
-// or to fetch.
+// remote returns the named remote, or by default the one that git would push to or fetch from.
 func (g *userGit) remote(ctx context.Context, named string, push bool) (string, error) {
 	all, err := g.remotes(ctx)
 	if err != nil {
@@ -196,7 +193,7 @@ func (g *userGit) remote(ctx context.Context, named string, push bool) (string, 
 	return named, nil
 }
 
-// usual is the remote that git takes where none is named.
+// usual returns git's default remote.
 func (g *userGit) usual(ctx context.Context, all []string, push bool) (string, error) {
 	branch, err := g.quiet().run(ctx, "symbolic-ref", "-q", "--short", "HEAD")
 	var ge *gitError

@@ -129,7 +129,7 @@ func (b boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
 
 func (boxes) Kill(ctx context.Context, runDir string) error { return box.Kill(ctx, runDir) }
 
-// removeLeft removes what keepers of the home have left that were killed while no daemon ran.
+// removeLeft removes what keepers of the home left that were killed while no daemon ran.
 func removeLeft(home string, log *slog.Logger) {
 	dirs, _ := filepath.Glob(filepath.Join(home, "sandboxes", "*", "run")) // the pattern is right
 	for _, dir := range dirs {

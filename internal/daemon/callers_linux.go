@@ -24,11 +24,10 @@ func (c *callers) note(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// expected says whether a request is to be waited for: whoever started the daemon has
-// not come yet, or somebody who connected has not gone again. Without it a daemon that
-// is soon idle ends between a client's word that it is there and the client's request.
-// A client that keeps its connection in a pool is not waited for for ever. last is when
-// the last request ended, and born what last was before there was any.
+// expected reports whether the daemon should wait for a request: the process that started it has not connected yet,
+// or a connected client has not disconnected. Otherwise an idle daemon could exit between a client's connection and
+// its request. A pooled connection is not waited for indefinitely. last is when the last request ended, and born the
+// value of last before the first request.
 func (c *callers) expected(now, born, last time.Time) bool {
 	if last.Equal(born) {
 		return now.Sub(born) < courtesy

@@ -20,17 +20,16 @@ import (
 // Starter describes how to reach a daemon, and how to start one.
 type Starter struct {
 	Home   string // absolute
-	Socket string // "" is the home's; any other is never started
-	// Args are the words behind the program's name that make it serve; the
-	// flags "--home", "--idle" and "--ready-fd" are added.
+	Socket string // "" is the home's; a daemon is never started for another one
+	// Args are the arguments that make the program serve; the flags "--home", "--idle" and "--ready-fd" are added.
 	Args []string
 	Name string   // argv[0]
 	Env  []string // the daemon's whole environment
 	Idle string   // value of --idle
 }
 
-// Connect connects to the daemon, which it starts when there is none. It may be
-// called from several goroutines and processes at once: one daemon results.
+// Connect connects to the daemon, and starts it if none runs. It is safe for concurrent use, also by several
+// processes: one daemon results.
 func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 	conn, err := s.meet(ctx)
 	if err == nil {
@@ -54,12 +53,11 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// errDead says that a daemon that was connected to ended before it answered.
+// errDead means that a daemon exited after the connection and before its answer.
 var errDead = errors.New("the daemon has just exited")
 
-// meet connects to a daemon and makes sure that it answers. One that is being
-// killed still listens for a moment: who connects then is cut off, and could not
-// know whether the request behind that was carried out.
+// meet connects to a daemon and makes sure that it answers. One that is being killed still listens for a moment: a
+// request on such a connection would be lost, without knowing whether it was carried out.
 func (s Starter) meet(ctx context.Context) (_ net.Conn, err error) {
 	conn, err := s.Dial(ctx)
 	if err != nil {

@@ -37,7 +37,7 @@ const DefaultIdle = 5 * time.Minute
 type Options struct {
 	Home    string        // absolute
 	Version string        // of this build, for status
-	Idle    time.Duration // stop after this long with nothing to do and nothing live; 0 is never
+	Idle    time.Duration // idle time without live sandboxes after which the daemon exits; 0 is never
 	// Memory is the soft limit of the daemon's own memory, in bytes; 0 derives one from
 	// its control group and the host's memory.
 	Memory int64

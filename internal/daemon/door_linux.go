@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ports"
 )
 
-// tcpDoor is the API on TCP. A nil one is closed, and all its methods do nothing.
+// tcpDoor is the API on TCP. A nil tcpDoor is closed, and its methods do nothing.
 type tcpDoor struct {
 	opt  HTTP
 	ln   net.Listener
@@ -28,8 +28,7 @@ type tcpDoor struct {
 	srv  *http.Server // nil before serve
 }
 
-// openDoor takes the address; nobody is served yet. It is nil for no address. The
-// caller closes it.
+// openDoor listens on the address, but does not serve yet. It returns nil for no address. The caller closes it.
 func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
 	if opt.Addr == "" {
 		return nil, nil
@@ -79,8 +78,8 @@ func (opt Options) listeners(d *tcpDoor) []wire.Listener {
 	return out
 }
 
-// serve begins to serve, behind a guard, which hears of tokens that are revoked. Its
-// end goes to failed.
+// serve starts to serve, behind a guard, which is informed of revoked tokens. The error that ends it is sent to
+// failed.
 func (d *tcpDoor) serve(
 	api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger, failed chan<- error,
 ) {
@@ -107,8 +106,8 @@ func (d *tcpDoor) serve(
 	go func() { failed <- d.srv.ServeTLS(ln, "", "") }()
 }
 
-// maxConns is how many connections there may be on TCP: at most half of the files
-// that this process may open, so that strangers leave enough for all else.
+// maxConns is the maximum number of TCP connections: half of this process's descriptors, so that strangers cannot use
+// all.
 func maxConns() int {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur/2 >= 4096 {
@@ -166,8 +165,8 @@ func newCertificate(certFile, keyFile string) (*certificate, error) {
 	return c, c.load()
 }
 
-// load reads the files. What was read before stays when they are no certificate.
-// c.mu is held, or c is nobody else's yet.
+// load reads the files. If they are not a valid certificate, the previous one is kept. c.mu is held, or c is not
+// shared yet.
 func (c *certificate) load() error {
 	print := [2]filePrint{printOf(c.certFile), printOf(c.keyFile)}
 	c.looked = time.Now()

@@ -26,21 +26,20 @@ const format = "coppice home 1\n"
 // maxLog is the size at which a new daemon begins a new log, in bytes.
 const maxLog = 4 << 20
 
-// errServed says that another daemon serves the home already.
+// errServed means that another daemon serves the home already.
 var errServed = errors.New("another daemon serves this home")
 
-// home is a home that this process has locked.
+// home is a home locked by this process.
 type home struct {
 	path string
 	dir  *os.File
 	lock *os.File
-	held bool              // lock is held by us
+	held bool              // this process holds the lock
 	ln   *net.UnixListener // nil before listen
 }
 
-// openHome makes a home where there is none, checks it, and locks it. When
-// another process holds the lock, it waits that long for it to end or to serve
-// (errServed); with no wait it refuses.
+// openHome creates a missing home, checks it, and locks it. If another process holds the lock, it waits that long for
+// it to exit or to serve (errServed); without wait it fails.
 func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, homeFault(err, "create the home %s", path)
@@ -96,7 +95,7 @@ func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, er
 	return h, nil
 }
 
-// check makes sure that the directory is ours, closed to others, and a home.
+// check verifies that the directory belongs to this user, is closed to others, and is a home.
 func (h *home) check() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(h.dir.Fd()), &st); err != nil {
@@ -170,7 +169,7 @@ func (h *home) heldFault() error {
 		WithHint("stop it first: coppice serve --stop")
 }
 
-// homeFault adds what to do to the errors that a home can give.
+// homeFault wraps an error about a home, with a hint.
 func homeFault(err error, format string, args ...any) error {
 	e := &fault.Error{Kind: fault.KindOf(err), Message: fmt.Sprintf(format, args...), Err: err}
 	switch e.Kind {
@@ -220,8 +219,7 @@ func (h *home) Close() {
 	h.dir.Close()
 }
 
-// listen makes the socket. A name that an earlier daemon left behind is taken
-// over: we hold the lock.
+// listen creates the socket. It replaces one of an earlier daemon: this process holds the lock.
 func (h *home) listen() (net.Listener, error) {
 	dir := fmt.Sprintf("/proc/self/fd/%d/.", h.dir.Fd()) // the one that is locked
 	ln, err := unixsock.Listen(dir, filepath.Base(SocketPath(h.path)), 0o600)
@@ -232,7 +230,7 @@ func (h *home) listen() (net.Listener, error) {
 	return &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}, nil
 }
 
-// unlisten takes the socket's name away, so that nobody connects any more.
+// unlisten removes the socket's name, so that no new client connects.
 func (h *home) unlisten() {
 	if h.ln != nil {
 		_ = os.Remove(SocketPath(h.path)) // a dead name is taken over by the next daemon

@@ -13,14 +13,14 @@ import (
 type HTTP struct {
 	Addr            string   // "HOST:PORT": HOST is an address, localhost, or empty for all addresses; PORT 0 is any
 	TLSCert, TLSKey string   // files, in PEM; read again when they have changed
-	BehindProxy     bool     // a proxy in front speaks TLS, and nobody else can come here
-	NoAuth          bool     // ask nobody for a token; on loopback alone
-	AllowHosts      []string // names by which it is called, besides localhost and its address
-	Single          string   // a sandbox whose operations are served at /v1/ as well
+	BehindProxy     bool     // a reverse proxy terminates TLS, and is the only way to this listener
+	NoAuth          bool     // require no token; only on loopback
+	AllowHosts      []string // additional names of the listener, besides localhost and its address
+	Single          string   // a sandbox whose operations are also served at /v1/
 }
 
-// check finds what would leave a door open, before anything is opened. byItself
-// says that nobody sees what this daemon says.
+// check refuses insecure configurations before anything is opened. byItself means that the daemon's output is not
+// seen.
 func (h HTTP) check(byItself bool) error {
 	if h.Addr == "" {
 		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 {
@@ -62,8 +62,7 @@ func (h HTTP) check(byItself bool) error {
 	return nil
 }
 
-// address reads Addr. Names other than localhost are not looked up: what they mean
-// is another's to say.
+// address parses Addr. Names other than localhost are not resolved, because others control their addresses.
 func (h HTTP) address() (netip.AddrPort, error) {
 	bad := fault.New(fault.Invalid, "invalid listen address %q", h.Addr).
 		WithHint("use an address and a port, such as 127.0.0.1:8080, [::1]:8080, localhost:0 or, for all addresses, :8443")

@@ -13,9 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inside is a listener within the daemon: what speaks another protocol outside
-// calls the API there, as the one it speaks for, and so may do what that one may at
-// the time of each call.
+// inside is a listener within the daemon: a server of another protocol uses it to call the API on behalf of a
+// principal, with exactly that principal's rights at the time of each call.
 type inside struct {
 	tokens *auth.Tokens
 	conns  chan net.Conn
@@ -49,9 +48,8 @@ func (c *callerConn) Close() error {
 	return c.Conn.Close()
 }
 
-// client gives a client that calls as who. Its connections live no longer than they
-// are used, and no longer than who's token; each is of what the token is for when
-// it begins, so that forks are seen as soon as they are made.
+// client returns a client that calls as who. Its connections are not reused, and end with who's token; each gets the
+// token's current rights, so that new forks are visible at once.
 func (in *inside) client(who auth.Principal) *client.Client {
 	return client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) {
 		ours, theirs := net.Pipe()
@@ -95,7 +93,7 @@ func (in *inside) admit(ctx context.Context, end net.Conn, who auth.Principal) (
 	return c, nil
 }
 
-// drop ends what is under way with a token that was revoked.
+// drop ends the connections of a revoked token.
 func (in *inside) drop(tokenID string) {
 	in.mu.Lock()
 	var gone []*callerConn

@@ -26,13 +26,11 @@ const (
 	lineSpawned = "spawned.json" // what was started by it
 )
 
-// levels are what the inside may do, by the sandbox's policy; what is not here has
-// no socket.
+// levels are the access levels of the inside by policy; other values have no socket.
 var levels = map[string]lineapi.Level{wire.SelfRead: lineapi.Read, wire.SelfRewind: lineapi.Rewind}
 
-// lines are the sockets that speak the line protocol: outside, one for each
-// sandbox whose owner asked for it, and inside, one in each live sandbox whose
-// policy has it. The socket files on the disk are what survives this process.
+// lines are the sockets of the line protocol: outside, one for each sandbox whose owner requested it, and inside, one
+// in each live sandbox whose policy has it. Only the socket files survive this process.
 type lines struct {
 	home   string
 	base   context.Context
@@ -63,13 +61,13 @@ func newDoor(dir, name string, ln net.Listener) *door {
 	return &door{dir: dir, name: name, ln: ln, closing: make(chan struct{}), gone: make(chan struct{})}
 }
 
-// shut ends whoever is served. The name stays.
+// shut closes all connections. The socket file is kept.
 func (d *door) shut() {
 	d.once.Do(func() { close(d.closing); d.ln.Close() })
 	<-d.gone
 }
 
-// remove takes the name away.
+// remove removes the socket file.
 func (d *door) remove() { _ = os.Remove(filepath.Join(d.dir, d.name)) } // it may have gone with its sandbox
 
 // lineEngine is the engine as the line protocol needs it.
@@ -85,7 +83,7 @@ func newLines(base context.Context, home string, memory *admission.Gate, log *sl
 		outside: map[string]*door{}, inside: map[string]*door{}}
 }
 
-// serve begins to answer, and opens what was open when the daemon before ended.
+// serve starts to answer, and reopens the sockets of the previous daemon.
 func (l *lines) serve(eng lineEngine) {
 	l.eng = eng
 	close(l.ready)
@@ -102,8 +100,8 @@ func (l *lines) do(fn func()) bool {
 	return !l.closed
 }
 
-// close returns when nobody is served any more. The base context has ended; names
-// stay, for the next daemon.
+// close returns when all connections have ended. The base context has ended; socket files are kept for the next
+// daemon.
 func (l *lines) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -111,7 +109,7 @@ func (l *lines) close() {
 	l.work.Wait()
 }
 
-// busy reports whether somebody may come: the daemon stays meanwhile.
+// busy reports whether clients may connect: the daemon then does not exit.
 func (l *lines) busy() bool {
 	l.sweep()
 	l.mu.Lock()
@@ -185,8 +183,8 @@ func (l *lines) CloseSocket(ctx context.Context, name string) error {
 	return nil
 }
 
-// openInside opens the socket that a box shows which is about to start, or one
-// that lives on; nil when its policy has none. It is shut by shutInside.
+// openInside opens the socket for a box that is about to start, or one that survived a daemon; nil if its policy has
+// none. shutInside closes it.
 func (l *lines) openInside(id, runDir, self string) (*door, error) {
 	level, ok := levels[self]
 	if !ok {
@@ -201,8 +199,7 @@ func (l *lines) openInside(id, runDir, self string) (*door, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
 		return nil, fault.Wrap(err, "create the sandbox's own socket")
 	}
-	// Whoever is inside may connect, by whatever id. Nobody comes from outside:
-	// the run directory is closed to others.
+	// Any user inside may connect. Processes outside cannot: the run directory is closed to others.
 	ln, err := unixsock.Listen(dir, plan.SelfName, 0o666)
 	if err != nil {
 		return nil, fault.Wrap(err, "create the socket %s/%s", dir, plan.SelfName)
@@ -215,8 +212,7 @@ func (l *lines) openInside(id, runDir, self string) (*door, error) {
 	return d, nil
 }
 
-// shutInside shuts a door and takes its name away, unless another door has taken
-// its place.
+// shutInside closes a door and removes its name, unless another door has replaced it.
 func (l *lines) shutInside(id string, d *door) {
 	l.mu.Lock()
 	if l.inside[id] == d {
@@ -228,7 +224,7 @@ func (l *lines) shutInside(id string, d *door) {
 	d.shut()
 }
 
-// until shuts an inside door when its box has ended.
+// until closes an inside door when its box has ended.
 func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 	l.do(func() {
 		select {
@@ -239,7 +235,7 @@ func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 	})
 }
 
-// open begins to serve. l.mu is held.
+// open starts to serve. l.mu is held.
 func (l *lines) open(d *door, opt lineapi.Options) *door {
 	opt.Base, opt.Admission, opt.Log = l.base, l.memory, l.log
 	if opt.Guard != nil {
@@ -272,8 +268,8 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 	return d
 }
 
-// restore opens what was open when the daemon before ended: outside what nobody
-// has closed, inside what lives on.
+// restore reopens the sockets of the previous daemon: outside, those that were not closed, and inside, those of
+// surviving boxes.
 func (l *lines) restore() {
 	names, err := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", lineSocket))
 	if err != nil {

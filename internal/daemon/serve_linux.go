@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// backend is what the daemon needs of the engine beside the API.
+// backend is the engine as the daemon needs it besides the API.
 type backend interface {
 	httpapi.Sandboxes
 	httpapi.Power
@@ -53,7 +53,7 @@ type backend interface {
 	Close() error
 }
 
-// roles has the engine play all that the API asks for.
+// roles returns the engine in all roles of the API.
 func roles(b backend) httpapi.Roles {
 	return httpapi.Roles{
 		Sandboxes:    b,
@@ -73,8 +73,8 @@ func roles(b backend) httpapi.Roles {
 	}
 }
 
-// drain is how long requests may take to end when the daemon stops. The rest of
-// limit.StopSeconds is for the engine's own work.
+// drain is how long requests may take to end when the daemon stops. The rest of limit.StopSeconds is for the engine's
+// own work.
 const drain = 3 * time.Second
 
 // stopTime is the maximum time of a stop.
@@ -169,8 +169,8 @@ func closeBy(latest <-chan time.Time, shut func() error) (inTime bool, err error
 	}
 }
 
-// mayPreview says for who has shown a token which sandboxes' ports it may use: those
-// that it may connect to by the API.
+// mayPreview returns the sandboxes whose ports an authenticated caller may use: those that it may connect to by the
+// API.
 func mayPreview(r *http.Request) (may func(sandboxID string) error) {
 	p := auth.From(r.Context())
 	if p.Allows(auth.Operate) != nil {
@@ -179,8 +179,8 @@ func mayPreview(r *http.Request) (may func(sandboxID string) error) {
 	return func(sandboxID string) error { return p.Check(auth.Operate, sandboxID) }
 }
 
-// waitForEnd returns nil when it is time to stop: isIdle has been true, and isBusy false,
-// for as long as idle. An idle of 0 is never over.
+// waitForEnd returns nil when it is time to exit: isIdle has been true, and isBusy false, for the duration idle. An
+// idle of 0 means never.
 func waitForEnd(
 	ctx context.Context, idle time.Duration, isIdle func(now time.Time) bool, isBusy func() bool, failed <-chan error,
 ) error {
@@ -214,7 +214,7 @@ func waitForEnd(
 	}
 }
 
-// waitIdle waits until the last exec has let go, or ctx ends.
+// waitIdle waits until the last exec has ended, or ctx ends.
 func waitIdle(ctx context.Context, api *httpapi.Server) {
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
@@ -230,8 +230,8 @@ func waitIdle(ctx context.Context, api *httpapi.Server) {
 	}
 }
 
-// serveInNamespace runs this very command again in a user namespace of its own,
-// and passes signals on. It is not done when the host allows none.
+// serveInNamespace runs this command again in its own user namespace, and forwards signals. done is false if the host
+// does not allow one.
 func serveInNamespace(ctx context.Context) (done bool, _ error) {
 	// The child is to die with us, and that is tied to this thread.
 	runtime.LockOSThread()

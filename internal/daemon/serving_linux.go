@@ -21,9 +21,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// serving is one run of the daemon. Its phases are prepare, openEngine, openDoors, listen,
-// wait and shut, in this order; each needs what those before it set. A phase that fails
-// leaves nothing running, and what it and those before it opened is on the stack opened.
+// serving is one run of the daemon. Its phases are prepare, openEngine, openDoors, listen, wait and shut, in this
+// order; each needs the results of the previous ones. A phase that fails leaves nothing running, and the resources of
+// all phases are on the stack opened.
 type serving struct {
 	opt    Options
 	stop   func()     // ends the notification of signals: a second signal kills
@@ -35,8 +35,7 @@ type serving struct {
 	log  *slog.Logger
 	mem  ownMemory
 
-	// base is the context of commands: they outlive their requests, and end (for us) with
-	// the daemon.
+	// base is the context of commands: they outlive their requests, and are left by the daemon when it exits.
 	base     context.Context
 	cancel   context.CancelCauseFunc
 	programs *program.Set
@@ -57,7 +56,7 @@ type serving struct {
 	failed chan error   // has room for the end of each server
 }
 
-// onEnd pushes what is done at the end of the run.
+// onEnd registers a function to call at the end of the run.
 func (s *serving) onEnd(do func()) {
 	s.opened.Push(func() error {
 		do()
@@ -101,8 +100,7 @@ func (s *serving) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the engine and what it is made with. It returns at the latest stopTime
-// after the end of ctx.
+// openEngine opens the engine and its stores. It returns at the latest stopTime after the end of ctx.
 func (s *serving) openEngine(ctx context.Context) error {
 	s.base, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.onEnd(func() { s.cancel(nil) })
@@ -143,7 +141,7 @@ func (s *serving) closeEngine(err error) error {
 	return errors.Join(err, s.eng.Close())
 }
 
-// openDoors opens all that leads to the API, but for the home's socket. Nobody is served yet.
+// openDoors opens all listeners but the home's socket. It does not serve yet.
 func (s *serving) openDoors(ctx context.Context) (err error) {
 	s.tokens = newTokens(s.eng)
 	if s.tcp, err = openDoor(ctx, s.opt.HTTP); err != nil {
@@ -185,7 +183,7 @@ func (s *serving) status() wire.DaemonStatus {
 	}
 }
 
-// listen makes the home's socket, begins to serve, and says so.
+// listen creates the home's socket, starts to serve, and reports that.
 func (s *serving) listen() error {
 	ln, err := s.home.listen()
 	if err != nil {
@@ -197,7 +195,7 @@ func (s *serving) listen() error {
 		ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		ConnState:         s.open.note,
-		// Whom the socket lets in is the owner.
+		// The owner is the only user that can connect to the socket.
 		BaseContext: func(net.Listener) context.Context { return auth.With(context.Background(), auth.Owner()) },
 	}
 	s.within = s.in.server(s.api, s.log)
@@ -228,13 +226,13 @@ func (s *serving) wait(ctx context.Context) error {
 	return waitForEnd(ctx, s.opt.Idle, isIdle, isBusy, s.failed)
 }
 
-// shut ends what was served and closes the engine. err is what wait returned.
+// shut ends all requests and closes the engine. err is the result of wait.
 func (s *serving) shut(ctx context.Context, err error) error {
 	s.home.unlisten()
 	idle := err == nil && ctx.Err() == nil // stop ends ctx
 	s.stop()
 	if idle {
-		// Who connected before the socket's name was gone is still served.
+		// Clients that connected before the socket's name was removed are still served.
 		s.home.acceptLast()
 	}
 	s.cancel(fault.New(fault.Unavailable, "the daemon is stopping"))

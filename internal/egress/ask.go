@@ -120,7 +120,7 @@ func (c *Control) WatchQuestions(id timeline.SandboxID, b Box, since time.Time) 
 func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b Box, since time.Time) {
 	open := map[string]wire.NetEvent{}
 	q := journal.Query{Since: since, Kinds: []string{wire.NetAsk}}
-	err := c.follow(ctx, id, b, q, func(ev wire.NetEvent) { c.tellQuestion(ctx, id, open, ev) })
+	err := c.follow(ctx, id, b, q, func(ev wire.NetEvent) { c.emitQuestion(ctx, id, open, ev) })
 	if ctx.Err() != nil {
 		return
 	}
@@ -129,12 +129,12 @@ func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b 
 	}
 	for _, ev := range open { // the gate has exited, and its pending requests with it
 		ev.Verdict, ev.Rule = wire.VerdictDeny, ""
-		c.tellQuestion(ctx, id, open, ev)
+		c.emitQuestion(ctx, id, open, ev)
 	}
 }
 
-// tellQuestion emits an event about a question; open holds the pending ones.
-func (c *Control) tellQuestion(
+// emitQuestion emits an event about a question; open holds the pending ones.
+func (c *Control) emitQuestion(
 	ctx context.Context, id timeline.SandboxID, open map[string]wire.NetEvent, ev wire.NetEvent,
 ) {
 	rec, err := c.config.Records.Sandbox(ctx, string(id))

@@ -169,7 +169,7 @@ func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box)
 		case <-ctx.Done():
 			return
 		case <-b.Gone():
-			c.tellPorts(ctx, id, open, nil)
+			c.emitPorts(ctx, id, open, nil)
 			return
 		case <-time.After(wait):
 		}
@@ -183,7 +183,7 @@ func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box)
 		case ctx.Err() != nil:
 			return // Coppice is stopping: nothing to report
 		case fault.Is(err, fault.Unavailable):
-			c.tellPorts(ctx, id, open, nil)
+			c.emitPorts(ctx, id, open, nil)
 			return
 		case fault.Is(err, fault.Version), fault.Is(err, fault.Unsupported):
 			return // a caller of Ports gets the error
@@ -191,13 +191,13 @@ func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box)
 			c.config.Log.Warn("could not read the ports of a sandbox", "sandbox", id, "err", err)
 			continue
 		}
-		open = c.tellPorts(ctx, id, open, res.Ports)
+		open = c.emitPorts(ctx, id, open, res.Ports)
 	}
 }
 
-// tellPorts sends events about the difference between the ports that were open before and those of
+// emitPorts sends events about the difference between the ports that were open before and those of
 // list, and returns the latter.
-func (c *Control) tellPorts(
+func (c *Control) emitPorts(
 	ctx context.Context, id timeline.SandboxID, before map[int]bool, list []wire.Port,
 ) map[int]bool {
 	now := make(map[int]bool, len(list))

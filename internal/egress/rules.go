@@ -54,7 +54,7 @@ func (c *Control) addRules(
 	}
 	defer s.Unlock()
 	if s.Box() == nil { // else its gate records it, before it accepts the rules
-		if err := c.TellEnded(ctx, s.Proof(), &rec); err != nil {
+		if err := c.RecordExpired(ctx, s.Proof(), &rec); err != nil {
 			return res, err
 		}
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// TellEnded records in the journal and the ledger that temporary rules have expired while no gate ran to record it,
+// RecordExpired records in the journal and the ledger that temporary rules have expired while no gate ran to record it,
 // and removes them from the record of the sandbox. The caller holds the sandbox's lock; the sandbox has no box.
-func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) error {
+func (c *Control) RecordExpired(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) error {
 	now := c.config.Now()
 	left := policies.Timed(rec, now)
 	if !policies.Gated(rec.Tier) || len(left) == len(rec.Timed) {
@@ -32,7 +32,7 @@ func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sand
 	var rules []string
 	var last time.Time
 	for _, t := range rec.Timed {
-		if t.Until.After(now) || endTold(told, t) {
+		if t.Until.After(now) || expiryRecorded(told, t) {
 			continue
 		}
 		rules = append(rules, t.Rule)
@@ -74,8 +74,8 @@ func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sand
 	return nil
 }
 
-// endTold reports whether a gate has recorded that t has expired.
-func endTold(told []wire.NetEvent, t meta.TimedRule) bool {
+// expiryRecorded reports whether a gate has recorded that t has expired.
+func expiryRecorded(told []wire.NetEvent, t meta.TimedRule) bool {
 	for _, ev := range told {
 		if ev.Reason == wire.NetRulesEnded && !ev.Time.Before(t.Until) {
 			return true

@@ -136,7 +136,7 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	if err := e.Egress.TellEnded(ctx, s.Held, rec); err != nil {
+	if err := e.Egress.RecordExpired(ctx, s.Held, rec); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	access, err := e.Policies.Access(ctx, rec)

@@ -214,13 +214,13 @@ func (j *journal) sweep(now time.Time) {
 	defer j.mu.Unlock()
 	for k, t := range j.denied {
 		if now.Sub(t.since) >= repeatFor {
-			j.tellLocked(k, t)
+			j.reportLocked(k, t)
 		}
 	}
 }
 
-// tellLocked reports a count and forgets it, unless the queue is full: then it continues to be counted.
-func (j *journal) tellLocked(k denial, t *tally) {
+// reportLocked reports a count and forgets it, unless the queue is full: then it continues to be counted.
+func (j *journal) reportLocked(k denial, t *tally) {
 	if t.count > 0 {
 		e := t.last
 		if e.Count = t.count; !j.queueLocked(e) {

@@ -91,9 +91,10 @@ func (g *Gate) remove(f *flow) {
 	delete(g.flows, f)
 }
 
-// still reports whether the policy still allows f, and updates the name that allows it. That name stays valid for the
+// stillAllowed reports whether the policy still allows f, and updates the name that allows it. That name stays valid
+// for the
 // life of f, even after its pin has expired.
-func (g *Gate) still(f *flow) bool {
+func (g *Gate) stillAllowed(f *flow) bool {
 	by, ok := f.by.Load(), true
 	r := rule(g.current(), g.pins, f.proto, f.to.Addr(), f.to.Port(), g.now(), by.name)
 	if !r.passes() {
@@ -125,7 +126,7 @@ func (g *Gate) recheck(ctx context.Context, f *flow) {
 	switch {
 	case ctx.Err() != nil:
 		f.cut("the gate was closed")
-	case !g.still(f):
+	case !g.stillAllowed(f):
 		f.cut("the policy was changed")
 	}
 }

@@ -222,7 +222,7 @@ func (g *Gate) SetPolicy(p Policy) {
 	}
 	g.mu.Unlock()
 	for _, f := range all {
-		if !g.still(f) {
+		if !g.stillAllowed(f) {
 			f.cut("the policy was changed")
 		}
 	}

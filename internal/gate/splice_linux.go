@@ -169,7 +169,7 @@ func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, erro
 // stillHailed returns an error if a connection may not continue after its ClientHello. An allowed address does not
 // suffice for a name whose requests are inspected.
 func (g *Gate) stillHailed(f *flow, h hello) error {
-	if g.still(f) {
+	if g.stillAllowed(f) {
 		return nil
 	}
 	d := g.current().Decide(Request{Proto: TCP, Host: h.name, Addr: f.to.Addr(), Port: f.to.Port()})

@@ -109,7 +109,7 @@ func ParseApply(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	return a, nil
 }
 
-// fits refuses a way that what was collected cannot go.
+// fits refuses a way that does not suit the export.
 func (c *Collected) fits(way repo.Way) error {
 	whole := way == repo.Merge || way == repo.Rebase
 	switch {
@@ -126,7 +126,7 @@ func (c *Collected) fits(way repo.Way) error {
 	return nil
 }
 
-// message is the one that was said, or that of the sandbox's commits.
+// message returns the given message, or one made from the sandbox's commits.
 func (c *Collected) message(ctx context.Context, said string) (string, error) {
 	if strings.TrimSpace(said) != "" {
 		return said, nil
@@ -160,7 +160,7 @@ func (c *Collected) message(ctx context.Context, said string) (string, error) {
 	}
 }
 
-// goOn says with an error of an apply how to go on.
+// goOn adds a hint to an error of an apply.
 func (c *Collected) goOn(err error) error {
 	var conflicts *repo.Conflicts
 	if errors.As(err, &conflicts) {
@@ -173,7 +173,7 @@ func (c *Collected) goOn(err error) error {
 	return err
 }
 
-// applyRecord tells of what is applied.
+// applyRecord returns the record of an apply.
 func (g *Git) applyRecord(c *Collected, way repo.Way, now repo.Applied) format.Body {
 	cleaner := g.config.Book.Cleaners.Formats()
 	out := &format.Apply{

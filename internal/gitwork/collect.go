@@ -17,12 +17,12 @@ import (
 type Collected struct {
 	Rec      meta.Sandbox
 	Repo     *repo.Repo
-	Start    repo.OID            // what the sandbox began with
+	Start    repo.OID            // the commit that the sandbox started from
 	Tip      repo.OID            // its HEAD
-	Work     repo.OID            // a commit on Tip of what is not committed; Tip, where all is
-	Commits  int                 // that Tip has and the base does not
-	Snapshot timeline.SnapshotID // that Work has the files of
-	Skipped  []repo.Skipped      // what of the snapshot is not in Work
+	Work     repo.OID            // a commit on Tip with uncommitted changes; Tip, if there are none
+	Commits  int                 // number of commits that Tip has and the base does not
+	Snapshot timeline.SnapshotID // the snapshot whose files Work has
+	Skipped  []repo.Skipped      // files of the snapshot that are not in Work
 }
 
 // maxCollect is how often a sandbox is looked at which commits meanwhile.
@@ -71,8 +71,8 @@ func (g *Git) Collect(ctx context.Context, name string) (*Collected, error) {
 		WithHint("wait until the commit is done, then try again")
 }
 
-// collectAs is Collect for who has looked at a commit that it gave, and wants that, and
-// not the present; with "" it is Collect. Conflict: another one was taken out since.
+// collectAs is Collect for a caller that has reviewed the commit work of an earlier export, and wants that export;
+// with "" it is Collect. Conflict: another one was exported since.
 func (g *Git) collectAs(ctx context.Context, name, work string) (*Collected, error) {
 	if work == "" {
 		return g.Collect(ctx, name)
@@ -102,15 +102,14 @@ func (g *Git) collectAs(ctx context.Context, name, work string) (*Collected, err
 	return c, err
 }
 
-// clone gives a copy that is its holder's own.
+// clone returns a deep copy.
 func (c *Collected) clone() *Collected {
 	d := *c
 	d.Skipped = slices.Clone(c.Skipped)
 	return &d
 }
 
-// sameAgain gives what was collected before, if the present is still the snapshot that it
-// is of and the references hold it; else nil.
+// sameAgain returns the last export, if its snapshot is still current and the references hold it; else nil.
 func (g *Git) sameAgain(
 	ctx context.Context, s *taking, id timeline.SandboxID, r *repo.Repo,
 ) (*Collected, error) {
@@ -154,8 +153,8 @@ func (g *Git) takeOut(ctx context.Context, c *Collected) (stood bool, err error)
 	return true, g.takeWork(ctx, c, oldWork)
 }
 
-// stillThere: nobody has removed the sandbox meanwhile. Whoever does so later drops the
-// references, which are set by now.
+// stillThere returns an error if the sandbox was removed meanwhile. A later removal drops the references, which are
+// set by now.
 func (g *Git) stillThere(ctx context.Context, c *Collected) error {
 	_, err := g.config.Work.Sandbox(ctx, string(c.Rec.ID))
 	if !fault.Is(err, fault.NotFound) {

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// maxTold is how many files that are in no commit are told of.
+// maxTold is the maximum number of reported files that are in no commit.
 const maxTold = 1000
 
 // GitDiff compares the files of a sandbox with its start in the repository.

@@ -19,7 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// workspace is the tier in which the work tree is all that a sandbox has, and commands begin in it.
+// workspace is the tier without a root file system of its own: a sandbox has only the work tree, and commands start
+// in it.
 const workspace = string(policy.Workspace)
 
 // API is the part of the client API that git work needs: the methods are those of client.Client, with the same
@@ -43,8 +44,8 @@ type API interface {
 
 // Layers reads the files of snapshots.
 type Layers interface {
-	// Present captures the present of a sandbox, if it has changed, and returns the record of the
-	// sandbox with the snapshot that is its present.
+	// Present captures the live state of a sandbox, if it has changed, and returns the record of the sandbox with its
+	// current snapshot.
 	Present(ctx context.Context, ref string) (meta.Sandbox, timeline.SnapshotID, error)
 	// Changed calls changed for each path at or below top in which a snapshot of a sandbox differs from the start of
 	// the sandbox, and then use with the files of the snapshot. No layer is removed before Changed returns. It
@@ -62,18 +63,18 @@ type Layers interface {
 
 // Work reads and writes the records of sandboxes that work on a repository.
 type Work interface {
-	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	// Sandbox returns a sandbox by name or ID, or a NotFound error.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
 	// Head returns the current snapshot of a sandbox.
 	Head(ctx context.Context, ref string) (timeline.SnapshotID, error)
 	// UpdateSandbox changes the record of a sandbox in one transaction.
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
-	// Repository opens the repository that a sandbox works on. It is Invalid if there is none, and
-	// Conflict if another repository is in its place.
+	// Repository opens the repository of a sandbox. Invalid: it has none. Conflict: another repository is in its
+	// place.
 	Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error)
 	// Running returns the number of running processes of a sandbox.
 	Running(ctx context.Context, id timeline.SandboxID) (int, error)
-	// CancelExec ends a running command, and does not wait for that; NotFound if it has ended.
+	// CancelExec starts to stop a running command, and does not wait; NotFound if it has exited.
 	CancelExec(ctx context.Context, name, exec string) error
 	// HoldBase sets the reference that keeps a base commit of sandboxes in a repository.
 	HoldBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
@@ -117,13 +118,13 @@ type Git struct {
 // New makes a Git.
 func New(c Config) *Git { return &Git{config: c, taken: map[timeline.SandboxID]*taking{}} }
 
-// taking is what is remembered of a sandbox.
+// taking is the export state of a sandbox.
 type taking struct {
-	turn chan struct{} // one token: holding it is taking out what was done
-	last *Collected    // what was taken out last; guarded by turn
+	turn chan struct{} // one token: its holder may export
+	last *Collected    // the last export; guarded by turn
 }
 
-// of returns what is remembered of a sandbox.
+// of returns the export state of a sandbox.
 func (g *Git) of(id timeline.SandboxID) *taking {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,7 +144,7 @@ func (g *Git) Forget(id timeline.SandboxID) {
 	delete(g.taken, id)
 }
 
-// takes waits for the caller's turn to take out what was done. The caller calls done.
+// takes waits for the caller's turn to export. The caller must call done.
 func (t *taking) takes(ctx context.Context) (done func(), err error) {
 	select {
 	case <-t.turn:
@@ -153,8 +154,8 @@ func (t *taking) takes(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// Below gitrefs.Box, TipRef holds the HEAD that was last taken out of a sandbox, and WorkRef what was not
-// committed.
+// Below gitrefs.Box, TipRef holds the last exported HEAD of a sandbox, and WorkRef the commit with its uncommitted
+// changes.
 const (
 	TipRef  = "tip"
 	WorkRef = "work"

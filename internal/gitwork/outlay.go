@@ -25,9 +25,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// takeWork makes a commit of what is not committed in the snapshot that c is of. It looks
-// at the paths that can differ alone: those that changed on the disk since the sandbox
-// began, and those that its commits changed.
+// takeWork makes a commit of the uncommitted changes in the snapshot of c. It compares only paths that can differ:
+// those that changed on disk since the start of the sandbox, and those that its commits changed.
 func (g *Git) takeWork(ctx context.Context, c *Collected, old repo.OID) (err error) {
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
@@ -66,7 +65,7 @@ func LayOut(
 ) (_ []string, err error) {
 	top := rec.Repo.Top
 	if rec.Tier == workspace {
-		top = "/" // the work tree is all that there is
+		top = "/" // there is only the work tree
 	}
 	into, err := tree.Open(".")
 	if err != nil {
@@ -84,21 +83,20 @@ func LayOut(
 	return o.paths, nil
 }
 
-// outlay lays files of a snapshot out in a directory of ours. What is a link stays one,
-// and none is followed.
+// outlay copies files of a snapshot to a directory of Coppice. Symbolic links are copied, never followed.
 type outlay struct {
 	at   *layer.Cursor
-	top  string // where in the files of the snapshot the tree begins
+	top  string // where the tree is in the files of the snapshot
 	tree *os.File
 
 	paths []string
 	seen  map[string]bool // of paths
-	laid  map[string]bool // files that are copied, and directories whose own files were looked at
+	laid  map[string]bool // copied files, and directories whose rules were copied
 	held  int             // bytes of paths
 	left  int64           // bytes that may still be copied
 }
 
-// add notes a path, unless it lies in a git directory, which is nobody's business here.
+// add adds a path, unless it is in a git directory.
 func (o *outlay) add(p string) {
 	if !o.seen[p] && !strings.Contains("/"+p+"/", "/.git/") {
 		o.seen[p] = true
@@ -130,7 +128,7 @@ func (o *outlay) copy(ctx context.Context, files *layer.View) error {
 			return context.Cause(ctx)
 		}
 		if repo.CheckPath(p) != nil {
-			continue // the snapshot says that it is skipped, and why
+			continue // the snapshot reports it as skipped
 		}
 		if err := o.put(ctx, p); err != nil {
 			return fault.Wrap(err, "copy uncommitted changes")
@@ -139,8 +137,8 @@ func (o *outlay) copy(ctx context.Context, files *layer.View) error {
 	return nil
 }
 
-// put copies one path, and from the directories above it what says which files are ignored
-// and that one is a repository of its own.
+// put copies one path, and from its parent directories the files that determine which files are ignored and that a
+// directory is a repository.
 func (o *outlay) put(ctx context.Context, p string) error {
 	if err := o.above(ctx, path.Dir(p)); err != nil {
 		return err
@@ -166,8 +164,7 @@ func (o *outlay) put(ctx context.Context, p string) error {
 	return nil
 }
 
-// above copies of directories what says which files in them are ignored, and notes where
-// one is a repository of its own.
+// above copies the ignore rules of parent directories, and marks nested repositories.
 func (o *outlay) above(ctx context.Context, dir string) error {
 	for ; !o.laid[dir]; dir = path.Dir(dir) {
 		o.laid[dir] = true

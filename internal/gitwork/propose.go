@@ -20,10 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// A proposal is two references of the user's repository: refs/heads/coppice/NAME, which is
-// what was done, and refs/coppice/proposals/NAME, whose commits have the files that package
-// proposal names, each with the proposal before it as its parent. The second is set first: so
-// who was killed between the two proposes again.
+// A proposal is two references of the user's repository: refs/heads/coppice/NAME, the changes, and
+// refs/coppice/proposals/NAME, whose commits have the files that package proposal defines, each with the previous
+// proposal as its parent. The second is set first: if the process is killed between the two, proposing again sets
+// both.
 
 // proposalRef holds the newest proposal of a sandbox, by its name.
 func proposalRef(name string) repo.Ref { return repo.Ref("refs/coppice/proposals/" + name) }
@@ -94,13 +94,13 @@ func proposable(req wire.ProposeRequest) error {
 // Proposing is a proposal in the making. Make one with Git.Prepare.
 type Proposing struct {
 	*Collected
-	Branch repo.Ref // that is set to what is proposed
+	Branch repo.Ref // is set to the proposed commit
 
 	g       *Git
 	req     wire.ProposeRequest
-	trusted func(repo.Mark) bool // the user has reviewed the mark
+	trusted func(repo.Mark) bool // reports whether the user has reviewed the mark
 
-	old     repo.OID // what the branch is
+	old     repo.OID // current value of the branch
 	before  repo.OID // the proposal before
 	changes []repo.Change
 	marks   []repo.Mark
@@ -123,7 +123,7 @@ func (g *Git) Prepare(ctx context.Context, c *Collected, req wire.ProposeRequest
 	return p, nil
 }
 
-// look fills in what is proposed, and refuses what may not be.
+// look fills in the proposal, and refuses an invalid one.
 func (p *Proposing) look(ctx context.Context) (err error) {
 	if p.Work == p.Start {
 		return fault.New(fault.Conflict, "sandbox %s has no changes", p.Rec.Name).
@@ -151,8 +151,8 @@ func (p *Proposing) look(ctx context.Context) (err error) {
 	return nil
 }
 
-// free finds what the references are, and refuses a branch that is not as a proposal of this
-// sandbox left it: somebody has worked on it, or it is somebody else's.
+// free reads the references, and refuses a branch that is not as a proposal of this sandbox left it: it has other
+// commits, or belongs to another sandbox.
 func (p *Proposing) free(ctx context.Context) error {
 	refs, err := p.Repo.Refs(ctx, p.Branch)
 	if err != nil {
@@ -175,8 +175,8 @@ func (p *Proposing) free(ctx context.Context) error {
 	return err
 }
 
-// proposedBefore reports whether the branch is at what this sandbox proposed last, or before
-// that: whoever was killed between the two references has set the first alone.
+// proposedBefore reports whether the branch is at the last proposal of this sandbox, or at the one before: if a
+// process was killed between the two references, only the first is set.
 func (p *Proposing) proposedBefore(ctx context.Context) (bool, error) {
 	at := p.before
 	for range 2 {
@@ -199,7 +199,7 @@ func (p *Proposing) proposedBefore(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// readProposal reads what a proposal's commit says, which anybody may have made.
+// readProposal reads the proposal in a commit, which is untrusted.
 func readProposal(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.Proposal, error) {
 	var b strings.Builder
 	if err := r.ReadFile(ctx, commit, proposal.FileProposal, proposal.Limit(proposal.FileProposal), &b); err != nil {
@@ -208,7 +208,7 @@ func readProposal(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal
 	return proposal.Decode([]byte(b.String()))
 }
 
-// test runs the tests, one after the other, each in a fork of what is proposed.
+// test runs the tests in sequence, each in a fork of the proposed state.
 func (p *Proposing) test(ctx context.Context) error {
 	c := p.g.config.Book.Cleaners.For(ctx, &p.Rec)
 	for _, cmd := range p.req.Tests {
@@ -261,8 +261,7 @@ func (p *Proposing) write(ctx context.Context) (err error) {
 	return p.Repo.SetRef(context.WithoutCancel(ctx), p.Branch, p.Work, p.old, "coppice: propose "+p.Rec.Name)
 }
 
-// proposalFiles are the files of a proposal's commit, some of which lie in the scratch
-// directory until they are closed.
+// proposalFiles are the files of a proposal's commit; some are in the scratch directory until they are closed.
 type proposalFiles struct {
 	all     []repo.File
 	spooled []*os.File
@@ -296,7 +295,7 @@ func (p *Proposing) files(ctx context.Context, policy string) (*proposalFiles, e
 	return f, err
 }
 
-// spool writes a file that may be large to the disk, where nobody finds it by a name.
+// spool writes a possibly large file to disk, unlinked.
 func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error) error {
 	s, err := os.CreateTemp(scratch, "proposal-")
 	if err != nil {
@@ -322,7 +321,7 @@ func (f *proposalFiles) spool(scratch, name string, write func(io.Writer) error)
 	return fault.Wrap(err, "write %s", name)
 }
 
-// result tells what was proposed.
+// result returns the answer to the request.
 func (p *Proposing) result() wire.Proposed {
 	s := p.made.Stat
 	return wire.Proposed{

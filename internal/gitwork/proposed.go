@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// describe says what is proposed.
+// describe returns the content of the proposal.
 func (p *Proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
 	rec := &p.Rec
 	out := &proposal.Proposal{
@@ -52,7 +52,7 @@ func (p *Proposing) describe(ctx context.Context, policy string) (*proposal.Prop
 	return out, p.lived(ctx, out)
 }
 
-// cutOff is a name with what is said of it.
+// cutOff joins a name and a detail, truncated.
 func cutOff(name, detail string) string {
 	if detail == "" {
 		return name
@@ -60,7 +60,7 @@ func cutOff(name, detail string) string {
 	return name + ": " + detail
 }
 
-// changed fills in what differs.
+// changed fills in the changes.
 func (p *Proposing) changed(out *proposal.Proposal) {
 	s := &out.Stat
 	for _, c := range p.changes {
@@ -85,7 +85,7 @@ func (p *Proposing) changed(out *proposal.Proposal) {
 	}
 }
 
-// recorded fills in what the ledger tells.
+// recorded fills in the summary of the ledger.
 func (p *Proposing) recorded(ctx context.Context, out *proposal.Proposal) error {
 	var told Retelling
 	for r, err := range p.g.config.Book.Ledger.Read(ctx, format.Sandbox(p.Rec.ID), ledger.Filter{}) {
@@ -151,7 +151,7 @@ func (g *Git) ExportProposal(ctx context.Context, name string, w io.Writer) erro
 	return writeProposal(ctx, r, commit, said, w)
 }
 
-// writeProposal writes the files of a proposal's commit, which anybody may have made.
+// writeProposal writes the files of a proposal's commit, which is untrusted.
 func writeProposal(ctx context.Context, r *repo.Repo, commit repo.OID, said *proposal.Proposal, w io.Writer) error {
 	sizes, err := r.ReadRecord(ctx, commit)
 	if err != nil {

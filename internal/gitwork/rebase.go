@@ -24,10 +24,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// insideRebase runs inside: it puts what HEAD has and OLD does not onto NEW, and prints the
-// paths that are to be resolved, each with a zero byte behind it. A HEAD that does not stand on
-// OLD, as after a checkout of a snapshot from before an earlier rebase, stands on what it has in
-// common with NEW.
+// insideRebase runs inside: it rebases what HEAD has and OLD does not onto NEW, and prints the paths with conflicts,
+// each followed by a zero byte. A HEAD that is not based on OLD, as after a checkout of a snapshot from before an
+// earlier rebase, is rebased from its merge base with NEW.
 const insideRebase = `top=$1 new=$2 old=$3 name=$4 email=$5
 command -v git >/dev/null 2>&1 || exit 69
 cd / && [ -d "$top" ] || exit 66
@@ -59,7 +58,7 @@ func (g *Git) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (
 		return res, err
 	}
 	s := g.of(rec.ID)
-	done, err := s.takes(ctx) // nothing is taken out meanwhile
+	done, err := s.takes(ctx) // no export runs meanwhile
 	if err != nil {
 		return res, err
 	}
@@ -77,7 +76,7 @@ func (g *Git) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (
 	if len(b.paths) > 0 && !req.KeepConflicts {
 		return res, errors.Join(b.conflict(), b.goBack(ctx))
 	}
-	s.last = nil // what was taken out stood on the old base
+	s.last = nil // the last export is based on the old base
 	return b.settle(ctx)
 }
 
@@ -90,7 +89,7 @@ type rebasing struct {
 	onto   repo.OID
 	from   string // the branch that onto is the tip of, by its short name, or ""
 	before timeline.SnapshotID
-	paths  []string // that are to be resolved
+	paths  []string // paths with conflicts
 }
 
 // aim finds the new base.
@@ -128,7 +127,7 @@ func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 	return err
 }
 
-// keepPresent takes a snapshot of a sandbox in which nothing runs.
+// keepPresent takes a snapshot of a sandbox without running processes.
 func (b *rebasing) keepPresent(ctx context.Context) error {
 	procs, err := b.g.config.Work.Running(ctx, b.rec.ID)
 	if err != nil {
@@ -143,7 +142,7 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 	return err
 }
 
-// run has the sandbox's git do it. The new base is held before.
+// run makes the sandbox's git rebase. It first holds the new base.
 func (b *rebasing) run(ctx context.Context) error {
 	if err := b.g.config.Work.HoldBase(ctx, b.repo, b.onto); err != nil {
 		return err
@@ -164,7 +163,7 @@ func (b *rebasing) run(ctx context.Context) error {
 		return fault.New(fault.Conflict, "commit %[2]s not found in sandbox %[1]s", b.rec.Name, b.onto).
 			WithHint("create another sandbox from it: coppice create --at %s", b.onto[:12])
 	}
-	list, said := out.heard()
+	list, said := out.results()
 	for p := range strings.SplitSeq(list, "\x00") {
 		if p != "" {
 			b.paths = append(b.paths, proposal.Path(p))
@@ -177,7 +176,7 @@ func (b *rebasing) run(ctx context.Context) error {
 	return nil
 }
 
-// failed says why git did not begin, or did not end.
+// failed returns the error for a git that did not start, or failed.
 func (b *rebasing) failed(x wire.Exit, said string) error {
 	if x.Code == exitNoGit || x.Code == exitNoRepo || x.TimedOut || x.Limit != "" {
 		return gitFailed(&b.rec, x, said)
@@ -186,13 +185,13 @@ func (b *rebasing) failed(x wire.Exit, said string) error {
 		WithHint("the sandbox was not changed; fix what git reports: coppice shell %s", b.rec.Name)
 }
 
-// conflict says what is to be resolved.
+// conflict returns the error that lists the conflicts.
 func (b *rebasing) conflict() error {
 	return fault.New(fault.Conflict, "the rebase has conflicts").Because(&repo.Conflicts{Paths: b.paths}).
 		WithHint("the sandbox was not changed; to resolve them in it: coppice git rebase %s --keep-conflicts", b.rec.Name)
 }
 
-// goBack brings the sandbox to the snapshot of before. What is there now stays in its history.
+// goBack rewinds the sandbox. Its state is kept in its history.
 func (b *rebasing) goBack(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := b.g.config.API.Checkout(ctx, string(b.rec.ID), wire.CheckoutRequest{Node: string(b.before)})
@@ -237,7 +236,7 @@ func (b *rebasing) settle(ctx context.Context) (res wire.Rebased, err error) {
 	return res, b.g.config.Work.ReleaseBase(ctx, b.repo, repo.OID(old))
 }
 
-// listener keeps what a command prints, up to a bound, and the end of what it complains of.
+// listener keeps the output of a command, up to a limit, and the end of its stderr.
 type listener struct {
 	mu   sync.Mutex
 	list bytes.Buffer // guarded by mu
@@ -252,10 +251,10 @@ func (l *listener) streams() client.Streams {
 	return client.Streams{Stdout: taker(l.output), Stderr: taker(l.complaint)}
 }
 
-// taker is a writer that takes everything.
+// taker is an io.Writer that never fails.
 type taker func(p []byte)
 
-// Write gives p to the function.
+// Write calls take with p.
 func (take taker) Write(p []byte) (int, error) {
 	take(p)
 	return len(p), nil
@@ -273,8 +272,8 @@ func (l *listener) complaint(p []byte) {
 	l.said.Add(p)
 }
 
-// heard gives the output, and the end of the complaints as one line without control bytes.
-func (l *listener) heard() (list, said string) {
+// results returns the output, and the end of stderr as one line without control bytes.
+func (l *listener) results() (list, said string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list.String(), label.Clean(strings.Join(strings.Fields(tail.Lines(string(l.said))), " "))

@@ -16,7 +16,7 @@ import (
 // first seen to be signed: trust on first use. Names are random; see package ledger.
 func signerSetting(origin string) string { return "signer " + origin }
 
-// knownSigner is what is kept of one.
+// knownSigner is the stored key of a log.
 type knownSigner struct {
 	Key   string    `json:"key"`
 	Since time.Time `json:"since"`
@@ -55,7 +55,7 @@ func (g *Git) Signer(ctx context.Context, v *format.Verified, accept string) (s 
 	return s, g.config.Settings.SetSetting(ctx, signerSetting(s.Origin), string(text))
 }
 
-// knownSigner gives what is known of a log, nil for nothing. Our own log needs nobody's word.
+// knownSigner returns the stored key of a log, nil if there is none. The host's own log is always trusted.
 func (g *Git) knownSigner(ctx context.Context, origin string) (*knownSigner, error) {
 	keys, err := g.config.Book.Ledger.Keys()
 	if err != nil {

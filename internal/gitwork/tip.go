@@ -20,9 +20,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// insideGit runs inside: it prints the commit that HEAD is, and then, where that has
-// something that BASE and HAVE do not, a bundle of it. Whether HAVE is known inside, after
-// a rewind, is for inside to know.
+// insideGit runs inside: it prints the commit of HEAD, and then, if that has objects that BASE and HAVE do not, a
+// bundle of them. After a rewind HAVE may be unknown inside, which the script checks.
 const insideGit = `top=$1 base=$2 have=$3
 command -v git >/dev/null 2>&1 || exit 69
 cd "$top" || exit 66
@@ -34,17 +33,17 @@ if [ -z "$have" ] || ! at cat-file -e "$have^{commit}" 2>/dev/null; then have=$b
 new=$(at rev-list -n 1 "$head" "^$base" "^$have") || exit 65
 [ -z "$new" ] || at bundle create - HEAD "^$base" "^$have"`
 
-// What insideGit ends with, as sysexits(3) has it.
+// Exit codes of insideGit, as in sysexits(3).
 const (
 	exitNoGit  = 69
 	exitNoRepo = 66
 	exitNoBase = 65
 )
 
-// collectTime is how long git may take inside.
+// collectTime is the time limit of git inside.
 const collectTime = 10 * time.Minute
 
-// takeTip takes the commits out, and gives the one that HEAD is.
+// takeTip exports the commits, and returns the one of HEAD.
 func (g *Git) takeTip(ctx context.Context, c *Collected, old repo.OID) (tip repo.OID, err error) {
 	base := repo.OID(c.Rec.Repo.Base)
 	err = g.gitInside(ctx, &c.Rec, []string{string(base), string(old)}, func(head repo.OID, bundle *bufio.Reader) error {
@@ -81,15 +80,14 @@ func (g *Git) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID, er
 	return head, err
 }
 
-// gitInside runs insideGit, as a command like any other, and has take read what it prints.
-// What take fails with ends it.
+// gitInside runs insideGit, as an ordinary command, and calls take to read its output. An error of take stops it.
 func (g *Git) gitInside(
 	ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error,
 ) error {
 	pr, pw := io.Pipe()
 	top, dir := rec.Repo.Top, "/"
 	if rec.Tier == workspace {
-		top, dir = ".", "" // commands begin in the work tree
+		top, dir = ".", "" // commands start in the work tree
 	}
 	req := wire.ExecRequest{Cmd: append([]string{"/bin/sh", "-c", insideGit, "coppice", top}, args...), Dir: dir,
 		TimeoutMS: collectTime.Milliseconds(), Label: "coppice: take out what was done"}
@@ -121,12 +119,12 @@ func (g *Git) gitInside(
 	case err != nil:
 		return err
 	case exit.Code != 0 && (terr == nil || !exit.TimedOut && exit.Signal == ""):
-		return gitFailed(rec, exit, out.told())
+		return gitFailed(rec, exit, out.errorText())
 	}
 	return terr
 }
 
-// errUnread is what the pipe of a command is closed with when nobody reads on.
+// errUnread closes the pipe of a command whose output is no longer read.
 var errUnread = errors.New("output is no longer read")
 
 // readHead reads the first line.
@@ -138,7 +136,7 @@ func readHead(br *bufio.Reader) (repo.OID, error) {
 	return repo.ParseOID(strings.TrimSuffix(string(l), "\n"))
 }
 
-// gitFailed says why git inside did not do it.
+// gitFailed returns the error for a failure of git inside.
 func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 	switch {
 	case exit.Code == exitNoGit, exit.Code == 127, exit.Code == 126:
@@ -164,8 +162,7 @@ func gitFailed(rec *meta.Sandbox, exit wire.Exit, said string) error {
 	return f.WithHint("check the repository: coppice exec %s -- git -C %s fsck", rec.Name, rec.Repo.Top)
 }
 
-// outlet takes what a command prints: its output goes to a pipe, and of its errors the beginning is
-// kept.
+// outlet receives the frames of a command: its output goes to a pipe, and the beginning of its stderr is kept.
 type outlet struct {
 	w *io.PipeWriter
 
@@ -185,7 +182,7 @@ func (o *outlet) started(x wire.Started) {
 	o.exec = x.Exec
 }
 
-// Write takes some of its errors.
+// Write keeps the beginning of stderr.
 func (o *outlet) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -193,7 +190,7 @@ func (o *outlet) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// maxSaid is how much of git's errors is told.
+// maxSaid is how much of git's stderr is reported, in bytes.
 const maxSaid = 1 << 10
 
 func (o *outlet) id() string {
@@ -202,8 +199,8 @@ func (o *outlet) id() string {
 	return o.exec
 }
 
-// told is the beginning of what it said, as one line without control bytes.
-func (o *outlet) told() string {
+// errorText returns the beginning of stderr, as one line without control bytes.
+func (o *outlet) errorText() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return strings.Join(strings.Fields(label.Clean(string(o.said))), " ")

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/proposal"
 )
 
-// Retelling hears the records of a sandbox, in order, and retells them for a proposal. The
-// zero Retelling has heard none.
+// Retelling summarizes the records of a sandbox for a proposal. Pass them to Hear in order. The zero Retelling is
+// ready for use.
 type Retelling struct {
 	sum      audit.Summary
 	commands []*toldCommand
@@ -84,7 +84,7 @@ func (t *Retelling) begins(seq int64, b *format.Exec) {
 	}
 }
 
-// ours gives what we run in a sandbox ourselves a name.
+// ours returns a description for a command that Coppice itself runs in a sandbox.
 func ours(args []string) []string {
 	if len(args) < 3 {
 		return args
@@ -98,7 +98,7 @@ func ours(args []string) []string {
 	return args
 }
 
-// maxRefusals is how many that differ are told apart.
+// maxRefusals is the maximum number of distinct refusals that are counted separately.
 const maxRefusals = 10 * proposal.MaxRefused
 
 func (t *Retelling) refuse(kind, what, why string, count int64) {

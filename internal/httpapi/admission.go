@@ -15,9 +15,9 @@ import (
 	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
-// costs returns how much of the daemon's memory operations may take, in bytes, by id. Others
-// need little however large the sandbox is, or run in it: commands, their output, and
-// snapshots, which each sandbox takes one at a time.
+// costs returns the maximum memory that operations need in the daemon, in bytes, by ID. Others need little however
+// large the sandbox is, or run in it: commands, their output, and snapshots, of which each sandbox takes one at a
+// time.
 func costs() map[string]int64 {
 	const large, small = bound.CostLarge, bound.CostSmall
 	return map[string]int64{
@@ -33,13 +33,12 @@ func costs() map[string]int64 {
 		"log": small, "listSnapshots": small, "branches": small, "net": small,
 		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small,
 		"archiveLedger": small,
-		// It takes as long as its tests; each sandbox has one at a time.
+		// It takes as long as its tests; each sandbox runs one at a time.
 		"propose": small,
 	}
 }
 
-// costOf returns how much memory a request may take. Creating a sandbox is costly only from
-// an archive.
+// costOf returns the maximum memory of a request. Creating a sandbox is costly only from an archive.
 func (s *Server) costOf(op *huma.Operation, r *http.Request) int64 {
 	if op.OperationID == "createSandbox" && !strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return 0
@@ -47,8 +46,7 @@ func (s *Server) costOf(op *huma.Operation, r *http.Request) int64 {
 	return s.costs[op.OperationID]
 }
 
-// hold makes a costly request hold its part of the daemon's memory until it has been
-// answered, or refuses it.
+// hold reserves the memory of a costly request until it has been answered, or refuses it.
 func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	cost := s.costOf(ctx.Operation(), r)
@@ -70,7 +68,7 @@ func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 	defer leave()
 	if auth.From(r.Context()).TokenID != "" {
 		out := http.NewResponseController(w)
-		defer func() { _ = out.SetWriteDeadline(time.Time{}) }() // the connection's next request has no deadline
+		defer func() { _ = out.SetWriteDeadline(time.Time{}) }() // the next request on the connection has no deadline
 		w = &pacedAnswer{w, out}
 	}
 	next(&exchange{humaContext: humago.NewContext(ctx.Operation(), r, w)})
@@ -90,8 +88,8 @@ func (s *Server) parties(r *http.Request) (out []admission.Party) {
 	return out
 }
 
-// pacedAnswer is an answer that the client with a token has to read in time, since it holds
-// memory. The owner has no deadline: a pager may keep it open.
+// pacedAnswer sets write deadlines for a client with a token, since its answer holds memory. The owner has no
+// deadline: a pager may keep the connection open.
 type pacedAnswer struct {
 	http.ResponseWriter
 	out *http.ResponseController

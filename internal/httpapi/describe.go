@@ -16,15 +16,14 @@ import (
 //go:embed words.json
 var words []byte
 
-// describe puts words and limits into the document. It is called when somebody asks
-// for that, beside requests that are being checked: it sets only what huma does not
-// look at then.
+// describe adds words and limits to the document. It may run while requests are validated: it sets only fields that
+// huma does not read then.
 func describe(doc *huma.OpenAPI) error {
 	d := describer{said: map[string]string{}, held: limits(), of: aboutOperations()}
 	if err := json.Unmarshal(words, &d.said); err != nil {
 		return err
 	}
-	d.said["Health"] = "Health reports that the daemon is ready." // the one type that is ours
+	d.said["Health"] = "Health reports that the daemon is ready." // the only type that is not in client/wire
 	for name, s := range doc.Components.Schemas.Map() {
 		if s.Description == "" {
 			s.Description = d.said[name]
@@ -47,7 +46,7 @@ func describe(doc *huma.OpenAPI) error {
 	return nil
 }
 
-// describer is what is known of the document's parts.
+// describer holds the parts of the document.
 type describer struct {
 	said map[string]string
 	held map[string]limit
@@ -76,8 +75,8 @@ func (d describer) operation(op *huma.Operation) {
 	}
 }
 
-// parameter describes what is about one. An example is given where one must be sent
-// alone: a page that tries an operation out would send it everywhere.
+// parameter documents a parameter. It has an example only if it is required: a page that tries an operation would
+// always send it.
 func (d describer) parameter(op *huma.Operation, p *huma.Param) {
 	l := d.held[p.Name]
 	files := p.Name == "path" && p.In == "query" && op.OperationID != "diff"

@@ -4,12 +4,10 @@
 // Server-Sent Events. Only the daemon imports it; it imports auth, client/wire,
 // timeline, policy and fault.
 //
-// Routes are operations of huma, a file for each group of them; the OpenAPI
-// document is made of them, and docs/openapi.json is what was published of it. Each
-// needs a scope (see package auth), which one middleware checks: read where
-// nothing changes, operate where something does, admin as it is marked here, and
-// none where that is said. What {name} stands for is the name or the id of a
-// sandbox.
+// Routes are operations of huma, a file for each group of them; the OpenAPI document is generated from them, and
+// docs/openapi.json is its published version. Each needs a scope (see package auth), which one middleware checks:
+// read if it changes nothing, operate if it does, admin as marked here, and none where stated. {name} stands for the
+// name or ID of a sandbox.
 //
 //	GET    /healthz                           {"ok":true}; no token
 //	GET    /metrics                           text for Prometheus
@@ -66,15 +64,12 @@
 //	POST   /v1/sandboxes/{name}/socket        SocketResult
 //	DELETE /v1/sandboxes/{name}/socket        nothing (204)
 //
-// The answers marked * are streams of wire.Event, one JSON object a line, when
-// the client accepts application/x-ndjson; else they are the result alone. The
-// one marked ** also takes multipart/form-data with a part "request" (JSON) and
-// then a part "tar" (the archive). Those marked *** are a JSON object a line, or
-// Server-Sent Events when the client accepts text/event-stream. Those marked +
-// take an Idempotency-Key.
+// Answers marked * are streams of wire.Event, one JSON object per line, if the client accepts application/x-ndjson;
+// else only the result. The one marked ** also accepts multipart/form-data with a part "request" (JSON) followed by a
+// part "tar" (the archive). Those marked *** are a JSON object per line, or Server-Sent Events if the client accepts
+// text/event-stream. Those marked + accept an Idempotency-Key.
 //
-// The events of a command are started, stdout, stderr, dropped, and last of all exit or error; the
-// id of each is the offset in the output after it, and with it as Last-Event-ID the output goes on
-// from there. The command waits for clients that read its output; it belongs to the sandbox, so it
-// continues when they disconnect.
+// The events of a command are started, stdout, stderr, dropped, and at last exit or error; the ID of each is the
+// offset in the output after it, and as Last-Event-ID resumes the output there. The command waits for clients that
+// read its output; it belongs to the sandbox, so it continues when they disconnect.
 package httpapi

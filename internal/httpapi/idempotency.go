@@ -23,7 +23,7 @@ import (
 
 const (
 	idempotencyHeader = "Idempotency-Key"
-	// replayedHeader says that an answer is that of an earlier request.
+	// replayedHeader marks the answer of an earlier request.
 	replayedHeader = "Idempotency-Replayed"
 
 	keepAnswers = 24 * time.Hour
@@ -31,13 +31,12 @@ const (
 	maxAnswer   = 4 << 20 // a longer answer is not kept
 )
 
-// keptAnswer is an answer as it is kept.
+// keptAnswer is a stored answer.
 //
-// A request is begun before it does anything: that is kept first, with nothing but
-// Begun, and then replaced by its answer, or forgotten when it has failed. So a
-// request that a daemon died over, or whose answer could not be kept, is known, and
-// not carried out a second time. What is kept first is never lost when what the
-// request did is not: both go into one log, in this order.
+// A request is stored before it has any effect, with only Begun set, and then replaced by its answer, or deleted if
+// it failed. So a request during which the daemon died, or whose answer could not be stored, is known, and not
+// carried out a second time. The first entry is never lost if the effect of the request is not: both go into one log,
+// in this order.
 type keptAnswer struct {
 	Begun   bool   `json:"begun,omitempty"`
 	Request string `json:"request"` // the hash of its body
@@ -52,8 +51,7 @@ type replays struct {
 	under map[string]bool // guarded by mu
 }
 
-// begin reports whether no other request with this key is under way. The caller
-// calls end when it is true.
+// begin reports whether no other request with this key is in progress. If it returns true, the caller must call end.
 func (r *replays) begin(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,8 +71,7 @@ func (r *replays) end(key string) {
 	delete(r.under, key)
 }
 
-// replayKey is what an answer is kept under: keys of different principals and
-// operations have nothing to do with each other.
+// replayKey returns the key of a stored answer: keys of different principals and operations are separate.
 func replayKey(p auth.Principal, r *http.Request, key string) (string, error) {
 	if len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
 		return "", fault.New(fault.Invalid, "invalid %s: must be 1 to %d printable ASCII characters without spaces",
@@ -88,7 +85,7 @@ func replayKey(p auth.Principal, r *http.Request, key string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// replay answers a request that came before with what was answered then.
+// replay answers a repeated request with the stored answer.
 func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	given := r.Header.Get(idempotencyHeader)
@@ -127,7 +124,7 @@ func (s *Server) replay(ctx huma.Context, next func(huma.Context)) {
 	}
 }
 
-// answerAgain gives a kept answer to the same request.
+// answerAgain sends a stored answer, if the request is the same.
 func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []byte) {
 	var kept keptAnswer
 	if err := json.Unmarshal(before, &kept); err != nil {
@@ -161,8 +158,7 @@ func (s *Server) answerAgain(w http.ResponseWriter, r *http.Request, before []by
 	_, _ = w.Write(kept.Body) // the client may be gone
 }
 
-// answerFirst carries a request out, and keeps its answer if it was a success: what
-// failed can be tried again.
+// answerFirst carries out a request, and stores its answer on success: a failed request can be retried.
 func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	sum := sha256.New()
@@ -174,7 +170,7 @@ func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Contex
 	answer, keep := keptAnswer{}, time.Duration(0) // forget it
 	switch {
 	case rec.status/100 == 2 && rec.large:
-		return // it was carried out, and stays known as begun
+		return // it was carried out, and stays stored as begun
 	case rec.status/100 == 2 && !rec.spoilt:
 		_, _ = io.Copy(io.Discard, r.Body) // the rest belongs to the request as well
 		answer = keptAnswer{Request: hex.EncodeToString(sum.Sum(nil)), Status: rec.status,
@@ -187,7 +183,7 @@ func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Contex
 	}
 }
 
-// keep keeps what is known of a request, whoever is gone; for no time it forgets it.
+// keep stores the answer of a request, even if the client has disconnected; d 0 deletes it.
 func (s *Server) keep(key string, a keptAnswer, d time.Duration) error {
 	b, err := json.Marshal(a)
 	if err != nil {
@@ -212,7 +208,7 @@ func (h *hashed) Read(p []byte) (int, error) {
 // Close leaves closing to the server: the rest is still to be read.
 func (h *hashed) Close() error { return nil }
 
-// recorder is a ResponseWriter that remembers what is sent.
+// recorder is a ResponseWriter that records what is sent.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -245,7 +241,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// spoilt says of an answer that has begun that it ends in an error.
+// spoilt marks a partly sent answer as failed.
 func spoilt(w http.ResponseWriter) {
 	if r, ok := w.(*recorder); ok {
 		r.spoilt = true

@@ -25,7 +25,7 @@ func buckets() []float64 {
 	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 }
 
-// classes is how many classes of status codes there are: 1xx to 5xx.
+// classes is the number of classes of status codes: 1xx to 5xx.
 const classes = 5
 
 // routeStats counts the requests of one route.
@@ -36,8 +36,7 @@ type routeStats struct {
 	nanos   atomic.Int64
 }
 
-// metrics counts what happens. Its routes are those that were registered, so that
-// no client can make it grow.
+// metrics counts requests. Its routes are the registered ones, so that no client can make it grow.
 type metrics struct {
 	routes map[string]*routeStats // by pattern; not changed after New
 	bounds []float64
@@ -45,7 +44,7 @@ type metrics struct {
 	open   atomic.Int64 // streams: events, execs, terminals
 }
 
-// otherRoute is what counts requests for no operation.
+// otherRoute counts requests for unknown operations.
 const otherRoute = "/"
 
 func newMetrics() *metrics {
@@ -192,7 +191,7 @@ func (s *Server) serveMetrics(_ *struct{}, w http.ResponseWriter, r *http.Reques
 	_, _ = w.Write(s.metrics.exposition(list, s.opt.Feed.Counts(), s.opt.Status())) // the client may be gone
 }
 
-// meter is a ResponseWriter that counts what is sent.
+// meter is a ResponseWriter that counts bytes sent.
 type meter struct {
 	http.ResponseWriter
 	bytes  *atomic.Int64
@@ -229,7 +228,7 @@ func (m *meter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &meteredConn{conn, m.bytes}, rw, nil
 }
 
-// meteredConn is a connection that counts what is sent.
+// meteredConn is a connection that counts bytes sent.
 type meteredConn struct {
 	net.Conn
 	bytes *atomic.Int64
@@ -250,7 +249,7 @@ func (c *meteredConn) CloseWrite() error {
 	return fault.New(fault.Unsupported, "this connection does not support half-close")
 }
 
-// untilTheEnd cancels when the daemon stops. unhook takes that back.
+// untilTheEnd calls cancel when the daemon stops. unhook undoes that.
 func (s *Server) untilTheEnd(cancel context.CancelCauseFunc) (unhook func()) {
 	stop := context.AfterFunc(s.opt.Base, func() { cancel(context.Cause(s.opt.Base)) })
 	return func() { stop() }

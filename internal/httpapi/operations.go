@@ -2,8 +2,8 @@ package httpapi
 
 import "maps"
 
-// about is what is said of an operation beyond its summary: a sentence or two, and a
-// request that works as it stands, where there is one to send.
+// about is the description of an operation beyond its summary: a sentence or two, and an example of a valid request,
+// if it has a body.
 type about struct {
 	text    string
 	example any
@@ -12,10 +12,10 @@ type about struct {
 // object is a JSON object of an example.
 type object = map[string]any
 
-// says is about without an example.
+// says returns an about without an example.
 func says(text string) about { return about{text: text} }
 
-// startsIt is said of operations that need a live sandbox.
+// startsIt is added to operations that need a live sandbox.
 const startsIt = " Starts a stopped sandbox."
 
 // aboutOperations are those of all operations, by id. A test misses those that are

@@ -28,13 +28,12 @@ func (p *problemDocument) GetStatus() int { return p.Status }
 // ContentType implements huma.ContentTypeFilter.
 func (p *problemDocument) ContentType(string) string { return asProblem }
 
-// statusError makes err what huma answers with as it is.
+// statusError wraps err so that huma answers with it unchanged.
 func (s *Server) statusError(what string, err error) error {
 	return &problemDocument{s.problem(what, err)}
 }
 
-// asProblemDocument makes what huma found wrong with a request a problem document
-// of ours.
+// asProblemDocument converts a validation error of huma to a problem document.
 func asProblemDocument(ctx huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -50,10 +49,10 @@ func asProblemDocument(ctx huma.Context, _ string, v any) (any, error) {
 	return p, nil
 }
 
-// maxFaults is how many of the things that are wrong with a request are told.
+// maxFaults is the maximum number of reported validation errors.
 const maxFaults = 5
 
-// invalid says what is wrong with a request, where, and how to mend it.
+// invalid returns the error for an invalid request: what is wrong, where, and how to fix it.
 func invalid(m *huma.ErrorModel) *fault.Error {
 	var all []string
 	hint := ""
@@ -73,7 +72,7 @@ func invalid(m *huma.ErrorModel) *fault.Error {
 	return fault.New(fault.Invalid, "%s", strings.Join(all, "; ")).WithHint("%s", hint)
 }
 
-// mend says where something is wrong, what it is, and how to mend it.
+// mend returns where something is wrong, what it is, and how to fix it.
 func mend(e *huma.ErrorDetail) (where, what, how string) {
 	where, what = e.Location, e.Message
 	const before, after = "expected required property ", " to be present"
@@ -100,7 +99,7 @@ func send(w http.ResponseWriter, status int, kind string, b []byte) {
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
-	_, _ = w.Write(b) // the client may be gone; nobody is left to tell
+	_, _ = w.Write(b) // the client may be gone
 }
 
 // fail answers with a problem document.
@@ -129,7 +128,7 @@ func documentOf(e wire.Error) wire.Problem {
 		Kind: e.Kind, Hint: e.Hint}
 }
 
-// wireError is err as it travels. what says which request it is of.
+// wireError converts err to its wire form. what names the request.
 func (s *Server) wireError(what string, err error) wire.Error {
 	k := fault.KindOf(err)
 	hint := fault.HintOf(err)

@@ -32,8 +32,8 @@ type Roles struct {
 
 // Sandboxes are the sandboxes of a store.
 type Sandboxes interface {
-	// Create makes a sandbox. It reads req.Tar before it returns. progress is
-	// never nil, is cheap, and is called from one goroutine at a time.
+	// Create creates a sandbox. It reads req.Tar before it returns. progress is never nil, does not block, and is
+	// called from one goroutine at a time.
 	Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error)
 	List(ctx context.Context) ([]wire.Sandbox, error)
 	// Sandbox finds a sandbox by name or id.
@@ -147,7 +147,7 @@ type FileOpener interface {
 	// OpenFiles opens the live files of a sandbox, which is started when it is not
 	// live. It is for one request, which calls Done or Close in the end.
 	OpenFiles(ctx context.Context, name string) (Files, error)
-	// OpenPast opens the files of a snapshot, and starts nothing.
+	// OpenPast opens the files of a snapshot. It does not start the sandbox.
 	OpenPast(ctx context.Context, name, ref string) (PastFiles, error)
 }
 
@@ -226,8 +226,8 @@ type Repositories interface {
 	GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error
 	// GitApply applies the sandbox's changes to a branch.
 	GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error)
-	// Propose, ExportProposal and Rebase are for a sandbox that works on a git repository.
-	// When ctx ends before the tests have, their forks are removed, and nothing is proposed.
+	// Propose, ExportProposal and Rebase need a sandbox with a git repository. If ctx ends before the tests have,
+	// their forks are removed, and there is no proposal.
 	Propose(ctx context.Context, name string, req wire.ProposeRequest) (wire.Proposed, error)
 	// ExportProposal writes a tar archive.
 	ExportProposal(ctx context.Context, name string, w io.Writer) error

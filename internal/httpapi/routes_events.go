@@ -20,7 +20,7 @@ type Since struct {
 	Last  string `header:"Last-Event-ID" doc:"the same, for Server-Sent Events; takes precedence over after"`
 }
 
-// addEvents adds what tells what happens.
+// addEvents adds the streams of events.
 func (s *Server) addEvents(api huma.API) {
 	describe := func(op huma.Operation) huma.Operation {
 		answers(&op, http.StatusOK, ndjson,
@@ -57,7 +57,7 @@ func (s *Server) addEvents(api huma.API) {
 		})
 }
 
-// number gives the event after which a stream begins.
+// number returns the event number after which a stream starts.
 func (s Since) number() (uint64, error) {
 	what, v := lastEventID, s.Last
 	if v == "" {
@@ -74,9 +74,8 @@ func (s Since) number() (uint64, error) {
 	return n, nil
 }
 
-// events tells what happens in a sandbox, or in all, until the client or the daemon
-// goes, or the sandbox. The header is sent as soon as nothing can be missed any
-// more.
+// events streams the events of a sandbox, or of all, until the client disconnects, the daemon stops, or the sandbox
+// is removed. The header is sent once no later event can be missed.
 func (s *Server) events(name string, from Since, w http.ResponseWriter, r *http.Request) {
 	after, err := from.number()
 	if err != nil {
@@ -97,9 +96,8 @@ func (s *Server) events(name string, from Since, w http.ResponseWriter, r *http.
 	})
 }
 
-// stream answers with events, in the form that the client accepts, until fn returns.
-// fn calls begin as soon as nothing can be missed any more, which sends the header,
-// once; an error before that is a problem document.
+// stream answers with events, in the form that the client accepts, until fn returns. fn calls begin once no later
+// event can be missed, which sends the header; an earlier error is a problem document.
 func (s *Server) stream(
 	w http.ResponseWriter, r *http.Request,
 	fn func(ctx context.Context, begin func() error, tell func(kind, id string, v any) error) error,
@@ -123,7 +121,7 @@ func (s *Server) stream(
 		return out.begin()
 	}, out.event)
 	if err != nil && !begun {
-		s.fail(w, r, err) // later ones end the stream, and a client that looks can tell
+		s.fail(w, r, err) // later errors end the stream, which the client can detect
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 // Protocol is the name of exec streams in the Upgrade header.
 const Protocol = "coppice-frames"
 
-// The first frame of an upgraded connection must come within this time.
+// firstFrame is the timeout of the first frame of an upgraded connection.
 const firstFrame = 30 * time.Second
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
@@ -35,7 +35,7 @@ type Running struct {
 	Exec string `path:"exec" doc:"id of the command"`
 }
 
-// addExec adds what runs commands, and reaches those that run.
+// addExec adds the operations on commands.
 func (s *Server) addExec(api huma.API) {
 	exec := func(method, path, id, summary string, scope auth.Scope) huma.Operation {
 		return operation(method, box+path, id, summary, tagExec, scope)
@@ -122,7 +122,7 @@ func (s *Server) addStart(api huma.API) {
 	})
 }
 
-// describeOutput says what a stream of a command's events is.
+// describeOutput documents the stream of a command's events.
 func describeOutput(api huma.API, op *huma.Operation) {
 	answers(op, http.StatusOK, asEvents,
 		"Server-Sent Events: started (Started), stdout and stderr (Output), dropped (Dropped) and, last, exit "+
@@ -180,7 +180,7 @@ func (s *Server) run(st *duplex, name string) (wire.Exit, error) {
 	return s.opt.Commands.Exec(s.opt.Base, name, req, st)
 }
 
-// duplex is a hijacked connection whose first bytes may lie in a buffer.
+// duplex is a hijacked connection whose first bytes may be in a buffer.
 type duplex struct {
 	net.Conn
 	r *bufio.Reader
@@ -206,8 +206,7 @@ func (d *duplex) WatchLoss(lost func()) (stop func()) {
 	}
 }
 
-// execEvents runs a command and tells its output as events. It runs on when the
-// client goes away.
+// execEvents runs a command and returns its output as events. The command continues when the client disconnects.
 func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
 	req.Keep, req.Attach, req.Offset, req.ReadOnly, req.Run, req.ID = true, "", 0, false, nil, ""
 	if len(req.Cmd) == 0 {
@@ -218,7 +217,7 @@ func (s *Server) execEvents(name string, req wire.ExecRequest, w http.ResponseWr
 	s.follow(name, req, w, r)
 }
 
-// execOutput tells the output of a command as events.
+// execOutput returns the output of a command as events.
 func (s *Server) execOutput(in *struct {
 	Running
 	Last     string `header:"Last-Event-ID" doc:"the id of the last event received"`
@@ -230,12 +229,12 @@ func (s *Server) execOutput(in *struct {
 		s.fail(w, r, err)
 		return
 	}
-	// Who may only look must not be able to hold a command up.
+	// A caller without write access must not be able to block a command.
 	watch := in.ReadOnly || auth.From(r.Context()).Check(auth.Operate, in.Name) != nil
 	s.follow(in.Name, wire.ExecRequest{Attach: in.Exec, Keep: true, Offset: offset, ReadOnly: watch}, w, r)
 }
 
-// follow tells a command's frames as events, until its end or the client's.
+// follow returns a command's frames as events, until the command exits or the client disconnects.
 func (s *Server) follow(name string, req wire.ExecRequest, w http.ResponseWriter, r *http.Request) {
 	defer s.metrics.streaming()()
 	st := &eventStream{out: &sse{w: w}, ctx: r.Context(), ended: make(chan struct{}), want: req.Attach}
@@ -257,18 +256,18 @@ func (s *Server) follow(name string, req wire.ExecRequest, w http.ResponseWriter
 	}
 }
 
-// eventStream is what the engine sees of a client that gets events: nothing comes
-// from it but its end.
+// eventStream is the stream of a client that receives events: it sends nothing, and its end means that the client has
+// disconnected.
 type eventStream struct {
 	out   *sse
 	ctx   context.Context
-	want  string // the command that is asked for; "": whichever begins
+	want  string // the requested command; "": the first to start
 	ended chan struct{}
 	once  sync.Once
 
 	mu  sync.Mutex
 	got output // guarded by mu
-	err error  // of ours; guarded by mu until Exec has returned
+	err error  // failed write; guarded by mu until Exec has returned
 }
 
 // Read waits for the client's end, or the engine's.
@@ -286,7 +285,7 @@ func (e *eventStream) WatchLoss(lost func()) (stop func()) {
 	return func() { unhook() }
 }
 
-// SetReadDeadline ends Read: the engine sets none but one that has passed.
+// SetReadDeadline ends Read: the engine only sets deadlines that have passed.
 func (e *eventStream) SetReadDeadline(time.Time) error {
 	e.once.Do(func() { close(e.ended) })
 	return nil

@@ -138,8 +138,8 @@ func (s *Server) reply(w http.ResponseWriter, r *http.Request, v any, err error)
 	send(w, http.StatusOK, asJSON, b)
 }
 
-// asked gives a parameter of the query that is true or false.
-func asked(r *http.Request, key string) bool { return r.URL.Query().Get(key) == "true" }
+// boolParam gives a parameter of the query that is true or false.
+func boolParam(r *http.Request, key string) bool { return r.URL.Query().Get(key) == "true" }
 
 // onePath gives the parameter path.
 func onePath(r *http.Request) (string, error) {
@@ -223,7 +223,7 @@ func (s *Server) fileStat(r *http.Request) (any, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return f.Stat(p, asked(r, "follow"))
+	return f.Stat(p, boolParam(r, "follow"))
 }
 
 func (s *Server) fileList(r *http.Request) (any, error) {
@@ -382,7 +382,7 @@ func (s *Server) fileRemove(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) removeFile(r *http.Request) error {
-	recursive := asked(r, "recursive")
+	recursive := boolParam(r, "recursive")
 	f, p, err := s.writing(r, "remove")
 	if err != nil {
 		return err
@@ -453,7 +453,7 @@ func (s *Server) fileWatch(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	out := &sse{w: w}
 	defer out.beat(ctx)()
-	err = f.Watch(ctx, p, asked(r, "recursive"), func(ev wire.FileEvent) error {
+	err = f.Watch(ctx, p, boolParam(r, "recursive"), func(ev wire.FileEvent) error {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(watchPatience))
 		if ev.Kind == "" {
 			return out.begin()

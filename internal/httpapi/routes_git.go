@@ -19,9 +19,8 @@ type GitPaths struct {
 	Work  string   `query:"work" doc:"the commit of an earlier GitDiff, to return it again instead of the current state"`
 }
 
-// addGit adds what is about the repository of the host that a sandbox works on. To look
-// needs more than the scope read: its git is run, and the host's repository gets what it
-// writes.
+// addGit adds the operations on a sandbox's repository of the host. Reading needs more than the scope read: it runs
+// the sandbox's git, and writes objects to the host's repository.
 func (s *Server) addGit(api huma.API) {
 	const at = box + "/git"
 	plain(s, api,
@@ -45,8 +44,7 @@ func (s *Server) addGit(api huma.API) {
 			tagGit, auth.Admin)), s.gitApply)
 }
 
-// gitApply changes what lies on the host, outside of sandboxes. Who may use some sandboxes
-// alone may not.
+// gitApply changes files of the host, outside of sandboxes. A limited token may not do that.
 func (s *Server) gitApply(ctx context.Context, in *struct {
 	Named
 	Body wire.GitApplyRequest

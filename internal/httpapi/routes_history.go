@@ -31,7 +31,7 @@ type maySend[T any] struct {
 	Body *T
 }
 
-// addHistory adds what looks at and changes a sandbox's history.
+// addHistory adds the operations on a sandbox's history.
 func (s *Server) addHistory(api huma.API) {
 	get := func(path, id, summary string) huma.Operation {
 		return operation("GET", box+path, id, summary, tagHistory, auth.Read)
@@ -162,13 +162,12 @@ func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 	s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error { return s.opt.History.Patch(ctx, in.Name, req, pw) })
 }
 
-// sendPatch answers with what write writes. An error in the middle of it is told in the
-// trailer Coppice-Error.
+// sendPatch answers with what write writes. An error after the first byte is in the trailer Coppice-Error.
 func (s *Server) sendPatch(w http.ResponseWriter, r *http.Request, write func(context.Context, io.Writer) error) {
 	s.send(w, r, "text/x-diff; charset=utf-8", write)
 }
 
-// send sends what write writes. An error that comes after the first byte is in the trailer.
+// send answers with what write writes. An error after the first byte is in the trailer.
 func (s *Server) send(
 	w http.ResponseWriter, r *http.Request, kind string, write func(context.Context, io.Writer) error,
 ) {

@@ -33,7 +33,7 @@ func (in *AskedNet) request() (wire.NetRequest, error) {
 	return req, nil
 }
 
-// addNet adds what shows and changes what a sandbox reaches.
+// addNet adds the operations on a sandbox's network.
 func (s *Server) addNet(api huma.API) {
 	const at = box + "/net"
 	plain(s, api, operation("GET", at, "net", "List the network events of a sandbox", tagNet, auth.Read),
@@ -81,13 +81,13 @@ func (s *Server) addNet(api huma.API) {
 		})
 }
 
-// answering is how what waits for a person is answered.
+// answering is the input of approve and deny.
 type answering struct {
 	Named
 	Body wire.AnswerRequest
 }
 
-// netApprove is for those who may allow.
+// netApprove needs the rights of allow.
 func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 	if limited(auth.From(ctx)) {
 		return wire.AnswerResult{}, fault.New(fault.Denied, "a token that is limited to some "+
@@ -97,8 +97,7 @@ func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResu
 	return s.opt.Network.Approve(ctx, in.Name, in.Body)
 }
 
-// netAllow changes rules. Who may use some sandboxes alone may not widen what they
-// reach: that was said by who gave the token.
+// netAllow changes rules. A limited token may not widen what its sandboxes reach: its creator decided that.
 func (s *Server) netAllow(ctx context.Context, in *struct {
 	Named
 	Body wire.AllowRequest

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// addProposals adds what hands a sandbox's work to a reviewer, and what leads there.
+// addProposals adds the operations on proposals and trials.
 func (s *Server) addProposals(api huma.API) {
 	const at = box + "/git"
 	plain(s, api,
@@ -50,7 +50,7 @@ func (s *Server) addProposals(api huma.API) {
 		})
 }
 
-// proposal sends the files of a proposal. What fails after the first byte comes in the trailer.
+// proposal sends the files of a proposal. An error after the first byte is in the trailer.
 func (s *Server) proposal(in *Named, w http.ResponseWriter, r *http.Request) {
 	out := &begun{w: w, start: func() {
 		harmless(w.Header(), asTar, "proposal.tar")

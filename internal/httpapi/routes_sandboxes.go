@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// addSandboxes adds what makes, shows and ends sandboxes.
+// addSandboxes adds the operations that create, show and remove sandboxes.
 func (s *Server) addSandboxes(api huma.API) {
 	plain(s, api,
 		each(operation("GET", "/v1/sandboxes", "listSandboxes", "List sandboxes, by name", tagSandboxes, auth.Read)), s.list)
@@ -120,7 +120,7 @@ func (s *Server) list(ctx context.Context, _ *struct{}) (wire.ListResult, error)
 	return wire.ListResult{Sandboxes: list}, err
 }
 
-// fork makes forks; those of a limited token are added to what it sees.
+// fork creates forks; with a limited token they are added to its sandboxes.
 func (s *Server) fork(ctx context.Context, in *struct {
 	Named
 	Body *wire.ForkRequest
@@ -149,8 +149,8 @@ func (s *Server) fork(ctx context.Context, in *struct {
 	return res, widen(ids)
 }
 
-// mayWiden refuses a policy for forks to a limited token, whose forks are to be as its
-// sandboxes are: it may be held by who was to be kept in one of them.
+// mayWiden refuses policy files for forks from a limited token, which may be used inside one of its sandboxes: their
+// forks keep their restrictions.
 func mayWiden(ctx context.Context, files []wire.PolicyFile) error {
 	if len(files) > 0 && limited(auth.From(ctx)) {
 		return fault.New(fault.Denied, "a token that is limited to some sandboxes cannot give their forks another policy").
@@ -159,7 +159,7 @@ func mayWiden(ctx context.Context, files []wire.PolicyFile) error {
 	return nil
 }
 
-// tournament plays one; its forks, too, are added to what a limited token sees.
+// tournament runs a tournament; with a limited token the forks are added to its sandboxes.
 func (s *Server) tournament(
 	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
 ) (wire.TournamentResult, error) {
@@ -180,9 +180,8 @@ func (s *Server) tournament(
 	return res, errors.Join(err, widen(ids))
 }
 
-// widener gives what adds forks to those that the caller sees. A limited one may
-// make none where they could not be added. The forks are there by then, so it does
-// its work though the caller is gone.
+// widener returns a function that adds forks to the sandboxes of the caller's token. If they could not be added, a
+// limited caller may not create any. The forks exist when it is called, so it ignores a disconnect of the client.
 func (s *Server) widener(ctx context.Context) (func(ids []string) error, error) {
 	p := auth.From(ctx)
 	switch {
@@ -200,8 +199,7 @@ func (s *Server) widener(ctx context.Context) (func(ids []string) error, error) 
 	}, nil
 }
 
-// addCreate adds create, which takes JSON alone, or a form with the parts "request"
-// and "tar" that is read as it comes.
+// addCreate adds create, which accepts JSON, or a form with the parts "request" and "tar" that is read as a stream.
 func (s *Server) addCreate(api huma.API) {
 	op := replayable(
 		created(operation("POST", "/v1/sandboxes", "createSandbox", "Create a sandbox", tagSandboxes, auth.Operate)))
@@ -261,8 +259,8 @@ func (s *Server) create(
 	}
 }
 
-// checker gives a function that reads a JSON document of a schema, as huma does
-// where it reads the body by itself. An empty document is the zero value.
+// checker returns a function that parses a JSON document of a schema, as huma does for a request body. An empty
+// document is the zero value.
 func (s *Server) checker(api huma.API, ref *huma.Schema) func(io.Reader, any) error {
 	registry := api.OpenAPI().Components.Schemas
 	return func(body io.Reader, v any) error {

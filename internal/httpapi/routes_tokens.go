@@ -20,7 +20,7 @@ type Tokens interface {
 
 func noTokens() error { return fault.New(fault.Unsupported, "this daemon does not use tokens") }
 
-// addTokens adds what lets others in.
+// addTokens adds the operations on tokens.
 func (s *Server) addTokens(api huma.API) {
 	plain(s, api,
 		operation("GET", "/v1/tokens", "listTokens", "List the tokens for TCP access, without their secrets",

@@ -34,7 +34,7 @@ type cmdRequest struct {
 func (q cmdRequest) check(op string) error {
 	switch {
 	case q.Cmd == "":
-		return wanted(op, "cmd", "the command")
+		return missingField(op, "cmd", "the command")
 	case strings.ContainsRune(q.Cmd, 0):
 		return fault.New(fault.Invalid, "invalid command: must not contain a NUL byte")
 	}

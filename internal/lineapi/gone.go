@@ -23,7 +23,7 @@ func (c *conn) whileThere() (ctx context.Context, stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for rest(ctx, goneEvery) {
+		for sleep(ctx, goneEvery) {
 			if hungUp(sc) {
 				cancel(errGone)
 			}

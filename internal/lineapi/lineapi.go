@@ -154,7 +154,7 @@ func (s *Server) Serve(ln net.Listener) error {
 		case err != nil:
 			// Out of descriptors, most likely: it passes.
 			s.opt.Log.Warn("accept a connection", "sandbox", s.opt.Sandbox, "err", err)
-			rest(s.ctx, time.Second)
+			sleep(s.ctx, time.Second)
 			continue
 		}
 		full, ok := s.begin(conn)
@@ -197,7 +197,7 @@ func (s *Server) refuse(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(refusalTime))
 	_, _ = conn.Write(errorFrame(errCrowd(s.most))) // it may have left
-	rest(s.ctx, refusalRest)
+	sleep(s.ctx, refusalRest)
 }
 
 // Close closes all connections, and returns when their goroutines have ended. Started commands continue. The listener
@@ -213,8 +213,8 @@ func (s *Server) Close() {
 	s.work.Wait()
 }
 
-// rest waits, and reports whether ctx has not ended.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep waits, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -129,8 +129,8 @@ func (c *conn) text(what, s string) error {
 	return nil
 }
 
-// wanted is the error for a field that is missing.
-func wanted(op, field, what string) error {
+// missingField is the error for a field that is missing.
+func missingField(op, field, what string) error {
 	return fault.New(fault.Invalid, "%s requires %q", op, field).WithHint("send %s as %q", what, field)
 }
 
@@ -191,7 +191,7 @@ type showAnswer struct {
 
 func (c *conn) show(q nodeRequest) (any, error) {
 	if q.Node == "" {
-		return nil, wanted("show", "node", "the snapshot")
+		return nil, missingField("show", "node", "the snapshot")
 	}
 	ctx, stop := c.whileThere()
 	defer stop()
@@ -211,7 +211,7 @@ func (c *conn) diff(q struct {
 	Paths []string `json:"paths"`
 }) (any, error) {
 	if q.A == "" {
-		return nil, wanted("diff", "a", "the first snapshot")
+		return nil, missingField("diff", "a", "the first snapshot")
 	}
 	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
 		return nil, fault.New(fault.TooLarge, "too many paths: %d; the limit inside the sandbox is %d", len(q.Paths),
@@ -242,7 +242,7 @@ func (c *conn) checkout(q struct {
 	InPlace bool   `json:"in_place"`
 }) (any, error) {
 	if q.Node == "" {
-		return nil, wanted("checkout", "node", "the snapshot to rewind to")
+		return nil, missingField("checkout", "node", "the snapshot to rewind to")
 	}
 	res, err := c.opt.Engine.Checkout(c.ctx, c.opt.Sandbox, q.Node, q.InPlace || c.opt.Level < Owner)
 	return headAnswer{res.Head}, err
@@ -250,7 +250,7 @@ func (c *conn) checkout(q struct {
 
 func (c *conn) delete(q nodeRequest) (any, error) {
 	if q.Node == "" {
-		return nil, wanted("delete", "node", "the snapshot")
+		return nil, missingField("delete", "node", "the snapshot")
 	}
 	head, err := c.opt.Engine.DeleteSnapshot(c.ctx, c.opt.Sandbox, q.Node)
 	return headAnswer{head}, err
@@ -259,7 +259,7 @@ func (c *conn) delete(q nodeRequest) (any, error) {
 func (c *conn) tag(q wire.TagRequest) (any, error) {
 	switch {
 	case q.Name == "" && q.Ref != "":
-		return nil, wanted("tag", "name", "the tag")
+		return nil, missingField("tag", "name", "the tag")
 	case q.Ref != "" && c.opt.Level < Rewind:
 		return nil, forbidden("setting a tag", Rewind)
 	case q.Ref != "":

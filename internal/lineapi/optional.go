@@ -43,7 +43,7 @@ func (c *conn) tournament(q wire.TournamentRequest) (any, error) {
 	case !ok:
 		return nil, Lacking("tournament")
 	case len(q.Candidates) == 0:
-		return nil, wanted("tournament", "candidates", "a list of objects with \"name\" and \"cmd\"")
+		return nil, missingField("tournament", "candidates", "a list of objects with \"name\" and \"cmd\"")
 	case len(q.Policy) > 0: // whoever is given this socket is given one sandbox, as it is
 		return nil, fault.New(fault.Unsupported, "cannot set a policy for a tournament here").
 			WithHint("omit policy, or use: coppice tournament")

@@ -137,7 +137,7 @@ func (c *conn) kill(q struct {
 	PID int `json:"pid"`
 }) (any, error) {
 	if q.PID == 0 {
-		return nil, wanted("kill", "pid", "the number that spawn returned")
+		return nil, missingField("kill", "pid", "the number that spawn returned")
 	}
 	p := c.procs.find(q.PID)
 	if p == nil {

@@ -193,7 +193,7 @@ func nodeLine(n wire.Snapshot) string {
 
 func show(ctx context.Context, c *call, in showIn) (showOut, string, error) {
 	if in.Node == "" {
-		return showOut{}, "", wanted("show", "node")
+		return showOut{}, "", missingInput("show", "node")
 	}
 	res, err := c.client.Show(ctx, c.sandbox, in.Node)
 	if err != nil {
@@ -236,7 +236,7 @@ func changeLines(list []wire.Change) string {
 
 func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if in.A == "" {
-		return diffOut{}, "", wanted("diff", "a")
+		return diffOut{}, "", missingInput("diff", "a")
 	}
 	res, err := c.client.Diff(ctx, c.sandbox, wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths})
 	if err != nil {
@@ -306,8 +306,8 @@ func or(s, other string) string {
 	return s
 }
 
-// wanted is the error for an input that is missing.
-func wanted(tool, input string) error {
+// missingInput is the error for an input that is missing.
+func missingInput(tool, input string) error {
 	return fault.New(fault.Invalid, "%s requires %q", tool, input).
 		WithHint("send the snapshot as %q; log lists them", input)
 }

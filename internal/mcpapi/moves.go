@@ -53,7 +53,7 @@ func (s *server) addMoves(m *mcp.Server) {
 
 func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string, error) {
 	if in.Node == "" {
-		return checkoutOut{}, "", wanted("checkout", "node")
+		return checkoutOut{}, "", missingInput("checkout", "node")
 	}
 	res, err := c.client.Checkout(ctx, c.sandbox, wire.CheckoutRequest{Node: in.Node, InPlace: in.InPlace})
 	if err != nil {
@@ -96,7 +96,7 @@ func commit(ctx context.Context, c *call, in commitIn) (commitOut, string, error
 
 func remove(ctx context.Context, c *call, in nodeIn) (headOut, string, error) {
 	if in.Node == "" {
-		return headOut{}, "", wanted("delete", "node")
+		return headOut{}, "", missingInput("delete", "node")
 	}
 	res, err := c.client.Delete(ctx, c.sandbox, in.Node)
 	return headOut(res), fmt.Sprintf("snapshot %s was deleted; HEAD is %s", line(in.Node), res.Head), err

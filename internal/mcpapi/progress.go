@@ -105,7 +105,7 @@ func (b *beat) take(everything bool) string {
 	if !everything {
 		n = bytes.LastIndexByte(b.pending, '\n') + 1
 	}
-	text := shown(string(bytes.TrimRight(b.pending[:n], "\n")))
+	text := sanitize(string(bytes.TrimRight(b.pending[:n], "\n")))
 	b.pending = append([]byte(nil), b.pending[n:]...)
 	return text
 }

@@ -41,7 +41,7 @@ func (e *excerpt) text() (head, tail string, omitted int64) {
 	whole := int64(len(first)+len(last)) == e.total
 	if whole {
 		first = append(append([]byte(nil), first...), last...)
-		if s := shown(string(first)); len(s) <= maxText {
+		if s := sanitize(string(first)); len(s) <= maxText {
 			return s, "", 0
 		}
 	}
@@ -53,8 +53,8 @@ func (e *excerpt) text() (head, tail string, omitted int64) {
 	return head, tail, e.total - int64(n) - int64(k)
 }
 
-// shown makes text harmless; newlines and tabs stay.
-func shown(s string) string {
+// sanitize makes text harmless; newlines and tabs stay.
+func sanitize(s string) string {
 	out, _ := firstVisible(s, utf8.UTFMax*len(s)*4)
 	return out
 }

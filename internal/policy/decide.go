@@ -51,13 +51,13 @@ type Decision struct {
 	Rule    *Rule // what decided; nil when no rule did
 	Reason  string
 	Hint    string // the line to add, or to take away; may be ""
-	// Fix is the rule, in its short form, that would allow what is denied for its address; "" for
-	// other decisions, and where no rule alone does.
+	// Fix is the rule, in short form, that would allow the denied address; "" for other decisions, and if no single
+	// rule would.
 	Fix string
 	// Private: Verdict passes by rules with Private, as the address is Inside.
 	Private bool
 
-	// The smallest limits of all the rules that allow it; 0 is no limit.
+	// The smallest limits of all rules that allow it; 0 is unlimited.
 	MaxRequest, MaxBytes int64
 	Rate                 Rate
 	// Limited are the allowing rules that have limits, in unspecified order. Each applies on its own.

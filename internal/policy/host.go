@@ -8,9 +8,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Host is the name of a host. It is parsed once, and what is decided on is what is
-// dialled: lower case, no dot at the end, each label as DNS allows it, and nothing
-// that some resolver would take for an address. The zero Host is none.
+// Host is a validated host name. It is parsed once, so that the name that is decided about is the one that is
+// dialled: lower case, no trailing dot, labels that are valid in DNS, and nothing that a resolver could take for an
+// address. The zero Host is no name.
 type Host struct{ name string }
 
 const (
@@ -80,7 +80,7 @@ func numeric(label string) bool {
 	return strings.Trim(label, "0123456789") == ""
 }
 
-// String gives the name; "" for none.
+// String returns the name; "" for the zero Host.
 func (h Host) String() string { return h.name }
 
 // IsZero reports whether h is none.
@@ -103,9 +103,8 @@ func (h Host) unasked() string {
 	return ""
 }
 
-// Pattern is what a rule says of hosts: one name, or with *.example.com every name
-// that ends so, at any depth, without example.com itself. The zero Pattern matches
-// nothing.
+// Pattern matches hosts: one name, or with *.example.com every name below example.com, at any depth, but not
+// example.com itself. The zero Pattern matches nothing.
 type Pattern struct {
 	host  Host
 	below bool

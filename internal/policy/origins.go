@@ -137,7 +137,7 @@ func (p Policy) Placed(origins string) (Policy, error) {
 	return p, nil
 }
 
-// Unplaced gives p with an origin for a rule of the network of which none is known.
+// Unplaced returns p with the origin at for a network rule whose origin is unknown.
 func (p Policy) Unplaced(rule string, denies bool, at Origin) Policy {
 	key := "network.allow "
 	if denies {
@@ -152,9 +152,9 @@ func (p Policy) Unplaced(rule string, denies bool, at Origin) Policy {
 	return p
 }
 
-// Without gives p without rules for the network that were said before: those that
-// allow, and those that deny. Each is named by its text, its name, or its place in the
-// short form, where no other rule is about exactly that place. removed is what went.
+// Without returns p without the given allow and deny rules of the network. A rule is named by its text, its name, or
+// its destination in short form, unless another rule is about exactly that destination. removed are the removed
+// rules.
 func (p Policy) Without(allow, deny []string) (without Policy, removed []Rule, err error) {
 	p = p.clone()
 	for i, list := range []*[]Rule{&p.Network.Allow, &p.Network.Deny} {

@@ -2,7 +2,7 @@ package policy
 
 import "path"
 
-// Within gives p with each of homes in the place of ~. One that is relative stays so.
+// Within returns p with ~ expanded to each of homes. A relative path stays relative.
 func (p Path) Within(homes ...string) []string {
 	if p.in("/") == p {
 		return []string{p.text}

@@ -31,9 +31,9 @@ type admission struct {
 // credentials nothing is looked up, and whether the sandbox exists is not revealed to a caller without access. An
 // error is the engine's.
 func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admission, error) {
-	shown := p.shown(r, key, t.Port, tokens)
+	shown := p.credentials(r, key, t.Port, tokens)
 	var may func(string) error
-	if p.opt.Allow != nil && wanted(r) {
+	if p.opt.Allow != nil && intended(r) {
 		may = p.opt.Allow(r)
 	}
 	if len(shown) == 0 && may == nil {
@@ -62,8 +62,8 @@ func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admi
 	return admission{expired: expired}, nil
 }
 
-// shown returns the valid links and cookies of a request for this port, of any sandbox.
-func (p *Proxy) shown(r *http.Request, key Key, port int, tokens []string) (list []admission) {
+// credentials returns the valid links and cookies of a request for this port, of any sandbox.
+func (p *Proxy) credentials(r *http.Request, key Key, port int, tokens []string) (list []admission) {
 	now := p.opt.Now()
 	if upgrades(r) && !sameOrigin(r) {
 		return nil
@@ -102,9 +102,9 @@ func sameOrigin(r *http.Request) bool {
 	return true
 }
 
-// wanted reports whether a request may be intentional: pages of other sites can make a browser send any, but gain
+// intended reports whether a request may be intentional: pages of other sites can make a browser send any, but gain
 // nothing from plain navigation. The cookie needs no such check (SameSite).
-func wanted(r *http.Request) bool {
+func intended(r *http.Request) bool {
 	if !sameOrigin(r) {
 		return false
 	}

@@ -139,7 +139,7 @@ func (r *Repository) Put(ctx context.Context, b Blob, content io.ReaderAt) (sent
 		if err == nil {
 			return true, nil
 		}
-		if try == tries || !passing(err) {
+		if try == tries || !transient(err) {
 			return false, r.fail(ctx, err, "push a blob to %s", r.ref.Name())
 		}
 		if err := pause(ctx, try); err != nil {
@@ -238,8 +238,8 @@ func pause(ctx context.Context, try int) error {
 	}
 }
 
-// passing reports whether an error of a request may be transient.
-func passing(err error) bool {
+// transient reports whether an error of a request may be transient.
+func transient(err error) bool {
 	var res *errcode.ErrorResponse
 	if errors.As(err, &res) {
 		return res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests ||

@@ -23,18 +23,18 @@ type Accept struct {
 	// the first error.
 	Bundle io.Reader
 	Ref    Ref   // the one reference of the bundle that is meant; "" is its HEAD
-	Base   OID   // the frozen commit that the sandbox began from
-	Have   []OID // what was accepted of it before, and the bundle leaves out
+	Base   OID   // the commit that the sandbox started from
+	Have   []OID // commits accepted before, which the bundle omits
 
 	To      Ref    // the reference of the user's repository that is set
-	Old     OID    // what To must be now; "" is not to be there
+	Old     OID    // expected value of To; "" means that To must not exist
 	Message string // for the reflog; one line
 }
 
 // Accepted is the result of Repo.Accept.
 type Accepted struct {
 	Tip     OID
-	Commits int // that the tip has and the base does not
+	Commits int // number of commits that the tip has and the base does not
 	Objects int
 	Bytes   int64 // of the objects, unpacked
 }
@@ -69,7 +69,7 @@ func (r *Repo) Accept(ctx context.Context, a Accept) (got Accepted, err error) {
 	return got, r.setRef(ctx, a.To, got.Tip, a.Old, a.Message)
 }
 
-// sane: what a caller says is of this repository.
+// sane checks that commits of the request are in this repository.
 func (r *Repo) sane(ctx context.Context, commits ...OID) error {
 	for _, c := range commits {
 		if _, err := ParseOID(string(c)); err != nil {
@@ -118,11 +118,11 @@ func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) 
 	return got, err
 }
 
-// incoming is a bundle whose pack lies in a file of the desk.
+// incoming is a bundle whose pack is in a file of the desk.
 type incoming struct {
 	bundle
 	pack    string
-	objects int64 // that the pack says it has
+	objects int64 // declared by the pack
 }
 
 // spool reads the bundle to its end, as far as may be.
@@ -157,9 +157,8 @@ func (d *desk) spool(src io.Reader) (in incoming, err error) {
 	return in, nil
 }
 
-// index has git unpack and check every object of the pack. It gives the names of those
-// that came, and of those of the user's that deltas of the pack stand on, which git put
-// behind them.
+// index makes git unpack and check every object of the pack. It returns the IDs of those that came, and of the user's
+// objects that deltas of the pack are based on, which git appended.
 func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]bool, err error) {
 	f, err := os.Open(in.pack)
 	if err != nil {
@@ -207,8 +206,8 @@ func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]b
 	return came, borrowed, err
 }
 
-// within: what deltas stand on the sandbox had anyway. Else it could read any object of
-// the user's whose name it knows. Nearly always it is in the trees of what is known.
+// within checks that the sandbox already had the bases of deltas. Otherwise it could read any object of the user
+// whose ID it knows. Nearly always they are in the trees of known.
 func (d *desk) within(ctx context.Context, borrowed map[OID]bool, known []OID) error {
 	left := maps.Clone(borrowed)
 	found := func(id string) error {
@@ -250,7 +249,7 @@ func (d *desk) within(ctx context.Context, borrowed map[OID]bool, known []OID) e
 // errFound ends a list early.
 var errFound = errors.New("found")
 
-// connected walks from the tip down to what is known, and weighs what it meets.
+// connected walks from the tip to the known commits, and accounts for the objects on the way.
 func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, got *Accepted) (err error) {
 	f, err := os.OpenFile(filepath.Join(d.dir, "reached"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -272,7 +271,7 @@ func (d *desk) connected(ctx context.Context, known []OID, came map[OID]bool, go
 			most: most(d.limits.Objects, 128)}, func(l string) error { return got.weigh(l, came, d.limits) })
 }
 
-// weigh takes one object that the tip reaches into account.
+// weigh accounts for one object that the tip reaches.
 func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 	f := strings.Fields(l)
 	if len(f) != 3 {
@@ -298,8 +297,8 @@ func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 	return nil
 }
 
-// unfolds refuses a tree that has far more files than the base, as a few trees can that are
-// in each other many times: git would hold them all before we could count them.
+// unfolds refuses a tree with far more files than the base, as a few trees nested in each other many times can have:
+// git would hold them all before they could be counted.
 func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
 	files := func(of OID, most int) (n int, err error) {
 		err = d.lines(ctx, call{args: []string{"ls-tree", "-r", "--full-tree", "--object-only", string(of)}, most: 1 << 40},
@@ -331,8 +330,7 @@ func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
 // most is how much n lines of so many bytes are.
 func most(n, each int) int64 { return int64(n)*int64(each) + 1<<16 }
 
-// hostile says of an error of git's, where git met what a sandbox wrote, that the sandbox
-// is at fault: git was refused nothing, or died of it.
+// hostile converts an error of git on data of a sandbox to one that blames the sandbox.
 func hostile(err error, format string, args ...any) error {
 	var ge *GitError
 	if !errors.As(err, &ge) {

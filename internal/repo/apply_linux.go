@@ -10,43 +10,42 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// Way is how commits of a sandbox come onto a branch.
+// Way is how commits of a sandbox are applied to a branch.
 type Way string
 
 // The ways.
 const (
 	Squash Way = "squash" // one commit with all that changed
-	Merge  Way = "merge"  // a merge commit, with the sandbox's own commits behind it
-	Rebase Way = "rebase" // each commit anew, one after the other
+	Merge  Way = "merge"  // a merge commit, with the sandbox's own commits as second parent
+	Rebase Way = "rebase" // each commit again, in order
 	Patch  Way = "patch"  // no commit: changes in the work tree and the index
 )
 
 // Apply configures Repo.Apply.
 type Apply struct {
-	Base, Tip OID // what changed between them is applied; Tip was accepted
+	Base, Tip OID // the changes between them are applied; Tip was accepted
 	Way       Way
 	Onto      Ref      // a branch; "" is the one that is checked out
-	Paths     []string // only these, and what is below them; with Squash and Patch
+	Paths     []string // only these and those below them; with Squash and Patch
 
 	Author    Person // of Squash and Merge; zero is the committer
-	Committer Person // zero is the user, as the user's configuration says
+	Committer Person // zero uses the user's configuration
 	Message   string // of Squash and Merge
 	Trailers  []Trailer
 
-	Trust    []string // paths whose marks were looked at
+	Trust    []string // paths whose marks were reviewed
 	TrustAll bool     // all marks were
 
-	DryRun bool // compute and check everything but trust, and touch nothing
-	// Do, if it is not nil, is called when all is computed and checked, and nothing
-	// was touched. It calls write, which applies it, and returns the error of write; or it returns
-	// why it did not call it.
+	DryRun bool // compute and check everything but trust, and change nothing
+	// Do, if not nil, is called when everything is computed and checked, and nothing was changed. It calls write,
+	// which applies the result, and returns the error of write; or it returns why it did not call it.
 	Do func(now Applied, write func() error) error `json:"-"`
 }
 
 // Applied is the result of Repo.Apply.
 type Applied struct {
 	Ref      Ref // "" with Patch
-	Old, New OID // commits; with Patch both are what is checked out
+	Old, New OID // commits; with Patch both are the checked out one
 	Changes  []Change
 	Marks    []Mark // that were trusted; with DryRun all
 	Saved    string // where a file was put that an apply before this one had left, or ""
@@ -161,7 +160,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 			return err
 		}
 		r.step("kept")
-		cleanup.Release() // land takes back what it does
+		cleanup.Release() // land reverts its own changes
 		return r.land(ctx, d, t, res, a)
 	}
 	if a.Do != nil {
@@ -170,7 +169,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	return got, write()
 }
 
-// check looks at what is asked for by itself.
+// check validates the request on its own.
 func (a Apply) check() error {
 	switch a.Way {
 	case Squash, Merge, Rebase, Patch:
@@ -202,7 +201,7 @@ func (a Apply) check() error {
 	return nil
 }
 
-// target is what is applied onto.
+// target is the branch to apply to.
 type target struct {
 	ref  Ref // "" where HEAD is detached
 	old  OID
@@ -245,13 +244,13 @@ func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 	return t, err
 }
 
-// has reports whether a commit has another one in its history.
+// has reports whether a commit has other in its history.
 func (d *desk) has(ctx context.Context, commit, other OID) bool {
 	_, err := d.run(ctx, call{args: []string{"merge-base", "--is-ancestor", string(other), string(commit)}})
 	return err == nil
 }
 
-// trusted gives the marks of changes, all of which somebody looked at.
+// trusted returns the marks of changes, or an error if one was not reviewed.
 func (d *desk) trusted(ctx context.Context, a Apply, changes []Change) ([]Mark, error) {
 	all, err := d.marks(ctx, changes)
 	if err != nil || a.TrustAll || a.DryRun {

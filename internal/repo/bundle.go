@@ -15,7 +15,7 @@ const (
 	maxRefs = 1000    // references, and prerequisites, of one bundle
 )
 
-// bundle is the header of a git bundle, whose pack follows.
+// bundle is the header of a git bundle; the pack follows.
 type bundle struct {
 	format Format
 	needs  []OID
@@ -109,7 +109,7 @@ func line(br *bufio.Reader) (string, error) {
 	}
 }
 
-// packObjects reads how many objects the pack that follows says it has, without taking it.
+// packObjects returns the number of objects that the following pack declares, without consuming it.
 func packObjects(br *bufio.Reader) (int64, error) {
 	h, err := br.Peek(12)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 // configLine is one line of the user's configuration.
 type configLine struct {
 	scope string // system, global, local, worktree
-	key   string // section, key in lower case; what is between them as it is
+	key   string // section and key in lower case; the subsection as it is
 	value string
-	bare  bool // it has no value, which is "true"
+	bare  bool // it has no value, which means "true"
 }
 
 // formatOf is how a repository with this configuration names its objects.
@@ -26,8 +26,8 @@ func formatOf(lines []configLine) Format {
 	return f
 }
 
-// carries is what comes along of a repository's own configuration, and how. What is not
-// here does not: it could hold a secret, or name a program.
+// carries are the settings of a repository's configuration that are copied, and how. Others are not: they could
+// contain a secret, or name a program.
 var carries = []carried{
 	{section: "core",
 		keys: "filemode ignorecase symlinks autocrlf eol safecrlf quotepath precomposeunicode whitespace abbrev " +
@@ -60,7 +60,7 @@ var carries = []carried{
 	{section: "branch", keys: "autosetupmerge autosetuprebase sort"},
 }
 
-// carried are keys of a section that come along.
+// carried are the copied keys of a section.
 type carried struct {
 	section string
 	of      bool   // of something that the section is about: remote.NAME.url
@@ -68,7 +68,7 @@ type carried struct {
 	take    func(value string) (string, bool)
 }
 
-// parts takes a key apart: section, what it is about, name.
+// parts splits a key: section, subsection, name.
 func (l *configLine) parts() (section, of, name string) {
 	first, last := strings.IndexByte(l.key, '.'), strings.LastIndexByte(l.key, '.')
 	if first == last {
@@ -77,9 +77,8 @@ func (l *configLine) parts() (section, of, name string) {
 	return l.key[:first], l.key[first+1 : last], l.key[last+1:]
 }
 
-// allowed gives the lines that come along. identity: also the name and address of a
-// configuration that the sandbox does not see, the nearest one: where a key is there twice,
-// git does not change it.
+// allowed returns the lines that are copied. identity also copies name and address from a configuration that the
+// sandbox does not see, the nearest one: git does not change a duplicate key.
 func allowed(lines []configLine, identity bool) []configLine {
 	var all []configLine
 	for _, l := range lines {
@@ -97,7 +96,7 @@ func allowed(lines []configLine, identity bool) []configLine {
 	return all
 }
 
-// carry gives the line as it comes along, if it does.
+// carry returns the line as it is copied, or false.
 func (l configLine) carry() (configLine, bool) {
 	section, of, name := l.parts()
 	for _, c := range carries {
@@ -114,14 +113,13 @@ func (l configLine) carry() (configLine, bool) {
 	return l, false
 }
 
-// inTree takes a path in the work tree, or in .git, and no other.
+// inTree accepts a path in the work tree, or in .git, and no other.
 func inTree(v string) (string, bool) { return v, filepath.IsLocal(v) }
 
-// noCommand takes a way to update a submodule that is no program.
+// noCommand accepts a way to update a submodule that is not a program.
 func noCommand(v string) (string, bool) { return v, !strings.HasPrefix(strings.TrimSpace(v), "!") }
 
-// address takes the address of a repository without what opens it. One that is answered by
-// a program is not taken.
+// address returns the address of a repository without credentials. One that runs a program is refused.
 func address(v string) (string, bool) {
 	if strings.Contains(v, "::") && !strings.ContainsAny(before(v, "::"), "/[@") {
 		return "", false
@@ -136,7 +134,7 @@ func address(v string) (string, bool) {
 	switch {
 	case u.User == nil:
 	case u.Scheme == "ssh" || u.Scheme == "git+ssh" || u.Scheme == "ssh+git":
-		u.User = url.User(u.User.Username()) // it is no secret, and git@ is needed
+		u.User = url.User(u.User.Username()) // a user name is not secret, and git@ is needed
 	default:
 		u.User = nil
 	}
@@ -156,7 +154,7 @@ func configText(f Format, moved bool, lines []configLine) string {
 		ours[0].value = "1"
 		ours = append(ours, configLine{key: "extensions.objectformat", value: "sha256"})
 	}
-	// Layers are made of hard links, which change the time of inodes.
+	// Layers use hard links, which change the ctime of inodes.
 	last := []configLine{{key: "core.trustctime", value: "false"}}
 	if moved {
 		last = append(last, configLine{key: "core.checkstat", value: "minimal"})

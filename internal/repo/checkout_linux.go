@@ -19,8 +19,8 @@ import (
 // spelling, a duplicate path) is Invalid; files may have been written by then.
 type Checkout struct {
 	Commit OID
-	From   OID      // only what differs from this commit is written; "" is everything
-	To     *os.Root // the top of the work tree; it has none of the paths that are written
+	From   OID      // write only differences from this commit; "" writes everything
+	To     *os.Root // top of the work tree; it must have none of the written paths
 
 	// If From is set, Remove is called for each path of From that Commit does not have, a file or a whole directory;
 	// its parents exist by then. Hide is called for each directory that was made where From has something other than
@@ -28,7 +28,7 @@ type Checkout struct {
 	Remove func(path string) error
 	Hide   func(path string) error
 
-	Progress func(done, total int64) // files, now and then, by one goroutine at a time; may be nil
+	Progress func(done, total int64) // number of files; called by one goroutine at a time; may be nil
 }
 
 // CheckedOut is the result of a Checkout.
@@ -75,8 +75,8 @@ func (r *Repo) Checkout(ctx context.Context, c Checkout) (got CheckedOut, err er
 	return got, nil
 }
 
-// settled is how old, at least, files are that nobody could tell from later ones else:
-// their time and that of an index that knows them, a second later, are in the past.
+// settled is the minimum age of file times: they, and the time of an index that lists them, one second later, must be
+// in the past, since later changes could not be detected otherwise.
 const settled = 2 * time.Second
 
 // fileTime is the time that the files of a commit get.

@@ -11,16 +11,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// underway are files of a git directory that say that something is not done yet.
+// underway are files of a git directory that exist during an unfinished operation.
 var underway = map[string]string{
 	"MERGE_HEAD": "git merge --abort", "CHERRY_PICK_HEAD": "git cherry-pick --abort", "REVERT_HEAD": "git revert --abort",
 	"rebase-merge": "git rebase --abort", "rebase-apply": "git rebase --abort, or git am --abort",
 }
 
-// inTheWay refuses a work tree with changes of the user's that are not committed, and one
-// in which something that git does not track lies where something would come. It has the
-// lock of the index, and leaves the private index as one in which git has looked at every
-// file, which takes as long as all the rest.
+// inTheWay refuses a work tree with uncommitted changes, and one with untracked files at paths to be created. It
+// holds the lock of the index, and leaves a private index in which git has refreshed every file, which takes as long
+// as everything else.
 func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	for name, mend := range underway {
 		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err == nil {
@@ -54,9 +53,8 @@ func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	return nil
 }
 
-// untracked gives what lies in the work tree where something new would come, and is not of
-// the old tree. Git itself would write over what it ignores. What of the old tree is in
-// the way of something new is among the changes, since it goes.
+// untracked returns files in the work tree that are not in the old tree, at paths to be created. Git itself would
+// overwrite ignored ones. Paths of the old tree in the way are among the changes, since they are removed.
 func (r *Repo) untracked(ctx context.Context, changes []Change) (paths []string, err error) {
 	old := listing{}
 	for _, c := range changes {
@@ -98,14 +96,13 @@ func (r *Repo) untracked(ctx context.Context, changes []Change) (paths []string,
 	return paths, nil
 }
 
-// tracked: the old tree has it, and git looks after it.
+// tracked reports whether the old tree has a path.
 func tracked(old listing, p string) bool {
 	_, has := old[p]
 	return has
 }
 
-// below calls tell for the entries of a directory that the old tree lacks. Its only error is
-// that of ctx.
+// below calls tell for the entries of a directory that the old tree does not have. It only fails with ctx's error.
 func (r *Repo) below(ctx context.Context, old listing, dir string, tell func(string)) error {
 	return filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
@@ -119,8 +116,7 @@ func (r *Repo) below(ctx context.Context, old listing, dir string, tell func(str
 	})
 }
 
-// at gives what is at a path of the user's work tree, without following a link on the
-// way: nil where nothing is.
+// at returns what is at a path of the user's work tree, without following links; nil if it does not exist.
 func at(tree *os.Root, p string) (fs.FileInfo, error) {
 	for i := range len(p) {
 		if p[i] != '/' {
@@ -137,7 +133,7 @@ func at(tree *os.Root, p string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// none takes an error for nil that says that nothing is there.
+// none returns nil for an error that means that a file does not exist.
 func none(err error) error {
 	if err == nil || gone(err) {
 		return nil

@@ -32,7 +32,7 @@ func message(text string, trailers []Trailer) (string, error) {
 	return b.String(), nil
 }
 
-// signature is a person at a time, as objects have it.
+// signature formats a person and a time, as objects have it.
 func signature(p Person, unix int64) string {
 	return fmt.Sprintf("%s <%s> %d +0000", p.Name, p.Email, unix)
 }
@@ -48,8 +48,8 @@ func commitObject(tree OID, parents []OID, author, committer, text string) []byt
 	return b.Bytes()
 }
 
-// rewrite gives a commit another tree, parent and committer. Who wrote it, when, in
-// which encoding, and what it says stay; signatures, which would be wrong, do not.
+// rewrite replaces tree, parent and committer of a commit. Author, author time, encoding and message are kept;
+// signatures, which would be invalid, are dropped.
 func rewrite(raw []byte, tree, parent OID, committer string) ([]byte, error) {
 	head, text, found := strings.Cut(string(raw), "\n\n")
 	author, encoding := "", ""
@@ -68,7 +68,7 @@ func rewrite(raw []byte, tree, parent OID, committer string) ([]byte, error) {
 		encoding, text), nil
 }
 
-// author gives the person of a signature.
+// author parses the person of a signature.
 func author(signature string) (Person, bool) {
 	name, rest, ok := strings.Cut(signature, " <")
 	email, _, ok2 := strings.Cut(rest, ">")

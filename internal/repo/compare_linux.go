@@ -55,7 +55,7 @@ func (w *walk) link(dir *os.File, p string) error {
 		return fault.Wrap(err, "readlink %q", clip(p))
 	}
 	h := w.begin(int64(len(target)))
-	io.WriteString(h, target) //nolint:errcheck // a hash takes everything
+	io.WriteString(h, target) //nolint:errcheck // a hash accepts everything
 	if w.base[p] == (entry{ModeLink, OID(hex.EncodeToString(h.Sum(nil)))}) {
 		w.seen[p] = true
 		return nil
@@ -63,7 +63,7 @@ func (w *walk) link(dir *os.File, p string) error {
 	return w.differs(found{path: p, mode: ModeLink, link: target})
 }
 
-// haveIgnored is the hint where a work tree has too much of something.
+// haveIgnored is the hint if a work tree has too much of something.
 const haveIgnored = "have git ignore it, as in: echo /%s >>.gitignore"
 
 func (w *walk) differs(f found) error {
@@ -74,7 +74,7 @@ func (w *walk) differs(f found) error {
 	return w.hold(len(f.path) + len(f.link))
 }
 
-// begin begins the name of a file's content, as git makes it.
+// begin starts the hash of a file's content, as git computes it.
 func (w *walk) begin(size int64) hash.Hash {
 	h := sha1.New()
 	if w.format == SHA256 {
@@ -84,7 +84,7 @@ func (w *walk) begin(size int64) hash.Hash {
 	return h
 }
 
-// hashFile gives the name of a file's content.
+// hashFile returns the object ID of a file's content.
 func (w *walk) hashFile(ctx context.Context, dir *os.File, name string, size int64) (OID, error) {
 	w.calls++
 	f, err := openFile(dir, name)

@@ -10,16 +10,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// maxRebase is how many commits are made anew at most.
+// maxRebase is the maximum number of commits of a rebase.
 const maxRebase = 2000
 
-// result is what a branch and its work tree become.
+// result is the new state of a branch and its work tree.
 type result struct {
 	tree   OID
 	commit OID // "" with Patch
 }
 
-// either is what has all that is new.
+// either returns the commit, or the tree if there is no commit.
 func (r result) either() OID {
 	if r.commit == "" {
 		return r.tree
@@ -67,7 +67,7 @@ func (r *Repo) compute(ctx context.Context, d *desk, a Apply, t target) (res res
 	return res, err
 }
 
-// committer asks the user's git who the user is.
+// committer returns the committer, by default the user of git's configuration.
 func (r *Repo) committer(ctx context.Context, a Apply) (Person, error) {
 	if a.Committer != (Person{}) || a.Way == Patch {
 		return a.Committer, nil
@@ -101,8 +101,8 @@ func (d *desk) merge(ctx context.Context, ours, theirs OID) (OID, error) {
 	return tree, nil
 }
 
-// merge3 merges what theirs changed against base into ours. Git finds bases by history,
-// so it is given one: three commits that have nothing but these trees.
+// merge3 merges the changes from base to theirs into ours. Git derives merge bases from history, so it is given three
+// synthetic commits with these trees.
 func (d *desk) merge3(ctx context.Context, base, ours, theirs OID) (OID, error) {
 	var trees, ids [3]OID
 	for i, of := range []OID{base, ours, theirs} {
@@ -133,7 +133,7 @@ func (d *desk) merge3(ctx context.Context, base, ours, theirs OID) (OID, error) 
 	return d.merge(ctx, ids[1], ids[2])
 }
 
-// rebase makes each commit anew.
+// rebase makes each commit again.
 func (d *desk) rebase(ctx context.Context, a Apply, t target, by string) (res result, err error) {
 	out, err := d.run(ctx,
 		call{args: []string{"rev-list", "--reverse", "--topo-order", "--parents", string(a.Tip), "--not", string(a.Base)}})
@@ -162,7 +162,7 @@ func (d *desk) rebase(ctx context.Context, a Apply, t target, by string) (res re
 	return res, err
 }
 
-// pick puts one commit onto another, and gives that one back where nothing is left of it.
+// pick applies one commit onto another, and returns onto if nothing is left of it.
 func (d *desk) pick(ctx context.Context, commit, parent, onto OID, by string) (OID, error) {
 	tree, err := d.merge3(ctx, parent, onto, commit)
 	if err != nil {
@@ -183,8 +183,8 @@ func (d *desk) pick(ctx context.Context, commit, parent, onto OID, by string) (O
 	return d.hold(ctx, "commit", content)
 }
 
-// some makes the tree of the base with some paths of the tip. A path that neither has
-// and that no changed one lies below is NotFound.
+// some makes the base's tree with some paths of the tip. NotFound: neither has the path, and no changed path is below
+// it.
 func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	changes, err := d.changes(ctx, DiffOptions{From: a.Base, To: a.Tip, Paths: a.Paths})
 	if err != nil {
@@ -208,7 +208,7 @@ func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	return d.oid(ctx, call{args: []string{"write-tree"}, env: []string{index}})
 }
 
-// indexInfo is what makes an index have the new side of changes: what goes comes first.
+// indexInfo returns the input of update-index for the new side of changes: deletions first.
 func indexInfo(changes []Change, f Format) []byte {
 	var gone, there bytes.Buffer
 	for _, c := range changes {

@@ -20,10 +20,10 @@ func (r *Repo) Marks(ctx context.Context, changes []Change) (all []Mark, err err
 	return d.marks(ctx, changes)
 }
 
-// atOnce is how many bytes of contents are held at a time.
+// atOnce is the maximum size of contents in memory at once.
 const atOnce = 32 << 20
 
-// marks is Marks, of what may lie on the desk.
+// marks is Marks, for changes with objects on the desk.
 func (d *desk) marks(ctx context.Context, changes []Change) ([]Mark, error) {
 	var plain []Change
 	for _, c := range changes {
@@ -65,7 +65,7 @@ func (d *desk) marks(ctx context.Context, changes []Change) ([]Mark, error) {
 	return all, nil
 }
 
-// apart makes a deletion and an addition of what was renamed.
+// apart splits a rename into a deletion and an addition.
 func apart(c Change) []Change {
 	switch c.Status {
 	case 'R':
@@ -77,7 +77,7 @@ func apart(c Change) []Change {
 	return []Change{c}
 }
 
-// wanted gives the objects that have to be looked at.
+// wanted returns the objects whose content is needed.
 func wanted(changes []Change) map[OID]bool {
 	want := map[OID]bool{}
 	for _, c := range changes {
@@ -121,7 +121,7 @@ func (d *desk) sizes(ctx context.Context, ids map[OID]bool) (map[OID]int64, erro
 	return sizes, err
 }
 
-// contents gives what objects hold. What holds nothing is not nil.
+// contents returns the contents of objects. Empty content is not nil.
 func (d *desk) contents(ctx context.Context, ids map[OID]bool) (map[OID][]byte, error) {
 	texts := map[OID][]byte{}
 	if len(ids) == 0 {

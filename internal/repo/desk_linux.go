@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// desk is a bare repository of ours, for one piece of work: new objects lie in it, the
-// user's are borrowed, and no configuration, hook, attribute, reference or replacement
-// but its own counts. Its HEAD names no commit, so no attributes are read from one.
+// desk is a temporary bare repository of Coppice: new objects are in it, the user's are borrowed, and only its own
+// configuration, hooks, attributes, references and replacements apply. Its HEAD names no commit, so no attributes are
+// read from one.
 type desk struct {
 	git    *Git
 	dir    string
@@ -71,7 +71,7 @@ func (d *desk) close(errp *error) {
 	}
 }
 
-// run runs git at the desk, within the limits for what a sandbox wrote.
+// run runs git at the desk, within the limits for data of a sandbox.
 func (d *desk) run(ctx context.Context, c call) ([]byte, error) {
 	c.env = append(deskEnv(d.dir), c.env...)
 	c.dir, c.memory, c.cpu = d.dir, d.limits.Memory, d.limits.cpu()
@@ -87,21 +87,20 @@ func (d *desk) oid(ctx context.Context, c call) (OID, error) {
 	return ParseOID(strings.TrimSpace(string(out)))
 }
 
-// tree gives the tree of a commit, or of what is one.
+// tree returns the tree of a commit, or of another object that has one.
 func (d *desk) tree(ctx context.Context, of OID) (OID, error) {
 	id, err := d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(of) + "^{tree}"}})
 	return id, fault.Wrap(err, "find the tree of %s", of)
 }
 
-// hold writes an object and gives its name.
+// hold writes an object and returns its ID.
 func (d *desk) hold(ctx context.Context, kind string, content []byte) (OID, error) {
 	id, err := d.oid(ctx,
 		call{args: []string{"hash-object", "-t", kind, "-w", "--stdin"}, stdin: bytes.NewReader(content)})
 	return id, fault.Wrap(err, "write a %s", kind)
 }
 
-// quote writes a path as git's files of lists and fast-import read it: in double quotes,
-// with escapes. Every byte comes back as it was.
+// quote quotes a path for git's list files and fast-import: in double quotes, with escapes. Every byte is preserved.
 func quote(p string) []byte {
 	out := []byte{'"'}
 	for i := range len(p) {

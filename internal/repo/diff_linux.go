@@ -10,13 +10,12 @@ import (
 // DiffOptions configures Diff and Patch.
 type DiffOptions struct {
 	From, To OID      // commits or trees of the repository
-	Paths    []string // only these and what is below them, literally; none is all
-	Renames  bool     // find what was renamed
+	Paths    []string // only these and those below them, literally; none is all
+	Renames  bool     // detect renames
 	Stat     bool     // count lines
 }
 
-// args are the arguments of git's that all differences have. Nothing of them runs a
-// program or reads an attribute.
+// args returns the common arguments of git diffs. None of them runs a program or reads an attribute.
 func (o DiffOptions) args(form ...string) []string {
 	args := append(
 		[]string{"diff-tree", "-r", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--full-index",
@@ -40,7 +39,7 @@ func (r *Repo) Diff(ctx context.Context, o DiffOptions) (changes []Change, err e
 	return d.changes(ctx, o)
 }
 
-// changes is Diff, of what may lie on the desk.
+// changes is Diff, for objects on the desk.
 func (d *desk) changes(ctx context.Context, o DiffOptions) ([]Change, error) {
 	form := []string{"-z", "--raw"}
 	if o.Stat {

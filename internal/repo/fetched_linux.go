@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// fetchedRef is what the tip is called in a bundle that is made to be looked at.
+// fetchedRef is the name of the tip in a bundle for examination.
 const fetchedRef = Ref("refs/coppice/fetched")
 
 // Examine checks commits that the user's git fetched from another user, as Accept checks those of a sandbox: each
@@ -35,8 +35,7 @@ func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err er
 	return got, fault.Wrap(err, "check the fetched objects")
 }
 
-// bundle writes one of what a tip has and a base does not, whose objects all are there. The
-// caller closes it.
+// bundle writes a bundle of what a tip has and a base does not, with all its objects. The caller closes it.
 func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error) {
 	if f, err = os.OpenFile(filepath.Join(d.dir, "fetched"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND,
 		0o600); err != nil {
@@ -77,7 +76,7 @@ func (r *Repo) Own(ctx context.Context, c OID) (bool, error) {
 	return len(out) == 0, nil
 }
 
-// RefMove is one reference that is to be set.
+// RefMove is the change of one reference.
 type RefMove struct {
 	Ref     Ref
 	To, Old OID // "": it is deleted; it is not there

@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// fold gives the name that file systems which do not tell names apart might take name
-// for: HFS+ and APFS leave out code points that are not seen, NTFS what follows a colon
-// and dots and spaces at the end, and all of them the case of letters. It folds more
-// than each of them does, never less: fold(fold(x)) == fold(x).
+// fold maps names that some file system may treat as equal to the same name: HFS+ and APFS ignore invisible code
+// points, NTFS what follows a colon and trailing dots and spaces, and all of them case. It folds more than each of
+// them does, never less: fold(fold(x)) == fold(x).
 func fold(name string) string {
 	if utf8.ValidString(name) {
 		name = strings.Map(foldRune, name)
@@ -20,8 +19,7 @@ func fold(name string) string {
 	return strings.TrimRight(name, ". ")
 }
 
-// foldRune gives the ASCII letter that r is another case of, r in lower case, or -1 for
-// what is not seen.
+// foldRune returns the ASCII letter that r is a case variant of, r in lower case, or -1 for an invisible one.
 func foldRune(r rune) rune {
 	switch {
 	case r < utf8.RuneSelf:
@@ -39,7 +37,7 @@ func foldRune(r rune) rune {
 	return unicode.ToLower(r)
 }
 
-// names takes a path apart into folded names. A backslash parts names too, as on Windows.
+// names splits a path into folded names. A backslash is a separator too, as on Windows.
 func names(path string) []string {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' })
 	for i, p := range parts {
@@ -62,8 +60,8 @@ func isDotGit(name string) bool {
 // case.
 func same(folded, name string) bool { return folded == name || isShort(folded, name) }
 
-// isShort reports whether a folded name might be what NTFS calls name in eight letters
-// and three: git~1, claude~1.md, and gi7eba~1 when there are many.
+// isShort reports whether a folded name may be the 8.3 short name of name on NTFS: git~1, claude~1.md, and gi7eba~1
+// when there are many.
 func isShort(folded, name string) bool {
 	stem, rest, found := strings.Cut(folded, "~")
 	if !found {
@@ -84,8 +82,8 @@ func isShort(folded, name string) bool {
 	return len(stem) == 6 && len(base) >= 2 && stem[:2] == base[:2] && strings.Trim(stem[2:], "0123456789abcdef") == ""
 }
 
-// short gives what NTFS makes short names from: what is before the last dot, and three
-// letters of what follows it, without other dots and spaces.
+// short returns the parts of an NTFS short name: what precedes the last dot, and three letters of what follows it,
+// without other dots and spaces.
 func short(name string) (base, ext string) {
 	name = strings.TrimLeft(name, ".")
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {

@@ -23,12 +23,11 @@ type Git struct {
 	user    Env
 }
 
-// oldest is the first version that has all we need: merge-tree --write-tree.
+// oldest is the first version with all required features: merge-tree --write-tree.
 var oldest = [2]int{2, 38}
 
-// Find looks at the program at path, or, where that is "", at the first git in user.Path.
-// It is found once, here: nothing is looked up again later. A git older than 2.38 is
-// Unsupported, as is none.
+// Find checks the program at path, or, if that is "", the first git in user.Path. The path is fixed then: nothing is
+// looked up again later. Unsupported: git is missing or older than 2.38.
 func Find(ctx context.Context, path string, user Env) (*Git, error) {
 	if user.Path == "" {
 		user.Path = "/usr/bin:/bin"

@@ -22,9 +22,8 @@ import (
 
 const ignoreFile = ".gitignore"
 
-// ignoreRules answers which paths are ignored, by the rules of a commit and of the user,
-// or by those of a work tree. The rules alone are copied into two empty directories, and
-// git is asked there: in the work tree itself it never runs.
+// ignoreRules answers which paths are ignored, by the rules of a commit and of the user, or by those of a work tree.
+// Only the rules are copied into two empty directories, and git runs there: it never runs in the work tree itself.
 type ignoreRules struct {
 	ours, theirs *ignorer
 	carried      map[string]bool
@@ -54,8 +53,8 @@ func (r *Repo) ignoreRules(ctx context.Context, d *desk, base listing) (rules *i
 	return rules, nil
 }
 
-// excludes finds the rules that the user has outside of commits: it copies those of the
-// repository to the desk, and gives the name of the file of the user's own.
+// excludes finds the user's rules outside of commits: it copies those of the repository to the desk, and returns the
+// path of the user's own file.
 func (r *Repo) excludes(ctx context.Context, d *desk) (string, error) {
 	own, err := os.ReadFile(filepath.Join(r.Common, "info", "exclude"))
 	if err == nil {
@@ -110,8 +109,8 @@ func (d *desk) carryBase(ctx context.Context, base listing, to *ignorer) error {
 	return nil
 }
 
-// carry copies the rules that a directory of the work tree has. What is no file, or is
-// too large for one of rules, has none.
+// carry copies the rules of a directory of the work tree. A .gitignore that is too large or not a regular file is
+// skipped.
 func (g *ignoreRules) carry(f *os.File, dir string) error {
 	if g.carried[dir] {
 		return nil
@@ -162,7 +161,7 @@ func (g *ignoreRules) close(errp *error) {
 	}
 }
 
-// ignorer is a git that answers questions, in a directory that holds rules alone.
+// ignorer is a git process that answers questions, in a directory that holds only rules.
 type ignorer struct {
 	dir *os.File
 	cmd *exec.Cmd
@@ -227,7 +226,7 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 	go func() {
 		w := bufio.NewWriter(ig.in)
 		for _, p := range paths {
-			w.WriteString("./" + p) //nolint:errcheck // Flush says it
+			w.WriteString("./" + p) //nolint:errcheck // Flush returns the error
 			w.WriteByte(0)          //nolint:errcheck // the same
 		}
 		wrote <- w.Flush()
@@ -272,7 +271,7 @@ func (ig *ignorer) answer() (bool, error) {
 	return pattern != "" && pattern[0] != '!', nil
 }
 
-// close ends it. The exit code says whether anything was ignored, or that it was killed.
+// close ends the process. The exit code says whether anything was ignored, or that it was killed.
 func (ig *ignorer) close() error {
 	ig.in.Close()
 	_, _ = io.Copy(io.Discard, ig.out)

@@ -12,17 +12,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Index is the index that git inside is to find for a tree that was checked out. It has
-// the stat data of the files as they were written, so that `git status` reads none of them
-// where they show the same inode, owner, size and modification time inside (the time of the
-// inode does not count, see Inside). Where they show others, git reads them once.
+// Index is the index for a checked out tree, for git inside. It has the stat data of the files as they were written,
+// so that `git status` reads none of them if they have the same inode, owner, size and modification time inside
+// (ctime is ignored, see Inside). Otherwise git reads them once.
 type Index struct {
-	Written CheckedOut // by Checkout; nothing of it was changed since
+	Written CheckedOut // by Checkout; its files are unchanged
 	// Commit is the commit that the index matches: what is staged inside. "" is Written.Commit; use another one for a
 	// tree with changes on top. Files that differ from it have no stat data, so that git compares their contents.
 	Commit   OID
-	Before   []byte   // where Written has a From: the index of From, as Index wrote it
-	UID, GID uint32   // who owns the files inside
+	Before   []byte   // if Written has a From: the index of From, as Index wrote it
+	UID, GID uint32   // owner of the files inside
 	To       *os.Root // a .git directory, in which "index" is not there
 }
 
@@ -40,7 +39,7 @@ func (r *Repo) Index(ctx context.Context, i Index) error {
 	return fault.Wrap(err, "write the index of %s", i.Written.Commit)
 }
 
-// indexOf decides what is in it.
+// indexOf computes the index.
 func (r *Repo) indexOf(ctx context.Context, i Index) (*index, error) {
 	x := &index{}
 	if i.Written.From != "" {
@@ -76,7 +75,7 @@ func (x *index) after(t time.Time) time.Time {
 	return time.Unix(int64(last)+1, 0)
 }
 
-// treeOf gives the tree of a commit.
+// treeOf returns the tree of a commit.
 func (r *Repo) treeOf(ctx context.Context, commit OID) (OID, error) {
 	out, err := r.user(ctx,
 		call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(commit) + "^{tree}"}})
@@ -101,7 +100,7 @@ func writeIndex(to *os.Root, data []byte, t time.Time) error {
 	return to.Chtimes("index", t, t)
 }
 
-// statOf is what the index keeps of a stat.
+// statOf converts stat data for the index.
 func statOf(st *unix.Stat_t) stat {
 	return stat{mtime: uint32(st.Mtim.Sec), ctime: uint32(st.Ctim.Sec), ctimeNsec: uint32(st.Ctim.Nsec),
 		ino: uint32(st.Ino), size: st.Size}

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// The index is git's own form, version 2, in big-endian numbers (gitformat-index(5)):
+// The index has git's own format, version 2, in big-endian numbers (gitformat-index(5)):
 //
 //	"DIRC", 2, number of entries
 //	of each: ctime, ctime ns, mtime, mtime ns, dev, ino, mode, uid, gid, size (4 bytes each),
@@ -26,7 +26,7 @@ import (
 //	"TREE", length, and the names of the trees that the entries make
 //	a hash of all that
 //
-// The flags that git has besides are never set, and there is no other extension.
+// Other flags of git are never set, and there is no other extension.
 
 // indexEntry is one path of an index.
 type indexEntry struct {
@@ -37,8 +37,8 @@ type indexEntry struct {
 	uid, gid uint32
 }
 
-// stat is what the file system says of a file. The zero value is nothing, by which git
-// never takes a file for unchanged: files have a time here that is not 0.
+// stat is the file system's data about a file. With the zero value git never takes a file for unchanged: times of
+// files are never 0 here.
 type stat struct {
 	mtime     uint32 // seconds
 	ctime     uint32 // seconds
@@ -68,7 +68,7 @@ func (f Format) sum() hash.Hash {
 	return sha1.New()
 }
 
-// encode gives the bytes of an index.
+// encode returns the bytes of an index.
 func (x *index) encode(ctx context.Context, f Format) ([]byte, error) {
 	n := 0
 	for i := range x.entries {
@@ -114,7 +114,7 @@ func (e *indexEntry) append(out []byte) ([]byte, error) {
 	return append(out, make([]byte, 8-(len(out)-begin)%8)...), nil
 }
 
-// sizeOf is a size as git writes it: its low half, which is 0 only for what is empty.
+// sizeOf returns a size as git stores it: its low 32 bits, but not 0 unless the file is empty.
 func sizeOf(n int64) uint32 {
 	if low := uint32(n); low != 0 || n == 0 {
 		return low
@@ -122,8 +122,8 @@ func sizeOf(n int64) uint32 {
 	return 1 << 31
 }
 
-// appendTrees gives the names of the trees, each directory before those in it. A directory
-// whose tree is not known has the number -1, and git makes it anew.
+// appendTrees appends the IDs of the trees, parents first. A directory whose tree is unknown has the count -1, and
+// git computes it.
 func (x *index) appendTrees(ctx context.Context, out []byte) ([]byte, error) {
 	known := x.whole()
 	var add func(path, name string, entries []indexEntry) error
@@ -185,8 +185,7 @@ type kid struct {
 	entries    []indexEntry
 }
 
-// split gives the directories that lie in one, in the order in which git keeps them:
-// shorter names first.
+// split returns the direct subdirectories, in the order in which git stores them: shorter names first.
 func split(path string, entries []indexEntry) []kid {
 	var kids []kid
 	if path != "" {
@@ -213,7 +212,7 @@ func split(path string, entries []indexEntry) []kid {
 // errIndex: it is not one that encode wrote.
 var errIndex = fault.New(fault.Invalid, "invalid previous index: not written by Coppice, or damaged")
 
-// parseIndex reads what encode wrote, and nothing else.
+// parseIndex parses the output of encode, and nothing else.
 func parseIndex(ctx context.Context, f Format, in []byte) (*index, error) {
 	sum := f.sum()
 	if len(in) < 12+sum.Size() || string(in[:4]) != indexMagic || binary.BigEndian.Uint32(in[4:]) != indexVersion {
@@ -298,9 +297,9 @@ func (x *index) parseTrees(f Format, path string, in []byte) (rest []byte, ok bo
 	return in, true
 }
 
-// apply gives the index of the tree that the changes lead to. Files that changed have the
-// stat of what was written, or none. It fails where the changes are not from this index's
-// tree. Changes are in git's order, top is the tree that they lead to.
+// apply returns the index of the tree that results from the changes. Changed files have the stat of what was written,
+// or none. It fails if the changes do not start from this index's tree. Changes are in git's order, top is the
+// resulting tree.
 func (x *index) apply(ctx context.Context, changes []treeChange, top OID, uid, gid uint32) (*index, error) {
 	out := &index{trees: map[string]OID{"": top}}
 	for p, id := range x.trees {
@@ -344,7 +343,7 @@ func (x *index) apply(ctx context.Context, changes []treeChange, top OID, uid, g
 	return out, nil
 }
 
-// entryOf is the entry of a file that was written, or was not: then it has no stat.
+// entryOf returns the entry of a file; without a stat if it was not written.
 func entryOf(c *treeChange, uid, gid uint32) indexEntry {
 	e := indexEntry{path: c.path, mode: c.mode, id: c.id, stat: c.stat}
 	if c.stat != (stat{}) {

@@ -34,7 +34,7 @@ type Inside struct {
 	To       *os.Root // .git: empty, or with an index
 }
 
-// Inside writes it. Nothing is flushed.
+// Inside writes the .git. Nothing is flushed.
 func (r *Repo) Inside(ctx context.Context, i Inside) error {
 	return fault.Wrap(r.inside(ctx, i), "create the git directory of the sandbox")
 }
@@ -107,8 +107,7 @@ func (r *Repo) at(ctx context.Context, gitDir string, args ...string) ([]byte, e
 	return r.user(ctx, call{args: args, env: []string{"GIT_DIR=" + gitDir, "GIT_WORK_TREE=" + gitDir}})
 }
 
-// config reads the configuration of a git directory, with what it includes and with the
-// user's own.
+// config reads the configuration of a git directory, with its includes and the user's own.
 func (r *Repo) config(ctx context.Context, gitDir string) ([]configLine, error) {
 	out, err := r.at(ctx, gitDir, "config", "--includes", "--show-scope", "--list", "-z")
 	if err != nil {
@@ -126,10 +125,10 @@ func (r *Repo) config(ctx context.Context, gitDir string) ([]configLine, error) 
 	return lines, nil
 }
 
-// insideRefs are the references that a sandbox begins with.
+// insideRefs are the initial references of a sandbox.
 type insideRefs struct {
 	ids  map[Ref]OID
-	syms map[Ref]Ref // those that name others
+	syms map[Ref]Ref // symbolic references
 }
 
 func (r *Repo) insideRefs(ctx context.Context, gitDir string) (insideRefs, error) {
@@ -155,8 +154,7 @@ func (r *Repo) insideRefs(ctx context.Context, gitDir string) (insideRefs, error
 	return all, nil
 }
 
-// with adds a branch. One of the user's that could not be beside it is left out: "coppice"
-// where there is to be "coppice/fix".
+// with adds a branch. A branch of the user's that conflicts with it is left out: "coppice" for "coppice/fix".
 func (s insideRefs) with(branch Ref, at OID) insideRefs {
 	clash := func(r Ref) bool {
 		return strings.HasPrefix(string(branch), string(r)+"/") || strings.HasPrefix(string(r), string(branch)+"/")
@@ -196,7 +194,7 @@ type gitDir struct {
 	err error
 }
 
-// skeleton writes what git takes a repository by, and the references.
+// skeleton writes the files by which git recognizes a repository, and the references.
 func (w *gitDir) skeleton(head, config string, refs insideRefs) {
 	for _, d := range []string{"objects/info", "objects/pack", "refs/heads", "refs/tags", "hooks", "info", "logs"} {
 		w.dir(d)
@@ -223,8 +221,8 @@ func (w *gitDir) borrow(objects string, at map[string]string) {
 // maxHook is the largest hook that is taken along, in bytes.
 const maxHook = 1 << 20
 
-// carry copies what a repository has besides configuration, references and objects: where
-// its history is cut off, its own ignore rules and attributes, its hooks.
+// carry copies what a repository has besides configuration, references and objects: the boundary of a shallow
+// history, its own ignore rules and attributes, its hooks.
 func (w *gitDir) carry(from string) {
 	for _, name := range []string{"shallow", "info/exclude", "info/attributes"} {
 		w.copy(from, name, 0o644)

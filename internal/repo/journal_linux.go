@@ -14,25 +14,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// An apply that changes a work tree has three files in its git directory, and the lock
-// of the directory itself (flock), which every git that it starts holds as well: while
-// one of them lives, nobody else applies or mends.
+// An apply that changes a work tree has three files in its git directory, and a flock on the directory itself, which
+// every git process that it starts holds as well: while one of them runs, no other process applies or mends.
 const (
-	journalName = "coppice-apply"       // what is done, from before anything is until all is
-	privateName = "coppice-apply.index" // the index that is to be
+	journalName = "coppice-apply"       // the journal; exists from the first change to the last
+	privateName = "coppice-apply.index" // the future index
 	savedName   = "coppice-saved"       // files of the user's that were in the way of mending
 	indexName   = "index"
-	lockName    = "index.lock" // git's own; with lockText in it, it is ours
+	lockName    = "index.lock" // git's own; with lockText in it, it is Coppice's
 	lockText    = "coppice git apply\n"
 )
 
-// journal says what an apply does to a work tree.
+// journal describes what an apply does to a work tree.
 type journal struct {
 	Version int `json:"version"`
-	Ref     Ref `json:"ref,omitempty"` // what is checked out; "" is a detached HEAD
+	Ref     Ref `json:"ref,omitempty"` // the checked out branch; "" is a detached HEAD
 	Old     OID `json:"old"`           // its commit before
-	New     OID `json:"new,omitempty"` // and after; "" with Patch, which has none
-	Tree    OID `json:"tree"`          // what the work tree becomes
+	New     OID `json:"new,omitempty"` // the new commit; "" with Patch, which makes none
+	Tree    OID `json:"tree"`          // the new tree of the work tree
 }
 
 const journalVersion = 1
@@ -58,7 +57,7 @@ func (r *Repo) lock() (unlock func(), err error) {
 		r.mu.Lock()
 		r.held = nil
 		r.mu.Unlock()
-		// Closing is not enough: a program that is just being started has a copy.
+		// Closing is not enough: a process that is just being started may have a copy.
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil
@@ -74,7 +73,7 @@ func (r *Repo) writeJournal(j journal) error {
 		"write the journal of the apply")
 }
 
-// readJournal gives what an apply left, or nil.
+// readJournal returns the journal of an interrupted apply, or nil.
 func (r *Repo) readJournal() (*journal, error) {
 	b, err := os.ReadFile(filepath.Join(r.Dir, journalName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,8 +99,8 @@ func (r *Repo) readJournal() (*journal, error) {
 	return &j, nil
 }
 
-// takeIndex takes git's lock of the index, so that no git of the user's changes it. It is
-// there with its text or not at all, also after a power loss. One that an apply left is taken over.
+// takeIndex acquires git's lock of the index, so that the user's git does not change it. The lock file appears with
+// its text or not at all, also after a power failure. A lock of an interrupted apply is taken over.
 func (r *Repo) takeIndex() error {
 	if r.ownsIndex() {
 		return nil
@@ -118,13 +117,13 @@ func (r *Repo) takeIndex() error {
 	return fault.Wrap(errors.Join(err, vfs.Remove(r.opt.FS, text)), "lock the index of %s", r.Top)
 }
 
-// ownsIndex reports whether git's lock is there and ours.
+// ownsIndex reports whether git's lock exists and is Coppice's.
 func (r *Repo) ownsIndex() bool {
 	b, err := os.ReadFile(filepath.Join(r.Dir, lockName))
 	return err == nil && string(b) == lockText
 }
 
-// freeIndex gives git's lock back, if it is ours.
+// freeIndex releases git's lock, if it is Coppice's.
 func (r *Repo) freeIndex() error {
 	if !r.ownsIndex() {
 		return nil
@@ -157,7 +156,7 @@ func (r *Repo) putIndex() error {
 	return fault.Wrap(errors.Join(err, vfs.Sync(r.opt.FS, r.Dir)), "write the index of %s", r.Top)
 }
 
-// done removes what an apply had.
+// done removes the files of an apply.
 func (r *Repo) done() error {
 	var errs []error
 	for _, name := range []string{

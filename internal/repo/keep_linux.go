@@ -11,10 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// keep copies what tip has and known do not from the desk into the user's repository, as
-// one pack, and has it on the disk. The user's git writes it, as it would write what it
-// fetched. Until a reference names it, it is nobody's, and git's own collection removes it
-// after its grace period (two weeks, where nobody changed that).
+// keep copies the objects that tip has and known do not from the desk into the user's repository, as one pack,
+// durably. The user's git writes it, like a fetch. Until a reference names it, it is unreferenced, and git's own
+// garbage collection removes it after its grace period (two weeks by default).
 func (r *Repo) keep(ctx context.Context, d *desk, tip OID, known []OID) error {
 	var want strings.Builder
 	fmt.Fprintf(&want, "%s\n", tip)

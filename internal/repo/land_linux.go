@@ -36,7 +36,7 @@ func (r *Repo) land(ctx context.Context, d *desk, t target, res result, a Apply)
 	return r.done()
 }
 
-// checkOut does what the journal says.
+// checkOut executes the journal.
 func (r *Repo) checkOut(ctx context.Context, j journal, why string) error {
 	if _, err := r.private(ctx, call{args: []string{"read-tree", "-m", "-u", string(j.Old), string(j.Tree)}}); err != nil {
 		if code(err) > 0 {
@@ -59,8 +59,8 @@ func (r *Repo) checkOut(ctx context.Context, j journal, why string) error {
 	return nil
 }
 
-// private runs the user's git on the private index. It holds the lock of applies until it
-// ends, also when we are killed.
+// private runs the user's git on the private index. Its process holds the lock of applies until it exits, even if
+// this process is killed.
 func (r *Repo) private(ctx context.Context, c call) ([]byte, error) {
 	c.args = append([]string{"-c", "core.fsync=none"}, c.args...)
 	c.env = append(c.env, "GIT_INDEX_FILE="+r.Dir+"/"+privateName)

@@ -5,8 +5,7 @@ import (
 	"context"
 )
 
-// lines runs git at the desk, and gives each line of what it prints to fn as it comes.
-// What fn fails with ends git and is given back.
+// lines runs git at the desk, and calls fn with each line of its output. An error of fn stops git and is returned.
 func (d *desk) lines(ctx context.Context, c call, fn func(string) error) error {
 	return d.records(ctx, c, '\n', fn)
 }
@@ -30,7 +29,7 @@ func (d *desk) records(ctx context.Context, c call, end byte, fn func(string) er
 // maxRecord is how long a record may be, in bytes: far longer than any path.
 const maxRecord = 64 << 10
 
-// splitter cuts what is written into records.
+// splitter splits what is written into records.
 type splitter struct {
 	end  byte
 	fn   func(string) error

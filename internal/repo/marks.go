@@ -18,7 +18,7 @@ type Mark struct {
 // everything in it changed.
 const maxLook = 1 << 20
 
-// looks reports whether marks of a change depend on what the file holds.
+// looks reports whether marks of a change depend on the file's content.
 func looks(c Change) bool {
 	_, manifest := manifests[base(c.Path)]
 	return c.Mode == ModeLink || c.Mode != 0 && (manifest || base(c.Path) == "head" || base(c.Path) == "config")
@@ -33,9 +33,8 @@ func base(p string) string {
 	return parts[len(parts)-1]
 }
 
-// marks gives the marks of one change. Where looks says so, before and after are what the
-// file held and holds, nil where it was or is not there or is larger than maxLook. It is
-// pure. What is renamed comes as a deletion and an addition.
+// marks returns the marks of one change. If looks is true, before and after are the old and new content, nil if the
+// file is absent or larger than maxLook. It is pure. A rename is passed as a deletion and an addition.
 func marks(c Change, before, after []byte) []Mark {
 	var all []Mark
 	mark := func(k Kind, why string) { all = append(all, Mark{c.Path, k, why}) }
@@ -69,9 +68,9 @@ func pointer(content []byte) bool {
 	return err == nil || strings.HasPrefix(s, "ref:")
 }
 
-// leaves says why a link cannot be followed safely, or "". It is judged by its words
-// alone, without what else the tree has: dots are climbed at the beginning only, so that
-// each link which is not marked stays within the tree whatever others there are.
+// leaves returns why a symbolic link cannot be followed safely, or "". It judges only the text of the link,
+// independent of other files: dots are accepted at the beginning only, so that unmarked links stay within the tree
+// whatever other links there are.
 func leaves(p string, target []byte) string {
 	t := string(target)
 	switch {
@@ -100,7 +99,7 @@ func leaves(p string, target []byte) string {
 	return ""
 }
 
-// manifest is a file of which some parts are run, and others change every day.
+// manifest is a file with some parts that are run, and others that change frequently.
 type manifest struct {
 	why     string
 	changed func(before, after []byte) bool
@@ -118,8 +117,8 @@ var manifests = map[string]manifest{
 		tomlChanged("dependencies", "dev-dependencies", "build-dependencies", "features", "workspace.dependencies")},
 }
 
-// jsonChanged compares the keys of an object. What cannot be read has changed, and so has
-// a key that is there twice: readers differ in which one counts.
+// jsonChanged compares the keys of an object. Invalid content counts as changed, and so does a duplicate key: readers
+// differ in which one they use.
 func jsonChanged(keys ...string) func(before, after []byte) bool {
 	return func(before, after []byte) bool {
 		was, now := jsonObject(before), jsonObject(after)
@@ -135,7 +134,7 @@ func jsonChanged(keys ...string) func(before, after []byte) bool {
 	}
 }
 
-// jsonObject reads an object strictly: nil where it is none, or has a key twice.
+// jsonObject parses an object strictly: nil if it is invalid or has a duplicate key.
 func jsonObject(b []byte) map[string]string {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -160,8 +159,8 @@ func jsonObject(b []byte) map[string]string {
 	return m
 }
 
-// tomlChanged compares all tables but those named, as text. A file that has a string of
-// several lines, within which a line could look like a table's name, is compared whole.
+// tomlChanged compares all tables except those named, as text. A file with a multi-line string, in which a line could
+// look like a table header, is compared as a whole.
 func tomlChanged(harmless ...string) func(before, after []byte) bool {
 	return func(before, after []byte) bool {
 		if after == nil || tricky(before) || tricky(after) {

@@ -35,7 +35,7 @@ func (r *Repo) mend(ctx context.Context) (saved string, err error) {
 	if j == nil {
 		return "", r.done()
 	}
-	// Who has moved on since, past git's lock, has seen the work tree as it is.
+	// If the branch has moved since, past git's lock, the work tree was seen as it is.
 	now, err := r.head(ctx)
 	if err != nil {
 		return "", err
@@ -52,8 +52,8 @@ func (r *Repo) mend(ctx context.Context) (saved string, err error) {
 	return saved, fault.Wrap(err, "undo an incomplete apply to %s", r.Top)
 }
 
-// takeBack makes the paths that an apply changes in index and work tree what they were.
-// It may be done again at any point.
+// takeBack restores the paths that an apply changes, in index and work tree. It is idempotent, also after an
+// interruption.
 func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, err error) {
 	if err := vfs.Remove(r.opt.FS, filepath.Join(r.Dir, privateName+".lock")); err != nil {
 		return "", err
@@ -112,8 +112,8 @@ func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, 
 	return saved, r.done()
 }
 
-// sort gives, of what lies at the paths of changes, what is odd, which is to be saved,
-// and what is one of the two sides, which may go.
+// sort separates the files at the paths of changes: odd ones have unknown content and are saved, clear ones have that
+// of either side and may be removed.
 func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, clear []string, err error) {
 	var files []Change
 	for _, c := range changes {
@@ -122,7 +122,7 @@ func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, 
 		case err != nil:
 			return nil, nil, err
 		case info == nil || info.IsDir():
-			// Nothing, or what holds other paths of the changes, or a submodule.
+			// Missing, or a directory of other changes, or a submodule.
 		case info.Mode().IsRegular():
 			files = append(files, c)
 		case info.Mode()&fs.ModeSymlink != 0:
@@ -156,7 +156,7 @@ func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, 
 	return odd, clear, nil
 }
 
-// clean gives the names of files' contents as the user's git would commit them.
+// clean returns the object IDs of files as the user's git would commit them.
 func (r *Repo) clean(ctx context.Context, files []Change) ([]OID, error) {
 	if len(files) == 0 {
 		return nil, nil

@@ -24,7 +24,7 @@ func ParseOID(s string) (OID, error) {
 	return OID(s), nil
 }
 
-// orNull is what git takes for "there is none".
+// orNull returns the null ID for "".
 func (o OID) orNull(f Format) OID {
 	if o == "" {
 		return OID(strings.Repeat("0", f.digits()))
@@ -35,7 +35,7 @@ func (o OID) orNull(f Format) OID {
 // Format is how a repository names its objects: "sha1" or "sha256".
 type Format string
 
-// The formats that git has.
+// The object formats of git.
 const (
 	SHA1   Format = "sha1"
 	SHA256 Format = "sha256"
@@ -76,7 +76,7 @@ func ParseBranch(short string) (Ref, error) {
 // Short is the name that people use: without refs/heads/.
 func (r Ref) Short() string { return strings.TrimPrefix(string(r), "refs/heads/") }
 
-// badRef says what is wrong with the full name of a reference, or "".
+// badRef returns what is wrong with the full name of a reference, or "".
 func badRef(s string) string {
 	switch {
 	case len(s) > maxRef:
@@ -110,8 +110,8 @@ func badRef(s string) string {
 	return ""
 }
 
-// badPath says why a path of a tree can never be applied, or "". Paths are of slashes,
-// below the top of the work tree.
+// badPath returns why a path of a tree can never be applied, or "". Paths have slashes, and are relative to the top
+// of the work tree.
 func badPath(p string) string {
 	switch {
 	case p == "" || p[0] == '/' || path.Clean(p) != p || p == "." || p == ".." || strings.HasPrefix(p, "../"):
@@ -164,7 +164,7 @@ func ParsePerson(s string) (Person, error) {
 	return p, nil
 }
 
-// bad says why git could not write the person down, or "".
+// bad returns why git could not store the person, or "".
 func (p Person) bad() string {
 	for _, s := range []string{p.Name, p.Email} {
 		if strings.ContainsFunc(s,
@@ -189,8 +189,7 @@ func clip(s string) string {
 	return s
 }
 
-// printable replaces invisible characters in untrusted text, such as names that git quotes in
-// its messages.
+// printable replaces invisible characters in untrusted text, such as names in git's messages.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

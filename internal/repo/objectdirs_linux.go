@@ -25,11 +25,11 @@ func (r *Repo) ObjectDirs(ctx context.Context) ([]string, error) {
 	return all, ctx.Err()
 }
 
-// maxBorrow is how far git follows those who borrow from others.
+// maxBorrow is the depth of alternates that git follows.
 const maxBorrow = 5
 
-// borrowed gives a directory of objects, and those that it borrows from, as git finds them.
-// One that is not there is left out, as git does.
+// borrowed returns a directory of objects, and those that it borrows from, as git finds them. Like git, it skips
+// missing ones.
 func borrowed(objects string) []string {
 	var all []string
 	seen := map[string]bool{}
@@ -72,8 +72,7 @@ func parseAlternates(text string) []string {
 	return all
 }
 
-// unquote reads what quote wrote, or git: C's escapes, of bytes. What is behind the quotes
-// does not count.
+// unquote reverses quote, also as git writes it: C escapes, of bytes. It ignores what follows the closing quote.
 func unquote(s string) (string, bool) {
 	if s == "" || s[0] != '"' {
 		return "", false
@@ -105,7 +104,7 @@ func unquote(s string) (string, bool) {
 	return "", false
 }
 
-// alternate is a path as a line of a file of alternates: as it is where that says it.
+// alternate formats a path as a line of an alternates file, quoted if needed.
 func alternate(p string) []byte {
 	for i := range len(p) {
 		if p[i] < ' ' || p[i] >= 0x7f {
@@ -126,11 +125,11 @@ type module struct {
 
 const (
 	maxModules = 1000 // that are taken along
-	maxNested  = 20   // directories that one lies below another
+	maxNested  = 20   // maximum depth of nested directories
 )
 
-// modules gives the repositories of submodules, and of theirs. A linked work tree has its
-// own, or uses those of the main one.
+// modules returns the repositories of submodules, recursively. A linked work tree has its own, or uses those of the
+// main one.
 func (r *Repo) modules() []module {
 	var all []module
 	seen := map[string]bool{}
@@ -162,7 +161,7 @@ func (r *Repo) modules() []module {
 	return all
 }
 
-// isGitDir reports whether git would take a directory for a repository.
+// isGitDir reports whether git would accept a directory as a repository.
 func isGitDir(dir string) bool {
 	_, err1 := os.Lstat(filepath.Join(dir, "HEAD"))
 	_, err2 := os.Stat(filepath.Join(dir, "objects"))

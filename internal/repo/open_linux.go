@@ -22,22 +22,22 @@ type Options struct {
 	Scratch string
 	Limits  Limits
 	Now     func() time.Time // nil: time.Now
-	FS      vfs.FS           // what the journal and the lock of an apply are written through; nil: the real one
+	FS      vfs.FS           // for the journal and the lock of an apply; nil: the real file system
 }
 
 // Limits are the limits on data from a sandbox. The zero value is DefaultLimits.
 type Limits struct {
 	Input   int64         // bytes of a bundle
-	Objects int           // objects that it has
+	Objects int           // maximum number of objects
 	Object  int64         // bytes of the largest one, unpacked
 	Total   int64         // bytes of all, unpacked
 	Changes int           // paths that differ from the base
 	Patch   int64         // bytes of a patch
 	Memory  uint64        // bytes that a git which reads it may allocate
-	Work    time.Duration // processor time of one such git
+	Work    time.Duration // processor time of one such git process
 }
 
-// DefaultLimits are the limits where none are given.
+// DefaultLimits are the default limits.
 var DefaultLimits = Limits{
 	Input: limit.BundleBytes, Objects: limit.TreeEntries, Object: limit.ObjectBytes, Total: limit.ObjectsBytes,
 	Changes: limit.TreeChanges,
@@ -82,7 +82,7 @@ type Repo struct {
 	Head      Head
 	Linked    bool // the work tree is one of `git worktree add`
 	Submodule bool // it is a submodule of another repository
-	Shallow   bool // its history is cut off; what is not there is not asked for
+	Shallow   bool // its history is shallow; missing commits are not requested
 
 	git  *Git
 	opt  Options
@@ -170,7 +170,7 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 	return nil
 }
 
-// notFound says why there is no repository.
+// notFound describes why there is no repository.
 func notFound(dir string, err error) error {
 	var ge *GitError
 	switch {
@@ -185,8 +185,7 @@ func notFound(dir string, err error) error {
 	return fault.New(fault.Invalid, "git cannot read the repository of %s", dir).Because(err)
 }
 
-// refusePartial: objects that are missing would have to be fetched, and nothing is
-// fetched here.
+// refusePartial refuses a partial clone: missing objects would have to be fetched, and Coppice fetches nothing.
 func (r *Repo) refusePartial(ctx context.Context) error {
 	out, err := r.user(ctx,
 		call{args: []string{"config", "--get-regexp", `^(extensions\.partialclone|remote\..*\.promisor)$`}})
@@ -217,8 +216,7 @@ func (r *Repo) head(ctx context.Context) (h Head, err error) {
 	return h, err
 }
 
-// commit gives the commit that a revision names, in the user's own words; NotFound where
-// it names none.
+// commit returns the commit that a revision names; NotFound if there is none. Errors quote the user's text.
 func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
 	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", rev + "^{commit}"}})
 	if code(err) > 0 {
@@ -241,7 +239,7 @@ func (r *Repo) user(ctx context.Context, c call) ([]byte, error) {
 	return r.git.run(ctx, c)
 }
 
-// code is git's exit code where err is that it had one, else -1; of nil it is 0.
+// code returns git's exit code for err, 0 for nil, and -1 for other errors.
 func code(err error) int {
 	var ge *GitError
 	switch {
@@ -253,7 +251,7 @@ func code(err error) int {
 	return -1
 }
 
-// tip gives the commit that a reference names now, or "".
+// tip returns the commit that a reference names now, or "".
 func (r *Repo) tip(ctx context.Context, ref Ref) (OID, error) {
 	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", string(ref)}})
 	if code(err) > 0 {

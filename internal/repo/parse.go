@@ -8,9 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// The outputs of git that are read here are those with -z, in which no name is changed.
-// What git prints of hostile objects is hostile as well, so each parser takes what it
-// expects and nothing else.
+// The parsers read outputs of git with -z, in which names are not quoted. What git prints of hostile objects is
+// hostile as well, so each parser accepts only what it expects.
 
 // parseWorktrees reads `git worktree list --porcelain -z`.
 func parseWorktrees(out string) map[Ref]string {
@@ -31,9 +30,9 @@ func parseWorktrees(out string) map[Ref]string {
 type Change struct {
 	Status  byte   // A added, D deleted, M modified, T another kind of file, R renamed, C copied
 	Path    string // of slashes, below the top; any bytes but NUL
-	OldPath string // what it was renamed or copied from, else ""
+	OldPath string // previous path of a rename or copy, else ""
 	OldMode Mode   // 0 where it was not there
-	Mode    Mode   // 0 where it is gone
+	Mode    Mode   // 0 if deleted
 	OldID   OID
 	ID      OID
 	Score   int // of a rename: how much is the same, in per cent
@@ -60,7 +59,7 @@ func (m Mode) String() string {
 	return strings.Repeat("0", max(0, 6-len(s))) + s
 }
 
-// parseMode takes the modes of git, and 0.
+// parseMode parses the modes of git, and 0.
 func parseMode(s string) (Mode, bool) {
 	n, err := strconv.ParseUint(s, 8, 32)
 	switch m := Mode(n); {
@@ -80,10 +79,10 @@ type rawReader struct {
 	reading *Change // nil between changes
 	stats   int     // how many changes have their numbers
 	from    bool    // the next record of the numbers is a path that was renamed
-	to      bool    // the next one is what it is called now
+	to      bool    // the next field is the new path
 }
 
-// errRaw: git printed what it never prints.
+// errRaw is the error for unexpected output of git.
 var errRaw = fault.New(fault.Internal, "malformed diff in the output of git")
 
 func (r *rawReader) record(s string) error {
@@ -128,7 +127,7 @@ func (r *rawReader) header(s string) error {
 	return nil
 }
 
-// idOrNone reads an object's name, which is null where there is none.
+// idOrNone parses an object ID, the null ID as "".
 func idOrNone(s string) OID {
 	id, err := ParseOID(s)
 	if err != nil {
@@ -150,8 +149,8 @@ func (r *rawReader) path(s string) error {
 	return nil
 }
 
-// numbers is "12\t3\tPATH", "-\t-\tPATH" of what is binary, and "12\t3\t" before the two
-// paths of a rename. They come in the order of the changes.
+// numbers parses "12\t3\tPATH", "-\t-\tPATH" of a binary file, or "12\t3\t" before the two paths of a rename. They
+// come in the order of the changes.
 func (r *rawReader) numbers(s string) error {
 	f := strings.SplitN(s, "\t", 3)
 	if len(f) != 3 || r.stats == len(r.changes) {
@@ -176,7 +175,7 @@ func (r *rawReader) numbers(s string) error {
 	return nil
 }
 
-// end: everything that began has ended.
+// end returns an error if a change is incomplete.
 func (r *rawReader) end() error {
 	if r.paths > 0 || r.from || r.to {
 		return errRaw

@@ -15,18 +15,18 @@ import (
 // File is a file of a Record.
 type File struct {
 	Name    string    // of the top directory: letters, digits, dots, dashes
-	Content io.Reader // that never blocks: a file, or what is in memory
+	Content io.Reader // must never block: a file or a buffer
 }
 
 // Record is a commit of Coppice's own files, which no work tree contains.
 type Record struct {
 	Files   []File
 	Parents []OID
-	Author  Person // zero is the user, as the user's configuration says
+	Author  Person // zero uses the user's configuration
 	Message string
 
 	To  Ref // the reference that is set to the commit
-	Old OID // what To must be now; "" is not to be there
+	Old OID // expected value of To; "" means that To must not exist
 }
 
 // Record writes such a commit and sets its reference, durably. Conflict: the reference does not have its expected
@@ -66,7 +66,7 @@ func (r *Repo) Record(ctx context.Context, rec Record) (id OID, err error) {
 	return id, r.setRef(ctx, rec.To, id, rec.Old, "coppice: record")
 }
 
-// files writes files, and the tree that has them.
+// files writes files, and the tree of them.
 func (d *desk) files(ctx context.Context, files []File) (OID, error) {
 	files = slices.SortedFunc(slices.Values(files), func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	var tree bytes.Buffer
@@ -113,8 +113,8 @@ func (r *Repo) ReadRecord(ctx context.Context, commit OID) (sizes map[string]int
 	return sizes, nil
 }
 
-// ReadFile writes a file of the top directory of a commit to w, most bytes of it: Invalid
-// where it has more, NotFound where there is none.
+// ReadFile writes a file of a commit's top directory to w, at most most bytes: Invalid if it is larger, NotFound if
+// it does not exist.
 func (r *Repo) ReadFile(ctx context.Context, commit OID, name string, most int64, w io.Writer) (err error) {
 	if badPath(name) != "" {
 		return fault.New(fault.Invalid, "invalid file path %q in a commit", clip(name))

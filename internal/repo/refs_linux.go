@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// settable: a reference is what old says ("" is not there), and no work tree has it checked
-// out. Conflict else. It is asked before the work for it is done.
+// settable returns a Conflict if a reference is not what old says ("" is missing), or a work tree has it checked out.
+// It is called before the work for the reference is done.
 func (r *Repo) settable(ctx context.Context, ref Ref, old OID) error {
 	if _, err := ParseRef(string(ref)); err != nil {
 		return err
@@ -32,15 +32,14 @@ func (r *Repo) settable(ctx context.Context, ref Ref, old OID) error {
 	return err
 }
 
-// moved: a reference is not what it was to be.
+// moved is the Conflict for a reference without its expected value.
 func moved(ref Ref, now, old OID) *fault.Error {
 	return fault.New(fault.Conflict, "%s has changed to %s, expected %s", ref.Short(), now.orNone(), old.orNone()).
 		WithHint("review it, then try again: git log %s", ref.Short())
 }
 
-// setRef sets a reference of the user's repository, if it is what old says ("" is not
-// there), with a line in its reflog, and has it on the disk. Conflict where it is not, or
-// where a work tree has it checked out.
+// setRef sets a reference of the user's repository durably, if it is what old says ("" is missing), with a line in
+// its reflog. Conflict: it is not, or a work tree has it checked out.
 func (r *Repo) setRef(ctx context.Context, ref Ref, to, old OID, message string) error {
 	if err := r.settable(ctx, ref, old); err != nil {
 		return err
@@ -85,7 +84,7 @@ func (o OID) orNone() string {
 	return string(o)
 }
 
-// syncRef has the names of the directories on the disk in which git put a reference.
+// syncRef flushes the directories in which git created a reference.
 func (r *Repo) syncRef(ref Ref) error {
 	dirs := []string{r.Common, filepath.Join(r.Common, "reftable")}
 	at := r.Common
@@ -101,7 +100,7 @@ func (r *Repo) syncRef(ref Ref) error {
 	return nil
 }
 
-// checkedOut gives the branches that work trees have checked out, and where.
+// checkedOut returns the branches that work trees have checked out, and where.
 func (r *Repo) checkedOut(ctx context.Context) (map[Ref]string, error) {
 	out, err := r.user(ctx, call{args: []string{"worktree", "list", "--porcelain", "-z"}})
 	if err != nil {

@@ -9,24 +9,24 @@ import (
 	"sync"
 )
 
-// Kind is why a path is marked. Kinds are only ever added.
+// Kind is the reason for marking a path. Kinds are only ever added.
 type Kind string
 
 // The kinds of marks.
 const (
 	KindGit        Kind = "git"        // git reads it when it works on the tree
-	KindAgent      Kind = "agent"      // tells agents what to do, or what they may
+	KindAgent      Kind = "agent"      // instructs agents, or grants them rights
 	KindEditor     Kind = "editor"     // an editor reads it when the directory is opened
-	KindShell      Kind = "shell"      // a shell, or what watches it, reads it in the directory
+	KindShell      Kind = "shell"      // read by a shell, or by a tool that watches directories
 	KindCI         Kind = "ci"         // runs where the forge runs things, with its secrets
 	KindHook       Kind = "hook"       // runs at commits and the like
 	KindBuild      Kind = "build"      // runs when the project is built, installed or tested
-	KindContainer  Kind = "container"  // says how containers and machines are made
-	KindPolicy     Kind = "policy"     // says what sandboxes may
+	KindContainer  Kind = "container"  // defines containers or machines
+	KindPolicy     Kind = "policy"     // defines what sandboxes may do
 	KindExecutable Kind = "executable" // can be run by its name
 	KindLink       Kind = "link"       // a link that leaves the tree, or leads to git's directory
 	KindSubmodule  Kind = "submodule"  // a commit of another repository
-	KindRepository Kind = "repository" // looks like a repository of its own
+	KindRepository Kind = "repository" // looks like a nested repository
 )
 
 // rule marks paths by their folded names.
@@ -36,9 +36,8 @@ type rule struct {
 	names []string // patterns of names; one that ends with / is a directory's, and marks all below it
 }
 
-// rules are the paths that the host would later run or trust. Patterns are path.Match's,
-// in lower case, and match a name of a path wherever it is; with a slash within, they
-// match so many names that follow each other.
+// rules are the paths that the host would later run or trust. Patterns are those of path.Match, in lower case; a
+// pattern matches any element of a path, and one with slashes as many consecutive elements.
 var rules = []rule{
 	{KindGit, "git uses it to check out, compare or fetch files", []string{
 		".gitattributes", ".gitmodules", ".gitconfig", ".lfsconfig", ".gitinclude"}},
@@ -95,8 +94,8 @@ var rules = []rule{
 		[]string{"commondir", "gitdir", "packed-refs"}},
 }
 
-// byName gives the rules that a path's names fit. Most patterns are plain names, which are
-// looked up; but a short name may stand for any of them.
+// byName returns the rules that match elements of a path. Most patterns are plain names, which are looked up; but an
+// 8.3 short name may stand for any of them.
 func byName(p string) []rule {
 	parts := names(p)
 	if len(parts) == 0 {
@@ -131,7 +130,7 @@ func byName(p string) []rule {
 
 // nameIndex are the patterns of the rules, by how they are found; rules by their place.
 type nameIndex struct {
-	last, above map[string][]int // plain names: of the path itself, of it or what is above
+	last, above map[string][]int // plain names: of the last element, of any element
 	odd         []ruled          // all others
 }
 
@@ -190,7 +189,7 @@ func match(parts []string, pattern string) bool {
 		if parts[i] == want || isShort(parts[i], want) {
 			continue
 		}
-		// A star matches any bytes, so what is before the first and behind the last is there.
+		// A star matches any bytes, so only the parts before the first and after the last are fixed.
 		first, last := strings.IndexByte(want, '*'), strings.LastIndexByte(want, '*')
 		if first < 0 || !strings.HasPrefix(parts[i], want[:first]) || !strings.HasSuffix(parts[i], want[last+1:]) {
 			return false

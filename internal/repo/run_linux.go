@@ -21,15 +21,15 @@ type call struct {
 	args   []string
 	env    []string
 	dir    string     // working directory; "" is /
-	stdin  io.Reader  // nil: nothing; one that never blocks: a file or what is in memory
-	stdout io.Writer  // nil: what it prints is given back
+	stdin  io.Reader  // nil: empty; must never block: a file or a buffer
+	stdout io.Writer  // nil: the output is returned
 	most   int64      // bytes of output; 0 is maxOutput
 	files  []*os.File // inherited, from descriptor 3 on
-	memory uint64     // bytes that it may allocate; 0 is no limit of ours
-	cpu    uint64     // seconds of processor time; 0 is no limit of ours
+	memory uint64     // maximum memory in bytes; 0 sets no limit
+	cpu    uint64     // maximum processor time in seconds; 0 sets no limit
 }
 
-// name is the command of git's, behind settings.
+// name returns the git command, without settings.
 func (c call) name() string {
 	args := c.args
 	for len(args) > 2 && args[0] == "-c" {
@@ -38,14 +38,14 @@ func (c call) name() string {
 	return args[0]
 }
 
-// maxOutput bounds the output of a call that says nothing else.
+// maxOutput is the default limit for the output of a call, in bytes.
 const maxOutput = 64 << 20
 
 // GitError is a failed git command. It is the cause of errors of this package.
 type GitError struct {
 	Command string // the command of git's
 	Code    int    // its exit code; -1 where a signal ended it
-	Stderr  string // the beginning of what it said, without control bytes
+	Stderr  string // beginning of its stderr, without control bytes
 }
 
 // Error returns the message of git.
@@ -56,9 +56,8 @@ func (e *GitError) Error() string {
 	return "git " + e.Command + ": " + e.Stderr
 }
 
-// run runs git to its end. When ctx ends, or more comes out than may, its whole process
-// group is killed. An exit code that is not 0 is a *GitError, and the output is given
-// all the same.
+// run runs git and waits for it to exit. When ctx ends, or the output exceeds its limit, its whole process group is
+// killed. A non-zero exit code is a *GitError, returned together with the output.
 func (g *Git) run(ctx context.Context, c call) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -97,7 +96,7 @@ func (g *Git) run(ctx context.Context, c call) ([]byte, error) {
 // errTooMuch is why a git that prints too much is killed.
 var errTooMuch = fault.New(fault.Invalid, "the output exceeds its limit")
 
-// command makes the command, a process group of its own.
+// command returns the command, in its own process group.
 func (g *Git) command(ctx context.Context, c call) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, g.program, c.args...)
 	cmd.Env, cmd.Dir, cmd.ExtraFiles = c.env, c.dir, c.files
@@ -110,9 +109,8 @@ func (g *Git) command(ctx context.Context, c call) *exec.Cmd {
 	return cmd
 }
 
-// startAndFeed starts the command, limits it, and only then lets it have its input: a
-// git that reads what a sandbox wrote has its limits before the first byte. The caller
-// calls fed when the command has ended.
+// startAndFeed starts the command, limits it, and only then sends its input: a git that reads what a sandbox wrote
+// must have its limits before the first byte. The caller calls fed when the command has exited.
 func (g *Git) startAndFeed(cmd *exec.Cmd, c call) (fed func(), err error) {
 	if c.stdin == nil {
 		return func() {}, g.start(cmd, c)
@@ -131,7 +129,7 @@ func (g *Git) startAndFeed(cmd *exec.Cmd, c call) (fed func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(pw, c.stdin) // what cannot be written has no reader, who says why
+		_, _ = io.Copy(pw, c.stdin) // the reader reports its own error
 		pw.Close()
 	}()
 	return func() { pw.Close(); <-done }, nil
@@ -158,7 +156,7 @@ func (g *Git) start(cmd *exec.Cmd, c call) error {
 	return nil
 }
 
-// bounded passes on so many bytes, then stops who writes.
+// bounded passes on a limited number of bytes, then fails.
 type bounded struct {
 	w    io.Writer
 	left int64
@@ -181,7 +179,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// head keeps the beginning of what is written.
+// head keeps the first bytes written.
 type head struct {
 	bytes.Buffer
 	most int

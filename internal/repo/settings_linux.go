@@ -2,8 +2,7 @@ package repo
 
 import "strconv"
 
-// setting is one line of configuration that every git that we start is given, above all
-// files, with the reason.
+// setting is a line of configuration for every git process that Coppice starts, above all files, with the reason.
 type setting struct{ key, value, why string }
 
 // always is set wherever git runs, also in the user's own repository.
@@ -32,8 +31,7 @@ var always = []setting{
 	{"advice.graftFileDeprecated", "false", "only noise"},
 }
 
-// atDesk is set besides where git meets what a sandbox wrote. No configuration but this
-// and the desk's own is read there.
+// atDesk are further settings for git on data of a sandbox. Only these and the desk's own configuration apply there.
 var atDesk = []setting{
 	{"core.attributesFile", "/dev/null", "no attributes, so no filter, textconv, diff or merge driver"},
 	{"core.excludesFile", "/dev/null", "nothing is ignored that we did not ask for"},
@@ -57,7 +55,7 @@ var atDesk = []setting{
 	{"fastimport.unpackLimit", "1", "one pack, not many files"},
 }
 
-// cleanEnv is the environment that everything starts from: none of ours.
+// cleanEnv is the base environment of every process, with nothing of the daemon's own.
 func cleanEnv() []string {
 	return []string{
 		"LC_ALL=C", "LANGUAGE=C", "TZ=UTC",
@@ -66,7 +64,7 @@ func cleanEnv() []string {
 	}
 }
 
-// commonEnv is what neither side does without: no prompts, no network, literal paths.
+// commonEnv is needed on both sides: no prompts, no network, literal paths.
 func commonEnv() []string {
 	return []string{
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=false", "SSH_ASKPASS=false", "GIT_SSH_COMMAND=false", "GIT_EDITOR=false",
@@ -76,7 +74,7 @@ func commonEnv() []string {
 	}
 }
 
-// settings gives lists of settings as an environment, which is above every file.
+// settings encodes lists of settings as environment variables, which override every file.
 func settings(lists ...[]setting) []string {
 	var env []string
 	n := 0
@@ -94,8 +92,8 @@ func deskEnv(dir string, more ...setting) []string {
 	return append(append(append(cleanEnv(), commonEnv()...), settings(always, atDesk, more)...), "GIT_DIR="+dir)
 }
 
-// userEnv is the environment of git in the user's repository: the user's configuration
-// counts, but for what is in always.
+// userEnv is the environment of git in the user's repository: the user's configuration applies, except for what
+// always overrides.
 func (g *Git) userEnv() []string {
 	env := []string{"LC_ALL=C", "LANGUAGE=C", "HOME=" + g.user.Home, "PATH=" + g.user.Path}
 	if g.user.Config != "" {

@@ -15,41 +15,39 @@ import (
 // Snapshot is the uncommitted state of a sandbox's work tree.
 type Snapshot struct {
 	Base OID      // the commit that the work tree is compared with
-	Tree *os.Root // the work tree, which the sandbox wrote; nothing in it is followed or run
-	// Paths are what may have changed: files, and directories for all that is below them.
-	// None is everything. One that no commit can have is skipped.
+	Tree *os.Root // the work tree, written by the sandbox; nothing in it is followed or run
+	// Paths are the possibly changed paths: files, and directories for everything below them. None is everything. A
+	// path that no commit can have is skipped.
 	Paths []string
-	// Submodules are paths of submodules of Base that now are to be taken as the plain
-	// files that lie there. All others stay as they are in Base.
+	// Submodules are paths of submodules of Base whose files are to be committed as plain files. All others stay as
+	// they are in Base.
 	Submodules []string
 
 	Author  Person
 	Message string
 	To      Ref // the reference that is set to the commit
-	// Old is what To must be now; "" is not to be there. Where it is the same state on the
-	// same Base, it is what comes of the snapshot: the same again is the same commit.
+	// Old is the expected value of To; "" means that To must not exist. If it has the same state on the same Base, it
+	// is the result of the snapshot: an unchanged state results in the same commit.
 	Old OID
 }
 
-// Skipped is what of a work tree no commit can hold, or was not meant to.
+// Skipped is a path of a work tree that no commit can hold, or that is ignored.
 type Skipped struct{ Path, Why string }
 
-// Snapshotted is what came of it.
+// Snapshotted is the result of Repo.Snapshot.
 type Snapshotted struct {
-	Commit  OID // Base, where nothing differs
+	Commit  OID // Base, if nothing differs
 	Changed int // paths that differ from Base
 	Skipped []Skipped
 }
 
-// Snapshot makes a commit of a work tree, on top of Base, without an index, filters,
-// hooks or attributes: contents are the files' bytes, links are links, and .git of any
-// spelling is left out. The work tree should not change meanwhile; where a file does, it
-// is Conflict.
+// Snapshot makes a commit of a work tree, on top of Base, without an index, filters, hooks or attributes: contents
+// are the files' bytes, links are links, and .git in any spelling is left out. The work tree should not change
+// meanwhile; Conflict: a file did.
 //
-// A path that Base does not have is left out when the ignore rules of Base, or those that
-// now lie in the work tree, or the user's own, say so. So the sandbox can add to the rules
-// (what it hides is not in the commit, and never applied) and cannot take from them: what
-// the user does not want in a commit, as a file of secrets, does not come into one.
+// A path that Base does not have is left out if the ignore rules of Base, or those now in the work tree, or the
+// user's own, match it. So the sandbox can add to the rules (what it hides is not in the commit, and never applied)
+// but not weaken them: what the user excludes from commits, such as a file of secrets, is never committed.
 func (r *Repo) Snapshot(ctx context.Context, s Snapshot) (got Snapshotted, err error) {
 	if why := s.Author.bad(); why != "" {
 		return got, fault.New(fault.Invalid, "invalid author: %s", why)
@@ -125,7 +123,7 @@ type entry struct {
 	id   OID
 }
 
-// listing is what a tree has, by path.
+// listing is the content of a tree, by path.
 type listing map[string]entry
 
 // list lists a tree.
@@ -140,7 +138,7 @@ func (d *desk) list(ctx context.Context, of OID) (listing, error) {
 			}
 			mode, ok := parseMode(f[0])
 			if !ok {
-				mode = ModeFile // of old histories, which have other bits
+				mode = ModeFile // old histories have other permission bits
 			}
 			all[path] = entry{mode, OID(f[2])}
 			return nil
@@ -148,7 +146,7 @@ func (d *desk) list(ctx context.Context, of OID) (listing, error) {
 	return all, err
 }
 
-// dirs gives the directories of a listing.
+// dirs returns the directories of a listing.
 func (l listing) dirs() map[string]bool {
 	dirs := map[string]bool{}
 	for p := range l {
@@ -159,14 +157,14 @@ func (l listing) dirs() map[string]bool {
 	return dirs
 }
 
-// up is the directory that a clean path lies in; "" is the top. Unlike path.Dir it reads
-// the last name alone, so that the way up a path costs its length.
+// up returns the parent of a clean path; "" is the top. Unlike path.Dir it reads only the last name, so that walking
+// up a path is linear in its length.
 func up(p string) string { return p[:max(strings.LastIndexByte(p, '/'), 0)] }
 
 // found is one path that differs from the base.
 type found struct {
 	path string
-	mode Mode   // 0: it is gone
+	mode Mode   // 0: deleted
 	size int64  // of a file
 	link string // the target of a link
 }
@@ -193,8 +191,7 @@ func (d *desk) importFiles(ctx context.Context, s Snapshot, tree *os.File, chang
 	return d.oid(ctx, call{args: []string{"rev-parse", "-q", "--verify", "refs/heads/snapshot"}})
 }
 
-// writeImport writes what fast-import reads: deletions first, so that a directory can
-// take a file's place.
+// writeImport writes the input of fast-import: deletions first, so that a directory can replace a file.
 func writeImport(ctx context.Context, w io.Writer, s Snapshot, tree *os.File, changes []found, now int64) error {
 	var head bytes.Buffer
 	fmt.Fprintf(&head, "commit refs/heads/snapshot\nauthor %s <%s> %d +0000\ncommitter %s <%s> %d +0000\n", s.Author.Name,
@@ -246,7 +243,7 @@ func writeFile(ctx context.Context, w io.Writer, tree *os.File, c found) error {
 	return err
 }
 
-// changing: a file is not what it was when it was looked at.
+// changing is the error for a file that changed while it was read.
 func changing(path string) error {
 	return fault.New(fault.Conflict, "%q changed while it was read", clip(path)).
 		WithHint("stop the sandbox, or use one of its snapshots")

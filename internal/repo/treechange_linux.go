@@ -7,9 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// treeChanges gives all paths that differ, also directories, in git's order: by the bytes
-// of the path, where that of a directory has a slash at its end. From "" is the empty
-// tree. Invalid where a path is none that can be checked out.
+// treeChanges returns all paths that differ, including directories, in git's order: by the bytes of the path, with a
+// slash after that of a directory. From "" is the empty tree. Invalid: a path cannot be checked out.
 func (r *Repo) treeChanges(ctx context.Context, from, to OID) ([]treeChange, error) {
 	if from == "" {
 		from = r.Format.emptyTree()

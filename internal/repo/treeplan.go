@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// treeChange is one path that two trees differ in, a directory or what lies in one.
+// treeChange is one path that differs between two trees, a directory or a file.
 type treeChange struct {
 	path      string
-	old, mode Mode // 0 where there is none
+	old, mode Mode // 0 if absent
 	oldID, id OID
-	stat      stat // of what was written for it
+	stat      stat // stat of the written file
 }
 
-// emptyTree is the tree without anything, which every repository has.
+// emptyTree is the ID of the empty tree, which every repository has.
 func (f Format) emptyTree() OID {
 	if f == SHA256 {
 		return "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
@@ -22,8 +22,8 @@ func (f Format) emptyTree() OID {
 	return "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 }
 
-// treePlan is what a checkout does, step by step: directories with those above first, what
-// is hidden and removed, then files. It is a pure function of the changes.
+// treePlan is the steps of a checkout: directories, parents first, then paths to hide and to remove, then files. It
+// is a pure function of the changes.
 type treePlan struct {
 	dirs    []string
 	hidden  []string
@@ -32,13 +32,12 @@ type treePlan struct {
 	modules []string
 }
 
-// planTree decides. The changes are in git's order, in which what is in a directory comes
-// behind it.
+// planTree computes the plan. The changes are in git's order, in which a directory precedes its content.
 func planTree(changes []treeChange) treePlan {
 	var p treePlan
 	now := replaced(changes)
 	lead := dirSet{}
-	under := "/" // a directory that goes, or nothing
+	under := "/" // a removed directory, or a value that matches nothing
 	for i := range changes {
 		c := &changes[i]
 		switch {
@@ -72,8 +71,8 @@ func planTree(changes []treeChange) treePlan {
 	return p
 }
 
-// replaced gives what is now at the paths that were something else of another order: a
-// directory is removed and a file added, or the other way round.
+// replaced returns the new modes of paths whose type changed such that git lists two changes: a directory was removed
+// and a file added, or the other way round.
 func replaced(changes []treeChange) map[string]Mode {
 	now := map[string]Mode{}
 	for i := range changes {
@@ -92,10 +91,10 @@ func replaced(changes []treeChange) map[string]Mode {
 	return now
 }
 
-// dirSet is a set of directories, with all that lie above each.
+// dirSet is a set of directories, including all parents of each.
 type dirSet map[string]bool
 
-// above adds the directories that a path lies in.
+// above adds the parents of a path.
 func (d dirSet) above(path string) {
 	if i := strings.LastIndexByte(path, '/'); i > 0 {
 		d.add(path[:i])
@@ -113,5 +112,5 @@ func (d dirSet) add(dir string) {
 	}
 }
 
-// sorted gives each directory behind the one that it lies in.
+// sorted returns the directories, parents first.
 func (d dirSet) sorted() []string { return slices.Sorted(maps.Keys(d)) }

@@ -21,7 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// treeWriter writes the plan of a checkout. What several goroutines write at once are files.
+// treeWriter executes the plan of a checkout. Only files are written concurrently.
 type treeWriter struct {
 	c     Checkout
 	top   *os.File
@@ -44,7 +44,7 @@ func (w *treeWriter) close() { w.top.Close() }
 
 func (w *treeWriter) fd() int { return int(w.top.Fd()) }
 
-// shape makes the directories, and has the layer say what is hidden and gone.
+// shape makes the directories, and reports hidden and removed paths to the layer.
 func (w *treeWriter) shape(ctx context.Context, p treePlan) error {
 	for _, d := range p.dirs {
 		if ctx.Err() != nil {
@@ -73,7 +73,7 @@ func (w *treeWriter) shape(ctx context.Context, p treePlan) error {
 	return nil
 }
 
-// finish gives the directories their mode and time, now that nothing is written in them.
+// finish sets the mode and time of the directories, after everything in them is written.
 func (w *treeWriter) finish(ctx context.Context, p treePlan) error {
 	for _, d := range p.dirs {
 		if ctx.Err() != nil {
@@ -95,7 +95,7 @@ func (w *treeWriter) finish(ctx context.Context, p treePlan) error {
 const (
 	maxHands  = 4       // goroutines, each with a git that it reads from, at most
 	leastHand = 1 << 10 // files that another one is worth
-	mostHand  = 1 << 14 // files that one git gives out: large ones may lie close together
+	mostHand  = 1 << 14 // files for one git process: large ones may be adjacent
 )
 
 // writeFiles writes files and links.
@@ -124,7 +124,7 @@ func (r *Repo) writeFiles(ctx context.Context, w *treeWriter, files []*treeChang
 	return context.Cause(ctx)
 }
 
-// writeSome writes files as one git gives out their contents.
+// writeSome writes files whose contents one git process prints.
 func (r *Repo) writeSome(ctx context.Context, w *treeWriter, files []*treeChange) error {
 	var want strings.Builder
 	want.Grow(len(files) * (r.Format.digits() + 1))
@@ -147,10 +147,10 @@ func (r *Repo) writeSome(ctx context.Context, w *treeWriter, files []*treeChange
 	return err
 }
 
-// hand writes files one after the other.
+// hand writes files one at a time.
 type hand struct {
 	w   *treeWriter
-	in  *bufio.Reader // what `git cat-file --batch` prints
+	in  *bufio.Reader // output of `git cat-file --batch`
 	buf []byte
 	dir int    // the directory that is open, or -1
 	at  string // and its path
@@ -180,7 +180,7 @@ func (h *hand) all(files []*treeChange) error {
 	return nil
 }
 
-// tell says how far it is, about a hundred times.
+// tell reports progress, about a hundred times.
 func (w *treeWriter) tell() {
 	n := w.done.Add(1)
 	if w.c.Progress == nil || n%max(1, w.total/100) != 0 {
@@ -212,7 +212,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// enter opens the directory that the next file lies in, through no link.
+// enter opens the directory of the next file, without following links.
 func (h *hand) enter(dir string) error {
 	if h.dir >= 0 && h.at == dir {
 		return nil
@@ -263,7 +263,7 @@ func (h *hand) write(f *treeChange, size int64) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// small writes what is read at once.
+// small writes a file that fits into the buffer.
 func (h *hand) small(fd int, size int64) error {
 	b, err := h.take(size)
 	for err == nil && len(b) > 0 {
@@ -277,7 +277,7 @@ func (h *hand) small(fd int, size int64) error {
 	return err
 }
 
-// take reads so many bytes, which hold until the next call.
+// take reads size bytes, which are valid until the next call.
 func (h *hand) take(size int64) ([]byte, error) {
 	if int64(cap(h.buf)) < size {
 		h.buf = make([]byte, max(size, 64<<10))
@@ -299,8 +299,7 @@ func (h *hand) stream(fd int, size int64) error {
 	return nil
 }
 
-// seal gives a file its time, and its mode where the umask took of it, and notes what
-// the file system says of it.
+// seal sets a file's time, and its mode if the umask changed it, and records its stat.
 func (h *hand) seal(fd int, name string, perm uint32, to *stat) error {
 	if err := unix.UtimesNanoAt(h.dir, name, h.w.times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err

@@ -55,7 +55,7 @@ func (r *Repo) WorkTree(ctx context.Context) (_ OID, _ []Skipped, err error) {
 	return commit, skipped, r.keep(ctx, d, commit, []OID{head})
 }
 
-// resolved: no path of the index has a conflict.
+// resolved returns a Conflict if the index has an unresolved conflict.
 func (r *Repo) resolved(ctx context.Context) error {
 	out, err := r.user(ctx, call{args: []string{"ls-files", "-z", "--unmerged"}})
 	if err != nil {
@@ -106,7 +106,7 @@ func (r *Repo) indexAside(d *desk) error {
 	return os.Chtimes(name, info.ModTime(), info.ModTime())
 }
 
-// stage puts into the copy of the index what is not committed.
+// stage adds uncommitted changes to the copy of the index.
 func (r *Repo) stage(ctx context.Context, d *desk) (skipped []Skipped, err error) {
 	if _, err := r.aside(ctx, d, call{args: []string{"add", "--update", "--", "."}}); err != nil {
 		return nil, err

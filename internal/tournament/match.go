@@ -38,7 +38,7 @@ func (m *match) hold(
 	ctx context.Context, req wire.TournamentRequest, c wire.Candidate,
 ) (b wire.TournamentBranch, err error) {
 	b = wire.TournamentBranch{Name: c.Name, Cmd: c.Cmd, Sandbox: m.fork.Name, ID: m.fork.ID, Node: string(m.base)}
-	defer m.halt(ctx)
+	defer m.stopRest(ctx)
 	x, _, err := m.run(ctx, c.Cmd, c.Cmd)
 	if err != nil {
 		return b, err
@@ -72,7 +72,7 @@ func (m *match) hold(
 	if b.Exit != 0 || b.TestExit != 0 || wanting {
 		b.Tail = tail.Lines(strings.Join(m.told, "\n"))
 	}
-	if b.Paths, b.Bytes, err = m.weigh(ctx, timeline.SnapshotID(b.Node)); err != nil && ctx.Err() == nil {
+	if b.Paths, b.Bytes, err = m.countChanges(ctx, timeline.SnapshotID(b.Node)); err != nil && ctx.Err() == nil {
 		m.t.config.Log.Warn("could not count the changes of a candidate", "sandbox", m.fork.Name, "err", err)
 		err = nil
 	}
@@ -113,15 +113,15 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 	return x, out, nil
 }
 
-// halt stops processes that the candidate left running: only its files are kept.
-func (m *match) halt(ctx context.Context) {
+// stopRest stops processes that the candidate left running: only its files are kept.
+func (m *match) stopRest(ctx context.Context) {
 	if err := m.t.config.Operations.Halt(ctx, m.fork.ID); err != nil && ctx.Err() == nil {
 		m.t.config.Log.Warn("could not stop a candidate", "sandbox", m.fork.Name, "err", err)
 	}
 }
 
-// weigh counts the changes from the base to a snapshot.
-func (m *match) weigh(ctx context.Context, node timeline.SnapshotID) (paths int, bytes int64, err error) {
+// countChanges counts the changes from the base to a snapshot.
+func (m *match) countChanges(ctx context.Context, node timeline.SnapshotID) (paths int, bytes int64, err error) {
 	if node == m.base {
 		return 0, 0, nil
 	}

@@ -39,7 +39,7 @@ func (t *Tournaments) Tournament(
 	if err != nil {
 		return res, err
 	}
-	tag, forks, at, err := t.draw(ctx, &rec, req)
+	tag, forks, at, err := t.makeForks(ctx, &rec, req)
 	if err != nil {
 		return res, err
 	}
@@ -49,7 +49,7 @@ func (t *Tournaments) Tournament(
 	cleanup.Push(func() error { return t.scratch(context.WithoutCancel(ctx), forks) })
 
 	res.Base = string(at)
-	if res.Branches, err = t.contest(ctx, &rec, req, at, forks, progress); err != nil {
+	if res.Branches, err = t.runAll(ctx, &rec, req, at, forks, progress); err != nil {
 		return res, err
 	}
 	win := decide(res.Branches, req.Score != "")
@@ -125,9 +125,9 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	return out, nil
 }
 
-// draw creates the forks of a new tournament, called box-t3f2a-1 and so on. gc ignores them until the caller calls
+// makeForks creates the forks of a new tournament, called box-t3f2a-1 and so on. gc ignores them until the caller calls
 // finish.
-func (t *Tournaments) draw(
+func (t *Tournaments) makeForks(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest,
 ) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
 	n := len(req.Candidates)
@@ -171,9 +171,9 @@ func (t *Tournaments) scratch(ctx context.Context, forks []wire.Sandbox) error {
 	return g.Wait()
 }
 
-// contest runs all candidates, with limited concurrency. forks[i] started from snapshot at, and belongs to
+// runAll runs all candidates, with limited concurrency. forks[i] started from snapshot at, and belongs to
 // req.Candidates[i].
-func (t *Tournaments) contest(
+func (t *Tournaments) runAll(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, at timeline.SnapshotID, forks []wire.Sandbox,
 	progress func(wire.Progress),
 ) ([]wire.TournamentBranch, error) {

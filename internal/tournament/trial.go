@@ -14,8 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tail"
 )
 
-// Trial runs a command in a temporary fork of a sandbox. If the removal of the fork is interrupted, gc removes it,
-// like those of a tournament. A command that fails is not an error.
+// Trial runs a command in a temporary fork of a sandbox. A command that fails is not an error.
 func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequest) (res wire.Trial, err error) {
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
@@ -41,7 +40,8 @@ func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.Trial
 	case <-ctx.Done():
 		return res, context.Cause(ctx)
 	}
-	tag, forks, at, err := t.draw(ctx, rec, wire.TournamentRequest{Base: req.At, Candidates: make([]wire.Candidate, 1)})
+	one := wire.TournamentRequest{Base: req.At, Candidates: make([]wire.Candidate, 1)}
+	tag, forks, at, err := t.makeForks(ctx, rec, one)
 	if err != nil {
 		return res, err
 	}

@@ -20,8 +20,8 @@ import (
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url",
 	"X-Rewrite-Url"}
 
-// odd returns why a request is denied under any policy, or "".
-func (c *conn) odd(r *http.Request, q *Request) string {
+// alwaysDenied returns why a request is denied under any policy, or "".
+func (c *conn) alwaysDenied(r *http.Request, q *Request) string {
 	switch {
 	case r.Method == http.MethodConnect:
 		return string(errConnect)
@@ -70,7 +70,7 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_, upgrades := r.Header["Upgrade"]
 	c.beyond.Store(upgrades)
-	if why := c.odd(r, &q); why != "" {
+	if why := c.alwaysDenied(r, &q); why != "" {
 		c.Judge.Deny(q, why)
 		refuse(w, r, &Denial{Status: http.StatusForbidden, Reason: why})
 		return

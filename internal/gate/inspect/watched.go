@@ -141,11 +141,11 @@ func (w *watched) received(b []byte) error {
 		w.preface++
 		b = b[1:]
 	}
-	return w.in.feed(b, w.took)
+	return w.in.feed(b, w.handleFrame)
 }
 
-// took handles a frame from the sandbox.
-func (w *watched) took(f frame2) error {
+// handleFrame handles a frame from the sandbox.
+func (w *watched) handleFrame(f frame2) error {
 	if (w.open != 0) != (f.kind == frameContinuation) || w.open != 0 && w.open != f.stream {
 		return errFrames
 	}

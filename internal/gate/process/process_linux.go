@@ -167,7 +167,7 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 		return nil, nil, errors.Join(err, j.Close())
 	}
 	w.step()
-	w.tellEnded()
+	w.recordExpired()
 	w.own.Go(w.keepTime)
 	return w, ca, nil
 }

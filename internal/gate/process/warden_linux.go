@@ -125,7 +125,7 @@ func (w *warden) keepTo(phases []plan.Phase) error {
 		w.stepLocked()
 	}
 	w.mu.Unlock()
-	w.tellEnded()
+	w.recordExpired()
 	if err != nil {
 		return err
 	}
@@ -193,11 +193,11 @@ func (w *warden) look() {
 		w.recover()
 	}
 	w.step()
-	w.tellEnded()
+	w.recordExpired()
 }
 
-// tellEnded records that temporary rules have expired; if the journal cannot be written, a later call does.
-func (w *warden) tellEnded() {
+// recordExpired records that temporary rules have expired; if the journal cannot be written, a later call does.
+func (w *warden) recordExpired() {
 	if w.blind.Load() {
 		return
 	}
