@@ -147,10 +147,17 @@ func (c *Client) Close() {
 	c.kept.CloseIdleConnections()
 }
 
-// List gives all sandboxes, by name.
-func (c *Client) List(ctx context.Context) ([]wire.Sandbox, error) {
+// List gives sandboxes, by name: all, or those that filters choose. A filter is KEY=VALUE with the keys
+// "label" (whose value is KEY or KEY=VALUE), "name" (a glob pattern), "state", "tier", "driver" and "origin".
+// A sandbox is chosen if it satisfies a filter of each key; different keys of labels count as different keys.
+// An unknown key or value is KindInvalid.
+func (c *Client) List(ctx context.Context, filters ...string) ([]wire.Sandbox, error) {
 	var res wire.ListResult
-	err := c.call(ctx, http.MethodGet, "/v1/sandboxes", nil, &res)
+	path := "/v1/sandboxes"
+	if len(filters) > 0 {
+		path += "?" + url.Values{"filter": filters}.Encode()
+	}
+	err := c.call(ctx, http.MethodGet, path, nil, &res)
 	return res.Sandboxes, err
 }
 
@@ -199,7 +206,7 @@ func (c *Client) Create(
 	return res, c.longBody(ctx, "/v1/sandboxes", form.FormDataContentType(), pr, progress, &res)
 }
 
-// SetLife changes how long a sandbox lives, and when its processes are stopped.
+// SetLife changes how long a sandbox lives, when its processes are stopped, and its labels.
 func (c *Client) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
 	var res wire.Sandbox
 	err := c.call(ctx, http.MethodPatch, at(name), req, &res)
@@ -354,7 +361,7 @@ func (c *Client) Run(ctx context.Context, name string, req wire.RunRequest) (wir
 	return post[wire.Run](ctx, c, at(name)+"/run", req)
 }
 
-// Mark labels what happens in a sandbox.
+// Mark gives what happens in a sandbox a message.
 func (c *Client) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
 	return post[wire.CommitResult](ctx, c, at(name)+"/mark", req)
 }

@@ -12,13 +12,13 @@ const (
 	EventStopped    = "stopped"    // its keeper
 	EventPaused     = "paused"     // its processes stand still
 	EventResumed    = "resumed"    // they go on; Detail says from where, if it was not from there
-	EventExec       = "exec"       // a command began; Message is its label
+	EventExec       = "exec"       // a command began; Message is that of its snapshot
 	EventExited     = "exited"     // it ended, and what it changed is in Snapshot
 	EventRun        = "run"        // a supervised command began
 	EventRestarted  = "restarted"  // a supervised command began again
 	EventSnapshot   = "snapshot"   // one was recorded
 	EventCheckout   = "checkout"   // HEAD went from Parent to Snapshot
-	EventMark       = "mark"       // Detail is the phase, Message the label
+	EventMark       = "mark"       // Detail is the phase, Message the message
 	EventFork       = "fork"       // of Snapshot; Detail is the names of the forks
 	EventTag        = "tag"        // Message is on Snapshot; without one it was removed
 	EventDeleted    = "deleted"    // Snapshot left the history
@@ -62,7 +62,7 @@ type SandboxEvent struct {
 	ID       string `json:"id,omitempty"`       // id of the sandbox
 	Snapshot string `json:"snapshot,omitempty"` // the snapshot that it is about
 	Parent   string `json:"parent,omitempty"`   // of the snapshot; with "checkout", where HEAD was
-	// of the snapshot, label of the command, tag or winner, place in the network, path of a decoy; the
+	// of the snapshot, of the command, tag or winner, place in the network, path of a decoy; the
 	// beginning of a long one
 	Message string `json:"message,omitempty"`
 	Cause   string `json:"cause,omitempty"` // of the snapshot: as in Snapshot

@@ -35,6 +35,8 @@ type CreateRequest struct {
 	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
 	TTLMS      int64 `json:"ttl_ms,omitempty"`
 	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
+	// labels, for its clients to find it by: see docs/LIMITS.md; with From a sandbox, they are added to its labels
+	Labels map[string]string `json:"labels,omitempty"`
 
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository that it works on
 
@@ -107,6 +109,8 @@ type Sandbox struct {
 	Env     []string  `json:"env,omitempty"`    // KEY=VALUE each, for every command
 	Limits  Limits    `json:"limits,omitzero"`  // resource limits
 	Self    string    `json:"self,omitempty"`   // what the inside may do with its own history: "off", "read", "rewind"
+	// labels that its clients gave it
+	Labels map[string]string `json:"labels,omitempty"`
 	// only in the answer to create and fork: what was refused, unreadable or weaker than asked
 	Warnings []string `json:"warnings,omitempty"`
 	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done besides
@@ -272,7 +276,7 @@ type ProbeReport struct {
 type Snapshot struct {
 	ID      string `json:"id"`               // 12 hexadecimal digits
 	Parent  string `json:"parent,omitempty"` // the snapshot that it came after
-	Message string `json:"message"`          // the command line, label or message
+	Message string `json:"message"`          // the command line, or the message
 	Head    bool   `json:"head,omitempty"`   // HEAD is here
 	Leaf    bool   `json:"leaf,omitempty"`   // nothing came after it
 	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may be added
@@ -418,20 +422,20 @@ type CommitResult struct {
 
 // The phases of a MarkRequest.
 const (
-	MarkPoint = "" // take a snapshot of the present with Label
+	MarkPoint = "" // take a snapshot of the present with the message
 	// MarkBegin keeps the present as it is called so far, and gives automatic
-	// snapshots Label until MarkEnd or the next MarkBegin.
+	// snapshots the message until MarkEnd or the next MarkBegin.
 	MarkBegin = "begin"
-	MarkEnd   = "end" // take a snapshot with Label, "" being that of MarkBegin, and forget it
+	MarkEnd   = "end" // take a snapshot with the message, "" being that of MarkBegin, and forget it
 )
 
-// MarkRequest labels what happens in a sandbox. The answer is a CommitResult.
+// MarkRequest gives what happens in a sandbox a message. The answer is a CommitResult.
 type MarkRequest struct {
-	// "" takes a snapshot of the present with the label; "begin" gives automatic
-	// snapshots the label until "end" or the next "begin"; "end" takes one with the
-	// label, "" being that of "begin", and forgets it
+	// "" takes a snapshot of the present with the message; "begin" gives automatic
+	// snapshots the message until "end" or the next "begin"; "end" takes one with the
+	// message, "" being that of "begin", and forgets it
 	Phase string `json:"phase,omitempty"`
-	Label string `json:"label"` // what happens; "" only with "end"
+	Label string `json:"label"` // the message, which says what happens; "" only with "end"
 }
 
 // CheckoutRequest asks to rewind to another snapshot.
@@ -555,6 +559,8 @@ type ForkRequest struct {
 	Policy []PolicyFile `json:"policy,omitempty"`
 	// how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
 	Tier string `json:"tier,omitempty"`
+	// labels of the forks, besides those of this sandbox, which forks inherit
+	Labels map[string]string `json:"labels,omitempty"`
 
 	// processes go on in the forks, each of which is made a sandbox of its own before
 	// anything of it passes the gate; in tier gvisor. With at, that snapshot has to have

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -16,7 +17,7 @@ import (
 
 // The records that the engine makes. See audit.Book for how they are written.
 
-// snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
+// snapshotRecord tells of a snapshot. A message from inside is the inside's word.
 func snapshotRecord(
 	ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, snap timeline.Snapshot,
 ) audit.Statement {
@@ -58,6 +59,9 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audi
 	c := e.cleaners.Formats()
 	b := &format.Create{
 		Base: c.RecordText(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head),
+	}
+	for _, l := range label.List(rec.Labels) {
+		b.Labels = append(b.Labels, c.RecordText(l))
 	}
 	if r := rec.Repo; r != nil {
 		b.Repository, b.Commit = c.RecordText(r.Top), r.Base

@@ -14,16 +14,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Mark labels what happens in a sandbox; see wire.MarkRequest. Of a long label the
+// Mark gives what happens in a sandbox a message; see wire.MarkRequest. Of a long message the
 // beginning is kept.
 func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
-	label := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
+	message := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
 	switch {
 	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "unknown mark phase %q", events.Cut(req.Phase)).
 			WithHint("use begin, end or none")
-	case label == "" && req.Phase != wire.MarkEnd:
-		return wire.CommitResult{}, fault.New(fault.Invalid, "a mark requires a label").
+	case message == "" && req.Phase != wire.MarkEnd:
+		return wire.CommitResult{}, fault.New(fault.Invalid, "a mark requires a message").
 			WithHint("for example: coppice snapshot mark %s begin \"run tests\"", name)
 	}
 	s, rec, err := e.acquire(ctx, name, "marking")
@@ -35,17 +35,17 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
-	n, next := note{cause: timeline.CauseMark, message: label}, rec.Mark
+	n, next := note{cause: timeline.CauseMark, message: message}, rec.Mark
 	switch req.Phase {
 	case wire.MarkBegin:
-		n, next = note{cause: timeline.CauseAuto}, label // what was before belongs to the mark before
+		n, next = note{cause: timeline.CauseAuto}, message // what was before belongs to the mark before
 	case wire.MarkEnd:
-		if next = ""; label == "" {
-			label, n.message = rec.Mark, rec.Mark
+		if next = ""; message == "" {
+			message, n.message = rec.Mark, rec.Mark
 		}
-		if label == "" {
+		if message == "" {
 			return wire.CommitResult{}, fault.New(fault.Conflict, "sandbox %s has no open mark", rec.Name).
-				WithHint("begin one first, or give a label: coppice snapshot mark %s end \"ran tests\"", rec.Name)
+				WithHint("begin one first, or give a message: coppice snapshot mark %s end \"ran tests\"", rec.Name)
 		}
 	}
 	run, _ := e.Commands.Supervised(s.Held)
@@ -63,7 +63,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		}
 	}
 	ev := events.About(&rec, wire.EventMark)
-	ev.Snapshot, ev.Message, ev.Detail = string(t.id), label, req.Phase
+	ev.Snapshot, ev.Message, ev.Detail = string(t.id), message, req.Phase
 	e.Feed.Emit(ev)
 	return committed(&rec, t), nil
 }

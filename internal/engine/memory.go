@@ -15,8 +15,8 @@ import (
 // are of one moment. It is hashed and stored when they run on, and the snapshot is recorded
 // only when it is stored.
 
-// memoryLabel is the label of a snapshot that nobody named, for which no file has changed.
-const memoryLabel = "memory"
+// memoryMessage is the message of a snapshot that nobody named, for which no file has changed.
+const memoryMessage = "memory"
 
 // mayKeepMemory refuses a capture with memory where there is none to be kept.
 func (c *capturing) mayKeepMemory() error {

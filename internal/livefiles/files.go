@@ -12,7 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxfs"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 )
 
 // Files are a sandbox's live files, for one request. While they are open, no move
@@ -48,7 +48,7 @@ func (f *Files) OnStop(fn func(cause error)) (unhook func()) {
 func (f *Files) Begin(what string) {
 	f.o.mu.Lock()
 	defer f.o.mu.Unlock()
-	f.what = label.Clean(what)
+	f.what = message.Clean(what)
 }
 
 // Open opens a regular file for reading.
