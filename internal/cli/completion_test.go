@@ -89,9 +89,8 @@ func TestCompletion_OfFlags(t *testing.T) {
 	t.Parallel()
 	// Flags whose NAME is not that of a sandbox which exists.
 	others := []string{"name", "as", "remote", "allow-host"}
-	byName := map[string]string{"tier": "gvisor", "driver": "overlay", "filter": "label=", "label-rm": "team",
-		"from": "box"}
-	byValue := map[string]string{"NAME": "box", "SANDBOX": "box", "REF": "HEAD", "TAG": "good"}
+	byName := map[string]string{"tier": "gvisor", "driver": "overlay", "filter": "label=", "label-rm": "team"}
+	byValue := map[string]string{"NAME": "box", "SANDBOX": "box", "REF": "HEAD", "TAG": "good", "SOURCE": "box"}
 	found := 0
 	for _, cmd := range family(completing(t).root()) {
 		cmd.SetContext(t.Context())

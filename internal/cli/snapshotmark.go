@@ -16,11 +16,11 @@ func (a *app) snapshotMark() *cobra.Command {
 		Long: `Take a snapshot of the current state with a message, and print its ID. If
 nothing changed since HEAD, print the ID of HEAD.
 
-Automatic snapshots between "begin" and "end" have the message, so that an agent's
-harness can make the log show the agent's steps. "begin" first captures earlier
-changes under the previous message. "end" takes a snapshot with the message of
-"begin", or with the given one. Snapshots of exec and snapshot create keep their
-own messages. "coppice hook" configures common harnesses to do this.`,
+Automatic snapshots between "begin" and "end" have the message, so that an
+agent's harness can make the log show the agent's steps. "begin" first captures
+earlier changes under the previous message. "end" takes a snapshot with the
+message of "begin", or with the given one. Snapshots of exec and snapshot create
+keep their own messages. "coppice hook" configures common harnesses to do this.`,
 		Example: `  coppice snapshot mark box "tests pass"
   coppice snapshot mark box begin "upgrade the compiler"
   coppice snapshot mark box end`,
