@@ -31,8 +31,8 @@ var packages = map[string][]string{
 	"cmd/coppice-sentry": {"internal/box/gvisor"},
 
 	"internal/cli": {
-		"client", "client/wire", "internal/daemon", "internal/fault", "internal/hook",
-		"internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
+		"client", "client/wire", "internal/daemon", "internal/fault", "internal/filter", "internal/hook",
+		"internal/label", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
 		"internal/registry", "internal/removal", "internal/tty",
 	},
 	"internal/daemon": {
@@ -46,7 +46,7 @@ var packages = map[string][]string{
 		"internal/rootspec", "internal/tournament", "internal/travel", "internal/undo", "internal/unixsock", "internal/upkeep",
 		"internal/vfs",
 	},
-	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault"},
+	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault", "internal/filter"},
 	"internal/auth":    {"client/wire", "internal/fault", "internal/visible"},
 
 	"internal/admission":     {"internal/fault"},
@@ -67,7 +67,7 @@ var packages = map[string][]string{
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
 		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
 		"internal/ledger/format", "internal/lifetime", "internal/livefiles", "internal/masks",
-		"internal/memory", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
+		"internal/memory", "internal/message", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
 		"internal/restore", "internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks",
 		"internal/timeline", "internal/tournament", "internal/travel", "internal/upkeep", "internal/vfs",
 		"internal/worktree",
@@ -161,11 +161,13 @@ var packages = map[string][]string{
 	"internal/journal":   {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
 	"internal/redact":    {"internal/fault"},
 	"internal/javastore": {},
-	"internal/label":     {"client/wire", "internal/layer", "internal/visible"},
+	"internal/label":     {"internal/fault", "internal/visible"},
+	"internal/filter":    {"client/wire", "internal/fault", "internal/label", "internal/timeline"},
+	"internal/message":   {"client/wire", "internal/layer", "internal/visible"},
 	"internal/gitrefs":   {"internal/fault", "internal/meta", "internal/repo", "internal/timeline"},
 	"internal/gitwork": {
 		"client", "client/wire", "internal/audit", "internal/dirfd", "internal/fault", "internal/gitrefs",
-		"internal/label", "internal/layer", "internal/ledger", "internal/ledger/format", "internal/meta", "internal/policy",
+		"internal/layer", "internal/ledger", "internal/ledger/format", "internal/message", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/repo", "internal/tail", "internal/timeline", "internal/undo", "internal/visible",
 	},
 	"internal/history": {
@@ -177,13 +179,13 @@ var packages = map[string][]string{
 		"internal/timeline",
 	},
 	"internal/command": {
-		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/label", "internal/layer",
-		"internal/ledger", "internal/ledger/format", "internal/meta", "internal/policies", "internal/sandbox",
+		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/layer",
+		"internal/ledger", "internal/ledger/format", "internal/message", "internal/meta", "internal/policies", "internal/sandbox",
 		"internal/timeline",
 	},
 	"internal/egress": {
 		"client/wire", "internal/audit", "internal/decoy", "internal/events", "internal/fault",
-		"internal/journal", "internal/label", "internal/ledger", "internal/ledger/format",
+		"internal/journal", "internal/ledger", "internal/ledger/format", "internal/message",
 		"internal/meta", "internal/policies", "internal/policy", "internal/rootfs", "internal/rootspec",
 		"internal/sandbox", "internal/timeline", "internal/vfs",
 	},
@@ -197,7 +199,7 @@ var packages = map[string][]string{
 		"internal/rootspec", "internal/timeline", "internal/vfs",
 	},
 	"internal/livefiles": {
-		"client/wire", "internal/boxfs", "internal/fault", "internal/label", "internal/meta", "internal/sandbox",
+		"client/wire", "internal/boxfs", "internal/fault", "internal/message", "internal/meta", "internal/sandbox",
 		"internal/timeline",
 	},
 	"internal/masks": {
@@ -220,7 +222,7 @@ var packages = map[string][]string{
 		"internal/meta", "internal/policy", "internal/repo", "internal/rootfs", "internal/rootspec", "internal/timeline",
 	},
 	"internal/lifetime": {
-		"client/wire", "internal/fault", "internal/meta", "internal/timeline", "internal/upkeep",
+		"client/wire", "internal/fault", "internal/label", "internal/meta", "internal/timeline", "internal/upkeep",
 	},
 	"internal/upkeep": {
 		"client/wire", "internal/bases", "internal/events", "internal/fault", "internal/layer",

@@ -138,10 +138,17 @@ func (c *Client) Close() {
 	c.kept.CloseIdleConnections()
 }
 
-// List returns all sandboxes, by name.
-func (c *Client) List(ctx context.Context) ([]wire.Sandbox, error) {
+// List returns sandboxes, by name: all, or those that match filters. A filter is KEY=VALUE with the keys
+// "label" (whose value is KEY or KEY=VALUE), "name" (a glob pattern), "state", "tier", "driver" and "origin".
+// A sandbox matches if it satisfies a filter of each key; different keys of labels count as different keys.
+// An unknown key or value is KindInvalid.
+func (c *Client) List(ctx context.Context, filters ...string) ([]wire.Sandbox, error) {
 	var res wire.ListResult
-	err := c.call(ctx, http.MethodGet, "/v1/sandboxes", nil, &res)
+	path := "/v1/sandboxes"
+	if len(filters) > 0 {
+		path += "?" + url.Values{"filter": filters}.Encode()
+	}
+	err := c.call(ctx, http.MethodGet, path, nil, &res)
 	return res.Sandboxes, err
 }
 
@@ -190,7 +197,7 @@ func (c *Client) Create(
 	return res, c.longBody(ctx, "/v1/sandboxes", form.FormDataContentType(), pr, progress, &res)
 }
 
-// SetLife changes the lifetime of a sandbox and its idle timeout.
+// SetLife changes the lifetime, the idle timeout and the labels of a sandbox.
 func (c *Client) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
 	var res wire.Sandbox
 	err := c.call(ctx, http.MethodPatch, at(name), req, &res)
@@ -344,7 +351,7 @@ func (c *Client) Run(ctx context.Context, name string, req wire.RunRequest) (wir
 	return post[wire.Run](ctx, c, at(name)+"/run", req)
 }
 
-// Mark sets the label of snapshots in a sandbox.
+// Mark sets the message of snapshots in a sandbox.
 func (c *Client) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
 	return post[wire.CommitResult](ctx, c, at(name)+"/mark", req)
 }

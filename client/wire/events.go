@@ -12,13 +12,13 @@ const (
 	EventStopped    = "stopped"    // its keeper exited
 	EventPaused     = "paused"     // its processes were paused
 	EventResumed    = "resumed"    // they were resumed; Detail says from where, if not from where they were paused
-	EventExec       = "exec"       // a command was started; Message is its label
+	EventExec       = "exec"       // a command was started; Message is that of its snapshot
 	EventExited     = "exited"     // a command exited; Snapshot has its changes
 	EventRun        = "run"        // a supervised command was started
 	EventRestarted  = "restarted"  // a supervised command was restarted
 	EventSnapshot   = "snapshot"   // a snapshot was recorded
 	EventCheckout   = "checkout"   // HEAD was moved from Parent to Snapshot
-	EventMark       = "mark"       // Detail is the phase, Message the label
+	EventMark       = "mark"       // Detail is the phase, Message the message
 	EventFork       = "fork"       // Snapshot was forked; Detail is the names of the forks
 	EventTag        = "tag"        // the tag Message was set on Snapshot, or removed if there is no Snapshot
 	EventDeleted    = "deleted"    // Snapshot was removed from the history
@@ -62,7 +62,7 @@ type SandboxEvent struct {
 	ID       string `json:"id,omitempty"`       // id of the sandbox
 	Snapshot string `json:"snapshot,omitempty"` // the snapshot that the event is about
 	Parent   string `json:"parent,omitempty"`   // parent of the snapshot; with "checkout", the previous HEAD
-	// message of the snapshot, label of the command, tag or winner, network destination, path of a decoy; a long one
+	// message of the snapshot, message of the command, tag or winner, network destination, path of a decoy; a long one
 	// is truncated
 	Message string `json:"message,omitempty"`
 	Cause   string `json:"cause,omitempty"` // cause of the snapshot: as in Snapshot

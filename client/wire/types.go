@@ -34,6 +34,8 @@ type CreateRequest struct {
 	// time until the sandbox is removed, or, if it has tags, reduced to the tagged snapshots; 0 is never
 	TTLMS      int64 `json:"ttl_ms,omitempty"`
 	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
+	// labels, for its clients to find it by: see docs/LIMITS.md; with From a sandbox, they are added to its labels
+	Labels map[string]string `json:"labels,omitempty"`
 
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository to work on
 
@@ -91,21 +93,22 @@ const (
 
 // Sandbox describes a sandbox.
 type Sandbox struct {
-	ID      string    `json:"id"`               // 12 hexadecimal digits
-	Name    string    `json:"name"`             // unique
-	Created time.Time `json:"created"`          // time of creation
-	Head    string    `json:"head"`             // the snapshot that the live state descends from
-	State   string    `json:"state"`            // "idle" (no keeper: uses no memory), "live", or "unavailable"
-	Procs   int       `json:"procs,omitempty"`  // number of processes of commands, if live
-	From    string    `json:"from"`             // description of its source
-	Driver  string    `json:"driver"`           // in force: "overlay", "copy", "btrfs"
-	Tier    string    `json:"tier"`             // in force: "workspace", "process", "supervised", "gvisor"
-	User    string    `json:"user"`             // user of commands
-	Net     string    `json:"net"`              // "off", "rules" or "host"
-	Policy  string    `json:"policy,omitempty"` // digest of its policy, without temporary rules
-	Env     []string  `json:"env,omitempty"`    // KEY=VALUE each, for every command
-	Limits  Limits    `json:"limits,omitzero"`  // resource limits
-	Self    string    `json:"self,omitempty"`   // access of the inside to its own history: "off", "read", "rewind"
+	ID      string            `json:"id"`               // 12 hexadecimal digits
+	Name    string            `json:"name"`             // unique
+	Created time.Time         `json:"created"`          // time of creation
+	Head    string            `json:"head"`             // the snapshot that the live state descends from
+	State   string            `json:"state"`            // "idle" (no keeper: uses no memory), "live", or "unavailable"
+	Procs   int               `json:"procs,omitempty"`  // number of processes of commands, if live
+	From    string            `json:"from"`             // description of its source
+	Driver  string            `json:"driver"`           // in force: "overlay", "copy", "btrfs"
+	Tier    string            `json:"tier"`             // in force: "workspace", "process", "supervised", "gvisor"
+	User    string            `json:"user"`             // user of commands
+	Net     string            `json:"net"`              // "off", "rules" or "host"
+	Policy  string            `json:"policy,omitempty"` // digest of its policy, without temporary rules
+	Env     []string          `json:"env,omitempty"`    // KEY=VALUE each, for every command
+	Limits  Limits            `json:"limits,omitzero"`  // resource limits
+	Self    string            `json:"self,omitempty"`   // access of the inside to its own history: "off", "read", "rewind"
+	Labels  map[string]string `json:"labels,omitempty"` // labels
 	// only in the answer to create and fork: what was refused, unreadable or weaker than requested
 	Warnings []string `json:"warnings,omitempty"`
 	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done in addition
@@ -270,7 +273,7 @@ type ProbeReport struct {
 type Snapshot struct {
 	ID      string `json:"id"`               // 12 hexadecimal digits
 	Parent  string `json:"parent,omitempty"` // the previous snapshot
-	Message string `json:"message"`          // the command line, label or message
+	Message string `json:"message"`          // the command line, or the message
 	Head    bool   `json:"head,omitempty"`   // it is HEAD
 	Leaf    bool   `json:"leaf,omitempty"`   // it has no children
 	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may be added
@@ -416,8 +419,8 @@ type CommitResult struct {
 
 // The phases of a MarkRequest.
 const (
-	MarkPoint = "" // take a snapshot of the live state with Label
-	// MarkBegin takes a snapshot of earlier changes with their previous label, and gives automatic snapshots Label
+	MarkPoint = "" // take a snapshot of the live state with the message
+	// MarkBegin takes a snapshot of earlier changes with their previous message, and gives automatic snapshots the message
 	// until MarkEnd or the next MarkBegin.
 	MarkBegin = "begin"
 	MarkEnd   = "end" // take a snapshot with Label, or with that of MarkBegin if it is ""
@@ -551,6 +554,8 @@ type ForkRequest struct {
 	Policy []PolicyFile `json:"policy,omitempty"`
 	// isolation tier of the forks, weaker or stronger: "process", "supervised", "gvisor"; "" is that of this sandbox
 	Tier string `json:"tier,omitempty"`
+	// labels of the forks, besides those of this sandbox, which forks inherit
+	Labels map[string]string `json:"labels,omitempty"`
 
 	// processes continue in the forks; each fork is re-keyed before its gate opens; in tier gvisor. With at, that
 	// snapshot must have memory

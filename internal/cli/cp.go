@@ -80,6 +80,7 @@ snapshot.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&opt.at, "at", "", "copy from snapshot `REF` instead of the live files")
+	must(cmd.RegisterFlagCompletionFunc("at", a.refOf))
 	f.BoolVarP(&opt.follow, "follow-link", "L", false, "follow SRC if it is a symbolic link")
 	f.BoolP("recursive", "r", true, "accepted for compatibility; directories are always copied recursively")
 	return cmd

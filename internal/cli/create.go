@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
@@ -39,7 +40,7 @@ limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
 		Example: `  coppice create box
   coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com
-  coppice create web --preset npm --ask
+  coppice create web --preset npm --ask --label team=web
   coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB
   coppice create again --from box@HEAD~3`,
 		Args: between(0, 1, "one name"),
@@ -59,7 +60,7 @@ limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
 			})
 		},
 	}
-	mk.flags(cmd)
+	mk.flags(a, cmd)
 	return cmd
 }
 
@@ -67,6 +68,7 @@ limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
 type making struct {
 	req    wire.CreateRequest
 	from   string
+	labels labelling
 	limits []string
 	keep   keeping
 	live   living
@@ -75,7 +77,7 @@ type making struct {
 }
 
 // flags are those of every command that makes a sandbox.
-func (mk *making) flags(cmd *cobra.Command) {
+func (mk *making) flags(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&mk.from, "from", "host", "root file system `SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
 	f.StringVar(&mk.req.User, "user", "",
@@ -86,6 +88,7 @@ func (mk *making) flags(cmd *cobra.Command) {
 	f.StringVar(&mk.req.Net, "net", "", "network mode: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil,
 		"set an environment variable for all commands, `K=V`; K alone passes the current value")
+	mk.labels.flag(cmd, "label the sandbox, `KEY=VALUE`; repeatable; see \"coppice help ls\"")
 	f.StringVar(&mk.req.Self, "self", "",
 		"operations allowed from inside, at "+wire.SelfSocket+
 			": off, read (default: log, show, diff, mark), rewind (also commit, tag, rewind in place)")
@@ -97,6 +100,7 @@ func (mk *making) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&mk.limits, "limit", nil,
 		"`LIMITS` of the sandbox, as in memory=4GiB,cpus=1.5, or pids=512,disk=10GiB; of a command, as in "+
 			"time=30m,output=100MiB; of a process, as in files=1024; repeatable")
+	must(cmd.RegisterFlagCompletionFunc("from", a.sources))
 	must(cmd.RegisterFlagCompletionFunc("self",
 		cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("driver",
@@ -113,6 +117,9 @@ func (mk *making) flags(cmd *cobra.Command) {
 // make creates a sandbox from the flags, with progress.
 func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) {
 	mk.req.Limits = strings.Join(mk.limits, ",")
+	if mk.req.Labels, err = label.Parse(mk.labels); err != nil {
+		return sb, err
+	}
 	if mk.req.Env, err = a.env(mk.req.Env); err != nil {
 		return sb, err
 	}

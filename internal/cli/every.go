@@ -13,14 +13,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// every is the flag --all of commands that take names of sandboxes.
+// every is the flags --all and --filter of commands that take names of sandboxes.
 type every struct {
-	all bool
+	all    bool
+	filter choosing
 }
 
-// flag declares --all; usage says what it does.
-func (e *every) flag(cmd *cobra.Command, usage string) {
+// flags declares --all, whose usage says what it does, and --filter.
+func (e *every) flags(a *app, cmd *cobra.Command, usage string) {
 	cmd.Flags().BoolVar(&e.all, "all", false, usage)
+	e.filter.flag(a, cmd, "") // -f is --force
 }
 
 // args requires names, or --all without any.
@@ -30,6 +32,9 @@ func (e *every) args(cmd *cobra.Command, args []string) error {
 		return usagef("--all does not go with a name: %q", args[0])
 	case e.all:
 		return nil
+	case len(e.filter) > 0:
+		return &usageError{msg: "--filter requires --all", hint: "as in: coppice " + spelled(cmd) + " --all --filter " +
+			e.filter[0]}
 	}
 	return between(1, -1, "the name of a sandbox")(cmd, args)
 }
@@ -45,7 +50,7 @@ func (e *every) names(
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.List(ctx)
+	list, err := e.filter.list(ctx, c)
 	if err != nil {
 		return nil, err
 	}

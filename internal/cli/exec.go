@@ -90,7 +90,7 @@ With --json, the result is one line of JSON on stderr.`,
 	f.StringVarP(&req.Dir, "workdir", "w", "",
 		"working directory `DIR` (default: that of its repository, or the user's home)")
 	f.DurationVar(&timeout, "timeout", 0, "kill the command after `TIME`, as in 90s or 5m")
-	f.StringVarP(&req.Label, "message", "m", "", "message `LABEL` of the snapshot (default: the command line)")
+	f.StringVarP(&req.Label, "message", "m", "", "message `TEXT` of the snapshot (default: the command line)")
 	return cmd
 }
 
@@ -119,7 +119,7 @@ func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 const loginShell = `for s in "$SHELL" /bin/bash /bin/sh; do [ -x "$s" ] && exec "$s" -l; done; exec sh -l`
 
 func (a *app) shell() *cobra.Command {
-	var label, dir string
+	var message, dir string
 	var env []string
 	cmd := &cobra.Command{
 		Use: "shell NAME [flags]", Short: "Open a terminal in a sandbox", GroupID: groupRun,
@@ -141,7 +141,7 @@ taken when the shell exits.`,
 				env = a.termEnv(env)
 			}
 			return a.foreground(cmd.Context(), args[0],
-				wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: label, Dir: dir, Env: env,
+				wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: message, Dir: dir, Env: env,
 					Stdin: true, TTY: terminal})
 		},
 	}
@@ -149,7 +149,7 @@ taken when the shell exits.`,
 	f.StringArrayVarP(&env, "env", "e", nil, "set an environment variable, `K=V`; K alone passes the current value")
 	f.StringVarP(&dir, "workdir", "w", "",
 		"working directory `DIR` (default: that of its repository, or the user's home)")
-	f.StringVarP(&label, "message", "m", "shell", "message `LABEL` of the snapshot")
+	f.StringVarP(&message, "message", "m", "shell", "message `TEXT` of the snapshot")
 	return cmd
 }
 

@@ -7,21 +7,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 func (a *app) fork() *cobra.Command {
 	var (
-		req  wire.ForkRequest
-		more wanting
+		req    wire.ForkRequest
+		more   wanting
+		labels labelling
 	)
 	cmd := &cobra.Command{
 		Use: "fork NAME [NEW...] [flags]", Short: "Fork a sandbox", GroupID: groupBox,
 		Long: `Create sandboxes that start from a snapshot of this one, and print their names.
 They share its layers; nothing is copied. The default snapshot is the current
 state, which is captured first. Forks have the sandbox's policy, without
-temporary rules, plus what the policy flags add. --tier may select a weaker or
-stronger tier.
+temporary rules, plus what the policy flags add, and its labels, plus those of
+--label. --tier may select a weaker or stronger tier.
 
 With --memory, processes continue in each fork, in tier gvisor; a snapshot given
 by --at must include memory. A fork reaches no network until it is re-keyed
@@ -46,6 +48,9 @@ see docs/guides/memory.md.`,
 			}
 			var err error
 			if req.Policy, err = more.said(); err != nil {
+				return err
+			}
+			if req.Labels, err = label.Parse(labels); err != nil {
 				return err
 			}
 			c, err := a.client()
@@ -80,6 +85,8 @@ see docs/guides/memory.md.`,
 		"isolation tier: process, supervised, gvisor (default: that of the sandbox)")
 	must(cmd.RegisterFlagCompletionFunc("tier",
 		cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("at", a.refOf))
+	labels.flag(cmd, "add or replace a label in the forks, `KEY=VALUE`; repeatable")
 	more.flags(cmd)
 	return cmd
 }

@@ -60,6 +60,7 @@ func topGuesses() map[string][]string {
 		"commit": {"snapshot create"}, "checkpoint": {"snapshot create --memory"}, "save": {"snapshot create"},
 		"delete": {"rm", "snapshot rm"}, "branches": {"snapshot branches"}, "branch": {"snapshot branches", "fork"},
 		"head": {"snapshot head"}, "show": {"snapshot show"}, "tag": {"snapshot tag"}, "mark": {"snapshot mark"},
+		"label": {"update"},
 
 		"compare": {"ledger compare"}, "audit": {"ledger show"}, "export": {"ledger export"},
 		"watch": {"log --follow"}, "events": {"system events"},

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 // living is the flags for the lifetime of a sandbox.
@@ -52,14 +54,19 @@ func (l *living) fill(cmd *cobra.Command, req *wire.CreateRequest) error {
 }
 
 func (a *app) update() *cobra.Command {
-	var l living
+	var (
+		l      living
+		labels relabelling
+	)
 	cmd := &cobra.Command{
-		Use: "update NAME [flags]", Short: "Update the lifetime and settings of a sandbox", GroupID: groupBox,
+		Use: "update NAME [flags]", Short: "Update the lifetime and labels of a sandbox", GroupID: groupBox,
 		Long: `Set when a sandbox is removed, counted from now, and when its processes are
 stopped. A sandbox with tags is not removed when it expires: it is stopped,
 rewound to its newest tag, and keeps only its tagged snapshots. A sandbox that
-expires while no daemon runs is removed by the next one.`,
+expires while no daemon runs is removed by the next one. Labels are removed
+first, then added.`,
 		Example: `  coppice update box --ttl 24h
+  coppice update box --label-add team=web --label-rm ci
   coppice update box --ttl 0 --idle-stop 30m`,
 		Args:              between(1, 1, "a sandbox"),
 		ValidArgsFunction: a.names(1),
@@ -68,8 +75,11 @@ expires while no daemon runs is removed by the next one.`,
 			if err != nil {
 				return err
 			}
-			if req == (wire.LifeRequest{}) {
-				return usagef("update requires --ttl or --idle-stop")
+			if err := labels.fill(&req); err != nil {
+				return err
+			}
+			if req.TTLMS == nil && req.IdleStopMS == nil && len(req.Labels)+len(req.RemoveLabels) == 0 {
+				return usagef("update requires --ttl, --idle-stop, --label-add or --label-rm")
 			}
 			c, err := a.client()
 			if err != nil {
@@ -81,11 +91,17 @@ expires while no daemon runs is removed by the next one.`,
 			}
 			return a.print(sb, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, a.life(sb))
+				for _, text := range label.List(sb.Labels) {
+					if err == nil {
+						_, err = fmt.Fprintln(w, "label "+tty.Clean(text))
+					}
+				}
 				return err
 			})
 		},
 	}
 	l.flags(cmd)
+	labels.flags(a, cmd)
 	return cmd
 }
 

@@ -11,17 +11,32 @@ import (
 )
 
 func (a *app) ls() *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List sandboxes", GroupID: groupBox,
+	var chosen choosing
+	cmd := &cobra.Command{
+		Use: "ls [flags]", Aliases: []string{"list"}, Short: "List sandboxes", GroupID: groupBox,
 		Long: `List sandboxes. With --quiet, print only names, one per line. Forks of a
-tournament are listed as "until gc".`,
-		Example: "  coppice ls",
+tournament are listed as "until gc".
+
+--filter lists those that satisfy a KEY=VALUE:
+
+  label=KEY[=VALUE]  has this label
+  name=PATTERN       has a name that matches the glob pattern
+  state=STATE        is running, paused, stopped, unavailable or quarantined
+  tier=TIER, driver=DRIVER
+                     has this tier or storage driver
+  origin=NAME        is a fork of the sandbox that had this name
+
+Filters with the same key (of labels: with the same KEY) are alternatives;
+filters with different keys must all be satisfied.`,
+		Example: `  coppice ls
+  coppice ls --filter label=team=web --filter state=running
+  coppice ls --quiet --filter 'name=try-*'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			list, err := c.List(cmd.Context())
+			list, err := chosen.list(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -51,4 +66,6 @@ tournament are listed as "until gc".`,
 			})
 		},
 	}
+	chosen.flag(a, cmd, "f")
+	return cmd
 }

@@ -23,8 +23,9 @@ func (a *app) rm() *cobra.Command {
 		Long: `Remove sandboxes with their history, and print their names. Layers that forks
 share are kept. A sandbox with running commands requires --force. Audit records
 are kept under the sandbox's ID, unless --with-ledger is given, which also works
-by ID for a sandbox that was removed earlier. The removal itself is recorded.`,
-		Example:           "  coppice rm try1 try2\n  coppice rm --all --force",
+by ID for a sandbox that was removed earlier. The removal itself is recorded.
+--filter restricts --all: see "coppice help ls".`,
+		Example:           "  coppice rm try1 try2\n  coppice rm --all --force --filter label=ci",
 		Args:              which.args,
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,7 +60,7 @@ by ID for a sandbox that was removed earlier. The removal itself is recorded.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop running commands")
-	which.flag(cmd, "remove all sandboxes")
+	which.flags(a, cmd, "remove all sandboxes")
 	cmd.Flags().BoolVar(&ledger, "with-ledger", false, "also remove their audit records")
 	return cmd
 }

@@ -1,15 +1,10 @@
 package cli
 
 import (
-	"context"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/coppice-dev/coppice/client"
-	"github.com/coppice-dev/coppice/internal/daemon"
 )
 
 // Annotations of commands.
@@ -149,77 +144,5 @@ func between(least, most int, what string) cobra.PositionalArgs {
 			return usagef("%s takes only %s, got %q", spelled(cmd), what, args[most])
 		}
 		return nil
-	}
-}
-
-// peek gives a client that starts no daemon.
-func (a *app) peek() (*client.Client, error) {
-	opt, remote, err := client.Remote(a.getenv)
-	if err == nil && !remote {
-		var s daemon.Starter
-		s, err = a.starter()
-		opt = client.Options{Dial: s.Dial}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return client.New(opt), nil
-}
-
-// complete gives what list finds by a client that starts no daemon, in a second at the
-// most; a shell is told nothing of what goes wrong.
-func (a *app) complete(
-	cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error),
-) ([]string, cobra.ShellCompDirective) {
-	const none = cobra.ShellCompDirectiveNoFileComp
-	c, err := a.peek()
-	if err != nil {
-		return nil, none
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-	defer cancel()
-	words, err := list(ctx, c)
-	if err != nil {
-		return nil, none
-	}
-	return words, none
-}
-
-// names completes the names of sandboxes; it starts no daemon.
-func (a *app) names(most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if most > 0 && len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return a.complete(cmd, func(ctx context.Context, c *client.Client) (names []string, _ error) {
-			list, err := c.List(ctx)
-			for _, sb := range list {
-				names = append(names, sb.Name)
-			}
-			return names, err
-		})
-	}
-}
-
-// nameThenRef completes a sandbox, and then its tags and snapshots.
-func (a *app) nameThenRef(refs int) cobra.CompletionFunc {
-	names := a.names(1)
-	return func(cmd *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
-		if len(args) == 0 {
-			return names(cmd, args, part)
-		}
-		if len(args) > refs {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
-			res, err := c.Log(ctx, args[0])
-			refs := []string{"HEAD"}
-			for _, n := range res.Nodes {
-				refs = append(refs, n.Tags...)
-				refs = append(refs, cobra.CompletionWithDesc(n.ID, oneLine(n.Message, 60)))
-			}
-			return refs, err
-		})
 	}
 }

@@ -65,7 +65,7 @@ one.`,
 			return a.supervise(cmd, name, req, given.detach, seq)
 		},
 	}
-	given.add(cmd)
+	given.add(a, cmd)
 	must(cmd.RegisterFlagCompletionFunc("in", a.names(0)))
 	return cmd
 }
@@ -83,7 +83,7 @@ type runFlags struct {
 }
 
 // add adds the flags to the command.
-func (r *runFlags) add(cmd *cobra.Command) {
+func (r *runFlags) add(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&r.mk.req.Name, "name", "", "`NAME` of the new sandbox (default: generated)")
@@ -100,7 +100,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	f.StringVarP(&r.req.Dir, "workdir", "w", "",
 		"working directory `DIR` (default: that of its repository, or the user's home)")
 	f.StringVar(&r.keys, "detach-keys", defaultDetach, "`KEYS` that detach")
-	r.mk.flags(cmd)
+	r.mk.flags(a, cmd)
 	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions(
 		[]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
 }
@@ -112,7 +112,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	}
 	for _, name := range []string{
 		"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask",
-		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo",
+		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo", "label",
 	} {
 		if cmd.Flags().Changed(name) {
 			return usagef("--in %s and --%s are mutually exclusive", r.in, name)

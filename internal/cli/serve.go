@@ -77,6 +77,7 @@ The daemon limits its own memory to a quarter of the host's, or of its cgroup's;
 	f.BoolVar(&tcp.NoAuth, "no-auth", false, "disable authentication (loopback only)")
 	f.StringArrayVar(&tcp.AllowHosts, "allow-host", nil, "accept `NAME` as Host header; repeatable")
 	f.StringVar(&tcp.Single, "single", "", "also serve the operations of sandbox `NAME` at /v1/")
+	must(cmd.RegisterFlagCompletionFunc("single", a.names(0)))
 	f.IntVar(&readyFD, "ready-fd", 0, "write to descriptor `FD` when ready")
 	must(f.MarkHidden("ready-fd"))
 	return cmd

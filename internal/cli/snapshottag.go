@@ -19,7 +19,7 @@ ID; an existing tag is moved. A tagged snapshot is never removed automatically.`
 		Example: `  coppice snapshot tag box good
   coppice snapshot tag box -d good`,
 		Args:              between(1, 3, "a sandbox, a tag and a REF"),
-		ValidArgsFunction: a.nameThenRef(2),
+		ValidArgsFunction: a.nameThenTag,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if del && len(args) != 2 {
 				return usagef("tag -d requires a sandbox and one tag")

@@ -26,6 +26,6 @@ affected. Commands start a sandbox automatically.`,
 			return printEach(cmd.Context(), a, names, (*client.Client).Start)
 		},
 	}
-	which.flag(cmd, "start all stopped sandboxes")
+	which.flags(a, cmd, "start all stopped sandboxes")
 	return cmd
 }

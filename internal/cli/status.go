@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -90,7 +91,12 @@ func (a *app) sandboxRows(t *tty.Table, st *wire.StatusResult) {
 	t.Row("name", tty.Clean(sb.Name))
 	t.Row("id", tty.Clean(sb.ID))
 	t.Row("made", tty.Ago(sb.Created, a.now())+", from "+tty.Clean(sb.From))
-	labelled(t, "works on", works(sb.Repo))
+	var labels []string
+	for _, text := range label.List(sb.Labels) {
+		labels = append(labels, tty.Clean(text))
+	}
+	titled(t, "labels", labels)
+	titled(t, "works on", works(sb.Repo))
 	state := tty.Clean(stateOf(sb))
 	if sb.Procs > 0 {
 		state += fmt.Sprintf(", processes: %d", sb.Procs)
@@ -120,7 +126,7 @@ func configRows(t *tty.Table, st *wire.StatusResult) {
 	for i, kv := range sb.Env {
 		env[i] = tty.Clean(kv)
 	}
-	labelled(t, "env", env)
+	titled(t, "env", env)
 }
 
 // limitsOf formats the limits of a sandbox; "" if it has none.
@@ -155,21 +161,21 @@ func enforcedRows(t *tty.Table, st *wire.StatusResult) {
 		}
 		enforced = append(enforced, line)
 	}
-	labelled(t, "enforced", enforced)
+	titled(t, "enforced", enforced)
 	var leftOut []string
 	for _, l := range st.LeftOut {
 		leftOut = append(leftOut, tty.Quote(l.Path)+": "+tty.Clean(l.Why))
 	}
-	labelled(t, "left out", leftOut)
+	titled(t, "left out", leftOut)
 }
 
-// labelled adds rows, the first with the label.
-func labelled(t *tty.Table, label string, lines []string) {
+// titled adds rows, the first with the title.
+func titled(t *tty.Table, title string, lines []string) {
 	for i, line := range lines {
 		if i > 0 {
-			label = ""
+			title = ""
 		}
-		t.Row(label, line)
+		t.Row(title, line)
 	}
 }
 

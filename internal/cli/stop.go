@@ -12,8 +12,9 @@ func (a *app) stop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stop NAME... [flags]", Short: "Stop all processes in a sandbox", GroupID: groupBox,
 		Long: `Stop all processes in sandboxes: send SIGTERM, and SIGKILL after a grace period.
-Changes are captured, and the sandbox no longer uses memory.`,
-		Example:           "  coppice stop box",
+Changes are captured, and the sandbox no longer uses memory. --filter restricts
+--all: see "coppice help ls".`,
+		Example:           "  coppice stop box\n  coppice stop --all --filter label=ci",
 		Args:              which.args,
 		ValidArgsFunction: a.names(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -24,6 +25,6 @@ Changes are captured, and the sandbox no longer uses memory.`,
 			return printEach(cmd.Context(), a, names, (*client.Client).Stop)
 		},
 	}
-	which.flag(cmd, "stop all running sandboxes")
+	which.flags(a, cmd, "stop all running sandboxes")
 	return cmd
 }

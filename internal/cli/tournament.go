@@ -60,7 +60,7 @@ them) and candidates, a list of name and cmd, as in [{name: a, cmd: agent a}].`,
 			return a.contest(cmd.Context(), args[0], req)
 		},
 	}
-	given.add(cmd)
+	given.add(a, cmd)
 	return cmd
 }
 
@@ -73,9 +73,10 @@ type tournamentFlags struct {
 }
 
 // add adds the flags to the command.
-func (t *tournamentFlags) add(cmd *cobra.Command) {
+func (t *tournamentFlags) add(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&t.req.Base, "base", "", "start from snapshot `REF` (default: the current state)")
+	must(cmd.RegisterFlagCompletionFunc("base", a.refOf))
 	f.StringVar(&t.req.Test, "test", "", "test `CMD`; passes with exit code 0")
 	f.StringVar(&t.req.Score, "score", "", "score `CMD`, which prints a number; higher is better")
 	f.IntVarP(&t.req.Jobs, "jobs", "j", 0, "run `N` candidates in parallel (default: by cores and memory)")

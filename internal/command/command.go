@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -113,13 +113,13 @@ func killed(why string) Ended {
 }
 
 // commandLine returns how a command is shown to people.
-func commandLine(cmd []string) string { return label.OfCommand(wire.ExecRequest{Cmd: cmd}) }
+func commandLine(cmd []string) string { return message.OfCommand(wire.ExecRequest{Cmd: cmd}) }
 
-// Label returns the message of a snapshot that is taken after a command: label.OfCommand with secrets
+// Message returns the message of a snapshot that is taken after a command: message.OfCommand with secrets
 // redacted.
-func Label(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) string {
+func Message(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) string {
 	c := m.For(ctx, rec, req.Env...)
-	return label.OfCommand(wire.ExecRequest{Label: c.Redact(req.Label), Cmd: c.RecordArgs(req.Cmd)})
+	return message.OfCommand(wire.ExecRequest{Label: c.Redact(req.Label), Cmd: c.RecordArgs(req.Cmd)})
 }
 
 // Supervises reports whether a sandbox has a supervised command whose changes are captured

@@ -200,7 +200,7 @@ func (r *Runner) serve(
 			return err
 		}
 		sits.came()
-		r.c.Feed.Emit(events.Exec(rec, o.id, Label(ctx, r.c.Cleaners, rec, o.req)))
+		r.c.Feed.Emit(events.Exec(rec, o.id, Message(ctx, r.c.Cleaners, rec, o.req)))
 		return nil
 	})
 	if err != nil && !began {
@@ -274,7 +274,7 @@ func (r *Runner) conclude(
 		return slices.Concat(o.programs.Records(), r.exitRecords(ctx, rec, o.command, o.end, x, t))
 	}
 	n := Note{
-		Cause: cause, Message: Label(ctx, r.c.Cleaners, rec, o.req),
+		Cause: cause, Message: Message(ctx, r.c.Cleaners, rec, o.req),
 		With: func(t Taken) []audit.Statement { return tell(withHead(o.exit, t.ID, t), t) },
 	}
 	if cause == timeline.CauseExec {

@@ -68,7 +68,7 @@ func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest)
 		return nil, err
 	}
 	if o.failed == nil {
-		r.c.Feed.Emit(events.Exec(&rec, o.id, Label(ctx, r.c.Cleaners, &rec, req)))
+		r.c.Feed.Emit(events.Exec(&rec, o.id, Message(ctx, r.c.Cleaners, &rec, req)))
 	}
 	r.keep(s, o.box, o.command)
 	return o, nil

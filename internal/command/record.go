@@ -84,7 +84,7 @@ func (r *Runner) denialsOf(ctx context.Context, c *command) (n int64) {
 
 // emitEnd publishes the event of the exit of a command.
 func (r *Runner) emitEnd(ctx context.Context, rec *meta.Sandbox, c *command, x wire.Exit) {
-	message := Label(ctx, r.c.Cleaners, rec, c.req)
+	message := Message(ctx, r.c.Cleaners, rec, c.req)
 	r.c.Feed.Emit(events.Limits(rec, c.id, message, x)...)
 	r.c.Feed.Emit(events.Exited(rec, c.id, message, x))
 }

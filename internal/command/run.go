@@ -126,7 +126,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 		return nil, err
 	}
 	rec.Again, rec.Starting = false, false
-	r.c.Feed.Emit(events.Started(rec, &run, Label(ctx, r.c.Cleaners, rec, o.req)))
+	r.c.Feed.Emit(events.Started(rec, &run, Message(ctx, r.c.Cleaners, rec, o.req)))
 	if o.failed == nil {
 		r.supervise(s, o.box, o.command)
 	}
@@ -198,7 +198,7 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 		}
 		if !recorded {
 			recorded = true
-			r.c.Feed.Emit(events.Limits(&rec, c.id, Label(ctx, r.c.Cleaners, &rec, c.req), end.Exit)...)
+			r.c.Feed.Emit(events.Limits(&rec, c.id, Message(ctx, r.c.Cleaners, &rec, c.req), end.Exit)...)
 		}
 		if err == nil {
 			rec.Starting = false // it was started, though no daemon had time to note that
@@ -271,7 +271,7 @@ func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	r.c.Journals.Finish(ctx, rec.ID)
 	var err error
 	if rec.Starting { // it starts now, under this id
-		n := Note{Cause: timeline.CauseAuto, Message: Label(ctx, r.c.Cleaners, rec, c.req)}
+		n := Note{Cause: timeline.CauseAuto, Message: Message(ctx, r.c.Cleaners, rec, c.req)}
 		_, err = s.Capture(ctx, rec, n)
 	} else {
 		o := &outcome{command: c, end: end, exit: exitOf(c, end, ended)}
@@ -322,7 +322,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	if uerr != nil {
 		r.c.Log.Error("could not record the exit of the command", "sandbox", rec.Name, "err", uerr)
 	}
-	r.c.Feed.Emit(events.Exited(rec, c.id, Label(ctx, r.c.Cleaners, rec, c.req), x))
+	r.c.Feed.Emit(events.Exited(rec, c.id, Message(ctx, r.c.Cleaners, rec, c.req), x))
 	endRun(s, c, x)
 	return uerr == nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -233,7 +233,7 @@ func (c *Control) NoteHalt(ctx context.Context, rec *meta.Sandbox) {
 	if why == "" {
 		return
 	}
-	h := &meta.Halt{At: at, Why: label.Clean(events.Cut(why))}
+	h := &meta.Halt{At: at, Why: message.Clean(events.Cut(why))}
 	note := func(r *meta.Sandbox) error { r.Halted = h; return nil }
 	if err := c.config.Records.UpdateSandbox(ctx, rec.ID, note); err != nil {
 		c.config.Log.Warn("could not record why a sandbox was stopped", "sandbox", rec.Name, "err", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -125,7 +125,7 @@ func (c *Control) listening(ctx context.Context, name string, port int) (Box, me
 	if !revives(&rec) {
 		how := fmt.Sprintf("coppice run --in %s --detach -- CMD", rec.Name)
 		if rec.Run != nil {
-			command := label.OfCommand(wire.ExecRequest{Cmd: rec.Run.Cmd})
+			command := message.OfCommand(wire.ExecRequest{Cmd: rec.Run.Cmd})
 			how = fmt.Sprintf("coppice run --in %s --detach -- %s", rec.Name, command)
 		}
 		return nil, rec, fault.New(fault.NotFound, "no process listens on port %d: sandbox %s is stopped", port, rec.Name).

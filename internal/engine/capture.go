@@ -264,9 +264,9 @@ func (c *capturing) name(ctx context.Context) {
 		if c.n.cause == timeline.CauseAuto {
 			mark = c.rec.Mark
 		}
-		c.n.message = autoLabelOf(c.cleaners.For(ctx, c.rec), mark, c.programs, c.got.Paths)
+		c.n.message = autoMessageOf(c.cleaners.For(ctx, c.rec), mark, c.programs, c.got.Paths)
 		if c.n.message == "" && c.n.memory {
-			c.n.message = memoryLabel
+			c.n.message = memoryMessage
 		}
 	}
 	c.t.paths, c.t.gone, c.t.before = c.got.Paths, map[string]bool{}, c.head

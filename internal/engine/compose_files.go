@@ -12,8 +12,8 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/livefiles"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -107,7 +107,7 @@ func (h filesHeld) Capture(ctx context.Context, what string) error {
 	if h.e.Commands.CaptureLater(commandHeld{h.e, h.s}, &rec) {
 		return nil
 	}
-	message := label.Clean(events.Cut(h.e.cleaners.For(ctx, &rec).Redact(what)))
+	message := message.Clean(events.Cut(h.e.cleaners.For(ctx, &rec).Redact(what)))
 	_, err = h.e.capture(ctx, h.s, &rec, note{cause: timeline.CauseAuto, message: message, aside: true})
 	return fault.Wrap(err, "the operation succeeded, but capturing its changes failed")
 }
@@ -149,6 +149,6 @@ func (r filesRoot) rename(ctx context.Context, from, to string, failed error) er
 	case exit.Code == 126 || exit.Code == 127: // mv not found, or not executable
 		return failed
 	}
-	return fault.New(fault.Conflict, "move: %s", label.Clean(strings.TrimSpace(said))).
+	return fault.New(fault.Conflict, "move: %s", message.Clean(strings.TrimSpace(said))).
 		WithHint("check the source and the destination first: files/stat")
 }

@@ -154,7 +154,7 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 			WithHint("see: coppice create --help")
 	}
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
-	life := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS}
+	life := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS, Labels: req.Labels}
 	if err := lifetime.Configure(&rec.Config, life, e.Now()); err != nil {
 		return rec, nil, err
 	}
@@ -342,7 +342,7 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 	if err := lifetime.Configure(new(meta.Config), given, e.Now()); err != nil {
 		return wire.Sandbox{}, err
 	}
-	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy}
+	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy, Labels: req.Labels}
 	if req.Tier != "auto" {
 		f.Tier = req.Tier
 	}

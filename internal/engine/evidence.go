@@ -7,6 +7,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -16,7 +17,7 @@ import (
 
 // The records that the engine makes. See audit.Book for how they are written.
 
-// snapshotRecord returns the record of a snapshot. A label from inside is recorded as a statement of
+// snapshotRecord returns the record of a snapshot. A message from inside is recorded as a statement of
 // the inside.
 func snapshotRecord(
 	ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, snap timeline.Snapshot,
@@ -59,6 +60,9 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audi
 	c := e.cleaners.Formats()
 	b := &format.Create{
 		Base: c.RecordText(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head),
+	}
+	for _, l := range label.List(rec.Labels) {
+		b.Labels = append(b.Labels, c.RecordText(l))
 	}
 	if r := rec.Repo; r != nil {
 		b.Repository, b.Commit = c.RecordText(r.Top), r.Base

@@ -8,6 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/restore"
@@ -45,6 +46,9 @@ func (e *Engine) fork(
 			return res, at, err
 		}
 	}
+	if err := label.Check(req.Labels); err != nil { // before a capture
+		return res, at, err
+	}
 	parent, at, memory, err := e.forkPoint(ctx, name, req)
 	if err != nil {
 		return res, at, err
@@ -52,6 +56,9 @@ func (e *Engine) fork(
 	had := parent.Tier
 	parent.Quarantine = nil
 	parent.Timed = nil
+	if parent.Labels, err = label.Change(parent.Labels, req.Labels, nil); err != nil {
+		return res, at, err
+	}
 	var warnings []string
 	if len(req.Policy) > 0 || req.Tier != "" {
 		warnings, err = e.Policies.Refork(ctx, &parent, req.Policy, req.Tier, func(p policy.Policy) error {

@@ -14,15 +14,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Mark labels what happens in a sandbox; see wire.MarkRequest. A long label is cut.
+// Mark sets the message of snapshots in a sandbox; see wire.MarkRequest. A long message is cut.
 func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
-	label := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
+	message := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
 	switch {
 	case req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd:
 		return wire.CommitResult{}, fault.New(fault.Invalid, "unknown mark phase %q", events.Cut(req.Phase)).
 			WithHint("use begin, end or none")
-	case label == "" && req.Phase != wire.MarkEnd:
-		return wire.CommitResult{}, fault.New(fault.Invalid, "a mark requires a label").
+	case message == "" && req.Phase != wire.MarkEnd:
+		return wire.CommitResult{}, fault.New(fault.Invalid, "a mark requires a message").
 			WithHint("for example: coppice snapshot mark %s begin \"run tests\"", name)
 	}
 	s, rec, err := e.acquire(ctx, name, "marking")
@@ -34,17 +34,17 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	if err != nil {
 		return wire.CommitResult{}, err
 	}
-	n, next := note{cause: timeline.CauseMark, message: label}, rec.Mark
+	n, next := note{cause: timeline.CauseMark, message: message}, rec.Mark
 	switch req.Phase {
 	case wire.MarkBegin:
-		n, next = note{cause: timeline.CauseAuto}, label // what happened before belongs to the previous mark
+		n, next = note{cause: timeline.CauseAuto}, message // what happened before belongs to the previous mark
 	case wire.MarkEnd:
-		if next = ""; label == "" {
-			label, n.message = rec.Mark, rec.Mark
+		if next = ""; message == "" {
+			message, n.message = rec.Mark, rec.Mark
 		}
-		if label == "" {
+		if message == "" {
 			return wire.CommitResult{}, fault.New(fault.Conflict, "sandbox %s has no open mark", rec.Name).
-				WithHint("begin one first, or give a label: coppice snapshot mark %s end \"ran tests\"", rec.Name)
+				WithHint("begin one first, or give a message: coppice snapshot mark %s end \"ran tests\"", rec.Name)
 		}
 	}
 	run, _ := e.Commands.Supervised(s.Held)
@@ -62,7 +62,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 		}
 	}
 	ev := events.About(&rec, wire.EventMark)
-	ev.Snapshot, ev.Message, ev.Detail = string(t.id), label, req.Phase
+	ev.Snapshot, ev.Message, ev.Detail = string(t.id), message, req.Phase
 	e.Feed.Emit(ev)
 	return committed(&rec, t), nil
 }

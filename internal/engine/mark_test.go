@@ -161,6 +161,6 @@ func TestMark_RefusesInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	if show, err := h.Show(ctx, "a", string(rec.Head)); err != nil || len(show.Message) > events.MaxText {
-		t.Errorf("a label of %d bytes, %v", len(show.Message), err)
+		t.Errorf("a message of %d bytes, %v", len(show.Message), err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // the kernel of the sandbox writes an image, so files and memory are of the same moment. It is hashed
 // and stored once they have resumed, and the snapshot is recorded only when it is stored.
 
-// memoryLabel is the label of a snapshot with memory that has no message and for which no file changed.
-const memoryLabel = "memory"
+// memoryMessage is the label of a snapshot with memory that has no message and for which no file changed.
+const memoryMessage = "memory"
 
 // mayKeepMemory refuses a capture with memory for a sandbox whose memory cannot be stored.
 func (c *capturing) mayKeepMemory() error {

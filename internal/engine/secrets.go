@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
@@ -22,12 +22,12 @@ func newCleaners(e *Engine) *audit.Cleaners {
 	})
 }
 
-// autoLabelOf is label.Auto with secrets redacted.
-func autoLabelOf(c audit.Cleaner, mark string, programs []wire.Program, paths []string) string {
-	if cmds := c.RedactPrograms(programs); mark != "" || len(label.Commands(cmds)) > 0 {
-		return label.Auto(mark, cmds, nil)
+// autoMessageOf is message.Auto with secrets redacted.
+func autoMessageOf(c audit.Cleaner, mark string, programs []wire.Program, paths []string) string {
+	if cmds := c.RedactPrograms(programs); mark != "" || len(message.Commands(cmds)) > 0 {
+		return message.Auto(mark, cmds, nil)
 	}
-	return label.Auto("", nil, c.RedactAll(paths))
+	return message.Auto("", nil, c.RedactAll(paths))
 }
 
 // changesOf returns the paths that a capture found changed, for the record of an exit.

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -27,15 +27,15 @@ func TestLabels_AreRedacted(t *testing.T) {
 	own := wire.ExecRequest{
 		Cmd: []string{"x", "correct'horse", "own-secret"}, Env: []string{"DB_PASSWORD=own-secret"},
 	}
-	long := []string{"make", strings.Repeat("x", label.Max-12), "battery-staple"}
+	long := []string{"make", strings.Repeat("x", message.Max-12), "battery-staple"}
 	c := h.cleaners.For(ctx, rec)
-	labelOf := func(req wire.ExecRequest) string { return command.Label(ctx, h.cleaners, rec, req) }
+	labelOf := func(req wire.ExecRequest) string { return command.Message(ctx, h.cleaners, rec, req) }
 	for name, label := range map[string]string{
 		"a command":      labelOf(own),
 		"given":          labelOf(wire.ExecRequest{Cmd: []string{"x"}, Label: "with battery-staple"}),
-		"programs":       autoLabelOf(c, "", []wire.Program{{PID: 1, Args: []string{"make", "battery-staple"}}}, nil),
-		"programs, cut":  autoLabelOf(c, "", []wire.Program{{PID: 1, Args: long}}, nil),
-		"places":         autoLabelOf(c, "", nil, []string{"/home/me/battery-staple/f", "/home/me/battery-staple/g"}),
+		"programs":       autoMessageOf(c, "", []wire.Program{{PID: 1, Args: []string{"make", "battery-staple"}}}, nil),
+		"programs, cut":  autoMessageOf(c, "", []wire.Program{{PID: 1, Args: long}}, nil),
+		"places":         autoMessageOf(c, "", nil, []string{"/home/me/battery-staple/f", "/home/me/battery-staple/g"}),
 		"a flag's value": labelOf(wire.ExecRequest{Cmd: []string{"x", "--password", "hunter2hunter2"}}),
 	} {
 		for _, part := range []string{"correct", "battery", "own-secret", "hunter2"} {

@@ -16,9 +16,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
-	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -199,8 +199,8 @@ func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err er
 	limits := repo.DefaultLimits
 	if o.left -= entry.Size; entry.Size > limits.Object || o.left < 0 {
 		return fault.New(fault.TooLarge, "file %q is too large: %d bytes; the limit is %d for a file and %d in total",
-			label.Clean(p), entry.Size, limits.Object, limits.Total).
-			WithHint("have git ignore it: echo /%s >>.gitignore", label.Clean(p))
+			message.Clean(p), entry.Size, limits.Object, limits.Total).
+			WithHint("have git ignore it: echo /%s >>.gitignore", message.Clean(p))
 	}
 	if err := dirfd.MkdirAll(o.tree, path.Dir(p), 0o700); err != nil {
 		return err

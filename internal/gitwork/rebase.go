@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
-	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -276,5 +276,5 @@ func (l *listener) complaint(p []byte) {
 func (l *listener) results() (list, said string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.list.String(), label.Clean(strings.Join(strings.Fields(tail.Lines(string(l.said))), " "))
+	return l.list.String(), message.Clean(strings.Join(strings.Fields(tail.Lines(string(l.said))), " "))
 }

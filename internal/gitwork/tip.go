@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
@@ -203,5 +203,5 @@ func (o *outlet) id() string {
 func (o *outlet) errorText() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return strings.Join(strings.Fields(label.Clean(string(o.said))), " ")
+	return strings.Join(strings.Fields(message.Clean(string(o.said))), " ")
 }

@@ -86,7 +86,7 @@ func Find(name string) (Harness, error) {
 		names = append(names, h.Name)
 	}
 	return Harness{}, fault.New(fault.NotFound, "unknown agent %q", name).
-		WithHint("use one of %s; or mark steps manually: coppice snapshot mark NAME LABEL", strings.Join(names, ", "))
+		WithHint("use one of %s; or mark steps manually: coppice snapshot mark NAME MESSAGE", strings.Join(names, ", "))
 }
 
 // Config returns the content of a new file.

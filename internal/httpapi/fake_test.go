@@ -98,7 +98,8 @@ func (f *fake) Policy(_ context.Context, name string) (wire.PolicyResult, error)
 }
 
 func (f *fake) List(context.Context) ([]wire.Sandbox, error) {
-	return []wire.Sandbox{{Name: "a", State: wire.StateLive}, {Name: "b", State: wire.StateIdle}}, f.err
+	return []wire.Sandbox{{Name: "a", State: wire.StateLive}, {Name: "b", State: wire.StateIdle,
+		Labels: map[string]string{"team": "web,%&+x"}}}, f.err
 }
 
 func (f *fake) Status(_ context.Context, name string) (wire.StatusResult, error) {

@@ -125,6 +125,9 @@ func limitsOfSandboxes() map[string]limit {
 		"Source.ref":                 {example: "HEAD~1"},
 		"LifeRequest.ttl_ms":         aLife(),
 		"LifeRequest.idle_stop_ms":   aLife(),
+		"CreateRequest.labels":       {example: object{"team": "web"}},
+		"LifeRequest.labels":         {example: object{"team": "web"}},
+		"LifeRequest.remove_labels":  {example: []any{"team"}},
 	}
 }
 
@@ -171,6 +174,7 @@ func limitsOfHistory() map[string]limit {
 		"ForkRequest.names":     {maxItems: 10_000, example: []any{"try-1", "try-2"}},
 		"ForkRequest.at":        {example: "HEAD"},
 		"ForkRequest.policy":    {maxItems: 64},
+		"ForkRequest.labels":    {example: object{"team": "web"}},
 		"ForkRequest.tier":      one("", "process", "supervised", "gvisor"),
 		"Keep.last":             atLeast(0),
 		"Keep.within_ms":        atLeast(0),
@@ -246,6 +250,7 @@ func limitsOfParameters() map[string]limit {
 		"port":            within(1, math.MaxUint16).eg(3000),
 		"last":            within(-1, 1_000_000),
 		"host":            {minLength: 1, example: "example.com:443"},
+		"filter":          {example: []any{"label=team=web", "state=running"}},
 		"mode":            {pattern: `^0*[0-7]{1,4}$`},
 		"Idempotency-Key": {pattern: `^[!-~]*$`, maxText: maxKey},
 	}

@@ -71,7 +71,8 @@ func aboutDaemon() map[string]about {
 
 func aboutSandboxes() map[string]about {
 	return map[string]about{
-		"listSandboxes": says("A token for some sandboxes lists only those."),
+		"listSandboxes": says("Filters of the same key are alternatives; filters of different keys must all be satisfied. " +
+			"A token for some sandboxes lists only those."),
 		"createSandbox": {
 			text: "The base is the host unless the request names another; the host is not copied. An archive is sent as " +
 				"multipart/form-data, after the request. Does not start the sandbox.",
@@ -132,7 +133,7 @@ func aboutHistory() map[string]about {
 		},
 		"createSnapshot": {"The same as commit, but for the status.", object{"message": "the tests pass"}},
 		"mark": {
-			text:    "For the steps of an agent: the label becomes the message of snapshots.",
+			text:    "For the steps of an agent: the text, which the field label has, becomes the message of snapshots.",
 			example: object{"label": "before the upgrade"},
 		},
 		"checkout": {

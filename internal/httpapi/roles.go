@@ -39,7 +39,7 @@ type Sandboxes interface {
 	// Sandbox finds a sandbox by name or id.
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	Status(ctx context.Context, name string) (wire.StatusResult, error)
-	// SetLife changes how long a sandbox lives, and when its processes are stopped.
+	// SetLife changes how long a sandbox lives, when its processes are stopped, and its labels.
 	SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error)
 	// Remove returns the names of the removed sandboxes, even with an error. Without force, a sandbox with running
 	// commands is fault.Conflict.

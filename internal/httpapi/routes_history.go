@@ -76,7 +76,7 @@ func (s *Server) addHistory(api huma.API) {
 	plain(s, api, replayable(post("/commit", "commit", "Take a snapshot")), commit)
 	plain(s, api, replayable(created(post("/snapshots", "createSnapshot", "Take a snapshot, as commit does"))),
 		commit)
-	plain(s, api, post("/mark", "mark", "Mark a step of work with a label"),
+	plain(s, api, post("/mark", "mark", "Mark a step of work with a message"),
 		func(ctx context.Context, in *maySend[wire.MarkRequest]) (wire.CommitResult, error) {
 			return s.opt.Moves.Mark(ctx, in.Name, orZero(in.Body))
 		})

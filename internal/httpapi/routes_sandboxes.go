@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/filter"
 )
 
 // addSandboxes adds the operations that create, show and remove sandboxes.
@@ -52,7 +53,7 @@ func (s *Server) addSandboxes(api huma.API) {
 			return wire.RemoveResult{Removed: names}, err
 		})
 	plain(s, api,
-		operation("PATCH", box, "updateSandbox", "Change the lifetime and the idle timeout of a sandbox",
+		operation("PATCH", box, "updateSandbox", "Change the lifetime, the idle timeout and the labels of a sandbox",
 			tagSandboxes, auth.Operate),
 		func(ctx context.Context, in *struct {
 			Named
@@ -112,12 +113,18 @@ func (s *Server) addSandboxes(api huma.API) {
 		})
 }
 
-func (s *Server) list(ctx context.Context, _ *struct{}) (wire.ListResult, error) {
+func (s *Server) list(ctx context.Context, in *struct {
+	Filter []string `query:"filter,explode" doc:"only sandboxes that satisfy KEY=VALUE: see docs/api.md; repeatable"`
+}) (wire.ListResult, error) {
+	chosen, err := filter.Parse(in.Filter)
+	if err != nil {
+		return wire.ListResult{}, err
+	}
 	list, err := s.opt.Sandboxes.List(ctx)
 	if p := auth.From(ctx); limited(p) {
 		list = slices.DeleteFunc(list, func(sb wire.Sandbox) bool { return !sees(p, sb.ID) })
 	}
-	return wire.ListResult{Sandboxes: list}, err
+	return wire.ListResult{Sandboxes: chosen.Choose(list)}, err
 }
 
 // fork creates forks; with a limited token they are added to its sandboxes.

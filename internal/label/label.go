@@ -1,95 +1,107 @@
-//go:build linux
-
-// Package label makes the messages of snapshots without one: from the mark, from the
-// programs that were started, or from the paths that changed. It is pure. What it reads was
-// written by the sandbox, so Clean escapes whatever is not printable; secrets are taken out by
-// the caller.
-//
-// The engine imports it.
+// Package label checks and changes the labels of sandboxes: keys with values that clients give
+// sandboxes, to find them again. They mean nothing to Coppice. The package is pure.
 package label
 
 import (
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Max is about how many characters an automatic label has.
-const Max = 100
+const hint = "as in: coppice create --label team=web --label example.com/ticket=1234"
 
-// OfCommand is the message of a command's snapshot: the label that the request gives, or else
-// its command line.
-func OfCommand(req wire.ExecRequest) string {
-	if req.Label != "" {
-		return req.Label
+// Parse reads labels as the command line writes them: KEY=VALUE, or KEY for an empty value. Of
+// several with the same key, the last one counts. The errors are those of Check.
+func Parse(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
 	}
-	return visible.Command(req.Cmd)
+	labels := make(map[string]string, len(list))
+	for _, text := range list {
+		key, value, _ := strings.Cut(text, "=")
+		labels[key] = value
+	}
+	return labels, Check(labels)
 }
 
-// Auto is the message of a snapshot that nobody gave one: the mark, if there is one; else the
-// programs that were started since the snapshot before; else, when none was, or none that
-// writes, where most changed. All but the mark was written by the sandbox, so whatever is not
-// printable is escaped. A label that is no mark has about Max characters; "" says that nothing
-// names the snapshot. paths are absolute, and the first layer.MaxPaths of those that changed.
-func Auto(mark string, programs []wire.Program, paths []string) string {
-	if mark != "" {
-		return Clean(mark)
+// Check refuses labels that no sandbox can have. The error is Invalid for a key or value with other
+// characters than it may have, and TooLarge for a bound of package limit.
+func Check(labels map[string]string) error {
+	if len(labels) > limit.Labels {
+		return fault.New(fault.TooLarge, "too many labels: %d; the limit is %d", len(labels), limit.Labels).
+			WithHint("remove some: coppice update NAME --label-rm KEY")
 	}
-	if cmds := Commands(programs); len(cmds) > 0 {
-		more := 0
-		if !slices.ContainsFunc(programs, func(p wire.Program) bool { return p.Parent != 0 }) {
-			for _, p := range programs { // those for which there was no room were no details
-				more += p.Unlisted
-			}
+	total := 0
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if err := CheckKey(key); err != nil {
+			return err
 		}
-		return enumerate(cmds, "; ", more)
-	}
-	return places(paths)
-}
-
-// enumerate joins as many of the words as make a label, at least one, and counts
-// the others, and more.
-func enumerate(words []string, sep string, more int) string {
-	label := shorten(words[0], Max)
-	for i, w := range words[1:] {
-		if utf8.RuneCountInString(label)+len(sep)+utf8.RuneCountInString(w) > Max {
-			more += len(words) - 1 - i
-			break
+		value := labels[key]
+		if len(value) > limit.LabelValue {
+			return fault.New(fault.TooLarge, "the value of label %s has %d bytes; the limit is %d", key, len(value),
+				limit.LabelValue).WithHint("keep the text in a file of the sandbox: coppice cp FILE NAME:PATH")
 		}
-		label += sep + w
+		if visible.Clean(value) != value {
+			return fault.New(fault.Invalid, "invalid value of label %s: %.60q: must be printable UTF-8 on one line", key, value).
+				WithHint(hint)
+		}
+		total += len(key) + len(value)
 	}
-	if more > 0 {
-		label += sep + "and " + strconv.Itoa(more) + " more"
+	if total > limit.LabelBytes {
+		return fault.New(fault.TooLarge, "the labels have %d bytes; the limit is %d", total, limit.LabelBytes).
+			WithHint("remove some: coppice update NAME --label-rm KEY")
 	}
-	return label
+	return nil
 }
 
-func shorten(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
+// CheckKey refuses a key that no label can have: see Check. A key has lower-case letters, digits, ".", "-", "_"
+// and "/", and begins and ends with a letter or digit, as keys of OCI annotations do.
+func CheckKey(key string) error {
+	alnum := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+	switch {
+	case len(key) > limit.LabelKey:
+		return fault.New(fault.TooLarge, "the label key %.60q... has %d bytes; the limit is %d", key, len(key), limit.LabelKey).
+			WithHint(hint)
+	case key == "":
+		return fault.New(fault.Invalid, "invalid label: the key is empty").WithHint(hint)
 	}
-	return string([]rune(s)[:n-3]) + "..."
-}
-
-// Clean escapes what a terminal would not simply show.
-func Clean(s string) string {
-	var b strings.Builder
-	var line visible.Line
-	for _, r := range s {
-		switch {
-		case r == '\t':
-			b.WriteByte(' ')
-			line = visible.Line{}
-		case !line.Shows(r):
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		default:
-			b.WriteRune(r)
+	for i := range len(key) {
+		if c := key[i]; !alnum(c) && (i == 0 || i == len(key)-1 || strings.IndexByte("._-/", c) < 0) {
+			return fault.New(fault.Invalid, "invalid label key %q: must be lower-case letters, digits, \".\", \"-\", \"_\" "+
+				"and \"/\", and begin and end with a letter or digit", key).WithHint(hint)
 		}
 	}
-	return b.String()
+	return nil
+}
+
+// Change returns labels without the keys of remove, and with set, which replaces equal keys. Keys that labels
+// do not have may be removed. The result shares nothing with the arguments, and is nil if it has no label. The
+// errors are those of Check.
+func Change(labels, set map[string]string, remove []string) (map[string]string, error) {
+	changed := make(map[string]string, len(labels)+len(set))
+	maps.Copy(changed, labels)
+	for _, key := range remove {
+		if err := CheckKey(key); err != nil {
+			return nil, err
+		}
+		delete(changed, key)
+	}
+	maps.Copy(changed, set)
+	if len(changed) == 0 {
+		return nil, nil
+	}
+	return changed, Check(changed)
+}
+
+// List returns labels as KEY=VALUE, in the order of their keys.
+func List(labels map[string]string) []string {
+	list := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		list = append(list, key+"="+labels[key])
+	}
+	return list
 }

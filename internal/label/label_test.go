@@ -1,143 +1,145 @@
-//go:build linux
-
 package label
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
-	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-func started(pid, parent int, args ...string) wire.Program {
-	return wire.Program{PID: pid, Parent: parent, Args: args}
+func TestParse_ReadsWhatDockerReads(t *testing.T) {
+	t.Parallel()
+	got, err := Parse([]string{"team=web", "ci", "url=https://example.com/?a=b", "team=api", "example.com/x-y_z=1", "9=ü"})
+	want := map[string]string{"team": "api", "ci": "", "url": "https://example.com/?a=b", "example.com/x-y_z": "1", "9": "ü"}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	if got, err := Parse(nil); got != nil || err != nil {
+		t.Errorf("nothing: %v, %v", got, err)
+	}
 }
 
-func TestAutoLabel(t *testing.T) {
+// hostile are labels that are refused, and a part of why.
+var hostile = map[string]string{
+	"=x":                "the key is empty",
+	"":                  "the key is empty",
+	"Team=x":            "invalid label key",
+	"te am=x":           "invalid label key",
+	"-team=x":           "invalid label key",
+	"team.=x":           "invalid label key",
+	"a/=x":              "invalid label key",
+	"../a=x":            "invalid label key",
+	"täm=x":             "invalid label key",
+	"a\x00b=x":          "invalid label key",
+	"a\x1b[2J=x":        "invalid label key",
+	"a\n=x":             "invalid label key",
+	"\xff=x":            "invalid label key",
+	"a=\x00":            "invalid value of label a",
+	"a=x\ny":            "invalid value of label a",
+	"a=x\ty":            "invalid value of label a",
+	"a=\x1b]0;title\a":  "invalid value of label a",
+	"a=\u202egnp.exe":   "invalid value of label a",
+	"a=\u200b":          "invalid value of label a",
+	"a=\u0301":          "invalid value of label a",
+	"a=\xff\xfe":        "invalid value of label a",
+	"a=\u0085":          "invalid value of label a",
+	"a=\U000e0041":      "invalid value of label a",
+	"a=\xed\xa0\x80low": "invalid value of label a",
+}
+
+func TestParse_RefusesHostileLabels(t *testing.T) {
 	t.Parallel()
-	var many []wire.Program
-	for i := range 40 {
-		many = append(many, started(100+i, 0, "touch", fmt.Sprintf("file-%02d", i)))
-	}
-	flood := []wire.Program{started(5, 0, "touch", "a")}
-	flood[0].Unlisted = 9744
-	build := []wire.Program{started(5, 0, "make", "-j2"), started(6, 5, "cc", "-c", "a.c"),
-		started(7, 5, "cc", "-c", "b.c")}
-	build[2].Unlisted = 300
-	for _, c := range []struct {
-		name     string
-		mark     string
-		programs []wire.Program
-		paths    []string
-		want     string
-	}{
-		{"nothing", "", nil, nil, ""},
-		{"a mark wins", "Edit main.go", build, []string{"/a"}, "Edit main.go"},
-		{"a mark is escaped", "a\x1b[2Jb\nc", nil, nil, `a\x1b[2Jb\nc`},
-		{"programs before paths", "", []wire.Program{started(5, 0, "touch", "a")}, []string{"/a"}, "touch a"},
-		{"what a program started is a detail of it", "", build, nil, "make -j2"},
-		{"those that there was no room for are counted", "", flood, nil, "touch a; and 9744 more"},
-		{"several", "", []wire.Program{started(5, 0, "touch", "a"), started(6, 0, "rm", "b")}, nil, "touch a; rm b"},
-		{"each once", "", []wire.Program{started(5, 0, "make"), started(6, 0, "make"), started(7, 0, "make")}, nil, "make"},
-		{"too many", "", many, nil,
-			"touch file-00; touch file-01; touch file-02; touch file-03; touch file-04; touch file-05; and 34 more"},
-		{"words are quoted", "", []wire.Program{started(5, 0, "touch", "a b", "it's", "")}, nil, `touch 'a b' 'it'\''s' ''`},
-		{"what was left out is said", "", []wire.Program{started(5, 0, "touch", "a", "...")}, nil, "touch a ..."},
-		{"control bytes are escaped", "", []wire.Program{started(5, 0, "touch", "\x1b[31m\u202e\xff\n")}, nil,
-			`touch '\x1b[31m\u202e\ufffd\n'`},
-		{"usual directories are left out", "", []wire.Program{started(5, 0, "/usr/bin/make", "/usr/share/x")}, nil,
-			"make /usr/share/x"},
-		{"and interpreters of what lies there", "",
-			[]wire.Program{started(5, 0, "/usr/bin/env", "node", "/usr/local/bin/npm", "ci")}, nil, "npm ci"},
-		{"others are not", "", []wire.Program{started(5, 0, "./configure")}, nil, "./configure"},
-		{"sh -c", "", []wire.Program{started(5, 0, "sh", "-c", "echo hi > a && rm b")}, nil, "echo hi > a && rm b"},
-		{"bash -lc", "", []wire.Program{started(5, 0, "/bin/bash", "-lc", "npm test")}, nil, "npm test"},
-		{"bash -c -l", "", []wire.Program{started(5, 0, "bash", "-c", "-l", "npm test", "arg")}, nil, "npm test"},
-		{"bash -eo pipefail -c", "", []wire.Program{started(5, 0, "bash", "--norc", "-e", "-o", "pipefail", "-c", "make x")},
-			nil, "make x"},
-		{"a script that was cut off", "", []wire.Program{started(5, 0, "sh", "-c", strings.Repeat("x", 200)+"...")}, nil,
-			strings.Repeat("x", 97) + "..."},
-		{"a script of several lines", "", []wire.Program{started(5, 0, "sh", "-c", "\n# why\n\tmake a\n make b\n")}, nil,
-			"make a ..."},
-		{"an empty script", "", []wire.Program{started(5, 0, "sh", "-c", " \n")}, []string{"/a"}, "/a"},
-		{"a file of a shell", "", []wire.Program{started(5, 0, "bash", "build.sh")}, nil, "bash build.sh"},
-		{"an agent's eval", "", []wire.Program{started(5, 0, "/bin/bash", "-c", "-l",
-			`source /root/.claude/s.sh && eval 'sed -i s/a/b/ '"'"'x y'"'"'' \< /dev/null && pwd -P >| /tmp/c-cwd`)}, nil,
-			"sed -i s/a/b/ 'x y'"},
-		{"an eval that cannot be read", "", []wire.Program{started(5, 0, "sh", "-c", "cd a && eval 'x")}, nil,
-			"cd a && eval 'x"},
-		{"an eval of a variable", "", []wire.Program{started(5, 0, "sh", "-c", "cd a && eval $x")}, nil, "cd a && eval $x"},
-		{"wrappers", "", []wire.Program{started(5, 0, "env", "-u", "X", "A=b", "nice", "-n", "5", "timeout", "-k", "1", "30",
-			"make", "-j2")}, nil, "make -j2"},
-		{"wrappers of a script", "", []wire.Program{started(5, 0, "timeout", "30", "sh", "-c", "a; b")}, nil, "a; b"},
-		{"a wrapper of nothing", "", []wire.Program{started(5, 0, "timeout", "30")}, nil, "timeout 30"},
-		{"a shell that is typed into", "", []wire.Program{started(5, 0, "-bash"), started(6, 5, "touch", "a"),
-			started(7, 6, "cc1")}, nil, "touch a"},
-		{"a shell that another takes the place of", "",
-			[]wire.Program{started(5, 0, "bash", "-i"), started(5, 5, "make"), started(6, 5, "cc")}, nil, "make"},
-		{"a shell alone", "", []wire.Program{started(5, 0, "bash")}, []string{"/a"}, "/a"},
-		{"what only looks", "", []wire.Program{started(5, 0, "git", "status", "-s"), started(6, 0, "touch", "a"),
-			started(7, 0, "sh", "-c", "ls -l")}, nil, "touch a"},
-		{"what looks and writes", "", []wire.Program{started(5, 0, "sh", "-c", "cat a > b")}, nil, "cat a > b"},
-		{"nothing but what looks", "", []wire.Program{started(5, 0, "ls")}, []string{"/a"}, "/a"},
-		{"without arguments", "", []wire.Program{started(5, 0)}, []string{"/a"}, "/a"},
-	} {
-		if got := Auto(c.mark, c.programs, c.paths); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+	for text, want := range hostile {
+		_, err := Parse([]string{text})
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || fault.HintOf(err) == "" {
+			t.Errorf("%q: %v, want %q", text, err, want)
+			continue
+		}
+		for _, r := range err.Error() {
+			if r == utf8.RuneError || !unicode.IsPrint(r) {
+				t.Errorf("%q: the error %q has %q in it", text, err, r)
+			}
 		}
 	}
 }
 
-func TestLabelOfPaths(t *testing.T) {
+func TestChange_IsBounded(t *testing.T) {
 	t.Parallel()
-	var wide, deep []string
-	for i := range 30 {
-		wide = append(wide, fmt.Sprintf("/root/app/file-%02d", i))
+	many := map[string]string{}
+	for i := range limit.Labels {
+		many[fmt.Sprintf("k%d", i)] = ""
 	}
-	for i := range layer.MaxPaths {
-		deep = append(deep, fmt.Sprintf("/root/app/node_modules/m/%d", i))
+	big := map[string]string{}
+	for i := range limit.LabelBytes/limit.LabelValue - 1 {
+		big[fmt.Sprintf("%d", i)] = strings.Repeat("v", limit.LabelValue)
 	}
-	for _, c := range []struct {
-		name  string
-		paths []string
-		want  string
-	}{
-		{"the root", []string{"/"}, "/"},
-		{"one", []string{"/root/app/go.mod"}, "/root/app/go.mod"},
-		{"two in a directory", []string{"/root/app/go.mod", "/root/app/go.sum"}, "go.mod, go.sum in /root/app"},
-		{"most first", []string{"/root/app/go.mod", "/root/app/src/a", "/root/app/src/b/c"},
-			"src/ (2 paths), go.mod in /root/app"},
-		{"the deepest directory", []string{"/root/a", "/root/src/x/y/a", "/root/src/x/y/b"},
-			"src/x/y/ (2 paths), a in /root"},
-		{"a new directory", []string{"/root/src", "/root/src/a", "/root/src/b", "/root/c"}, "src/ (3 paths), c in /root"},
-		{"far apart", []string{"/etc/passwd", "/var/a", "/var/b"}, "/var/ (2 paths), /etc/passwd"},
-		{"names that look alike", []string{"/root/ab", "/root/abc/d"}, "ab, abc/d in /root"},
-		{"many", wide, "file-00, file-01, file-02, file-03, file-04, file-05, file-06, file-07, file-08, file-09, " +
-			"file-10, and 19 more in /root/app"},
-		{"more than were told of", append([]string{"/root/go.mod"}, deep[1:]...),
-			fmt.Sprintf("app/node_modules/m/ (%d+ paths), go.mod in /root", layer.MaxPaths-1)},
-		{"hostile names", []string{"/root/a b\n", "/root/\x1b[2J\xff"}, `'\x1b[2J\ufffd', 'a b\n' in /root`},
+	used := 0
+	for k, v := range big {
+		used += len(k) + len(v)
+	}
+	for name, c := range map[string]struct{ old, fits, beyond map[string]string }{
+		"number": {many, map[string]string{"k1": "x"}, map[string]string{"one-more": ""}},
+		"key": {nil, map[string]string{strings.Repeat("k", limit.LabelKey): ""},
+			map[string]string{strings.Repeat("k", limit.LabelKey+1): ""}},
+		"value": {nil, map[string]string{"k": strings.Repeat("v", limit.LabelValue)},
+			map[string]string{"k": strings.Repeat("v", limit.LabelValue+1)}},
+		"all": {big, map[string]string{"k": strings.Repeat("v", limit.LabelBytes-used-1)},
+			map[string]string{"k": strings.Repeat("v", limit.LabelBytes-used-1), "l": ""}},
 	} {
-		if got := Auto("", nil, c.paths); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		if _, err := Change(c.old, c.fits, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
+		if _, err := Change(c.old, c.beyond, nil); !fault.Is(err, fault.TooLarge) || fault.HintOf(err) == "" {
+			t.Errorf("%s: %v, want too_large", name, err)
+		}
+	}
+	if _, err := Change(many, map[string]string{"one-more": ""}, []string{"k0"}); err != nil {
+		t.Errorf("one in the place of another: %v", err)
 	}
 }
 
-func FuzzAutoLabel(f *testing.F) {
-	f.Add("sh", "-c", "a && eval 'b", "/a/b", "/a")
-	f.Add("env", "-u", "", "/", "/x")
-	f.Add("bash", "-", "\\", "/a/b", "/a/b/c")
-	f.Fuzz(func(t *testing.T, a, b, c, p, q string) {
-		if !strings.HasPrefix(p, "/") || !strings.HasPrefix(q, "/") {
+func TestChange_SharesNothing(t *testing.T) {
+	t.Parallel()
+	old := map[string]string{"a": "1", "b": "2", "c": "3"}
+	got, err := Change(old, map[string]string{"a": "x", "d": "4", "c": "y"}, []string{"b", "c", "unknown"})
+	if want := []string{"a=x", "c=y", "d=4"}; err != nil || !slices.Equal(List(got), want) {
+		t.Errorf("%v, %v, want %v", List(got), err, want)
+	}
+	if want := []string{"a=1", "b=2", "c=3"}; !slices.Equal(List(old), want) {
+		t.Errorf("the old ones are %v", List(old))
+	}
+	if got, err := Change(old, nil, []string{"a", "b", "c"}); got != nil || err != nil {
+		t.Errorf("%v, %v, want nil", got, err)
+	}
+	if _, err := Change(old, nil, []string{"A"}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("an invalid key: %v", err)
+	}
+}
+
+// FuzzParse: what is accepted is harmless in a terminal, and comes back as it was.
+func FuzzParse(f *testing.F) {
+	for text := range hostile {
+		f.Add(text)
+	}
+	f.Add("team=web")
+	f.Fuzz(func(t *testing.T, text string) {
+		labels, err := Parse([]string{text})
+		if err != nil {
 			return
 		}
-		for _, label := range []string{Auto("", []wire.Program{started(1, 0, a, b, c)}, nil), Auto("", nil, []string{p, q})} {
-			if Clean(label) != label || !utf8.ValidString(label) {
-				t.Errorf("%q", label)
+		again, err := Parse(List(labels))
+		if err != nil || !maps.Equal(again, labels) {
+			t.Errorf("%q: %v, %v", text, again, err)
+		}
+		for _, r := range List(labels)[0] {
+			if r == utf8.RuneError || !unicode.IsPrint(r) {
+				t.Errorf("%q has %q in it", text, r)
 			}
 		}
 	})

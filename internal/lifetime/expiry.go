@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -19,7 +20,7 @@ import (
 // that is to live longer has no time to live.
 const Max = limit.Life
 
-// SetLife changes when a sandbox expires, and when its processes are stopped.
+// SetLife changes when a sandbox expires, when its processes are stopped, and its labels.
 func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
 	release, rec, err := l.config.Finder.Acquire(ctx, name, "changing its life")
 	if err != nil {
@@ -48,6 +49,11 @@ func Configure(c *meta.Config, req wire.LifeRequest, now time.Time) error {
 				WithHint("give a time between 1 ms and 100 years, or 0 for ever")
 		}
 	}
+	labels, err := label.Change(c.Labels, req.Labels, req.RemoveLabels)
+	if err != nil {
+		return err
+	}
+	c.Labels = labels
 	if req.IdleStopMS != nil {
 		c.IdleStopMS = *req.IdleStopMS
 	}

@@ -39,7 +39,7 @@ type area struct {
 
 // areas are all sections, in the order of the document.
 func areas() []area {
-	return []area{setup(), history(), archives(), repositories(), line(), evidence(), host(), gate()}
+	return []area{setup(), sandboxes(), history(), archives(), repositories(), line(), evidence(), host(), gate()}
 }
 
 // Table lists every bound, in the order of the document.

@@ -9,7 +9,7 @@ const (
 	LineChangeBytes = 256 << 10
 	// LineNodes is how many snapshots one answer lists.
 	LineNodes = 1000
-	// LineText is the longest message or label.
+	// LineText is the longest message.
 	LineText = 4 << 10
 	// LineInside is the longest line; LineShort is how much of one is read without taking
 	// one of the LineLong places for long lines.
@@ -51,6 +51,6 @@ func line() area {
 			"internal/lineapi/bounds_test.go TestGuest_LimitsConcurrentRequests"},
 		{"connections of one sandbox", LineConnections, "connections", "`unavailable`",
 			lineTest + "TestHostileClient_IsBounded"},
-		{"a message or a label", LineText, "bytes", "`invalid`", lineTest + "TestHostileClient_IsBounded"},
+		{"a message, also of a mark", LineText, "bytes", "`invalid`", lineTest + "TestHostileClient_IsBounded"},
 	}}
 }

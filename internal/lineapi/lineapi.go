@@ -17,7 +17,8 @@
 //	                 paths
 //	tag                                    tags                           Read
 //	tag              name                  node                           Read
-//	mark             phase, label          node, head                     Read
+//	mark             phase, label (its     node, head                     Read
+//	                 message)
 //	tag              name, ref             node                           Rewind
 //	commit           message               node, head                     Rewind
 //	checkout, fork   node, in_place        head                           Rewind

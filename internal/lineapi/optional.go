@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Marker is an Engine that can set labels.
+// Marker is an Engine that can set the message of snapshots.
 type Marker interface {
 	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
 }

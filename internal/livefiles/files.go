@@ -12,7 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxfs"
-	"github.com/coppice-dev/coppice/internal/label"
+	"github.com/coppice-dev/coppice/internal/message"
 )
 
 // Files gives one request access to the live files of a sandbox. While it is open, no rewind changes all
@@ -48,7 +48,7 @@ func (f *Files) OnStop(fn func(cause error)) (unhook func()) {
 func (f *Files) Begin(what string) {
 	f.o.mu.Lock()
 	defer f.o.mu.Unlock()
-	f.what = label.Clean(what)
+	f.what = message.Clean(what)
 }
 
 // Open opens a regular file for reading.

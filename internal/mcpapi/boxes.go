@@ -35,6 +35,8 @@ type box struct {
 	State string `json:"state" jsonschema:"live if its processes may be running, otherwise idle; an idle sandbox is started when needed"`
 	Procs int    `json:"procs" jsonschema:"number of running processes"`
 	From  string `json:"from" jsonschema:"its source"`
+
+	Labels map[string]string `json:"labels,omitempty" jsonschema:"its labels"`
 }
 
 type detail struct {
@@ -93,7 +95,20 @@ func fork(ctx context.Context, c *call, in forkIn) (forkOut, string, error) {
 }
 
 func newBox(sb wire.Sandbox) box {
-	return box{ID: sb.ID, Name: sb.Name, Head: sb.Head, State: sb.State, Procs: sb.Procs, From: tty.Clean(sb.From)}
+	return box{ID: sb.ID, Name: sb.Name, Head: sb.Head, State: sb.State, Procs: sb.Procs, From: tty.Clean(sb.From),
+		Labels: cleanLabels(sb.Labels)}
+}
+
+// cleanLabels returns labels as an answer has them. The daemon checks labels; this one may be another.
+func cleanLabels(labels map[string]string) map[string]string {
+	if len(labels) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(labels))
+	for k, v := range labels {
+		out[tty.Clean(k)] = shorten(tty.Clean(v), 1<<10)
+	}
+	return out
 }
 
 func clean(list []string) []string {

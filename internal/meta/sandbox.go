@@ -72,7 +72,7 @@ type Config struct {
 	// protections that it, or the sandbox it was forked from, has run with
 	Required   []string              `json:"required,omitempty"`
 	Redo       []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
-	Mark       string                `json:"mark,omitempty"`        // label of automatic snapshots
+	Mark       string                `json:"mark,omitempty"`        // message of automatic snapshots
 	KeepRecent int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
 	KeepForMS  int64                 `json:"keep_for_ms,omitempty"` // so too
 	Notices    []string              `json:"notices,omitempty"`     // notices for people
@@ -83,6 +83,8 @@ type Config struct {
 	Again    bool       `json:"again,omitempty"`    // Run is to be started again: a rewind is in progress
 	Starting bool       `json:"starting,omitempty"` // Run was requested, and may not have been started
 	Expires  *time.Time `json:"expires,omitempty"`
+	// of clients, as package label takes them; a map that is read is not to be changed
+	Labels map[string]string `json:"labels,omitempty"`
 	// after so long without use its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
 	Tournament string `json:"tournament,omitempty"` // the tournament, if it is a candidate's fork; gc removes it

@@ -29,6 +29,8 @@ type private struct {
 	Notices []string    `json:"notices,omitempty"`
 	Halted  *Halt       `json:"halted,omitempty"`
 	Run     *wire.Run   `json:"run,omitempty"`
+
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // stored is a Config as it is stored.
@@ -41,11 +43,12 @@ type stored struct {
 func sealConfig(key seal.Key, c Config) (s stored, err error) {
 	p, err := json.Marshal(
 		private{From: c.From, Timed: c.Timed, Env: c.Env, Learnt: c.Learnt, Mark: c.Mark, Notices: c.Notices,
-			Halted: c.Halted, Run: c.Run})
+			Halted: c.Halted, Run: c.Run, Labels: c.Labels})
 	if err != nil {
 		return s, err
 	}
 	c.From, c.Timed, c.Env, c.Learnt, c.Mark, c.Notices, c.Halted, c.Run = "", nil, nil, nil, "", nil, nil, nil
+	c.Labels = nil
 	s.Config = c
 	s.Sealed, err = key.Seal(forConfig, p)
 	return s, err

@@ -138,13 +138,14 @@ type Archive struct {
 
 // Create records that the sandbox was created.
 type Create struct {
-	Base       string `json:"base" jsonschema:"What its root file system is made from"`
-	Commit     string `json:"commit,omitempty" jsonschema:"The commit of the repository that it begins at"`
-	Driver     string `json:"driver,omitempty" jsonschema:"How its root file system is versioned"`
-	From       string `json:"from,omitempty" jsonschema:"Id of the sandbox it is a fork of"`
-	Repository string `json:"repository,omitempty" jsonschema:"The work tree on the host of the git repository that it works on"`
-	Snapshot   string `json:"snapshot,omitempty" jsonschema:"Snapshot it begins at"`
-	Start      string `json:"start,omitempty" jsonschema:"The commit, on the one that it begins at, of what was not committed and is in it"`
+	Base       string   `json:"base" jsonschema:"What its root file system is made from"`
+	Commit     string   `json:"commit,omitempty" jsonschema:"The commit of the repository that it begins at"`
+	Driver     string   `json:"driver,omitempty" jsonschema:"How its root file system is versioned"`
+	From       string   `json:"from,omitempty" jsonschema:"Id of the sandbox it is a fork of"`
+	Labels     []string `json:"labels,omitempty" jsonschema:"Its labels, as KEY=VALUE, redacted; later changes of them are not recorded"`
+	Repository string   `json:"repository,omitempty" jsonschema:"The work tree on the host of the git repository that it works on"`
+	Snapshot   string   `json:"snapshot,omitempty" jsonschema:"Snapshot it begins at"`
+	Start      string   `json:"start,omitempty" jsonschema:"The commit, on the one that it begins at, of what was not committed and is in it"`
 }
 
 // Delete records that the sandbox was removed; among the records of host, that its ledger was.
