@@ -37,6 +37,9 @@ type CreateRequest struct {
 	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
 
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository that it works on
+	// absolute path of the directory that its commands will work in. If the host is the source, a warning
+	// reports what they cannot change there
+	Dir string `json:"dir,omitempty"`
 
 	// Tar is the archive when From.Kind is SourceTar: tar, or tar compressed by
 	// gzip, zstd or xz. It travels beside the JSON, in the same HTTP body.

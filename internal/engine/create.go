@@ -82,6 +82,9 @@ func (e *Engine) Create(
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 		return wire.Sandbox{}, err
 	}
+	if rec.Host && work == nil && req.Dir != "" {
+		warnings = append(warnings, unchangeable(ctx, e, &rec, req.Dir)...)
+	}
 	e.Feed.Emit(events.Created(&rec))
 	e.Lifetimes.WakeExpiry()
 	out := e.wire(ctx, &rec)
