@@ -189,6 +189,9 @@ func homeFault(err error, format string, args ...any) error {
 		e.Hint = "set COPPICE_HOME to a directory that you can write to"
 	case fault.Internal:
 		e.Kind = fault.Unavailable
+		if errors.Is(err, unix.ENOTDIR) {
+			e.Kind, e.Hint = fault.Invalid, "set COPPICE_HOME to a directory"
+		}
 	}
 	return e
 }

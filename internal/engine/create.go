@@ -69,10 +69,14 @@ func (e *Engine) Create(
 		}
 	}
 	if work == nil {
-		err = e.createBare(ctx, &rec, &base, func() error {
+		again := func() error {
 			base, err = e.Bases.For(ctx, req, rec.Tier, progress)
 			return err
-		})
+		}
+		if req.From.Kind == wire.SourceTar {
+			again = nil // an archive is read once
+		}
+		err = e.createBare(ctx, &rec, &base, again)
 	} else {
 		var more, told []string
 		more, told, err = e.trees.Create(ctx, work, &rec, base, progress)
@@ -92,16 +96,16 @@ func (e *Engine) Create(
 	return out, nil
 }
 
-// createBare records a sandbox that begins as its base is. again finds the base again if gc removed it in
-// the meantime.
+// createBare records a sandbox that begins as its base is. again finds or imports the base again if gc removed it
+// in the meantime; nil if that is not possible.
 func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, again func() error) error {
 	for range createTries {
 		rec.Base = on.ID
 		if gone, err := recordOn(ctx, e, rec, on); err != nil || !gone {
 			return err
 		}
-		if on.Key == "" {
-			break // an archive is read once
+		if again == nil {
+			break
 		}
 		if err := again(); err != nil {
 			return err
