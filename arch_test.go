@@ -332,9 +332,10 @@ func packageComment(f *ast.File) string {
 	return ""
 }
 
-// The program that is PID 1 of every sandbox is small, and an auditor reads all of it: it has
-// none of the gate, of the store and of gVisor, and nothing of other modules but these.
-func TestInitImportsFewModules(t *testing.T) {
+// TestInit_ImportsFewModules checks that the program that is PID 1 of every sandbox contains
+// no code of the gate, the store or gVisor, and of other modules only those listed here. It is
+// small enough for an auditor to read all of it.
+func TestInit_ImportsFewModules(t *testing.T) {
 	t.Parallel()
 	modules := []string{"github.com/moby/sys/mountinfo", "golang.org/x/sys/"}
 	reached := map[string]bool{}
@@ -367,7 +368,7 @@ func TestInitImportsFewModules(t *testing.T) {
 	}
 }
 
-func TestEveryImportIsAllowedByTheTableOfPackages(t *testing.T) {
+func TestImports_AreInPackageTable(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
 		if s.pkg == "." || servesTests(s.pkg) {
@@ -393,8 +394,9 @@ func TestEveryImportIsAllowedByTheTableOfPackages(t *testing.T) {
 	}
 }
 
-// The table allows only what exists, so that each new import is a change of the table.
-func TestEveryAllowedImportExists(t *testing.T) {
+// TestPackageTable_AllowsOnlyExistingImports fails for an entry that no import needs, so that
+// each new import is a change of the table.
+func TestPackageTable_AllowsOnlyExistingImports(t *testing.T) {
 	t.Parallel()
 	imported := map[string][]string{}
 	for _, s := range sources(t) {
@@ -414,9 +416,9 @@ func TestEveryAllowedImportExists(t *testing.T) {
 	}
 }
 
-// The umask belongs to the process, not to one thread: a file that another thread makes
-// meanwhile would get fewer permissions than it asks for. So it is set where a process begins.
-func TestTheUmaskIsSetWhereAProcessBegins(t *testing.T) {
+// TestUmask_IsSetOnlyAtProcessStart exists because the umask belongs to the process, not to a thread: a file
+// that another thread creates meanwhile would get fewer permissions than it asks for.
+func TestUmask_IsSetOnlyAtProcessStart(t *testing.T) {
 	t.Parallel()
 	begins := []string{"internal/daemon/serve_linux.go", "internal/box/guest/launcher.go"}
 	for _, s := range sources(t) {
@@ -433,7 +435,7 @@ func TestTheUmaskIsSetWhereAProcessBegins(t *testing.T) {
 // testOnly reports whether s is a test below internal, where a directory may hold nothing else.
 func testOnly(s source) bool { return s.test && strings.HasPrefix(s.pkg, "internal/") }
 
-func TestEveryPackageHasOneComment(t *testing.T) {
+func TestPackages_HaveOneDocComment(t *testing.T) {
 	t.Parallel()
 	docs := map[string]int{}
 	for _, s := range sources(t) {
@@ -455,7 +457,7 @@ func TestEveryPackageHasOneComment(t *testing.T) {
 	}
 }
 
-func TestTheTableHasNoCycleAndNoStrangers(t *testing.T) {
+func TestPackageTable_IsAcyclicAndComplete(t *testing.T) {
 	t.Parallel()
 	const on, done = 1, 2
 	state := map[string]int{}

@@ -62,9 +62,9 @@ var (
 	inSource  = regexp.MustCompile("`((?:internal|client|cmd|bench|examples|scripts)/[\\w./-]+)`")
 )
 
-// A link leads to a file, and to a heading of it; one that is called by a test's name, to
-// the file that has the test.
-func TestDocuments_LinksLeadToFilesAndHeadings(t *testing.T) {
+// TestDocuments_LinksResolve checks links to files and to headings in them. A link whose text
+// is the name of a test must lead to the file with that test.
+func TestDocuments_LinksResolve(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
 		for _, m := range links.FindAllStringSubmatch(fences.ReplaceAllString(read(t, doc), ""), -1) {
@@ -115,8 +115,8 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-// A path of the source that a document has in backquotes exists.
-func TestDocuments_NameFilesThatExist(t *testing.T) {
+// TestDocuments_NameExistingFiles checks every source path that a document has in backquotes.
+func TestDocuments_NameExistingFiles(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
 		if doc == "CHANGELOG.md" {
@@ -154,8 +154,9 @@ func TestSummary_ListsEveryPageOnce(t *testing.T) {
 	}
 }
 
-// Each bound has a test that reaches it, and docs/LIMITS.md is what the table says.
-func TestLimitsAreDocumentedAndReached(t *testing.T) {
+// TestLimits_AreDocumentedAndTested checks that each limit names a test that reaches it, and
+// that docs/LIMITS.md is generated from the table of limits.
+func TestLimits_AreDocumentedAndTested(t *testing.T) {
 	t.Parallel()
 	const doc = "docs/LIMITS.md"
 	for _, b := range limit.Table() {
@@ -178,14 +179,31 @@ func TestLimitsAreDocumentedAndReached(t *testing.T) {
 	}
 }
 
-// Each module that we import, in the main module and in that of bench, has a line that says why.
-func TestEveryDependencyIsExplained(t *testing.T) {
+// TestDependencies_AreDocumented checks that each module that the main module or that of bench
+// imports has a line that says why it is needed.
+func TestDependencies_AreDocumented(t *testing.T) {
 	t.Parallel()
 	why := read(t, "docs/dependencies.md")
 	for line := range strings.Lines(read(t, "go.mod") + read(t, "bench/go.mod")) {
 		f := strings.Fields(line)
 		if len(f) == 2 && strings.Contains(f[0], ".") && f[0] != module && !strings.Contains(why, "| `"+f[0]+"` |") {
 			t.Errorf("docs/dependencies.md does not say why %s is needed", f[0])
+		}
+	}
+}
+
+// TestReadme_IsPlayed checks that each command of the README's examples is in the script that runs
+// them, as it is written, so that none of them is untried.
+func TestReadme_IsPlayed(t *testing.T) {
+	t.Parallel()
+	script := read(t, "internal/cli/testdata/script/readme.txtar")
+	commands := regexp.MustCompile(`(?m)^\$ (coppice .*?)( +#.*)?$`).FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(commands) < 20 {
+		t.Fatalf("found %d commands in README.md", len(commands))
+	}
+	for _, c := range commands {
+		if !strings.Contains(script, c[1]) {
+			t.Errorf("the script does not run %s", c[1])
 		}
 	}
 }

@@ -90,8 +90,9 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 	}
 }
 
-// A group of routes needs little: who serves it need not be the engine.
-func TestRolesOfTheAPI_AreSmall(t *testing.T) {
+// TestAPIRoles_AreSmall keeps the interface behind each group of routes small, so that
+// something other than the engine can serve it.
+func TestAPIRoles_AreSmall(t *testing.T) {
 	t.Parallel()
 	types := typesOf(parsed(t, "internal/httpapi"))
 	roles, ok := types["Roles"].(*ast.StructType)
@@ -122,9 +123,9 @@ func TestRolesOfTheAPI_AreSmall(t *testing.T) {
 	}
 }
 
-// What a role hands out is as small as a role. An interface that is the sum of others, as
-// io.ReadWriter is, has no method of its own beside them.
-func TestInterfacesOfTheAPI_AreSmallOrSums(t *testing.T) {
+// TestAPIInterfaces_AreSmallOrEmbedded checks that what a role returns is as small as a role.
+// An interface that embeds others, as io.ReadWriter does, has no further methods.
+func TestAPIInterfaces_AreSmallOrEmbedded(t *testing.T) {
 	t.Parallel()
 	types := typesOf(parsed(t, "internal/httpapi"))
 	for _, name := range slices.Sorted(maps.Keys(types)) {

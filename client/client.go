@@ -1,10 +1,8 @@
-// Package client talks to a coppice daemon over its unix socket, or over TCP with
-// a token. It works on every system that Go does; the daemon itself needs Linux. Anybody may import
-// it; it imports client/wire alone.
+// Package client talks to a coppice daemon over its Unix socket, or over TCP with a token. It works on every system
+// that Go supports; only the daemon needs Linux. It imports nothing of Coppice but client/wire.
 //
-// Errors that the daemon answered with are of type *Error and carry a kind to
-// branch on and a hint. Errors on the way there are *Error of kind
-// KindUnavailable.
+// Errors that the daemon returned are of type *Error, with a kind to branch on and a hint. A daemon that cannot be
+// reached is an *Error of kind KindUnavailable.
 package client
 
 import (
@@ -26,12 +24,12 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Error is an error that the daemon answered with.
+// Error is an error that the daemon returned, or a failure to reach it.
 type Error struct {
 	Kind    string // one of the Kind constants, or one of a newer daemon
 	Message string
-	Hint    string // what to do about it; may be ""
-	Err     error  // the cause on this side; may be nil
+	Hint    string // how to fix it; may be ""
+	Err     error  // the cause on the client's side; may be nil
 }
 
 // The kinds of an Error.
@@ -54,10 +52,10 @@ const (
 	KindTooLarge    = "too_large"
 )
 
-// Error gives the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause, or nil.
 func (e *Error) Unwrap() error { return e.Err }
 
 // IsKind reports whether err is an *Error of that kind.
@@ -66,44 +64,38 @@ func IsKind(err error, kind string) bool {
 	return errors.As(err, &e) && e.Kind == kind
 }
 
-// Options configures a Client. One of Host, Socket and Dial must be set; Host goes
-// before the others.
+// Options configures a Client. One of Host, Socket and Dial must be set; Host takes precedence.
 type Options struct {
-	// Host is where the daemon listens on TCP, as https://HOST:PORT or
-	// http://HOST:PORT; a path behind it is that of a proxy. Redirects are not
-	// followed.
+	// Host is the address of the daemon on TCP, as https://HOST:PORT or http://HOST:PORT; a path is the prefix of a
+	// reverse proxy. Redirects are not followed.
 	Host string
-	// Token is the bearer token for Host. Over http:// everybody on the way can
-	// read it.
+	// Token is the bearer token for Host. Over http:// it is sent in the clear.
 	Token string
-	// TLS says whom to trust at an https:// Host; nil is the system's authorities.
+	// TLS configures the certificate authorities for an https:// Host; nil uses the system's.
 	TLS *tls.Config
-	// Socket is the path of the daemon's socket. It may be longer than the 107
-	// bytes that the system allows (on Linux).
+	// Socket is the path of the daemon's socket. On Linux it may be longer than the 107 bytes of a sockaddr_un.
 	Socket string
-	// Dial makes a connection; nil dials Socket. It is called for every
-	// connection, also from several goroutines, and may start the daemon.
+	// Dial makes a connection; nil dials Socket. It is called for every connection, possibly from several goroutines,
+	// and may start the daemon.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Patience is how long a lost exec tries to attach again; 0 is 30 s,
-	// negative is not at all.
+	// Patience is how long Exec and Attach try to reconnect after a lost connection; 0 means 30 s, a negative value
+	// not at all.
 	Patience time.Duration
 }
 
-// expectTime is how long an upload waits for the daemon to want it: one that is
-// refused is not sent.
+// expectTime is how long an upload waits for "100 Continue", so that the body of a refused upload is not sent.
 const expectTime = 2 * time.Second
 
-// Client is a connection to a daemon; it dials when it needs to. It may be used
-// from several goroutines.
+// Client is a client of one daemon. It connects on demand and is safe for concurrent use.
 type Client struct {
 	opt  Options
-	http *http.Client // each call has a connection of its own
-	kept *http.Client // for calls that are safe to repeat; the same as http on a socket
-	to   *remote      // nil: over Dial
-	bad  error        // what is wrong with the options
+	http *http.Client // a new connection for each call
+	kept *http.Client // kept-alive connections, for calls that are safe to repeat; the same as http on a socket
+	to   *remote      // nil: use Dial
+	bad  error        // invalid options; returned by every call
 }
 
-// New makes a Client. It does not connect.
+// New returns a Client. It does not connect; invalid options are returned by the first call.
 func New(opt Options) *Client {
 	if opt.Patience == 0 {
 		opt.Patience = 30 * time.Second
@@ -114,8 +106,7 @@ func New(opt Options) *Client {
 			return &Client{opt: opt, http: &http.Client{}, kept: &http.Client{}, bad: err}
 		}
 		opt.Dial = to.dial
-		// What a kept connection may have carried is asked again where that harms
-		// nobody; the rest is not sent on one that may be dead.
+		// A request on a kept-alive connection may be sent twice, so only calls that are safe to repeat use one.
 		return &Client{opt: opt, to: to, http: stays(to.transport(false)), kept: stays(to.transport(true))}
 	}
 	if opt.Dial == nil {
@@ -141,37 +132,37 @@ func New(opt Options) *Client {
 	return &Client{opt: opt, http: cl, kept: cl}
 }
 
-// stays is a client that goes nowhere else: the token is for one daemon.
+// stays returns an HTTP client that follows no redirects: the token is for one daemon.
 func stays(tr *http.Transport) *http.Client {
 	return &http.Client{Transport: tr,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// Close lets go of what the client holds between calls. Calls under way go on.
+// Close closes idle connections. Calls in progress continue.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 	c.kept.CloseIdleConnections()
 }
 
-// List gives all sandboxes, by name.
+// List returns all sandboxes, by name.
 func (c *Client) List(ctx context.Context) ([]wire.Sandbox, error) {
 	var res wire.ListResult
 	err := c.call(ctx, http.MethodGet, "/v1/sandboxes", nil, &res)
 	return res.Sandboxes, err
 }
 
-// Daemon gives the state of the daemon.
+// Daemon returns the state of the daemon.
 func (c *Client) Daemon(ctx context.Context) (wire.DaemonStatus, error) {
 	return get[wire.DaemonStatus](ctx, c, "/v1/status")
 }
 
-// Probe tells what the daemon's host can do.
+// Probe reports what the daemon's host supports.
 func (c *Client) Probe(ctx context.Context) (wire.ProbeReport, error) {
 	return get[wire.ProbeReport](ctx, c, "/v1/probe")
 }
 
-// Create makes a sandbox. req.Tar is sent with it when req.From is an archive.
-// progress may be nil; it is called from the calling goroutine.
+// Create creates a sandbox. If req.From is an archive, req.Tar is sent with the request. progress may be nil; it is
+// called from the calling goroutine.
 func (c *Client) Create(
 	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
 ) (wire.Sandbox, error) {
@@ -205,31 +196,31 @@ func (c *Client) Create(
 	return res, c.longBody(ctx, "/v1/sandboxes", form.FormDataContentType(), pr, progress, &res)
 }
 
-// SetLife changes how long a sandbox lives, and when its processes are stopped.
+// SetLife changes the lifetime of a sandbox and its idle timeout.
 func (c *Client) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
 	var res wire.Sandbox
 	err := c.call(ctx, http.MethodPatch, at(name), req, &res)
 	return res, err
 }
 
-// Status gives the state of one sandbox.
+// Status returns the state of one sandbox.
 func (c *Client) Status(ctx context.Context, name string) (wire.StatusResult, error) {
 	return get[wire.StatusResult](ctx, c, at(name))
 }
 
-// Execs lists the commands that run in a sandbox, oldest first.
+// Execs lists the running commands of a sandbox, oldest first.
 func (c *Client) Execs(ctx context.Context, name string) ([]wire.ExecInfo, error) {
 	res, err := get[wire.ExecsResult](ctx, c, at(name)+"/execs")
 	return res.Execs, err
 }
 
-// Policy tells what a sandbox may use now.
+// Policy returns the policy of a sandbox.
 func (c *Client) Policy(ctx context.Context, name string) (wire.PolicyResult, error) {
 	return get[wire.PolicyResult](ctx, c, at(name)+"/policy")
 }
 
-// Remove removes a sandbox and what of its history nobody else needs. Without
-// force a sandbox with running commands is refused.
+// Remove removes a sandbox and the parts of its history that no other sandbox uses. Without force, a sandbox with
+// running commands is refused.
 func (c *Client) Remove(ctx context.Context, name string, force bool) error {
 	p := at(name)
 	if force {
@@ -238,65 +229,64 @@ func (c *Client) Remove(ctx context.Context, name string, force bool) error {
 	return c.call(ctx, http.MethodDelete, p, nil, nil)
 }
 
-// Start starts a stopped sandbox, and its supervised command if it has one. What
-// runs already is left alone.
+// Start starts a stopped sandbox, and its supervised command if it has one. It does nothing for a sandbox that runs.
 func (c *Client) Start(ctx context.Context, name string) (wire.StatusResult, error) {
 	return post[wire.StatusResult](ctx, c, at(name)+"/start", nil)
 }
 
-// Stop ends all processes of a sandbox.
+// Stop stops all processes of a sandbox.
 func (c *Client) Stop(ctx context.Context, name string) (wire.StopResult, error) {
 	return post[wire.StopResult](ctx, c, at(name)+"/stop", nil)
 }
 
-// Pause has all processes of a sandbox stand still until Resume, also when the daemon ends.
+// Pause pauses all processes of a sandbox until Resume, even if the daemon exits.
 func (c *Client) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
 	return post[wire.Sandbox](ctx, c, at(name)+"/pause", nil)
 }
 
-// Resume ends a Pause; of a fork that is quarantined it tries again what failed.
+// Resume resumes a paused sandbox. In a quarantined fork it also retries the failed step.
 func (c *Client) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
 	return post[wire.Sandbox](ctx, c, at(name)+"/resume", nil)
 }
 
-// Log gives the history.
+// Log returns the history.
 func (c *Client) Log(ctx context.Context, name string) (wire.LogResult, error) {
 	return get[wire.LogResult](ctx, c, at(name)+"/log")
 }
 
-// Head gives the snapshot that the live state descends from.
+// Head returns the snapshot that the live state descends from.
 func (c *Client) Head(ctx context.Context, name string) (wire.HeadResult, error) {
 	return get[wire.HeadResult](ctx, c, at(name)+"/head")
 }
 
-// Branches gives the leaves of the history.
+// Branches returns the leaves of the history.
 func (c *Client) Branches(ctx context.Context, name string) (wire.BranchesResult, error) {
 	return get[wire.BranchesResult](ctx, c, at(name)+"/branches")
 }
 
-// Show gives one snapshot and what it changed.
+// Show returns one snapshot and its changes.
 func (c *Client) Show(ctx context.Context, name, ref string) (wire.ShowResult, error) {
 	return get[wire.ShowResult](ctx, c, at(name)+"/nodes/"+url.PathEscape(ref))
 }
 
-// Diff tells how two states differ.
+// Diff compares two states.
 func (c *Client) Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
 	return get[wire.DiffResult](ctx, c, at(name)+"/diff?"+diffQuery(req).Encode())
 }
 
-// Patch writes how two states differ as unified diffs to w.
+// Patch writes the difference of two states to w, as unified diffs.
 func (c *Client) Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error {
 	q := diffQuery(req)
 	q.Set("patch", "true")
 	return c.patch(ctx, at(name)+"/diff?"+q.Encode(), w)
 }
 
-// patch writes the patch at a path to w.
+// patch writes the response of a GET request, a patch, to w.
 func (c *Client) patch(ctx context.Context, path string, w io.Writer) error {
 	return c.patchOf(ctx, http.MethodGet, path, nil, w)
 }
 
-// patchOf writes the patch that is the answer to a request, which may be nil.
+// patchOf writes the response of a request, a patch, to w; req may be nil.
 func (c *Client) patchOf(ctx context.Context, method, path string, req any, w io.Writer) error {
 	body, err := encode(req)
 	if err != nil {
@@ -344,84 +334,83 @@ func diffQuery(req wire.DiffRequest) url.Values {
 	return q
 }
 
-// Commit takes a snapshot of the present.
+// Commit takes a snapshot of the live state.
 func (c *Client) Commit(ctx context.Context, name, message string) (wire.CommitResult, error) {
 	return post[wire.CommitResult](ctx, c, at(name)+"/commit", wire.CommitRequest{Message: message})
 }
 
-// CommitMemory takes a snapshot of the present with what its processes have in memory.
+// CommitMemory takes a snapshot of the live state together with the memory of its processes.
 func (c *Client) CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error) {
 	return post[wire.CommitResult](ctx, c, at(name)+"/commit", wire.CommitRequest{Message: message, Memory: true})
 }
 
-// Run starts the supervised command of a sandbox, which belongs to nobody who is
-// connected: see Attach. One that could not be started has an Exit.
+// Run starts the supervised command of a sandbox. It runs without a client; use Attach to connect to it. If it could
+// not be started, Run.Exit is set.
 func (c *Client) Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error) {
 	return post[wire.Run](ctx, c, at(name)+"/run", req)
 }
 
-// Mark labels what happens in a sandbox.
+// Mark sets the label of snapshots in a sandbox.
 func (c *Client) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
 	return post[wire.CommitResult](ctx, c, at(name)+"/mark", req)
 }
 
-// Checkout goes to a snapshot; the present is captured first.
+// Checkout rewinds to a snapshot, after a capture of the live state.
 func (c *Client) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
 	return post[wire.MoveResult](ctx, c, at(name)+"/checkout", req)
 }
 
-// Undo goes back; the present is captured first.
+// Undo rewinds by req.N snapshots, after a capture of the live state.
 func (c *Client) Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
 	return post[wire.MoveResult](ctx, c, at(name)+"/undo", req)
 }
 
-// Redo takes back the last undo.
+// Redo reverts the last Undo.
 func (c *Client) Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error) {
 	return post[wire.MoveResult](ctx, c, at(name)+"/redo", req)
 }
 
-// Delete drops a snapshot from the history; its children keep their content.
+// Delete removes a snapshot from the history; its children keep their content.
 func (c *Client) Delete(ctx context.Context, name, ref string) (wire.HeadResult, error) {
 	var res wire.HeadResult
 	err := c.call(ctx, http.MethodDelete, at(name)+"/nodes/"+url.PathEscape(ref), nil, &res)
 	return res, err
 }
 
-// Tags gives all tags: name to snapshot.
+// Tags returns all tags, as a map from tag to snapshot.
 func (c *Client) Tags(ctx context.Context, name string) (map[string]string, error) {
 	res, err := get[wire.TagsResult](ctx, c, at(name)+"/tags")
 	return res.Tags, err
 }
 
-// SetTag names a snapshot; ref "" is HEAD.
+// SetTag tags a snapshot; ref "" is HEAD.
 func (c *Client) SetTag(ctx context.Context, name, tag, ref string) (wire.TagResult, error) {
 	return post[wire.TagResult](ctx, c, at(name)+"/tags", wire.TagRequest{Name: tag, Ref: ref})
 }
 
-// DeleteTag drops a name.
+// DeleteTag deletes a tag.
 func (c *Client) DeleteTag(ctx context.Context, name, tag string) error {
 	return c.call(ctx, http.MethodDelete, at(name)+"/tags/"+url.PathEscape(tag), nil, nil)
 }
 
-// Socket gives where a sandbox's line protocol is spoken, on the daemon's host. It
-// is spoken there until CloseSocket, or until the sandbox is removed.
+// Socket opens the socket of a sandbox's line protocol and returns its path on the daemon's host. It is open until
+// CloseSocket, or until the sandbox is removed.
 func (c *Client) Socket(ctx context.Context, name string) (wire.SocketResult, error) {
 	return post[wire.SocketResult](ctx, c, at(name)+"/socket", nil)
 }
 
-// CloseSocket closes it.
+// CloseSocket closes the socket that Socket opened.
 func (c *Client) CloseSocket(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, at(name)+"/socket", nil, nil)
 }
 
-// GC frees what nothing refers to, after it dropped what req does not keep.
+// GC deletes unused data, and the snapshots that req.Keep does not keep.
 func (c *Client) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	var res wire.GCResult
 	return res, c.long(ctx, "/v1/gc", req, progress, &res)
 }
 
-// Verify checks one sandbox, or with name "" the whole store. Damage is in the
-// result and is no error.
+// Verify checks one sandbox, or with name "" the whole store. Damage is part of the result, not an error.
 func (c *Client) Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {
 	var res wire.VerifyResult
 	p := "/v1/verify"
@@ -431,14 +420,13 @@ func (c *Client) Verify(ctx context.Context, name string, progress func(wire.Pro
 	return res, c.long(ctx, p, nil, progress, &res)
 }
 
-// Fork makes new sandboxes that share everything with this one.
+// Fork creates sandboxes that start from a snapshot of this one.
 func (c *Client) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
 	return post[wire.ForkResult](ctx, c, at(name)+"/fork", req)
 }
 
-// Tournament runs candidates in forks of a sandbox and finds the one that wins.
-// progress may be nil; it is called from the calling goroutine. When ctx ends
-// before, the candidates are killed and their forks removed.
+// Tournament runs candidates in forks of a sandbox and selects the winner. progress may be nil; it is called from the
+// calling goroutine. If ctx ends first, the candidates are killed and their forks removed.
 func (c *Client) Tournament(
 	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
 ) (wire.TournamentResult, error) {
@@ -460,7 +448,7 @@ func post[T any](ctx context.Context, c *Client, path string, req any) (T, error
 	return res, err
 }
 
-// call makes one request with JSON both ways; req and res may be nil.
+// call makes one request with JSON bodies; req and res may be nil.
 func (c *Client) call(ctx context.Context, method, path string, req, res any) error {
 	body, err := encode(req)
 	if err != nil {
@@ -475,13 +463,13 @@ func (c *Client) call(ctx context.Context, method, path string, req, res any) er
 		return problem(r)
 	}
 	if res == nil {
-		_, _ = io.Copy(io.Discard, r.Body) // so that the connection can be used again
+		_, _ = io.Copy(io.Discard, r.Body) // so that the connection can be reused
 		return nil
 	}
 	if err := json.NewDecoder(r.Body).Decode(res); err != nil {
 		return &Error{Kind: KindUnavailable, Message: "the daemon's response was interrupted: " + err.Error(), Err: err}
 	}
-	_, _ = io.CopyN(io.Discard, r.Body, 4<<10) // the line's end, so that the connection can be used again
+	_, _ = io.CopyN(io.Discard, r.Body, 4<<10) // the end of the line, so that the connection can be reused
 	return nil
 }
 
@@ -520,8 +508,7 @@ func (c *Client) do(
 	return res, nil
 }
 
-// request begins a request to wherever the daemon is. Every request is made by it,
-// but for those of exec, which speak for themselves.
+// request prepares a request to the daemon. All requests but those of exec, which are written by hand, go through it.
 func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	if c.bad != nil {
 		return nil, c.bad
@@ -530,7 +517,7 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	if c.to != nil {
 		base = c.to.base
 	}
-	// A path may hold sandbox names and references; nothing but "?" ends it.
+	// A path may hold sandbox names and references; only "?" ends it.
 	req, err := http.NewRequestWithContext(ctx, method, base+path, body)
 	if err != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "make the request: " + err.Error(), Err: err}
@@ -541,7 +528,7 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return req, nil
 }
 
-// unavailable keeps an *Error (of Dial) and context errors, and makes the rest
+// unavailable returns an *Error (from Dial) and context errors as they are, and wraps other errors as
 // KindUnavailable.
 func unavailable(err error) error {
 	var ue *url.Error
@@ -559,13 +546,13 @@ func unavailable(err error) error {
 	}
 	why := err.Error()
 	var op *net.OpError
-	if errors.As(err, &op) && op.Net == "unix" && op.Op != "dial" { // its address is how the daemon got there
+	if errors.As(err, &op) && op.Net == "unix" && op.Op != "dial" { // the address is a detail of the connection
 		why = op.Op + ": " + op.Err.Error()
 	}
 	return &Error{Kind: KindUnavailable, Message: "reach the daemon: " + why, Err: err}
 }
 
-// problem reads an error answer.
+// problem decodes an error response.
 func problem(res *http.Response) error {
 	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // a server that is done may reset the connection behind it
 	var p wire.Problem
@@ -578,7 +565,7 @@ func problem(res *http.Response) error {
 
 func fromWire(e wire.Error) error { return &Error{Kind: e.Kind, Message: e.Message, Hint: e.Hint} }
 
-// long makes a request whose answer is a stream of events.
+// long makes a request whose response is a stream of events.
 func (c *Client) long(ctx context.Context, path string, req any, progress func(wire.Progress), res any) error {
 	body, err := encode(req)
 	if err != nil {

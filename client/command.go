@@ -12,57 +12,54 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Cmd is a command of a sandbox that is being prepared or runs, used as exec.Cmd
-// of os/exec is. It cannot be used again after Run, Output or CombinedOutput, or
-// after Start. It differs in this:
+// Cmd is a command in a sandbox, prepared or running. It is used like exec.Cmd of os/exec, and like it cannot be
+// reused after Run, Output, CombinedOutput or Start. The differences:
 //
-//   - What it changed is a snapshot when it has ended: see Exit.
-//   - A command that cannot be found or executed is an *ExitError of Wait, with code
-//     127 or 126: only the sandbox can tell.
-//   - It survives the daemon: when that ends, the client attaches again.
+//   - After it has exited, its changes are in a snapshot: see Exit.
+//   - A command that is not found or not executable is an *ExitError of Wait with
+//     code 127 or 126, since only the sandbox can find out.
+//   - It survives a restart of the daemon: the client attaches again.
 type Cmd struct {
-	// Args is the command: a path or a name that the sandbox's PATH leads to, and
-	// its arguments.
+	// Args is the command, a path or a name to look up in the sandbox's PATH, and its arguments.
 	Args []string
-	// Env is added to the environment of the sandbox, KEY=VALUE.
+	// Env is added to the environment of the sandbox, as KEY=VALUE.
 	Env []string
-	// Dir is an absolute path inside; "" is where its repository's work began, else the user's home, else /.
+	// Dir is the absolute working directory inside; "" is the start directory of its repository, or the user's home,
+	// or /.
 	Dir string
-	// Stdin is read until its end, also when the command does not want it all; nil
-	// is /dev/null.
+	// Stdin is read to its end, even if the command does not read all of it; nil is /dev/null.
 	Stdin io.Reader
-	// Stdout and Stderr get the output, from one goroutine; nil throws it away.
+	// Stdout and Stderr receive the output, from one goroutine; nil discards it.
 	Stdout, Stderr io.Writer
-	// TTY gives it a terminal of that size. All output is then on Stdout.
+	// TTY allocates a terminal of that size. All output is then on Stdout.
 	TTY *wire.Size
-	// Timeout ends it: SIGTERM, and then SIGKILL. 0 is none.
+	// Timeout stops the command: SIGTERM, then SIGKILL. 0 means no timeout.
 	Timeout time.Duration
-	// Label is the message of its snapshot; "" is its command line.
+	// Label is the message of the command's snapshot; "" uses the command line.
 	Label string
-	// WaitDelay is what it has between the end of the context, which sends SIGTERM,
-	// and SIGKILL; 0 is 2 s.
+	// WaitDelay is the time between SIGTERM, which is sent when the context ends, and SIGKILL; 0 means 2 s.
 	WaitDelay time.Duration
 
-	// Exit is how it ended, set by Wait. Exit.Snapshot is the snapshot after it, and
-	// the old head when it changed nothing.
+	// Exit is the result, set by Wait. Exit.Snapshot is the snapshot after the command, or the old head if it changed
+	// nothing.
 	Exit *wire.Exit
 
 	sandbox *Sandbox
-	ctx     context.Context // ends the command
-	life    context.Context // does not
-	begun   chan struct{}   // closed when it runs, or has ended
-	started wire.Started    // final when begun is closed
-	ended   chan struct{}   // closed when it has ended; exit and err are then final
+	ctx     context.Context // stops the command when done
+	life    context.Context // ctx without its cancellation
+	begun   chan struct{}   // closed when it runs, or has exited
+	started wire.Started    // final once begun is closed
+	ended   chan struct{}   // closed when it has exited; exit and err are then final
 	exit    wire.Exit
 	err     error
 	signals chan string
-	ours    []io.Closer // our ends of pipes, closed when it has ended
+	ours    []io.Closer // the client's ends of pipes, closed when it has exited
 }
 
-// ExitError is a command that ended with a code other than 0.
+// ExitError is a command that exited with a code other than 0.
 type ExitError struct {
 	wire.Exit
-	// Stderr is the end of what it printed there, of Output alone.
+	// Stderr is the end of the command's stderr. Only Output sets it.
 	Stderr []byte
 }
 
@@ -80,25 +77,24 @@ func (e *ExitError) Error() string {
 
 const (
 	killAfter = 2 * time.Second
-	// tailSize is how much of stderr an ExitError has, in bytes.
+	// tailSize is the maximum size of ExitError.Stderr, in bytes.
 	tailSize = 32 << 10
-	// goneAfter is how long a killed command may take to be told of as ended.
+	// goneAfter is how long a killed command may take to exit.
 	goneAfter = 10 * time.Second
 )
 
-// Command prepares a command. When ctx ends before it, it is sent SIGTERM, and
-// SIGKILL after WaitDelay; Wait then gives the error of ctx.
+// Command prepares a command. When ctx ends first, the command is sent SIGTERM, and SIGKILL after WaitDelay; Wait
+// then returns the error of ctx.
 func (s *Sandbox) Command(ctx context.Context, name string, args ...string) *Cmd {
 	return &Cmd{Args: append([]string{name}, args...), sandbox: s, ctx: ctx, life: context.WithoutCancel(ctx)}
 }
 
-// Shell prepares a command line of sh.
+// Shell prepares a command line for sh.
 func (s *Sandbox) Shell(ctx context.Context, line string) *Cmd {
 	return s.Command(ctx, "/bin/sh", "-c", line)
 }
 
-// Start starts the command and returns when it runs, or when it has ended. Wait
-// must follow unless it fails.
+// Start starts the command and returns once it runs or has exited. If it succeeds, the caller must call Wait.
 func (c *Cmd) Start() error {
 	if c.ended != nil {
 		return &Error{Kind: KindInvalid, Message: "the command was already started"}
@@ -109,7 +105,7 @@ func (c *Cmd) Start() error {
 		c.closePipes()
 		return unavailable(err)
 	}
-	// The command is ended by signals, and what becomes of it is waited for.
+	// Signals stop the command, so the connection must outlive ctx.
 	ctx, cancel := context.WithCancel(c.life)
 	var once sync.Once
 	begin := func(st wire.Started) { once.Do(func() { c.started = st; close(c.begun) }) }
@@ -142,7 +138,7 @@ func milliseconds(d time.Duration) int64 {
 	return max(1, d.Milliseconds())
 }
 
-// endWithContext ends the command when its context does. It ends with the command.
+// endWithContext stops the command when its context ends. It returns when the command exits.
 func (c *Cmd) endWithContext(abandon func()) {
 	select {
 	case <-c.ended:
@@ -172,8 +168,8 @@ func (c *Cmd) endWithContext(abandon func()) {
 	abandon()
 }
 
-// Wait waits for the end of a command that was started. A code other than 0 is an
-// *ExitError. What comes from a pipe must have been read before.
+// Wait waits for a started command to exit. A code other than 0 is an *ExitError. The caller must have read all
+// output from pipes first.
 func (c *Cmd) Wait() error {
 	if c.ended == nil {
 		return &Error{Kind: KindInvalid, Message: "the command was not started"}
@@ -195,7 +191,7 @@ func (c *Cmd) Wait() error {
 	return nil
 }
 
-// Run starts the command and waits for its end.
+// Run starts the command and waits for it to exit.
 func (c *Cmd) Run() error {
 	if err := c.Start(); err != nil {
 		return err
@@ -203,8 +199,7 @@ func (c *Cmd) Run() error {
 	return c.Wait()
 }
 
-// Output runs the command and gives its stdout. Unless Stderr is set, an *ExitError
-// has the end of its stderr.
+// Output runs the command and returns its stdout. Unless Stderr is set, an *ExitError holds the end of its stderr.
 func (c *Cmd) Output() ([]byte, error) {
 	if c.Stdout != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "Stdout is already set"}
@@ -224,8 +219,7 @@ func (c *Cmd) Output() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// CombinedOutput runs the command and gives its stdout and stderr, in the order in
-// which they came.
+// CombinedOutput runs the command and returns its stdout and stderr, in the order of their arrival.
 func (c *Cmd) CombinedOutput() ([]byte, error) {
 	if c.Stdout != nil || c.Stderr != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "Stdout or Stderr is already set"}
@@ -236,8 +230,7 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// StdinPipe gives what the command reads. Who writes closes it; the end of the
-// command closes it too.
+// StdinPipe returns a pipe to the command's stdin. The caller closes it; it is also closed when the command exits.
 func (c *Cmd) StdinPipe() (io.WriteCloser, error) {
 	if c.Stdin != nil || c.ended != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "Stdin is already set, or the command was started"}
@@ -248,12 +241,12 @@ func (c *Cmd) StdinPipe() (io.WriteCloser, error) {
 	return w, nil
 }
 
-// StdoutPipe gives what the command prints. It is at its end when the command is;
-// the command waits for who reads slowly, and Wait for who does not read at all.
+// StdoutPipe returns a pipe from the command's stdout, which ends when the command exits. The command blocks while
+// the pipe is not read, and so does Wait.
 func (c *Cmd) StdoutPipe() (io.ReadCloser, error) { return c.outputPipe(&c.Stdout, "Stdout") }
 
-// StderrPipe is StdoutPipe for stderr. Stdout and stderr come one after the other:
-// who reads one of two pipes to its end before the other may wait for ever.
+// StderrPipe is StdoutPipe for stderr. Both arrive on one stream, so the caller must read two pipes concurrently to
+// avoid a deadlock.
 func (c *Cmd) StderrPipe() (io.ReadCloser, error) { return c.outputPipe(&c.Stderr, "Stderr") }
 
 func (c *Cmd) outputPipe(w *io.Writer, name string) (io.ReadCloser, error) {
@@ -272,8 +265,8 @@ func (c *Cmd) closePipes() {
 	}
 }
 
-// Signal sends a signal by name ("INT", "TERM", "KILL") to the command's process
-// group. It waits until the command can be reached, or has ended.
+// Signal sends a signal by name ("INT", "TERM", "KILL") to the command's process group. It waits until the command
+// runs or has exited.
 func (c *Cmd) Signal(name string) error {
 	if c.ended == nil {
 		return &Error{Kind: KindInvalid, Message: "the command was not started"}
@@ -291,8 +284,8 @@ func (c *Cmd) Signal(name string) error {
 	}
 }
 
-// ID gives the command's id and its process's number inside; "" and 0 before Start
-// and when it could not be started.
+// ID returns the command's ID and the PID of its process inside; "" and 0 before Start, and if it could not be
+// started.
 func (c *Cmd) ID() (exec string, pid int) {
 	if c.ended == nil {
 		return "", 0
@@ -301,7 +294,7 @@ func (c *Cmd) ID() (exec string, pid int) {
 	return c.started.Exec, c.started.PID
 }
 
-// tail keeps the last bytes that were written.
+// tail keeps the last bytes written to it.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func TestOutputAndExitCode(t *testing.T) {
+func TestCommand_ReturnsOutputAndExitCode(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
 	out, err := sb.Command(t.Context(), "echo", "a b", "c").Output()
@@ -44,7 +44,7 @@ func TestOutputAndExitCode(t *testing.T) {
 	}
 }
 
-func TestWhatACommandIsGiven(t *testing.T) {
+func TestCommand_PassesEnvDirStdinAndTTY(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
 	cmd := sb.Shell(t.Context(), `echo "$GREETING"; pwd; cat`)
@@ -66,7 +66,7 @@ func TestWhatACommandIsGiven(t *testing.T) {
 	}
 }
 
-func TestPipesCarryBothWaysWhileACommandRuns(t *testing.T) {
+func TestCommandPipes_StreamBothDirections(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
 	cmd := sb.Command(t.Context(), "cat")
@@ -96,8 +96,9 @@ func TestPipesCarryBothWaysWhileACommandRuns(t *testing.T) {
 	}
 }
 
-// A command that ends leaves nobody who writes to it waiting.
-func TestTheEndOfACommandClosesItsPipes(t *testing.T) {
+// TestCommandPipes_CloseOnExit checks that no writer to a command's standard input blocks once
+// the command has exited.
+func TestCommandPipes_CloseOnExit(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
 	cmd := sb.Command(t.Context(), "true")
@@ -113,7 +114,7 @@ func TestTheEndOfACommandClosesItsPipes(t *testing.T) {
 	}
 }
 
-func TestSignalsAndContextsEndACommand(t *testing.T) {
+func TestCommand_EndsOnSignalOrCancel(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
 	cmd := sb.Shell(t.Context(), "trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done")
@@ -160,7 +161,7 @@ func TestSignalsAndContextsEndACommand(t *testing.T) {
 	}
 }
 
-func TestMisuseIsAnError(t *testing.T) {
+func TestCommand_RejectsMisuse(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
 	cmd := sb.Command(t.Context(), "true")

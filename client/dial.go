@@ -5,11 +5,10 @@ import (
 	"net"
 )
 
-// maxSocketPath is the longest socket path that every system takes.
+// maxSocketPath is the longest socket path that every system supports, in bytes.
 const maxSocketPath = 103
 
-// DialSocket connects to a unix socket, also at a long path where the system
-// has a way (Linux).
+// DialSocket connects to a Unix socket. On Linux the path may be of any length.
 func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	if len(path) <= maxSocketPath {

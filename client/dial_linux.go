@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// dialLong goes through a descriptor of the directory.
+// dialLong connects through /proc/self/fd of the directory, because a sockaddr_un holds only 107 bytes.
 func dialLong(ctx context.Context, d *net.Dialer, path string) (net.Conn, error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

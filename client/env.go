@@ -16,9 +16,8 @@ import (
 	"syscall"
 )
 
-// Home gives the directory that holds everything, absolute, as the environment
-// names it: COPPICE_HOME, else /var/lib/coppice for root on Linux, else coppice in
-// XDG_DATA_HOME or ~/.local/share.
+// Home returns the absolute path of the data directory: COPPICE_HOME, else /var/lib/coppice for root on Linux, else
+// coppice in XDG_DATA_HOME or ~/.local/share.
 func Home(getenv func(string) string) (string, error) {
 	var dir string
 	switch {
@@ -46,13 +45,12 @@ func Home(getenv func(string) string) (string, error) {
 	return abs, nil
 }
 
-// SocketPath gives the socket of the daemon that serves a home.
+// SocketPath returns the path of the socket of the daemon that serves home.
 func SocketPath(home string) string { return filepath.Join(home, "daemon.sock") }
 
-// Remote gives how the daemon is reached that COPPICE_HOST names, with the token of
-// COPPICE_TOKEN, and the authorities in the file COPPICE_CA instead of the system's;
-// ok is false when it names none. A token is not sent in the clear to another
-// machine.
+// Remote returns the options for the daemon that COPPICE_HOST names, with the token from COPPICE_TOKEN and, if
+// COPPICE_CA is set, the authorities of that file instead of the system's. ok is false if COPPICE_HOST is not set. A
+// token without TLS is an error unless the host is on this machine.
 func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 	opt.Host, opt.Token = getenv("COPPICE_HOST"), getenv("COPPICE_TOKEN")
 	if opt.Host == "" {
@@ -84,7 +82,7 @@ func Remote(getenv func(string) string) (opt Options, ok bool, err error) {
 	return opt, true, nil
 }
 
-// loopback reports whether an address is on this machine for certain.
+// loopback reports whether addr is localhost or a loopback address.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -94,9 +92,9 @@ func loopback(addr string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// FromEnv makes a client as the command line has one, of an environment such as
-// os.Getenv: of the daemon that Remote names, or at COPPICE_SOCKET, else of that of
-// Home, which the program coppice of the PATH starts when it does not run.
+// FromEnv returns a client configured by an environment, such as os.Getenv, like the command line: for the daemon of
+// Remote, or at COPPICE_SOCKET, or of Home. The latter is started, if it does not run, by the coppice program in
+// PATH.
 func FromEnv(getenv func(string) string) (*Client, error) {
 	if opt, ok, err := Remote(getenv); ok {
 		if err != nil {
@@ -124,7 +122,7 @@ func FromEnv(getenv func(string) string) (*Client, error) {
 	return New(Options{Dial: dial}), nil
 }
 
-// startDaemon lets coppice start the daemon of a home, as each of its commands does.
+// startDaemon runs a coppice command, which starts the daemon of home.
 func startDaemon(ctx context.Context, home string) error {
 	program, err := exec.LookPath("coppice")
 	if err != nil {

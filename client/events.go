@@ -12,11 +12,10 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Events calls fn with what happens in a sandbox, or with name "" in all, as it
-// happens, until ctx ends or fn gives an error, which is returned. after is the Seq
-// of the last event that is known, 0 for all that the daemon remembers,
-// wire.EventsNow for what comes from now on. It ends with nil when the sandbox that
-// was named is removed, and with KindUnavailable when the daemon stops.
+// Events calls fn with the events of a sandbox, or of all with name "", until ctx ends or fn returns an error, which
+// Events returns. after is the Seq of the last known event, 0 for all that the daemon remembers, or wire.EventsNow
+// for new events only. Events returns nil when the named sandbox is removed, and KindUnavailable when the daemon
+// stops.
 func (c *Client) Events(ctx context.Context, name string, after uint64, fn func(wire.SandboxEvent) error) error {
 	q := url.Values{}
 	if name != "" {
@@ -37,11 +36,11 @@ func (c *Client) Events(ctx context.Context, name string, after uint64, fn func(
 	return err
 }
 
-// errLast is given by who has had the last event.
+// errLast is returned by a callback to end the stream without an error.
 var errLast = errors.New("the last event")
 
-// stream calls fn with the documents of an answer that goes on, until ctx ends or fn
-// gives an error, which it returns. ended says what it means that the answer ends.
+// stream calls fn with each document of a streamed response, until ctx ends or fn returns an error, which it returns.
+// ended is the message for a response that ends.
 func stream[T any](ctx context.Context, c *Client, path, ended string, fn func(T) error) error {
 	r, err := c.do(ctx, http.MethodGet, path, "", nil, "")
 	if err != nil {

@@ -15,57 +15,53 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Streams is what an exec is connected to. Nil fields are unused.
+// Streams connects an exec to the caller. Nil fields are unused.
 type Streams struct {
-	// Stdin is sent until its end; set it together with ExecRequest.Stdin. A
-	// Read that blocks for ever leaves its goroutine behind when Exec returns.
+	// Stdin is sent until its end; set it together with ExecRequest.Stdin. A Read that never returns leaks its
+	// goroutine when Exec returns.
 	Stdin io.Reader
-	// Stdout and Stderr get the output, from one goroutine. When Stdout fails,
-	// the command is sent SIGPIPE, and what else it prints there is thrown away;
-	// Exec then still waits for its end.
+	// Stdout and Stderr receive the output, from one goroutine. If writing to Stdout fails, the command is sent
+	// SIGPIPE and the rest of its stdout is discarded; Exec still waits for it to exit.
 	Stdout, Stderr io.Writer
-	// Resize and Signals are passed on while the command runs.
+	// Resize and Signals are forwarded while the command runs.
 	Resize  <-chan wire.Size
 	Signals <-chan string // "INT", "TERM"
 	// Started is called once, when the command runs.
 	Started func(wire.Started)
-	// Lost is called with the cause when the connection is lost, and with nil
-	// when the command was found again.
+	// Lost is called with the cause when the connection is lost, and with nil when it is restored.
 	Lost func(error)
-	// Dropped is called with how many bytes of output were lost.
+	// Dropped is called with the number of bytes of output that were lost.
 	Dropped func(int64)
-	// Restarted is called when a supervised command was started again.
+	// Restarted is called when the supervised command was restarted.
 	Restarted func()
 }
 
-// RunAttached is Run and Attach in one: nothing that the command prints is missed.
+// RunAttached is Run and Attach in one call, so that no output is missed.
 func (c *Client) RunAttached(ctx context.Context, name string, req wire.RunRequest, st Streams) (wire.Exit, error) {
 	return c.Exec(ctx, name, wire.ExecRequest{Run: &req, Stdin: req.Stdin, TTY: req.TTY, Size: req.Size}, st)
 }
 
-// Attachment says how to attach to a supervised command.
+// Attachment configures Attach.
 type Attachment struct {
-	ReadOnly bool       // to look on: nothing is sent, and nobody waits for this reader
-	Stdin    bool       // Streams.Stdin is to be sent
-	TTY      bool       // it has a terminal, and so have we
-	Size     *wire.Size // of our terminal
-	Offset   int64      // where in its output to begin; negative: so many bytes before the end
+	ReadOnly bool       // send no input, and never make the command wait for this reader
+	Stdin    bool       // send Streams.Stdin
+	TTY      bool       // the command has a terminal, and so does the client
+	Size     *wire.Size // the size of the client's terminal
+	Offset   int64      // where in the output to begin, in bytes; negative counts from the end
 }
 
-// Attach connects streams to the supervised command of a sandbox and waits for its
-// end, over all its starts. When ctx ends, Attach returns and the command runs on
-// as if nobody had been there.
+// Attach connects streams to the supervised command of a sandbox and waits for it to exit for good, across restarts.
+// When ctx ends, Attach returns and the command continues.
 func (c *Client) Attach(ctx context.Context, name string, a Attachment, st Streams) (wire.Exit, error) {
 	return c.Exec(ctx, name,
 		wire.ExecRequest{Attach: wire.AttachRun, Offset: a.Offset, ReadOnly: a.ReadOnly, Stdin: a.Stdin, TTY: a.TTY,
 			Size: a.Size}, st)
 }
 
-// Exec runs a command and waits for its end. A command that could not be
-// started has code 126 or 127 and a message; only what kept the daemon from
-// trying is an error. When ctx ends, Exec returns and the command runs on, but
-// its stdin is at its end, and its terminal, if it has one, is hung up; a start of the
-// sandbox that is under way for it is ended.
+// Exec runs a command and waits for it to exit. A command that could not be started has code 126 or 127 and a
+// message; an error means that the daemon could not try. When ctx ends, Exec returns and the command continues, but
+// its stdin is closed and its terminal, if any, is hung up; if the sandbox is still being started for it, the start
+// is cancelled.
 //
 // BUG(exec): Bytes of stdin that were on their way when the daemon died are
 // lost; everything else of a command survives that.
@@ -74,7 +70,7 @@ func (c *Client) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	return s.loop(ctx)
 }
 
-// session is one exec over perhaps several connections.
+// session is one exec, possibly over several connections.
 type session struct {
 	c     *Client
 	name  string
@@ -89,7 +85,7 @@ type session struct {
 
 	mu   sync.Mutex
 	conn net.Conn  // to write to; nil while lost; guarded by mu
-	back chan bool // closed when conn is there again; guarded by mu
+	back chan bool // closed when conn is set again; guarded by mu
 }
 
 func (s *session) loop(ctx context.Context) (wire.Exit, error) {
@@ -105,7 +101,7 @@ func (s *session) loop(ctx context.Context) (wire.Exit, error) {
 		case ctx.Err() != nil:
 			return wire.Exit{}, unavailable(ctx.Err())
 		case errors.As(err, &broken) && s.id != "" && s.c.opt.Patience > 0:
-			// The daemon went away while the command runs on.
+			// The connection was lost; the command still runs.
 		case errors.As(err, &broken):
 			return wire.Exit{}, unavailable(broken.err)
 		default:
@@ -137,8 +133,7 @@ type brokenError struct{ err error }
 
 func (e *brokenError) Error() string { return e.err.Error() }
 
-// connect runs the exec on one connection. progress says that the daemon
-// answered with frames.
+// connect runs the exec on one connection. progress reports whether the daemon answered with frames.
 func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ error) {
 	if s.c.bad != nil {
 		return wire.Exit{}, false, s.c.bad
@@ -192,7 +187,7 @@ func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ er
 		case wire.FrameStderr:
 			s.got += int64(len(p))
 			if s.st.Stderr != nil {
-				_, _ = s.st.Stderr.Write(p) // there is nobody to complain to
+				_, _ = s.st.Stderr.Write(p) // a failed write to stderr cannot be reported
 			}
 		case wire.FrameDropped:
 			var m wire.Dropped
@@ -218,20 +213,19 @@ func (s *session) connect(ctx context.Context) (_ wire.Exit, progress bool, _ er
 	}
 }
 
-// upgrade sends the request and its first frame, and reads up to the frames.
+// upgrade sends the request with its first frame, and reads the response up to its first frame.
 func (s *session) upgrade(conn net.Conn, req wire.ExecRequest) (*bufio.Reader, error) {
 	first, err := json.Marshal(req)
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
-	// The request frame goes out with the head of the HTTP request: the daemon
-	// finds it behind the head, and one turn of the wire is saved.
+	// The request frame is sent with the head of the HTTP request, which saves a round trip.
 	w := bufio.NewWriterSize(conn, len(first)+512)
 	host, prefix, extra := "coppice", "", ""
 	if to := s.c.to; to != nil {
 		host, prefix = to.host, to.path
 		if to.token != "" {
-			extra = "Authorization: Bearer " + to.token + "\r\n" // newRemote has checked it
+			extra = "Authorization: Bearer " + to.token + "\r\n" // validated by newRemote
 		}
 	}
 	fmt.Fprintf(w, "POST %s%s/exec HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n",
@@ -239,10 +233,10 @@ func (s *session) upgrade(conn net.Conn, req wire.ExecRequest) (*bufio.Reader, e
 	if err := wire.WriteFrame(w, wire.FrameRequest, first); err != nil {
 		return nil, &Error{Kind: KindInvalid, Message: "the command is too long: " + err.Error(), Err: err}
 	}
-	// A server that answers with an error may close before it read everything:
-	// the answer counts.
+	// A server that returns an error may close before it has read the request: its response takes precedence over
+	// werr.
 	werr := w.Flush()
-	br := bufio.NewReaderSize(conn, 4<<10) // what is larger is read past it
+	br := bufio.NewReaderSize(conn, 4<<10) // larger payloads bypass the buffer
 	res, err := http.ReadResponse(br, nil)
 	if err != nil {
 		return nil, &brokenError{errors.Join(werr, err)}
@@ -265,7 +259,7 @@ func (s *session) stdout(p []byte) {
 }
 
 func mustJSON(v any) []byte {
-	b, _ := json.Marshal(v) // structs of strings and numbers
+	b, _ := json.Marshal(v) // cannot fail: structs of strings and numbers
 	return b
 }
 
@@ -279,7 +273,7 @@ func (s *session) setConn(conn net.Conn) {
 	}
 }
 
-// send writes one frame, after waiting for a connection.
+// send writes one frame; it waits for a connection.
 func (s *session) send(t wire.FrameType, p []byte) error {
 	for {
 		s.mu.Lock()
@@ -300,8 +294,8 @@ func (s *session) send(t wire.FrameType, p []byte) error {
 	}
 }
 
-// startPumps begins to pass stdin, sizes and signals on. The goroutines end with
-// the session, but for one that sits in a Read of Stdin.
+// startPumps starts to forward stdin, sizes and signals. The goroutines end with the session, except one that is
+// blocked in a Read of Stdin.
 func (s *session) startPumps() {
 	if s.st.Stdin != nil {
 		go func() {

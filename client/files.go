@@ -17,15 +17,14 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Paths of files are those of the sandbox, of any bytes but NUL; a leading slash
-// does not matter. What the files hold, and how they are called, was written by
-// whatever runs in the sandbox: trust none of it, and print no names as they are.
+// Paths are those inside the sandbox, of any bytes but NUL; a leading slash is ignored. File contents and names are
+// written by processes in the sandbox: do not trust them, and do not print names unescaped.
 
-// FileOptions choose which files are read.
+// FileOptions selects which files are read.
 type FileOptions struct {
-	At     string // a reference: as they were in that snapshot; "" is the live ones
-	Follow bool   // Stat: of what a link leads to
-	Depth  int    // List: how many levels down; 0 is 1, below 0 is all
+	At     string // a reference: files of that snapshot; "" is the live files
+	Follow bool   // for Stat: follow a symbolic link
+	Depth  int    // for List: maximum depth; 0 is 1, a negative value unlimited
 }
 
 func fileQuery(path string, opt FileOptions) url.Values {
@@ -49,8 +48,8 @@ func (c *Client) ReadFile(ctx context.Context, name, path string, opt FileOption
 	return res.Body, nil
 }
 
-// WriteFile makes what is read from r the content of a file, whole or not at all.
-// Directories on the way are made.
+// WriteFile replaces the content of a file with what it reads from r, atomically. It creates missing parent
+// directories.
 func (c *Client) WriteFile(
 	ctx context.Context, name, path string, r io.Reader, opt wire.WriteOptions,
 ) (wire.FileInfo, error) {
@@ -70,7 +69,7 @@ func (c *Client) WriteFile(
 	return info, err
 }
 
-// put uploads.
+// put uploads r.
 func (c *Client) put(ctx context.Context, path, kind string, r io.Reader, h http.Header, v any) error {
 	if r == nil {
 		r = bytes.NewReader(nil)
@@ -96,7 +95,7 @@ func (c *Client) put(ctx context.Context, path, kind string, r io.Reader, h http
 	return nil
 }
 
-// Stat tells of one file.
+// Stat describes one file.
 func (c *Client) Stat(ctx context.Context, name, path string, opt FileOptions) (wire.FileInfo, error) {
 	q := fileQuery(path, opt)
 	if opt.Follow {
@@ -105,7 +104,7 @@ func (c *Client) Stat(ctx context.Context, name, path string, opt FileOptions) (
 	return get[wire.FileInfo](ctx, c, at(name)+"/files/stat?"+q.Encode())
 }
 
-// ListFiles gives what is in a directory.
+// ListFiles lists a directory.
 func (c *Client) ListFiles(ctx context.Context, name, path string, opt FileOptions) ([]wire.FileInfo, error) {
 	q := fileQuery(path, opt)
 	if opt.Depth != 0 {
@@ -115,15 +114,15 @@ func (c *Client) ListFiles(ctx context.Context, name, path string, opt FileOptio
 	return res.Files, err
 }
 
-// Mkdir makes a directory; mode 0 is 0755. With parents it also makes what is
-// missing on the way, and is content with a directory that is there.
+// Mkdir creates a directory; mode 0 is 0755. With parents it also creates missing parents, and succeeds if the
+// directory exists.
 func (c *Client) Mkdir(ctx context.Context, name, path string, mode uint32, parents bool) (wire.FileInfo, error) {
 	req := wire.MkdirRequest{Mode: mode, Parents: parents}
 	req.SetName(path)
 	return post[wire.FileInfo](ctx, c, at(name)+"/files/mkdir", req)
 }
 
-// RemoveFile removes a file or an empty directory; with recursive all that is in it.
+// RemoveFile removes a file or an empty directory; with recursive also a directory with its content.
 func (c *Client) RemoveFile(ctx context.Context, name, path string, recursive bool) error {
 	q := url.Values{"path": {path}}
 	if recursive {
@@ -132,20 +131,20 @@ func (c *Client) RemoveFile(ctx context.Context, name, path string, recursive bo
 	return c.call(ctx, http.MethodDelete, at(name)+"/files?"+q.Encode(), nil, nil)
 }
 
-// Move gives a file another name, as rename(2).
+// Move renames a file, as rename(2).
 func (c *Client) Move(ctx context.Context, name, from, to string) (wire.FileInfo, error) {
 	var req wire.MoveRequest
 	req.SetNames(from, to)
 	return post[wire.FileInfo](ctx, c, at(name)+"/files/move", req)
 }
 
-// TarTo writes an archive of a directory, with names relative to it, or of a single
-// file, to w. After an error w holds no whole archive.
+// TarTo writes an archive of a directory, with names relative to it, or of a single file, to w. If it fails, the
+// archive in w is incomplete.
 func (c *Client) TarTo(ctx context.Context, name, path string, w io.Writer, opt FileOptions) error {
 	return c.archive(ctx, at(name)+"/files/tar?"+fileQuery(path, opt).Encode(), w)
 }
 
-// archive writes what is at a path to w.
+// archive writes the archive at an API path to w.
 func (c *Client) archive(ctx context.Context, path string, w io.Writer) error {
 	res, err := c.do(ctx, http.MethodGet, path, "", nil, "")
 	if err != nil {
@@ -168,8 +167,8 @@ func (c *Client) archive(ctx context.Context, path string, w io.Writer) error {
 	return nil
 }
 
-// TarFrom unpacks an archive, also one by gzip or zstd, into a directory of the
-// sandbox, which is made.
+// TarFrom unpacks an archive, which may be compressed with gzip or zstd, into a directory of the sandbox. The
+// directory is created if missing.
 func (c *Client) TarFrom(ctx context.Context, name, path string, r io.Reader) (wire.UnpackResult, error) {
 	var res wire.UnpackResult
 	q := url.Values{"path": {path}}
@@ -177,9 +176,9 @@ func (c *Client) TarFrom(ctx context.Context, name, path string, r io.Reader) (w
 	return res, err
 }
 
-// Watch calls fn with what happens to the files in a directory, with recursive also
-// below it, until ctx ends, fn gives an error, or what is watched is gone. ready, if
-// not nil, is called when nothing is missed any more.
+// Watch calls fn with the changes of files in a directory, with recursive also below it, until ctx ends, fn returns
+// an error, or the directory is removed. ready, if not nil, is called once the watch is complete: no later change is
+// missed.
 func (c *Client) Watch(
 	ctx context.Context, name, path string, recursive bool, ready func(), fn func(wire.FileEvent) error,
 ) error {
@@ -201,7 +200,7 @@ func (c *Client) Watch(
 	return readEvents(res.Body, fn)
 }
 
-// readEvents reads Server-Sent Events until their end, or one that is an error.
+// readEvents reads Server-Sent Events until their end, or until an event that is an error.
 func readEvents(r io.Reader, fn func(wire.FileEvent) error) error {
 	kind := ""
 	br := bufio.NewReaderSize(r, 64<<10)
@@ -238,7 +237,7 @@ func readEvents(r io.Reader, fn func(wire.FileEvent) error) error {
 	}
 }
 
-// maxEventLine is the longest line of an event that is read.
+// maxEventLine is the maximum length of a line, in bytes.
 const maxEventLine = 8 << 20
 
 func eventLine(br *bufio.Reader) (string, error) {

@@ -8,18 +8,17 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// GitDiff tells how the files of a sandbox differ from what it began with in the
-// repository that it works on.
+// GitDiff compares the files of a sandbox with the state of its repository that it started from.
 func (c *Client) GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (wire.GitDiff, error) {
 	return get[wire.GitDiff](ctx, c, at(name)+"/git/diff?"+gitQuery(req).Encode())
 }
 
-// GitPatch writes the same to w, as a patch that git applies.
+// GitPatch writes the result of GitDiff to w, as a patch that git applies.
 func (c *Client) GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error {
 	return c.patch(ctx, at(name)+"/git/patch?"+gitQuery(req).Encode(), w)
 }
 
-// GitApply puts what a sandbox changed onto a branch of the repository that it works on.
+// GitApply applies the changes of a sandbox to a branch of its repository.
 func (c *Client) GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error) {
 	return post[wire.GitApplied](ctx, c, at(name)+"/git/apply", req)
 }

@@ -13,21 +13,19 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Ports lists the TCP ports that processes of a sandbox listen on. One that is
-// stopped has none.
+// Ports lists the TCP ports that processes of a sandbox listen on. A stopped sandbox has none.
 func (c *Client) Ports(ctx context.Context, name string) (wire.PortsResult, error) {
 	return get[wire.PortsResult](ctx, c, at(name)+"/ports")
 }
 
-// Preview makes a link to a port, for browsers on the daemon's machine.
+// Preview creates a link to a port, for browsers on the daemon's machine.
 func (c *Client) Preview(ctx context.Context, name string, port int, ttl time.Duration) (wire.PreviewResult, error) {
 	return post[wire.PreviewResult](ctx, c, atPort(name, port)+"/preview", wire.PreviewRequest{TTLMS: ttl.Milliseconds()})
 }
 
-// DialPort connects to a port that a process of a sandbox listens on; KindNotFound
-// says that none does. A sandbox that is stopped is started, if it has a supervised
-// command that may then listen. Each way of the connection ends by itself: what it
-// gives has a CloseWrite. ctx is for the connecting alone.
+// DialPort connects to a TCP port that a process of a sandbox listens on. If none does, the error is KindNotFound. A
+// stopped sandbox with a supervised command, which may then listen, is started. The connection can be half-closed
+// with its CloseWrite method. ctx applies to connecting only.
 func (c *Client) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
 	conn, err := c.opt.Dial(ctx)
 	if err != nil {
@@ -66,7 +64,7 @@ func upgradePort(conn net.Conn, name string, port int) (net.Conn, error) {
 
 func atPort(name string, port int) string { return at(name) + "/ports/" + strconv.Itoa(port) }
 
-// portConn is a connection the first of whose bytes may lie in a buffer.
+// portConn is a connection whose first bytes may be in a buffer.
 type portConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -74,7 +72,7 @@ type portConn struct {
 
 func (c *portConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 
-// CloseWrite ends the way to the port.
+// CloseWrite closes the sending half of the connection.
 func (c *portConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// dialTime is how long a connection over TCP may take, its TLS too.
+// dialTime is the timeout of a TCP connection, including TLS.
 const dialTime = 30 * time.Second
 
-// remote is where a daemon is that is reached over TCP.
+// remote is the address of a daemon on TCP.
 type remote struct {
 	base  string // "https://box.example.com:8443/prefix"
 	host  string // for the header Host: "box.example.com:8443"
@@ -62,12 +62,12 @@ func newRemote(opt Options) (*remote, error) {
 		if r.tls.ClientSessionCache == nil {
 			r.tls.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 		}
-		r.tls.NextProtos = []string{"http/1.1"} // exec takes its connection over
+		r.tls.NextProtos = []string{"http/1.1"} // exec takes over its connection, which HTTP/2 does not allow
 	}
 	return r, nil
 }
 
-// transport makes the way of plain and long calls.
+// transport returns the transport of plain and long calls.
 func (r *remote) transport(keep bool) *http.Transport {
 	d := &net.Dialer{Timeout: dialTime}
 	tr := &http.Transport{

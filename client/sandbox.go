@@ -7,17 +7,16 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Sandbox is one sandbox of a daemon, by its name or id. That there is one is found
-// out by the first call.
+// Sandbox is one sandbox of a daemon, by its name or ID. Whether it exists is checked by the first call.
 type Sandbox struct {
 	c    *Client
 	name string
 }
 
-// Sandbox gives a sandbox by its name or id.
+// Sandbox returns a handle for a sandbox by its name or ID, without a call to the daemon.
 func (c *Client) Sandbox(name string) *Sandbox { return &Sandbox{c: c, name: name} }
 
-// New makes a sandbox; see Create. Its warnings are in the second result.
+// New creates a sandbox; see Create. The second result holds its warnings.
 func (c *Client) New(ctx context.Context, req wire.CreateRequest) (*Sandbox, wire.Sandbox, error) {
 	made, err := c.Create(ctx, req, nil)
 	if err != nil {
@@ -26,62 +25,60 @@ func (c *Client) New(ctx context.Context, req wire.CreateRequest) (*Sandbox, wir
 	return c.Sandbox(made.ID), made, nil
 }
 
-// Name gives the name or id that the sandbox was asked for by.
+// Name returns the name or ID that the handle was made with.
 func (s *Sandbox) Name() string { return s.name }
 
-// Status gives its state.
+// Status returns the state of the sandbox.
 func (s *Sandbox) Status(ctx context.Context) (wire.StatusResult, error) {
 	return s.c.Status(ctx, s.name)
 }
 
-// Head gives the snapshot that the present descends from.
+// Head returns the snapshot that the live state descends from.
 func (s *Sandbox) Head(ctx context.Context) (string, error) {
 	r, err := s.c.Head(ctx, s.name)
 	return r.Head, err
 }
 
-// Log gives the history, newest first.
+// Log returns the history, newest first.
 func (s *Sandbox) Log(ctx context.Context) ([]wire.Snapshot, error) {
 	r, err := s.c.Log(ctx, s.name)
 	return r.Nodes, err
 }
 
-// Diff tells what changed from a to b, references both; b "" is the present.
+// Diff returns the changes from a to b, both references; b "" is the live state.
 func (s *Sandbox) Diff(ctx context.Context, a, b string) ([]wire.Change, error) {
 	r, err := s.c.Diff(ctx, s.name, wire.DiffRequest{A: a, B: b})
 	return r.Changes, err
 }
 
-// Patch writes the same as unified diffs.
+// Patch writes the changes from a to b to w, as unified diffs.
 func (s *Sandbox) Patch(ctx context.Context, a, b string, w io.Writer) error {
 	return s.c.Patch(ctx, s.name, wire.DiffRequest{A: a, B: b}, w)
 }
 
-// Commit takes a snapshot of the present, and gives the old head when nothing had
-// changed.
+// Commit takes a snapshot of the live state. It returns the old head if nothing changed.
 func (s *Sandbox) Commit(ctx context.Context, message string) (snapshot string, err error) {
 	r, err := s.c.Commit(ctx, s.name, message)
 	return r.Node, err
 }
 
-// Tag names a snapshot; ref "" is HEAD.
+// Tag tags a snapshot; ref "" is HEAD.
 func (s *Sandbox) Tag(ctx context.Context, tag, ref string) error {
 	_, err := s.c.SetTag(ctx, s.name, tag, ref)
 	return err
 }
 
-// Checkout goes to a snapshot; the present is captured first.
+// Checkout rewinds to a snapshot, after a capture of the live state.
 func (s *Sandbox) Checkout(ctx context.Context, ref string) (wire.MoveResult, error) {
 	return s.c.Checkout(ctx, s.name, wire.CheckoutRequest{Node: ref})
 }
 
-// Undo goes n snapshots back; the present is captured first.
+// Undo rewinds by n snapshots, after a capture of the live state.
 func (s *Sandbox) Undo(ctx context.Context, n int) (wire.MoveResult, error) {
 	return s.c.Undo(ctx, s.name, wire.UndoRequest{N: n})
 }
 
-// Fork makes n sandboxes that share everything with this one at a reference; "" is
-// the present.
+// Fork creates n sandboxes that start from a snapshot of this one; ref "" is the live state.
 func (s *Sandbox) Fork(ctx context.Context, ref string, n int) ([]*Sandbox, error) {
 	r, err := s.c.Fork(ctx, s.name, wire.ForkRequest{At: ref, N: n})
 	if err != nil {
@@ -94,22 +91,22 @@ func (s *Sandbox) Fork(ctx context.Context, ref string, n int) ([]*Sandbox, erro
 	return forks, nil
 }
 
-// Tournament runs candidates in forks, and finds the one that wins.
+// Tournament runs candidates in forks, and selects the winner.
 func (s *Sandbox) Tournament(ctx context.Context, req wire.TournamentRequest) (wire.TournamentResult, error) {
 	return s.c.Tournament(ctx, s.name, req, nil)
 }
 
-// Start starts it, and its supervised command, where they do not run.
+// Start starts the sandbox and its supervised command, unless they run.
 func (s *Sandbox) Start(ctx context.Context) error {
 	_, err := s.c.Start(ctx, s.name)
 	return err
 }
 
-// Stop ends all its processes.
+// Stop stops all processes of the sandbox.
 func (s *Sandbox) Stop(ctx context.Context) error {
 	_, err := s.c.Stop(ctx, s.name)
 	return err
 }
 
-// Remove removes it, running or not, and what of its history nobody else needs.
+// Remove removes the sandbox, even if it runs, and the parts of its history that no other sandbox uses.
 func (s *Sandbox) Remove(ctx context.Context) error { return s.c.Remove(ctx, s.name, true) }

@@ -11,26 +11,25 @@ import (
 
 const proposals = "/v1/proposals"
 
-// Sending gives what is to be pushed of a sandbox that was proposed, and what the remote had
-// of it when it was last seen. Who pushes holds the remote to that.
+// Sending returns the references to push for a proposed sandbox, each with the last known state of the remote. The
+// push should require that state (git push --force-with-lease).
 func (c *Client) Sending(ctx context.Context, req wire.SendRequest) (wire.Sending, error) {
 	return post[wire.Sending](ctx, c, proposals+"/sending", req)
 }
 
-// Packing lists the layers of a sandbox that travel.
+// Packing lists the layers of a sandbox to transfer.
 func (c *Client) Packing(ctx context.Context, name string) (wire.Packing, error) {
 	return get[wire.Packing](ctx, c, proposals+"/layers?name="+url.QueryEscape(name))
 }
 
-// PackLayer writes one of them to w, as a tar archive by zstd. After an error w does not
-// hold all of it.
+// PackLayer writes one layer to w, as a tar archive compressed with zstd. If it fails, the archive in w is
+// incomplete.
 func (c *Client) PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) error {
 	return c.patchOf(ctx, http.MethodPost, proposals+"/layer", req, w)
 }
 
-// UnpackLayers makes a sandbox of the layers of a proposal that was taken in: r gives each as
-// Received.Artifact lists them, one behind the other. as is what it is called; "" is as the
-// proposal.
+// UnpackLayers creates a sandbox from the layers of a pulled proposal. r holds the layers concatenated, in the order
+// of Received.Artifact. as is the name of the sandbox; "" uses that of the proposal.
 func (c *Client) UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error) {
 	var made wire.Sandbox
 	q := url.Values{"dir": {at.Dir}, "remote": {at.Remote}, "name": {at.Name}}
@@ -41,39 +40,39 @@ func (c *Client) UnpackLayers(ctx context.Context, at wire.Travelled, as string,
 	return made, err
 }
 
-// Sent notes that it was pushed.
+// Sent records a push.
 func (c *Client) Sent(ctx context.Context, req wire.SentRequest) error {
 	return c.call(ctx, http.MethodPost, proposals+"/sent", req, nil)
 }
 
-// Receive has a proposal checked that was fetched to the references of wire.StagingRef, and
-// taken in when nothing is wrong with it. The references are gone afterwards in any case.
+// Receive checks a proposal that was fetched to the references of wire.StagingRef, and stores it if it is valid. The
+// references are deleted in any case.
 func (c *Client) Receive(ctx context.Context, req wire.ReceiveRequest) (wire.Received, error) {
 	return post[wire.Received](ctx, c, proposals+"/receive", req)
 }
 
-// Received gives a proposal that was taken in, checked anew.
+// Received returns a pulled proposal, and checks it again.
 func (c *Client) Received(ctx context.Context, at wire.Travelled) (wire.Received, error) {
 	return post[wire.Received](ctx, c, proposals+"/show", at)
 }
 
-// Proposals lists those that were taken into the repository that a directory lies in.
+// Proposals lists the proposals that were pulled into the repository that contains dir.
 func (c *Client) Proposals(ctx context.Context, dir string) ([]wire.ReceivedItem, error) {
 	res, err := get[wire.ReceivedList](ctx, c, proposals+"?dir="+url.QueryEscape(dir))
 	return res.Proposals, err
 }
 
-// PulledDiff is GitDiff of a proposal that was taken in.
+// PulledDiff is GitDiff for a pulled proposal.
 func (c *Client) PulledDiff(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest) (wire.GitDiff, error) {
 	return post[wire.GitDiff](ctx, c, proposals+"/diff", wire.TravelledDiff{Travelled: at, GitDiffRequest: req})
 }
 
-// PulledPatch is GitPatch of a proposal that was taken in.
+// PulledPatch is GitPatch for a pulled proposal.
 func (c *Client) PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
 	return c.patchOf(ctx, http.MethodPost, proposals+"/patch", wire.TravelledDiff{Travelled: at, GitDiffRequest: req}, w)
 }
 
-// PulledApply is GitApply of a proposal that was taken in.
+// PulledApply is GitApply for a pulled proposal.
 func (c *Client) PulledApply(
 	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
 ) (wire.GitApplied, error) {

@@ -5,41 +5,41 @@ import (
 	"time"
 )
 
-// The kinds of a SandboxEvent. More may come.
+// The kinds of a SandboxEvent. More may be added.
 const (
-	EventCreated    = "created"    // a sandbox; Detail is what it was made from
-	EventStarted    = "started"    // its keeper: from here on it costs memory
-	EventStopped    = "stopped"    // its keeper
-	EventPaused     = "paused"     // its processes stand still
-	EventResumed    = "resumed"    // they go on; Detail says from where, if it was not from there
-	EventExec       = "exec"       // a command began; Message is its label
-	EventExited     = "exited"     // it ended, and what it changed is in Snapshot
-	EventRun        = "run"        // a supervised command began
-	EventRestarted  = "restarted"  // a supervised command began again
-	EventSnapshot   = "snapshot"   // one was recorded
-	EventCheckout   = "checkout"   // HEAD went from Parent to Snapshot
+	EventCreated    = "created"    // a sandbox was created; Detail is its source
+	EventStarted    = "started"    // its keeper was started: it uses memory from here on
+	EventStopped    = "stopped"    // its keeper exited
+	EventPaused     = "paused"     // its processes were paused
+	EventResumed    = "resumed"    // they were resumed; Detail says from where, if not from where they were paused
+	EventExec       = "exec"       // a command was started; Message is its label
+	EventExited     = "exited"     // a command exited; Snapshot has its changes
+	EventRun        = "run"        // a supervised command was started
+	EventRestarted  = "restarted"  // a supervised command was restarted
+	EventSnapshot   = "snapshot"   // a snapshot was recorded
+	EventCheckout   = "checkout"   // HEAD was moved from Parent to Snapshot
 	EventMark       = "mark"       // Detail is the phase, Message the label
-	EventFork       = "fork"       // of Snapshot; Detail is the names of the forks
-	EventTag        = "tag"        // Message is on Snapshot; without one it was removed
-	EventDeleted    = "deleted"    // Snapshot left the history
-	EventRemoved    = "removed"    // the sandbox
-	EventTournament = "tournament" // it has ended; Message is the winner and Snapshot its own, if there is one
-	EventPort       = "port"       // Port was opened or closed, as Detail says; Message is the program
-	// Message is a place in the network that waits for a person; Detail says so, or what came of it
+	EventFork       = "fork"       // Snapshot was forked; Detail is the names of the forks
+	EventTag        = "tag"        // the tag Message was set on Snapshot, or removed if there is no Snapshot
+	EventDeleted    = "deleted"    // Snapshot was removed from the history
+	EventRemoved    = "removed"    // the sandbox was removed
+	EventTournament = "tournament" // a tournament ended; Message is the winner and Snapshot the winner's, if any
+	EventPort       = "port"       // Port was opened or closed, see Detail; Message is the program
+	// a request for the destination Message is pending or was settled, see Detail
 	EventAsk   = "ask"
-	EventLimit = "limit" // a command came to a limit of the sandbox: Detail is which one
-	// Message is a decoy that was opened, or of which a token was to be sent, as Detail says
+	EventLimit = "limit" // a command reached a limit of the sandbox: Detail is the limit
+	// the decoy Message was opened, or one of its tokens was about to be sent, see Detail
 	EventDecoy   = "decoy"
-	EventDropped = "dropped" // the listener was too slow, or came too late
+	EventDropped = "dropped" // events were lost: the listener was too slow, or connected too late
 )
 
-// What SandboxEvent.Detail says of a port.
+// The values of SandboxEvent.Detail with EventPort.
 const (
 	PortOpened = "opened"
 	PortClosed = "closed"
 )
 
-// What SandboxEvent.Detail says of a place that waits for a person, or did.
+// The values of SandboxEvent.Detail with EventAsk.
 const (
 	AskWaits   = "waits"
 	AskAllowed = "allowed"
@@ -47,12 +47,12 @@ const (
 	AskTimeout = "no decision in time"
 )
 
-// EventsNow asks for the events from now on alone.
+// EventsNow selects new events only.
 const EventsNow uint64 = math.MaxUint64
 
 // SandboxEvent is an event of a sandbox. It is sent after the operation is recorded.
 type SandboxEvent struct {
-	Seq  uint64    `json:"seq"`  // grows from event to event, also over restarts of the daemon; not always by one
+	Seq  uint64    `json:"seq"`  // increases from event to event, also across restarts of the daemon; not always by one
 	Time time.Time `json:"time"` // when it happened
 	// "created", "started", "stopped", "exec", "exited", "run", "restarted", "snapshot",
 	// "checkout", "mark", "fork", "tag", "deleted", "removed", "tournament", "port",
@@ -60,19 +60,19 @@ type SandboxEvent struct {
 	Kind     string `json:"kind"`
 	Sandbox  string `json:"sandbox,omitempty"`  // name of the sandbox
 	ID       string `json:"id,omitempty"`       // id of the sandbox
-	Snapshot string `json:"snapshot,omitempty"` // the snapshot that it is about
-	Parent   string `json:"parent,omitempty"`   // of the snapshot; with "checkout", where HEAD was
-	// of the snapshot, label of the command, tag or winner, place in the network, path of a decoy; the
-	// beginning of a long one
+	Snapshot string `json:"snapshot,omitempty"` // the snapshot that the event is about
+	Parent   string `json:"parent,omitempty"`   // parent of the snapshot; with "checkout", the previous HEAD
+	// message of the snapshot, label of the command, tag or winner, network destination, path of a decoy; a long one
+	// is truncated
 	Message string `json:"message,omitempty"`
-	Cause   string `json:"cause,omitempty"` // of the snapshot: as in Snapshot
+	Cause   string `json:"cause,omitempty"` // cause of the snapshot: as in Snapshot
 	Exit    *int   `json:"exit,omitempty"`  // exit code of the command
-	Paths   int    `json:"paths,omitempty"` // how many paths changed
-	Bytes   int64  `json:"bytes,omitempty"` // content bytes of what was added and changed
+	Paths   int    `json:"paths,omitempty"` // number of changed paths
+	Bytes   int64  `json:"bytes,omitempty"` // content bytes of added and changed files
 	Exec    string `json:"exec,omitempty"`  // id of the command
-	// what a sandbox was made from, what moved HEAD, the phase of a mark, the names of forks, "opened" or
-	// "closed" of a port; of a place in the network "waits", "allowed", "denied" or "nobody
-	// decided"; "time", "output", "memory" or "pids" of a limit; what was done to a decoy, and what followed
+	// source of the sandbox, operation that moved HEAD, phase of a mark, names of forks, "opened" or "closed" of a
+	// port; of a pending request "waits", "allowed", "denied" or "nobody decided"; "time", "output", "memory" or
+	// "pids" of a limit; access to a decoy, and the response
 	Detail string `json:"detail,omitempty"`
 	Port   int    `json:"port,omitempty"` // with "port": its number
 	// with "dropped": number of lost events of all sandboxes; 0 is unknown

@@ -1,148 +1,148 @@
 package wire
 
-// RepoRequest asks for a sandbox that sees a git repository of the daemon's host, at the
-// same path and at a frozen commit.
+// RepoRequest asks for a sandbox with a git repository of the daemon's host, at the same path and at a fixed commit.
 type RepoRequest struct {
-	Dir string `json:"dir"`          // absolute, in its work tree; commands begin there
-	At  string `json:"at,omitempty"` // the revision that the sandbox begins at; "" is HEAD
-	// with what is not committed: changed files, and those that git does not track and does not ignore
+	Dir string `json:"dir"`          // absolute, in its work tree; working directory of commands
+	At  string `json:"at,omitempty"` // the revision to start from; "" is HEAD
+	// include uncommitted changes: changed files, and untracked files that are not ignored
 	Dirty  bool   `json:"dirty,omitempty"`
-	Branch string `json:"branch,omitempty"` // the branch that it begins on inside; "" is coppice/NAME
-	// where there is no repository, or one that a sandbox cannot have, make one
-	// without it, and warn
+	Branch string `json:"branch,omitempty"` // the branch to check out inside; "" is coppice/NAME
+	// if there is no repository, or one that a sandbox cannot use, create the sandbox without it and return a warning
 	Maybe bool `json:"maybe,omitempty"`
 }
 
-// Repo is the repository that a sandbox works on.
+// Repo is the repository of a sandbox.
 type Repo struct {
-	Top    string `json:"top"`             // the top of its work tree, on the host and inside
-	Dir    string `json:"dir"`             // where commands begin inside, when they do not say
-	Branch string `json:"branch"`          // the branch that it began on: coppice/NAME
-	Base   string `json:"base"`            // the frozen commit, by its full name
-	Start  string `json:"start,omitempty"` // what it began with: a commit on Base, when that was not all
-	From   string `json:"from,omitempty"`  // the branch of the host that Base was the tip of
+	Top    string `json:"top"`    // the top of its work tree, on the host and inside
+	Dir    string `json:"dir"`    // default working directory of commands inside
+	Branch string `json:"branch"` // the branch that was checked out at the start: coppice/NAME
+	Base   string `json:"base"`   // the fixed commit, by its full name
+	// the commit that it started from: one on Base, if uncommitted changes were included
+	Start string `json:"start,omitempty"`
+	From  string `json:"from,omitempty"` // the branch of the host whose tip Base was
 }
 
-// GitDiffRequest asks how the files of a sandbox that works on a repository differ from
-// what it began with there: by its commits, and by what is not committed.
+// GitDiffRequest asks for the difference between the files of a sandbox and its start in the repository, including
+// uncommitted changes.
 type GitDiffRequest struct {
-	Paths []string `json:"paths,omitempty"` // only these, below the top, and what is below them; none is all
+	Paths []string `json:"paths,omitempty"` // only these paths, relative to the top, and those below them; none is all
 	Stat  bool     `json:"stat,omitempty"`  // count lines
-	// the commit that was looked at, as a GitDiff gave it: that again, and not the
-	// present; a conflict where another one was taken out since
+	// the commit that was reviewed, from an earlier GitDiff: compare it instead of the live state; a conflict if
+	// another one was exported since
 	Work string `json:"work,omitempty"`
 }
 
-// GitDiff is how they differ. All that it names is in the repository by now.
+// GitDiff is the answer to a GitDiffRequest. All objects that it names are in the repository.
 type GitDiff struct {
-	Repo  Repo   `json:"repo"`  // what the sandbox works on
-	Start string `json:"start"` // the commit that it began with, and that is compared with
-	Tip   string `json:"tip"`   // the commit that its HEAD is
-	// a commit of all its files: tip, or one on it of what is not committed
-	Work     string       `json:"work"`
-	Snapshot string       `json:"snapshot"`          // of its history, that work is the files of
-	Commits  int          `json:"commits"`           // how many tip has and the base does not
-	Changes  []GitChange  `json:"changes"`           // by path
-	Marks    []GitMark    `json:"marks"`             // what the host would later run or trust, of changes
-	Skipped  []GitSkipped `json:"skipped,omitempty"` // what no commit can have, or is not meant to; the first thousand
+	Repo  Repo   `json:"repo"`  // repository of the sandbox
+	Start string `json:"start"` // the commit that it started from, which is compared with
+	Tip   string `json:"tip"`   // HEAD of the sandbox's repository
+	// a commit of all its files: tip, or a commit on it with uncommitted changes
+	Work     string      `json:"work"`
+	Snapshot string      `json:"snapshot"` // the snapshot in the sandbox's history whose files work has
+	Commits  int         `json:"commits"`  // number of commits that tip has and the base does not
+	Changes  []GitChange `json:"changes"`  // by path
+	Marks    []GitMark   `json:"marks"`    // changed files that the host would later run or trust
+	// files that a commit cannot or should not hold; the first thousand
+	Skipped []GitSkipped `json:"skipped,omitempty"`
 }
 
 // GitChange is a file that differs.
 type GitChange struct {
-	Status  string `json:"status"`             // "A" added, "D" deleted, "M" modified, "T" of another type, "R" renamed
-	Path    string `json:"path"`               // below the top; bytes that are not UTF-8 read as U+FFFD
+	Status  string `json:"status"`             // "A" added, "D" deleted, "M" modified, "T" type changed, "R" renamed
+	Path    string `json:"path"`               // relative to the top; bytes that are not UTF-8 read as U+FFFD
 	Raw     []byte `json:"raw,omitempty"`      // the exact bytes of the path, when they are not valid UTF-8
-	Old     string `json:"old,omitempty"`      // with "R": what it was called
+	Old     string `json:"old,omitempty"`      // with "R": the previous path
 	OldRaw  []byte `json:"old_raw,omitempty"`  // the exact bytes of old, when they are not valid UTF-8
-	Mode    string `json:"mode,omitempty"`     // as git writes it, such as 100644; none where it is gone
-	OldMode string `json:"old_mode,omitempty"` // what it was; none where it was not there
-	Binary  bool   `json:"binary,omitempty"`   // it is no text; told where lines are counted
-	Added   int    `json:"added,omitempty"`    // lines, where they are counted
-	Deleted int    `json:"deleted,omitempty"`  // lines, where they are counted
+	Mode    string `json:"mode,omitempty"`     // as git writes it, such as 100644; empty if deleted
+	OldMode string `json:"old_mode,omitempty"` // the previous mode; empty if added
+	Binary  bool   `json:"binary,omitempty"`   // the file is binary; set if lines were counted
+	Added   int    `json:"added,omitempty"`    // added lines, if counted
+	Deleted int    `json:"deleted,omitempty"`  // deleted lines, if counted
 }
 
-// SetName sets the path, whatever its bytes.
+// SetName sets the path from its exact bytes.
 func (c *GitChange) SetName(path string) { c.Path, c.Raw = name(path) }
 
-// SetOld sets what it was called.
+// SetOld sets the previous path from its exact bytes.
 func (c *GitChange) SetOld(path string) { c.Old, c.OldRaw = name(path) }
 
-// Name gives the exact bytes of the path.
+// Name returns the exact bytes of the path.
 func (c GitChange) Name() string { return exact(c.Path, c.Raw) }
 
-// OldName gives the exact bytes of what it was called.
+// OldName returns the exact bytes of the previous path.
 func (c GitChange) OldName() string { return exact(c.Old, c.OldRaw) }
 
-// GitMark says that the host would later run or trust a file that changed.
+// GitMark marks a changed file that the host would later run or trust.
 type GitMark struct {
-	Path    string `json:"path"`              // below the top; bytes that are not UTF-8 read as U+FFFD
+	Path    string `json:"path"`              // relative to the top; bytes that are not UTF-8 read as U+FFFD
 	Raw     []byte `json:"raw,omitempty"`     // the exact bytes of the path, when they are not valid UTF-8
-	Kind    string `json:"kind"`              // such as "hook", "ci", "agent", "build", "link": docs/git.md has them all
-	Why     string `json:"why"`               // what happens with it
+	Kind    string `json:"kind"`              // such as "hook", "ci", "agent", "build", "link"; see docs/git.md
+	Why     string `json:"why"`               // how the host uses the file
 	Trusted bool   `json:"trusted,omitempty"` // the request marked it as reviewed
 }
 
-// SetName sets the path, whatever its bytes.
+// SetName sets the path from its exact bytes.
 func (m *GitMark) SetName(path string) { m.Path, m.Raw = name(path) }
 
-// Name gives the exact bytes of the path.
+// Name returns the exact bytes of the path.
 func (m GitMark) Name() string { return exact(m.Path, m.Raw) }
 
-// GitSkipped is a file that is not in a commit.
+// GitSkipped is a file that was left out of a commit.
 type GitSkipped struct {
-	Path string `json:"path"`          // below the top; bytes that are not UTF-8 read as U+FFFD
+	Path string `json:"path"`          // relative to the top; bytes that are not UTF-8 read as U+FFFD
 	Raw  []byte `json:"raw,omitempty"` // the exact bytes of the path, when they are not valid UTF-8
-	Why  string `json:"why"`           // why it is not
+	Why  string `json:"why"`           // the reason
 }
 
-// SetName sets the path, whatever its bytes.
+// SetName sets the path from its exact bytes.
 func (s *GitSkipped) SetName(path string) { s.Path, s.Raw = name(path) }
 
-// Name gives the exact bytes of the path.
+// Name returns the exact bytes of the path.
 func (s GitSkipped) Name() string { return exact(s.Path, s.Raw) }
 
-// The ways to apply.
+// The values of GitApplyRequest.Way.
 const (
-	GitSquash = "squash" // one commit with all that changed
-	GitMerge  = "merge"  // a merge commit, with the sandbox's own behind it
-	GitRebase = "rebase" // each commit anew
+	GitSquash = "squash" // one commit with all changes
+	GitMerge  = "merge"  // a merge commit, with the sandbox's commits as second parent
+	GitRebase = "rebase" // each commit again
 	GitPatch  = "patch"  // no commit: changes in index and work tree
 )
 
-// GitApplyRequest asks for what a sandbox changed to be put onto a branch of its
-// repository.
+// GitApplyRequest asks to apply a sandbox's changes to a branch of its repository.
 type GitApplyRequest struct {
-	Way string `json:"way,omitempty"` // "squash", which is the default, "merge", "rebase" or "patch"
-	// with squash and patch: only these, below the top, and what is below them
+	Way string `json:"way,omitempty"` // "squash" (the default), "merge", "rebase" or "patch"
+	// with squash and patch: only these paths, relative to the top, and those below them
 	Paths    []string `json:"paths,omitempty"`
-	PathsRaw [][]byte `json:"paths_raw,omitempty"` // more of them, whose bytes are not valid UTF-8
-	Onto     string   `json:"onto,omitempty"`      // a branch, by its short name; "" is the one that is checked out
-	Message  string   `json:"message,omitempty"`   // of squash and merge; "" is made of those of the sandbox's commits
-	// of squash and merge, as NAME <ADDRESS>; "" is the user, as git knows them
+	PathsRaw [][]byte `json:"paths_raw,omitempty"` // further paths that are not valid UTF-8
+	Onto     string   `json:"onto,omitempty"`      // a branch, by its short name; "" is the current branch
+	// message, with squash and merge; "" is made from those of the sandbox's commits
+	Message string `json:"message,omitempty"`
+	// author, with squash and merge, as NAME <ADDRESS>; "" is the user, as configured in git
 	Author    string   `json:"author,omitempty"`
-	CoAuthors []string `json:"co_authors,omitempty"` // more of them, in the same form, for lines Co-authored-by
-	Trailers  []string `json:"trailers,omitempty"`   // more lines for the end of the message, as KEY: VALUE
-	Trust     []string `json:"trust,omitempty"`      // paths with reviewed marks
-	TrustRaw  [][]byte `json:"trust_raw,omitempty"`  // more of them, whose bytes are not valid UTF-8
-	TrustAll  bool     `json:"trust_all,omitempty"`  // all of them were reviewed
-	// the commit that was looked at, as a GitDiff or a dry run gave it: that is applied,
-	// and not the present; a conflict where another one was taken out since
+	CoAuthors []string `json:"co_authors,omitempty"` // further authors, in the same form, for Co-authored-by lines
+	Trailers  []string `json:"trailers,omitempty"`   // further trailers of the message, as KEY: VALUE
+	Trust     []string `json:"trust,omitempty"`      // paths whose marks were reviewed
+	TrustRaw  [][]byte `json:"trust_raw,omitempty"`  // further paths that are not valid UTF-8
+	TrustAll  bool     `json:"trust_all,omitempty"`  // all marks were reviewed
+	// the commit that was reviewed, from a GitDiff or a dry run: apply it instead of the live state; a conflict if
+	// another one was exported since
 	Work   string `json:"work,omitempty"`
-	DryRun bool   `json:"dry_run,omitempty"` // report what would be done, and change nothing; marks need no trust
+	DryRun bool   `json:"dry_run,omitempty"` // report what would be done, and change nothing; marks need no review
 }
 
-// GitApplied is what was applied, or would be.
+// GitApplied is the answer to a GitApplyRequest.
 type GitApplied struct {
-	Way     string       `json:"way"`               // how
-	Onto    string       `json:"onto,omitempty"`    // the branch; with "patch" none
-	Old     string       `json:"old"`               // the commit that it was
-	New     string       `json:"new"`               // the commit that it is, or would be; with "patch" the same
+	Way     string       `json:"way"`               // how the changes were applied
+	Onto    string       `json:"onto,omitempty"`    // the branch; empty with "patch"
+	Old     string       `json:"old"`               // the commit of the branch before
+	New     string       `json:"new"`               // the commit of the branch after; the same with "patch"
 	Work    string       `json:"work"`              // the commit of the sandbox's files that was applied
-	Commits int          `json:"commits"`           // how many of the sandbox's there are
-	Message string       `json:"message,omitempty"` // of the commit, of squash and merge
-	Changes []GitChange  `json:"changes"`           // against old, by path
-	Marks   []GitMark    `json:"marks"`             // of changes
-	Skipped []GitSkipped `json:"skipped,omitempty"` // as of GitDiff
-	Saved   string       `json:"saved,omitempty"`   // directory of files that an interrupted apply left
+	Commits int          `json:"commits"`           // number of the sandbox's commits
+	Message string       `json:"message,omitempty"` // message of the commit, with squash and merge
+	Changes []GitChange  `json:"changes"`           // compared with old, by path
+	Marks   []GitMark    `json:"marks"`             // marks of the changes
+	Skipped []GitSkipped `json:"skipped,omitempty"` // see GitDiff
+	Saved   string       `json:"saved,omitempty"`   // directory with files that an interrupted apply left
 	DryRun  bool         `json:"dry_run,omitempty"` // nothing was changed
 }

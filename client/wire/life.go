@@ -1,9 +1,8 @@
 package wire
 
-// LifeRequest changes how long a sandbox lives and runs. What is left out stays; 0 is
-// for ever.
+// LifeRequest changes the lifetime and the idle timeout of a sandbox. Absent fields stay as they are; 0 is unlimited.
 type LifeRequest struct {
-	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
+	// time until the sandbox is removed, or, if it has tags, reduced to the tagged snapshots; 0 is never
 	TTLMS      *int64 `json:"ttl_ms,omitempty"`
 	IdleStopMS *int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
 }

@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// The kinds of a NetEvent. More may come.
+// The kinds of a NetEvent. More may be added.
 const (
 	NetDNS     = "dns"     // a name was looked up outside
-	NetConnect = "connect" // a connection was dialled, or a flow of datagrams begun
+	NetConnect = "connect" // a connection was dialled, or a UDP flow started
 	NetDeny    = "deny"    // something was refused
-	NetEnd     = "end"     // a connection or flow is over, or a lookup gave no address
-	NetPolicy  = "policy"  // from here on another policy is in force
-	NetHTTP    = "request" // an HTTP request was passed on
-	NetAnswer  = "answer"  // that is over
-	NetAsk     = "ask"     // a place waits for a person, by its verdict; else what came of that
-	NetDecoy   = "decoy"   // a decoy was opened, or a token of it came to the gate
+	NetEnd     = "end"     // a connection or flow ended, or a lookup returned no address
+	NetPolicy  = "policy"  // another policy is in force from here on
+	NetHTTP    = "request" // an HTTP request was forwarded
+	NetAnswer  = "answer"  // an HTTP request was answered
+	NetAsk     = "ask"     // a request is pending or was settled; see Verdict
+	NetDecoy   = "decoy"   // a decoy was opened, or one of its tokens was sent to the gate
 )
 
-// NetRefused is the kind of what is in the journal besides, and told to those alone who ask
-// for it by this kind: a system call was refused.
+// NetRefused is a refused system call. Such events are in the same journal, and are returned only if requested by
+// this kind.
 const NetRefused = "refused"
 
-// Reasons of a NetRefused without a Syscall; others are the error that was answered.
+// The reasons of a NetRefused without a Syscall. Other reasons are the error that was returned.
 const (
 	RefusedKilled = "the command was ended by SIGSYS, as a call of another architecture is"
-	RefusedUntold = "more system calls were refused than could be recorded one by one" // Count says how many
+	RefusedUntold = "more system calls were refused than could be recorded one by one" // Count is their number
 )
 
 // The verdicts of a NetEvent.
@@ -45,47 +45,45 @@ const (
 	DecoyMany   = "decoys were opened more often than could be counted"
 )
 
-// NetRulesEnded is the reason of a NetPolicy that time alone brought about.
+// NetRulesEnded is the reason of a NetPolicy after temporary rules expired.
 const NetRulesEnded = "rules that held for a time have ended"
 
-// NetEvent is something that happened between a sandbox and the network. Name is
-// what a process inside made of it.
+// NetEvent is an event between a sandbox and the network. Name is chosen by a process inside and must not be trusted.
 type NetEvent struct {
 	Time time.Time `json:"time"` // when it happened
-	// "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; and "refused",
-	// if that is asked for; more may be added
+	// "dns", "connect", "request", "answer", "deny", "end", "policy", "ask", "decoy"; and "refused", if requested;
+	// more may be added
 	Kind  string `json:"kind"`
-	Proto string `json:"proto,omitempty"` // "tcp", "udp", "icmp"; others may be denied
-	Name  string `json:"name,omitempty"`  // the host name that it is about
-	Addr  string `json:"addr,omitempty"`  // the address, where there is one
-	Port  int    `json:"port,omitempty"`  // the port, where there is one
-	// what was decided: "allow", "deny"; with "ask" also "ask": it begins to wait; with "decoy" also
-	// "stop": all processes were killed
+	Proto string `json:"proto,omitempty"` // "tcp", "udp", "icmp"; denied events may have others
+	Name  string `json:"name,omitempty"`  // host name of the destination
+	Addr  string `json:"addr,omitempty"`  // address, if known
+	Port  int    `json:"port,omitempty"`  // port, if known
+	// decision: "allow", "deny"; with "ask" also "ask": it is pending; with "decoy" also "stop": all processes were
+	// killed
 	Verdict string `json:"verdict,omitempty"`
-	Rule    string `json:"rule,omitempty"`   // the rule that decided, if one did; with "policy", those that were added
-	Reason  string `json:"reason,omitempty"` // why
-	Hint    string `json:"hint,omitempty"`   // how to change it
-	// the rule that would allow what was denied for its address, in the short form
+	Rule    string `json:"rule,omitempty"`   // the rule that decided, if any; with "policy", the added rules
+	Reason  string `json:"reason,omitempty"` // reason of the decision
+	Hint    string `json:"hint,omitempty"`   // how to change the decision
+	// the rule, in short form, that would allow the denied address
 	Fix string `json:"fix,omitempty"`
-	// with "decoy": its path inside; what else is told is where a token was to go
+	// with "decoy": its path inside; the other fields are where a token was to be sent
 	Decoy   string `json:"decoy,omitempty"`
-	Method  string `json:"method,omitempty"`  // of an HTTP request that was looked at
-	Path    string `json:"path,omitempty"`    // of the same, as it was sent, without the query
-	Status  int    `json:"status,omitempty"`  // of the answer to it: the server's, or the gate's with "deny"
-	In      int64  `json:"in,omitempty"`      // with "end" and "answer": bytes that went into the sandbox
-	Out     int64  `json:"out,omitempty"`     // with "end" and "answer": bytes that went out of it
-	Count   int    `json:"count,omitempty"`   // how often it happened, where that is more than once
+	Method  string `json:"method,omitempty"`  // of an inspected HTTP request
+	Path    string `json:"path,omitempty"`    // of an inspected HTTP request, as sent, without the query
+	Status  int    `json:"status,omitempty"`  // status of the response: the server's, or with "deny" the gate's
+	In      int64  `json:"in,omitempty"`      // with "end" and "answer": bytes received by the sandbox
+	Out     int64  `json:"out,omitempty"`     // with "end" and "answer": bytes sent by the sandbox
+	Count   int    `json:"count,omitempty"`   // number of occurrences, if more than one
 	Policy  string `json:"policy,omitempty"`  // digest of the policy that was in force
-	Syscall string `json:"syscall,omitempty"` // with "refused": the system call, where it is known
-	Program string `json:"program,omitempty"` // with "refused": what called it
-	PID     int    `json:"pid,omitempty"`     // with "refused": its process inside, or the first of them
-	Exec    string `json:"exec,omitempty"`    // with "refused": the command that it belongs to
-	// with a pending "ask": when it is denied if it is not answered
+	Syscall string `json:"syscall,omitempty"` // with "refused": the system call, if known
+	Program string `json:"program,omitempty"` // with "refused": the calling program
+	PID     int    `json:"pid,omitempty"`     // with "refused": process ID inside of the first caller
+	Exec    string `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
+	// with a pending "ask": when it is denied if unanswered
 	Until time.Time `json:"until,omitzero"`
 }
 
-// Place is where ev leads, as a rule in its short form has it; "" for nowhere that is
-// known.
+// Place returns the destination of ev as a rule in short form; "" if it is not known.
 func (ev NetEvent) Place() string {
 	host := ev.Name
 	if host == "" {
@@ -101,34 +99,33 @@ func (ev NetEvent) Place() string {
 	return ev.Proto + "://" + host
 }
 
-// NetNow is the network of a live sandbox at this moment.
+// NetNow is the current state of the network of a running sandbox.
 type NetNow struct {
-	Conns      int   `json:"conns"`                 // connections that are open
-	Flows      int   `json:"flows"`                 // flows of datagrams
-	In         int64 `json:"in"`                    // bytes received by the sandbox since it was started
-	Out        int64 `json:"out"`                   // bytes sent by the sandbox
+	Conns      int   `json:"conns"`                 // open connections
+	Flows      int   `json:"flows"`                 // active UDP flows
+	In         int64 `json:"in"`                    // bytes received by the sandbox since its start
+	Out        int64 `json:"out"`                   // bytes sent by the sandbox since its start
 	EventsLost int64 `json:"events_lost,omitempty"` // events lost for lack of space
 
-	Asking []NetQuestion `json:"asking,omitempty"` // pending requests, the oldest first
+	Asking []NetQuestion `json:"asking,omitempty"` // pending requests, oldest first
 }
 
-// NetQuestion is a place in the network that waits for a person, as no rule names it.
-// There is one of each place, however many wait for it.
+// NetQuestion is a pending request: a destination that no rule decides about, with all connections that wait for it.
 type NetQuestion struct {
-	// HOST, where a name is looked up and its port is not known yet; HOST:PORT; udp://HOST:PORT
+	// HOST, if a name is looked up and the port is not known yet; HOST:PORT; udp://HOST:PORT
 	Place   string    `json:"place"`
 	Proto   string    `json:"proto"`          // "dns", "tcp", "udp"
-	Name    string    `json:"name,omitempty"` // the host name; none is an address that no name was resolved to
+	Name    string    `json:"name,omitempty"` // host name; empty for an address that no name was resolved to
 	Addr    string    `json:"addr,omitempty"` // that address
 	Port    int       `json:"port,omitempty"` // not with "dns"
-	Since   time.Time `json:"since"`          // when it began to wait
-	Until   time.Time `json:"until"`          // when it is denied if it is not answered
-	Waiting int       `json:"waiting"`        // queries and connections that are held for it
+	Since   time.Time `json:"since"`          // when it became pending
+	Until   time.Time `json:"until"`          // when it is denied if unanswered
+	Waiting int       `json:"waiting"`        // number of waiting queries and connections
 }
 
 // NetAsking lists pending requests.
 type NetAsking struct {
-	Asking []NetQuestion `json:"asking"` // the longest first
+	Asking []NetQuestion `json:"asking"` // oldest first
 }
 
 // AnswerRequest approves or denies pending requests, and later ones, by adding rules.
@@ -143,18 +140,17 @@ type AnswerResult struct {
 	Settled []NetQuestion `json:"settled"` // the pending requests that were settled
 }
 
-// NetRequest asks what happened between a sandbox and the network.
+// NetRequest selects network events of a sandbox.
 type NetRequest struct {
 	Last  int       `json:"last,omitempty"`  // the newest N; 0 is 100, -1 is all stored events
 	Since time.Time `json:"since,omitzero"`  // only events since then
-	Kinds []string  `json:"kinds,omitempty"` // of these kinds alone
+	Kinds []string  `json:"kinds,omitempty"` // only these kinds
 }
 
-// NetResult is what happened between a sandbox and the network, as far as it is
-// kept, and what is now.
+// NetResult is the stored network events of a sandbox, and the current state of its network.
 type NetResult struct {
-	Events []NetEvent `json:"events"`           // the oldest first
-	Now    *NetNow    `json:"now,omitempty"`    // of one that is live and has a gate
+	Events []NetEvent `json:"events"`           // oldest first
+	Now    *NetNow    `json:"now,omitempty"`    // set if the sandbox runs and has a gate
 	Policy string     `json:"policy,omitempty"` // digest of the policy in force
 }
 
@@ -163,7 +159,7 @@ type AllowRequest struct {
 	Allow []string `json:"allow,omitempty"`  // rules in the short form, as in example.com:443
 	Deny  []string `json:"deny,omitempty"`   // likewise; deny rules take precedence
 	ForMS int64    `json:"for_ms,omitempty"` // duration; 0 is permanent
-	// allow rules to remove, from any level: in the short form or as in the policy; not together with rules to add
+	// allow rules to remove, from any level, in short form or as in the policy; cannot be combined with rules to add
 	RemoveAllow []string `json:"remove_allow,omitempty"`
 	RemoveDeny  []string `json:"remove_deny,omitempty"` // deny rules to remove, likewise
 }
@@ -178,7 +174,7 @@ type AllowResult struct {
 
 // WhyRequest asks how the policy decides about a destination.
 type WhyRequest struct {
-	// HOST[:PORT], with udp:// before it for UDP; the port is 443 where none is given
+	// HOST[:PORT], with the prefix udp:// for UDP; the default port is 443
 	Host   string `json:"host"`
 	Method string `json:"method,omitempty"` // of an HTTP request, such as GET
 	Path   string `json:"path,omitempty"`   // of an HTTP request
@@ -187,15 +183,16 @@ type WhyRequest struct {
 // WhyResult is the decision about a destination, and its reason. No connection is made.
 type WhyResult struct {
 	Place string `json:"place"` // the destination, in full
-	// "allow", "deny", "inspect" or "ask"; "inspect" lets HTTP pass, as each request is decided on
+	// "allow", "deny", "inspect" or "ask"; "inspect" lets HTTP connect, and decides about each request
 	Verdict string     `json:"verdict"`
-	Rule    string     `json:"rule,omitempty"`   // the rule that decides, if one does
+	Rule    string     `json:"rule,omitempty"`   // the rule that decides, if any
 	At      string     `json:"at,omitempty"`     // where the rule was defined
-	Reason  string     `json:"reason"`           // why
+	Reason  string     `json:"reason"`           // reason of the decision
 	Hint    string     `json:"hint,omitempty"`   // the line of a policy that would change it
-	Allow   bool       `json:"allow,omitempty"`  // an AllowRequest with this place would change it
-	Until   *time.Time `json:"until,omitempty"`  // when another policy takes over; none is never
+	Allow   bool       `json:"allow,omitempty"`  // an AllowRequest with Place would change it
+	Until   *time.Time `json:"until,omitempty"`  // when another policy takes effect; none is never
 	Policy  string     `json:"policy,omitempty"` // digest of the policy that decides
-	Denies  bool       `json:"denies,omitempty"` // the rule denies: removing it may change the decision
-	Fix     string     `json:"fix,omitempty"`    // an AllowRequest with this rule would change it; Place would not
+	Denies  bool       `json:"denies,omitempty"` // the rule is a deny rule: removing it may change the decision
+	// an AllowRequest with this rule would change it, but one with Place would not
+	Fix string `json:"fix,omitempty"`
 }

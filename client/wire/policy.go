@@ -2,44 +2,44 @@ package wire
 
 import "time"
 
-// The levels of a PolicyFile. Later ones win where they may.
+// The levels of a PolicyFile. Later ones take precedence, within what a level may do.
 const (
-	PolicyUser    = "user"    // the owner's own file
-	PolicyProject = "project" // a file that came with a project: it can tighten, and allow hosts that nobody denied
-	PolicyFlags   = "flags"   // what the owner says this time
+	PolicyUser    = "user"    // the user's own file
+	PolicyProject = "project" // a file of a project: it can tighten the policy, and allow hosts that no level denied
+	PolicyFlags   = "flags"   // options of one command
 )
 
-// PolicyFile is a file of a policy, as coppice.yaml has it.
+// PolicyFile is a policy file in the format of coppice.yaml.
 type PolicyFile struct {
-	Level string `json:"level"` // level: "user", "project", "flags"
-	// an absolute path, for errors, and for what ./x is relative to; with "flags" also the name of a flag: "--allow"
+	Level string `json:"level"` // "user", "project" or "flags"
+	// absolute path of the file, for errors and for relative paths in it; with "flags" also the name of a flag:
+	// "--allow"
 	Name string `json:"name"`
 	Text string `json:"text"` // YAML
 }
 
-// PolicyLine is one thing that a policy says.
+// PolicyLine is one setting of a policy.
 type PolicyLine struct {
 	Key   string `json:"key"`   // as in a file: "network.allow"
 	Value string `json:"value"` // for people
-	// where it was said: "built-in", a file and its line, a flag, "coppice net allow"; "" where
-	// nobody said it
+	// where it was set: "built-in", a file and its line, a flag, "coppice net allow"; "" if it was not set
 	From string `json:"from,omitempty"`
 }
 
 // TimedRule is a temporary network rule.
 type TimedRule struct {
-	Rule  string    `json:"rule"`           // as in a file
-	Deny  bool      `json:"deny,omitempty"` // it denies
+	Rule  string    `json:"rule"`           // the rule, as in a file
+	Deny  bool      `json:"deny,omitempty"` // it is a deny rule
 	Until time.Time `json:"until"`          // when it expires
 }
 
-// PolicyResult is the policy that a sandbox has now.
+// PolicyResult is the current policy of a sandbox.
 type PolicyResult struct {
-	Digest string       `json:"digest"` // of the text
-	Text   string       `json:"text"`   // canonical: one line of JSON, which is a file, too
+	Digest string       `json:"digest"` // digest of the text
+	Text   string       `json:"text"`   // canonical form: one line of JSON, which is also a valid policy file
 	Lines  []PolicyLine `json:"lines"`  // the same, for people
-	// digest of what it is when the timed rules have ended, where there are any
+	// digest of the policy after all temporary rules have expired, if there are any
 	Base  string      `json:"base,omitempty"`
-	Timed []TimedRule `json:"timed,omitempty"` // rules of it that end, the first to end first
-	Until *time.Time  `json:"until,omitempty"` // when the first of them ends: then the digest is another
+	Timed []TimedRule `json:"timed,omitempty"` // temporary rules, the first to expire first
+	Until *time.Time  `json:"until,omitempty"` // when the first of them expires and the digest changes
 }

@@ -4,21 +4,21 @@ import "time"
 
 // Port is a TCP port that a process of a sandbox listens on.
 type Port struct {
-	Port    int    `json:"port"`              // its number
-	Address string `json:"address"`           // at which it listens: 0.0.0.0 and :: are all
-	PID     int    `json:"pid,omitempty"`     // of a process that listens; 0 where that cannot be told
+	Port    int    `json:"port"`              // port number
+	Address string `json:"address"`           // address it listens on: 0.0.0.0 and :: are all
+	PID     int    `json:"pid,omitempty"`     // ID of a listening process; 0 if unknown
 	Program string `json:"program,omitempty"` // name of that process
 }
 
-// PortsResult is the ports of a sandbox, by number.
+// PortsResult lists the ports of a sandbox.
 type PortsResult struct {
 	Ports []Port `json:"ports"`          // by number
-	More  int    `json:"more,omitempty"` // how many there was no room for
+	More  int    `json:"more,omitempty"` // number of omitted ports
 }
 
 // PreviewRequest asks for a link to a port.
 type PreviewRequest struct {
-	// lifetime of the link; 0 is an hour, between a second and a week
+	// lifetime of the link, between a second and a week; 0 is an hour
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 }
 

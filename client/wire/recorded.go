@@ -5,31 +5,31 @@ import (
 	"fmt"
 )
 
-// FrameRecorded carries a part of what is recorded of a command's output, from a keeper to
-// its daemon, before the frame that tells its end. No client is sent one.
+// FrameRecorded carries a part of the captured output of a command from a keeper to its daemon, before FrameExit or
+// FrameFailed. It is never sent to a client.
 const FrameRecorded FrameType = 12
 
-// Recorded is what is kept of one stream of a command's output, as evidence. What is not
-// kept is between Head and Tail; together they are no longer than Total.
+// Recorded is the captured part of one stream of a command's output. The part between Head and Tail is not captured;
+// together they are no longer than Total.
 type Recorded struct {
-	Stream FrameType // FrameStdout, which is all of a terminal's, or FrameStderr
-	Total  int64     // bytes that were written
-	Head   []byte    // the first of them
-	Tail   []byte    // the last
+	Stream FrameType // FrameStdout, also for all output of a terminal, or FrameStderr
+	Total  int64     // number of bytes written
+	Head   []byte    // the first bytes
+	Tail   []byte    // the last bytes
 }
 
-// Whole reports whether nothing is missing.
+// Whole reports whether all output is captured.
 func (r Recorded) Whole() bool { return int64(len(r.Head)+len(r.Tail)) == r.Total }
 
 const (
 	recordedHead = 2 + 8 // stream, part and total
 	partHead     = 0
 	partTail     = 1
-	// MaxRecorded is how long Head and Tail may be, each, in bytes.
+	// MaxRecorded is the maximum length of Head and of Tail, in bytes.
 	MaxRecorded = MaxFrame - recordedHead
 )
 
-// Payloads gives the payloads of the frames that carry r.
+// Payloads returns the payloads of the frames that carry r.
 func (r Recorded) Payloads() [][]byte {
 	part := func(kind byte, data []byte) []byte {
 		b := make([]byte, recordedHead, recordedHead+len(data))
@@ -44,7 +44,7 @@ func (r Recorded) Payloads() [][]byte {
 	return out
 }
 
-// AddRecorded adds what a frame carries to what came before it. The payload is copied.
+// AddRecorded adds the payload of a frame to those received before. It copies the payload.
 func AddRecorded(all []Recorded, payload []byte) ([]Recorded, error) {
 	if len(payload) < recordedHead || payload[1] > partTail {
 		return all, fmt.Errorf("malformed frame of recorded output")
@@ -73,9 +73,9 @@ func AddRecorded(all []Recorded, payload []byte) ([]Recorded, error) {
 	return all, nil
 }
 
-// Resources is what a command used, with those of its descendants that it waited for.
+// Resources is the usage of a command and of the descendants that it waited for.
 type Resources struct {
-	UserMicros   int64 `json:"user_us,omitempty"`       // processor time outside of the kernel, in microseconds
-	SystemMicros int64 `json:"system_us,omitempty"`     // and in it
-	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty"` // most memory that one process held, in bytes
+	UserMicros   int64 `json:"user_us,omitempty"`       // user CPU time, in microseconds
+	SystemMicros int64 `json:"system_us,omitempty"`     // system CPU time, in microseconds
+	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty"` // maximum resident set size of one process, in bytes
 }

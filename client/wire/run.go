@@ -2,30 +2,28 @@ package wire
 
 import "time"
 
-// AttachRun is the ExecRequest.Attach that names the supervised command of a
-// sandbox, whichever start of it runs.
+// AttachRun is the value of ExecRequest.Attach for the supervised command of a sandbox, across restarts.
 const AttachRun = "run"
 
-// When a supervised command is started again.
+// The values of RunRequest.Restart.
 const (
 	RestartNo       = "no"
-	RestartOnRewind = "on-rewind" // after the sandbox was brought to another snapshot under it; the default
-	RestartAlways   = "always"    // also when it ends by itself
+	RestartOnRewind = "on-rewind" // after the sandbox was rewound under it; the default
+	RestartAlways   = "always"    // also when it exits
 )
 
 // RunRequest asks for a supervised command with automatic snapshots. It continues without a client.
 type RunRequest struct {
-	Cmd []string `json:"cmd"`           // the command and its arguments; at least one word, and no shell between
+	Cmd []string `json:"cmd"`           // the command and its arguments; at least one word; no shell is involved
 	Env []string `json:"env,omitempty"` // KEY=VALUE each, added to the sandbox's own
-	// absolute path of the working directory; "" is where its repository's work began, else the user's home, else /
+	// absolute path of the working directory; "" is the start directory of its repository, or the user's home, or /
 	Dir   string `json:"dir,omitempty"`
 	TTY   bool   `json:"tty,omitempty"`   // allocate a terminal
 	Stdin bool   `json:"stdin,omitempty"` // attached clients may send stdin; otherwise it is /dev/null
-	Size  *Size  `json:"size,omitempty"`  // of the terminal
-	// "no", "on-rewind" (after the sandbox was brought to another snapshot under it) or
-	// "always" (also when it ends by itself); "" is "on-rewind"
+	Size  *Size  `json:"size,omitempty"`  // size of the terminal
+	// "no", "on-rewind" (after the sandbox was rewound under it) or "always" (also when it exits); "" is "on-rewind"
 	Restart string  `json:"restart,omitempty"`
-	Capture Capture `json:"capture,omitzero"` // when snapshots are taken by themselves
+	Capture Capture `json:"capture,omitzero"` // when automatic snapshots are taken
 	Remove  bool    `json:"remove,omitempty"` // remove the sandbox after the command has exited
 }
 
@@ -43,9 +41,9 @@ type Capture struct {
 // Run is the supervised command of a sandbox.
 type Run struct {
 	RunRequest
-	Exec    string     `json:"exec"`            // id of the command, new with every start
+	Exec    string     `json:"exec"`            // ID of the command, new with every start
 	Started time.Time  `json:"started"`         // when it was last started
 	Starts  int        `json:"starts"`          // number of starts
-	Ended   *time.Time `json:"ended,omitempty"` // when it has ended for good
+	Ended   *time.Time `json:"ended,omitempty"` // set when it has exited and is not started again
 	Exit    *Exit      `json:"exit,omitempty"`  // set when it has exited and is not started again
 }

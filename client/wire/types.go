@@ -12,14 +12,13 @@ type CreateRequest struct {
 	Name string `json:"name,omitempty"`
 	// source of the first snapshot; the default is the host
 	From Source `json:"from,omitzero"`
-	// user of commands: "root", "me" or a name of the sandbox's /etc/passwd; "" lets the base decide
+	// user of commands: "root", "me" or a user of the sandbox's /etc/passwd; "" lets the base decide
 	User string `json:"user,omitempty"`
 	// storage driver: "auto" or "", "overlay", "copy", "btrfs"
 	Driver string `json:"driver,omitempty"`
 	// isolation tier: "auto" or "", "workspace", "process", "supervised", "gvisor"
 	Tier string `json:"tier,omitempty"`
-	// "off" or "" (nothing but its own loopback, if the policy does not say more), "rules" (what the
-	// policy allows), "host"
+	// "off" or "" (only its own loopback, unless the policy allows more), "rules" (what the policy allows), "host"
 	Net string   `json:"net,omitempty"`
 	Env []string `json:"env,omitempty"` // KEY=VALUE each, for every command
 	// number of newest automatic snapshots to keep; 0 is 200
@@ -29,10 +28,10 @@ type CreateRequest struct {
 	// such as "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024"; "" is none
 	Limits string       `json:"limits,omitempty"`
 	Policy []PolicyFile `json:"policy,omitempty"` // policy files; none selects the built-in policy
-	// what the inside may do with its own history: "read" or "" (look, and mark),
-	// "rewind" (also commit, tag and go back), "off"
+	// access of the inside to its own history: "read" or "" (read, and mark), "rewind" (also commit, tag and rewind),
+	// "off"
 	Self string `json:"self,omitempty"`
-	// so long from now it is removed, or, when it has tags, cut back to what they name; 0 is never
+	// time until the sandbox is removed, or, if it has tags, reduced to the tagged snapshots; 0 is never
 	TTLMS      int64 `json:"ttl_ms,omitempty"`
 	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
 
@@ -41,22 +40,22 @@ type CreateRequest struct {
 	// reports what they cannot change there
 	Dir string `json:"dir,omitempty"`
 
-	// Tar is the archive when From.Kind is SourceTar: tar, or tar compressed by
-	// gzip, zstd or xz. It travels beside the JSON, in the same HTTP body.
+	// Tar is the archive if From.Kind is SourceTar: tar, optionally compressed with gzip, zstd or xz. It is sent
+	// after the JSON, in the same HTTP body.
 	Tar io.Reader `json:"-"`
 }
 
-// What stays of automatic snapshots unless something else is asked for.
+// The default retention of automatic snapshots.
 const (
 	DefaultKeepRecent = 200
 	DefaultKeepForMS  = 60 * 60 * 1000
 )
 
-// What the inside of a sandbox may do with its own history, at SelfSocket.
+// The values of CreateRequest.Self: the access of the inside to its own history, at SelfSocket.
 const (
-	SelfOff    = "off"    // nothing: there is no socket
-	SelfRead   = "read"   // look at it, and mark it
-	SelfRewind = "rewind" // also commit, tag, and go back in place
+	SelfOff    = "off"    // none: there is no socket
+	SelfRead   = "read"   // read it, and mark it
+	SelfRewind = "rewind" // also commit, tag, and rewind in place
 
 	SelfSocket = "/run/coppice.sock"
 )
@@ -76,31 +75,31 @@ type Source struct {
 	// system directories, imported once), "dir" (a directory of the daemon's host),
 	// "tar" (an archive, sent with the request), "sandbox" (a snapshot of another one)
 	Kind    string `json:"kind,omitempty"`
-	Path    string `json:"path,omitempty"`    // with "dir": absolute; with "tar": what the archive is called, for people
+	Path    string `json:"path,omitempty"`    // with "dir": absolute; with "tar": a display name of the archive
 	Sandbox string `json:"sandbox,omitempty"` // with "sandbox": its name or id
-	// with "sandbox": a reference to the snapshot; "" is HEAD, after a capture of the present
+	// with "sandbox": a reference to the snapshot; "" is HEAD, after a capture of the live state
 	Ref string `json:"ref,omitempty"`
 }
 
-// IsZero makes an unset Source vanish from JSON.
+// IsZero reports whether s is unset; encoding/json then omits it.
 func (s Source) IsZero() bool { return s == Source{} }
 
 // The states of a Sandbox.
 const (
-	StateIdle = "idle" // no process and no keeper: costs no memory
+	StateIdle = "idle" // no process and no keeper: uses no memory
 	StateLive = "live" // a keeper runs, perhaps with processes
-	// It may be live: its keeper does not answer, and nothing else is known of its processes.
+	// The keeper does not answer; whether processes run is unknown.
 	StateUnavailable = "unavailable"
 )
 
-// Sandbox is one isolated environment with history.
+// Sandbox describes a sandbox.
 type Sandbox struct {
 	ID      string    `json:"id"`               // 12 hexadecimal digits
 	Name    string    `json:"name"`             // unique
-	Created time.Time `json:"created"`          // when
+	Created time.Time `json:"created"`          // time of creation
 	Head    string    `json:"head"`             // the snapshot that the live state descends from
-	State   string    `json:"state"`            // "idle" (no keeper: it costs no memory), "live", or "unavailable"
-	Procs   int       `json:"procs,omitempty"`  // processes of commands, when live
+	State   string    `json:"state"`            // "idle" (no keeper: uses no memory), "live", or "unavailable"
+	Procs   int       `json:"procs,omitempty"`  // number of processes of commands, if live
 	From    string    `json:"from"`             // description of its source
 	Driver  string    `json:"driver"`           // in force: "overlay", "copy", "btrfs"
 	Tier    string    `json:"tier"`             // in force: "workspace", "process", "supervised", "gvisor"
@@ -109,16 +108,16 @@ type Sandbox struct {
 	Policy  string    `json:"policy,omitempty"` // digest of its policy, without temporary rules
 	Env     []string  `json:"env,omitempty"`    // KEY=VALUE each, for every command
 	Limits  Limits    `json:"limits,omitzero"`  // resource limits
-	Self    string    `json:"self,omitempty"`   // what the inside may do with its own history: "off", "read", "rewind"
-	// only in the answer to create and fork: what was refused, unreadable or weaker than asked
+	Self    string    `json:"self,omitempty"`   // access of the inside to its own history: "off", "read", "rewind"
+	// only in the answer to create and fork: what was refused, unreadable or weaker than requested
 	Warnings []string `json:"warnings,omitempty"`
-	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done besides
+	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done in addition
 
-	// when it is removed, or, when it has tags, cut back to what they name
+	// when it is removed, or, if it has tags, reduced to the tagged snapshots
 	Expires    *time.Time `json:"expires,omitempty"`
-	IdleStopMS int64      `json:"idle_stop_ms,omitempty"` // after so long without use its processes are stopped
+	IdleStopMS int64      `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped
 
-	// set in the fork of a candidate, and says of which tournament: gc removes it
+	// set for the fork of a candidate: its tournament; gc removes the fork
 	Tournament string `json:"tournament,omitempty"`
 
 	Repo *Repo `json:"repo,omitempty"` // the git repository that it works on
@@ -127,12 +126,13 @@ type Sandbox struct {
 	Quarantine *Quarantine `json:"quarantine,omitempty"` // its gate is closed, because re-keying failed
 }
 
-// Quarantine is why nothing passes the gate of a fork with memory: it still is, in part,
-// the copy of another sandbox.
+// Quarantine is the reason why the gate of a fork with memory is closed: until it is re-keyed, it is in part a copy
+// of another sandbox.
 type Quarantine struct {
-	Since  time.Time `json:"since"`          // when it was forked
-	Step   string    `json:"step,omitempty"` // the step that failed; "" is not known: it is under way, or was cut off
-	Reason string    `json:"reason"`         // for people
+	Since time.Time `json:"since"` // when it was forked
+	// the failed step; "" if unknown: re-keying is in progress, or was interrupted
+	Step   string `json:"step,omitempty"`
+	Reason string `json:"reason"` // reason, for people
 }
 
 // Limits are a sandbox's limits; 0 is none.
@@ -142,12 +142,11 @@ type Limits struct {
 	Disk      int64 `json:"disk,omitempty"`       // bytes
 	MilliCPUs int64 `json:"milli_cpus,omitempty"` // thousandths of a processor
 	TimeMS    int64 `json:"time_ms,omitempty"`    // wall time of one command
-	Output    int64 `json:"output,omitempty"`     // bytes that one command prints
-	Files     int64 `json:"files,omitempty"`      // files that one process has open
+	Output    int64 `json:"output,omitempty"`     // bytes of output of one command
+	Files     int64 `json:"files,omitempty"`      // open files of one process
 }
 
-// The limits that can end a command (Exit.Limit), and those that it can come to with
-// others (Exit.Hits).
+// The limits that can stop a command (Exit.Limit), and those shared by all processes of a sandbox (Exit.Hits).
 const (
 	LimitTime   = "time"
 	LimitOutput = "output"
@@ -181,43 +180,43 @@ type Enforcement struct {
 
 // Disk is the space that a sandbox's history takes, in bytes.
 type Disk struct {
-	Own     int64 `json:"own"`               // layers that this sandbox alone uses
-	Shared  int64 `json:"shared"`            // layers that other sandboxes use as well
+	Own     int64 `json:"own"`               // layers that only this sandbox uses
+	Shared  int64 `json:"shared"`            // layers that other sandboxes use too
 	Live    int64 `json:"live"`              // changes that are not in a layer yet
-	Limited int64 `json:"limited,omitempty"` // what counts towards the limit, where there is one
+	Limited int64 `json:"limited,omitempty"` // the part that counts towards the limit, if there is one
 }
 
 // StatusResult is the state of one sandbox.
 type StatusResult struct {
-	Sandbox      Sandbox `json:"sandbox"`                 // what it is
+	Sandbox      Sandbox `json:"sandbox"`                 // the sandbox
 	DriverReason string  `json:"driver_reason,omitempty"` // why this driver
 	TierReason   string  `json:"tier_reason,omitempty"`   // why this tier
 	// protections as of the last start; empty if never started
 	Enforced  []Enforcement `json:"enforced"`
-	Snapshots int           `json:"snapshots"`       // how many it made
-	Branches  int           `json:"branches"`        // how many leaves its history has
-	Disk      Disk          `json:"disk"`            // what its history takes
+	Snapshots int           `json:"snapshots"`       // number of snapshots
+	Branches  int           `json:"branches"`        // number of leaves of its history
+	Disk      Disk          `json:"disk"`            // space that its history takes
 	Dirty     bool          `json:"dirty,omitempty"` // the live state differs from HEAD; a hint only
 	Run       *Run          `json:"run,omitempty"`   // the supervised command
-	// what a person should know: the host changed below, a layer is damaged
+	// notices for people: the host changed underneath, a layer is damaged
 	Notices []string `json:"notices,omitempty"`
-	// places of the host that it does not show, as of the last start
+	// host paths that it does not show, as of the last start
 	LeftOut []LeftOut `json:"left_out,omitempty"`
 }
 
-// LeftOut is a place of the host that a sandbox from host does not show.
+// LeftOut is a host path that a sandbox with source host does not show.
 type LeftOut struct {
-	Path string `json:"path"` // where it is not UTF-8, U+FFFD stands for what is wrong
-	Why  string `json:"why"`  // for people
+	Path string `json:"path"` // the path; bytes that are not UTF-8 read as U+FFFD
+	Why  string `json:"why"`  // reason, for people
 }
 
 // DaemonStatus is the state of the daemon.
 type DaemonStatus struct {
-	Version   string    `json:"version"`   // of the program
-	PID       int       `json:"pid"`       // of the daemon
+	Version   string    `json:"version"`   // version of the program
+	PID       int       `json:"pid"`       // process ID of the daemon
 	Home      string    `json:"home"`      // the directory of its store
-	Started   time.Time `json:"started"`   // when
-	Sandboxes int       `json:"sandboxes"` // how many there are
+	Started   time.Time `json:"started"`   // time of its start
+	Sandboxes int       `json:"sandboxes"` // number of sandboxes
 	Live      int       `json:"live"`      // number of running sandboxes
 
 	Listeners []Listener `json:"listeners,omitempty"` // listen addresses, its own socket first
@@ -235,36 +234,35 @@ type DaemonMemory struct {
 	Refused  uint64 `json:"refused"`  // requests refused since the daemon started
 }
 
-// What a Listener asks of those who come.
+// The values of Listener.Auth.
 const (
-	AuthPeer  = "peer"  // to be the daemon's own user
+	AuthPeer  = "peer"  // the client must be the daemon's own user
 	AuthToken = "token" // a bearer token
 	AuthNone  = "none"  // nothing
 )
 
-// Listener is one place where the daemon is served.
+// Listener is one listen address of the daemon.
 type Listener struct {
 	URL  string `json:"url"`  // such as "unix:///home/daemon.sock", "https://127.0.0.1:8443"
-	Auth string `json:"auth"` // authentication: "peer" (to be the daemon's own user), "token", "none"
+	Auth string `json:"auth"` // authentication: "peer" (the client must be the daemon's own user), "token", "none"
 }
 
 // ProbeItem is one feature that this host does or does not support.
 type ProbeItem struct {
 	Name string `json:"name"` // such as "process", "overlay-in-userns"
-	// "tiers", "drivers", "features", or "home": what the starts of this home's sandboxes found
+	// "tiers", "drivers", "features", or "home": results of sandbox starts in this home
 	Group string `json:"group"`
 	OK    bool   `json:"ok"`             // it works
-	Weak  bool   `json:"weak,omitempty"` // it works with less than it should have
-	// Unknown says that the probe itself failed, for lack of descriptors, memory or time:
-	// whether it works is not known.
+	Weak  bool   `json:"weak,omitempty"` // it works with restrictions
+	// Unknown means that the probe itself failed, for lack of descriptors, memory or time.
 	Unknown bool   `json:"unknown,omitempty"`
-	Detail  string `json:"detail,omitempty"` // what was found
+	Detail  string `json:"detail,omitempty"` // result of the test
 	Remedy  string `json:"remedy,omitempty"` // the command or setting that fixes it
 }
 
-// ProbeReport is what this host supports, as tested.
+// ProbeReport describes what this host supports, as tested.
 type ProbeReport struct {
-	Kernel string      `json:"kernel"` // its release
+	Kernel string      `json:"kernel"` // kernel release
 	User   string      `json:"user"`   // user of the daemon
 	Items  []ProbeItem `json:"items"`  // the tested features
 	Tier   string      `json:"tier"`   // the choice of "auto"
@@ -274,46 +272,46 @@ type ProbeReport struct {
 // Snapshot is a node of the history.
 type Snapshot struct {
 	ID      string `json:"id"`               // 12 hexadecimal digits
-	Parent  string `json:"parent,omitempty"` // the snapshot that it came after
+	Parent  string `json:"parent,omitempty"` // the previous snapshot
 	Message string `json:"message"`          // the command line, label or message
-	Head    bool   `json:"head,omitempty"`   // HEAD is here
-	Leaf    bool   `json:"leaf,omitempty"`   // nothing came after it
+	Head    bool   `json:"head,omitempty"`   // it is HEAD
+	Leaf    bool   `json:"leaf,omitempty"`   // it has no children
 	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may be added
 	Cause   string    `json:"cause"`
-	Created time.Time `json:"created"`           // when
+	Created time.Time `json:"created"`           // time of creation
 	Exit    *int      `json:"exit,omitempty"`    // exit code of the command, with cause "exec"
-	Paths   int       `json:"paths"`             // how many paths it changed against its parent
-	Bytes   int64     `json:"bytes"`             // content bytes of what it added and changed
+	Paths   int       `json:"paths"`             // number of paths that differ from its parent
+	Bytes   int64     `json:"bytes"`             // content bytes of added and changed files
 	Sealed  bool      `json:"sealed,omitempty"`  // it is finalized: it has a digest and survives a power failure
-	Tags    []string  `json:"tags,omitempty"`    // that name it
+	Tags    []string  `json:"tags,omitempty"`    // tags of the snapshot
 	Sandbox string    `json:"sandbox,omitempty"` // name of the sandbox that made it
 	Memory  *Memory   `json:"memory,omitempty"`  // the saved memory of its processes, if any
 }
 
-// Memory is what the processes of a snapshot had in memory, at the moment of its files.
+// Memory is the saved memory of the processes of a snapshot, from the same moment as its files.
 type Memory struct {
 	Image string `json:"image"` // names the stored image: the sha256 of its manifest
-	Size  int64  `json:"size"`  // bytes of memory, and of the state of its kernel
-	Added int64  `json:"added"` // bytes that it took of the disk: what no image before had
-	// what has to be the same where it is resumed; init: the sha256 of the program that is PID 1 in
-	// it, which is kept with it
+	Size  int64  `json:"size"`  // bytes of memory and kernel state
+	Added int64  `json:"added"` // bytes of disk space that no earlier image used
+	// properties that a host must have to resume it; init is the sha256 of the program that is PID 1 in it, which is
+	// stored with it
 	Facts map[string]string `json:"facts,omitempty"`
 }
 
 // LogRow is one line of the drawn history.
 type LogRow struct {
 	Graph string `json:"graph"`          // lanes in plain ASCII, as git log --graph draws them
-	Node  string `json:"node,omitempty"` // the snapshot drawn in this line; "" is a line of lanes only
+	Node  string `json:"node,omitempty"` // the snapshot drawn in this line; "" if the line has only lanes
 }
 
 // LogResult is the history of a sandbox.
 type LogResult struct {
 	Nodes []Snapshot `json:"nodes"`          // newest first
 	Head  string     `json:"head"`           // HEAD
-	Rows  []LogRow   `json:"rows,omitempty"` // the drawing, topmost line first
+	Rows  []LogRow   `json:"rows,omitempty"` // the drawing, from the top
 
-	// Truncated says that Rows end before the oldest snapshot: so many branches would make
-	// the drawing too large. Nodes has all.
+	// Truncated means that Rows end before the oldest snapshot, because there are too many branches to draw. Nodes is
+	// complete.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
@@ -322,7 +320,7 @@ type HeadResult struct {
 	Head string `json:"head"` // HEAD
 }
 
-// BranchesResult is the leaves of the history.
+// BranchesResult lists the leaves of the history.
 type BranchesResult struct {
 	Nodes []Snapshot `json:"nodes"` // the leaves, newest first
 	Head  string     `json:"head"`  // HEAD
@@ -341,7 +339,7 @@ type Change struct {
 	Path string `json:"path"`          // without a leading slash; bytes that are not UTF-8 read as U+FFFD
 	Raw  []byte `json:"raw,omitempty"` // the exact bytes of the path, when they are not valid UTF-8
 
-	// "file", "dir", "symlink", "fifo", "socket", "device"; of what is there now, else of what was
+	// "file", "dir", "symlink", "fifo", "socket", "device"; of the new file, or of a removed one
 	Type   string `json:"type,omitempty"`
 	Size   int64  `json:"size,omitempty"`   // size in bytes after the change; before it, if the path was removed
 	Lines  *Lines `json:"lines,omitempty"`  // set if requested and the file is text
@@ -350,12 +348,12 @@ type Change struct {
 
 // Lines counts the lines of one changed text file.
 type Lines struct {
-	Added   int `json:"added"`   // how many
-	Removed int `json:"removed"` // how many
+	Added   int `json:"added"`   // added lines
+	Removed int `json:"removed"` // removed lines
 }
 
-// NewChange makes a Change of a path as it is on disk: leading slashes are cut
-// off, and Raw is set when the path is not valid UTF-8.
+// NewChange returns a Change for the bytes of a path on disk: leading slashes are removed, and Raw is set if the path
+// is not valid UTF-8.
 func NewChange(kind, path string) Change {
 	for path != "" && path[0] == '/' {
 		path = path[1:]
@@ -367,7 +365,7 @@ func NewChange(kind, path string) Change {
 	return c
 }
 
-// Name gives the exact bytes of the path.
+// Name returns the exact bytes of the path.
 func (c Change) Name() string {
 	if c.Raw != nil {
 		return string(c.Raw)
@@ -375,7 +373,7 @@ func (c Change) Name() string {
 	return c.Path
 }
 
-// ShowResult is one snapshot and what it changed against its parent.
+// ShowResult is one snapshot and its changes from its parent.
 type ShowResult struct {
 	Snapshot
 	Changes []Change `json:"changes"` // by path
@@ -383,37 +381,37 @@ type ShowResult struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// DiffRequest asks how two states differ.
+// DiffRequest asks for the difference between two states.
 type DiffRequest struct {
 	A     string   `json:"a"`               // a reference
 	B     string   `json:"b,omitempty"`     // a reference; "" is the live state
-	Paths []string `json:"paths,omitempty"` // only at and below these; a leading slash does not matter
+	Paths []string `json:"paths,omitempty"` // only these paths and those below them; a leading slash is ignored
 	Stat  bool     `json:"stat,omitempty"`  // count lines
 	Limit int      `json:"limit,omitempty"` // maximum number of changes; 0 means as many as one answer holds
 }
 
 // DiffResult is the answer to a DiffRequest.
 type DiffResult struct {
-	A       string   `json:"a"`           // the snapshot that is compared
-	B       string   `json:"b,omitempty"` // the snapshot that it is compared with; "" is the live state
+	A       string   `json:"a"`           // the first snapshot
+	B       string   `json:"b,omitempty"` // the second snapshot; "" is the live state
 	Changes []Change `json:"changes"`     // from A to B, by path
 
-	Truncated bool `json:"truncated,omitempty"` // there are more changes than one answer holds; ask for a part, by Paths
+	Truncated bool `json:"truncated,omitempty"` // there are more changes than one answer holds; restrict Paths
 }
 
 // CommitRequest asks for a snapshot of the current state.
 type CommitRequest struct {
-	Message string `json:"message"`          // of the snapshot; "" lets the daemon describe what changed
+	Message string `json:"message"`          // message of the snapshot; "" lets the daemon describe the changes
 	Memory  bool   `json:"memory,omitempty"` // also save the memory of its processes; in tier gvisor
 }
 
-// CommitResult is the answer to a CommitRequest.
+// CommitResult is the answer to a CommitRequest or a MarkRequest.
 type CommitResult struct {
-	Node    string `json:"node"`              // the new snapshot; the old head when nothing had changed
+	Node    string `json:"node"`              // the new snapshot; the old head if nothing changed
 	Head    string `json:"head"`              // HEAD afterwards
-	Changed bool   `json:"changed,omitempty"` // something had changed, and a snapshot was taken
-	Paths   int    `json:"paths,omitempty"`   // how many paths changed
-	Bytes   int64  `json:"bytes,omitempty"`   // content bytes of what was added and changed
+	Changed bool   `json:"changed,omitempty"` // something changed, and a snapshot was taken
+	Paths   int    `json:"paths,omitempty"`   // number of changed paths
+	Bytes   int64  `json:"bytes,omitempty"`   // content bytes of added and changed files
 
 	Memory  *Memory `json:"memory,omitempty"`   // if requested
 	StillUS int64   `json:"still_us,omitempty"` // microseconds for which processes were frozen
@@ -421,20 +419,19 @@ type CommitResult struct {
 
 // The phases of a MarkRequest.
 const (
-	MarkPoint = "" // take a snapshot of the present with Label
-	// MarkBegin keeps the present as it is called so far, and gives automatic
-	// snapshots Label until MarkEnd or the next MarkBegin.
+	MarkPoint = "" // take a snapshot of the live state with Label
+	// MarkBegin takes a snapshot of earlier changes with their previous label, and gives automatic snapshots Label
+	// until MarkEnd or the next MarkBegin.
 	MarkBegin = "begin"
-	MarkEnd   = "end" // take a snapshot with Label, "" being that of MarkBegin, and forget it
+	MarkEnd   = "end" // take a snapshot with Label, or with that of MarkBegin if it is ""
 )
 
-// MarkRequest labels what happens in a sandbox. The answer is a CommitResult.
+// MarkRequest sets the label of snapshots in a sandbox. The answer is a CommitResult.
 type MarkRequest struct {
-	// "" takes a snapshot of the present with the label; "begin" gives automatic
-	// snapshots the label until "end" or the next "begin"; "end" takes one with the
-	// label, "" being that of "begin", and forgets it
+	// "" takes a snapshot of the live state with the label; "begin" gives automatic snapshots the label until "end"
+	// or the next "begin"; "end" takes a snapshot with the label, or with that of "begin" if it is ""
 	Phase string `json:"phase,omitempty"`
-	Label string `json:"label"` // what happens; "" only with "end"
+	Label string `json:"label"` // the label; "" only with "end"
 }
 
 // CheckoutRequest asks to rewind to another snapshot.
@@ -443,38 +440,38 @@ type CheckoutRequest struct {
 	InPlace bool   `json:"in_place,omitempty"` // keep processes running and change their files in place
 	// restore only the files, even if the snapshot has memory
 	FilesOnly bool `json:"files_only,omitempty"`
-	// time of a supervised command between SIGTERM and SIGKILL; 0 is 2000, negative is none; unused in place
+	// time between SIGTERM and SIGKILL for a supervised command; 0 is 2000, negative is none; not used in place
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
 
 // MoveResult is the answer to checkout, undo and redo.
 type MoveResult struct {
 	Head      string `json:"head"`                // HEAD afterwards
-	From      string `json:"from"`                // where it was
+	From      string `json:"from"`                // the previous HEAD
 	Kept      string `json:"kept,omitempty"`      // the snapshot of the previous state, if it had changed
 	Message   string `json:"message,omitempty"`   // of the snapshot at HEAD
 	Stopped   int    `json:"stopped,omitempty"`   // number of processes stopped
 	Restarted bool   `json:"restarted,omitempty"` // the supervised command was started again
 	InPlace   bool   `json:"in_place,omitempty"`  // processes continued; false if none were running
-	Rewritten int    `json:"rewritten,omitempty"` // in place: how many paths were changed under the processes
+	Rewritten int    `json:"rewritten,omitempty"` // in place: number of paths changed under the processes
 
-	Resumed []string `json:"resumed,omitempty"` // ids of the commands that were resumed from memory
+	Resumed []string `json:"resumed,omitempty"` // IDs of the commands that were resumed from memory
 }
 
-// UndoRequest asks to go N snapshots back; 0 is 1.
+// UndoRequest asks to rewind by N snapshots.
 type UndoRequest struct {
-	N       int  `json:"n,omitempty"`        // how many snapshots to go back; 0 is 1
+	N       int  `json:"n,omitempty"`        // number of snapshots; 0 is 1
 	InPlace bool `json:"in_place,omitempty"` // keep processes running and change their files in place
 }
 
-// RedoRequest asks to take the last undo back. A request without one is as good.
+// RedoRequest asks to revert the last undo. The request body is optional.
 type RedoRequest struct {
 	InPlace bool `json:"in_place,omitempty"` // keep processes running and change their files in place
 }
 
 // SocketResult is the socket of a sandbox's line protocol.
 type SocketResult struct {
-	Path string `json:"path"` // of the socket, on the daemon's host
+	Path string `json:"path"` // path of the socket, on the daemon's host
 }
 
 // TagRequest asks for a tag on a snapshot.
@@ -486,28 +483,27 @@ type TagRequest struct {
 // TagResult is the answer to a TagRequest.
 type TagResult struct {
 	Name string `json:"name"` // the tag
-	Node string `json:"node"` // the snapshot that it names
+	Node string `json:"node"` // the tagged snapshot
 }
 
-// TagsResult is all tags of a sandbox.
+// TagsResult lists all tags of a sandbox.
 type TagsResult struct {
-	Tags map[string]string `json:"tags"` // names, and the snapshots that they name
+	Tags map[string]string `json:"tags"` // map from tag to snapshot
 }
 
 // GCRequest asks to delete unused data.
 type GCRequest struct {
 	DryRun    bool     `json:"dry_run,omitempty"`   // report what would be removed
 	Keep      Keep     `json:"keep,omitzero"`       // which old snapshots to keep; if omitted, none are deleted
-	Sandboxes []string `json:"sandboxes,omitempty"` // names or ids of the sandboxes; none is all
+	Sandboxes []string `json:"sandboxes,omitempty"` // names or IDs of the sandboxes; none is all
 }
 
-// Keep says which snapshots stay when old ones are dropped: those that one of
-// its rules names. The zero value drops nothing. Whatever it says, HEAD, tagged
-// snapshots, those of commit, branches and their ends, and what a fork began at
-// or can be redone stay.
+// Keep selects the snapshots to keep when old ones are deleted: those that match at least one rule. The zero value
+// deletes nothing. HEAD, tagged snapshots, manual snapshots, branch points and branch tips, the start of a fork and
+// what can be redone are always kept.
 type Keep struct {
 	Last     int   `json:"last,omitempty"`      // the newest N
-	WithinMS int64 `json:"within_ms,omitempty"` // all that are newer
+	WithinMS int64 `json:"within_ms,omitempty"` // all that are newer than this
 	Hourly   int   `json:"hourly,omitempty"`    // the newest of each of the last N hours, in UTC
 	Daily    int   `json:"daily,omitempty"`     // the newest of each of the last N days
 	Weekly   int   `json:"weekly,omitempty"`    // the newest of each of the last N weeks
@@ -515,53 +511,52 @@ type Keep struct {
 
 // GCResult is the answer to a GCRequest.
 type GCResult struct {
-	Removed []string   `json:"removed"`           // ids of snapshots
-	Dropped []Snapshot `json:"dropped,omitempty"` // those that keep did not select
-	Layers  int        `json:"layers"`            // layer directories that nothing referred to, merged ones too
+	Removed []string   `json:"removed"`           // IDs of deleted snapshots
+	Dropped []Snapshot `json:"dropped,omitempty"` // snapshots that keep did not select
+	Layers  int        `json:"layers"`            // unreferenced layer directories, including merged ones
 	Images  int        `json:"images,omitempty"`  // unused memory images
-	Bytes   int64      `json:"bytes"`             // bytes freed, or to be freed
+	Bytes   int64      `json:"bytes"`             // bytes freed, or that would be freed
 	DryRun  bool       `json:"dry_run,omitempty"` // nothing was removed
 
 	Forks []string `json:"forks,omitempty"` // removed forks of finished tournaments
 }
 
-// Damage is one thing that verify found.
+// Damage is one problem that verify found.
 type Damage struct {
 	Sandbox  string `json:"sandbox,omitempty"`  // name of the sandbox
-	Snapshot string `json:"snapshot,omitempty"` // its id
-	Layer    string `json:"layer,omitempty"`    // its id
-	Image    string `json:"image,omitempty"`    // the memory image that it is in
-	Path     string `json:"path,omitempty"`     // the first path that is wrong
+	Snapshot string `json:"snapshot,omitempty"` // ID of the snapshot
+	Layer    string `json:"layer,omitempty"`    // ID of the layer
+	Image    string `json:"image,omitempty"`    // the damaged memory image
+	Path     string `json:"path,omitempty"`     // the first damaged path
 	Message  string `json:"message"`            // what is wrong
 }
 
 // VerifyResult is the answer to verify.
 type VerifyResult struct {
-	Layers   int   `json:"layers"`   // layers whose content was hashed again
-	Bytes    int64 `json:"bytes"`    // content that was read
-	Unsealed int   `json:"unsealed"` // layers that have no digest, or none yet
-	// of those, the layers that never get one: their paths are too many or too deep for a
-	// manifest, so that they cannot be verified
+	Layers   int   `json:"layers"`   // layers whose content was hashed
+	Bytes    int64 `json:"bytes"`    // bytes of content that was read
+	Unsealed int   `json:"unsealed"` // layers without a digest
+	// of those, layers that never get a digest: they have too many or too deep paths for a manifest, so that they
+	// cannot be verified
 	Unverifiable int      `json:"unverifiable,omitempty"`
-	Images       int      `json:"images,omitempty"` // memory images whose pages were hashed again
-	Records      int64    `json:"records"`          // of the ledger, all of which fit
-	Damage       []Damage `json:"damage,omitempty"` // damage found; none is good
+	Images       int      `json:"images,omitempty"` // memory images whose pages were hashed
+	Records      int64    `json:"records"`          // verified records of the ledger
+	Damage       []Damage `json:"damage,omitempty"` // damage found; empty if none
 }
 
 // ForkRequest asks for forks of a sandbox.
 type ForkRequest struct {
-	Names []string `json:"names,omitempty"` // of the forks, as in create
+	Names []string `json:"names,omitempty"` // names of the forks, as in create
 	N     int      `json:"n,omitempty"`     // number of forks; the daemon chooses names beyond those given
-	At    string   `json:"at,omitempty"`    // a reference to the snapshot; "" is HEAD, after a capture of the present
+	At    string   `json:"at,omitempty"`    // a reference to the snapshot; "" is HEAD, after a capture of the live state
 
 	// policy files that extend the policy of this sandbox, which forks inherit
 	Policy []PolicyFile `json:"policy,omitempty"`
-	// how processes of the forks are confined, weaker or stronger: "process", "supervised", "gvisor"; "" is as in this one
+	// isolation tier of the forks, weaker or stronger: "process", "supervised", "gvisor"; "" is that of this sandbox
 	Tier string `json:"tier,omitempty"`
 
-	// processes go on in the forks, each of which is made a sandbox of its own before
-	// anything of it passes the gate; in tier gvisor. With at, that snapshot has to have
-	// what its processes had in memory
+	// processes continue in the forks; each fork is re-keyed before its gate opens; in tier gvisor. With at, that
+	// snapshot must have memory
 	Memory bool `json:"memory,omitempty"`
 }
 
@@ -572,42 +567,42 @@ type ForkResult struct {
 
 // StopResult is the answer to stop.
 type StopResult struct {
-	Stopped   int    `json:"stopped"`             // number of processes stopped
-	Head      string `json:"head"`                // where HEAD is after the capture of what they left
-	Uncounted bool   `json:"uncounted,omitempty"` // the sandbox did not say how many processes it had: Stopped is unknown
+	Stopped int    `json:"stopped"` // number of processes stopped
+	Head    string `json:"head"`    // HEAD after a capture of the final state
+	// the sandbox did not report its number of processes: Stopped is unknown
+	Uncounted bool `json:"uncounted,omitempty"`
 }
 
-// Progress tells how far a long operation has come. Done and Total count Unit;
-// a Total of 0 is unknown.
+// Progress is the progress of a long operation. Done and Total count Unit; a Total of 0 is unknown.
 type Progress struct {
-	Phase string `json:"phase"`           // such as "import", "scan", "verify", for people
-	Unit  string `json:"unit,omitempty"`  // of done and total: "bytes", "entries"
-	Done  int64  `json:"done"`            // how far it is
-	Total int64  `json:"total,omitempty"` // how far it goes; 0 is unknown
-	Note  string `json:"note,omitempty"`  // something that is worth a line of its own, as a warning
+	Phase string `json:"phase"`           // such as "import", "scan", "verify"; for people
+	Unit  string `json:"unit,omitempty"`  // unit of done and total: "bytes", "entries"
+	Done  int64  `json:"done"`            // amount done
+	Total int64  `json:"total,omitempty"` // total amount; 0 is unknown
+	Note  string `json:"note,omitempty"`  // a message to show on its own line, such as a warning
 
-	Branch *TournamentBranch `json:"branch,omitempty"` // the candidate that has just ended
+	Branch *TournamentBranch `json:"branch,omitempty"` // the candidate that has just finished
 }
 
 // Event is one line of the answer to a long operation when the client asked for
 // application/x-ndjson: any number of lines with Progress, then one with Result
 // or Error.
 type Event struct {
-	Progress *Progress `json:"progress,omitempty"` // how far it is
-	Result   any       `json:"result,omitempty"`   // last: the result
-	Error    *Error    `json:"error,omitempty"`    // last: why it failed
+	Progress *Progress `json:"progress,omitempty"` // progress of the operation
+	Result   any       `json:"result,omitempty"`   // the result; on the last line
+	Error    *Error    `json:"error,omitempty"`    // the error; on the last line
 }
 
 // Problem is an error over HTTP: an RFC 9457 problem document, with the kind and
 // the hint as extensions.
 type Problem struct {
-	Type   string `json:"type"`   // "about:blank": the kind says more
-	Title  string `json:"title"`  // what the status is called
-	Status int    `json:"status"` // of the answer
+	Type   string `json:"type"`   // "about:blank"; see kind
+	Title  string `json:"title"`  // standard text of the status
+	Status int    `json:"status"` // HTTP status of the response
 	Detail string `json:"detail"` // what went wrong
-	// to branch on: "invalid", "not_found", "ambiguous", "exists", "conflict",
-	// "unsupported", "denied", "no_space", "read_only", "corrupt", "version",
-	// "unavailable", "cancelled", "timeout", "too_large", "internal"; more may be added
+	// to branch on: "invalid", "not_found", "ambiguous", "exists", "conflict", "unsupported", "denied", "no_space",
+	// "read_only", "corrupt", "version", "unavailable", "cancelled", "timeout", "too_large", "internal"; more may be
+	// added
 	Kind string `json:"kind"`
 	Hint string `json:"hint,omitempty"` // how to fix it
 }

@@ -1,4 +1,3 @@
-// Package wire is what travels between clients and the daemon: requests,
-// results, errors and the frames of exec streams. Fields are only ever added.
-// It imports none of ours.
+// Package wire defines the messages between clients and the daemon: requests, results, errors and the frames of exec
+// streams. Fields are only ever added. It imports no other package of Coppice.
 package wire

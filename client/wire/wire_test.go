@@ -15,10 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestJSONOnlyGrows pins the names and forms of every field. A line of the
-// golden file may be added, and never changed: programs that we did not write
-// read it.
-func TestJSONOnlyGrows(t *testing.T) {
+// TestJSON_IsBackwardCompatible pins the names and forms of every field. Lines may be added to
+// the golden file but never changed: programs outside this repository read them.
+func TestJSON_IsBackwardCompatible(t *testing.T) {
 	t.Parallel()
 	when := time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC)
 	one := 1
@@ -197,7 +196,7 @@ func TestJSONOnlyGrows(t *testing.T) {
 	}
 }
 
-func TestNewChangeKeepsEveryByte(t *testing.T) {
+func TestNewChange_PreservesBytes(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"/usr/bin/x", "//a", "a\xff", "é", "new\nline"} {
 		c := NewChange(Added, p)
@@ -215,7 +214,7 @@ func TestNewChangeKeepsEveryByte(t *testing.T) {
 	}
 }
 
-func TestFramesRoundTripAndStayInBounds(t *testing.T) {
+func TestFrames_RoundTripWithinLimit(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	big := bytes.Repeat([]byte{7}, MaxFrame)

@@ -1,6 +1,6 @@
-// Command coppice-init is the processes in and around one sandbox that are small: its keeper,
-// its PID 1, and the self-tests by which the host is probed. The name by which it is started
-// says which one. The coppice daemon starts it, or another coppice-init.
+// Command coppice-init runs the small processes in and around one sandbox: its keeper, its PID 1, and the
+// self-tests that probe the host. argv[0] selects which. The coppice daemon starts it, or another
+// coppice-init.
 package main
 
 import (

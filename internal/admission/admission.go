@@ -1,9 +1,8 @@
-// Package admission decides when the daemon takes on a request that may need much memory.
-// All listeners share one Gate: a request declares its maximum and its parties, and holds
-// that part of the gate's memory until it has been answered. A party is a sandbox or a token.
-// No party holds more than half, and parties take turns, so that none starves another.
-// Requests that need little are not counted. The listeners and the daemon import it; it
-// imports fault.
+// Package admission decides when the daemon starts a request that may need much memory. All listeners share one Gate:
+// a request declares its maximum and its parties, and holds that part of the gate's memory until it has been
+// answered. A party is a sandbox or a token. No party holds more than half, and parties take turns, so that none
+// starves another. Requests that need little are not counted. The listeners and the daemon import it; it imports
+// fault.
 package admission
 
 import (
@@ -19,9 +18,9 @@ import (
 
 // Options configures a Gate.
 type Options struct {
-	// Memory is what all admitted requests may take together, in bytes; positive.
+	// Memory is the memory of all admitted requests together, in bytes; positive.
 	Memory int64
-	// Heap measures the memory in use; nil refuses nothing because of it.
+	// Heap measures the memory in use; nil disables that check.
 	Heap *Heap
 	// Log receives refusals, at most one line in ten seconds; nil is slog.Default().
 	Log *slog.Logger
@@ -39,13 +38,13 @@ func Token(id string) Party { return Party("token " + id) }
 // Request is one request for memory.
 type Request struct {
 	What    string  // for the error: an operation
-	Cost    int64   // what it takes at most, in bytes; more than a share counts as a share
+	Cost    int64   // maximum memory that it needs, in bytes; more than a share counts as a share
 	Parties []Party // empty for a request of the owner on no sandbox
 }
 
 // Stats is the state of a Gate.
 type Stats struct {
-	Memory  int64  // what admitted requests may take together, in bytes
+	Memory  int64  // memory that admitted requests may use together, in bytes
 	Held    int64  // what requests in progress hold of it
 	Waiting int    // requests that wait for a place
 	Refused uint64 // requests refused so far
@@ -66,7 +65,7 @@ type Gate struct {
 	logged  time.Time        // when a refusal was logged last; guarded by mu
 }
 
-// party is what a Gate knows of a Party with requests.
+// party is the state of a Party with requests.
 type party struct {
 	held     int64
 	requests int    // that hold or wait
@@ -81,7 +80,7 @@ type waiter struct {
 	in      chan struct{} // closed when it is admitted
 }
 
-// New returns a Gate. With hardly any memory, it admits two requests at a time.
+// New returns a Gate. With very little memory, it admits two requests at a time.
 func New(opt Options) *Gate {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
@@ -96,7 +95,7 @@ func (g *Gate) Stats() Stats {
 	return Stats{Memory: g.memory, Held: g.held, Waiting: len(g.queue), Refused: g.refused}
 }
 
-// share returns what one party may hold.
+// share returns the maximum of one party, in bytes.
 func (g *Gate) share() int64 { return g.memory / 2 }
 
 // Enter waits until r is admitted. The caller must then call leave once. Enter fails with the
@@ -129,7 +128,7 @@ func (g *Gate) Enter(ctx context.Context, r Request) (leave func(), err error) {
 	return leave, nil
 }
 
-// join adds w to the queue and admits what it can. It reports false if too many wait.
+// join adds w to the queue and admits what it can. It returns false if the queue is full.
 func (g *Gate) join(w *waiter, names []Party) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

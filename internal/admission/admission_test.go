@@ -44,7 +44,7 @@ func now(in <-chan func()) (leave func(), ok bool) {
 	}
 }
 
-func TestGate_OneSandboxLeavesRoomForOthers(t *testing.T) {
+func TestGate_LimitsShareOfSandbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{Memory: 2 * limit.CostLarge})
@@ -73,7 +73,7 @@ func TestGate_OneSandboxLeavesRoomForOthers(t *testing.T) {
 	})
 }
 
-func TestGate_ATokenIsAParty(t *testing.T) {
+func TestGate_LimitsShareOfToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{Memory: 2 * limit.CostLarge})
@@ -123,7 +123,7 @@ func TestGate_PartiesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestGate_RefusesAfterItsTime(t *testing.T) {
+func TestGate_TimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -152,7 +152,7 @@ func TestGate_RefusesAfterItsTime(t *testing.T) {
 	})
 }
 
-func TestGate_EndsWithItsContext(t *testing.T) {
+func TestGateEnter_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{Memory: limit.CostLarge})
@@ -173,7 +173,7 @@ func TestGate_EndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestGate_BoundsWhoWaits(t *testing.T) {
+func TestGate_BoundsQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{Memory: limit.CostLarge, Log: slog.New(slog.DiscardHandler)})
@@ -203,7 +203,7 @@ func TestGate_BoundsWhoWaits(t *testing.T) {
 	})
 }
 
-func TestGate_RefusesWhileTheHeapIsFull(t *testing.T) {
+func TestGate_RefusesOnFullHeap(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		live, garbage, collections := int64(100), int64(0), 0
@@ -227,7 +227,7 @@ func TestGate_RefusesWhileTheHeapIsFull(t *testing.T) {
 	})
 }
 
-func TestGate_ManyAtOnce(t *testing.T) {
+func TestGate_ConcurrentCallersStayWithinMemory(t *testing.T) {
 	t.Parallel()
 	g := New(Options{Memory: 4 * limit.CostLarge, Heap: NewHeap(1 << 40)})
 	var work sync.WaitGroup

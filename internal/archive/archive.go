@@ -1,5 +1,5 @@
-// Package archive opens untrusted tar archives: it finds how one is compressed, and
-// bounds what comes out. It imports fault; layer and boxfs import it.
+// Package archive opens untrusted tar archives: it detects their compression, and limits the unpacked size. It
+// imports fault; layer and boxfs import it.
 package archive
 
 import (
@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// ratioFrom is how many bytes come out of an archive before limit.ArchiveRatio counts:
-	// deflate cannot honestly do better than about 1,030, and file trees seldom reach 20.
+	// ratioFrom is the number of unpacked bytes from which limit.ArchiveRatio applies: deflate reaches at most about
+	// 1,030, and file trees seldom 20.
 	ratioFrom = 64 << 20
-	// maxXzDict bounds the window of xz besides what the caller does.
+	// maxXzDict limits the window of xz, in addition to the caller's limits.
 	maxXzDict = 256 << 20
 	// bufSize is how much is read at once.
 	bufSize = 256 << 10
@@ -35,10 +35,9 @@ type Limits struct {
 	Window int   // of memory that its compression may ask for to look back
 }
 
-// Open gives the tar stream of src: itself, or what gzip, zstd or xz made it from,
-// told by its first bytes. Reading fails with TooLarge when the content of its files
-// can only be more than the limit, or when it unpacks to so much that it is a bomb,
-// and with the cause of ctx when that ends. The caller calls done in the end.
+// Open returns the tar stream of src, unpacked if its first bytes are those of gzip, zstd or xz. Reading fails with
+// TooLarge when the content of its files exceeds the limit, or when the compression ratio is that of a bomb, and with
+// the cause of ctx when ctx ends. The caller must call done.
 func Open(ctx context.Context, src io.Reader, limits Limits) (plain io.Reader, done func(), err error) {
 	in := &meter{ctx: ctx, r: src}
 	br := bufio.NewReaderSize(in, bufSize)
@@ -68,8 +67,7 @@ func Open(ctx context.Context, src io.Reader, limits Limits) (plain io.Reader, d
 	return out, done, nil
 }
 
-// Damaged says of an error of reading an archive that the archive is at fault, unless
-// it has a kind that says more.
+// Damaged returns an error that says that the archive is damaged, unless err has a more specific kind.
 func Damaged(err error) error {
 	if k := fault.KindOf(err); k != fault.Internal {
 		return err
@@ -77,7 +75,7 @@ func Damaged(err error) error {
 	return fault.New(fault.Invalid, "the archive is damaged or truncated").Because(err)
 }
 
-// meter counts what is read, and ends when the context does.
+// meter counts bytes read, and fails when the context ends.
 type meter struct {
 	ctx context.Context
 	r   io.Reader
@@ -93,7 +91,7 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bounded refuses a stream that is too long, or too long for what it was packed in.
+// bounded fails on a stream that is too long, or too long for its packed size.
 type bounded struct {
 	r    io.Reader
 	in   *meter // nil: not compressed
@@ -127,9 +125,8 @@ func Fits(name string) error {
 		WithHint("list its names: tar -tf ARCHIVE")
 }
 
-// Name takes the path of an entry apart into names below the place that the archive
-// is unpacked to. ok is false when it would lead out or cannot be; absolute says that
-// it was meant from the root.
+// Name splits the path of an entry into names below the unpack directory. ok is false if the path would lead out of
+// it or is invalid; absolute reports a leading slash.
 func Name(path string) (names []string, absolute, ok bool) {
 	absolute = strings.HasPrefix(path, "/")
 	if len(path) > limit.ArchiveName {

@@ -62,7 +62,7 @@ func read(ctx context.Context, src []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-func TestEachCompressionIsFound(t *testing.T) {
+func TestArchive_DetectsCompression(t *testing.T) {
 	t.Parallel()
 	text := []byte(strings.Repeat("some text, ", 1000))
 	for name, src := range packed(t, text) {
@@ -86,7 +86,7 @@ func TestEachCompressionIsFound(t *testing.T) {
 	}
 }
 
-func TestABombIsRefused(t *testing.T) {
+func TestArchive_RefusesBomb(t *testing.T) {
 	t.Parallel()
 	// 72 MiB of zeros, made by xz(1): the package's own writer takes minutes.
 	xz, err := os.ReadFile("testdata/zeros.xz")
@@ -103,8 +103,8 @@ func TestABombIsRefused(t *testing.T) {
 	}
 }
 
-// What looks far back makes its reader hold as much.
-func TestAWindowBeyondTheLimitIsRefused(t *testing.T) {
+// TestArchive_RefusesLargeWindow exists because a decompressor must hold a whole window in memory.
+func TestArchive_RefusesLargeWindow(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	z, err := zstd.NewWriter(&b, zstd.WithWindowSize(64<<20))

@@ -28,8 +28,9 @@ type noCommands struct{ Commands }
 
 func (noCommands) Open() []OpenCommand { return nil }
 
-// What could not be compared at the start is compared at the next one.
-func TestAgree_NotesNothingAfterAReconcileThatFailed(t *testing.T) {
+// TestAgree_RecordsNothingAfterFailedReconcile checks that what could not be compared at the
+// start of the daemon is compared at the next start.
+func TestAgree_RecordsNothingAfterFailedReconcile(t *testing.T) {
 	l, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Statement is the body of a record, and who observed what it says.
+// Statement is the body of a record, and which observer states it.
 type Statement struct {
 	By   format.Observer
 	Body format.Body
@@ -35,56 +35,56 @@ func ByDaemon(bodies ...format.Body) (all []Statement) {
 // ByKeeper returns a statement of a keeper.
 func ByKeeper(b format.Body) Statement { return Statement{format.ByKeeper, b} }
 
-// Store is what a Book needs of the database.
+// Store is the part of the database that a Book needs.
 type Store interface {
-	// Sandbox finds the record of a sandbox by its name or id; fault.NotFound if there is none.
+	// Sandbox finds the record of a sandbox by its name or id. It returns NotFound if there is none.
 	Sandbox(ctx context.Context, nameOrID string) (meta.Sandbox, error)
 	// HasSnapshot reports whether a snapshot is in the history of any sandbox.
 	HasSnapshot(ctx context.Context, id timeline.SnapshotID) (bool, error)
-	// Setting returns a setting, "" if it is not set; SetSetting sets it.
+	// Setting returns the value of a setting, "" if it is not set; SetSetting sets it.
 	Setting(ctx context.Context, key string) (string, error)
 	SetSetting(ctx context.Context, key, value string) error
-	// BeginIntent stores what is about to be done, durably; Intents lists what has not ended.
+	// BeginIntent stores, durably, what is about to be done; Intents lists the intents that have not ended.
 	BeginIntent(ctx context.Context, kind string, payload any) (int64, error)
 	EndIntent(ctx context.Context, id int64) error
 	Intents(ctx context.Context) ([]meta.Intent, error)
 }
 
-// Commands are the commands whose ends are not recorded yet. A Book notes them for the next daemon,
-// and gives that one what it has noted (Found, Hear).
+// Commands holds the commands whose exits are not recorded yet. A Book notes them for the next daemon, and
+// restores them there from its notes and records (Found, Hear).
 type Commands interface {
-	// Open returns them.
+	// Open returns these commands.
 	Open() []OpenCommand
-	// Found adds one that an earlier daemon began.
+	// Found adds a command that an earlier daemon started.
 	Found(OpenCommand)
-	// Hear follows the records that an earlier daemon left, in their order.
+	// Hear is called with the records that an earlier daemon left, in their order.
 	Hear(*format.Record)
-	// Settle removes one whose end has been recorded.
+	// Settle removes a command whose exit has been recorded.
 	Settle(OpenCommand)
 }
 
-// BookConfig is what a Book is made of. All fields are required.
+// BookConfig configures a Book. All fields are required.
 type BookConfig struct {
-	// Ledger stores the records. The caller closes it after the last call of the Book.
+	// Ledger stores the records. The caller closes it after the last call of a method of the Book.
 	Ledger   *ledger.Ledger
 	Store    Store
 	Cleaners *Cleaners
 	Commands Commands
 	// PolicyNow returns the digest of the policy of a sandbox that is in force now.
 	PolicyNow func(context.Context, *meta.Sandbox) (string, error)
-	// NeverApplied reports whether it is certain that what an apply record says did not happen.
+	// NeverApplied reports whether what an apply record says certainly did not happen.
 	NeverApplied func(context.Context, *meta.Sandbox, *format.Apply) bool
 	Home         string // for messages
 	Now          func() time.Time
 	Logger       *slog.Logger
 }
 
-// Book writes the ledger. What is done with sandboxes is recorded before it is done (Do), or, where it
-// makes room on the disk, as soon as it is done (Free); what cannot be recorded is refused. What has
-// happened already is appended (Append, Note, Begin). After a crash, Reconcile compares the records
-// with what came about. All methods are safe for concurrent use.
+// Book writes the audit log. An operation on a sandbox is recorded before it is done (Do) or, if it frees
+// disk space, as soon as it is done (Free); one that cannot be recorded is refused. What has already happened
+// is appended (Append, Note, Begin). After a crash, Reconcile compares the records with what happened. All
+// methods are safe for concurrent use.
 type Book struct {
-	// Ledger stores the records, and Cleaners remove secrets from them before. They are never changed.
+	// Ledger stores the records, and Cleaners redacts them before. They are never changed.
 	Ledger   *ledger.Ledger
 	Cleaners *Cleaners
 
@@ -92,17 +92,17 @@ type Book struct {
 
 	compared atomic.Bool // Reconcile has succeeded
 
-	doing  atomic.Int64 // how many calls of Do are under way
+	doing  atomic.Int64 // the number of calls of Do in progress
 	agreed atomic.Int64 // see settingAgreed
 
-	mu   sync.Mutex     // taken last: nothing is locked or read while it is held
+	mu   sync.Mutex     // held last: see docs/design/locks.md
 	late []ledger.Draft // guarded by mu: records that could not be written yet
 }
 
 // NewBook returns a Book.
 func NewBook(c BookConfig) *Book { return &Book{Ledger: c.Ledger, Cleaners: c.Cleaners, config: c} }
 
-// Drafts makes records of a sandbox as it is now.
+// Drafts returns records of a sandbox in its present state.
 func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) []ledger.Draft {
 	digest := rec.Policy
 	if len(rec.Timed) > 0 {
@@ -118,8 +118,8 @@ func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) 
 	return out
 }
 
-// Append writes records, after those that could not be written earlier. They are on the disk when it
-// returns without an error.
+// Append writes records, after those that could not be written earlier. They are on the disk when it returns
+// without an error.
 func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Record, error) {
 	if len(drafts) == 0 {
 		return nil, nil
@@ -127,7 +127,7 @@ func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Rec
 	ctx = context.WithoutCancel(ctx)
 	late := b.takeLate()
 	got, err := b.Ledger.Append(ctx, slices.Concat(late, drafts)...)
-	if fault.Is(err, fault.NotFound) && len(late) > 0 { // a ledger was removed since, and late records were for it
+	if fault.Is(err, fault.NotFound) && len(late) > 0 { // a ledger that late records were for was removed since
 		for i := range late {
 			if _, lerr := b.Ledger.Append(ctx, late[i]); lerr != nil && !fault.Is(lerr, fault.NotFound) {
 				b.keepLate(late[i : i+1])
@@ -144,19 +144,19 @@ func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Rec
 	return got[len(late):], nil
 }
 
-// Record is Append of what is said of one sandbox.
+// Record appends statements about one sandbox.
 func (b *Book) Record(ctx context.Context, rec *meta.Sandbox, all ...Statement) error {
 	_, err := b.Append(ctx, b.Drafts(ctx, rec, all...)...)
 	return err
 }
 
-// Note is Record for what has happened and can no longer be refused: what cannot be written now is
-// written with the next records.
+// Note is Record for what has happened and can no longer be refused: records that cannot be written now are
+// written with the next ones.
 func (b *Book) Note(ctx context.Context, rec *meta.Sandbox, all ...Statement) {
 	b.noteDrafts(ctx, b.Drafts(ctx, rec, all...)...)
 }
 
-// noteDrafts is Note of drafts.
+// noteDrafts is Note for drafts.
 func (b *Book) noteDrafts(ctx context.Context, drafts ...ledger.Draft) {
 	if _, err := b.Append(ctx, drafts...); err != nil {
 		b.config.Logger.Error("could not write to the ledger yet", "sandbox",
@@ -175,7 +175,7 @@ func (b *Book) takeLate() []ledger.Draft {
 	return late
 }
 
-// keepLate keeps records for later. Of too many, the newest are counted.
+// keepLate keeps records for later. If there are too many, the newest are only counted.
 func (b *Book) keepLate(drafts []ledger.Draft) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

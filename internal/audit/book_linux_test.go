@@ -10,8 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// When records cannot be written, the newest are only counted.
-func TestKeepUnsaid_CountsWhatIsTooMuch(t *testing.T) {
+// TestKeepLate_CountsExcessRecords checks that while records cannot be written, the newest
+// ones are only counted.
+func TestKeepLate_CountsExcessRecords(t *testing.T) {
 	t.Parallel()
 	b := NewBook(BookConfig{})
 	for range 3 {

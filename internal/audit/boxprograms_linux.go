@@ -18,48 +18,49 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// The programs that a box tells of become records when a command ends, and else after
-// limit.ProgramsInterval: those with the same file are one, with a list of all of them. The last
-// of the records that are written at once says up to which event they tell (Through). So
-// the next daemon finds in the ledger after a crash where to go on, and the keeper has what
-// follows: nothing is recorded twice or left out.
+// The programs that a box reports become records when a command exits, and otherwise after
+// limit.ProgramsInterval. Those with the same file become one record, with a list of them. The last of the
+// records that are written together has the number of the last event that they include (Through). So the next
+// daemon finds in the audit log after a crash where to continue, and the keeper still has the events after
+// that: none is recorded twice or left out.
 
-// programRest is how long the events of a box gather.
+// programRest is how long the events of a box are collected.
 const programRest = time.Second
 
-// ProgramBox is a box that tells which programs begin and end in it.
+// ProgramBox is a box that reports the starts and exits of programs.
 type ProgramBox interface {
-	// Programs returns events after one of them, as soon as there are any; the caller has recorded
-	// those up to kept. fault.Unsupported: the box does not tell.
+	// Programs returns the events after the one with number after, as soon as there are any; the caller has
+	// recorded those up to kept. It returns Unsupported if the box does not report programs.
 	Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
-	// ProgramsNow is Programs, and does not wait.
+	// ProgramsNow is Programs without waiting.
 	ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
-	// Gone is closed when the box has ended.
+	// Gone returns a channel that is closed when the box has exited.
 	Gone() <-chan struct{}
 }
 
-// LeftPrograms is what boxes that have ended left in their directories.
+// LeftPrograms gives access to the events that exited boxes left in their directories.
 type LeftPrograms interface {
-	// LeftPrograms returns the events that the keeper of a directory had not told, sealed by key.
-	// fault.NotFound: it left none; fault.Corrupt: they are damaged.
+	// LeftPrograms returns the events that the keeper of a directory had not reported, encrypted by key. It
+	// returns NotFound if there are none, and Corrupt if they are damaged.
 	LeftPrograms(runDir string, key []byte) (wire.ProgramEvents, error)
 	// ForgetPrograms removes them.
 	ForgetPrograms(runDir string) error
 }
 
-// ProgramsConfig is what Programs are made of. All fields are required.
+// ProgramsConfig configures Programs. All fields are required.
 type ProgramsConfig struct {
 	Book    *Book
 	Budgets *Budgets
 	Left    LeftPrograms
 	// Evidence returns what the policy of a sandbox says about evidence.
 	Evidence func(context.Context, *meta.Sandbox) (policy.Evidence, error)
-	// Place returns the journal of a sandbox, whose key seals what is left, and RunDir where that is.
+	// Place returns the journal of a sandbox, whose key encrypts the events that are left; RunDir returns
+	// their directory.
 	Place  func(timeline.SandboxID) journal.Place
 	RunDir func(timeline.SandboxID) string
 }
 
-// Programs records the programs that begin in boxes. All methods are safe for concurrent use.
+// Programs records the programs that are started in boxes. All methods are safe for concurrent use.
 type Programs struct {
 	config ProgramsConfig // never changed
 }
@@ -67,37 +68,37 @@ type Programs struct {
 // NewPrograms returns Programs.
 func NewPrograms(c ProgramsConfig) *Programs { return &Programs{config: c} }
 
-// BoxPrograms are the programs of one box on their way to the ledger.
+// BoxPrograms turns the programs of one box into records.
 type BoxPrograms struct {
 	programs *Programs
 	sandbox  timeline.SandboxID
 	box      ProgramBox
-	done     chan struct{} // closed when all is recorded that there will be
+	done     chan struct{} // closed when everything is recorded
 
 	mu    sync.Mutex  // held while records are made and written
-	known bool        // guarded by mu; what follows is known
-	after uint64      // guarded by mu; the last event that is in sum or in records
-	kept  uint64      // guarded by mu; the last that is in records
+	known bool        // guarded by mu; after and kept are set
+	after uint64      // guarded by mu; the last event in sum or in records
+	kept  uint64      // guarded by mu; the last event in records
 	sum   *ProgramSum // guarded by mu
-	since time.Time   // guarded by mu; when the first in sum came; zero: there is none
-	// guarded by mu; the last records had losses: the next ones with losses wait for their interval
+	since time.Time   // guarded by mu; when the first event was added to sum; zero: sum is empty
+	// guarded by mu; the last records included losses, so the next losses wait for their interval
 	short bool
 }
 
-// Of returns the programs of a box. fresh: it has told nothing yet; else what an earlier daemon
-// recorded of it is read from the ledger.
+// Of returns the programs of a box. fresh says that the box has reported nothing yet; otherwise the position
+// up to which an earlier daemon recorded them is read from the audit log.
 func (p *Programs) Of(id timeline.SandboxID, b ProgramBox, fresh bool) *BoxPrograms {
 	return &BoxPrograms{
 		programs: p, sandbox: id, box: b, done: make(chan struct{}), known: fresh, sum: newProgramSum(limit.ProgramGroups),
 	}
 }
 
-// Done is closed when Follow has returned.
+// Done returns a channel that is closed when Follow has returned.
 func (b *BoxPrograms) Done() <-chan struct{} { return b.done }
 
-// Follow records the programs of a box until all is recorded that there will be, or ctx ends. It is
-// called once. started is the record of the start of the box, which comes first: if it cannot be
-// written, the box is stopped, and Follow records nothing. It is nil if an earlier daemon wrote it.
+// Follow records the programs of a box until the box has exited and everything is recorded, or ctx is
+// canceled. It is called once. started is the record of the start of the box, which is written first: if it
+// cannot be written, the box is stopped, and Follow records nothing. It is nil if an earlier daemon wrote it.
 func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	defer close(b.done)
 	if started != nil && started.Wait() != nil {
@@ -106,7 +107,7 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	log := b.programs.config.Book.config.Logger.With("sandbox", b.sandbox)
 	for ctx.Err() == nil {
 		err := b.Fetch(ctx)
-		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not recorded; or removed
+		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not reported, or removed
 			return
 		}
 		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
@@ -124,8 +125,8 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	}
 }
 
-// Fetch waits for events of the box, or until those that are held are due, and records them if they
-// are due or too many to hold.
+// Fetch waits for events of the box, or until the collected ones are due, and records them if they are due or
+// too many to hold.
 func (b *BoxPrograms) Fetch(ctx context.Context) error {
 	b.mu.Lock()
 	err := b.learn(ctx)
@@ -156,7 +157,7 @@ func (b *BoxPrograms) Fetch(ctx context.Context) error {
 	return nil
 }
 
-// take takes events that it has not had. b.mu is held.
+// take adds the events that are new. b.mu is held.
 func (b *BoxPrograms) take(evs wire.ProgramEvents) {
 	if evs.Next <= b.after {
 		return
@@ -172,13 +173,13 @@ func (b *BoxPrograms) take(evs wire.ProgramEvents) {
 	}
 }
 
-// learn finds in the ledger up to which event there are records. b.mu is held.
+// learn finds in the audit log up to which event there are records. b.mu is held.
 func (b *BoxPrograms) learn(ctx context.Context) error {
 	if b.known {
 		return nil
 	}
 	l := b.programs.config.Book.Ledger
-	if _, err := l.Last(ctx, format.Sandbox(b.sandbox)); err != nil { // what was appended can be read
+	if _, err := l.Last(ctx, format.Sandbox(b.sandbox)); err != nil { // makes appended records readable
 		return err
 	}
 	through := int64(0)
@@ -188,7 +189,7 @@ func (b *BoxPrograms) learn(ctx context.Context) error {
 			return err
 		}
 		switch of := r.Body.(type) {
-		case *format.Start: // another box counts from 1
+		case *format.Start: // another box counts from 1 again
 			through = 0
 		case *format.Program:
 			through = max(through, of.Through)
@@ -201,7 +202,7 @@ func (b *BoxPrograms) learn(ctx context.Context) error {
 	return nil
 }
 
-// write records what is in sum. b.mu is held.
+// write records the events in sum. b.mu is held.
 func (b *BoxPrograms) write(ctx context.Context) error {
 	book := b.programs.config.Book
 	rec, err := book.config.Store.Sandbox(ctx, string(b.sandbox))
@@ -216,7 +217,7 @@ func (b *BoxPrograms) write(ctx context.Context) error {
 	return err
 }
 
-// written says whether what is in sum is recorded: with an error it may be. b.mu is held.
+// written notes that the events in sum are recorded or, if err is not nil, may be. b.mu is held.
 func (b *BoxPrograms) written(err error) {
 	if err != nil {
 		b.known = false
@@ -226,7 +227,7 @@ func (b *BoxPrograms) written(err error) {
 	b.kept, b.since = b.after, time.Time{}
 }
 
-// finish records what a box that has ended has left. It may be called again.
+// finish records what a box that has exited has left. It may be called again.
 func (b *BoxPrograms) finish(ctx context.Context) error {
 	p := b.programs
 	b.mu.Lock()
@@ -243,7 +244,7 @@ func (b *BoxPrograms) finish(ctx context.Context) error {
 		why = "the program list of the monitor is damaged, or encrypted with a lost key"
 	case !fault.Is(err, fault.NotFound):
 		return err
-	case b.after > 0: // else perhaps none began
+	case b.after > 0: // otherwise perhaps no program was started
 		why = "the monitor was killed; records that it had not reported are lost"
 	}
 	if why != "" {
@@ -257,7 +258,7 @@ func (b *BoxPrograms) finish(ctx context.Context) error {
 	return p.config.Left.ForgetPrograms(p.config.RunDir(b.sandbox))
 }
 
-// Finish records what a box left that ended while no daemon ran.
+// Finish records the programs of a box that exited while no daemon ran.
 func (p *Programs) Finish(ctx context.Context, id timeline.SandboxID) {
 	if _, err := p.config.Left.LeftPrograms(p.config.RunDir(id), p.config.Place(id).Key); fault.Is(err, fault.NotFound) {
 		return
@@ -267,15 +268,15 @@ func (p *Programs) Finish(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// EndingPrograms are records of programs that are being written with the end of a command.
-// Meanwhile Follow of their box waits. The caller of End owns it; it is not safe for concurrent use.
+// EndingPrograms are records of programs that are being written with the exit of a command. Meanwhile Follow
+// of their box waits. The caller of End owns it; it is not safe for concurrent use.
 type EndingPrograms struct {
 	all []Statement
-	of  *BoxPrograms // whose lock is held; nil: none is
+	of  *BoxPrograms // whose lock is held; nil: none
 }
 
-// End returns the records of the programs of a box whose command has ended, as far as
-// they are there, for the caller to write with its end. The caller calls Written.
+// End returns the records of the programs of a box whose command has exited, as far as they are available,
+// for the caller to write with the exit. The caller calls Written afterwards.
 func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingPrograms {
 	if b == nil {
 		return nil
@@ -301,7 +302,7 @@ func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingProgram
 	return n
 }
 
-// Records returns those that are still to be written.
+// Records returns the records that are still to be written.
 func (n *EndingPrograms) Records() []Statement {
 	if n == nil {
 		return nil
@@ -309,7 +310,7 @@ func (n *EndingPrograms) Records() []Statement {
 	return n.all
 }
 
-// Written says how that went, and lets Follow go on. It may be called again.
+// Written reports the result of writing the records, and unblocks Follow. It may be called again.
 func (n *EndingPrograms) Written(err error) {
 	if n == nil || n.of == nil {
 		return

@@ -6,10 +6,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// bucket is a token bucket. It fills evenly, within limit.EvidenceRefill when it is empty.
-// Its state is the time at which it is full: the zero time is a full one.
+// bucket is a token bucket. An empty one fills evenly in limit.EvidenceRefill. Its state is the time at which
+// it is full: the zero time is a full one.
 type bucket struct {
-	size int64 // how much it holds, in bytes or in things; above 0
+	size int64 // the capacity, in bytes or in items; above 0
 	full time.Time
 }
 
@@ -24,7 +24,7 @@ func (b *bucket) missing(now time.Time) time.Duration {
 	return min(max(0, b.full.Sub(now)), b.worth(b.size))
 }
 
-// wait returns how long it takes until n can be taken.
+// wait returns how long it takes until n are available.
 func (b *bucket) wait(now time.Time, n int64) time.Duration {
 	return max(0, b.missing(now)+b.worth(n)-b.worth(b.size))
 }

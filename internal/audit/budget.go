@@ -12,19 +12,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Class is a class of records or changes that share one budget. Records that show an attack
-// have classes of their own, so that no flood of other records hides them.
+// Class is a class of records or changes that share one budget. Records that show an attack have their own
+// classes, so that no flood of other records hides them.
 type Class int
 
 // The classes. Those of records and ClassLists are counted in bytes, the others in snapshots,
 // rewinds and tags.
 const (
-	ClassDecoys   Class = iota // touches of decoys
-	ClassRefusals              // system calls that were refused
+	ClassDecoys   Class = iota // uses of decoys
+	ClassRefusals              // refused system calls
 	ClassDenials               // of the gate
 	ClassNetwork               // all other events of the gate
-	ClassPrograms              // that were started
-	ClassLists                 // lists of programs that one record sums up
+	ClassPrograms              // program starts
+	ClassLists                 // lists of programs that one record summarizes
 	ClassInside                // changes of the history requested from inside
 	ClassCaptures              // automatic snapshots
 	classes
@@ -37,17 +37,16 @@ func sizes() [classes]int64 {
 		ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots}
 }
 
-// Budget is what a sandbox may still add to its ledger and its history without its owner, who is
-// never limited. The caller passes the time, and decides what happens to records beyond the
-// budget. Its methods may be called from several goroutines at once.
+// Budget limits what a sandbox may add to its audit log and its history; its owner is not limited. The caller
+// passes the time, and decides what happens to records beyond the budget. Its methods are safe for concurrent
+// use.
 type Budget struct {
 	mu      sync.Mutex
 	buckets [classes]bucket // guarded by mu
 }
 
 // NewBudget returns the budget of a sandbox whose spending is not known yet. It counts as empty
-// limit.EvidenceRefill ago: the caller adds what was recorded since then with Spent, the
-// oldest first.
+// limit.EvidenceRefill ago: the caller adds what was recorded since then with Spent, oldest first.
 func NewBudget(now time.Time) *Budget {
 	b := &Budget{}
 	for c, size := range sizes() {
@@ -56,36 +55,36 @@ func NewBudget(now time.Time) *Budget {
 	return b
 }
 
-// Spent takes n of a class, or what was left at that time.
+// Spent takes n from a class, or what was left at that time.
 func (b *Budget) Spent(at time.Time, c Class, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.buckets[c].spend(at, n)
 }
 
-// Take takes n of a class, or reports that there is less and takes nothing.
+// Take takes n from a class; if less is left, it takes nothing and returns false.
 func (b *Budget) Take(now time.Time, c Class, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buckets[c].take(now, n)
 }
 
-// Wait returns how long it takes until one of a class can be taken.
+// Wait returns how long it takes until one can be taken from a class.
 func (b *Budget) Wait(now time.Time, c Class) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buckets[c].wait(now, 1)
 }
 
-// Admit reports whether a record may be appended, and takes its cost. A record that the owner
-// causes is always admitted.
+// Admit reports whether a record may be appended, and takes its cost. A record that the owner causes is
+// always admitted.
 func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool {
 	c, n, ok := charge(by, body)
 	return !ok || b.Take(now, c, n)
 }
 
-// envelope is about how many bytes a record takes besides its body: its envelope, its hash in
-// the tree, and its entry in the intake.
+// envelope is about how many bytes a record takes besides its body: its envelope, its hash in the tree, and
+// its entry in the intake.
 const envelope = 512
 
 // chargedKinds returns the kinds of records that charge may charge.
@@ -104,7 +103,7 @@ func charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 		}
 	case *format.Lost:
 		if by != format.ByKeeper || b.Of != string(format.KindDenial) {
-			return 0, 0, false // the daemon's own; there are few
+			return 0, 0, false // the daemon's own records, which are few
 		}
 		c = ClassRefusals
 	case *format.Network:

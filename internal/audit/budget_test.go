@@ -14,7 +14,7 @@ import (
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func TestBudget_FillsEvenly(t *testing.T) {
+func TestBudget_RefillsEvenly(t *testing.T) {
 	t.Parallel()
 	b := NewBudget(began)
 	if !b.Take(began, ClassInside, limit.InsideChanges) || b.Take(began, ClassInside, 1) {
@@ -37,7 +37,7 @@ func TestBudget_FillsEvenly(t *testing.T) {
 	}
 }
 
-func TestBudget_ClassesAreApart(t *testing.T) {
+func TestBudget_SeparatesClasses(t *testing.T) {
 	t.Parallel()
 	b := NewBudget(began)
 	flood := &format.Program{Path: strings.Repeat("x", limit.RecordText)}
@@ -97,9 +97,9 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// Whatever was spent and when: a budget that is made again from what was spent lately gives
-// no more than the one that knows all.
-func TestNewBudget_GivesNoMoreThanWasLeft(t *testing.T) {
+// TestNewBudget_GrantsNoMoreThanRemained checks that a budget rebuilt from recent spending
+// grants no more than the budget that saw all spending, whatever was spent and when.
+func TestNewBudget_GrantsNoMoreThanRemained(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		type spending struct {

@@ -15,20 +15,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// unwritten is the reason in a lost record for what could not be written as long as its sandbox was there.
+// unwritten is the reason of losses that could not be written before their sandbox was removed.
 const unwritten = "the ledger could not be written before the sandbox was removed"
 
-// BeyondBudget is the reason in a lost record for records beyond the budget of a sandbox.
+// BeyondBudget is the reason of losses beyond the budget of a sandbox.
 const BeyondBudget = "the sandbox caused more records than its budget allows"
 
-// Budgets has the Budget of each sandbox, for what the sandbox causes without its owner: records beyond it
+// Budgets holds the Budget of each sandbox, for what the sandbox causes without its owner: records beyond it
 // are counted in a lost record, changes that are requested from inside are refused, and automatic snapshots
-// wait. Its methods may be called from several goroutines at once.
+// wait. Its methods are safe for concurrent use.
 type Budgets struct {
 	ledger *ledger.Ledger
 	now    func() time.Time
 
-	mu        sync.Mutex // taken last: nothing is locked or read while it is held
+	mu        sync.Mutex // held last: see docs/design/locks.md
 	sandboxes map[timeline.SandboxID]*sandboxBudget
 }
 
@@ -38,14 +38,14 @@ type sandboxBudget struct {
 	budget *Budget    // guarded by mu; nil until first used
 }
 
-// NewBudgets returns the Budgets of the sandboxes whose records are in a ledger, which the caller
-// closes. now is the clock.
+// NewBudgets returns the Budgets of the sandboxes whose records are in a ledger, which the caller closes. now
+// is the clock.
 func NewBudgets(l *ledger.Ledger, now func() time.Time) *Budgets {
 	return &Budgets{ledger: l, now: now, sandboxes: map[timeline.SandboxID]*sandboxBudget{}}
 }
 
-// Of returns the budget of a sandbox, always the same one until Forget. The first call reads from the
-// ledger what was spent before, so that a restart of the daemon does not refill a budget.
+// Of returns the budget of a sandbox, always the same one until Forget. The first call reads from the audit
+// log what was spent before, so that a restart of the daemon does not refill a budget.
 func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error) {
 	m.mu.Lock()
 	s := m.sandboxes[id]
@@ -67,8 +67,8 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	return b, nil
 }
 
-// MayChange refuses a change that is requested from inside a sandbox which exceeds its budget; changed
-// charges the budget. Requests from outside are always allowed.
+// MayChange refuses a change that is requested from inside a sandbox which exceeds its budget; the caller
+// calls changed to charge the budget. Requests from outside are always allowed.
 func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed func(), err error) {
 	if !Inside(ctx) {
 		return func() {}, nil
@@ -98,7 +98,7 @@ func (m *Budgets) Forget(id timeline.SandboxID) {
 func (m *Budgets) spentBefore(ctx context.Context, id timeline.SandboxID) (*Budget, error) {
 	now, of := m.now(), format.Sandbox(id)
 	b := NewBudget(now)
-	if _, err := m.ledger.Last(ctx, of); err != nil { // appended records can be read now
+	if _, err := m.ledger.Last(ctx, of); err != nil { // makes appended records readable
 		return nil, err
 	}
 	filter := ledger.Filter{Since: now.Add(-limit.EvidenceRefill), Kinds: chargedKinds()}
@@ -132,8 +132,7 @@ func (b *Budget) admitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledge
 	return kept, over
 }
 
-// addLost adds to a list of losses, which it may change. Those of the same kind and reason become
-// one count.
+// addLost adds to a list of losses, which it may modify. Losses of the same kind and reason become one count.
 func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	for _, m := range more {
 		i := 0
@@ -149,7 +148,7 @@ func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	return list
 }
 
-// lossOf returns the loss record for a record that is not made, and why.
+// lossOf returns the loss that stands for a record that is not made for that reason.
 func lossOf(body format.Body, reason string) format.Lost {
 	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: reason}
 	switch b := body.(type) {

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-func TestBudgets_KeepOneForEachSandboxUntilItIsForgotten(t *testing.T) {
+func TestBudgets_KeepOnePerSandbox(t *testing.T) {
 	t.Parallel()
 	book, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {

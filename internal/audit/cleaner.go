@@ -15,10 +15,9 @@ import (
 // LeftOut replaces a text for which no redactor could be made.
 const LeftOut = "[not redacted, left out]"
 
-// Cleaner removes secrets from texts of a sandbox before they are kept; see docs/redaction.md. The
-// methods that begin with Record bound a text as well, for a record of the ledger. The zero Cleaner
-// has no redactor: it replaces each text by LeftOut, and keeps no output. The methods may be called
-// from several goroutines at once.
+// Cleaner redacts secrets from texts of a sandbox before they are kept; see docs/redaction.md. The methods
+// that start with Record bound a text as well, for a record of the audit log. The zero Cleaner has no
+// redactor: it replaces each text by LeftOut, and keeps no output. The methods are safe for concurrent use.
 type Cleaner struct {
 	redactor *redact.Redactor
 }
@@ -30,7 +29,7 @@ func (c Cleaner) bytes(b []byte) []byte {
 	return c.redactor.Bytes(b)
 }
 
-// Redact returns a text of any length without secrets.
+// Redact returns a text of any length with secrets redacted.
 func (c Cleaner) Redact(text string) string { return string(c.bytes([]byte(text))) }
 
 // RedactAll is Redact for each text of a list.
@@ -42,7 +41,7 @@ func (c Cleaner) RedactAll(texts []string) []string {
 	return out
 }
 
-// RedactPrograms returns programs whose arguments have no secrets, and are bounded as by RecordArgs.
+// RedactPrograms returns programs whose arguments are redacted, and bounded as by RecordArgs.
 func (c Cleaner) RedactPrograms(programs []wire.Program) []wire.Program {
 	out := slices.Clone(programs)
 	for i := range out {
@@ -51,8 +50,8 @@ func (c Cleaner) RedactPrograms(programs []wire.Program) []wire.Program {
 	return out
 }
 
-// CheckName refuses a name that has a secret in it, since names are shown wherever a sandbox is
-// mentioned. what is the kind of the name, for the error.
+// CheckName refuses a name that contains a secret, since names are shown wherever a sandbox is mentioned.
+// what is the kind of the name, for the error.
 func (c Cleaner) CheckName(what, name string) error {
 	if c.Redact(name) == name {
 		return nil
@@ -60,8 +59,8 @@ func (c Cleaner) CheckName(what, name string) error {
 	return fault.New(fault.Invalid, "the %s contains a secret", what).WithHint("choose another one")
 }
 
-// RecordText returns a text from outside as a record holds it: without secrets, valid UTF-8, and at
-// most limit.RecordText bytes long.
+// RecordText returns a text from outside as a record holds it: redacted, valid UTF-8, and at most
+// limit.RecordText bytes long.
 func (c Cleaner) RecordText(s string) string {
 	s = strings.ToValidUTF8(string(c.bytes([]byte(s))), "\ufffd")
 	if len(s) > limit.RecordText {
@@ -70,9 +69,9 @@ func (c Cleaner) RecordText(s string) string {
 	return s
 }
 
-// RecordArgs is RecordText for the words of a command, of which a record holds limit.RecordArgs
-// bytes: the last word counts those that are left out. A word that follows a flag is redacted as the
-// value of the flag.
+// RecordArgs is RecordText for the words of a command, of which a record holds limit.RecordArgs bytes: the
+// last word then counts those that are left out. A word that follows a flag is redacted as the value of the
+// flag.
 func (c Cleaner) RecordArgs(args []string) []string {
 	var out []string
 	room := limit.RecordArgs
@@ -92,8 +91,8 @@ func (c Cleaner) RecordArgs(args []string) []string {
 	return out
 }
 
-// RecordEnvNames returns the names of variables in order, without their values, each once. A record
-// holds limit.RecordNames bytes of them: the last name counts those that are left out.
+// RecordEnvNames returns the sorted, distinct names of variables without their values. A record holds
+// limit.RecordNames bytes of them: the last name then counts those that are left out.
 func (c Cleaner) RecordEnvNames(env ...string) []string {
 	var names []string
 	for _, kv := range env {
@@ -111,8 +110,8 @@ func (c Cleaner) RecordEnvNames(env ...string) []string {
 	return names
 }
 
-// RecordChanges returns the changed paths that a record names, in order: limit.RecordChanges of them
-// at most, in limit.RecordPaths bytes. change says how a path changed, as format.Change has it.
+// RecordChanges returns the changed paths that a record names, sorted: at most limit.RecordChanges of them,
+// in limit.RecordPaths bytes. change returns how a path changed, as in format.Change.
 func (c Cleaner) RecordChanges(paths []string, change func(path string) string) (out []format.Change) {
 	room := limit.RecordPaths
 	for i, p := range paths {

@@ -33,18 +33,18 @@ const (
 	maxLearnt = 16 << 10
 )
 
-// SandboxUpdater changes the records of sandboxes.
+// SandboxUpdater stores the records of sandboxes.
 type SandboxUpdater interface {
-	// UpdateSandbox has change edit the record of a sandbox, and stores it.
+	// UpdateSandbox stores the record of a sandbox as edited by change.
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 }
 
-// CleanersConfig is what Cleaners are made of. All fields are required.
+// CleanersConfig configures Cleaners. All fields are required.
 type CleanersConfig struct {
-	// Ledger gives the key of the fingerprints that replace secrets, and stores output. The
-	// caller closes it.
+	// Ledger provides the key of the fingerprints that replace secrets, and stores output. The caller closes
+	// it.
 	Ledger *ledger.Ledger
-	// Sandboxes stores what Learn remembers.
+	// Sandboxes stores what Learn learns.
 	Sandboxes SandboxUpdater
 	// Evidence returns what the policy of a sandbox says about evidence: the patterns to
 	// redact, and whether to redact random words.
@@ -54,8 +54,7 @@ type CleanersConfig struct {
 	Logger      *slog.Logger
 }
 
-// Cleaners makes the Cleaner of each sandbox, and caches those that it has made. Its methods may
-// be called from several goroutines at once.
+// Cleaners makes and caches the Cleaner of each sandbox. Its methods are safe for concurrent use.
 type Cleaners struct {
 	config CleanersConfig
 
@@ -65,17 +64,17 @@ type Cleaners struct {
 
 type madeCleaner struct {
 	key     string // digest of the options
-	size    int    // of the secrets that it knows, in bytes
+	size    int    // of its secrets, in bytes
 	cleaner Cleaner
 }
 
 // NewCleaners returns Cleaners with an empty cache.
 func NewCleaners(c CleanersConfig) *Cleaners { return &Cleaners{config: c} }
 
-// For returns the Cleaner of a sandbox. It redacts known formats, the tokens of decoys, what the
-// policy names, and the values of secrets in the environment of the sandbox, in that of its
-// supervised command, and in env, as KEY=VALUE. If it cannot be made, the zero Cleaner is
-// returned, which keeps no text, and the error is logged.
+// For returns the Cleaner of a sandbox. It redacts known formats, the tokens of decoys, what the policy
+// names, and the values of secrets in the environment of the sandbox, in that of its supervised command, and
+// in env, as KEY=VALUE. If it cannot be made, For logs the error and returns the zero Cleaner, which keeps no
+// text.
 func (m *Cleaners) For(ctx context.Context, rec *meta.Sandbox, env ...string) Cleaner {
 	o, err := m.options(ctx, rec, env)
 	if err != nil {
@@ -85,8 +84,8 @@ func (m *Cleaners) For(ctx context.Context, rec *meta.Sandbox, env ...string) Cl
 	return m.get(o)
 }
 
-// ForMessage returns the Cleaner for the message of a snapshot. A person's own words are kept, but
-// for known formats.
+// ForMessage returns the Cleaner for the message of a snapshot. A person's own words are kept, except for
+// known formats.
 func (m *Cleaners) ForMessage(ctx context.Context, rec *meta.Sandbox, cause timeline.Cause) Cleaner {
 	if cause == timeline.CauseManual || cause == timeline.CauseMark {
 		return m.Formats()
@@ -94,11 +93,11 @@ func (m *Cleaners) ForMessage(ctx context.Context, rec *meta.Sandbox, cause time
 	return m.For(ctx, rec)
 }
 
-// Formats returns the Cleaner for texts that belong to no sandbox, or to one whose secrets are not
-// known. It redacts known formats only.
+// Formats returns the Cleaner for texts that belong to no sandbox, or to one whose secrets are not known. It
+// redacts only known formats.
 func (m *Cleaners) Formats() Cleaner { return m.get(redact.Options{}) }
 
-// options gathers what the Cleaner of a sandbox has to redact; the key is not set yet.
+// options returns what the Cleaner of a sandbox has to redact, without the key.
 func (m *Cleaners) options(ctx context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
 	all := slices.Concat(rec.Env, rec.Learnt, env)
 	if rec.Run != nil {
@@ -176,9 +175,9 @@ func (m *Cleaners) newCleaner(o redact.Options) Cleaner {
 	return Cleaner{r}
 }
 
-// Learn remembers the secrets among the variables of a command with the record of its sandbox,
-// where they are sealed, and in rec: a secret that one command had in its environment may turn up
-// much later, in an address or in the name of a file.
+// Learn adds the secrets among the variables of a command to the record of its sandbox, where they are
+// encrypted, and to rec: a secret that one command had in its environment may appear much later, in an
+// address or in the name of a file.
 func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) error {
 	if len(unlearnt(rec, env)) == 0 {
 		return nil
@@ -191,7 +190,7 @@ func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) e
 	return fault.Wrap(err, "store the secrets to redact of sandbox %s", rec.Name)
 }
 
-// unlearnt returns the secrets among variables that the record of a sandbox does not have, each once.
+// unlearnt returns the distinct secrets among variables that the record of a sandbox does not have.
 func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
 	for _, kv := range env {
 		known := slices.Contains(rec.Env, kv) || slices.Contains(rec.Learnt, kv) || slices.Contains(out, kv)
@@ -202,9 +201,9 @@ func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
 	return out
 }
 
-// KeepOutput stores the recorded output of a command of a sandbox in the ledger, redacted by c, and
-// returns what names it there. tty says that the command had a terminal, and keep is how many bytes
-// of each stream are kept. What cannot be stored is counted as dropped, and the error is logged.
+// KeepOutput stores the recorded output of a command of a sandbox in the ledger, redacted by c, and returns
+// its names there. tty says that the command had a terminal, and keep is how many bytes of each stream are
+// kept. What cannot be stored is counted as dropped, and the error is logged.
 func (m *Cleaners) KeepOutput(
 	rec *meta.Sandbox, c Cleaner, recorded []wire.Recorded, tty bool, keep int64,
 ) (out []format.Output) {

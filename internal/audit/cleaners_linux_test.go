@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-func TestRedactorsAreBounded(t *testing.T) {
+func TestCleaners_BoundRedactors(t *testing.T) {
 	t.Parallel()
 	book, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {

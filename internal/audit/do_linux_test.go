@@ -23,8 +23,9 @@ func (emptyStore) Intents(context.Context) ([]meta.Intent, error)    { return ni
 func (emptyStore) Setting(context.Context, string) (string, error)   { return "", nil }
 func (s emptyStore) SetSetting(_ context.Context, k, v string) error { s.set[k] = v; return nil }
 
-// What a panic of do has broken off (net/http recovers it, and the daemon lives on) is compared at the next start.
-func TestDo_LeavesWhatAPanicBrokeOffToBeCompared(t *testing.T) {
+// TestDo_LeavesPanicToReconcile checks that records whose operation panicked are compared at
+// the next start: net/http recovers the panic, and the daemon continues to run.
+func TestDo_LeavesPanicToReconcile(t *testing.T) {
 	l, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -9,20 +9,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Evidence is a record that the daemon did not observe itself: its body, and who observed it.
+// Evidence is the body of a record that was not observed by the daemon, and its observer.
 type Evidence struct {
 	By     format.Observer
-	Policy string // digest of the policy then in force, or ""
+	Policy string // digest of the policy in force at that time, or ""
 	Body   format.Body
 }
 
 // DecoyPrefix begins the reason of each record of a decoy.
 const DecoyPrefix = "a decoy: "
 
-// EvidenceOf returns the records of a journal's events; equal events become one record. Texts,
-// which are hostile, pass through clean. Events that are recorded elsewhere make none.
+// EvidenceOf returns the records of a journal's events; equal events become one record. Texts, which are
+// hostile, are passed through clean. Events that are recorded elsewhere are skipped.
 func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence) {
-	seen := map[wire.NetEvent]int{} // where in out
+	seen := map[wire.NetEvent]int{} // index in out
 	for _, ev := range evs {
 		alike := ev
 		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint, alike.PID = time.Time{}, 0, 0, 0,
@@ -50,8 +50,7 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 	return out
 }
 
-// lostEvidence returns the record of events for which the journal had no room; their number is
-// not known.
+// lostEvidence returns the record of events for which the journal had no space; their number is not known.
 func lostEvidence() format.Lost {
 	return format.Lost{Of: string(format.KindNetwork),
 		Reason: "the journal was full; an unknown number of events was lost"}
@@ -89,7 +88,7 @@ func evidence(ev wire.NetEvent, n int64, clean func(string) string) (t Evidence,
 	return Evidence{By: format.ByGate, Body: network(ev, n, clean)}, true
 }
 
-// network returns the record of what the gate decided, or was told.
+// network returns the record of a decision of the gate, or of traffic that it reported.
 func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Network {
 	b := &format.Network{Addr: clean(ev.Addr), BytesIn: ev.In, BytesOut: ev.Out, Count: n, Host: clean(ev.Name),
 		Method: clean(ev.Method), Path: clean(ev.Path),
@@ -100,7 +99,7 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	case wire.NetDNS:
 		b.Proto = "dns"
 	case wire.NetEnd:
-		if b.Proto != "dns" { // which says that it was not resolved
+		if b.Proto != "dns" { // for dns, the name was not resolved
 			b.Reason = words("it ended", b.Reason)
 		}
 	case wire.NetHTTP:
@@ -115,7 +114,7 @@ func network(ev wire.NetEvent, n int64, clean func(string) string) *format.Netwo
 	return b
 }
 
-// refused returns the record of a refused system call, or of many that are not listed.
+// refused returns the record of a refused system call, or of several that are not listed.
 func refused(ev wire.NetEvent, n int64, clean func(string) string) Evidence {
 	why := ev.Reason
 	switch {
@@ -129,7 +128,7 @@ func refused(ev wire.NetEvent, n int64, clean func(string) string) Evidence {
 			Reason: clean(why), Syscall: clean(ev.Syscall)}}
 }
 
-// DecoyTouch says what was done to a decoy, and what followed.
+// DecoyTouch describes what was done to a decoy, and the reaction.
 func DecoyTouch(ev wire.NetEvent) string {
 	s := ev.Reason
 	if to := ev.Place(); to != "" {
@@ -144,7 +143,7 @@ func DecoyTouch(ev wire.NetEvent) string {
 	return s
 }
 
-// words joins those that are not empty.
+// words joins the words that are not empty.
 func words(list ...string) string {
 	var out []string
 	for _, w := range list {

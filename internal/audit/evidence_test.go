@@ -13,7 +13,7 @@ import (
 
 func same(s string) string { return s }
 
-func TestEvidenceOf_RefusedCallsAreDenials(t *testing.T) {
+func TestEvidenceOf_RefusedSyscallsAreDenials(t *testing.T) {
 	t.Parallel()
 	ev := wire.NetEvent{Kind: wire.NetRefused, Syscall: "bpf", Program: "/bin/\x1b[2Jx", PID: 7, Exec: "x1",
 		Reason: "EPERM", Verdict: wire.VerdictDeny, Time: time.Unix(1, 0)}

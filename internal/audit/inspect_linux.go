@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// InspectRecord gives a record with those that belong to it: of the same command, and what
-// tells that it did not come about.
+// InspectRecord returns a record with related ones: those of the same command, and those that say that it did
+// not happen.
 func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (res wire.LedgerInspection, err error) {
 	id, last, err := rd.Whose(ctx, name)
 	if err != nil {
@@ -78,7 +78,7 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 	return res, nil
 }
 
-// execOf gives the command that a record is of; "" is none.
+// execOf returns the command that a record belongs to; "" if it belongs to none.
 func execOf(r *format.Record) string {
 	switch b := r.Body.(type) {
 	case *format.Exec:
@@ -97,19 +97,19 @@ func execOf(r *format.Record) string {
 	return ""
 }
 
-// maxBetween is how many records from while a command ran are shown with it.
+// maxBetween is how many records from the time of a command are shown with it.
 const maxBetween = 1000
 
-// spell is what is found in the records of a sandbox of the time in which a command ran.
+// spell collects the records of a sandbox from the time in which a command ran.
 type spell struct {
-	exec    string // the command; "" is none
+	exec    string // the command; "": none
 	begun   bool
 	exit    *format.Exit // nil: not found yet
 	between []*format.Record
 	more    bool
 }
 
-// hear takes the next record.
+// hear adds the next record.
 func (s *spell) hear(r *format.Record) {
 	if s.exec == "" {
 		return
@@ -132,7 +132,7 @@ func (s *spell) hear(r *format.Record) {
 	}
 }
 
-// outputOf reads what was kept of a command's output.
+// outputOf reads the stored output of a command.
 func (rd *Reader) outputOf(id format.Sandbox, exit *format.Exit) (out []wire.LedgerOutput) {
 	for _, o := range exit.Output {
 		w := wire.LedgerOutput{Stream: o.Stream, Blob: o.Blob, Dropped: o.Dropped}
@@ -147,11 +147,10 @@ func (rd *Reader) outputOf(id format.Sandbox, exit *format.Exit) (out []wire.Led
 	return out
 }
 
-// maxListedPrograms is how many programs of a list are given at a time.
+// maxListedPrograms is how many programs of a list are returned at a time.
 const maxListedPrograms = 1000
 
-// LedgerPrograms gives the programs that a record stands for, from one on, which counts
-// from 0.
+// LedgerPrograms returns the programs that a record summarizes, from index from on.
 func (rd *Reader) LedgerPrograms(
 	ctx context.Context, name string, seq, from int64,
 ) (res wire.LedgerPrograms, err error) {

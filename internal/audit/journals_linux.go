@@ -23,19 +23,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// What gate and keeper write in a sandbox's journal becomes records. How far that has come
-// is in a file beside it, which is written before the records are: it says how far
-// they will have come, and which record was the last before. So a daemon that reads it after a
-// crash finds in the ledger whether they are there, and none is recorded twice or left out.
+// What gate and keeper write to a sandbox's journal becomes records. The position up to which it has is in a
+// file beside the journal, which is written before the records are: it has the position after them, and the
+// number of the last record before them. So a daemon that reads it after a crash finds in the audit log
+// whether they were written, and none is recorded twice or left out.
 
 const (
-	// journalRest is how long events are collected for, of which many come at a time.
+	// journalRest is how long events are collected when many arrive at a time.
 	journalRest = 50 * time.Millisecond
-	// journalLook is how often a journal is looked at that hardly ever grows.
+	// journalLook is how often a journal that hardly ever grows is read.
 	journalLook = 2 * time.Second
 )
 
-// cursors is what the file holds.
+// cursors is the content of the file.
 type cursors struct {
 	Done cursor `json:"done"` // position up to which events are recorded
 	Next cursor `json:"next"` // the position if the ledger has evidence after Seq
@@ -48,17 +48,17 @@ type cursor struct {
 	Owed []format.Lost `json:"owed,omitempty"`
 }
 
-// JournalsConfig is what Journals are made of. All fields are required.
+// JournalsConfig configures Journals. All fields are required.
 type JournalsConfig struct {
 	Book    *Book
 	Budgets *Budgets
-	// Place returns where the journal of a sandbox is, and Cursor the path of the file that says how
-	// far it has become records.
+	// Place returns the journal of a sandbox, and Cursor the path of the file with the position up to which
+	// it has become records.
 	Place  func(timeline.SandboxID) journal.Place
 	Cursor func(timeline.SandboxID) string
-	FS     vfs.FS // which Cursor is written through
-	// Recorded is called with what was recorded of a sandbox. It may be called under a lock, and
-	// calls no method of Journals.
+	FS     vfs.FS // the file system that Cursor is written through
+	// Recorded is called with what was recorded of a sandbox. It may be called under a lock, and must not
+	// call methods of Journals.
 	Recorded func(timeline.SandboxID, []ledger.Draft)
 }
 
@@ -66,11 +66,11 @@ type JournalsConfig struct {
 type Journals struct {
 	config JournalsConfig // never changed
 
-	mu  sync.Mutex // taken last: nothing is locked or read while it is held
+	mu  sync.Mutex // held last: see docs/design/locks.md
 	all map[timeline.SandboxID]*reading
 }
 
-// reading is how far the journal of one sandbox has become records.
+// reading is the position up to which the journal of one sandbox has become records.
 type reading struct {
 	mu   sync.Mutex // held while events become records; the ledger and budgets are used meanwhile
 	at   *cursor    // guarded by mu; nil: not known
@@ -95,24 +95,24 @@ func (j *Journals) of(id timeline.SandboxID) *reading {
 	return r
 }
 
-// Forget drops what is remembered of a sandbox that was removed.
+// Forget discards the state of a sandbox that was removed.
 func (j *Journals) Forget(id timeline.SandboxID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.all, id)
 }
 
-// Hold keeps the journal of a sandbox from being read until release is called.
+// Hold prevents the journal of a sandbox from being read until release is called.
 func (j *Journals) Hold(id timeline.SandboxID) (release func()) {
 	r := j.of(id)
 	r.mu.Lock()
 	return r.mu.Unlock
 }
 
-// Watch records what the journal of a sandbox gets until gone is closed, which its box does as it
-// ends, or ctx ends. What a busy journal gets, that of a gate or with decoys, it records at once. Any
-// other has only refused calls, of which the end of a command tells: it is looked at now and then,
-// since the kernel lets few directories be watched.
+// Watch records what is written to the journal of a sandbox until gone is closed, which its box does when it
+// exits, or ctx is canceled. Events of a busy journal, that of a gate or with decoys, are recorded at once.
+// Any other has only refused calls, which are recorded at the exit of a command: it is read at intervals,
+// since the kernel limits how many directories can be watched.
 func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan struct{}, busy bool) {
 	if !busy {
 		j.look(ctx, id, gone)
@@ -155,7 +155,7 @@ func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan
 	}
 }
 
-// look is Watch of a journal that is not busy.
+// look is Watch for a journal that is not busy.
 func (j *Journals) look(ctx context.Context, id timeline.SandboxID, gone <-chan struct{}) {
 	tick := time.NewTicker(journalLook)
 	defer tick.Stop()
@@ -181,7 +181,7 @@ func (j *Journals) look(ctx context.Context, id timeline.SandboxID, gone <-chan 
 	}
 }
 
-// owing fires when a lost record is due; nil if none is.
+// owing returns a channel that fires when a lost record is due; nil if none is.
 func (j *Journals) owing(id timeline.SandboxID) <-chan time.Time {
 	j.mu.Lock()
 	r := j.all[id]
@@ -197,12 +197,12 @@ func (j *Journals) owing(id timeline.SandboxID) <-chan time.Time {
 	return time.After(limit.LostInterval)
 }
 
-// Has reports whether anything was ever written in the journal of a sandbox.
+// Has reports whether anything was ever written to the journal of a sandbox.
 func (j *Journals) Has(id timeline.SandboxID) bool {
 	return journal.Newest(j.config.Place(id).Dir) != nil
 }
 
-// Finish is CatchUp at the end of a command or a box: it also records losses that are not due yet.
+// Finish is CatchUp at the exit of a command or a box: it also records losses that are not due yet.
 func (j *Journals) Finish(ctx context.Context, id timeline.SandboxID) {
 	if !j.Has(id) {
 		return
@@ -214,8 +214,8 @@ func (j *Journals) Finish(ctx context.Context, id timeline.SandboxID) {
 	j.CatchUp(ctx, id)
 }
 
-// CatchUp records what the journal of a sandbox has and is not recorded yet. It logs an error: what
-// is not recorded now will be.
+// CatchUp records what is in the journal of a sandbox and is not recorded yet. It logs an error: a later call
+// records the rest.
 func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	r := j.of(id)
 	r.mu.Lock()
@@ -233,9 +233,9 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// Close is Finish for a sandbox that is being removed, whose journal goes with it. It returns what could not
-// be recorded, as losses. Nothing of the sandbox is recorded from then on, so that nothing is both recorded
-// and lost, until Reopen.
+// Close is Finish for a sandbox that is being removed together with its journal. It returns what could not be
+// recorded, as losses. From then on nothing of the sandbox is recorded, so that nothing is both recorded and
+// lost, until Reopen.
 func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lost {
 	if !j.Has(id) {
 		return nil
@@ -253,7 +253,7 @@ func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lo
 	return lost
 }
 
-// Reopen takes Close back, if the sandbox stays.
+// Reopen reverts Close, if the sandbox is not removed.
 func (j *Journals) Reopen(id timeline.SandboxID) {
 	j.mu.Lock()
 	r := j.all[id]
@@ -266,7 +266,7 @@ func (j *Journals) Reopen(id timeline.SandboxID) {
 	r.closed = false
 }
 
-// unrecorded returns what the journal of a sandbox has and is not recorded, as losses. r.mu is held.
+// unrecorded returns what is in the journal of a sandbox and not recorded, as losses. r.mu is held.
 func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *reading) ([]format.Lost, error) {
 	at := r.at
 	if at == nil {
@@ -274,7 +274,7 @@ func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *rea
 		if err != nil {
 			return nil, err
 		}
-		if at, err = j.read(ctx, id); err != nil { // a full disk may keep the ledger from being read, too
+		if at, err = j.read(ctx, id); err != nil { // a full disk may prevent reading the ledger, too
 			at = &c.Done
 		}
 	}
@@ -330,9 +330,9 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 		if err := j.write(id, cursors{Done: *r.at, Next: after, Seq: last}); err != nil {
 			return false, err
 		}
-		// All or none, so that one that is there stands for all.
+		// All or none, so that the presence of one implies the presence of all.
 		if _, err := j.config.Book.Append(ctx, drafts...); err != nil {
-			r.at = nil // it may be there
+			r.at = nil // it may have been written
 			return false, err
 		}
 		j.config.Recorded(id, drafts)
@@ -343,7 +343,7 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 	return more, nil
 }
 
-// read finds how far the journal of a sandbox is recorded.
+// read finds the position up to which the journal of a sandbox is recorded.
 func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, error) {
 	c, ok, err := j.stored(id)
 	if err != nil {
@@ -352,7 +352,7 @@ func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, er
 	if !ok {
 		return &c.Done, nil
 	}
-	if _, err := j.config.Book.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // what was appended can be read
+	if _, err := j.config.Book.Ledger.Last(ctx, format.Sandbox(id)); err != nil { // makes appended records readable
 		return nil, err
 	}
 	for r, err := range j.config.Book.Ledger.Read(ctx, format.Sandbox(id), ledger.Filter{From: c.Seq + 1}) {
@@ -366,7 +366,8 @@ func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, er
 	return &c.Done, nil
 }
 
-// stored reads the file that says how far the journal of a sandbox is recorded; ok is false if there is none.
+// stored reads the file with the position up to which the journal of a sandbox is recorded; ok is false if
+// there is none.
 func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error) {
 	text, err := os.ReadFile(j.config.Cursor(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -381,7 +382,7 @@ func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error)
 	return c, true, nil
 }
 
-// write keeps how far the journal is recorded, durably.
+// write stores the position up to which the journal is recorded, durably.
 func (j *Journals) write(id timeline.SandboxID, c cursors) error {
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -391,7 +392,7 @@ func (j *Journals) write(id timeline.SandboxID, c cursors) error {
 		"events")
 }
 
-// drafts makes records of events.
+// drafts returns the records of events.
 func (j *Journals) drafts(ctx context.Context, rec *meta.Sandbox, evs []wire.NetEvent) []ledger.Draft {
 	var all []Statement
 	var policies []string

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// The position in the journal that an earlier build stored is understood.
-func TestReadNetTold_KnowsOlderPlaces(t *testing.T) {
+// TestReadNetTold_AcceptsOldPositions checks the position in the journal as an earlier build stored it.
+func TestReadNetTold_AcceptsOldPositions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	book, _, err := ledger.Open(filepath.Join(dir, "ledger"), ledger.Options{})

@@ -22,8 +22,9 @@ func (noSandboxes) Sandbox(context.Context, string) (meta.Sandbox, error) {
 	return meta.Sandbox{}, fault.New(fault.NotFound, "removed")
 }
 
-// What is remembered of a removed sandbox is dropped when the last watcher of its journal returns.
-func TestWatch_RemembersNothingOfARemovedSandbox(t *testing.T) {
+// TestWatch_ForgetsRemovedSandbox checks that the state of a removed sandbox is dropped when
+// the last watcher of its journal returns.
+func TestWatch_ForgetsRemovedSandbox(t *testing.T) {
 	dir := t.TempDir()
 	j := NewJournals(JournalsConfig{
 		Book: NewBook(BookConfig{Store: noSandboxes{}, Logger: slog.New(slog.DiscardHandler), Now: time.Now}),

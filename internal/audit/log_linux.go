@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// LedgerCheckpoint gives the signed checkpoint of the log.
+// LedgerCheckpoint returns the signed checkpoint of the log.
 func (rd *Reader) LedgerCheckpoint(ctx context.Context) (res wire.LedgerCheckpoint, err error) {
 	signed, err := rd.ledger.Checkpoint(ctx)
 	if err != nil {
@@ -21,8 +21,8 @@ func (rd *Reader) LedgerCheckpoint(ctx context.Context) (res wire.LedgerCheckpoi
 	return wire.LedgerCheckpoint{Checkpoint: string(signed), Key: keys[len(keys)-1].Key}, nil
 }
 
-// LedgerGrowth gives the signed checkpoint of the log, and the proof that it grew from an
-// older size, 0 for nothing: what a witness is asked with.
+// LedgerGrowth returns the signed checkpoint of the log, and the proof that it grew from an older size, 0 if
+// empty: the input for a witness.
 func (rd *Reader) LedgerGrowth(ctx context.Context, old int64) (res wire.LedgerCheckpoint, err error) {
 	g, err := rd.ledger.Growth(ctx, old)
 	if err != nil {
@@ -47,8 +47,7 @@ func (rd *Reader) LedgerCosign(_ context.Context, req wire.LedgerGrowth) (res wi
 		Origin: got.Log.Origin, Size: got.Log.Size, Before: got.Before}, nil
 }
 
-// LedgerWitness keeps a checkpoint of this log that witnesses cosigned; see
-// ledger.Ledger.AddWitness.
+// LedgerWitness stores a checkpoint of this log that witnesses cosigned; see ledger.Ledger.AddWitness.
 func (rd *Reader) LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (res wire.LedgerWitnessed, err error) {
 	if err := rd.ledger.AddWitness(ctx, []byte(req.Checkpoint), req.Keys...); err != nil {
 		return res, err
@@ -61,7 +60,7 @@ func (rd *Reader) LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (res
 	return wire.LedgerWitnessed{Origin: c.Origin, Size: c.Size}, err
 }
 
-// LedgerKeys gives the verifier keys of this host.
+// LedgerKeys returns the verifier keys of this host.
 func (rd *Reader) LedgerKeys(context.Context) (res wire.LedgerKeys, err error) {
 	keys, err := rd.ledger.Keys()
 	if err != nil {
@@ -74,7 +73,7 @@ func (rd *Reader) LedgerKeys(context.Context) (res wire.LedgerKeys, err error) {
 	return res, err
 }
 
-// RotateLedgerKey has the log signed by a new key from now on.
+// RotateLedgerKey makes a new key, which signs the log from now on.
 func (rd *Reader) RotateLedgerKey(ctx context.Context) (res wire.LedgerKeys, err error) {
 	if err := rd.ledger.RotateKey(ctx); err != nil {
 		return res, err

@@ -37,9 +37,9 @@ func leaks(text []byte, secret string) bool {
 	return false
 }
 
-// Wherever a secret stands, also across the border of what is kept, and whatever came
-// before it, no part of it is kept; and all else that is kept is as it was written.
-func TestNoPartOfASecretIsKept(t *testing.T) {
+// TestCleaner_KeepsNoPartOfSecret checks that no part of a secret is kept wherever it is, also
+// across the end of what is kept and after any prefix, and that all other kept text is unchanged.
+func TestCleaner_KeepsNoPartOfSecret(t *testing.T) {
 	t.Parallel()
 	secrets := []redact.Secret{{Name: "S", Value: secretValue}}
 	r, _, err := redact.New(redact.Options{Key: make([]byte, 16), Secrets: secrets})
@@ -65,7 +65,7 @@ func TestNoPartOfASecretIsKept(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptOfOutput(t *testing.T) {
+func TestCleaner_KeepsHeadAndTailOfOutput(t *testing.T) {
 	t.Parallel()
 	r, _, err := redact.New(redact.Options{Key: make([]byte, 16)})
 	if err != nil {

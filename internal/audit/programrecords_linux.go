@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// records makes records of the programs in sum. The list of the programs that one record
-// sums up is stored first. b.mu is held.
+// records returns the records of the programs in sum. The list of the programs that one record summarizes is
+// stored first. b.mu is held.
 func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Statement, err error) {
 	kept, err := b.programs.config.Evidence(ctx, rec)
 	if err != nil {
@@ -86,7 +86,7 @@ func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Sta
 	return all, nil
 }
 
-// groupRecord is the record of a group: of one program, or of several that it sums up.
+// groupRecord returns the record of a group: of one program, or of several that it summarizes.
 func groupRecord(c Cleaner, g ProgramGroup) *format.Program {
 	first := programRecord(c, g.Programs[0])
 	if len(g.Programs) == 1 {
@@ -103,7 +103,7 @@ func groupRecord(c Cleaner, g ProgramGroup) *format.Program {
 	return body
 }
 
-// counts is 1 for a program that began in its interval.
+// counts returns 1 for a program that started in its interval, otherwise 0.
 func counts(p *Program) int64 {
 	if p.Earlier {
 		return 0
@@ -111,7 +111,7 @@ func counts(p *Program) int64 {
 	return 1
 }
 
-// programRecord is the record of one program.
+// programRecord returns the record of one program.
 func programRecord(c Cleaner, p *Program) *format.Program {
 	args := c.RecordArgs(p.Args)
 	if p.Cut != 0 {

@@ -8,15 +8,15 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Program is one that was started, and its end if that is known.
+// Program is a program that was started, and its exit if that is known.
 type Program struct {
 	wire.StartedProgram
 	End *wire.EndedProgram
-	// Earlier says that it began in an interval before, of which this one has the end.
+	// Earlier says that it started in an earlier interval than this one, which has its exit.
 	Earlier bool
 }
 
-// Took is how long it ran; 0 for one whose end is not known.
+// Took returns how long it ran; 0 if its exit is not known.
 func (p *Program) Took() time.Duration {
 	if p.End == nil {
 		return 0
@@ -24,20 +24,19 @@ func (p *Program) Took() time.Duration {
 	return max(1, p.End.At.Sub(p.Started))
 }
 
-// Failed reports whether it ended, by a signal or with another code than 0.
+// Failed reports whether it exited by a signal or with another code than 0.
 func (p *Program) Failed() bool { return p.End != nil && p.End.Code != 0 }
 
-// ProgramGroup stands for the programs of one interval that have the same file and belong to
-// the same exec.
+// ProgramGroup is the programs of one interval that have the same file and belong to the same exec.
 type ProgramGroup struct {
 	Exec     string
-	Exe      string // OtherPrograms where it has several files
-	Asked    bool   // as of wire.StartedProgram
-	Earlier  bool   // as of Program
+	Exe      string // OtherPrograms if it has several files
+	Asked    bool   // see wire.StartedProgram
+	Earlier  bool   // see Program
 	Programs []*Program
 }
 
-// OtherPrograms is the Exe of the group of all programs of an interval that are beyond its groups.
+// OtherPrograms is the Exe of the group of all programs of an interval that do not fit into its groups.
 const OtherPrograms = "..."
 
 // groupKey is what the programs of a group have in common.
@@ -46,26 +45,25 @@ type groupKey struct {
 	asked, earlier bool
 }
 
-// ProgramSum sums up the programs that were started in a sandbox, so that the record of a build
-// stays readable. An interval is what it is given from one Clear to the next. It is used by one
-// goroutine at a time.
+// ProgramSum summarizes the programs that were started in a sandbox, so that the record of a build stays
+// readable. An interval lasts from one Clear to the next. It is not safe for concurrent use.
 type ProgramSum struct {
 	most  int
 	list  []*Program          // of this interval
 	bytes int                 // of list
-	runs  map[uint64]*Program // those that have not ended, of this interval or one before
+	runs  map[uint64]*Program // those that have not exited, of this interval or an earlier one
 	lost  int64
 }
 
-// maxRuns bounds how many programs are remembered for their ends.
+// maxRuns bounds how many running programs are tracked.
 const maxRuns = 1 << 14
 
-// newProgramSum returns a sum of at most most groups an interval, and OtherPrograms.
+// newProgramSum returns a sum of at most most groups an interval, besides OtherPrograms.
 func newProgramSum(most int) *ProgramSum {
 	return &ProgramSum{most: max(most, 1), runs: map[uint64]*Program{}}
 }
 
-// Add takes events in their order, and how many are not known that came with them.
+// Add adds events in their order; lost is how many events were lost among them.
 func (s *ProgramSum) Add(events []wire.ProgramEvent, lost int64) {
 	s.lost += lost
 	for _, e := range events {
@@ -105,16 +103,16 @@ func (s *ProgramSum) keep(p *Program) {
 	}
 }
 
-// Len is how many programs the interval tells of.
+// Len returns the number of programs in the interval.
 func (s *ProgramSum) Len() int { return len(s.list) }
 
-// Bytes is about how many bytes these take.
+// Bytes returns about how many bytes the programs of the interval take.
 func (s *ProgramSum) Bytes() int { return s.bytes }
 
-// Lost is how many events of the interval are not known.
+// Lost returns how many events of the interval were lost.
 func (s *ProgramSum) Lost() int64 { return s.lost }
 
-// Groups gives the interval as it is by now, in order of the first of each group.
+// Groups returns the groups of the interval so far, ordered by the first program of each.
 func (s *ProgramSum) Groups() []ProgramGroup {
 	groups := map[groupKey]*ProgramGroup{}
 	var order []*ProgramGroup
@@ -140,7 +138,7 @@ func (s *ProgramSum) Groups() []ProgramGroup {
 	return out
 }
 
-// Clear ends the interval. The ends of what still runs are in those that follow.
+// Clear ends the interval. The exits of programs that still run belong to later ones.
 func (s *ProgramSum) Clear() {
 	for _, p := range s.runs {
 		p.Earlier = true

@@ -17,22 +17,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// maxLedger is how many records are given at a time, and maxRelated how many that belong to
-// one.
+// maxLedger is how many records are returned at a time, and maxRelated how many related ones with one.
 const (
 	maxLedger  = 1000
 	maxRelated = 10_000
 )
 
-// Sandboxes finds the sandboxes that there are.
+// Sandboxes finds existing sandboxes.
 type Sandboxes interface {
-	// Sandbox finds one by name or id.
+	// Sandbox finds a sandbox by name or id.
 	Sandbox(ctx context.Context, name string) (meta.Sandbox, error)
 	Sandboxes(ctx context.Context) ([]meta.Sandbox, error)
 }
 
-// Reader answers questions about the records of sandboxes, and about the log that they are in.
-// Its methods may be called from several goroutines at once.
+// Reader answers queries about the records of sandboxes, and about the log that contains them. Its methods
+// are safe for concurrent use.
 type Reader struct {
 	ledger    *ledger.Ledger
 	witness   *ledger.Witness
@@ -44,8 +43,8 @@ func NewReader(l *ledger.Ledger, w *ledger.Witness, s Sandboxes) *Reader {
 	return &Reader{ledger: l, witness: w, sandboxes: s}
 }
 
-// Whose finds whose records are meant, and how many there are: of a sandbox, by name or id; of one that was
-// removed, by id; or of the host.
+// Whose finds the owner of records, and the number of the last one: a sandbox, by name or id; one that was
+// removed, by id; or the host.
 func (rd *Reader) Whose(ctx context.Context, name string) (id format.Sandbox, last int64, err error) {
 	rec, err := rd.sandboxes.Sandbox(ctx, name)
 	switch {
@@ -63,7 +62,7 @@ func (rd *Reader) Whose(ctx context.Context, name string) (id format.Sandbox, la
 	return id, last, lerr
 }
 
-// LedgerRecords gives records of a sandbox.
+// LedgerRecords returns records of a sandbox.
 func (rd *Reader) LedgerRecords(
 	ctx context.Context, name string, req wire.LedgerRequest,
 ) (res wire.LedgerResult, err error) {
@@ -93,7 +92,7 @@ func (rd *Reader) LedgerRecords(
 	return res, nil
 }
 
-// oldest gives the first so many records that a filter wants, and whether there are more.
+// oldest returns the first records that a filter selects, up to a number, and whether there are more.
 func (rd *Reader) oldest(
 	ctx context.Context, id format.Sandbox, f ledger.Filter, most int,
 ) (found []*format.Record, more bool, err error) {
@@ -109,9 +108,9 @@ func (rd *Reader) oldest(
 	return found, false, nil
 }
 
-// FollowLedger calls yield with records of a sandbox, and then with each that is appended,
-// until ctx ends or yield gives an error, which it returns, or the sandbox is removed. The
-// first call is with a record without a kind: there is such a ledger.
+// FollowLedger calls yield with records of a sandbox, and then with each that is appended, until ctx is
+// canceled, yield returns an error, which FollowLedger returns, or the sandbox is removed. The first call is
+// with a record without a kind, which confirms that the ledger exists.
 func (rd *Reader) FollowLedger(
 	ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error,
 ) error {
@@ -154,7 +153,7 @@ func (rd *Reader) FollowLedger(
 	return context.Cause(ctx)
 }
 
-// ledgerFilter reads what is asked for.
+// ledgerFilter converts a request.
 func ledgerFilter(req wire.LedgerRequest) (f ledger.Filter, err error) {
 	if req.From < 0 || req.Last < 0 || req.Last > maxLedger || req.Limit < 0 || req.Limit > maxLedger {
 		return f, fault.New(fault.Invalid, "invalid range of records: from %d, last %d, limit "+
@@ -177,7 +176,7 @@ func ledgerFilter(req wire.LedgerRequest) (f ledger.Filter, err error) {
 	return f, nil
 }
 
-// LedgerBlob gives a capture that a record of a sandbox names.
+// LedgerBlob returns a capture that a record of a sandbox names.
 func (rd *Reader) LedgerBlob(ctx context.Context, name, blob string) ([]byte, error) {
 	id, last, err := rd.Whose(ctx, name)
 	if err != nil {
@@ -189,7 +188,7 @@ func (rd *Reader) LedgerBlob(ctx context.Context, name, blob string) ([]byte, er
 	return rd.ledger.ReadBlob(id, blob)
 }
 
-// LedgerSummary gives what the records of a sandbox tell of it as a whole.
+// LedgerSummary returns the summary of the records of a sandbox.
 func (rd *Reader) LedgerSummary(ctx context.Context, name string) (res wire.LedgerSummary, err error) {
 	id, last, err := rd.Whose(ctx, name)
 	if err == nil && last == 0 {
@@ -221,8 +220,7 @@ func (rd *Reader) ExportLedger(ctx context.Context, name string, w io.Writer, ol
 	return rd.ledger.Export(ctx, id, w, old...)
 }
 
-// ArchiveLedger compresses the records of a sandbox that are older than a time, as far as
-// whole segments go.
+// ArchiveLedger compresses the records of a sandbox that are older than a time, in whole segments.
 func (rd *Reader) ArchiveLedger(
 	ctx context.Context, name string, before time.Time,
 ) (res wire.LedgerArchived, err error) {
@@ -241,7 +239,7 @@ func (rd *Reader) ArchiveLedger(
 	return res, err
 }
 
-// ledgerName is what a sandbox is called, or was when its last record was written.
+// ledgerName returns the name of a sandbox, or its name when its last record was written.
 func (rd *Reader) ledgerName(ctx context.Context, id format.Sandbox, last int64) (name string, err error) {
 	rec, err := rd.sandboxes.Sandbox(ctx, string(id))
 	if err == nil || !fault.Is(err, fault.NotFound) {

@@ -16,30 +16,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A crash can come between a record and what it says, and a power loss can take back what
-// the database had and not the ledger, which is flushed with every record. So a Book
-// compares the two when a daemon starts, from the place of the log up to which they are known
-// to agree. That place is a setting of the database: were transactions of before it lost,
-// it would be lost with them.
+// A crash can come between a record and what it says, and a power loss can take back what the database had
+// and not the ledger, which is flushed with every record. So a Book compares the two when a daemon starts,
+// from the position in the log up to which they are known to agree. That position is a setting of the
+// database: if older transactions were lost, it would be lost with them.
 
-// settingAgreed is the setting with the number of records up to which every one was
-// compared with what came about, and the commands that were open then.
+// settingAgreed is the setting with the number of records up to which every one was compared with what
+// happened, and the commands that were open at that position.
 const settingAgreed = "ledger_agreed"
 
-// OpenCommand is a command that has begun and whose end is not recorded.
+// OpenCommand is a command that was started and whose exit is not recorded.
 type OpenCommand struct {
 	ID      string              `json:"id"`
 	Sandbox timeline.SandboxID  `json:"sandbox"`
-	Seq     int64               `json:"seq,omitempty"` // of the record of its beginning; 0: not known
+	Seq     int64               `json:"seq,omitempty"` // of the record of its start; 0: not known
 	At      time.Time           `json:"at"`
-	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD then; "": not known
+	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD at its start; "": not known
 }
 
-// Agree notes that all records so far say what came about, unless something is being done, records
-// are late, or Reconcile has not succeeded: the next daemon compares them then.
+// Agree notes that all records so far say what happened, unless a Do is in progress, records are late, or
+// Reconcile has not succeeded: then the next daemon compares them.
 func (b *Book) Agree(ctx context.Context) error {
 	b.mu.Lock()
-	late := len(b.late) > 0 // among them may be that something did not come about
+	late := len(b.late) > 0 // they may include one that says that something did not happen
 	b.mu.Unlock()
 	if late || !b.compared.Load() {
 		return nil
@@ -48,7 +47,7 @@ func (b *Book) Agree(ctx context.Context) error {
 	if err != nil || b.doing.Load() != 0 || size == b.agreed.Load() {
 		return err
 	}
-	open, err := json.Marshal(b.config.Commands.Open()) // after the size: what begins since is read again
+	open, err := json.Marshal(b.config.Commands.Open()) // after the size was read: what starts in between is read again
 	if err != nil {
 		return err
 	}
@@ -59,8 +58,8 @@ func (b *Book) Agree(ctx context.Context) error {
 	return nil
 }
 
-// Reconcile records what of the ledger did not come about, and what did and was not recorded. It
-// is called once, before Do and Begin.
+// Reconcile records what of the audit log did not happen, and what happened and was not recorded. It is
+// called once, before Do and Begin.
 func (b *Book) Reconcile(ctx context.Context) error {
 	if err := b.recordFreed(ctx); err != nil {
 		return err
@@ -86,8 +85,8 @@ func (b *Book) Reconcile(ctx context.Context) error {
 	return b.Agree(ctx)
 }
 
-// readAgreed reads the setting: up to where all is compared, and which commands were open
-// there. One that is damaged is as good as none.
+// readAgreed reads the setting: the position up to which everything is compared, and the commands that were
+// open there. A damaged setting counts as none.
 func (b *Book) readAgreed(text string) (from int64) {
 	size, open, _ := strings.Cut(text, " ")
 	from, err := strconv.ParseInt(size, 10, 64)
@@ -132,8 +131,7 @@ func (b *Book) reconcileFrom(ctx context.Context, from int64) error {
 	return err
 }
 
-// endGone records the ends of the commands of sandboxes that are not there any more: their
-// removal was cut off before that.
+// endGone records the exits of the commands of removed sandboxes, whose removal was interrupted before that.
 func (b *Book) endGone(ctx context.Context) error {
 	for _, c := range b.config.Commands.Open() {
 		_, err := b.config.Store.Sandbox(ctx, string(c.Sandbox))
@@ -163,16 +161,16 @@ func (b *Book) endGone(ctx context.Context) error {
 // RemovedMeanwhile is the reason of the exit of a command whose sandbox was removed.
 const RemovedMeanwhile = "the sandbox was removed while the command ran"
 
-// tale is what the newest records of a sandbox tell of its state, but for those that are
-// told to be undone.
+// tale is the state of a sandbox according to its newest records, except for those that are recorded as
+// undone.
 type tale struct {
-	last      *format.Record // whatever it is
+	last      *format.Record // of any kind
 	created   *format.Record
 	deleted   bool
-	gone      map[string]bool // snapshots that were dropped
+	gone      map[string]bool // snapshots that were removed
 	forks     []*format.Record
 	snapshots []*format.Record
-	moved     *format.Record // the newest that moved HEAD: of a snapshot, or a rollback
+	moved     *format.Record // the newest that moved HEAD: a snapshot, or a rollback
 	rulings   []ruling
 	applied   []*format.Record
 }
@@ -216,7 +214,7 @@ func (t *tale) hear(r *format.Record) {
 	}
 }
 
-// untrue gives records of what a tale tells and is not so.
+// untrue returns records about what a tale says that is not the case.
 func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err error) {
 	if t.deleted || t.last.Sandbox == format.Host {
 		return nil, nil
@@ -275,7 +273,7 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 	return out, nil
 }
 
-// wasMade reports whether there is, or was, a sandbox.
+// wasMade reports whether a sandbox exists, or existed.
 func (b *Book) wasMade(ctx context.Context, id string) (bool, error) {
 	_, err := b.config.Store.Sandbox(ctx, id)
 	if !fault.Is(err, fault.NotFound) {

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// What follows the record of the change that is stored did not come about, with the answers of each change:
-// a power loss takes back more than one. What a gate tells, and that rules have lapsed, comes about by itself.
-func TestTale_KnowsWhichChangesOfThePolicyAreUnmade(t *testing.T) {
+// TestTale_FindsUndonePolicyChanges checks that the changes recorded after the stored one are undone, with
+// the answers of each: a power loss can revert more than one. Gate events and expired rules are never undone.
+func TestTale_FindsUndonePolicyChanges(t *testing.T) {
 	t.Parallel()
 	one, two, three := &format.Policy{After: "1", Before: "0"}, &format.Policy{After: "2", Before: "1", Until: "later"},
 		&format.Policy{After: "3", Before: "2"}

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// recordOnWire gives a record as it travels.
+// recordOnWire converts a record for clients.
 func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
 	w = wire.LedgerRecord{Seq: r.Seq, Leaf: r.Leaf, Time: r.Time, Kind: string(r.Kind()), Observer: string(r.Observer),
 		Sandbox: string(r.Sandbox),
@@ -25,7 +25,7 @@ func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
 	return w, err
 }
 
-// sentence tells what a record does, for people.
+// sentence describes a record to people.
 func sentence(body format.Body) string {
 	switch b := body.(type) {
 	case *format.Apply:
@@ -101,12 +101,12 @@ func sentence(body format.Body) string {
 	return ""
 }
 
-// joined joins those that are not empty.
+// joined joins the strings that are not empty.
 func joined(list ...string) string {
 	return strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == "" }), " ")
 }
 
-// prefixed is a text after what leads to it, or nothing.
+// prefixed returns before and s, or "" if s is empty.
 func prefixed(before, s string) string {
 	if s == "" {
 		return ""
@@ -114,7 +114,7 @@ func prefixed(before, s string) string {
 	return before + s
 }
 
-// conflicts says how many are left, where some are.
+// conflicts returns how many conflicts are left, if any.
 func conflicts(n int64) string {
 	if n == 0 {
 		return ""
@@ -122,7 +122,7 @@ func conflicts(n int64) string {
 	return fmt.Sprintf("(%d conflicts)", n)
 }
 
-// times says how often, where that is more than once.
+// times returns how often something happened, if more than once.
 func times(n int64) string {
 	if n < 2 {
 		return ""
@@ -130,13 +130,13 @@ func times(n int64) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// Denied says for people what was denied.
+// Denied describes to people what was denied.
 func Denied(b *format.Denial) string { return joined(b.Syscall, b.Path, prefixed("by ", b.Program)) }
 
-// Reached says for people what a request or a connection was for.
+// Reached describes to people the destination of a request or a connection.
 func Reached(b *format.Network) string { return joined(b.Proto, b.Method, place(b)+b.Path) }
 
-// place is where a network record leads.
+// place returns the destination of a network record.
 func place(b *format.Network) string {
 	host := b.Host
 	if host == "" {

@@ -15,8 +15,8 @@ const (
 	maxDistinct = 10_000
 )
 
-// Summary sums up the records of one sandbox, so that attempts can be compared. The zero Summary
-// is of no records.
+// Summary summarizes the records of one sandbox, so that attempts can be compared. The zero Summary has no
+// records.
 type Summary struct {
 	sum   wire.LedgerSummary
 	hosts set
@@ -24,7 +24,7 @@ type Summary struct {
 	told  map[int64]wire.LedgerSummary // what each record that may be undone added, by its number
 }
 
-// Add adds the next record, in their order.
+// Add adds the next record; records are added in their order.
 func (u *Summary) Add(r *format.Record) {
 	s := &u.sum
 	if s.Records == 0 {
@@ -62,7 +62,7 @@ func (u *Summary) Add(r *format.Record) {
 	}
 }
 
-// may adds what a record says, until another says that it was undone.
+// may adds what a record says, until another record says that it was undone.
 func (u *Summary) may(seq int64, what wire.LedgerSummary) {
 	if u.told == nil {
 		u.told = map[int64]wire.LedgerSummary{}
@@ -90,7 +90,7 @@ func (u *Summary) exit(b *format.Exit) {
 	}
 }
 
-// outcome says how a command ended, in a few words.
+// outcome describes the exit of a command in a few words.
 func outcome(b *format.Exit) string {
 	switch {
 	case b.Reason != "":
@@ -113,7 +113,7 @@ func (u *Summary) network(b *format.Network) {
 	s.BytesIn += b.BytesIn
 	s.BytesOut += b.BytesOut
 	if b.Proto == "dns" {
-		return // it was asked for, not reached
+		return // it was requested, not reached
 	}
 	if b.Host != "" {
 		u.hosts.add(b.Host)
@@ -143,7 +143,7 @@ func (s *set) add(name string) {
 	}
 }
 
-// some returns the first of them, in order.
+// some returns the first names, sorted.
 func (s *set) some() []string {
 	var out []string
 	for name := range s.all {
@@ -158,8 +158,8 @@ func (s *set) some() []string {
 
 const mebi = 1 << 20
 
-// Risk returns a score from 0 to 100, and its parts: points for each thing that makes an attempt
-// worth a second look, up to a bound. docs/LEDGER.md has the formula.
+// Risk returns a score from 0 to 100, and its parts: bounded points for each property that makes an attempt
+// worth a second look. docs/LEDGER.md has the formula.
 func Risk(s *wire.LedgerSummary) (score int, parts []wire.LedgerRisk) {
 	part := func(what string, count, each, most int64) {
 		if points := min(most, min(count, most)*each); points > 0 {
@@ -177,7 +177,7 @@ func Risk(s *wire.LedgerSummary) (score int, parts []wire.LedgerRisk) {
 	return score, parts
 }
 
-// begun is how many units are begun.
+// begun returns n/unit, rounded up.
 func begun(n, unit int64) int64 { return n/unit + flag(n%unit > 0) }
 
 func flag(is bool) int64 {

@@ -71,8 +71,8 @@ func plain(s wire.LedgerSummary) string {
 	return fmt.Sprintf("%+v code %s", s, code)
 }
 
-// What a record says to be undone does not count.
-func TestSummary_UndoneDoesNotCount(t *testing.T) {
+// TestSummary_IgnoresUndoneRecords checks that a record marked as undone does not count.
+func TestSummary_IgnoresUndoneRecords(t *testing.T) {
 	t.Parallel()
 	s := summed(&format.Exec{Exec: "1"}, &format.Undone{Seq: 1}, &format.Snapshot{Changes: 5}, &format.Undone{Seq: 3},
 		&format.Rollback{}, &format.Undone{Seq: 5},
@@ -82,7 +82,7 @@ func TestSummary_UndoneDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestSummary_NothingIsNoRisk(t *testing.T) {
+func TestSummary_HasNoRiskWithoutChanges(t *testing.T) {
 	t.Parallel()
 	if s := summed(); s.Risk != 0 || len(s.Risks) != 0 || s.Outcome != "" {
 		t.Errorf("%+v", s)
@@ -92,8 +92,9 @@ func TestSummary_NothingIsNoRisk(t *testing.T) {
 	}
 }
 
-// The score is between 0 and 100, the sum of its parts, and no smaller for more of anything.
-func TestRisk_IsBoundedAndGrows(t *testing.T) {
+// TestRisk_IsBoundedAndMonotonic checks that the score is between 0 and 100, is the sum of its
+// parts, and does not fall when any input rises.
+func TestRisk_IsBoundedAndMonotonic(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(0, 1<<60))
@@ -129,8 +130,8 @@ func TestRisk_IsBoundedAndGrows(t *testing.T) {
 	})
 }
 
-// However many hosts a sandbox reaches, some are named, the first ones in order.
-func TestSummary_NamesSomeHosts(t *testing.T) {
+// TestSummary_NamesFirstHosts checks that the first hosts, in order, are named however many a sandbox reaches.
+func TestSummary_NamesFirstHosts(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
 	for i := range 300 {

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestWhatIsCalledASecret(t *testing.T) {
+func TestNamesSecret(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
 		"API_TOKEN": true, "github_token": true, "PGPASSWORD": true, "MYSQL_PWD": true, "SSH_KEYS": true,
@@ -21,7 +21,7 @@ func TestWhatIsCalledASecret(t *testing.T) {
 	}
 }
 
-func TestTheNewestOfAListAreThoseThatFit(t *testing.T) {
+func TestNewest_FitsLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		list, most := rapid.SliceOf(rapid.StringN(0, 20, -1)).Draw(rt, "list"), rapid.IntRange(0, 100).Draw(rt, "most")

@@ -49,7 +49,7 @@ func (rd *Reader) VerifyAll(
 		ids[0] = format.Sandbox(rec.ID)
 		names[ids[0]] = rec.Name
 	}
-	if _, err := rd.ledger.Size(ctx); err != nil { // what was appended can be read
+	if _, err := rd.ledger.Size(ctx); err != nil { // makes appended records readable
 		return err
 	}
 	done := int64(0)
@@ -66,7 +66,7 @@ func (rd *Reader) VerifyAll(
 		}
 		return nil
 	})
-	if fault.Is(err, fault.Corrupt) { // what is signed, and so of all
+	if fault.Is(err, fault.Corrupt) { // the signed part, so all records are affected
 		res.Damage = append(res.Damage, wire.Damage{Message: err.Error()})
 		return nil
 	}

@@ -8,10 +8,9 @@ import (
 	"sync"
 )
 
-// crowd is a listener that holds so many connections at most. When there are too
-// many, the oldest on which nobody has shown a token yet makes room, so that
-// strangers cannot keep out those who have one; when all have, the new one is
-// closed.
+// crowd is a listener with a maximum number of connections. Beyond it, the oldest connection that has not been
+// authenticated yet is closed, so that strangers cannot keep out authenticated clients; if all are authenticated, the
+// new one is closed.
 type crowd struct {
 	net.Listener
 	most int
@@ -21,7 +20,7 @@ type crowd struct {
 	unknown list.List // of *conn; oldest first; guarded by mu
 }
 
-// Accept gives the next connection.
+// Accept returns the next connection.
 func (l *crowd) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -65,7 +64,7 @@ type conn struct {
 	place *list.Element // in of.unknown; nil: known; guarded by of.mu
 }
 
-// known says that somebody has shown a token on it.
+// known marks the connection as authenticated.
 func (c *conn) known() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -95,7 +94,7 @@ func (c *conn) Close() error {
 // ReadFrom lets the kernel copy files to the connection.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
-// connOf finds our own connection in what a server serves.
+// connOf returns the *conn that wraps c or is wrapped by it.
 func connOf(c net.Conn) *conn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

@@ -18,23 +18,22 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Options configures a Guard. The zero value asks everybody for a token, and has
-// no Tokens that could be right.
+// Options configures a Guard. The zero value requires a token and accepts none.
 type Options struct {
 	// Tokens checks tokens.
 	Tokens *Tokens
-	// NoAuth lets everybody be the owner who comes by a name of ours and from no
-	// other site's page. For loopback alone.
+	// NoAuth makes every caller the owner whose request is for a name of the daemon and not from another site's page.
+	// For loopback only.
 	NoAuth bool
-	// TLS says that the listener speaks TLS.
+	// TLS means that the listener uses TLS.
 	TLS bool
-	// BehindProxy says that a proxy which we trust is in front: it may have spoken
-	// TLS, and its X-Forwarded-For ends with who came to it.
+	// BehindProxy means that a trusted proxy is in front: it may terminate TLS, and the last X-Forwarded-For address
+	// is the client's.
 	BehindProxy bool
-	// Hosts are more names of the listener, besides those of SiteOf.
+	// Hosts are additional names of the listener, besides those of SiteOf.
 	Hosts []string
-	// Preview serves the hosts of previews, which check their own links. A request
-	// that shows a token has its principal, and any other none. Nil: there are none.
+	// Preview serves the hosts of previews and checks their links. A request with a valid token has its principal,
+	// others have none. nil disables previews.
 	Preview http.Handler
 	Log     *slog.Logger     // nil is slog.Default()
 	Now     func() time.Time // nil is time.Now
@@ -43,7 +42,7 @@ type Options struct {
 
 // Limits are a guard's; a zero field is the default.
 type Limits struct {
-	Conns       int           // at a time; 4096
+	Conns       int           // maximum connections; 4096
 	HeaderBytes int           // 32 KiB
 	HeaderTime  time.Duration // for TLS and the header of a request; 10 s
 	BodyIdle    time.Duration // between two parts of a body; 60 s
@@ -120,18 +119,16 @@ type (
 	guardKey struct{} // *Guard: of an open path
 )
 
-// Proved says of a request without a principal that it has shown a token of
-// another kind, of a terminal or a preview: its connection is no stranger's, who
-// has to make room when there are too many.
+// Proved marks the connection of a request without a principal as authenticated by other means, such as the token of
+// a terminal or a preview, so that crowd keeps it.
 func Proved(ctx context.Context) {
 	if c, _ := ctx.Value(connKey{}).(*conn); c != nil {
 		c.known()
 	}
 }
 
-// As says of a request to an open path that it is made with what a token was given
-// before, as a ticket: it ends with the token. The error is Denied when that is no
-// more. For "", which is nobody's, and where there is no guard it does nothing.
+// As binds a request to an open path to the token that its ticket was issued for: it ends with the token. The error
+// is Denied if the token is no longer valid. For tokenID "", and without a guard, it does nothing.
 func As(ctx context.Context, tokenID string) (_ context.Context, done func(), _ error) {
 	Proved(ctx)
 	g, _ := ctx.Value(guardKey{}).(*Guard)
@@ -159,9 +156,8 @@ func As(ctx context.Context, tokenID string) (_ context.Context, done func(), _ 
 	return ctx, done, nil
 }
 
-// Server gives the server that serves the guard on a listener of Limit. The caller
-// may set TLSConfig. HTTP/1.1 is all that it speaks: streams that share a
-// connection would be outside of the limits here.
+// Server returns a server for the guard on a listener of Limit. The caller may set TLSConfig. It uses only HTTP/1.1:
+// streams that share a connection would evade the limits here.
 func (g *Guard) Server() *http.Server {
 	l := g.opt.Limits
 	var only http.Protocols
@@ -169,7 +165,7 @@ func (g *Guard) Server() *http.Server {
 	return &http.Server{
 		Handler: g, Protocols: &only,
 		ReadHeaderTimeout: l.HeaderTime, IdleTimeout: l.KeepAlive, MaxHeaderBytes: l.HeaderBytes,
-		// "OPTIONS *" is a request as any other.
+		// "OPTIONS *" is handled like any other request.
 		DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, connOf(c))
@@ -178,7 +174,7 @@ func (g *Guard) Server() *http.Server {
 	}
 }
 
-// quiet leaves out what every stranger can make the server say.
+// quiet drops log messages that any stranger can cause.
 type quiet struct{ slog.Handler }
 
 // Handle logs a record, or not.
@@ -194,7 +190,7 @@ func (g *Guard) Limit(ln net.Listener) net.Listener {
 	return &crowd{Listener: ln, most: g.opt.Limits.Conns}
 }
 
-// Drop ends what is under way with a token that was revoked or has expired.
+// Drop ends requests in progress with a token that was revoked or has expired.
 func (g *Guard) Drop(tokenID string) {
 	g.mu.Lock()
 	g.drops++
@@ -209,11 +205,11 @@ func (g *Guard) Drop(tokenID string) {
 func (u *use) end() {
 	u.cancel()
 	if u.conn != nil {
-		_ = u.conn.Close() // whoever is there is not told
+		_ = u.conn.Close() // the client gets no answer
 	}
 }
 
-// ServeHTTP lets a request through, or says why not.
+// ServeHTTP passes a request on, or answers why not.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodConnect, http.MethodTrace:
@@ -249,9 +245,8 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isOpen: what needs no token. These hold no data, but for the terminals of
-// /v1/attach/, which have tokens of their own. Whatever is behind an open path
-// gets no principal, which may nothing.
+// isOpen reports whether a path needs no token. Such paths have no data, except the terminals of /v1/attach/, which
+// have their own tokens. A handler of an open path gets the zero principal.
 func isOpen(p string) bool {
 	if p != path.Clean(p) && p != path.Clean(p)+"/" {
 		return false
@@ -268,23 +263,22 @@ func (g *Guard) ownPage(r *http.Request) bool {
 	case g.opt.TLS:
 		scheme = "https"
 	}
-	// More than one is nobody's browser's.
+	// No browser sends more than one.
 	if len(r.Header["Origin"]) > 1 || len(r.Header["Sec-Fetch-Site"]) > 1 {
 		return false
 	}
 	return SameOrigin(r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site"), r.Host, scheme)
 }
 
-// preview hands a request to who serves previews. A token of ours is for us, and
-// not for what runs in a sandbox: it is looked at as anywhere, and goes no further.
-// Any other Authorization is the application's own.
+// preview passes a request to Options.Preview. A token of the daemon is verified as usual, and is removed from the
+// request. Any other Authorization is the application's.
 func (g *Guard) preview(w http.ResponseWriter, r *http.Request) {
 	if g.opt.Preview == nil {
 		g.refuse(w, r, http.StatusNotFound, 0, fault.New(fault.NotFound, "this daemon does not serve previews"))
 		return
 	}
 	if len(r.Header["Authorization"]) > 1 {
-		// Who reads the first, and who the last, would not be of one mind.
+		// Two programs could each use a different one.
 		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "more than one Authorization header").
 			WithHint("send one"))
 		return
@@ -306,14 +300,13 @@ func (g *Guard) show(w http.ResponseWriter, r *http.Request) {
 	g.opt.Preview.ServeHTTP(w, r)
 }
 
-// known lets pass who shows a token that is right.
+// known passes a request with a valid token.
 func (g *Guard) known(
 	w http.ResponseWriter, r *http.Request, pass func(http.ResponseWriter, *http.Request, Principal),
 ) {
 	from, now := g.remote(r), g.opt.Now()
 	secret, shown := bearer(r)
-	// Whoever has guessed too often cannot go on guessing; who shows what was
-	// right of late need not guess, though it be from the same address.
+	// After too many guesses an address is locked out, except for recently valid secrets.
 	if wait := g.failed.spent(from, now); wait > 0 && (!shown || !g.recent.has(HashOf(secret))) {
 		g.refuse(w, r, http.StatusTooManyRequests, wait,
 			fault.New(fault.Unavailable, "too many invalid tokens from this address").
@@ -324,7 +317,7 @@ func (g *Guard) known(
 	tok, err := g.verify(r.Context(), secret, shown)
 	switch {
 	case err != nil && r.Context().Err() != nil:
-		return // nobody is left to tell
+		return // the client has gone
 	case fault.Is(err, fault.Denied):
 		g.failed.take(from, now)
 		g.refuse(w, r, http.StatusUnauthorized, 0, err)
@@ -343,7 +336,7 @@ func (g *Guard) known(
 		return
 	}
 	if err := g.opt.Tokens.note(r.Context(), tok); err != nil {
-		// a full disk locks nobody out
+		// a full disk must lock out no client
 		g.opt.Log.Warn("could not record the last use of a token", "token", tok.ID, "err", err)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -378,7 +371,7 @@ func (g *Guard) verify(ctx context.Context, secret string, shown bool) (Token, e
 	return g.opt.Tokens.Verify(ctx, secret)
 }
 
-// bearer gives the one secret of a request. Two headers are none.
+// bearer returns the secret of a request. Two headers count as none.
 func bearer(r *http.Request) (secret string, shown bool) {
 	h := r.Header["Authorization"]
 	if len(h) != 1 {
@@ -401,7 +394,7 @@ func (g *Guard) pass(w http.ResponseWriter, r *http.Request, p Principal) {
 	if p.Scope < Read {
 		ctx = context.WithValue(ctx, guardKey{}, g)
 	}
-	// Nothing behind here is to see, log or pass on the secret.
+	// Handlers must not see, log or forward the secret.
 	r = r.Clone(ctx)
 	r.Header.Del("Authorization")
 	done := pace(w, r, g.opt.Limits.BodyIdle)
@@ -435,8 +428,8 @@ func (g *Guard) using(ctx context.Context, tok Token, cancel context.CancelFunc)
 	}
 }
 
-// remote says from where a request comes: an IPv4 address, or the /64 of an IPv6
-// one, all of which is one network's to use.
+// remote returns the source of a request: an IPv4 address, or the /64 of an IPv6 address, which belongs to one
+// network.
 func (g *Guard) remote(r *http.Request) string {
 	var a netip.Addr
 	if ap, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
@@ -463,8 +456,7 @@ func addrOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// refuse answers with a problem document and ends the connection: what else came
-// on it is not read.
+// refuse answers with a problem document and closes the connection: the rest of its input is not read.
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, code int, wait time.Duration, err error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftover))
 	h := w.Header()
@@ -487,6 +479,6 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, code int, wait ti
 	h.Set("Content-Length", strconv.Itoa(len(b)+1))
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(append(b, '\n')) // the client may be gone; nobody is left to tell
+		_, _ = w.Write(append(b, '\n')) // the client may have gone
 	}
 }

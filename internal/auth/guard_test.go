@@ -69,7 +69,7 @@ func ask(t *testing.T, addr, method, path string, headers ...string) (int, http.
 	return res.StatusCode, res.Header, string(b)
 }
 
-func TestWhoIsLetThrough(t *testing.T) {
+func TestGuard_ChecksTokenHostAndOrigin(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{Hosts: []string{"box.example.com"}})
 	token := "Authorization: Bearer " + secret
@@ -129,7 +129,7 @@ func TestWhoIsLetThrough(t *testing.T) {
 	}
 }
 
-func TestWithoutTokensHostAndOriginStillCount(t *testing.T) {
+func TestGuard_NoAuthStillChecksHostAndOrigin(t *testing.T) {
 	t.Parallel()
 	_, addr, _ := guarded(t, nil, Options{NoAuth: true})
 	for want, headers := range map[int][]string{
@@ -142,7 +142,7 @@ func TestWithoutTokensHostAndOriginStillCount(t *testing.T) {
 	}
 }
 
-func TestWhoGuessesIsStoppedAndNobodyElse(t *testing.T) {
+func TestGuard_LimitsFailedAttempts(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{Limits: Limits{Failed: Rate{0.001, 3}}})
 	right := "Authorization: Bearer " + secret
@@ -167,7 +167,7 @@ func TestWhoGuessesIsStoppedAndNobodyElse(t *testing.T) {
 	}
 }
 
-func TestRatesOfATokenAndOfAnAddress(t *testing.T) {
+func TestGuard_LimitsRatePerTokenAndAddress(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{Limits: Limits{Token: Rate{0.001, 2}, Open: Rate{0.001, 1}}})
 	token := "Authorization: Bearer " + secret
@@ -188,7 +188,7 @@ func TestRatesOfATokenAndOfAnAddress(t *testing.T) {
 	}
 }
 
-func TestBucketsAreBounded(t *testing.T) {
+func TestBuckets_AreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBuckets(Rate{1, 2}, 10)
 	now := time.Now()
@@ -214,7 +214,7 @@ func TestBucketsAreBounded(t *testing.T) {
 	}
 }
 
-func TestAStoreThatFailsLetsNobodyIn(t *testing.T) {
+func TestGuard_FailsClosedOnStoreError(t *testing.T) {
 	t.Parallel()
 	store := &shelf{}
 	_, addr, secret := guarded(t, nil, Options{Tokens: &Tokens{Store: store, Find: find}})
@@ -227,7 +227,7 @@ func TestAStoreThatFailsLetsNobodyIn(t *testing.T) {
 	}
 }
 
-func TestTheLastUseIsNotedOncePerMinute(t *testing.T) {
+func TestGuard_RecordsTokenUseOncePerMinute(t *testing.T) {
 	t.Parallel()
 	store := &shelf{}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -253,7 +253,7 @@ func closed(t *testing.T, c net.Conn, within time.Duration) string {
 	return string(b)
 }
 
-func TestSlowSendersAreCutOff(t *testing.T) {
+func TestGuard_DisconnectsSlowSenders(t *testing.T) {
 	t.Parallel()
 	got := make(chan error, 8)
 	_, addr, secret := guarded(t, func(w http.ResponseWriter, r *http.Request) {
@@ -272,7 +272,7 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 	closed(t, dial("GET / HTTP/1.1\r\nHost: localhost\r\nX: "), 5*time.Second)
 	closed(t, dial(""), 5*time.Second)
 	const post = "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
-	// Who has no token is not read from at all.
+	// The body of a request without a token is not read at all.
 	if out := closed(t, dial(post+"\r\nx"), 10*time.Second); !strings.HasPrefix(out, "HTTP/1.1 401") {
 		t.Errorf("%q", out)
 	}
@@ -280,7 +280,7 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 	if err := <-got; err == nil {
 		t.Error("a body that never ended was read")
 	}
-	// One that moves goes on for longer than the time between two parts.
+	// A body that arrives in parts may take longer than the time allowed between two parts.
 	c := dial("POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 12\r\nAuthorization: Bearer " +
 		secret + "\r\n\r\n")
 	for range 12 {
@@ -295,7 +295,7 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 	}
 }
 
-func TestAnAnswerMayTakeLongAfterTheBody(t *testing.T) {
+func TestGuard_AllowsSlowResponses(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -322,7 +322,7 @@ func TestAnAnswerMayTakeLongAfterTheBody(t *testing.T) {
 	}
 }
 
-func TestHeadersThatAreTooLong(t *testing.T) {
+func TestGuard_RefusesLongHeaders(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{})
 	if code, _, _ := ask(t, addr, "GET", "/x", "Authorization: Bearer "+secret,
@@ -331,7 +331,7 @@ func TestHeadersThatAreTooLong(t *testing.T) {
 	}
 }
 
-func TestStrangersMakeRoom(t *testing.T) {
+func TestGuard_EvictsUnauthenticatedConnections(t *testing.T) {
 	t.Parallel()
 	inside := make(chan bool, 8)
 	_, addr, secret := guarded(t, func(w http.ResponseWriter, r *http.Request) {
@@ -357,7 +357,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	friends = append(friends, hello("/wait"))
 	<-inside
 	first, second := hello(""), hello("")
-	third := hello("") // makes four: the first stranger goes
+	third := hello("") // the fourth: the first unproven connection is closed
 	closed(t, first, 5*time.Second)
 	friends = append(friends, hello("/wait")) // the second goes
 	<-inside
@@ -376,7 +376,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	}
 }
 
-func TestARevokedTokenEndsWhatIsUnderWay(t *testing.T) {
+func TestRevokedToken_EndsRequests(t *testing.T) {
 	t.Parallel()
 	inside, done := make(chan bool, 1), make(chan bool, 1)
 	g, addr, secret := guarded(t, func(w http.ResponseWriter, r *http.Request) {
@@ -414,7 +414,7 @@ func TestARevokedTokenEndsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestAnExpiringTokenEndsWhatIsUnderWay(t *testing.T) {
+func TestExpiredToken_EndsRequests(t *testing.T) {
 	t.Parallel()
 	tokens := &Tokens{Store: &shelf{}, Find: find}
 	_, addr, _ := guarded(t, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
@@ -432,7 +432,7 @@ func TestAnExpiringTokenEndsWhatIsUnderWay(t *testing.T) {
 	closed(t, c, 10*time.Second)
 }
 
-func TestFromWhereARequestComes(t *testing.T) {
+func TestGuard_RemoteAddress(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		addr, forwarded string

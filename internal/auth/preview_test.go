@@ -15,7 +15,7 @@ import (
 // previewHost is a name that goes to Options.Preview.
 const previewHost = "Host: 80--box.localhost"
 
-func TestATokenAtAPreview(t *testing.T) {
+func TestPreview_AuthenticatesToken(t *testing.T) {
 	t.Parallel()
 	preview := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		Proved(r.Context())
@@ -57,8 +57,9 @@ func TestATokenAtAPreview(t *testing.T) {
 	}
 }
 
-// TestWhoShowedALinkNeedNotMakeRoom: what is proved to a preview is proved.
-func TestWhoShowedALinkNeedNotMakeRoom(t *testing.T) {
+// TestPreview_KeepsProvedConnections checks that when connections are too many, one that
+// showed its link or token to a preview stays and an unproven one is closed.
+func TestPreview_KeepsProvedConnections(t *testing.T) {
 	t.Parallel()
 	inside := make(chan bool)
 	preview := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +83,7 @@ func TestWhoShowedALinkNeedNotMakeRoom(t *testing.T) {
 		return c
 	}
 	good, bad := show("/good"), show("/bad")
-	show("/good") // makes three: the stranger goes
+	show("/good") // the third: the unproven connection is closed
 	_ = bad.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.ReadAll(bad); err != nil {
 		t.Errorf("the stranger stays: %v", err)
@@ -93,8 +94,9 @@ func TestWhoShowedALinkNeedNotMakeRoom(t *testing.T) {
 	}
 }
 
-// TestATicketEndsWithTheTokenThatItWasGivenTo is about what is open but for tickets.
-func TestATicketEndsWithTheTokenThatItWasGivenTo(t *testing.T) {
+// TestTicket_EndsWithItsToken checks a request that is open under a token but sent none
+// itself: it got in by a ticket.
+func TestTicket_EndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	inside, done := make(chan error, 1), make(chan bool, 1)
 	g, addr, secret := guarded(t, func(w http.ResponseWriter, r *http.Request) {
@@ -140,9 +142,9 @@ func TestATicketEndsWithTheTokenThatItWasGivenTo(t *testing.T) {
 	<-done
 }
 
-// TestWhatMustNotBeReadTwoWays: messages that two readers could take apart
-// differently are refused, or read in the one way that leads nowhere else.
-func TestWhatMustNotBeReadTwoWays(t *testing.T) {
+// TestGuard_RefusesAmbiguousRequests checks that a message that two parsers could read
+// differently is refused, or read in the one way that is safe.
+func TestGuard_RefusesAmbiguousRequests(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{})
 	token := "Authorization: Bearer " + secret + "\r\n"

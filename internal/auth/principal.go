@@ -1,6 +1,6 @@
-// Package auth identifies callers and decides what they may do: scopes, principals,
-// bearer tokens, and the guard of a TCP listener. It keeps nothing itself: tokens lie
-// in a Store. It imports fault and client/wire; httpapi, ports and daemon import it.
+// Package auth authenticates callers and decides what they may do: scopes, principals, bearer tokens, and the guard
+// of a TCP listener. Tokens are persisted by a Store. It imports fault and client/wire; httpapi, ports and daemon
+// import it.
 //
 // What a guard looks at, in this order, and what it answers:
 //
@@ -20,8 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Scope is how much a principal may do. Each includes those before; the zero
-// Scope is nothing at all.
+// Scope is the extent of a principal's rights. Each scope includes the lower ones; the zero Scope has no rights.
 type Scope int
 
 // The scopes.
@@ -31,7 +30,7 @@ const (
 	Admin                    // tokens, gc, the whole store, the daemon
 )
 
-// String gives the name that ParseScope reads; "none" for no scope.
+// String returns the name that ParseScope parses; "none" for the zero Scope.
 func (s Scope) String() string {
 	switch s {
 	case Read:
@@ -54,16 +53,16 @@ func ParseScope(name string) (Scope, error) {
 	return 0, fault.New(fault.Invalid, "unknown scope %q", name).WithHint("the scopes are read, operate and admin")
 }
 
-// Principal is who makes a request. The zero Principal may nothing.
+// Principal is the caller of a request. The zero Principal has no rights.
 type Principal struct {
-	TokenID string // "" for one who needs none
+	TokenID string // "" without a token
 	Scope   Scope
 	// Sandboxes are the ids of those that it sees; nil is all, and an empty list
 	// that is not nil is none.
 	Sandboxes []string
 }
 
-// Owner is the user whom the daemon belongs to: whoever the unix socket lets in.
+// Owner returns the user that the daemon runs as: every process that can connect to the Unix socket.
 func Owner() Principal { return Principal{Scope: Admin} }
 
 // Limited reports whether p sees some sandboxes only.
@@ -74,8 +73,7 @@ func (p Principal) Sees(sandboxID string) bool {
 	return p.Scope >= Read && (!p.Limited() || slices.Contains(p.Sandboxes, sandboxID))
 }
 
-// Allows checks a scope alone, for what leaves out by itself what p does not see,
-// such as lists. The error is Denied.
+// Allows checks only the scope, for operations that filter sandboxes themselves, such as lists. The error is Denied.
 func (p Principal) Allows(need Scope) error {
 	switch {
 	case need >= Read && need <= p.Scope && p.Scope <= Admin:
@@ -87,9 +85,8 @@ func (p Principal) Allows(need Scope) error {
 		WithHint("create another token: coppice token create NAME --scope %s", need)
 }
 
-// Check checks whether p may do what needs a scope to a sandbox, or with
-// sandboxID "" to the daemon as a whole, which no limited principal may. The
-// errors are Denied, and NotFound for a sandbox that p does not see.
+// Check checks whether p has a scope for a sandbox, or with sandboxID "" for the daemon as a whole, for which a
+// limited principal has no rights. The errors are Denied, and NotFound for a sandbox that p may not see.
 func (p Principal) Check(need Scope, sandboxID string) error {
 	if p.Limited() && p.Scope >= Read {
 		if sandboxID == "" {
@@ -104,8 +101,8 @@ func (p Principal) Check(need Scope, sandboxID string) error {
 	return p.Allows(need)
 }
 
-// NoSandbox is what a limited principal is told about a sandbox that it does not
-// see, and about one that does not exist: the same.
+// NoSandbox returns the error for a sandbox that a limited principal may not see: the same as for one that does not
+// exist.
 func NoSandbox(name string) error {
 	return fault.New(fault.NotFound, "sandbox %q not found among those of this token", name).
 		WithHint("list them: coppice ls")
@@ -118,7 +115,7 @@ func With(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// From gives the principal of a context; where there is none, the zero one.
+// From returns the principal of a context, or the zero Principal.
 func From(ctx context.Context) Principal {
 	p, _ := ctx.Value(principalKey{}).(Principal)
 	return p

@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestAPrincipalMayWhatItsScopeAndItsSandboxesSay(t *testing.T) {
+func TestPrincipal_ChecksScopeAndSandboxes(t *testing.T) {
 	t.Parallel()
 	limited := auth.Principal{TokenID: "1", Scope: auth.Operate, Sandboxes: []string{"a"}}
 	none := auth.Principal{TokenID: "1", Scope: auth.Admin, Sandboxes: []string{}}

@@ -27,8 +27,7 @@ func newBuckets(r Rate, most int) *buckets {
 	return b
 }
 
-// take takes one from a key's bucket. When there is none it takes nothing, and
-// gives how long it will be until there is one.
+// take removes a token from a key's bucket. If the bucket is empty, it returns the time until it is not.
 func (b *buckets) take(key string, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,7 +38,7 @@ func (b *buckets) take(key string, now time.Time) (wait time.Duration) {
 	return b.until(l, now)
 }
 
-// spent gives how long it will be until there is one in a key's bucket; 0 is now.
+// spent returns the time until a key's bucket has a token; 0 if it has one.
 func (b *buckets) spent(key string, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,9 +81,8 @@ func (b *buckets) bucket(key string, now time.Time) *rate.Limiter {
 	return l
 }
 
-// recent remembers the secrets that were right of late, by their hashes, so that
-// an address from which somebody guesses stays open to who need not. It is
-// bounded; what is remembered longest is forgotten first.
+// recent remembers the hashes of recently valid secrets, so that guessing from an address does not lock out valid
+// users there. It is bounded; the oldest is forgotten first.
 type recent struct {
 	most int
 

@@ -6,25 +6,22 @@ import (
 	"strings"
 )
 
-// Site is what a Host header names.
+// Site is the kind of a Host header.
 type Site int
 
 // The sites.
 const (
-	Foreign Site = iota // a name that is not ours: somebody points it at us
+	Foreign Site = iota // an unknown name that someone pointed at the listener
 	Own                 // this listener
 	Preview             // the preview of a port, whose pages are a sandbox's
 )
 
-// SiteOf decides what a Host header names. local is the address that the
-// connection came to; allowed are more names of ours, in lower case and without a
-// port.
+// SiteOf classifies a Host header. local is the address that the connection came to; allowed are additional names of
+// the daemon, in lower case and without a port.
 //
-// Our own names are localhost, names below it, addresses of loopback, and local.
-// Any port is right: the listener may be reached through a forwarded one, and a
-// browser's page cannot choose another name by it. A name whose first label is a
-// number and two dashes is a preview's, below localhost and below the names that
-// are allowed.
+// The daemon's names are localhost, names below it, loopback addresses, and local. Any port is accepted: the listener
+// may be reached through a forwarded one, and a page in a browser gains nothing by it. A name whose first label is a
+// number and two dashes is a preview, below localhost and below the allowed names.
 func SiteOf(host string, local netip.Addr, allowed []string) Site {
 	name, ok := hostName(host)
 	if !ok {
@@ -58,8 +55,8 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// hostName gives the name or address in a Host header, in lower case and without
-// brackets. What can be in no name is not ok.
+// hostName returns the name or address in a Host header, in lower case and without brackets. ok is false if it is not
+// a valid name.
 func hostName(host string) (name string, ok bool) {
 	if rest, found := strings.CutPrefix(host, "["); found {
 		addr, port, closed := strings.Cut(rest, "]")
@@ -90,10 +87,9 @@ func ValidHost(s string) bool {
 
 func isPort(s string) bool { return s != "" && len(s) <= 5 && strings.Trim(s, "0123456789") == "" }
 
-// SameOrigin decides whether a request comes from a page of its own site, or from
-// no page at all. origin and site are the headers Origin and Sec-Fetch-Site, which
-// a browser sets and no page can; host is the header Host, which SiteOf takes for
-// ours; scheme is the listener's, "" where a proxy before it may have either.
+// SameOrigin reports whether a request comes from a page of its own site, or from no page. origin and site are the
+// headers Origin and Sec-Fetch-Site, which a browser sets and a page cannot; host is the header Host, already
+// accepted by SiteOf; scheme is the listener's, "" if a proxy may use either.
 func SameOrigin(origin, site, host, scheme string) bool {
 	switch site {
 	case "", "same-origin", "none":

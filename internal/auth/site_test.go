@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestWhatAHostHeaderNames(t *testing.T) {
+func TestSiteOf(t *testing.T) {
 	t.Parallel()
 	local := netip.MustParseAddr("10.1.2.3")
 	allowed := []string{"box.example.com", "192.0.2.9"}
@@ -41,7 +41,7 @@ func TestWhatAHostHeaderNames(t *testing.T) {
 	}
 }
 
-func TestWhoseThePageIs(t *testing.T) {
+func TestSameOrigin(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		origin, site, host, scheme string

@@ -16,8 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// A secret is "cpc_", the token's id (8 digits), "_", and 32 random bytes in
-// base64url (43 characters). The id is no secret: it finds the record.
+// A secret is "cpc_", the token's ID (8 digits), "_", and 32 random bytes in base64url (43 characters). The ID is not
+// secret: it finds the record.
 const (
 	secretPrefix = "cpc_"
 	idDigits     = 8
@@ -28,14 +28,13 @@ const (
 // maxTokenName is the greatest length of a token's name, in bytes.
 const maxTokenName = 64
 
-// Hash is the SHA-256 of a secret. A secret has 256 random bits, so that nothing
-// slower is needed to keep it from being found again.
+// Hash is the SHA-256 of a secret. A secret has 256 random bits, so that no slow hash is needed.
 type Hash [sha256.Size]byte
 
 // HashOf hashes a secret.
 func HashOf(secret string) Hash { return sha256.Sum256([]byte(secret)) }
 
-// Token is what is kept of a token.
+// Token is the stored record of a token.
 type Token struct {
 	ID        string
 	Name      string // for people
@@ -53,23 +52,22 @@ type Store interface {
 	AddToken(ctx context.Context, t Token) error
 	// Token finds a token; an unknown one is NotFound.
 	Token(ctx context.Context, id string) (Token, error)
-	// Tokens gives all, oldest first.
+	// Tokens returns all tokens, oldest first.
 	Tokens(ctx context.Context) ([]Token, error)
 	// RemoveToken forgets a token; an unknown one is NotFound.
 	RemoveToken(ctx context.Context, id string) error
 	// TokenUsed sets Used.
 	TokenUsed(ctx context.Context, id string, at time.Time) error
-	// WidenToken adds sandboxes to a limited token, and does nothing to others.
+	// WidenToken adds sandboxes to a limited token, and does nothing for others.
 	WidenToken(ctx context.Context, id string, sandboxes []string) error
 }
 
 // Tokens makes, checks and revokes tokens.
 type Tokens struct {
 	Store Store
-	// Find gives the id of a sandbox by name or id.
+	// Find returns the ID of a sandbox by name or ID.
 	Find func(ctx context.Context, name string) (string, error)
-	// Revoked are called, in order, when a token is no more. They are set before
-	// anything is served.
+	// Revoked are called, in order, when a token is revoked or has expired. Set them before serving.
 	Revoked []func(id string)
 	Now     func() time.Time // nil is time.Now
 }
@@ -89,8 +87,8 @@ func newSecret() (secret, id string) {
 	return secretPrefix + id + "_" + base64.RawURLEncoding.EncodeToString(b[idDigits/2:]), id
 }
 
-// ParseSecret checks that s has the form of a secret, in the one way that each is
-// written, and gives the id in it. The error is Invalid and repeats nothing of s.
+// ParseSecret checks the form of a secret, which has exactly one spelling, and returns its ID. The error is Invalid
+// and quotes nothing of s.
 func ParseSecret(s string) (id string, err error) {
 	bad := fault.New(fault.Invalid, "malformed token").
 		WithHint("a token has %d characters and begins with %s", secretLen, secretPrefix)
@@ -115,7 +113,7 @@ func ParseSecret(s string) (id string, err error) {
 // IsTokenID reports whether s can be a token's id.
 func IsTokenID(s string) bool { return len(s) == idDigits && strings.Trim(s, "0123456789abcdef") == "" }
 
-// Create makes a token. Its secret is in the result, and nowhere else ever again.
+// Create creates a token. Its secret is in the result, and is not stored.
 func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenResult, error) {
 	tok, err := t.wanted(ctx, req)
 	if err != nil {
@@ -177,7 +175,7 @@ func (t *Tokens) wanted(ctx context.Context, req wire.TokenRequest) (tok Token, 
 	return tok, nil
 }
 
-// List gives all tokens, also those that have expired, oldest first.
+// List returns all tokens, including expired ones, oldest first.
 func (t *Tokens) List(ctx context.Context) ([]wire.Token, error) {
 	all, err := t.Store.Tokens(ctx)
 	list := make([]wire.Token, 0, len(all))
@@ -187,7 +185,7 @@ func (t *Tokens) List(ctx context.Context) ([]wire.Token, error) {
 	return list, err
 }
 
-// Revoke forgets a token, and ends what is under way with it.
+// Revoke deletes a token, and ends requests in progress with it.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	if !IsTokenID(id) {
 		return fault.New(fault.Invalid, "unknown token ID %q", id).WithHint("list them: coppice token ls")
@@ -212,8 +210,7 @@ func errWrong() error {
 		WithHint("create another: coppice token create NAME")
 }
 
-// Verify finds whose secret this is. The errors are Denied, also for a token that
-// has expired, and those of the store.
+// Verify returns the token of a secret. The errors are Denied, also for an expired token, and those of the store.
 func (t *Tokens) Verify(ctx context.Context, secret string) (Token, error) {
 	id, err := ParseSecret(secret)
 	if err != nil {
@@ -224,7 +221,7 @@ func (t *Tokens) Verify(ctx context.Context, secret string) (Token, error) {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return Token{}, fault.Wrap(err, "read the token")
 	}
-	// An unknown id is compared as well, with the hash of nothing.
+	// Compare for an unknown ID too, with the zero hash, to take the same time.
 	same := subtle.ConstantTimeCompare(sum[:], tok.Hash[:]) == 1
 	if err != nil || !same {
 		return Token{}, errWrong()
@@ -235,8 +232,8 @@ func (t *Tokens) Verify(ctx context.Context, secret string) (Token, error) {
 	return tok, nil
 }
 
-// Good gives what is kept of a token whose secret was checked before: it may have
-// been revoked since, have expired, or been widened. The errors are those of Verify.
+// Good returns the current record of a token whose secret was verified before: it may have been revoked, expired or
+// widened since. The errors are those of Verify.
 func (t *Tokens) Good(ctx context.Context, id string) (Token, error) {
 	tok, err := t.Store.Token(ctx, id)
 	switch {
@@ -270,7 +267,7 @@ func (t *Tokens) note(ctx context.Context, tok Token) error {
 
 func (t Token) expired(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
 
-// Principal is who shows the token.
+// Principal returns the principal of the token.
 func (t Token) Principal() Principal {
 	return Principal{TokenID: t.ID, Scope: t.Scope, Sandboxes: t.Sandboxes}
 }

@@ -78,7 +78,7 @@ func find(_ context.Context, name string) (string, error) {
 	return "id-of-" + name, nil
 }
 
-func TestTokensAreMadeAndVerified(t *testing.T) {
+func TestTokens_CreateAndVerify(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	store := &shelf{}
@@ -130,7 +130,7 @@ func TestTokensAreMadeAndVerified(t *testing.T) {
 	}
 }
 
-func TestTokensThatMakeNoSense(t *testing.T) {
+func TestTokens_RejectInvalidRequests(t *testing.T) {
 	t.Parallel()
 	tokens := &Tokens{Store: &shelf{}, Find: find}
 	for name, req := range map[string]wire.TokenRequest{

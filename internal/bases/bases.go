@@ -21,81 +21,80 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Records are the records of bases.
+// Records stores the records of bases.
 type Records interface {
-	// Base finds the newest base of a key; NotFound if there is none.
+	// Base finds the newest base with a key. It returns NotFound if there is none.
 	Base(ctx context.Context, key string) (meta.Base, error)
 	// AddBase records a base with its snapshot and route.
 	AddBase(ctx context.Context, b meta.Base, s timeline.Snapshot, r timeline.Route) error
-	// SetBasePrint records that a base is what its source is now, which has that fingerprint.
+	// SetBasePrint records that a base equals its source as it is now, with that fingerprint.
 	SetBasePrint(ctx context.Context, id, print string) error
-	// Grown returns how much content the import at the bottom of a base brought, and how much all
-	// refreshes on it did.
+	// Grown returns the size of the import at the bottom of a base, and of all refreshes on it, in bytes.
 	Grown(ctx context.Context, top timeline.SnapshotID) (whole, since int64, err error)
 }
 
-// Stacks is what Bases need of the layers that others make and read.
+// Stacks gives Bases access to layers.
 type Stacks interface {
 	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
 	// removes it although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
 	// Dirs returns the directories of the layers that make up a snapshot, topmost first.
 	Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error)
-	// MayBeDeep says that the chain below a snapshot may need merging.
+	// MayBeDeep reports that the chain below a snapshot may need merging.
 	MayBeDeep(id timeline.SnapshotID)
 }
 
-// Host is the host as Bases import it.
+// Host describes the host to import.
 type Host interface {
-	// Root is the directory that is copied.
+	// Root returns the directory that is copied.
 	Root() string
-	// Print is a cheap fingerprint of the host's system directories.
+	// Print returns a cheap fingerprint of the host's system directories.
 	Print() string
-	// Import says what of the host is copied.
+	// Import returns what of the host is copied.
 	Import() (layer.ImportOptions, error)
 }
 
-// Config is what Bases are made of. All fields are required.
+// Config configures Bases. All fields are required.
 type Config struct {
 	Records Records
 	Layers  *layer.Store
 	Stacks  Stacks
 	Host    Host
 	Home    string // COPPICE_HOME
-	FS      vfs.FS // what is written below Home through
-	// Redact replaces what looks like a secret in a text that is recorded.
+	FS      vfs.FS // the file system that Home is written through
+	// Redact redacts secrets in a text that is recorded.
 	Redact func(text string) string
 	Rand   io.Reader
 	Now    func() time.Time
 	Log    *slog.Logger
 }
 
-// Bases finds and makes bases. Make one with New. All methods are safe for concurrent use.
+// Bases finds and makes bases. New makes one. All methods are safe for concurrent use.
 type Bases struct {
 	config Config // never changed
 
-	importing sync.Mutex // one import at a time of what is found by a key; guards Home/bases
+	importing sync.Mutex // held while a base with a key is imported; guards Home/bases
 }
 
-// New makes Bases.
+// New returns Bases.
 func New(c Config) *Bases { return &Bases{config: c} }
 
-// Base is what a sandbox begins on.
+// Base is the root file system that a sandbox starts from.
 type Base struct {
 	meta.Base
 	Warnings []string
 	Notes    []string // what was done, for people
 }
 
-// For finds or makes what a request's sandbox of a tier begins on. What is imported once is shared by all
-// sandboxes that are made from the same thing.
+// For finds or makes the base of a sandbox of a tier, as requested. What is imported once is shared by all
+// sandboxes that are made from the same source.
 func (b *Bases) For(
 	ctx context.Context, req wire.CreateRequest, tier string, progress func(wire.Progress),
 ) (Base, error) {
 	switch req.From.Kind {
 	case "", wire.SourceHost:
 		if req.Repo != nil && tier == string(policy.Workspace) {
-			return Base{}, nil // the repository is all that there is
+			return Base{}, nil // the repository is the whole content
 		}
 		return Base{Base: meta.Base{Host: true, Label: "host"}}, nil
 	case wire.SourceHostCopy:
@@ -122,7 +121,7 @@ func relay(progress func(wire.Progress)) func(layer.Progress) {
 	}
 }
 
-// importBase makes a layer by run and records it as a base.
+// importBase makes a layer with run and records it as a base.
 func (b *Bases) importBase(
 	ctx context.Context, of meta.Base, run func(timeline.LayerID) (layer.Report, error),
 ) (Base, error) {
@@ -138,16 +137,16 @@ func (b *Bases) importBase(
 	return b.Add(ctx, of, id, rep)
 }
 
-// Importing waits for imports of what is found again by a key, and prevents others until done is called.
-// The caller may hold no lock.
+// Importing waits for imports of bases with a key, and prevents others until done is called. The caller must
+// not hold a lock.
 func (b *Bases) Importing() (done func()) {
 	b.importing.Lock()
 	return b.importing.Unlock
 }
 
-// Add records a layer, which has just been made, as a base; of.Parent is what it stands on. When that
-// fails, the layer is gone. The index of a base that will be found again is there before its record is,
-// and means nothing without it. For a base with a key the caller holds Importing.
+// Add records a layer, which has just been made, as a base; of.Parent is what it stands on. If that fails,
+// the layer is removed. The index of a base with a key is written before its record, and means nothing
+// without it. For such a base the caller holds Importing.
 func (b *Bases) Add(ctx context.Context, of meta.Base, id timeline.LayerID, rep layer.Report) (Base, error) {
 	snap, err := timeline.NewSnapshotID(b.config.Rand)
 	if err == nil && of.Key != "" && rep.Index != nil {
@@ -165,7 +164,7 @@ func (b *Bases) Add(ctx context.Context, of meta.Base, id timeline.LayerID, rep 
 	if err := b.config.Records.AddBase(ctx, of, s, timeline.Route{Top: snap, Below: of.Parent, Layer: id}); err != nil {
 		return Base{}, errors.Join(err, b.config.Layers.Remove(ctx, id))
 	}
-	b.config.Stacks.MayBeDeep(snap) // a copy of the host that has been refreshed often
+	b.config.Stacks.MayBeDeep(snap) // a copy of the host may have been refreshed often
 	return Base{Base: of, Warnings: warnings(rep)}, nil
 }
 

@@ -24,7 +24,7 @@ type oneBase struct {
 
 func (r oneBase) Base(context.Context, string) (meta.Base, error) { return r.base, nil }
 
-func TestSweep_LeavesTheIndexOfTheCopyAlone(t *testing.T) {
+func TestSweep_KeepsOnlyIndexOfHostCopy(t *testing.T) {
 	t.Parallel()
 	b := New(Config{Home: t.TempDir(), Records: oneBase{base: meta.Base{Top: "0123456789abcdef"}}})
 	if err := b.Sweep(t.Context()); err != nil {
@@ -59,7 +59,7 @@ func TestSweep_LeavesTheIndexOfTheCopyAlone(t *testing.T) {
 	}
 }
 
-func TestFor_RefusesASourceThatItDoesNotKnow(t *testing.T) {
+func TestFor_RejectsUnknownSource(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{}).For(t.Context(), wire.CreateRequest{From: wire.Source{Kind: "moon"}}, "process", nil)
 	if !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {

@@ -19,12 +19,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// HostCopyKey is what the base that is a copy of the host is found by.
+// HostCopyKey is the key of the base that is a copy of the host.
 const HostCopyKey = "host-copy"
 
-// hostCopy finds or makes the copy of the host's system directories. When they
-// changed since, what differs becomes a layer on the copy that is there, so that
-// sandboxes keep the one that they stand on.
+// hostCopy finds or makes the copy of the host's system directories. If they changed since, the differences
+// become a layer on the existing copy, so that sandboxes keep the copy that they stand on.
 func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Base, error) {
 	b.importing.Lock()
 	defer b.importing.Unlock()
@@ -62,15 +61,16 @@ func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Bas
 	return whole, b.sweepIndexes(ctx)
 }
 
-// collected reports whether gc has removed a base, on which no sandbox stood, in the meantime.
+// collected reports whether garbage collection has removed a base, on which no sandbox stood, in the
+// meantime.
 func (b *Bases) collected(ctx context.Context, have meta.Base) bool {
 	now, err := b.config.Records.Base(ctx, have.Key)
 	return fault.Is(err, fault.NotFound) || err == nil && now.Created.Before(have.Created)
 }
 
-// refreshable gives the index of a copy of the host; nil when a whole import is
-// due: the index is missing, or the refreshes hold so much that what they replaced
-// is worth being collected, which is when nothing stands on the old copy.
+// refreshable returns the index of a copy of the host; nil if a whole import is due: the index is missing, or
+// the refreshes have grown so much that it is worth collecting what they replaced, which happens when nothing
+// stands on the old copy.
 func (b *Bases) refreshable(ctx context.Context, have meta.Base) (*layer.Index, error) {
 	whole, since, err := b.config.Records.Grown(ctx, have.Top)
 	if err != nil || since > whole/2 {
@@ -104,7 +104,7 @@ func (b *Bases) refresh(
 	}
 	now := Base{Base: have, Warnings: warnings(got.Report)}
 	if got.Empty {
-		// Either index goes with the base: a difference between them does not matter.
+		// Either index fits the base: a difference between them does not matter.
 		if err := b.writeIndex(have.Top, got.Index); err != nil {
 			return Base{}, err
 		}
@@ -127,17 +127,17 @@ func (b *Bases) refresh(
 	return now, nil
 }
 
-// The index of the copy of the host is kept in a file that is named after the
-// base's snapshot. One that is missing or torn costs a whole import.
+// The index of the copy of the host is in a file named after the base's snapshot. A missing or torn index
+// costs a whole import.
 
-// Dir is the directory of the indexes.
+// Dir returns the directory of the indexes.
 func (b *Bases) Dir() string { return filepath.Join(b.config.Home, "bases") }
 
 func (b *Bases) indexPath(top timeline.SnapshotID) string {
 	return filepath.Join(b.Dir(), "index."+string(top))
 }
 
-// writeIndex puts an index in its place, whole or not at all.
+// writeIndex stores an index atomically.
 func (b *Bases) writeIndex(top timeline.SnapshotID, ix *layer.Index) error {
 	if err := vfs.MkdirAll(b.config.FS, b.Dir()); err != nil {
 		return fault.Wrap(err, "write index")
@@ -157,8 +157,8 @@ func (b *Bases) readIndex(top timeline.SnapshotID) (*layer.Index, error) {
 	return layer.ReadIndex(f)
 }
 
-// Sweep removes every index but that of the copy that will be found again; nothing while there is an
-// import, which does so itself. It does not wait, and the caller may hold any lock but Importing.
+// Sweep removes every index but that of the current copy; nothing during an import, which does so itself. It
+// does not wait, and the caller may hold any lock but Importing.
 func (b *Bases) Sweep(ctx context.Context) error {
 	if !b.importing.TryLock() {
 		return nil

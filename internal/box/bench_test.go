@@ -251,8 +251,8 @@ while True:
 	}
 }
 
-// BenchmarkRefusedCall is one system call that is refused, and told of or not; and one that
-// the filter looks at and lets pass, in the same boxes.
+// BenchmarkRefusedCall measures one system call that is refused, and reported or not; and one that the filter
+// examines and allows, in the same boxes.
 func BenchmarkRefusedCall(b *testing.B) {
 	for _, tell := range []bool{false, true} {
 		for _, free := range []bool{false, true} {

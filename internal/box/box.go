@@ -23,8 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
-// Box is a live sandbox's keeper, as the daemon sees it. All methods are safe
-// for concurrent use.
+// Box is the daemon's handle on the keeper of a live sandbox. All methods are safe for concurrent use.
 type Box struct {
 	runDir string
 	pidfd  *os.File    // of the keeper
@@ -33,10 +32,9 @@ type Box struct {
 	watch  sync.WaitGroup
 }
 
-// Start makes a box of helper programs: afterwards commands can be run in it. The run directory
-// must exist. The caller must be real root, or uid 0 of a user namespace of its
-// own (see plan.Caller). The keeper lives on when the caller ends, but for one that
-// ends before this returns; ctx covers the start alone.
+// Start starts a box from helper programs and returns when commands can run in it. The run directory must
+// exist. The caller must be real root, or uid 0 of its own user namespace (see plan.Caller). The keeper
+// outlives its caller, unless the caller exits before Start returns. ctx limits the start only.
 func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e plan.Enforced, err error) {
 	defer func() { err = fault.OfHost(err) }()
 	lock, err := prepare(ctx, &c)
@@ -71,9 +69,9 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	return b, enforced, nil
 }
 
-// Attach finds the box whose keeper listens in runDir. A NotFound fault says that there is
-// none, and that nobody is about to be: a keeper that starts or ends is waited for. One whose
-// daemon died while it started listens for a moment, and ends.
+// Attach returns the box whose keeper listens in runDir. It waits for a keeper that is starting or exiting,
+// and returns a NotFound fault if there is none. A keeper whose daemon died during the start listens for a
+// moment and then exits.
 func Attach(ctx context.Context, runDir string) (*Box, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settles,
 		fault.New(fault.Unavailable, "the monitor in %s neither responds nor exits", runDir))
@@ -96,8 +94,7 @@ func Attach(ctx context.Context, runDir string) (*Box, error) {
 	}
 }
 
-// attach finds the box whose keeper listens in runDir and answers. A NotFound fault says that
-// there is none at this moment.
+// attach returns the box whose keeper listens in runDir and answers, or a NotFound fault. It does not wait.
 func attach(ctx context.Context, runDir string) (*Box, error) {
 	conn, err := dial(runDir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
@@ -114,7 +111,7 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 	// The answer proves that the process we watch is the one that listens.
 	if err := b.ping(ctx); err != nil {
 		_ = b.Close()
-		if closed(err) {
+		if isClosed(err) {
 			return nil, fault.New(fault.NotFound, "the monitor in %s is exiting", runDir)
 		}
 		return nil, err
@@ -146,8 +143,8 @@ func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	return b, b.follow(pidfd)
 }
 
-// Kill kills the keeper that listens in runDir and all processes of its box, whether or not
-// the keeper answers, and waits until it has exited. NotFound if there is none.
+// Kill kills the keeper that listens in runDir and all processes of its box, whether or not the keeper
+// answers, and waits until the keeper has exited. It returns NotFound if there is none.
 func Kill(ctx context.Context, runDir string) error {
 	conn, err := dial(runDir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
@@ -226,18 +223,18 @@ func (b *Box) follow(pidfd int) error {
 		}
 		_ = RemoveLeft(b.runDir, leftPatience) // the next start tries it again
 		close(b.gone)
-		b.pidfd.Close() // who forgets a box that has ended need not close it
+		b.pidfd.Close() // a box that has ended need not be closed
 	})
 	return nil
 }
 
-// leftPatience is how long the processes in the control groups of a killed keeper are waited
-// for: init and what runs in the sandbox are killed with it, and the gate ends by itself.
+// leftPatience bounds the wait for processes in the control groups of a killed keeper: the kernel kills init
+// and the sandbox's processes with it, and the gate exits on its own.
 const leftPatience = 10 * time.Second
 
-// RemoveLeft removes the control groups that a keeper of runDir has left because it was killed.
-// It waits up to patience for the processes in each to end. It does nothing where a keeper
-// lives, or is about to: that removes them itself.
+// RemoveLeft removes the control groups that a killed keeper of runDir left behind. It waits up to patience
+// for the processes in each to exit. It does nothing if a keeper runs or is starting, because that one
+// removes them.
 func RemoveLeft(runDir string, patience time.Duration) error {
 	if !cgroup.Left(runDir) {
 		return nil
@@ -261,12 +258,12 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	return cgroup.RemoveLeft(runDir, patience)
 }
 
-// Gone is closed when the keeper has ended, and with it all processes and mounts
-// of the box.
+// Gone returns a channel that is closed when the keeper has exited, and with it all processes and mounts of
+// the box.
 func (b *Box) Gone() <-chan struct{} { return b.gone }
 
-// Close lets go of the box, which lives on. Gone is then never closed unless it
-// was. A box that has ended holds nothing, and need not be closed.
+// Close releases the handle and leaves the box running. The channel of Gone is then never closed, unless it
+// already was. A box that has ended holds no resources and need not be closed.
 func (b *Box) Close() error {
 	err := b.pidfd.Close()
 	b.watch.Wait()
@@ -278,8 +275,8 @@ func (b *Box) Close() error {
 
 func dial(runDir string) (*net.UnixConn, error) { return unixsock.Dial(runDir, protocol.SocketName) }
 
-// closed says that err is what an ended keeper looks like.
-func closed(err error) bool {
+// isClosed reports whether err is what a connection to an exited keeper returns.
+func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) ||
 		errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
 }

@@ -37,7 +37,7 @@ func (b *Box) open(ctx context.Context, c protocol.Call) (net.Conn, error) {
 }
 
 func unavailable(err error) error {
-	if closed(err) {
+	if isClosed(err) {
 		return fault.New(fault.Unavailable, "the sandbox's monitor has exited").Because(err)
 	}
 	return fault.Wrap(err, "call the monitor")
@@ -48,8 +48,7 @@ func reply(ctx context.Context, conn net.Conn, v any) error {
 	return replyAfter(ctx, conn, v, protocol.FrameReply, nil)
 }
 
-// replyAfter is reply where frames of another kind may come before, each of which is given
-// to each.
+// replyAfter is like reply, but accepts frames of type before ahead of the reply and passes each to each.
 func replyAfter(ctx context.Context, conn net.Conn, v any, before wire.FrameType, each func([]byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -88,29 +87,29 @@ func (b *Box) call(ctx context.Context, c protocol.Call, v any) error {
 	return reply(ctx, conn, v)
 }
 
-// What a keeper says, for those who use it.
+// Types of the keeper's replies, for users of this package.
 type (
-	// Status is what a keeper says of itself.
+	// Status is a keeper's report on itself.
 	Status = protocol.Status
-	// ExecStatus is one exec of a Status.
+	// ExecStatus describes one exec in a Status.
 	ExecStatus = protocol.ExecStatus
-	// Exit is how an exec has ended.
+	// Exit is the result of an exec.
 	Exit = protocol.Exit
-	// Owners says how stored ids appear in a root.
+	// Owners maps stored ids to the ids that appear in a root.
 	Owners = protocol.Owners
-	// InsideUser is who commands of a box run as.
+	// InsideUser is the user that commands of a box run as.
 	InsideUser = protocol.InsideUser
-	// Reseal is the identity of a box that was resumed from a memory image.
+	// Reseal is the new identity of a box that was resumed from a memory image.
 	Reseal = protocol.Reseal
 )
 
-// Session is a running exec: frames of package wire are written to it and read
-// from it. Closing it leaves the command running; see Box.Reattach.
+// Session is the stream of a running exec: the caller writes and reads frames of package wire. Closing it
+// leaves the command running; see Box.Reattach.
 type Session struct{ net.Conn }
 
-// Exec runs a command, or with req.Attach takes up one that runs. What goes wrong
-// with it comes as a FrameFailed; a keeper that has ended is an Unavailable
-// fault, here or, when it ends at that moment, as the end of the stream.
+// Exec runs a command, or attaches to a running one if req.Attach is set. Failures of the command arrive as a
+// FrameFailed. If the keeper has exited, Exec returns an Unavailable fault; if it exits during the call, the
+// stream may end instead.
 func (b *Box) Exec(ctx context.Context, req wire.ExecRequest) (*Session, error) {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpExec, Exec: &req})
 	if err != nil {
@@ -119,27 +118,25 @@ func (b *Box) Exec(ctx context.Context, req wire.ExecRequest) (*Session, error) 
 	return &Session{conn}, nil
 }
 
-// Reattach takes up the exec with the given id after offset bytes of output. It
-// takes it away from whoever was attached.
+// Reattach attaches to the exec with the given id, from offset bytes of its output on. It detaches the client
+// that was attached.
 func (b *Box) Reattach(ctx context.Context, exec string, offset int64) (*Session, error) {
 	return b.Exec(ctx, wire.ExecRequest{Attach: exec, Offset: offset})
 }
 
-// Signal sends a signal ("TERM") to a running exec, past its stream, which may
-// be full.
+// Signal sends a signal ("TERM") to a running exec. It does not use the exec's stream, which may be full.
 func (b *Box) Signal(ctx context.Context, exec, name string) error {
 	return b.call(ctx, protocol.Call{Op: protocol.OpSignal, ExecID: exec, Signal: name}, nil)
 }
 
-// Cancel ends a running exec: its group is sent SIGTERM, and what is left of its
-// tree after two seconds SIGKILL.
+// Cancel ends a running exec: it sends its process group SIGTERM, and after two seconds SIGKILL to the rest
+// of its process tree.
 func (b *Box) Cancel(ctx context.Context, exec string) error {
 	return b.call(ctx, protocol.Call{Op: protocol.OpCancel, ExecID: exec}, nil)
 }
 
-// Input gives a running exec what r holds, at the pace that it reads it, and then,
-// with eof, the end of its input. It returns when all is on its way, or when ctx
-// ends.
+// Input copies r to the input of a running exec, at the pace that the exec reads it, and with eof then closes
+// that input. It returns when everything is on its way, or when ctx ends.
 func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) error {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpInput, ExecID: exec})
 	if err != nil {
@@ -170,14 +167,14 @@ func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) err
 	return reply(ctx, conn, nil)
 }
 
-// Procs counts the processes of the box, keeper and init left out.
+// Procs returns the number of processes of the box, without keeper and init.
 func (b *Box) Procs(ctx context.Context) (int, error) {
 	n := 0
 	err := b.call(ctx, protocol.Call{Op: protocol.OpCount}, &n)
 	return n, err
 }
 
-// Status asks the keeper about itself.
+// Status returns the keeper's report on itself.
 func (b *Box) Status(ctx context.Context) (Status, error) {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpStatus})
 	if err != nil {
@@ -205,9 +202,9 @@ func (b *Box) ping(ctx context.Context) error {
 	return err
 }
 
-// Wait waits for the end of a command. Of one that was started with Keep the result is
-// there for others until Forget, and else until somebody who is attached was told. NotFound
-// says that there is no such command.
+// Wait waits until a command exits and returns its result. The result of a command that was started with Keep
+// is available until Forget; that of any other until an attached client has received it. Wait returns
+// NotFound if there is no such command.
 func (b *Box) Wait(ctx context.Context, exec string) (x Exit, err error) {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpWait, ExecID: exec})
 	if err != nil {
@@ -223,27 +220,26 @@ func (b *Box) Wait(ctx context.Context, exec string) (x Exit, err error) {
 	return x, err
 }
 
-// Forget drops the result of a command that has ended: whoever waited for it has
-// it safe. One that is unknown is no error.
+// Forget drops the result of a command that has exited, once the caller has stored it. An unknown command is
+// not an error.
 func (b *Box) Forget(ctx context.Context, exec string) error {
 	return b.call(ctx, protocol.Call{Op: protocol.OpForget, ExecID: exec}, nil)
 }
 
-// Active waits until a process of the box has run since the clock was since, and
-// gives the clock as it is now. While none runs, no file can have changed. A zero
-// since is before everything.
+// Active waits until a process of the box has run since the clock read since, and returns the clock's current
+// value. While no process runs, no file can have changed. A since of 0 precedes every other value.
 func (b *Box) Active(ctx context.Context, since uint64) (clock uint64, err error) {
 	err = b.call(ctx, protocol.Call{Op: protocol.OpActive, Since: since}, &clock)
 	return clock, err
 }
 
-// Ran waits as Active does, for a quarter of a second or so longer, and gives another
-// clock, which init alone, in looking for ports, does not change.
+// Ran waits as Active does, about a quarter of a second longer, and returns another clock, which does not
+// advance when only init ran to look for ports.
 func (b *Box) Ran(ctx context.Context, since uint64) (clock uint64, err error) {
 	return clock, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpRan, Since: since}, &clock))
 }
 
-// Frozen is a box whose processes stand still.
+// Frozen is a box whose processes are frozen.
 type Frozen struct {
 	conn     net.Conn
 	procs    int
@@ -253,9 +249,8 @@ type Frozen struct {
 	err      error
 }
 
-// Freeze stops every process until Thaw is called, or this process ends. One
-// freeze at a time: a second one waits. Commands that are started meanwhile start
-// after it.
+// Freeze stops every process until Thaw is called or this process exits. Only one freeze holds at a time: a
+// second call waits. Commands that are started meanwhile start after the thaw.
 func (b *Box) Freeze(ctx context.Context) (*Frozen, error) {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpFreeze})
 	if err != nil {
@@ -278,20 +273,20 @@ func otherVersion() error {
 		WithHint("stop it once: coppice stop NAME")
 }
 
-// Procs is how many processes stand still.
+// Procs returns the number of frozen processes.
 func (f *Frozen) Procs() int { return f.procs }
 
-// Suspects are files that a process can write through a shared mapping, which may
-// leave no trace in their times. Any that fits in one way is meant.
+// Suspects selects files that a process can write through a shared mapping, which may leave no trace in their
+// times. A file is selected if any field matches it.
 type Suspects struct {
 	Paths  []string // absolute, inside; in tier workspace the host's
 	Inodes []uint64
-	// Since, unless zero, says that more are mapped than are named: any that was
-	// changed since then may be.
+	// Since, unless zero, means that more files are mapped than are listed: any file that changed since then
+	// may be one of them.
 	Since time.Time
 }
 
-// suspectsOf returns what the keeper names.
+// suspectsOf converts the keeper's reply.
 func suspectsOf(r protocol.FrozenReply) Suspects {
 	s := Suspects{Inodes: r.Written.Inodes}
 	for _, p := range r.Written.Paths {
@@ -303,20 +298,20 @@ func suspectsOf(r protocol.FrozenReply) Suspects {
 	return s
 }
 
-// Suspects tells what is mapped while the processes stand still.
+// Suspects returns the files that were mapped when the processes froze.
 func (f *Frozen) Suspects() Suspects { return f.suspects }
 
-// Root is the live root of a frozen box.
+// Root is the live root of a frozen box. The holder closes it.
 type Root struct {
-	// Dir is the root as processes see it, without the mounts that are the box's
-	// own (/proc, /dev, /tmp); nil in tier workspace, which mounts nothing.
+	// Dir is the root as processes see it, without the box's own mounts (/proc, /dev, /tmp); nil in tier
+	// workspace, which mounts nothing.
 	Dir    *os.File
 	Owners Owners
 	Mapped initlink.Mapped
 }
 
-// Root gives the live root while the processes stand still. The caller closes
-// what it holds; the descriptor is good after the thaw as well.
+// Root opens the live root while the processes are frozen. The caller closes it; the descriptor stays valid
+// after the thaw.
 func (f *Frozen) Root(ctx context.Context) (*Root, error) {
 	if err := wire.WriteFrame(f.conn, protocol.FrameRoot, nil); err != nil {
 		return nil, unavailable(err)
@@ -345,7 +340,7 @@ func (f *Frozen) Root(ctx context.Context) (*Root, error) {
 	return out, nil
 }
 
-// Close lets go of the root.
+// Close closes Dir.
 func (r *Root) Close() error {
 	if r.Dir == nil {
 		return nil
@@ -376,20 +371,21 @@ func receiveFD(conn net.Conn) (int, error) {
 	return fds[0], nil
 }
 
-// Inside is the live root as the box's processes see it, with the mounts that are
-// the box's own. What it holds is hostile, and changes meanwhile.
+// Inside is the live root as the box's processes see it, with the box's own mounts. Its content is hostile
+// and changes while it is open.
 type Inside struct {
-	// Dir is open with O_PATH; nil in tier workspace, which mounts nothing.
+	// Dir is open with O_PATH; nil in tier workspace, which mounts nothing. The caller closes it before
+	// Close.
 	Dir  *os.File
 	User InsideUser
-	// Unseen are the directories whose files lie in memory of the box, and are not in Dir.
+	// Unseen lists the directories whose files are in the memory of the box and not in Dir.
 	Unseen []string
 
 	conn net.Conn
 }
 
-// OpenRoot gives the live root without stopping anybody. The box lives at least
-// until Close, unless it is stopped.
+// OpenRoot opens the live root without freezing processes. The box does not end as idle before Close; it can
+// still be stopped.
 func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpRoot})
 	if err != nil {
@@ -419,20 +415,18 @@ func (b *Box) OpenRoot(ctx context.Context) (in *Inside, err error) {
 	return in, nil
 }
 
-// Close lets the box end. Dir is the caller's, and is closed by him first.
+// Close lets the box end when idle. It does not close Dir.
 func (in *Inside) Close() error { return in.conn.Close() }
 
-// Programs are those that were started in the box since the freeze before, oldest
-// first, where plan.Config.Trace is set: at most 256, each of which says how many
-// more it stands for.
+// Programs returns the programs that were started in the box since the previous freeze, oldest first, if
+// plan.Config.Trace is set: at most 256, each with the number of further starts that it represents.
 func (f *Frozen) Programs() []wire.Program { return f.programs }
 
-// Drop lets go without a word, as the end of this process would: the keeper then
-// thaws.
+// Drop closes the connection without a call, as the exit of this process would. The keeper then thaws the
+// box.
 func (f *Frozen) Drop() { f.conn.Close() }
 
-// Thaw lets the processes run. It may be called twice. In a box that has ended
-// nothing is left that stands still, which is no error.
+// Thaw resumes the processes. It may be called twice. It is not an error if the box has ended.
 func (f *Frozen) Thaw() error {
 	f.once.Do(func() {
 		defer f.conn.Close()
@@ -440,18 +434,17 @@ func (f *Frozen) Thaw() error {
 		if err == nil {
 			err = reply(context.Background(), f.conn, nil)
 		}
-		if !closed(err) && !fault.Is(err, fault.Unavailable) {
+		if !isClosed(err) && !fault.Is(err, fault.Unavailable) {
 			f.err = fault.Wrap(err, "resume the processes")
 		}
 	})
 	return f.err
 }
 
-// Stop ends all processes, after grace for those that heed SIGTERM, and waits
-// until they are gone. The keeper lets go of the mounts then, which takes as long
-// as it takes to flush what was written; see Gone. A keeper that does not answer by the end
-// of grace and ten seconds more, or of ctx, is killed. Stopping a box that has
-// ended is no error.
+// Stop sends SIGTERM to all processes, kills those that are left after grace, and waits until they are gone.
+// The keeper then unmounts, which takes as long as flushing what was written; see Gone. A keeper that does
+// not answer within grace and ten seconds, or before ctx ends, is killed. Stopping a box that has ended is
+// not an error.
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()
@@ -487,7 +480,7 @@ func (b *Box) kill() error {
 	}
 	if err != nil {
 		select {
-		case <-b.gone: // it has ended by itself, and the descriptor is closed
+		case <-b.gone: // the box has ended, and the descriptor is closed
 			return nil
 		default:
 			return fmt.Errorf("kill the monitor: %w", err)

@@ -51,9 +51,9 @@ func listener(t *testing.T) (at netip.AddrPort, got func() string) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), func() string { l.Close(); open.Wait(); return all.String() }
 }
 
-// TestATokenAtTheGate: a token of a decoy goes nowhere, is told, and stops the box where
-// that is asked for.
-func TestATokenAtTheGate(t *testing.T) {
+// TestHoneytoken_IsBlockedAtGate checks that a honeytoken is not sent, by connection or by
+// name, is reported, and stops the sandbox if the policy says so.
+func TestHoneytoken_IsBlockedAtGate(t *testing.T) {
 	t.Parallel()
 	const (
 		at    = "/root/.netrc"
@@ -101,7 +101,7 @@ func TestATokenAtTheGate(t *testing.T) {
 				fits := func(ev wire.NetEvent) bool {
 					return ev.Kind == wire.NetDecoy && ev.Decoy == at && ev.Reason == way.reason && ev.Verdict == verdict
 				}
-				if stops { // it is told before
+				if stops { // it is reported before the stop
 					if evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{}); err != nil ||
 						!slices.ContainsFunc(evs, fits) {
 						t.Errorf("%+v, %v", evs, err)

@@ -332,7 +332,7 @@ func difference(was, is string) string {
 	return strings.Join(out, "\n")
 }
 
-func TestHeldOtherwise_TellsALostProtection(t *testing.T) {
+func TestHeldOtherwise_DetectsLostProtection(t *testing.T) {
 	t.Parallel()
 	const sentry, gofer, stub = "runsc-sandbox Seccomp_filters=3", "runsc-gofer Seccomp_filters=3",
 		boxtest.Nameless + " Seccomp_filters=4"

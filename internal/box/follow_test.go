@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Thousands of boxes come and go while a daemon serves.
-func TestABoxThatHasEndedHoldsNoDescriptor(t *testing.T) {
+// TestBox_ClosesDescriptorOnExit exists because a daemon starts and stops thousands of
+// sandboxes while it runs.
+func TestBox_ClosesDescriptorOnExit(t *testing.T) {
 	t.Parallel()
 	fd := -1
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")

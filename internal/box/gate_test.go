@@ -68,7 +68,7 @@ func outside(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// told waits until the journal of b has an event that fits.
+// told waits until the journal of b has an event that fits, and returns it.
 func told(t *testing.T, b *boxtest.Box, fits func(wire.NetEvent) bool) []wire.NetEvent {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -173,8 +173,9 @@ func TestGateNames(t *testing.T) {
 	})
 }
 
-// TestGateDies kills the gate: the box lives on and reaches nothing.
-func TestGateDies(t *testing.T) {
+// TestGateExit_LeavesBoxOffline kills the gate: the sandbox continues to run and can reach
+// nothing. It also checks the privileges of the gate.
+func TestGateExit_LeavesBoxOffline(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
 	b := (boxtest.Tier{Config: supervised}).
@@ -212,8 +213,8 @@ func TestGateDies(t *testing.T) {
 	}
 }
 
-// TestGateEndsWithItsKeeper kills the keeper, and the gate is gone.
-func TestGateEndsWithItsKeeper(t *testing.T) {
+// TestGate_EndsWithMonitor kills the monitor and waits for the gate to exit.
+func TestGate_EndsWithMonitor(t *testing.T) {
 	t.Parallel()
 	b := (boxtest.Tier{Config: supervised}).Start(t)
 	gate := gateOf(t, b)
@@ -272,9 +273,9 @@ func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
 	return 0
 }
 
-// TestGateWithoutJournal takes the gate's journal away: nothing passes, until it is
-// there again.
-func TestGateWithoutJournal(t *testing.T) {
+// TestGate_DeniesWithoutJournal makes the gate's journal unwritable: no connection passes
+// until it can be written again.
+func TestGate_DeniesWithoutJournal(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
 	b := (boxtest.Tier{Config: supervised}).
@@ -319,7 +320,7 @@ func TestGateWithoutJournal(t *testing.T) {
 	}
 }
 
-// inspectAlone says that TestGateInspects has a mount namespace of its own.
+// inspectAlone is set in the environment of TestGate_InspectsRequests in its separate mount namespace.
 const inspectAlone = "COPPICE_TEST_INSPECT"
 
 // overlay lays text over a file of the host, in the mount namespace of this process.
@@ -379,13 +380,13 @@ func website(t *testing.T, name string) (at netip.AddrPort) {
 	return at
 }
 
-// TestGateInspects has the gate look at requests, and the inside trust it. It runs in a
-// mount namespace of its own, in which the host knows another name and authority.
-func TestGateInspects(t *testing.T) {
+// TestGate_InspectsRequests lets the gate inspect requests, with clients inside that trust its
+// authority. It runs in a separate mount namespace, in which the host knows another name and authority.
+func TestGate_InspectsRequests(t *testing.T) {
 	if os.Getenv(inspectAlone) == "" {
 		t.Parallel()
 		cmd := &exec.Cmd{
-			Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestGateInspects$", "-test.v"}, Dir: "/",
+			Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestGate_InspectsRequests$", "-test.v"}, Dir: "/",
 			Env:         append(os.Environ(), inspectAlone+"=1", "COPPICE_TEST_ROOT_ONLY=1"),
 			SysProcAttr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS},
 		}
@@ -480,9 +481,9 @@ cd /tmp && java C.java `+url+`/items/4`)
 	}
 }
 
-// TestTrustStoresAreWhatTheyAre: what a sandbox leaves in the place of a store of
-// authorities leads nowhere.
-func TestTrustStoresAreWhatTheyAre(t *testing.T) {
+// TestTrustStores_FollowNoPlantedLinks plants links and a FIFO in the places of the trust
+// stores: they stay as they are, and nothing that they lead to gets into the gate's bundle.
+func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 	t.Parallel()
 	rules := "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}"
 	b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
@@ -515,8 +516,9 @@ func TestTrustStoresAreWhatTheyAre(t *testing.T) {
 	}
 }
 
-// TestStoresOfJDKs: what JDKs bring gets the gate's authority as well, or it is said.
-func TestStoresOfJDKs(t *testing.T) {
+// TestJavaStores_TrustGateAuthority checks that the trust stores of JDKs get the gate's
+// authority, or that a warning names the store that does not.
+func TestJavaStores_TrustGateAuthority(t *testing.T) {
 	t.Parallel()
 	body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
 	sum := sha1.Sum([]byte("\x00c\x00h\x00a\x00n\x00g\x00e\x00i\x00tMighty Aphrodite" + body))

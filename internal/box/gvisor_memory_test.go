@@ -64,7 +64,7 @@ func saveTo(ctx context.Context, f *box.Frozen, dir string) (init *os.File, err 
 	return f.Save(ctx, dir, facts)
 }
 
-// copyOf starts a box that goes on where an image was taken, over the same files.
+// copyOf starts a box that is resumed from an image, over the same files.
 func copyOf(t *testing.T, b *boxtest.Box, image, name string, change ...func(*plan.Config)) *boxtest.Box {
 	t.Helper()
 	return gvisorTier.Start(t, append(change, func(c *plan.Config) {
@@ -123,8 +123,8 @@ func TestGvisorResumes(t *testing.T) {
 	boxtest.WaitOutput(t, s, "3 three test\n")
 }
 
-// TestGvisorResumesWithinLimits takes an image of a command that does not end, and goes on
-// where a command may take a second.
+// TestGvisorResumesWithinLimits takes an image of a command that does not end, and resumes it where a command
+// may take a second.
 func TestGvisorResumesWithinLimits(t *testing.T) {
 	t.Parallel()
 	b := gvisorTier.Start(t)
@@ -141,7 +141,7 @@ func TestGvisorResumesWithinLimits(t *testing.T) {
 	}
 }
 
-// reattached attaches to a command that goes on in a copy.
+// reattached attaches to a command that runs on in a copy.
 func reattached(t *testing.T, c *boxtest.Box, id string) *box.Session {
 	t.Helper()
 	z, err := c.Reattach(t.Context(), id, 0)

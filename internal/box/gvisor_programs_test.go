@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// begun gives the first program with a command line, for which it waits.
+// begun returns the first program with a command line, for which it waits.
 func begun(t *testing.T, b *boxtest.Box, line string) wire.StartedProgram {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -70,7 +70,7 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	if p := begun(t, c, "/bin/true three"); p.Exec != r.Started.Exec {
 		t.Errorf("in the copy: %+v", p)
 	}
-	// What goes on in the one that it is a copy of is its own.
+	// Events in the original do not appear in the copy.
 	boxtest.Send(t, s, wire.FrameStdin, []byte("four\n"))
 	boxtest.WaitOutput(t, s, "four is done\n")
 	if p := begun(t, b, "/bin/true four"); p.Exec != "outer" {
@@ -84,8 +84,8 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	}
 }
 
-// TestGvisorRecordsProgramsPastAHostileParent has a command start programs in ways that keep
-// their ends from whoever would be told.
+// TestGvisorRecordsProgramsPastAHostileParent has a command start programs in ways that hide their exits from
+// init.
 func TestGvisorRecordsProgramsPastAHostileParent(t *testing.T) {
 	t.Parallel()
 	b := gvisorTier.Start(t, func(c *plan.Config) { c.Trace = true })

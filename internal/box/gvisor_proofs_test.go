@@ -28,12 +28,12 @@ type proof struct {
 	begin func(t *testing.T, b *boxtest.Box)
 	// damage is done afterwards, to what the image was taken of.
 	damage func(t *testing.T, b *boxtest.Box)
-	// goesOn shows that copy number n goes on where the image was taken; whatever it does
-	// must be of no concern to the others.
+	// goesOn checks that copy number n continues where the image was taken. The copies must be independent
+	// of each other.
 	goesOn func(t *testing.T, b *boxtest.Box, n int)
 }
 
-// talk is a command that is told things and answers.
+// talk is a command that answers each line of input.
 type talk struct {
 	s *box.Session
 	t *testing.T
@@ -63,7 +63,7 @@ func resumed(t *testing.T, b *boxtest.Box) talk {
 	return talk{s, t}
 }
 
-// say tells it something, and waits for its answer.
+// say sends line, and waits for the answer want.
 func (c talk) say(line, want string) {
 	c.t.Helper()
 	boxtest.Send(c.t, c.s, wire.FrameStdin, []byte(line+"\n"))

@@ -17,16 +17,14 @@ import (
 )
 
 const (
-	// lockLook is how often the lock of a run directory is looked at by who waits for it.
+	// lockLook is how often a waiter polls the lock of a run directory.
 	lockLook = 2 * time.Millisecond
-	// settles is how long a keeper may take to start, or to end, until who looks for it is
-	// told that it cannot be reached.
+	// settles bounds how long a keeper may take to start or to exit; after that it counts as unreachable.
 	settles = 15 * time.Second
 )
 
-// lockDir takes the lock of a run directory, and waits for whoever has it: an earlier keeper
-// may still be letting go of the same directories. It is held as long as the file is open
-// anywhere (flock(2)).
+// lockDir takes the lock of a run directory. It waits for the current holder: an earlier keeper may still be
+// releasing the same directories. The lock is held as long as the file is open in any process (flock(2)).
 func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, protocol.LockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -25,8 +25,7 @@ import (
 // none, unless the listener's queue is full.
 const connectTime = 5 * time.Second
 
-// Processes lists the processes of the box, init left out. Names and arguments are
-// theirs to choose.
+// Processes lists the processes of the box, without init. The processes choose their own names and arguments.
 func (b *Box) Processes(ctx context.Context) (wire.ProcessesResult, error) {
 	var s initlink.Seen
 	err := b.call(ctx, protocol.Call{Op: protocol.OpProcesses}, &s)
@@ -55,11 +54,11 @@ func wireProcess(p initlink.Process) wire.Process {
 	return w
 }
 
-// text is what of any bytes is text.
+// text replaces what is not UTF-8 in b.
 func text(b []byte) string { return strings.ToValidUTF8(string(b), "\ufffd") }
 
-// SignalProcess sends a signal ("TERM") to one process of the box. NotFound says that
-// there is none, or that it is not the one that was started at s.Start.
+// SignalProcess sends a signal ("TERM") to one process of the box. It returns NotFound if the process does
+// not exist, or is not the one that was started at s.Start.
 func (b *Box) SignalProcess(ctx context.Context, pid int, s wire.ProcessSignal) error {
 	return anotherVersion(
 		b.call(ctx, protocol.Call{Op: protocol.OpSignalProcess, PID: pid, Start: s.Start, Signal: s.Name}, nil))
@@ -83,8 +82,8 @@ func (b *Box) ports(ctx context.Context, port int) (s initlink.Seen, err error) 
 	return s, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPorts, Port: uint16(port)}, &s))
 }
 
-// DialPort connects to a port that a process of the box listens on; NotFound says
-// that none does. With the host's network nobody else is reached.
+// DialPort connects to a port that a process of the box listens on. It returns NotFound if none does. With
+// the host's network it does not connect to processes outside the box.
 func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
 		return nil, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
@@ -111,8 +110,8 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if err != nil || !s.Shared {
 		return inner, err
 	}
-	// Between init's look and the connection somebody else may have taken the port:
-	// then the box listens on it no more.
+	// Between init's look and the connection another process may have taken the port; then the box no longer
+	// listens on it.
 	again, err := b.ports(limit, port)
 	if err == nil &&
 		!slices.ContainsFunc(again.Ports, func(p initlink.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
@@ -167,7 +166,7 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 	return conn, fault.Wrap(err, "connect to port %d", port)
 }
 
-// anotherVersion says what to do about a keeper that does not know a call.
+// anotherVersion adds a hint to the error of a keeper that does not know a call.
 func anotherVersion(err error) error {
 	if fault.Is(err, fault.Version) {
 		return otherVersion()

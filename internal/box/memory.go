@@ -22,19 +22,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// ImageFiles are the files of a memory image, in one directory.
+// ImageFiles lists the names of the files of a memory image, which are in one directory.
 var ImageFiles = initlink.ImageFiles
 
-// ResealStep is something that was done to make a box another one. Err says why it failed.
+// ResealStep is a step of giving a box a new identity. Err says why it failed.
 type ResealStep = initlink.ResealStep
 
-// Save writes a memory image of a frozen box into dir, which exists and has none. The
-// processes stand still as before. Only boxes of tier gvisor can be saved.
+// Save writes a memory image of a frozen box into dir, which must exist and hold no image. The processes stay
+// frozen. Only boxes of tier gvisor can be saved.
 //
-// The image has the memory of its init, and not the code: init is the program that it runs,
-// which it goes on with alone (plan.Config.Init). The caller closes it. What has to be the
-// same where the image is resumed are facts, those of MemoryFacts: a box that another build of
-// Coppice has started is Version where they are others.
+// The image has the memory of the box's init but not its code: init is the program of that init, the only one
+// that the image can be resumed with (plan.Config.Init). The caller closes it. facts are the MemoryFacts that
+// must be the same where the image is resumed. A Version fault says that another build of Coppice, with other
+// facts, has started the box.
 func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) (init *os.File, err error) {
 	if err := wire.WriteJSON(f.conn, protocol.FrameSave, protocol.SaveRequest{Dir: dir, Facts: facts}); err != nil {
 		return nil, unavailable(err)
@@ -49,8 +49,8 @@ func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) 
 	return os.NewFile(uintptr(fd), "init"), nil
 }
 
-// Reseal gives a box that was started with an image an identity of its own: host name,
-// machine id, randomness. Nothing is done after a step that failed, which the error names.
+// Reseal gives a box that was started from an image its own identity: host name, machine id, randomness. It
+// stops at the first step that fails; the error names that step.
 func (b *Box) Reseal(ctx context.Context, r Reseal) (steps []ResealStep, err error) {
 	var done initlink.Resealed
 	if err := anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpReseal, Reseal: &r}, &done)); err != nil {
@@ -62,26 +62,25 @@ func (b *Box) Reseal(ctx context.Context, r Reseal) (steps []ResealStep, err err
 	return done.Steps, nil
 }
 
-// Release opens the gate of a box that was started with an image, and has the inside trust
-// it. A box without an image, or that was released, stays as it is.
+// Release opens the gate of a box that was started from an image, and makes the inside trust it. It has no
+// effect on a box without an image or one that was released before.
 func (b *Box) Release(ctx context.Context) error {
 	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpRelease}, nil))
 }
 
-// Pause suspends every process until Resume, which may be called by a later daemon. Commands
-// are refused meanwhile, captures are not. A box that is paused stays so. Tier workspace
-// is Unsupported.
+// Pause suspends every process until Resume, which a later daemon may call. Meanwhile the box refuses
+// commands, but not captures. Pausing a paused box has no effect. Tier workspace returns Unsupported.
 func (b *Box) Pause(ctx context.Context) error {
 	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPause}, nil))
 }
 
-// Resume ends a Pause; a box that moves stays so.
+// Resume ends a Pause. It has no effect on a box that is not paused.
 func (b *Box) Resume(ctx context.Context) error {
 	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpResume}, nil))
 }
 
-// MemoryFacts are what has to be the same where a memory image is taken and where it is
-// resumed with its init.
+// MemoryFacts returns the facts that must be the same where a memory image is taken and where it is resumed
+// with its init.
 func MemoryFacts(programs *program.Set) (map[string]string, error) {
 	cpu, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -102,8 +101,8 @@ func MemoryFacts(programs *program.Set) (map[string]string, error) {
 	}, nil
 }
 
-// BuildFacts are what has to be the same besides for an image whose init was not kept: it
-// goes on with that of the very build that took it.
+// BuildFacts returns the facts that must also be the same for an image whose init was not kept: such an image
+// is resumed with the init of the very build that took it.
 func BuildFacts() (map[string]string, error) {
 	build, err := buildID("/proc/self/exe")
 	if err != nil {
@@ -112,8 +111,7 @@ func BuildFacts() (map[string]string, error) {
 	return map[string]string{"build": build, "plan": strconv.Itoa(plan.Version)}, nil
 }
 
-// buildID identifies a program that Go built, by what is in it (cmd/go/internal/work,
-// buildid.go).
+// buildID identifies a program that Go built by the build ID in it (cmd/go/internal/work, buildid.go).
 func buildID(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -134,7 +132,7 @@ func buildID(path string) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// cpuFeatures is a digest of what /proc/cpuinfo says that the first processor can do.
+// cpuFeatures returns a digest of the features that /proc/cpuinfo lists for the first processor.
 func cpuFeatures(cpuinfo []byte) string {
 	for line := range bytes.Lines(cpuinfo) {
 		key, value, _ := bytes.Cut(line, []byte(":"))

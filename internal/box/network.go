@@ -10,15 +10,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// SetPolicy has the gate of the box keep to phases from now on. When it returns without
-// an error, what they do not allow is cut. Boxes of other tiers than supervised have no
-// gate, which is Unsupported.
+// SetPolicy makes the gate of the box enforce phases. When it returns without an error, connections that they
+// do not allow have been cut. Tiers other than supervised and gvisor have no gate: Unsupported.
 func (b *Box) SetPolicy(ctx context.Context, phases []plan.Phase) error {
 	return anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPolicy, Phases: phases}, nil))
 }
 
-// Net tells what the gate of the box is doing. Boxes of other tiers than supervised have
-// no gate, which is Unsupported.
+// Net returns the current state of the gate of the box. Tiers other than supervised and gvisor have no gate:
+// Unsupported.
 func (b *Box) Net(ctx context.Context) (n wire.NetNow, err error) {
 	err = anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpNet}, &n))
 	return n, err

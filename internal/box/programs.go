@@ -22,20 +22,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// Programs gives the programs that were started in the box, and their ends, after the
-// event of a number; 0 is before all. It waits until there is one; a box that is being
-// stopped is an Unavailable fault. Where plan.Config.Trace or tier supervised has them
-// recorded, no program starts without an event (Enforced's "programs" is On), and
-// before the end of an exec is told all events are there that came before it.
+// Programs returns the starts and exits of programs in the box after event number after; 0 precedes all. It
+// waits until there is one. If the box is being stopped it returns an Unavailable fault. Where
+// plan.Config.Trace or tier supervised records programs, no program starts without an event (protection
+// "programs" is on), and all events that precede the exit of an exec are available before that exit is
+// reported.
 //
-// The keeper holds the newest, some megabytes of them, whether or not somebody asks; of
-// what it does not hold any more the number is known. kept says up to which event the caller
-// has put them down: what comes after is left when the keeper ends (LeftPrograms).
+// The keeper holds the newest events, some megabytes of them, and counts those that it has dropped. kept is
+// the number of the last event that the caller has stored: events after it are left in a file when the keeper
+// exits (LeftPrograms).
 func (b *Box) Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
 	return b.programs(ctx, protocol.Call{Op: protocol.OpPrograms, Since: after, Kept: kept})
 }
 
-// ProgramsNow is Programs, but does not wait.
+// ProgramsNow is like Programs, but does not wait.
 func (b *Box) ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error) {
 	return b.programs(ctx, protocol.Call{Op: protocol.OpPrograms, Since: after, Kept: kept, Now: true})
 }
@@ -48,10 +48,9 @@ func (b *Box) programs(ctx context.Context, c protocol.Call) (wire.ProgramEvents
 	return eventsOf(p), nil
 }
 
-// LeftPrograms gives the events that nobody had kept when the last keeper ended, as far as
-// it had them. NotFound says that there are none: no program began, or the keeper was killed,
-// or they were forgotten; Corrupt that they cannot be read. secret is plan.Config.JournalKey of
-// that keeper.
+// LeftPrograms returns the events that were not yet stored when the last keeper exited. secret is the
+// plan.Config.JournalKey of that keeper. NotFound means that there are none: no program started, the keeper
+// was killed, or ForgetPrograms was called. Corrupt means that they cannot be read.
 func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	p, err := readLeft(runDir, secret)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +59,7 @@ func LeftPrograms(runDir string, secret []byte) (wire.ProgramEvents, error) {
 	return eventsOf(p), fault.Wrap(err, "read the record of programs in %s", runDir)
 }
 
-// ForgetPrograms removes what LeftPrograms gives. It may be called again.
+// ForgetPrograms removes the events that LeftPrograms returns. It may be called again.
 func ForgetPrograms(runDir string) error {
 	err := os.Remove(filepath.Join(runDir, protocol.LeftName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
+func TestStart_RefusesMissingProtection(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: only it shifts ids")
 	}
@@ -39,8 +39,9 @@ func TestStart_RefusesToDoWithoutAProtectionThatTheSandboxHad(t *testing.T) {
 	}
 }
 
-// If a file of the sandbox makes the set-up fail, the start is refused: it never runs with less.
-func TestStart_FailsRatherThanDropProtectionsForAFileOfTheSandbox(t *testing.T) {
+// TestStart_NeverFallsBackForSandboxFile checks that if a file of the sandbox makes the set-up
+// fail, the start is refused and not repeated with fewer protections.
+func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	if !caller().Root {
 		t.Skip("needs real-root: only it shifts ids")
 	}

@@ -57,7 +57,7 @@ type helpers struct {
 	sentry *os.File // nil but in tier gvisor
 }
 
-// findHelpers finds the programs that a box needs, and sets what c has to say of them.
+// findHelpers finds the programs that a box needs, and sets the fields of c that depend on them.
 func findHelpers(programs *program.Set, c *plan.Config) (h helpers, err error) {
 	if h.init, err = programs.File(program.Init); err != nil {
 		return h, err
@@ -139,8 +139,8 @@ func (k *spawned) closePipes() {
 	k.config.Close()
 }
 
-// term ends a keeper that starts, and waits for its end. On SIGTERM the keeper undoes what it has
-// set up. A keeper that hangs is killed.
+// term ends a starting keeper and waits until it exits. On SIGTERM a keeper undoes its set-up; one that hangs
+// is killed.
 func (k *spawned) term() error {
 	_ = k.process.Signal(unix.SIGTERM)
 	late := time.AfterFunc(termKeeper, func() { _ = k.process.Kill() })
@@ -153,7 +153,7 @@ func (k *spawned) term() error {
 	return err
 }
 
-// await gives a keeper its plan and waits for the outcome of the start.
+// await sends a keeper its plan and waits for the outcome of the start.
 func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, err error) {
 	if err := json.NewEncoder(k.config).Encode(c); err != nil {
 		return e, fault.Wrap(err, "send the monitor its plan")

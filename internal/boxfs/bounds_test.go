@@ -64,7 +64,7 @@ func TestList_RefusesMoreEntriesThanItsLimit(t *testing.T) {
 	}
 }
 
-func TestWatch_LeavesOutPathsThatAreTooLong(t *testing.T) {
+func TestWatch_OmitsLongPaths(t *testing.T) {
 	w := newWorld(t)
 	w.nest(strings.Repeat("n", 200), 30) // 6,030 bytes
 	ctx, cancel := context.WithCancel(context.Background())
@@ -84,7 +84,7 @@ func TestWatch_LeavesOutPathsThatAreTooLong(t *testing.T) {
 	}
 }
 
-func TestPack_HoldsNoPathsOfTheDirectoriesAbove(t *testing.T) {
+func TestPack_HoldsNoAncestorPaths(t *testing.T) {
 	w := newWorld(t)
 	const n = 1_000
 	w.nest(strings.Repeat("n", 200), n)
@@ -110,7 +110,7 @@ func TestPack_HoldsNoPathsOfTheDirectoriesAbove(t *testing.T) {
 	}
 }
 
-func TestWalk_RefusesWhatIsTooDeep(t *testing.T) {
+func TestWalk_RefusesDeepTree(t *testing.T) {
 	w := newWorld(t)
 	w.nest("d", 2)
 	d, err := w.start(".")
@@ -121,7 +121,7 @@ func TestWalk_RefusesWhatIsTooDeep(t *testing.T) {
 	w.kind(err, fault.TooLarge)
 }
 
-func TestList_EndsWithItsContext(t *testing.T) {
+func TestList_StopsOnCancel(t *testing.T) {
 	w := newWorld(t)
 	w.nest("d", 100)
 	ctx, cancel := context.WithCancel(context.Background())

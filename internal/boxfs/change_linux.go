@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Mkdir makes a directory with a mode (0 is 0755). With parents it also makes what
-// is missing on the way, and is content with a directory that is there.
+// Mkdir makes a directory with a mode (0 means 0755). With parents it also makes missing parents, and accepts
+// a directory that exists.
 func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
 	if mode == 0 {
 		mode = 0o755
@@ -57,9 +57,9 @@ func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
 	})
 }
 
-// Remove removes what is at p, a link and not what it leads to; with recursive a
-// directory with all that is in it. The root itself stays. What is moved away or
-// replaced meanwhile is never followed outside of the directory.
+// Remove removes the entry at p; a link itself, not its target; with recursive, a directory with its content.
+// The root itself cannot be removed. Entries that are moved or replaced meanwhile are never followed out of
+// the directory.
 func (r *Root) Remove(ctx context.Context, p string, recursive bool) error {
 	return r.do("remove", p, func() error {
 		at, err := r.parent(p)
@@ -98,7 +98,7 @@ func (r *Root) remove(ctx context.Context, at place, recursive bool) error {
 	return err
 }
 
-// unlink removes a name, of whatever; a directory must be empty.
+// unlink removes a name of any type; a directory must be empty.
 func (r *Root) unlink(dir int, name string) error {
 	r.renames.Lock()
 	defer r.renames.Unlock()
@@ -114,7 +114,7 @@ func (r *Root) unlink(dir int, name string) error {
 	return err
 }
 
-// maxNames bounds what is remembered of one directory.
+// maxNames bounds the names that are held of one directory.
 const maxNames = 10_000_000
 
 // empty removes all that is in a directory.
@@ -153,9 +153,8 @@ func (r *Root) emptyBelow(ctx context.Context, d *dir, name string) error {
 	return r.unlink(d.fd, name)
 }
 
-// Move gives what is at from another name, as rename(2): a file that is there is
-// replaced, a directory only when it is empty. Links in the last place are moved,
-// and replaced, themselves.
+// Move renames from to to, as rename(2): it replaces an existing file, and a directory only if that is empty.
+// It does not follow links in the last component.
 func (r *Root) Move(from, to string) error {
 	if err := r.valid(to); err != nil {
 		return err

@@ -10,10 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// The kernel keeps what is a mount point in one mount namespace from being renamed and
-// removed by those in it alone; for us, who are in another, it takes the mount away
-// instead. So a Root asks itself. Processes inside cannot change the answer: what is
-// held stays what and where it is.
+// The kernel protects a mount point from being renamed and removed only by processes in the mount namespace
+// of that mount; for this process, which is in another, it removes the mount instead. So a Root checks that
+// itself. Processes inside cannot invalidate the check: a mount point stays what and where it is.
 
 // holds notes the directories that lead to mounts inside.
 func (r *Root) holds(fixed []string) error {
@@ -39,7 +38,7 @@ func (r *Root) holds(fixed []string) error {
 	return nil
 }
 
-// findDecoys remembers the file system of decoys, which nothing else lies on.
+// findDecoys stores the device of the decoys' file system, which holds nothing else.
 func (r *Root) findDecoys(at []string) error {
 	r.decoys = map[uint64]bool{}
 	for _, p := range at {
@@ -66,7 +65,7 @@ func (r *Root) findDecoys(at []string) error {
 	return nil
 }
 
-// isMountRoot reports whether something is mounted right at what fd is open at.
+// isMountRoot reports whether fd refers to the root of a mount.
 func isMountRoot(fd int) (bool, error) {
 	var st unix.Statx_t
 	for {
@@ -77,7 +76,7 @@ func isMountRoot(fd int) (bool, error) {
 	}
 }
 
-// inode tells directories apart.
+// inode identifies a directory.
 type inode struct{ dev, ino uint64 }
 
 // movable refuses a name that something is mounted at, or that leads there.

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Item is what a Packer puts into an archive.
+// Item is a file to put into an archive.
 type Item struct {
 	Name     string // relative, no trailing slash; "." is the top
 	Mode     uint32 // as in stat(2), with the type bits
@@ -26,36 +26,35 @@ type Item struct {
 	Size     int64
 	Mtime    time.Time
 	Target   string            // of a symbolic link
-	Same     FileID            // with Links > 1, what the names of one file have in common
+	Same     FileID            // with Links > 1, identifies the file that its names share
 	Links    uint64            // how many names it has
-	Xattrs   map[string][]byte // those that are not user.* are left out, and those of ours
+	Xattrs   map[string][]byte // Add writes only user.*, and none of Coppice's
 }
 
-// FileID tells files apart.
+// FileID identifies a file.
 type FileID struct{ Dev, Ino uint64 }
 
 // maxSame is how many files with several names a Packer remembers; later ones are
 // put in once for each name.
 const maxSame = 1 << 20
 
-// Packer writes an archive in the form PAX. Its methods are called from one
-// goroutine.
+// Packer writes an archive in the format PAX. It is not safe for concurrent use.
 type Packer struct {
 	tw   *tar.Writer
 	same map[FileID]string
 }
 
-// NewPacker makes a Packer. Close ends the archive.
+// NewPacker returns a Packer that writes to w. Close ends the archive.
 func NewPacker(w io.Writer) *Packer { return &Packer{tar.NewWriter(w), map[FileID]string{}} }
 
-// Close ends the archive, and does not close what it is written to.
+// Close ends the archive. It does not close the underlying writer.
 func (p *Packer) Close() error { return p.tw.Close() }
 
-// Add puts an item in. open is called for a regular file; a file that is shorter by
-// then is filled up with zeros, a longer one cut. Sockets and devices are left out.
+// Add adds an item. It calls open for a regular file; a file that is shorter by then is padded with zeros, a
+// longer one truncated. It skips sockets and devices.
 //
-// A name beyond limit.ArchiveName is TooLarge: no archive with one can be unpacked again,
-// and the names of directories one in another are as long as the square of their number.
+// A name beyond limit.ArchiveName is TooLarge: an archive with one could not be unpacked again, and the total
+// length of the names of nested directories grows with the square of their number.
 func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, error)) error {
 	if len(it.Name) > limit.ArchiveName {
 		return fault.New(fault.TooLarge, "a path has %d bytes, more than the limit of %d: %.60q...", len(it.Name),
@@ -111,8 +110,8 @@ func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, e
 
 const xattrRecord = "SCHILY.xattr."
 
-// wanted says which attributes travel: those of people. A name with "=" has no form
-// in PAX.
+// wanted reports whether an extended attribute is packed: only those of users. PAX cannot represent a name
+// with "=".
 func wanted(name string) bool {
 	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.") &&
 		!strings.HasPrefix(name, "user.coppice.") && !strings.ContainsAny(name, "=\x00")
@@ -147,10 +146,9 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// TarTo writes an archive of the directory at p, with names relative to it, or of
-// the single file that is there, under its own name. Links in it are put in as
-// links. What is on file systems of the kernel's, sockets and devices are left out;
-// what is removed meanwhile may be.
+// TarTo writes an archive of the directory at p, with names relative to it, or of the single file at p, under
+// its own name. Links are packed as links. It skips the kernel's file systems, sockets and devices, and may
+// skip entries that are removed meanwhile.
 func (r *Root) TarTo(ctx context.Context, p string, w io.Writer) error {
 	pk := NewPacker(w)
 	err := r.do("pack", p, func() error {
@@ -259,7 +257,7 @@ func (r *Root) packOpen(ctx context.Context, pk *Packer, fd int, it Item) error 
 	return pk.Add(ctx, it, func() (io.ReadCloser, error) { return reader(f), nil })
 }
 
-// skip leaves out what is gone, or has become something else.
+// skip ignores the error for an entry that is gone, or was replaced.
 func skip(err error) error {
 	if gone(err) || errors.Is(err, errKernel) || fault.Is(err, fault.Invalid) || errors.Is(err, unix.ESTALE) ||
 		errors.Is(err, unix.EINVAL) {
@@ -296,8 +294,7 @@ func (r reader) Read(b []byte) (int, error) {
 
 func (reader) Close() error { return nil }
 
-// attributes reads those of an open file that travel. What cannot be read is not
-// there.
+// attributes returns the packed attributes of an open file, without those that cannot be read.
 func attributes(fd int) map[string][]byte {
 	var small [1024]byte
 	n, err := unix.Flistxattr(fd, small[:])
@@ -324,7 +321,7 @@ func attributes(fd int) map[string][]byte {
 	return out
 }
 
-// sorted gives the names of attributes in order.
+// sorted returns the names of attributes in order.
 func sorted(m map[string]string) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

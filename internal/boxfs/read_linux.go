@@ -21,10 +21,10 @@ type File struct {
 
 var _ io.ReadSeekCloser = (*File)(nil)
 
-// Info is what the file was when it was opened.
+// Info returns the state of the file when it was opened.
 func (f *File) Info() wire.FileInfo { return f.info }
 
-// ReadFile opens the regular file at p; links are followed. The caller closes it.
+// ReadFile opens the regular file at p; it follows links. The caller closes the result.
 func (r *Root) ReadFile(p string) (*File, error) {
 	var f *File
 	err := r.do("read", p, func() error {
@@ -65,7 +65,7 @@ func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 		err = unix.ESTALE
 	}
 	if err == nil {
-		err = unix.SetNonblock(got, false) // it was for what might have been no file
+		err = unix.SetNonblock(got, false) // it was opened non-blocking in case it was not a file
 	}
 	if err != nil {
 		unix.Close(got)
@@ -83,7 +83,7 @@ func notRegular(st *unix.Stat_t) error {
 		WithHint("only regular files can be opened from outside the sandbox")
 }
 
-// Stat tells of what is at p; with follow, of what a link there leads to.
+// Stat describes the file at p; with follow, the target of a link there.
 func (r *Root) Stat(p string, follow bool) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	err := r.do("stat", p, func() error {
@@ -112,7 +112,7 @@ func (r *Root) Stat(p string, follow bool) (wire.FileInfo, error) {
 	return info, err
 }
 
-// info puts what stat(2) says into what travels.
+// info converts the result of stat(2).
 func (r *Root) info(p string, st *unix.Stat_t) wire.FileInfo {
 	i := wire.FileInfo{
 		Type: typeOf(st), Mode: st.Mode & 0o7777, Mtime: time.Unix(st.Mtim.Sec, st.Mtim.Nsec).UTC(),
@@ -125,7 +125,7 @@ func (r *Root) info(p string, st *unix.Stat_t) wire.FileInfo {
 	return i
 }
 
-// etag changes whenever the content does: nobody can set a ctime.
+// etag changes whenever the content does: no process can set a ctime.
 func etag(st *unix.Stat_t) string {
 	return fmt.Sprintf(`"%x-%x-%x-%x"`, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
 }

@@ -16,33 +16,31 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Options make a Root.
+// Options configure a Root.
 type Options struct {
-	// Dir is the root, of which the Root takes hold: it is closed with it. O_PATH
-	// is enough.
+	// Dir is the root, which the Root owns and closes. O_PATH is enough.
 	Dir  *os.File
 	User User
-	// Renames is held while a name goes, or goes to something else: so nothing that
-	// its holder has seen goes away through a Root, and no file is between two names.
-	// It is held from the comparison with WriteOptions.Match to the rename, too.
-	// Roots of the same directory share one. Nil is one of its own.
+	// Renames is held while a name is removed or changes its file: so nothing that its holder has seen is
+	// removed through a Root, and no file is between two names. It is also held from the comparison with
+	// WriteOptions.Match to the rename. Roots of the same directory share one. If nil, the Root uses its own.
 	Renames sync.Locker
 	// Watches is shared by all Roots of the same directory; nil makes a separate one.
 	Watches *Watches
-	// Fixed are the paths, without links, at which the box's policy has mounts. Neither
-	// what is there nor the directories above are renamed, replaced or removed.
+	// Fixed are the paths, without links, at which the box's policy has mounts. Neither they nor their parent
+	// directories are renamed, replaced or removed.
 	Fixed []string
-	// Decoys are those of Fixed, without links, that are not there for a Root: what is on
-	// their file system is neither opened nor listed.
+	// Decoys are those of Fixed, without links, that a Root must not show: files on their file system are
+	// neither opened nor listed.
 	Decoys []string
-	// Unseen are directories, without links, that lie in the sandbox's own memory: what they
-	// hold cannot be reached from outside, and Dir has empty file systems there.
+	// Unseen are directories, without links, in the sandbox's own memory: their content cannot be reached
+	// from outside, and Dir has empty file systems there.
 	Unseen []string
-	// Limits bound what one call does; the zero value is DefaultLimits.
+	// Limits bound a single call; the zero value means DefaultLimits.
 	Limits Limits
 }
 
-// Limits bound what one call does.
+// Limits bound a single call.
 type Limits struct {
 	List    int   // entries of List
 	Entries int64 // of an archive
@@ -50,11 +48,11 @@ type Limits struct {
 	Watches int   // directories of one Watch
 }
 
-// DefaultLimits are the limits where none are given.
+// DefaultLimits are used if Options has no Limits.
 var DefaultLimits = Limits{List: limit.ListEntries, Entries: limit.UnpackEntries, Bytes: 256 << 30, Watches: 8192}
 
-// Root is the files beneath a directory. All methods may be called from several
-// goroutines at once; errors carry a fault.Kind. Make one with New.
+// Root gives access to the files beneath a directory. Its methods are safe for concurrent use; their errors
+// have a fault.Kind. Create one with New.
 type Root struct {
 	dir     *os.File
 	fd      int
@@ -69,10 +67,10 @@ type Root struct {
 	held    map[inode]bool  // directories that lead to Options.Fixed
 	decoys  map[uint64]bool // devices of Options.Decoys
 	unseen  []string        // Options.Unseen
-	covers  map[uint64]bool // devices of what is mounted there
+	covers  map[uint64]bool // devices of the mounts at fixed places
 }
 
-// New makes a Root. After an error opt.Dir is still the caller's.
+// New returns a Root. If it fails, opt.Dir remains the caller's.
 func New(opt Options) (*Root, error) {
 	a, err := opt.User.actor()
 	if err != nil {
@@ -126,14 +124,14 @@ func (l Limits) or(d Limits) Limits {
 	return l
 }
 
-// Close lets go of the root. What was opened by it stays open.
+// Close closes the root. Files that were opened through it stay open.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// kernelPlaces are where the kernel's file systems are mounted, some of which are of the
-// same kind as what is mounted at /tmp.
+// kernelPlaces are where the kernel's file systems are mounted, some of which have the same type as the one
+// at /tmp.
 var kernelPlaces = []string{"/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue"}
 
-// findMounted remembers what is mounted at places that processes inside cannot move.
+// findMounted adds the devices of the mounts at places that processes inside cannot move.
 func (r *Root) findMounted(devs map[uint64]bool, places []string) error {
 	for _, name := range places {
 		name = strings.TrimLeft(name, "/")
@@ -168,8 +166,7 @@ var ordinary = map[int64]bool{
 	unix.F2FS_SUPER_MAGIC:      true,
 }
 
-// admit refuses what lies on a file system that is the kernel's. It is asked of
-// what was opened, never of a name.
+// admit refuses a file on a file system of the kernel. It checks the opened file, never a name.
 func (r *Root) admit(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -197,7 +194,7 @@ func (r *Root) admit(fd int) error {
 	return nil
 }
 
-// errUnseen is the refusal of what cannot be reached from outside.
+// errUnseen is the error for a path that cannot be reached from outside.
 func errUnseen(what string) error {
 	return fault.New(fault.Unsupported, "%s on a memory file system of the sandbox, unreachable from outside", what).
 		WithHint("use a command in the sandbox, or another directory: coppice exec NAME -- ls DIRECTORY")
@@ -225,8 +222,7 @@ func fstatfs(fd int, fs *unix.Statfs_t) error {
 	}
 }
 
-// open opens what is at p beneath the root. With flags that hold O_NOFOLLOW a link
-// in the last place is opened itself.
+// open opens p beneath the root. With O_NOFOLLOW in flags it opens a link in the last component itself.
 func (r *Root) open(p string, flags int) (int, error) {
 	return dirfd.OpenLong(r.fd, cmp.Or(strings.TrimLeft(p, "/"), "."), flags, dirfd.InRoot)
 }
@@ -278,7 +274,7 @@ func splitPath(p string) (dir, name string, err error) {
 	return dir, name, nil
 }
 
-// valid refuses what cannot be a path, or not one that is reached.
+// valid refuses invalid paths, and those in Unseen.
 func (r *Root) valid(p string) error {
 	switch {
 	case p == "":
@@ -293,7 +289,7 @@ func (r *Root) valid(p string) error {
 	return r.seen(p)
 }
 
-// errIs gives an error of the system the kind and the words that fit.
+// errIs wraps an error of the system in a fault of the kind that fits it.
 func errIs(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -151,7 +151,7 @@ func (w world) untouched() {
 	}
 }
 
-func TestFilesAreWrittenReadAndListed(t *testing.T) {
+func TestFiles_WriteReadList(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("/src/deep/main.go", "package main")
@@ -205,7 +205,7 @@ func namesOf(l wire.FileList) []string {
 	return out
 }
 
-func TestWhatCannotBeAsked(t *testing.T) {
+func TestPaths_RefuseInvalid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("f", "x")
@@ -233,7 +233,7 @@ func TestWhatCannotBeAsked(t *testing.T) {
 	w.untouched()
 }
 
-func TestLinksLeadNowhereButInside(t *testing.T) {
+func TestLinks_StayBelowRoot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	must(t, os.Mkdir(w.dir+"/d", 0o755))
@@ -266,9 +266,9 @@ func TestLinksLeadNowhereButInside(t *testing.T) {
 	w.untouched()
 }
 
-// TestNothingIsMadeAboveTheRoot asks for what would be outside if "..", behind what
-// does not exist yet, were taken by its word.
-func TestNothingIsMadeAboveTheRoot(t *testing.T) {
+// TestDotDot_CreatesNothingAboveRoot uses paths that would lead outside if ".." after a
+// component that does not exist yet were resolved literally.
+func TestDotDot_CreatesNothingAboveRoot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
@@ -287,7 +287,7 @@ func TestNothingIsMadeAboveTheRoot(t *testing.T) {
 	}
 }
 
-func FuzzPathsStayBelow(f *testing.F) {
+func FuzzPaths(f *testing.F) {
 	for _, p := range []string{"no/../../leak/f", "a/../b", "link/../../x", "/../x", "a/./b//c/", "d/../../d/../../x"} {
 		f.Add(p, "../"+p)
 	}
@@ -314,7 +314,7 @@ func FuzzPathsStayBelow(f *testing.F) {
 	})
 }
 
-func TestNothingButFilesIsOpened(t *testing.T) {
+func TestOpen_RefusesSpecialFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	must(t, unix.Mkfifo(w.dir+"/fifo", 0o666))
@@ -345,7 +345,7 @@ func TestNothingButFilesIsOpened(t *testing.T) {
 	}
 }
 
-func TestFileSystemsOfTheKernelAreRefused(t *testing.T) {
+func TestKernelFilesystems_AreRefused(t *testing.T) {
 	t.Parallel()
 	ordinaryUser(t)
 	r, err := New(Options{Dir: open(t, "/"), User: me()})
@@ -369,7 +369,7 @@ func TestFileSystemsOfTheKernelAreRefused(t *testing.T) {
 	}
 }
 
-func TestNamesOfAnyBytes(t *testing.T) {
+func TestNames_AcceptAnyBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	names := []string{"latin\xe4", "new\nline", "\x1b[31m", " ", "-rf", "a\\b", "日本", "\xff\xfe"}
@@ -418,7 +418,7 @@ func TestTreesOfAnyDepth(t *testing.T) {
 	must(t, w.Remove(t.Context(), "t", true))
 }
 
-func TestListIsBounded(t *testing.T) {
+func TestList_IsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Limits.List = 10 })
 	for i := range 11 {
@@ -432,7 +432,7 @@ func TestListIsBounded(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatWasSeenIsReplaced(t *testing.T) {
+func TestWriteFile_ChecksETag(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
@@ -474,7 +474,7 @@ func TestOnlyWhatWasSeenIsReplaced(t *testing.T) {
 	}
 }
 
-func TestWritesAreWholeOrNotAtAll(t *testing.T) {
+func TestWriteFile_IsAtomic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("f", "before")
@@ -495,8 +495,8 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
 
-// TestSwappedDirectories lets somebody replace a directory by a link to the
-// outside, again and again, while files are written to and removed from it.
+// TestSwappedDirectories replaces a directory by a link to the outside, again and again, while files are
+// written to and removed from it.
 func TestSwappedDirectories(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -551,7 +551,7 @@ func TestSwappedDirectories(t *testing.T) {
 	w.untouched()
 }
 
-func TestNothingIsDoneThatTheUserMayNot(t *testing.T) {
+func TestFiles_ObeyUserPermissions(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs real-root: to act as somebody else")
 	}

@@ -116,7 +116,7 @@ func TestHostileArchives(t *testing.T) {
 	w.is("etc/new", "n")
 }
 
-func TestArchivesComeBackAsTheyWere(t *testing.T) {
+func TestTar_RoundTrips(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("a/f", strings.Repeat("content ", 100_000))
@@ -187,7 +187,7 @@ func summary(t *testing.T, b *bytes.Buffer) string {
 	}
 }
 
-func TestBombsAreRefused(t *testing.T) {
+func TestTarFrom_RefusesBombs(t *testing.T) {
 	t.Parallel()
 	small := func(o *Options) { o.Limits = Limits{Entries: 100, Bytes: 1 << 20} }
 	w := newWorld(t, small)

@@ -22,14 +22,13 @@ import (
 // keptCost is the memory that a directory or link takes besides its name, in bytes.
 const keptCost = 128
 
-// TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the
-// directory at p, which is made. What is unpacked belongs to the user, without
-// setuid and setgid bits. Names are taken as relative to p; what would lead out of
-// it, what lies below a link that the archive itself holds, and devices are left
-// out and reported. A file replaces what has its name unless that is a directory. A
-// directory that is there, be it through a link, is kept.
+// TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the directory at p, which it
+// creates if missing. Unpacked files belong to the user, without setuid and setgid bits. Names are relative
+// to p. It skips and reports entries that would be outside of p, entries below a link that the archive itself
+// contains, and devices. A file replaces an existing one of its name unless that is a directory. An existing
+// directory is kept, also one behind a link.
 //
-// After an error, what was unpacked before it stays.
+// After an error, entries that were unpacked before it remain.
 func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.UnpackResult, error) {
 	if err := r.valid(p); err != nil {
 		return wire.UnpackResult{}, err
@@ -43,8 +42,7 @@ func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.Unpac
 	defer u.leave()
 	err = u.all(tar.NewReader(plain))
 	if err == nil {
-		// What comes after the end of the archive is not looked at, but for the
-		// checksum of what it is packed in.
+		// Data after the end of the archive is ignored, but read for the checksum of the compression format.
 		if _, err = io.Copy(io.Discard, plain); err != nil {
 			err = archive.Damaged(err)
 		}
@@ -73,8 +71,7 @@ type pending struct {
 	mtime unix.Timespec
 }
 
-// all unpacks all entries. The archive is read as this process, what is read is
-// written as the user.
+// all unpacks all entries. It reads the archive as this process, and writes as the user.
 func (u *unpack) all(tr *tar.Reader) error {
 	n := int64(0)
 	for first := true; ; first = false {
@@ -196,7 +193,7 @@ func (u *unpack) leave() {
 // path is where the parts of a name are, from the root.
 func (u *unpack) path(parts []string) string { return u.base + "/" + strings.Join(parts, "/") }
 
-// enter opens a directory, and makes what is missing on the way.
+// enter opens a directory, and makes missing ones on the way.
 func (u *unpack) enter(parts []string) (ok bool, err error) {
 	name := strings.Join(parts, "/")
 	if u.parent >= 0 && u.at == name {
@@ -249,8 +246,7 @@ func (u *unpack) down(name string) bool {
 	return true
 }
 
-// clear removes what is at name, so that the entry takes its place. A directory
-// stays.
+// clear removes the file at name, so that the entry can replace it. It keeps a directory.
 func (u *unpack) clear(h *tar.Header, parts []string, name string) (ok bool, err error) {
 	u.r.renames.Lock()
 	if err = u.r.movable(u.parent, name); err == nil {
@@ -301,7 +297,7 @@ func (u *unpack) dir(h *tar.Header, parts []string, name string) error {
 	return nil
 }
 
-// plainMode takes from a header what an unpacked file may have.
+// plainMode returns the permission bits of a header that an unpacked file may have.
 func (u *unpack) plainMode(h *tar.Header) uint32 {
 	if h.Mode&0o6000 != 0 {
 		u.note(h.Name, "its setuid and setgid bits were left out")
@@ -355,8 +351,7 @@ func touch(fd int, at unix.Timespec) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), []unix.Timespec{at, at}, 0)
 }
 
-// content writes a file; blocks of zeros become holes, so that a sparse file costs
-// what is in it.
+// content writes a file; blocks of zeros become holes, so that a sparse file stays sparse.
 func (u *unpack) content(fd int, size int64, src io.Reader) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
@@ -414,7 +409,7 @@ func (u *unpack) made(parts []string) error {
 	return nil
 }
 
-// stamp sets the time of what is not opened.
+// stamp sets the time of an entry that is not opened.
 func (u *unpack) stamp(h *tar.Header, name string) error {
 	at := unix.NsecToTimespec(h.ModTime.UnixNano())
 	return unix.UtimesNanoAt(u.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
@@ -431,7 +426,7 @@ func (u *unpack) fifo(h *tar.Header, parts []string, name string) error {
 	return u.stamp(h, name)
 }
 
-// hardlink links to what is at another name below base.
+// hardlink creates a hard link to another name below base.
 func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 	target, _, ok := archive.Name(h.Linkname)
 	if !ok || len(target) == 0 || u.behindLink(target[:len(target)-1]) {
@@ -464,7 +459,7 @@ func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 	return unix.Linkat(from.dir, from.name, u.parent, name, 0)
 }
 
-// setXattrs sets the attributes of people; a file system that has none is no error.
+// setXattrs sets the attributes of users. It is not an error if the file system has none.
 func (u *unpack) setXattrs(fd int, h *tar.Header) error {
 	for _, k := range sorted(h.PAXRecords) {
 		key, ok := strings.CutPrefix(k, xattrRecord)
@@ -521,7 +516,7 @@ func (u *unpack) finishOne(d pending) error {
 	}
 	fd, err := dirfd.Open(u.parent, parts[last], dirfd.DirFlags, dirfd.Beneath)
 	if gone(err) {
-		return nil // somebody took it away
+		return nil // another process removed it
 	}
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ type IDMap struct {
 	Size    uint32
 }
 
-// User is who acts. The ids are those that are seen beneath the root.
+// User is the user to act as. The ids are those seen beneath the root.
 type User struct {
 	UID    uint32
 	GID    uint32
@@ -29,10 +29,10 @@ type User struct {
 	GIDs   []IDMap
 }
 
-// nobody is what an id is shown as that is not mapped.
+// nobody is the id that represents unmapped ids.
 const nobody = 65534
 
-// outside gives the id that this process knows an inside one by.
+// outside returns the id that this process knows an inside one by.
 func outside(m []IDMap, id uint32) (uint32, bool) {
 	for _, l := range m {
 		if id >= l.Inside && id-l.Inside < l.Size {
@@ -52,12 +52,11 @@ func inside(m []IDMap, id uint32) uint32 {
 	return nobody
 }
 
-// The capabilities that a root user keeps: those for files, of what his own
-// processes have. None of them goes beyond what is beneath the root, since that
-// is all that is opened.
+// The capabilities that a root user keeps: those of its own processes that concern files. They have no effect
+// beyond the root, since only files beneath it are opened.
 const rootCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID
 
-// actor is a User as this process sees him.
+// actor is a User with the ids that this process sees.
 type actor struct {
 	uid, gid int
 	groups   []uint32
@@ -82,9 +81,8 @@ func (u User) actor() (actor, error) {
 	return a, nil
 }
 
-// act runs fn as a thread with the file-system ids, groups and capabilities of the
-// user. Where they cannot be had, fn is not run. What fn starts elsewhere acts as
-// this process.
+// act runs fn on a thread with the file-system ids, groups and capabilities of the user. If these cannot be
+// set, it does not run fn. Goroutines that fn starts act as this process.
 func (a actor) act(fn func() error) error {
 	runtime.LockOSThread()
 	was, err := a.enter()
@@ -100,7 +98,7 @@ func (a actor) act(fn func() error) error {
 	return err
 }
 
-// before is what a thread was.
+// before is the state of a thread before act.
 type before struct {
 	head   unix.CapUserHeader
 	caps   [2]unix.CapUserData

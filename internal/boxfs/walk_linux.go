@@ -14,9 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// held is how deep a walk keeps each directory's descriptor. Below that it closes
-// them on the way down and comes back by "..", so that a tree of any depth is
-// walked with a bounded number of them.
+// held is the depth to which a walk keeps each directory's descriptor. Below that it closes them on the way
+// down and returns by "..", so that a tree of any depth is walked with a bounded number of them.
 const held = 64
 
 // dir is a directory on a walk.
@@ -38,7 +37,7 @@ func (d *dir) close() {
 	d.fd = -1
 }
 
-// at gives the path of an entry.
+// at returns the path of an entry.
 func (d *dir) at(name string) string {
 	n := d.sizeAt(name)
 	b := make([]byte, n)
@@ -155,8 +154,8 @@ func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// walk calls fn for each entry below d, parents before children, names in order;
-// fn says whether to go into it. What is removed meanwhile is left out.
+// walk calls fn for each entry below d, parents before children, in order of names; fn returns whether to
+// descend into it. It skips entries that are removed meanwhile.
 func (r *Root) walk(
 	ctx context.Context, d *dir, most int, fn func(d *dir, name string, st *unix.Stat_t) (into bool, err error),
 ) error {
@@ -201,9 +200,9 @@ func (r *Root) walk(
 	return nil
 }
 
-// List gives what is in the directory p, depth levels down: 0 is 1, below 0 is all.
-// Directories that the user may not read, and those of the kernel, are listed and
-// not entered. TooLarge when there is more than a Listing holds.
+// List lists the directory p, depth levels down: 0 means 1, a negative value all. Directories that the user
+// may not read, and those of the kernel, are listed without their content. It returns TooLarge if the result
+// exceeds a Listing.
 func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, error) {
 	if depth == 0 {
 		depth = 1
@@ -234,8 +233,8 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 	return list.FileList, err
 }
 
-// Listing is a list of files with bounds: on the number of entries, and limit.ListBytes on
-// their paths and targets.
+// Listing is a list of files with bounds: on the number of entries, and limit.ListBytes on their paths and
+// targets.
 type Listing struct {
 	wire.FileList
 	most, size int

@@ -20,13 +20,12 @@ const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_
 	unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// Watch calls yield with what happens to the files in the directory at p, or to the
-// file that is there, until ctx ends, yield gives an error, or what is watched is
-// gone. With recursive, also with what happens in the directories below, those made
-// meanwhile too. The first event has no kind: nothing is missed any more. When too
-// much happens at once, yield takes too long, or there are more directories than
-// Limits.Watches, an event says so. More than limit.Watchers at once of one sandbox, or
-// limit.WatchersOfAll, are refused (Unavailable). Links are followed at p alone.
+// Watch calls yield with changes of the files in the directory at p, or of the file at p, until ctx ends,
+// yield returns an error, or the watched file or directory is gone. With recursive, it also reports changes
+// in the directories below, including new ones. The first event has no kind: no later change is missed. If
+// too many changes happen at once, yield takes too long, or there are more directories than Limits.Watches,
+// an event says so. More than limit.Watchers of one sandbox, or limit.WatchersOfAll, at once are refused
+// (Unavailable). Only links in p are followed.
 func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
 	if err := r.valid(p); err != nil {
 		return err
@@ -58,7 +57,7 @@ type watcher struct {
 
 	base string         // where it began
 	at   map[int]string // where the watched directories are, by number
-	full bool           // it was told that there are too many
+	full bool           // an event has said that there are too many
 
 	moved *half // a name that something was moved from, and not yet to
 }
@@ -103,7 +102,7 @@ func (w *watcher) begin(p string) error {
 	return w.below(p, base, false)
 }
 
-// add watches what fd, of O_PATH, is of.
+// add watches the file that fd, opened with O_PATH, refers to.
 func (w *watcher) add(fd int, at string) error {
 	if len(w.at) >= w.r.limits.Watches || len(at) > limit.WatchPath {
 		return unix.ENOSPC
@@ -116,8 +115,8 @@ func (w *watcher) add(fd int, at string) error {
 	return nil
 }
 
-// below watches the directories below p; with tell it also tells of all that is in
-// them, which nobody else may have.
+// below watches the directories below p; with tell it also reports everything in them, because their creation
+// may have been missed.
 func (w *watcher) below(p, base string, tell bool) error {
 	d, err := w.r.start(p)
 	if err != nil {
@@ -138,7 +137,7 @@ func (w *watcher) below(p, base string, tell bool) error {
 	})
 }
 
-// addIn watches a directory in d. That there are too many is told, once.
+// addIn watches a directory in d. It reports once that there are too many.
 func (w *watcher) addIn(d *dir, name, at string) (bool, error) {
 	s, err := w.r.sub(d, name)
 	if err != nil {
@@ -193,8 +192,7 @@ func (w *watcher) run() error {
 	}
 }
 
-// wait returns when a notice has come, or when a move turns out to lead out of the watched
-// directories.
+// wait returns when a notice has arrived, or when a move turns out to lead out of the watched directories.
 func (w *watcher) wait() error {
 	var late <-chan time.Time
 	if w.moved != nil {
@@ -220,7 +218,7 @@ type notice struct {
 	name   string
 }
 
-// notices takes what was read from inotify apart.
+// notices parses what was read from inotify.
 func notices(b []byte) ([]notice, error) {
 	var out []notice
 	for len(b) > 0 {
@@ -289,18 +287,18 @@ func (w *watcher) event(n notice) error {
 	return nil
 }
 
-// nameless: what the kernel calls a file of O_TMPFILE that has no name yet.
+// nameless reports whether name is the kernel's for a file of O_TMPFILE that has no name yet.
 func nameless(name string) bool {
 	digits, ok := strings.CutPrefix(name, "#")
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
-// self tells what happened to what is watched itself; for directories below the
-// first, the one above has told it.
+// self reports changes of the watched directory itself; below the first one, the parent's watch has reported
+// them.
 func (w *watcher) self(n notice, base string, dir bool) error {
 	switch {
 	case n.mask&unix.IN_MOVE_SELF != 0 && base == w.base:
-		return errOver // nobody can say where it is now
+		return errOver // its present location is unknown
 	case n.mask&unix.IN_CLOSE_WRITE != 0:
 		return w.tell(wire.FileWritten, base, dir)
 	case n.mask&unix.IN_ATTRIB != 0 && !dir:
@@ -332,7 +330,7 @@ func (w *watcher) grow(at string) error {
 	})
 }
 
-// movedAway tells of a move to where nobody watches.
+// movedAway reports a move to a directory that is not watched.
 func (w *watcher) movedAway() error {
 	m := w.moved
 	w.moved = nil

@@ -107,7 +107,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-func TestWatchesAreBounded(t *testing.T) {
+func TestWatch_IsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Limits.Watches = 5 })
 	for i := range 10 {
@@ -128,7 +128,7 @@ func TestWatchesAreBounded(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWithWhatIsWatched(t *testing.T) {
+func TestWatch_EndsWhenDirectoryIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	must(t, w.Mkdir("d", 0, true))

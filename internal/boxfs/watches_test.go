@@ -176,7 +176,7 @@ func TestWatches_BoundsTheDirectories(t *testing.T) {
 	_ = stop()
 }
 
-func TestWatches_ASlowReaderHoldsUpNobody(t *testing.T) {
+func TestWatches_SlowReaderDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.Watches = new(Watches) })
 	must(t, w.Mkdir("d", 0, true))

@@ -19,18 +19,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// scratch begins the names of files that are on their way to another name. Watch
-// does not tell of them.
+// scratch is the prefix of temporary files, which Watch does not report.
 const scratch = ".coppice-part-"
 
 // maxLinks is how many links are followed for the last name of a path, as in
 // open(2).
 const maxLinks = 40
 
-// WriteFile makes src the content of the file at p, whole or not at all: it is
-// written beside the file, and then renamed. Directories on the way are made. A
-// link in the last place is followed, and the file that it leads to replaced. What
-// is no regular file is not replaced. Nothing is synced.
+// WriteFile replaces the content of the file at p by src, completely or not at all: it writes a temporary
+// file beside it and renames that. It creates missing directories. A link in the last component is followed,
+// and its target replaced. Only regular files are replaced. Nothing is synced.
 func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.WriteOptions) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	if opt.Mode != nil && *opt.Mode&^0o7777 != 0 {
@@ -48,10 +46,10 @@ func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.
 	defer d.close()
 	defer func() {
 		if d.part != "" { // it has not become the file
-			_ = r.actor.act(func() error { return r.unlink(d.dir, d.part) }) // what went wrong is told already
+			_ = r.actor.act(func() error { return r.unlink(d.dir, d.part) }) // the first error is returned
 		}
 	}()
-	// The source is not ours: it is not read as the user.
+	// The source belongs to this process: it is not read as the user.
 	if err := copyTo(ctx, d.fd, src); err != nil {
 		return info, errIs(err, "write %q", p)
 	}
@@ -77,8 +75,8 @@ func (d *draft) close() {
 	d.place.close()
 }
 
-// draft opens a file beside the one that is to be written. It has no name where the
-// file system can do that, so that nobody sees it and a crash leaves nothing.
+// draft opens a temporary file beside the one to be written. It has no name if the file system supports that,
+// so that it is invisible and a crash leaves nothing.
 func (r *Root) draft(p string, opt wire.WriteOptions) (*draft, error) {
 	at, was, err := r.target(p)
 	if err != nil {
@@ -115,8 +113,8 @@ func scratchName() string {
 	return scratch + hex.EncodeToString(b)
 }
 
-// target finds where the file at p is to be, through links in the last place, and
-// makes the directories on the way. was is what is there, or nil.
+// target resolves links in the last component of p, and makes the directories on the way. was is the existing
+// file, or nil.
 func (r *Root) target(p string) (at place, was *unix.Stat_t, err error) {
 	for range maxLinks {
 		dir, name, err := splitPath(p)
@@ -156,7 +154,7 @@ func (r *Root) target(p string) (at place, was *unix.Stat_t, err error) {
 	return at, nil, unix.ELOOP
 }
 
-// meets says whether what is there may be replaced.
+// meets returns an error unless the existing file may be replaced.
 func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
 	switch {
 	case was == nil && opt.Match != "":
@@ -226,8 +224,8 @@ func (r *Root) publish(d *draft, opt wire.WriteOptions) error {
 	return unix.Fstat(d.fd, &d.st)
 }
 
-// modeOf is the mode that a file gets: what is asked for, else what it had. As
-// write(2) does, a setuid or setgid bit that nobody asked for is lost.
+// modeOf returns the mode of the file: the requested one, else the one it had. As with write(2), a setuid or
+// setgid bit that was not requested is lost.
 func modeOf(was *unix.Stat_t, asked *uint32) uint32 {
 	switch {
 	case asked != nil:
@@ -292,12 +290,11 @@ func writeAll(fd int, b []byte) error {
 	return nil
 }
 
-// makeAll makes the directory at p and what is missing on the way to it. One that
-// is there, be it through a link, is left as it is.
+// makeAll makes the directory at p and missing ones on the way to it. An existing one, also behind a link, is
+// left as it is.
 func (r *Root) makeAll(p string, mode uint32) error {
 	parts := names(p)
-	// What exists is found by halving: of a directory that exists, so do those
-	// above.
+	// A binary search finds the directories that exist: if one exists, so do its parents.
 	have, want := 0, len(parts)
 	for have < want {
 		mid := (have + want + 1) / 2
@@ -357,8 +354,8 @@ func makeOne(dir int, name string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// exactMode gives a new directory its mode, whatever the umask; the setgid bit that
-// it has from the one above stays.
+// exactMode sets the mode of a new directory, regardless of the umask; it keeps a setgid bit inherited from
+// the parent.
 func exactMode(fd int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

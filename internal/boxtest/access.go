@@ -37,7 +37,7 @@ func tree(t testing.TB, dir string, files ...string) {
 	}
 }
 
-// project gives a configuration that has /home/p, in a layer, with files in it, and a
+// project returns a configuration that has /home/p, in a layer, with files in it, and a
 // directory of the host beside its run directory.
 func project(t testing.TB, c *plan.Config) (host string) {
 	t.Helper()
@@ -121,9 +121,8 @@ try unshare -m true
 try unshare -Urm true
 `
 
-// succeeded are the lines of changes that tell of something done. In tier gvisor a mode or
-// time that the host refuses to change stays, and is answered with success (Enforced,
-// "attributes"): who calls this looks at them.
+// succeeded returns the lines of r that report a change. In tier gvisor a mode or time that the host refuses
+// to change stays, but the call succeeds (Enforced, "attributes"): callers check them separately.
 func (tier Tier) succeeded(r Result) (lines []string) {
 	for l := range strings.Lines(r.Stdout) {
 		attribute := strings.HasPrefix(l, "succeeded: chmod ") || strings.HasPrefix(l, "succeeded: touch ")
@@ -157,7 +156,7 @@ var accesses = []check{
 				t.Errorf("%q is gone: %s", l, after)
 			}
 		}
-		// All else is as it was: also the moves of directories that are around nothing.
+		// Everything else works as before, including moves of directories that contain no mount.
 		if r := b.Sh(t,
 			"cd /home/p && echo x >>src/main && mv src src2 && ln src2/main a/link && mv src2 a/b/src && mv a/b/src src && "+
 				"rm a/link && echo ok"); r.Stdout != "ok\n" {
@@ -280,7 +279,7 @@ var accesses = []check{
 				t.Errorf("%s: %q, %v", p, got, err)
 			}
 		}
-		// The host is seen as it is.
+		// Changes of the host are visible.
 		if err := os.WriteFile(host+"/data/later", []byte("later\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}

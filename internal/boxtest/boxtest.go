@@ -1,7 +1,7 @@
 //go:build linux && (amd64 || arm64)
 
-// Package boxtest is the contract of a box as a table of tests that every tier
-// passes. It is imported by tests alone.
+// Package boxtest is the conformance suite of a box, as a table of tests that every tier passes. Only tests
+// import it.
 package boxtest
 
 import (
@@ -24,8 +24,8 @@ import (
 // Tier makes boxes of one tier for the suite.
 type Tier struct {
 	Name string // one of plan's tiers
-	// Config gives a configuration with a fresh root and run directory, which go
-	// when the test ends. The root has /bin/sh and coreutils.
+	// Config returns a configuration with a fresh root and run directory, which are removed when the test
+	// ends. The root has /bin/sh and coreutils.
 	Config func(t testing.TB) plan.Config
 }
 
@@ -54,8 +54,7 @@ type check struct {
 	run  func(t *testing.T, tier Tier)
 }
 
-// Phase is a policy that holds until a time, from what the owner of a sandbox says; zero
-// is for ever.
+// Phase returns a phase with the policy in text, that of a sandbox's owner, until a time; zero means no end.
 func Phase(t testing.TB, until time.Time, text string) plan.Phase {
 	t.Helper()
 	d, err := policy.Parse("/test.yaml", []byte(text))
@@ -73,7 +72,7 @@ func Phase(t testing.TB, until time.Time, text string) plan.Phase {
 	return plan.Phase{Policy: string(canonical), Digest: policy.DigestOf(canonical), Until: until}
 }
 
-// Start makes a box that is stopped when the test ends.
+// Start starts a box and stops it when the test ends.
 func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 	t.Helper()
 	c := tier.Config(t)
@@ -111,7 +110,7 @@ type Box struct {
 	Config   plan.Config
 }
 
-// Result is what came of an exec.
+// Result is the result of an exec.
 type Result struct {
 	Started        wire.Started
 	Stdout, Stderr string
@@ -168,7 +167,7 @@ func (b *Box) Open(t testing.TB, req wire.ExecRequest) *box.Session {
 	return s
 }
 
-// Do runs a request to its end.
+// Do runs a request and returns its result.
 func (b *Box) Do(t testing.TB, req wire.ExecRequest) Result {
 	t.Helper()
 	s := b.Open(t, req)
@@ -180,13 +179,13 @@ func (b *Box) Do(t testing.TB, req wire.ExecRequest) Result {
 	return r
 }
 
-// Sh runs a script to its end.
+// Sh runs a script and returns its result.
 func (b *Box) Sh(t testing.TB, script string) Result {
 	t.Helper()
 	return b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}})
 }
 
-// WaitStarted reads up to the Started frame.
+// WaitStarted reads up to the Started frame and returns it.
 func WaitStarted(t testing.TB, s io.Reader) wire.Started {
 	t.Helper()
 	k, p, err := wire.ReadFrame(s, nil)
@@ -200,7 +199,7 @@ func WaitStarted(t testing.TB, s io.Reader) wire.Started {
 	return st
 }
 
-// WaitOutput reads output until it holds want, and gives what it has read.
+// WaitOutput reads output until it contains want, and returns what it has read.
 func WaitOutput(t testing.TB, s io.Reader, want string) string {
 	t.Helper()
 	var all []byte

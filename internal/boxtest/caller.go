@@ -20,19 +20,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// CallerArgv0 is how the names begin by which the test's binary makes system calls in a box;
-// it then has to call CallerMain.
+// CallerArgv0 is the prefix of the names by which the test's binary makes system calls in a box; it must then
+// call CallerMain.
 const CallerArgv0 = "refused-caller"
 
-// noFD is no descriptor, and no command of bpf(2).
+// noFD is neither an open descriptor nor a command of bpf(2).
 const noFD = 1 << 20
 
 // callerAt is where giveCaller puts it.
 const callerAt = "/usr/local/bin/" + CallerArgv0
 
-// CallerMain makes system calls that are refused, as args say, and writes what came of it:
-// "all" each once; "many" N times the same; "wait" as many, and then nothing for ever; and
-// "free" N times one that the filter looks at and lets pass.
+// CallerMain makes system calls that are refused, as args say, and writes their results: "all" each once;
+// "many" N times the same; "wait" as many, and then waits without end; and "free" N times one that the filter
+// examines and allows.
 func CallerMain(args []string, out io.Writer) int {
 	switch {
 	case len(args) == 2 && args[1] == "all":
@@ -81,7 +81,7 @@ func giveCaller(t testing.TB, c *plan.Config) {
 	}
 }
 
-// refusedCall is a call that is refused, and told of.
+// refusedCall is a call whose refusal is reported.
 type refusedCall struct {
 	name string
 	nr   uint32
@@ -89,9 +89,9 @@ type refusedCall struct {
 	want unix.Errno
 }
 
-// refusedCalls gives one of each.
+// refusedCalls returns one of each.
 func refusedCalls() (out []refusedCall) {
-	table := seccomp.RefusalsOf(seccomp.Options{Netlink: true, Told: true})
+	table := seccomp.RefusalsOf(seccomp.Options{Netlink: true, Report: true})
 	args := map[uint32][6]uint64{
 		unix.SYS_SOCKET:            {unix.AF_VSOCK, unix.SOCK_STREAM},
 		unix.SYS_SOCKETPAIR:        {unix.AF_TIPC, unix.SOCK_STREAM},

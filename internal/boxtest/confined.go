@@ -69,8 +69,8 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 		if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
 			t.Fatalf("%+v", r)
 		}
-		// What is sent to the process by the number of a thread finds that thread when it
-		// blocks signals: as it starts commands, or bears the scheduler's.
+		// A signal to the process by the number of a thread reaches that thread while it blocks signals: as
+		// it starts commands, or handles the scheduler's.
 		flood := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
 import ctypes, os
 libc = ctypes.CDLL(None)

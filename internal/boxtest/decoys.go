@@ -47,7 +47,7 @@ func decoyed(t testing.TB, c *plan.Config, paths ...string) {
 	}
 }
 
-// Touched gives what is told of decoys, as soon as what fits is among it.
+// Touched returns the reported touches of decoys, once one of them matches fits.
 func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.NetEvent) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -69,8 +69,8 @@ func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.N
 	return all
 }
 
-// halted reports whether a command ended with its box, for a reason that is told: also one
-// that gives the reason before the keeper knows that it has begun.
+// halted reports whether a command was ended with its box for reason why, including a command that the keeper
+// did not know to have started.
 func halted(r Result, why string) bool {
 	return r.Failed == nil && r.Exit.Code == 137 && r.Exit.Signal == "KILL" && strings.Contains(r.Exit.Message, why)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// calls are what can be asked of the kernel for the file p, in Python: done gives what was
-// read of it, and an error of the system is that it was refused.
+// calls are the system calls on the file p, in Python: done is given what was read, and an error means that
+// the call was refused.
 var calls = []struct {
 	name  string
 	mode  uint32 // of the decoy; 0 is 0600
@@ -120,7 +120,7 @@ var decoyCalls = []check{
 		if r := b.Sh(t, ": <"+last); r.Exit.Code != 0 {
 			t.Fatalf("%+v", r)
 		}
-		// The kernel's queue has an order: what is not told now is not told at all.
+		// The kernel's queue is ordered: a touch that has not been reported by now never will be.
 		var told []string
 		for _, ev := range b.Touched(t, func(ev wire.NetEvent) bool { return ev.Decoy == last }) {
 			if !slices.Contains(told, ev.Decoy) {

@@ -39,8 +39,8 @@ const (
 	DisturbedArgv0 = "box-disturbed"
 )
 
-// Step is a system call of a start: the K-th call of that number, from 1 on, of the
-// processes that were executed by the name Role.
+// Step is a system call of a start: the K-th call of that number, from 1, of the processes with the argv[0]
+// Role.
 type Step struct {
 	Role string
 	Call int
@@ -49,7 +49,7 @@ type Step struct {
 
 func (s Step) String() string { return fmt.Sprintf("%s's %s no. %d", s.Role, s.Name(), s.K) }
 
-// Name is that of the system call.
+// Name returns the name of the system call.
 func (s Step) Name() string { return disturbed[s.Call] }
 
 // Disturbance configures a disturber.
@@ -61,12 +61,12 @@ type Disturbance struct {
 	Script string        // runs in the box where it starts
 }
 
-// Disturbed is the result.
+// Disturbed is the result of a disturbed start.
 type Disturbed struct {
 	Enforced plan.Enforced `json:",omitzero"`
 	Err      *wire.Error   `json:",omitempty"` // of the start
-	Inside   string        `json:",omitempty"` // what Script printed
-	Outside  string        `json:",omitempty"` // what holds the box's processes on the host
+	Inside   string        `json:",omitempty"` // the output of Script
+	Outside  string        `json:",omitempty"` // the confinement of the box's processes on the host
 	Trouble  string        `json:",omitempty"` // an error after the start
 	Steps    []Step        `json:",omitempty"` // the last one of each role and call
 	Failed   string        `json:",omitempty"` // the call that failed, with its arguments; "" for none
@@ -128,7 +128,7 @@ func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 	if err != nil {
 		return r, fmt.Errorf("%w: %s", err, errs.String())
 	}
-	for dec := json.NewDecoder(&out); ; { // each process adds what it knows
+	for dec := json.NewDecoder(&out); ; { // each process adds its part
 		if err := dec.Decode(&r); errors.Is(err, io.EOF) {
 			return r, nil
 		} else if err != nil {
@@ -137,8 +137,7 @@ func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 	}
 }
 
-// DisturbMain is the disturber, or the starter, by the name that the process was started by.
-// It returns the exit code.
+// DisturbMain runs the disturber or the starter, selected by argv[0]. It returns the exit code.
 func DisturbMain(args []string) int {
 	var d Disturbance
 	err := json.Unmarshal([]byte(args[1]), &d)
@@ -191,13 +190,11 @@ func startDisturbed(d Disturbance) error {
 	return out.Encode(after)
 }
 
-// Nameless is the name of processes whose arguments are gone: those in which gVisor runs the
-// sandbox's code.
+// Nameless is the name of processes without arguments: those in which gVisor runs the sandbox's code.
 const Nameless = "."
 
-// heldBy describes what confines the descendants of a process on the host, by the names under
-// which they were executed: their filters, capabilities, ids, and the namespaces that they share
-// with it.
+// heldBy describes the confinement of the descendants of a process on the host, by their argv[0]: their
+// filters, capabilities, ids, and the namespaces that they share with it.
 func heldBy(pid int) string {
 	var lines []string
 	for _, p := range descendants(pid) {

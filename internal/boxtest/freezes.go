@@ -20,7 +20,7 @@ import (
 
 var (
 	walled = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
-	// walled, and the host's kernel answers what is called inside: filters and a listener see it
+	// The confined tiers whose system calls the host's kernel carries out: filters and a listener see them.
 	process = []string{plan.TierProcess, plan.TierSupervised}
 	hosts   = []string{plan.TierProcess, plan.TierWorkspace} // that can have the host's network
 )
@@ -124,7 +124,7 @@ var freezes = []check{
 	}},
 	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		// gVisor drops one that comes while execve(2) loads
+		// gVisor drops a signal that arrives while execve(2) loads
 		r := b.Sh(t,
 			"setsid sleep 1000 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; while ! grep -q "+
 				"\") T \" /proc/$!/stat; do kill -STOP $!; done; echo $!")
@@ -208,7 +208,7 @@ print("removed", flush=True); sys.stdin.read()
 		}
 		want := []string{f.inside + "\xff\n", path.Dir(f.inside) + strings.Repeat("/"+strings.Repeat("d", 250), 17) + "/deep"}
 		slices.Sort(want)
-		if tier.Name == plan.TierGvisor { // its kernel does not say what of a mapping can be written: any file
+		if tier.Name == plan.TierGvisor { // its kernel does not report which mappings are writable: any file
 			want = nil
 		}
 		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) ||

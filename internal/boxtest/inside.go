@@ -55,7 +55,7 @@ func (b *Box) inside(t testing.TB) *boxfs.Root {
 	return r
 }
 
-// unseen demands that what lies in memory of the box is refused from outside.
+// unseen checks that files in memory of the box are refused from outside.
 func unseen(t *testing.T, b *Box, r *boxfs.Root) {
 	t.Helper()
 	if x := b.Sh(t, "echo x >/tmp/in; ln -s /tmp /home/way; echo x >/home/from"); x.Exit.Code != 0 {

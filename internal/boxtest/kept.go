@@ -70,7 +70,7 @@ var kept = []check{
 			strings.Contains(got, "one\r\none") {
 			t.Errorf("who only looks on sees %q", got)
 		}
-		// Nobody's leaving, and nobody's end of input, is the command's end.
+		// A client that leaves or ends its input does not end the command.
 		Send(t, second, wire.FrameStdinEOF, []byte{})
 		Send(t, second, wire.FrameHangup, []byte{})
 		second.Close()
@@ -181,8 +181,8 @@ var kept = []check{
 			}
 			return clock, err == nil
 		}
-		// settled is the clock once it stands still, for longer than what a kernel of the box's
-		// own does by itself now and then.
+		// settled returns the clock once it has been constant for longer than the occasional work of a
+		// kernel of the box's own takes.
 		settled := func() (clock uint64) {
 			t.Helper()
 			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -207,7 +207,7 @@ var kept = []check{
 		if _, moved := active(clock, patience); !moved {
 			t.Error("a command that came and went was not seen")
 		}
-		// Whoever waits does not keep the box from being stopped.
+		// A waiting client does not keep the box from being stopped.
 		ended := make(chan error, 1)
 		clock = settled()
 		go func() {

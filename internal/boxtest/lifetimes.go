@@ -362,7 +362,7 @@ func (b *Box) outside(t testing.TB) file {
 	return file{}
 }
 
-// waitExit waits for the end of the only command of a box, which nobody reads.
+// waitExit waits until the only command of a box exits, without reading its output.
 func (b *Box) waitExit(t *testing.T) {
 	t.Helper()
 	for ; ; time.Sleep(20 * time.Millisecond) {

@@ -23,8 +23,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// groupCounts reports whether a control group keeps to a limit, which counts how often
-// it was come to. What else does, as an rlimit, tells nobody but the program.
+// groupCounts reports whether a control group enforces a limit, and counts how often it was reached. Other
+// mechanisms, such as an rlimit, report it only to the program.
 func groupCounts(b *Box, limit string) bool {
 	for _, i := range b.Enforced.Items {
 		if i.Name == limit {
@@ -199,7 +199,7 @@ var limited = []check{
 		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"pwd"}, Dir: "/usr"}); r.Stdout != "/usr\n" {
 			t.Errorf("%+v", r)
 		}
-		// Init has its own limit, whatever commands have.
+		// Init has its own limit, independent of that of commands.
 		done := make(chan int)
 		for range 3 * most {
 			go func() {
@@ -234,8 +234,8 @@ var limited = []check{
 			t.Errorf("%+v", b.Enforced)
 		}
 		before := b.below(t)
-		// Two that never rest, for two seconds; what they had is at most a fifth of it.
-		// On a busy machine it is less.
+		// Two busy processes, for two seconds; they get at most a fifth of that. On a busy machine it is
+		// less.
 		r := b.Do(t,
 			wire.ExecRequest{
 				Cmd: []string{"bash", "-c",
@@ -266,7 +266,7 @@ var limited = []check{
 		}
 		change := func(c *plan.Config) { c.Limits.Memory, c.Limits.Pids = 128<<20, 20 }
 		if tier.Name == plan.TierGvisor {
-			change = func(c *plan.Config) { c.Limits.Pids = 20 } // a kernel of its own ends with too much: "a memory limit"
+			change = func(c *plan.Config) { c.Limits.Pids = 20 } // its own kernel is ended instead: "a memory limit"
 		}
 		b := tier.Start(t, change)
 		for _, x := range []struct {

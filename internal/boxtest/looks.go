@@ -60,7 +60,7 @@ func (b *Box) listens(t *testing.T, addr string, port int) (got int, end func())
 	}
 }
 
-// seen finds a process by what its arguments hold.
+// seen returns the process whose arguments contain word.
 func (b *Box) seen(t *testing.T, word string) (found wire.Process, ok bool) {
 	t.Helper()
 	r, err := b.Processes(t.Context())
@@ -325,7 +325,7 @@ var looks = []check{
 		if err != nil || slices.ContainsFunc(r.Ports, func(p wire.Port) bool { return p.Port == strange }) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		// Beside a stranger who has the same number at the usual address.
+		// While a stranger has the same number at the usual address.
 		_, end2 := b.listens(t, "127.0.0.3", strange)
 		defer end2()
 		checkPort(t, b, "127.0.0.3", strange)
@@ -363,7 +363,7 @@ time.sleep(1000)
 			}
 			open = append(open, c)
 		}
-		// In tier gvisor who comes to a full queue is answered by a cookie, and waits connected.
+		// In tier gvisor a client that meets a full queue is answered by a cookie, and waits connected.
 		if len(open) == 10 && tier.Name != plan.TierGvisor {
 			t.Error("its queue is never full")
 		}
@@ -418,7 +418,7 @@ func checkPort(t *testing.T, b *Box, addr string, port int) {
 	}
 }
 
-// talk sends text, closes one half, and gives what comes through the other.
+// talk sends text, closes that half, and returns what it receives.
 func talk(conn net.Conn, text string) (string, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))

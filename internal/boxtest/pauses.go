@@ -32,7 +32,7 @@ var pauses = []check{
 		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"true"}}); r.Failed == nil || r.Failed.Kind != string(fault.Conflict) {
 			t.Errorf("a command in a paused box: %+v", r)
 		}
-		// A capture finds it as it is, and leaves it so.
+		// A capture does not change that.
 		f, err := b.Freeze(ctx)
 		if err != nil || f.Procs() != 1 {
 			t.Fatalf("%d processes, %v", f.Procs(), err)

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// run is a program from its beginning to its end, as far as both were told.
+// run is a program from its start to its exit, as far as both were reported.
 type run struct {
 	wire.StartedProgram
 	end *wire.EndedProgram
@@ -25,7 +25,7 @@ type run struct {
 
 func (r run) line() string { return strings.Join(r.Args, " ") }
 
-// recorded gives the programs after an event, in order of their beginning, and how many
+// recorded returns the programs after an event, in order of their beginning, and how many
 // events were dropped.
 func (b *Box) recorded(t testing.TB, after uint64) (runs []run, next, dropped uint64) {
 	t.Helper()
@@ -60,7 +60,7 @@ func (b *Box) recorded(t testing.TB, after uint64) (runs []run, next, dropped ui
 	}
 }
 
-// await waits until a program with a command line has begun.
+// await waits until a program with a command line has started.
 func (b *Box) await(t testing.TB, line string) {
 	t.Helper()
 	for after := uint64(0); ; {
@@ -77,7 +77,7 @@ func (b *Box) await(t testing.TB, line string) {
 	}
 }
 
-// find gives the one program with a command line.
+// find returns the one program with a command line.
 func find(t testing.TB, runs []run, line string) run {
 	t.Helper()
 	var found []run
@@ -109,7 +109,7 @@ func split(runs []run) (begun, asked []run) {
 	return begun, asked
 }
 
-// elf makes a program of machine code, in which nobody but the kernel has a part.
+// elf returns a program of machine code, in which only the kernel has a part.
 func elf(code []byte) []byte {
 	const base, head = 0x400000, 64 + 56
 	machine := uint16(62)
@@ -184,7 +184,7 @@ var programs = []check{
 		}
 		command := runs[0]
 		line, file := "/bin/sh -u /tmp/d/script a b ", "sh"
-		if tier.Name == plan.TierGvisor { // its kernel tells of the script
+		if tier.Name == plan.TierGvisor { // its kernel reports the script
 			line, file = "/tmp/d/script a b ", "script"
 		}
 		script := find(t, runs, line)
@@ -305,7 +305,7 @@ child(orphan)
 				t.Errorf("arguments %q", p.ArgsRaw)
 			}
 		}
-		if tier.Name != plan.TierGvisor { // its kernel knows what does not start
+		if tier.Name != plan.TierGvisor { // its kernel knows which programs do not start
 			find(t, asked, "in-vain")
 		} else if len(asked) > 0 {
 			t.Errorf("asked for: %+v", asked)
@@ -368,7 +368,7 @@ for _ in range(20):
 			t.Fatalf("%+v", r)
 		}
 		for after := uint64(0); len(want) > 0; {
-			p, err := b.Programs(t.Context(), after, after) // until each is told
+			p, err := b.Programs(t.Context(), after, after) // until each is reported
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,16 +18,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// calling has the caller in a box that tells of refusals.
-func calling(t testing.TB) func(*plan.Config) {
+// withCaller configures a box that has the caller and reports refusals.
+func withCaller(t testing.TB) func(*plan.Config) {
 	return func(c *plan.Config) {
 		giveCaller(t, c)
-		told(t, c)
+		giveJournal(t, c)
 	}
 }
 
-// told gives a box a journal.
-func told(t testing.TB, c *plan.Config) {
+// giveJournal gives a box a journal.
+func giveJournal(t testing.TB, c *plan.Config) {
 	t.Helper()
 	if c.Journal != "" {
 		return
@@ -38,7 +38,7 @@ func told(t testing.TB, c *plan.Config) {
 	}
 }
 
-// refusals gives what is told by now of system calls that were refused.
+// refusals returns the refusals of system calls that were reported so far.
 func (b *Box) refusals(t testing.TB) []wire.NetEvent {
 	t.Helper()
 	evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetRefused}})
@@ -48,7 +48,7 @@ func (b *Box) refusals(t testing.TB) []wire.NetEvent {
 	return evs
 }
 
-// sum is how many refusals events tell, with those that are missing.
+// sum returns how many refusals events report, including missing ones.
 func sum(evs []wire.NetEvent) (n int) {
 	for _, ev := range evs {
 		n += max(1, ev.Count)
@@ -56,7 +56,7 @@ func sum(evs []wire.NetEvent) (n int) {
 	return n
 }
 
-// refusedUntil waits until n refusals are told.
+// refusedUntil waits until n refusals are reported.
 func (b *Box) refusedUntil(t testing.TB, n int) []wire.NetEvent {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -81,7 +81,7 @@ func (b *Box) refusedUntil(t testing.TB, n int) []wire.NetEvent {
 
 var refusals = []check{
 	{"what is refused is refused as before, and told once", walled, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, calling(t))
+		b := tier.Start(t, withCaller(t))
 		quiet := tier.Start(t, func(c *plan.Config) { giveCaller(t, c) })
 		want := ""
 		for _, c := range refusedCalls() {
@@ -115,7 +115,7 @@ var refusals = []check{
 		}
 	}},
 	{"a storm of refusals is counted", walled, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, calling(t))
+		b := tier.Start(t, withCaller(t))
 		const n, by = 50_000, 3
 		r := b.Sh(t, strings.Repeat(fmt.Sprintf("%s many %d & ", callerAt, n), by)+"wait")
 		if r.Exit.Code != 0 || strings.Count(r.Stdout, "\n") != by || r.Exit.Denials != n*by {
@@ -126,8 +126,8 @@ var refusals = []check{
 		}
 	}},
 	{"of many programs no refusal is left out", walled, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, calling(t))
-		const n = 80 // more than are told one by one, unless it takes long
+		b := tier.Start(t, withCaller(t))
+		const n = 80 // more than are reported one by one, unless it takes long
 		r := b.Sh(t,
 			fmt.Sprintf(
 				"export GORACE=atexit_sleep_ms=0; cd /tmp && cp %s p && i=0; while [ $i -lt %d ]; do ln p %s-$i; ./%[3]s-$i "+
@@ -137,7 +137,7 @@ var refusals = []check{
 		}
 	}},
 	{"who is killed is not told less of", walled, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, calling(t))
+		b := tier.Start(t, withCaller(t))
 		const n = 1000
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{callerAt, "wait", strconv.Itoa(n)}})
 		WaitStarted(t, s)
@@ -151,15 +151,15 @@ var refusals = []check{
 		if sum(evs) != n {
 			t.Errorf("%+v", evs)
 		}
-		for _, ev := range evs { // init may not have come to tell any
+		for _, ev := range evs { // init may not have reported any
 			if ev.Syscall != "bpf" && ev.Reason != wire.RefusedUntold {
 				t.Errorf("%+v", ev)
 			}
 		}
 	}},
 	{"refusals belong to the command that they descend from", walled, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, calling(t))
-		// A session of its own, of which the command is a parent.
+		b := tier.Start(t, withCaller(t))
+		// A session of its own, with the command as a parent.
 		if r := b.Do(t,
 			wire.ExecRequest{ID: "x-own",
 				Cmd: []string{"sh", "-c", "setsid --wait " + callerAt + " many 2"}}); r.Exit.Code != 0 || r.Exit.Denials != 2 {
@@ -183,7 +183,7 @@ var refusals = []check{
 		}
 	}},
 	{"a command that the filter has killed is reported", process, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, func(c *plan.Config) { told(t, c) })
+		b := tier.Start(t, func(c *plan.Config) { giveJournal(t, c) })
 		r := b.Do(t, wire.ExecRequest{ID: "x-killed", Cmd: []string{"sh", "-c", "kill -SYS $$"}})
 		evs := b.refusals(t)
 		if r.Exit.Signal != "SYS" || r.Exit.Denials != 1 || len(evs) != 1 || evs[0].Exec != "x-killed" ||
@@ -192,7 +192,7 @@ var refusals = []check{
 		}
 	}},
 	{"ordinary programs are not told of", walled, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, func(c *plan.Config) { told(t, c) })
+		b := tier.Start(t, func(c *plan.Config) { giveJournal(t, c) })
 		for _, script := range []string{
 			"ls -l /etc >/dev/null; id; ps ax >/dev/null; df / >/dev/null; ulimit -n 64; date",
 			"command -v git >/dev/null && cd /tmp && git init -q r && cd r && git -c user.name=n -c user.email=e commit -q " +
@@ -223,13 +223,13 @@ var refusals = []check{
 	}},
 }
 
-// Refusals gives a box that tells of refusals or not, in which system calls can be timed:
-// many that are refused, or, with free, that the filter looks at and lets pass.
+// Refusals returns a function that times n system calls in a box that reports refusals or not: calls that are
+// refused or, with free, that the filter examines and allows.
 func (tier Tier) Refusals(t testing.TB, tell bool) func(n int, free bool) time.Duration {
 	b := tier.Start(t, func(c *plan.Config) {
 		giveCaller(t, c)
 		if tell {
-			told(t, c)
+			giveJournal(t, c)
 		}
 	})
 	return func(n int, free bool) time.Duration {

@@ -18,12 +18,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// StarterArgv0 is the name by which the test's binary starts a box as a daemon does that
-// somebody kills; it then has to call StarterMain.
+// StarterArgv0 is the name by which the test's binary starts a box like a daemon that is then killed; it must
+// call StarterMain.
 const StarterArgv0 = "box-starter"
 
-// StarterMain starts a box of the plan that it reads from in, and says on out that it lives.
-// It stays until in ends. It gives the exit code.
+// StarterMain starts a box of the plan that it reads from in, and writes to out that it runs. It returns the
+// exit code when in ends.
 func StarterMain(in io.Reader, out io.Writer) int {
 	var c plan.Config
 	d := json.NewDecoder(in)

@@ -53,7 +53,7 @@ var terminals = []check{
 		WaitOutput(t, s, "begun")
 		b.inForeground(t)
 		Send(t, s, wire.FrameSignal, wire.Signal{Name: "INT"})
-		b.procs(t, 1) // in tier gvisor the signal is typed, which takes away what was typed before
+		b.procs(t, 1) // in tier gvisor the signal is typed, which discards earlier input
 		Send(t, s, wire.FrameStdin, []byte("echo code-$?\n"))
 		WaitOutput(t, s, "code-130")
 		Send(t, s, wire.FrameStdin, []byte("exit 5\n"))

@@ -28,7 +28,7 @@ func (b *Box) programs(t testing.TB) []wire.Program {
 	return f.Programs()
 }
 
-// lines gives the command lines of programs, roots alone if so asked.
+// lines returns the command lines of programs, roots alone if so asked.
 func lines(list []wire.Program, roots bool) []string {
 	var out []string
 	for _, p := range list {
@@ -39,7 +39,7 @@ func lines(list []wire.Program, roots bool) []string {
 	return out
 }
 
-// typist is a shell that does what it is told, one line at a time, and goes on.
+// typist returns a function that types lines into a running shell.
 func (b *Box) typist(t *testing.T) func(line string) {
 	t.Helper()
 	s := b.Open(t, wire.ExecRequest{Stdin: true, Cmd: []string{"sh"}})
@@ -49,7 +49,7 @@ func (b *Box) typist(t *testing.T) func(line string) {
 		Send(t, s, wire.FrameStdin, []byte(line+"\necho did it\n"))
 		WaitOutput(t, s, "did it\n")
 	}
-	do("cd /") // it has begun by now
+	do("cd /") // the shell has started by now
 	return do
 }
 

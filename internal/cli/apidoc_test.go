@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// The first steps of docs/api.md are taken as they stand there, but for the port,
-// and print what it says: a line each, in this order, where "…" stands for anything.
-func TestTenMinutesWithCurl(t *testing.T) {
+// TestAPIDocument_CurlStepsWork runs the first steps of docs/api.md as written, except for the
+// port. They must print the lines that it gives, in order, where "…" stands for anything.
+func TestAPIDocument_CurlStepsWork(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skipf("needs curl: %v", err)

@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// What people use waits inside for a person who agrees, and then works as it does outside:
-// by its name, which nobody looked up before.
-func TestAskingClients(t *testing.T) {
+// TestClients_WaitForApproval runs common clients inside, with a name that was not looked up
+// before: each waits until a person approves the request, and then works as it does outside.
+func TestClients_WaitForApproval(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.packages()

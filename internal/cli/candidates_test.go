@@ -34,7 +34,7 @@ candidates:
 	}
 }
 
-func TestParseCandidates_RefusesWithThePlace(t *testing.T) {
+func TestParseCandidates_ErrorNamesPosition(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct{ msg, hint string }{
 		"":            {"f is empty", "example: {test"},

@@ -142,8 +142,8 @@ func TestClaudeCode(t *testing.T) {
 	a.played()
 }
 
-// The same at a terminal, which is left and come back to while it works.
-func TestClaudeCodeAtATerminal(t *testing.T) {
+// TestClaudeCode_AtTerminal runs Claude Code at a terminal that is detached and attached again while it works.
+func TestClaudeCode_AtTerminal(t *testing.T) {
 	t.Parallel()
 	working, back := make(chan struct{}), make(chan struct{})
 	a := newAgent(t, func(turn int) {

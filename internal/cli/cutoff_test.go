@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestDiff_SaysThatItIsCutOffAndHowToSeeTheRest(t *testing.T) {
+func TestCutOff_NamesCommandForRest(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ from, to, want string }{
 		{"HEAD~1", "HEAD", "coppice diff box HEAD~1 HEAD -- PATH"},

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// What was typed before the keys that leave is passed on, also when all of it
-// came at once, as from a paste or a script.
-func TestDetachKeysLoseNothing(t *testing.T) {
+// TestDetachKeys_LoseNoInput checks that input typed before the detach keys is passed on, also
+// when all of it arrives at once, as from a paste or a script.
+func TestDetachKeys_LoseNoInput(t *testing.T) {
 	t.Parallel()
 	left := make(chan struct{})
 	d := &detachable{in: strings.NewReader("rm \x10x\r\x10\x11not this"), keys: []byte{0x10, 0x11},
@@ -22,8 +22,9 @@ func TestDetachKeysLoseNothing(t *testing.T) {
 	<-left
 }
 
-// The loss of the window is not an error of the output: that would send SIGPIPE to the command.
-func TestWindow_LeavesWhenItHasGone(t *testing.T) {
+// TestWindow_DetachesWhenClosed checks that writes to a lost window do not fail: an error of
+// the output would send SIGPIPE to the command.
+func TestWindow_DetachesWhenClosed(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -207,7 +207,7 @@ func commandsOf(line string) (all [][]string) {
 	return all
 }
 
-func TestCommandsOf_ReadsALineAsAShellDoes(t *testing.T) {
+func TestCommandsOf_ParsesLikeShell(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string][][]string{
 		`coppice ls`:       {{"ls"}},

@@ -165,9 +165,9 @@ func (d *door) url(path, sandbox string) string {
 		"{ref}", "HEAD", "{tag}", "t", "{pid}", "99999", "{port}", "9").Replace(path)
 }
 
-// TestWhoIsLetIntoEachOperation asks for every operation that there is as everybody
-// who may be refused, and is refused. One that has no guard is let in, and seen.
-func TestWhoIsLetIntoEachOperation(t *testing.T) {
+// TestOperations_RequireAuthorization calls every operation with each kind of credential that does
+// not allow it, and is refused. An operation without a guard would be carried out, and be noticed.
+func TestOperations_RequireAuthorization(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	before, err := d.client.Status(t.Context(), "a")
@@ -184,7 +184,7 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 	}
 	rank := map[string]int{"": 0, "read": 1, "operate": 2, "admin": 3}
 	// What a token for other sandboxes may ask for beside what is about one; what writes to a
-	// repository of the host is for nobody's who may see some sandboxes only.
+	// repository of the host is refused to every token for some sandboxes only.
 	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204,
 		"POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
 		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403}
@@ -232,7 +232,7 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 			switch {
 			case rank[scope] < rank[op.scope]:
 				is("a token of scope "+scope, 403, with(token))
-			case scope == "read": // what it may do harms nobody
+			case scope == "read": // reading changes nothing
 				in("a token of scope "+scope, with(token))
 			}
 		}
@@ -262,7 +262,7 @@ func TestWhoIsLetIntoEachOperation(t *testing.T) {
 	if list, err := d.client.List(t.Context()); err != nil || len(list) != 2 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	// What is not served is told to nobody.
+	// Which paths are served is not disclosed without a token.
 	if got := d.status(request{method: "GET", path: "/v2/none", stranger: true}); got != 401 {
 		t.Errorf("an unknown path: %d", got)
 	}
@@ -324,9 +324,9 @@ func outside(t *testing.T, out string) {
 	}
 }
 
-// TestNoFileRouteLeadsOut goes through each route of files, of the present and of a
-// snapshot, by links that a sandbox has made.
-func TestNoFileRouteLeadsOut(t *testing.T) {
+// TestFileRoutes_FollowNoLinkOut follows links that a sandbox made through each route for
+// files, both of the live state and of a snapshot.
+func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	// The home is shown in no sandbox.
@@ -438,9 +438,9 @@ func TestNoFileRouteLeadsOut(t *testing.T) {
 	outside(t, out)
 }
 
-// TestNoRaceLeadsOut lets a process of the sandbox swap a directory and a link that
+// TestFileRoutes_ResistSwapRace lets a process of the sandbox swap a directory and a link that
 // leads out, again and again, while files are read and written by both names.
-func TestNoRaceLeadsOut(t *testing.T) {
+func TestFileRoutes_ResistSwapRace(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	out := filepath.Join(d.home, "out")
@@ -483,10 +483,9 @@ func TestNoRaceLeadsOut(t *testing.T) {
 	outside(t, out)
 }
 
-// TestATokenTakesWithItWhatItLetIn is about what was opened with a token that is
-// revoked: a terminal, and a session of a model; and about what one sees that makes
-// forks.
-func TestATokenTakesWithItWhatItLetIn(t *testing.T) {
+// TestRevokedToken_EndsSessions checks what was opened with a token that is then revoked: a
+// terminal, and an MCP session, which shows the forks that it makes.
+func TestRevokedToken_EndsSessions(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	token, id := d.token("operate", "a")
@@ -534,7 +533,7 @@ func TestATokenTakesWithItWhatItLetIn(t *testing.T) {
 	if out := m.tool("status", `{"sandbox":"`+fork+`"}`); fork == "" || strings.Contains(out, "DID NOT EXECUTE") {
 		t.Errorf("the fork of its candidate %q: %s; %s", fork, out, played)
 	}
-	// Forks that somebody else makes of its sandbox are not its own.
+	// Forks that another client makes of its sandbox are not visible to it.
 	if _, err := d.client.Fork(t.Context(), "a", wire.ForkRequest{Names: []string{"theirs"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -604,9 +603,9 @@ func (m *mcpClient) tool(name, args string) string {
 	return m.call("tools/call", `{"name":"`+name+`","arguments":`+args+`}`)
 }
 
-// TestATokenAtAPreviewOfARealPort: who may connect to a port by the API may see its
-// pages with the same token, which does not go in.
-func TestATokenAtAPreviewOfARealPort(t *testing.T) {
+// TestPreview_AcceptsToken checks that a client that may connect to a port by the API can see
+// its pages with the same token, and that the token is not forwarded to the sandbox.
+func TestPreview_AcceptsToken(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
 	const echo = `import http.server

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/npmtest"
 )
 
-// The examples in all languages do the same, and leave nothing behind.
-func TestExamplesExplore(t *testing.T) {
+// TestExamples_Explore checks that the examples in all languages do the same, and leave nothing behind.
+func TestExamples_Explore(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/explore"
 	d := newDesk(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Each kind has the exit code that the help topic exit-codes gives for it.
-func TestExitCodeOf_IsWhatTheHelpSays(t *testing.T) {
+// TestExitCodeOf_MatchesHelp compares each kind with the help topic exit-codes.
+func TestExitCodeOf_MatchesHelp(t *testing.T) {
 	t.Parallel()
 	for _, k := range []fault.Kind{
 		fault.Internal, fault.Invalid, fault.NotFound, fault.Ambiguous, fault.Exists, fault.Conflict, fault.Unsupported,

@@ -216,9 +216,9 @@ func (h *hooked) fork(name string) string {
 	return out
 }
 
-// A hook that does not do its work leaves the fork quarantined, with the reason. It can be
-// tried again, removed, or left for its files alone.
-func TestHooksThatFail(t *testing.T) {
+// TestForkHooks_FailureQuarantines checks that a fork whose hook fails stays quarantined, with
+// the reason. It can be tried again, removed, or used for its files only.
+func TestForkHooks_FailureQuarantines(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
 	h.heard(sandbox)
@@ -286,9 +286,9 @@ func (h *hooked) ran(name string) string {
 	return h.run("exec", name, "--", "sh", "-c", "cat /work/ran 2>/dev/null || :")
 }
 
-// What is no regular file that can be executed is no hook, and what a hook leaves running runs
-// on; there may be 64.
-func TestHooksThatAreNone(t *testing.T) {
+// TestForkHooks_IgnoreNonExecutables checks that only regular, executable files are hooks,
+// that there may be 64 of them, and that processes that a hook leaves behind keep running.
+func TestForkHooks_IgnoreNonExecutables(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
 	h.fork("base") // a pipe is among them, which is there outside
@@ -332,9 +332,9 @@ done`,
 	}
 }
 
-// A hook that hangs is ended, at the latest when the sandbox's own limit for a command says
-// so, with all that it has started; it holds up nobody else meanwhile.
-func TestHooksThatHang(t *testing.T) {
+// TestForkHooks_KillHanging checks that a hanging hook is killed, with all that it has started,
+// at the latest at the sandbox's own time limit for a command. Meanwhile it blocks nothing else.
+func TestForkHooks_KillHanging(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t, "--limit", "time=5s")
 	const ended = hooksDir + "/10 was killed: it exceeded the sandbox's limit for a command, time=5s"
@@ -354,7 +354,7 @@ esac
 		out, _ := h.told(append([]string{"fork", sandbox, "--memory"}, names...)...)
 		over <- out
 	}()
-	// Meanwhile nobody is let out, and the parent goes on.
+	// Meanwhile all forks stay quarantined, and the parent continues.
 	h.eventually("hangs", "ls", "-q")
 	for _, n := range names {
 		if q := h.quarantine(n); q == nil {

@@ -42,9 +42,9 @@ func gitDesk(t *testing.T) (d *desk, top string) {
 	return d, top
 }
 
-// A difference goes through the pager, clean and with marks; one who reads no further than
-// he likes is no error.
-func TestDiffHasAPager(t *testing.T) {
+// TestDiff_UsesPager checks that the pager shows a diff with marks and without, and that it is
+// not an error if the user quits before the end.
+func TestDiff_UsesPager(t *testing.T) {
 	t.Parallel()
 	d, _ := gitDesk(t)
 	env := d.env
@@ -70,8 +70,9 @@ func TestDiffHasAPager(t *testing.T) {
 	term.end(0)
 }
 
-// Each marked path is asked about, and nothing is applied without a yes to all of them.
-func TestApplyAsksForTrust(t *testing.T) {
+// TestApply_AsksForTrust checks that each marked path is asked about, and that nothing is
+// applied unless the user answers yes to all of them.
+func TestApply_AsksForTrust(t *testing.T) {
 	t.Parallel()
 	d, top := gitDesk(t)
 	head := func() string {

@@ -20,6 +20,9 @@ func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.SuggestionsMinimumDistance = 2
+	if shows(cmd.Name(), "") != nil { // any word may be the name of a sandbox, and few are typing errors
+		cmd.SuggestionsMinimumDistance = 1
+	}
 	cmd.AddCommand(subs...)
 	return cmd
 }
@@ -34,6 +37,9 @@ func unknown(cmd *cobra.Command, args []string) error {
 		for _, s := range cmd.SuggestionsFor(args[0]) {
 			meant = append(meant, strings.TrimSpace(at+" "+s))
 		}
+	}
+	if len(meant) == 0 {
+		meant = shows(at, args[0])
 	}
 	if len(meant) > 0 {
 		e.hint = "did you mean: coppice " + strings.Join(meant, ", coppice ")

@@ -11,13 +11,11 @@ func guesses(at, word string) []string {
 			"reject": "deny"}[word]; meant != "" {
 			return []string{"net " + meant}
 		}
-		return []string{"net log " + word}
 	case "ledger":
 		if meant := map[string]string{"log": "show", "ls": "show", "list": "show", "inspect": "show",
 			"diff": "compare"}[word]; meant != "" {
 			return []string{"ledger " + meant}
 		}
-		return []string{"ledger show " + word}
 	case "process":
 		return map[string][]string{"ps": {"process ls"}, "signal": {"process kill"}, "stop": {"process kill", "stop"},
 			"show": {"process inspect"}, "freeze": {"process pause"}, "unpause": {"process resume"}}[word]
@@ -34,6 +32,15 @@ func guesses(at, word string) []string {
 		return map[string][]string{"prune": {"system gc"}, "fsck": {"system verify"}, "check": {"system verify"},
 			"info": {"status", "system probe"}, "df": {"status"}, "doctor": {"system probe"},
 			"log": {"system events"}}[word]
+	}
+	return nil
+}
+
+// shows is the command that shows what the group at knows of a sandbox: a word after the group that
+// is like no subcommand is probably the name of a sandbox.
+func shows(at, word string) []string {
+	if show := map[string]string{"net": "net log", "ledger": "ledger show"}[at]; show != "" {
+		return []string{show + " " + word}
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ func (e *events) until(out *bytes.Buffer, text string) (exit *wire.Exit) {
 
 const execs = "/v1/sandboxes/a/execs"
 
-func TestExecAsEvents(t *testing.T) {
+func TestExec_AsServerSentEvents(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
@@ -170,9 +170,9 @@ func TestExecAsEvents(t *testing.T) {
 	w.json("POST", "/v1/sandboxes/a/exec", `{"cmd":"true"}`, http.StatusBadRequest, nil)
 }
 
-// A client that goes away is missed by nobody, and gets the rest when it comes
-// again, whatever became of the daemon meanwhile.
-func TestAnExecGoesOnWithoutItsClientAndItsDaemon(t *testing.T) {
+// TestExec_SurvivesClientAndDaemon checks that a command continues when its client disconnects, and that the
+// client gets the rest of the output when it attaches again, even if the daemon was restarted meanwhile.
+func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
@@ -217,9 +217,9 @@ func TestAnExecGoesOnWithoutItsClientAndItsDaemon(t *testing.T) {
 	w.json("POST", one+"/signal", `{"name":"INT"}`, http.StatusNotFound, nil)
 }
 
-// A command that ends while nobody is there, not even a daemon, is captured by the
-// next one without being asked for.
-func TestAnExecThatEndsUnseenIsCaptured(t *testing.T) {
+// TestExec_UnattendedExitIsCaptured checks that a command that exits while neither a client
+// nor a daemon runs is captured by the next daemon without a request.
+func TestExec_UnattendedExitIsCaptured(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	var out bytes.Buffer
@@ -241,9 +241,9 @@ func TestAnExecThatEndsUnseenIsCaptured(t *testing.T) {
 	}
 }
 
-// A reader who does not read holds up its own command, and nobody else's; no byte
-// of it is lost.
-func TestASlowReaderLosesNothing(t *testing.T) {
+// TestExec_SlowReaderLosesNothing checks that a client that does not read blocks its own
+// command only, and that no byte of its output is lost.
+func TestExec_SlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	const lines = 1_000_000 // 6.9 MB: more than any buffer on the way
@@ -414,7 +414,7 @@ func TestTerminalsOverWebSocket(t *testing.T) {
 	w.json("POST", "/v1/sandboxes/a/exec?pty=true", `{"cmd":["no-such-thing"]}`, http.StatusBadRequest, nil)
 }
 
-func TestEventsAsServerSentEvents(t *testing.T) {
+func TestEvents_AsServerSentEvents(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	e := w.events("GET", "/v1/sandboxes/a/events?after=0", "")
@@ -440,7 +440,7 @@ func TestEventsAsServerSentEvents(t *testing.T) {
 	}
 }
 
-func TestACreateThatIsSentAgainIsCarriedOutOnce(t *testing.T) {
+func TestIdempotencyKey_CreatesOnce(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	send := func(path, key, body string) (int, string) {
@@ -475,9 +475,9 @@ func TestACreateThatIsSentAgainIsCarriedOutOnce(t *testing.T) {
 	}
 }
 
-// TestACreateThatADaemonDiedOverIsNotDoneTwice kills a daemon that is in the middle
-// of a create with a key: the next one knows that it was begun.
-func TestACreateThatADaemonDiedOverIsNotDoneTwice(t *testing.T) {
+// TestIdempotencyKey_SurvivesDaemonKill kills a daemon in the middle of a create with a key:
+// the next daemon knows that the request was begun.
+func TestIdempotencyKey_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	send := func(body io.Reader, kind string) (int, string) {

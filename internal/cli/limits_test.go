@@ -86,9 +86,9 @@ func (s schema) beyond() (out []any) {
 	return out
 }
 
-// The examples of the document are taken by a real daemon, and what is beyond the
-// limits that it names is refused, with a hint.
-func TestTheDocumentSaysWhatIsTaken(t *testing.T) {
+// TestOpenAPI_ExamplesAndLimitsHold sends the examples of the document to a real daemon, and
+// values beyond the limits that it states, which must be refused with a hint.
+func TestOpenAPI_ExamplesAndLimitsHold(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	b, err := os.ReadFile("../../docs/openapi.json")

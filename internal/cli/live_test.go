@@ -51,8 +51,8 @@ func python(t *testing.T) string {
 	return p
 }
 
-// What a process changes ends in the history, however it goes about it.
-func TestEveryWriterIsCaptured(t *testing.T) {
+// TestCapture_CoversEveryWriter writes in every way that a process has, and finds each change in the history.
+func TestCapture_CoversEveryWriter(t *testing.T) {
 	t.Parallel()
 
 	t.Run("once and quiet", func(t *testing.T) {
@@ -105,8 +105,8 @@ while True:
 		}
 	})
 
-	// The kernel tells of the first write to a page only, and of the file by a name
-	// that is any bytes, and that is gone when the file has another one.
+	// The kernel reports only the first write to a page, and names the file by a path
+	// that may have any bytes, and that is invalid when the file was renamed.
 	for name, flags := range map[string][]string{
 		"through a mapping":                    nil,
 		"through a mapping, without isolation": {"--driver", "copy", "--tier", "workspace", "--from", t.TempDir()},
@@ -177,8 +177,7 @@ func (d *desk) fork(ref string) string {
 	return name
 }
 
-// A sandbox in which nothing happens costs no processor time.
-func TestIdleCostsNothing(t *testing.T) {
+func TestIdleSandbox_TakesNoSnapshots(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised("exec sleep 1000")
@@ -190,8 +189,8 @@ func TestIdleCostsNothing(t *testing.T) {
 	}
 }
 
-// The command is rewound from outside while people look on.
-func TestRewindUnderATerminal(t *testing.T) {
+// TestRewind_UnderTerminal rewinds a command from outside while clients are attached to it.
+func TestRewind_UnderTerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.open("run", "--in", sandbox, "--", "sh")
@@ -203,7 +202,7 @@ func TestRewindUnderATerminal(t *testing.T) {
 	term.command("echo two >~/f; rm -f ~/gone")
 	d.recorded("", "+two")
 
-	// Somebody else looks on, and cannot type.
+	// A read-only client sees the output, and cannot type.
 	second := d.open("attach", sandbox, "--read-only")
 	second.see("echo two")
 	second.enter("echo typed by the second\r")
@@ -263,9 +262,9 @@ func TestRewindUnderATerminal(t *testing.T) {
 	}
 }
 
-// A window that is closed while a command prints to it detaches from one that belongs to the sandbox,
-// and hangs up one that belongs to the window: neither gets SIGPIPE, as it would from a closed pipe.
-func TestAWindowIsClosedOnACommandThatPrints(t *testing.T) {
+// TestTerminal_ClosedDuringOutput closes a window while a command prints to it: a command of the sandbox is
+// detached from, and one of the window is hung up. Neither gets SIGPIPE, as it would from a closed pipe.
+func TestTerminal_ClosedDuringOutput(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.open("run", "--in", sandbox, "--", "sh", "-c", "trap 'echo broken >~/f' PIPE; while :; do echo on; done")
@@ -298,9 +297,8 @@ func (term *terminal) so() string {
 	return term.shown
 }
 
-// A daemon that is killed under a supervised command is followed by one that
-// captures on.
-func TestCapturesGoOnUnderAnotherDaemon(t *testing.T) {
+// TestCapture_ContinuesAfterDaemonKill kills the daemon under a supervised command.
+func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised(`n=0; while :; do n=$((n+1)); echo $n >~/f; sleep 0.1; done`)
@@ -321,9 +319,9 @@ func TestCapturesGoOnUnderAnotherDaemon(t *testing.T) {
 	d.eventually(`"exit":{`, "status", sandbox, "--json") // which is recorded behind the stop
 }
 
-// A daemon that is killed while a rewind waits for the command to end leaves no
-// torn snapshot, and nothing that runs on unseen.
-func TestDaemonKilledDuringARewind(t *testing.T) {
+// TestRewind_SurvivesDaemonKill kills the daemon while a rewind waits for the command to exit:
+// no torn snapshot and no unseen process may remain.
+func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised(
@@ -335,7 +333,7 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 		defer close(rewound)
 		_, _ = d.try("rewind", sandbox, first[len(first)-1])
 	}()
-	d.eventually("before rewinding to", "log", sandbox) // it has been told to end
+	d.eventually("before rewinding to", "log", sandbox) // the command was signalled to exit
 	time.Sleep(300 * time.Millisecond)
 	d.killDaemon()
 	<-rewound
@@ -350,8 +348,8 @@ func TestDaemonKilledDuringARewind(t *testing.T) {
 	d.run("exec", sandbox, "--", "true")
 }
 
-// A fork has the files of a sandbox, not its supervised command.
-func TestForkRunsNothing(t *testing.T) {
+// TestFork_StartsNoCommand checks that a fork has the files of a sandbox, not its supervised command.
+func TestFork_StartsNoCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.supervised("echo one >~/f; exec sleep 1000", "--restart", "always")

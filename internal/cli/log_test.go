@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Snapshots below the end of the drawing are listed after it.
-func TestLog_ListsWhatIsNotDrawn(t *testing.T) {
+// TestLog_ListsUndrawnSnapshots checks that snapshots beyond the end of the drawing are listed after it.
+func TestLog_ListsUndrawnSnapshots(t *testing.T) {
 	res := wire.LogResult{Nodes: []wire.Snapshot{{ID: "aaaa"}, {ID: "bbbb"}, {ID: "cccc"}},
 		Rows: []wire.LogRow{{Graph: "| *", Node: "aaaa"}, {Graph: "|/"}}, Truncated: true}
 	var b strings.Builder

@@ -43,9 +43,9 @@ func (d *desk) back(args ...string) *terminal {
 	return d.open(append([]string{"attach"}, args...)...)
 }
 
-// A shell goes on from memory with its variables and its job, in the sandbox itself and in a
-// fork. Whoever was at it is told so, and can come back to it.
-func TestAShellGoesOnFromMemory(t *testing.T) {
+// TestMemory_ResumesShell resumes a shell from memory with its variables and its job, in the
+// sandbox itself and in a fork. A client that was attached is informed of it, and can attach again.
+func TestMemory_ResumesShell(t *testing.T) {
 	t.Parallel()
 	d := warmDesk(t)
 	was := d.shell()
@@ -55,7 +55,7 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	was.enter("one\r")
 	was.see("one\r\none\r\n")
 
-	// A fork takes nothing from who is at the parent, and has nobody at its own.
+	// A fork does not affect the client attached to the parent, and has no attached client.
 	d.run("fork", sandbox, "copy", "--memory")
 	t.Cleanup(func() { d.try("rm", "--force", "copy") })
 	was.enter("two\r")
@@ -120,8 +120,8 @@ func TestAShellGoesOnFromMemory(t *testing.T) {
 	d.run("system", "verify")
 }
 
-// goesOn demands that the shell of TestAShellGoesOnFromMemory goes on: with cat in the
-// foreground, which Ctrl-C reaches, its variable, the size of who is there, and its jobs.
+// goesOn checks that the shell of TestMemory_ResumesShell has resumed: with cat in the foreground,
+// which Ctrl-C reaches, its variable, the size of the attached terminal, and its jobs.
 func (term *terminal) goesOn(rows, cols uint16) {
 	term.t.Helper()
 	term.resize(rows, cols)
@@ -158,8 +158,8 @@ func (term *terminal) sized(rows, cols uint16) {
 	term.see(prompt)
 }
 
-// A tmux goes on with its windows, for who comes back to the terminal that it is in.
-func TestTmuxGoesOnFromMemory(t *testing.T) {
+// TestMemory_ResumesTmux resumes tmux with its windows, for a client that attaches to its terminal again.
+func TestMemory_ResumesTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")
 	d := warmDesk(t)

@@ -67,9 +67,9 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	d.run("exec", sandbox, "--", "true")
 }
 
-// A daemon behind a forwarded socket, or in another PID namespace, calls itself by a number that
-// is that of another process here.
-func TestStopDaemon_EndsNoProcessThatDoesNotListen(t *testing.T) {
+// TestStopDaemon_KillsOnlyListener exists because a daemon behind a forwarded socket, or in
+// another PID namespace, reports a PID that belongs to another process here.
+func TestStopDaemon_KillsOnlyListener(t *testing.T) {
 	t.Parallel()
 	victim := exec.CommandContext(t.Context(), "sleep", "1000")
 	if err := victim.Start(); err != nil {

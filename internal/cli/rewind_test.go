@@ -12,8 +12,8 @@ func (d *desk) rewind(ref string) {
 	d.run("rewind", "--in-place", sandbox, ref)
 }
 
-// A shell under tmux is left, come back to, and rewound in both ways.
-func TestRewindUnderTmux(t *testing.T) {
+// TestRewind_UnderTmux detaches from a shell under tmux, attaches to it again, and rewinds it in both ways.
+func TestRewind_UnderTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")
 	d := newDesk(t)
@@ -25,7 +25,7 @@ func TestRewindUnderTmux(t *testing.T) {
 	d.recorded("", "+precious")
 	good := d.history()[0]
 
-	// Another window does the damage, while nobody looks.
+	// Another window does the damage while no client is attached.
 	term.enter("\x02c")
 	term.see("1:bash*")
 	term.enter("sleep 0.5; rm ~/f; echo da''maged\r\x10\x11")
@@ -39,7 +39,7 @@ func TestRewindUnderTmux(t *testing.T) {
 	term.enter("here=sa''me; cat ~/f\r")
 	term.see("precious")
 
-	// In place, it is the same shell that goes on.
+	// In place, the same shell continues.
 	term.enter("rm ~/f; echo da''maged again\r")
 	term.see("damaged again")
 	d.rewind(good)

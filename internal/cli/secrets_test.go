@@ -27,10 +27,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/daemon"
 )
 
-// TestNoSecretLiesInTheHome gives sandboxes secrets in every way, lets them use them in
-// every way, and looks at every byte of the home: while they live, stopped, after the
-// death of the daemon, and after gc. What sandboxes wrote as their files is theirs.
-func TestNoSecretLiesInTheHome(t *testing.T) {
+// TestHome_ContainsNoSecrets gives sandboxes secrets in every way, lets them use them in every
+// way, and searches every byte of the home: while they run, stopped, after a kill of the
+// daemon, and after gc. Files that a sandbox wrote are excepted.
+func TestHome_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	for _, driver := range []string{"overlay", "copy"} {
 		t.Run("process "+driver, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestLapse_ReleasesSignalsOfAProgramThatIsStuck(t *testing.T) {
+func TestLapse_ReleasesSignalsOfStuckProgram(t *testing.T) {
 	t.Parallel()
 	for _, stuck := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

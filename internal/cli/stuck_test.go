@@ -119,9 +119,9 @@ func awaitInits(t *testing.T, id string, some bool) {
 	}
 }
 
-// No client has to wait for a start that hangs: the client ends at a
-// signal, and the daemon ends the start; and stop and rm do not wait for it.
-func TestAStartThatHangs_IsCancelled(t *testing.T) {
+// TestHangingStart_IsCancelled checks that a client of a hanging start exits at a signal, that
+// the daemon then cancels the start, and that stop and rm do not wait for it.
+func TestHangingStart_IsCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDoomed(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

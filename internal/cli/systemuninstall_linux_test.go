@@ -6,7 +6,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestLockHome_FailsWhileADaemonServesIt(t *testing.T) {
+func TestLockHome_FailsWhileDaemonServes(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	release, err := lockHome(home)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestRemoveTrees_KeepsTheMarkOfAHomeUntilTheEnd(t *testing.T) {
+func TestRemoveTrees_CanBeRepeated(t *testing.T) {
 	t.Parallel()
 	home := filepath.Join(t.TempDir(), "home")
 	for _, dir := range []string{home, filepath.Join(home, "a"), filepath.Join(home, "z")} {

@@ -23,9 +23,9 @@ import (
 // manyFiles makes 20,000 files, whose names have 200 bytes.
 const manyFiles = `mkdir many && cd many && pad=$(printf %0190d 0) && seq 100000 119999 | sed "s/$/$pad/" | xargs touch`
 
-// One sandbox floods the daemon with questions about a huge tree. The daemon stays
-// within its memory, and answers another sandbox.
-func TestAFloodOfOneSandboxLeavesTheDaemonToOthers(t *testing.T) {
+// TestDaemon_SurvivesFloodOfOneSandbox floods the daemon from one sandbox with requests about
+// a huge tree. The daemon must stay within its memory, and answer another sandbox.
+func TestDaemon_SurvivesFloodOfOneSandbox(t *testing.T) {
 	t.Parallel()
 	if looptest.Race {
 		t.Skip("the race detector's memory is not the program's")

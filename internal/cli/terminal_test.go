@@ -40,7 +40,7 @@ func (term *terminal) foreground(script string) {
 	term.see("be0gun")
 }
 
-func TestShell_IgnoresTheStartupFilesOfTheHost(t *testing.T) {
+func TestShell_IgnoresHostStartupFiles(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("exec", sandbox, "--", "sh", "-c", "echo 'sleep 1000' >~/.bash_profile")
@@ -49,7 +49,7 @@ func TestShell_IgnoresTheStartupFilesOfTheHost(t *testing.T) {
 	term.end(0)
 }
 
-func TestShellHasATerminal(t *testing.T) {
+func TestShell_HasTerminal(t *testing.T) {
 	t.Parallel()
 	term := newDesk(t).shell()
 
@@ -95,13 +95,13 @@ func TestShellHasATerminal(t *testing.T) {
 		t.Errorf("after fg and Ctrl-C: %q", got)
 	}
 
-	// The shell's exit code is ours.
+	// The client exits with the shell's exit code.
 	term.command("(exit 7)")
 	term.enter("\x04")
 	term.end(7)
 }
 
-func TestATerminalPassesEverythingThrough(t *testing.T) {
+func TestTerminal_IsTransparent(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.open("exec", "-it", sandbox, "--", "sh", "-c",
@@ -193,8 +193,9 @@ func needs(t *testing.T, program string) {
 	}
 }
 
-// However it ends, the terminal is in the modes that it was in: end checks that.
-func TestTheTerminalIsGivenBack(t *testing.T) {
+// TestTerminal_RestoresModes checks that the terminal has its old modes however the command
+// ends; end does the check.
+func TestTerminal_RestoresModes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 
@@ -213,7 +214,7 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	term.signal(syscall.SIGHUP)
 	term.end(129)
 
-	// Who insists leaves a command that heeds nothing; it loses its terminal.
+	// Repeated SIGTERM ends a client whose command ignores it; the command loses its terminal.
 	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
 		`trap "echo he''eds not" TERM; echo ready; while :; do sleep 0.01; done`)
 	term.see("ready")

@@ -240,7 +240,7 @@ func (w *travellers) review() {
 	}
 }
 
-func TestAProposalTravelsByAPath(t *testing.T) {
+func TestProposal_ViaPath(t *testing.T) {
 	t.Parallel()
 	newTravellers(t, func(bare string) string { return bare }).review()
 }
@@ -271,13 +271,14 @@ func httpBackend(t *testing.T, dir, password string) (url string) {
 	return srv.URL
 }
 
-func TestAProposalTravelsByHTTP(t *testing.T) {
+func TestProposal_ViaHTTP(t *testing.T) {
 	t.Parallel()
 	newTravellers(t, func(bare string) string { return httpBackend(t, filepath.Dir(bare), "") + "/remote.git" }).review()
 }
 
-// The credentials are those of who sits there: here a helper gives them, as on a desktop.
-func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
+// TestProposal_ViaHTTPWithPassword takes the credentials of the user at this host: a helper
+// supplies them, as on a desktop.
+func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse"
 	url := ""
@@ -293,7 +294,7 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
 	}
 	w.review()
-	// A password in the URL is nobody's to see, whatever goes wrong.
+	// A password in the URL is never printed, whatever fails.
 	w.bob.git(w.bob.top, "remote", "set-url", "origin", strings.Replace(url, "http://", "http://u:other-secret@", 1))
 	w.bob.git(w.bob.top, "config", "--global", "--unset", "credential.helper")
 	out, said, err := w.bob.try("git", "pull")
@@ -302,8 +303,8 @@ func TestAProposalTravelsByHTTPWithAPassword(t *testing.T) {
 	}
 }
 
-// SSH needs a server of its own: its own configuration, keys and port.
-func TestAProposalTravelsBySSH(t *testing.T) {
+// TestProposal_ViaSSH starts an SSH server with its own configuration, keys and port.
+func TestProposal_ViaSSH(t *testing.T) {
 	t.Parallel()
 	sshd := "/usr/sbin/sshd"
 	if _, err := os.Stat(sshd); err != nil {
@@ -341,8 +342,9 @@ func TestAProposalTravelsBySSH(t *testing.T) {
 	w.review()
 }
 
-// Layers come with their history, to where the colleague has the repository.
-func TestLayersTravelToAnotherPlace(t *testing.T) {
+// TestPush_LayersWithHistory pulls layers with their history into a colleague's clone, which
+// is at another path.
+func TestPush_LayersWithHistory(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -376,9 +378,9 @@ func TestLayersTravelToAnotherPlace(t *testing.T) {
 	}
 }
 
-// Layers go to a registry, and the list of them alone into git; what comes back is what was
-// proposed, or nothing.
-func TestLayersTravelByARegistry(t *testing.T) {
+// TestPush_LayersViaRegistry pushes the layers to a registry and only their list to git. What
+// is pulled is what was proposed, or nothing.
+func TestPush_LayersViaRegistry(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Basic)
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -447,8 +449,8 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	if err := os.WriteFile(stored, good, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The list says something else than what lies there: each layer has the digest that is
-	// said, also where the registry and the list agree.
+	// The list differs from what is in the registry: each layer must have the digest that
+	// the list names, also where the registry agrees with a wrong list.
 	forge := func(change func(l *proposal.Layers)) {
 		l, err := proposal.DecodeLayers([]byte(files[proposal.FileLayers]))
 		if err != nil {
@@ -485,9 +487,9 @@ func TestLayersTravelByARegistry(t *testing.T) {
 	refused("sandbox fixed already exists", mine...)
 }
 
-// A push that is killed before its artifact is whole has pushed no reference. The next one
-// sends what the registry does not have.
-func TestAKilledPushLeavesNothingHalf(t *testing.T) {
+// TestPush_KilledPushesNoReference kills a push before its artifact is complete: no reference
+// was pushed, and the next push sends only what the registry lacks.
+func TestPush_KilledPushesNoReference(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Nobody)
 	var (

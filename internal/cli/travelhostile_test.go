@@ -95,9 +95,9 @@ func flipped(s string) string {
 // a value, which can be anything.
 func unkeyed(s string) string { return strings.Replace(s, `"schema"`, `"schemb"`, 1) }
 
-// A remote may have anything under the name of a proposal. What is wrong is refused, and
-// leaves nothing behind.
-func TestAHostileRemoteIsRefused(t *testing.T) {
+// TestPull_RefusesHostileRemote checks that what is wrong with a proposal of a remote is
+// refused, and leaves nothing behind. A remote may have anything under the name of a proposal.
+func TestPull_RefusesHostileRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -186,14 +186,14 @@ func TestAHostileRemoteIsRefused(t *testing.T) {
 		})
 		w.bob.t = t
 	}
-	// Whoever lets git take anything is not served it by us.
+	// A user's lax configuration of git does not weaken the checks.
 	for ref, id := range good {
 		w.bob.git(w.bare, "update-ref", ref, id)
 	}
 	w.bob.git(w.bob.top, "config", "fetch.fsck.hasDotgit", "ignore")
 	work(w.nested(".git"))
 	w.bob.refused("check the fetched objects", "git", "pull", "origin", "fix-auth")
-	// Names of theirs are not names of ours.
+	// Names that are not valid are refused.
 	for _, name := range []string{"../x", "a b", "*", "-x", "x\x1b[31m"} {
 		w.bob.refused("", "git", "pull", "--", "origin", name)
 	}
@@ -232,8 +232,9 @@ func unhex(c byte) byte {
 	return c - '0'
 }
 
-// What a proposal does not say is found, and what it says without need is not shown.
-func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
+// TestPull_VerifiesProposal checks that problems that a proposal does not declare are found,
+// and that texts that it adds without need are not shown.
+func TestPull_VerifiesProposal(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -268,7 +269,7 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 		}
 	}
 	w.bob.refused("--trust Makefile", "git", "apply", "origin/fix-auth")
-	// Records that are real, of work that nobody proposed.
+	// Real records, of work other than the proposed one.
 	c := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "more", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, c)
 	w.says(func(p *proposal.Proposal) { p.Work, p.Tip, p.Title = c, c, "t" })
@@ -278,8 +279,8 @@ func TestWhatAProposalSaysIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Who pushes does not write over what somebody else pushed meanwhile.
-func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
+// TestPush_RefusesChangedRemote checks that a push does not overwrite what another client pushed meanwhile.
+func TestPush_RefusesChangedRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()
@@ -293,7 +294,7 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
 		t.Errorf("the remote has %s", now)
 	}
-	// Bob has a sandbox of the same name; his is not alice's next one.
+	// Bob has a sandbox of the same name; it is not alice's next proposal.
 	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
 	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
 	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
@@ -307,8 +308,9 @@ func TestAPushHoldsTheRemoteToWhatWasSeen(t *testing.T) {
 	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 }
 
-// What stands on a commit that nobody pushed is said to, and comes when that does.
-func TestABaseThatWasNotPushed(t *testing.T) {
+// TestPull_RequiresPushedBase checks that a proposal on a commit that was not pushed is
+// reported as one, and is pulled once the commit is pushed.
+func TestPull_RequiresPushedBase(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.alice.write("local.txt", "local\n")
@@ -323,8 +325,9 @@ func TestABaseThatWasNotPushed(t *testing.T) {
 	w.bob.run("git", "pull", "fix-auth")
 }
 
-// A remote from which objects are missing is as one that breaks off.
-func TestAFetchThatBreaksOffLeavesNothing(t *testing.T) {
+// TestPull_FailedFetchLeavesNothing covers a remote that lacks objects, which looks like one
+// that closes the connection.
+func TestPull_FailedFetchLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
 	w.work()

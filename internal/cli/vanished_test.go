@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// A command whose client is killed is told so, as by ssh: its terminal is hung
-// up, or its input ends.
-func TestAVanishedClient(t *testing.T) {
+// TestClientKill_HangsUpCommand checks that a command is informed that its client was killed,
+// as by ssh: its terminal is hung up, or its input ends.
+func TestClientKill_HangsUpCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 
@@ -63,9 +63,8 @@ func TestAVanishedClient(t *testing.T) {
 	d.quiet()
 }
 
-// A daemon that is killed takes nothing with it: the client attaches again, and
-// the terminal is the one that it was.
-func TestAVanishedDaemon(t *testing.T) {
+// TestDaemonKill_ClientReattaches kills the daemon: the client attaches again, to the same terminal.
+func TestDaemonKill_ClientReattaches(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	term := d.shell()

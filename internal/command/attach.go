@@ -16,25 +16,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// attachment is a client's connection to a command that the Runner follows. What the client
-// sends goes to the start of the command that runs at the moment. Between two of
-// them input waits for the next, and the client with it; signals are lost.
+// attachment is a client's connection to a command that the Runner follows. What the client sends goes
+// to the start of the command that runs at the moment. Between two starts, input waits for the next,
+// and the client with it; signals are lost.
 type attachment struct {
 	stream io.ReadWriter
-	gone   chan struct{} // closed when the client went away
+	gone   chan struct{} // closed when the client disconnected
 	input  sync.WaitGroup
 
 	mu        sync.Mutex
-	connected sync.Cond      // session is another, or over is set
+	connected sync.Cond      // signals that session changed, or that over was set
 	session   io.WriteCloser // nil: none
-	turn      int            // counts sessions
-	over      bool           // by close, or since the client went away
+	turn      int            // incremented with each session
+	over      bool           // closed, or the client disconnected
 	size      *wire.Size     // of the client's terminal
 }
 
-// newAttachment begins to read what the client sends, until close. The frames go to session from the
-// first one on: a client that has got the frame FrameStarted may have typed already. session is nil for a
-// client that has not got it.
+// newAttachment starts to read what the client sends, until close. The frames go to session from the
+// first one on: a client that has received FrameStarted may already have sent input. session is nil for
+// a client that has not received it.
 func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRequest) *attachment {
 	a := &attachment{stream: stream, session: session, gone: make(chan struct{}), size: req.Size}
 	a.connected.L = &a.mu
@@ -54,7 +54,7 @@ func (a *attachment) read() {
 	}
 }
 
-// leave notes that the client went away, which is seen when it is read from, or written to
+// leave records that the client disconnected, which is noticed when it is read from, or written to
 // while its input waits.
 func (a *attachment) leave() {
 	a.mu.Lock()
@@ -71,16 +71,15 @@ func (a *attachment) leave() {
 	a.end()
 }
 
-// end lets no input wait any more. a.mu is held.
+// end wakes input that waits for a session. a.mu is held.
 func (a *attachment) end() {
 	a.over = true
 	a.connected.Broadcast()
 }
 
-// deliver sends a frame to the start of the command that runs. If that start ends before it
-// has taken the frame, input goes to the next start: a checkout may return before the daemon
-// is connected to the command that goes on, and input typed then must not be lost. Signals
-// and sizes are dropped.
+// deliver sends a frame to the start of the command that runs. If that start exits before it has taken
+// the frame, input goes to the next start: a checkout may return before the daemon is connected to the
+// resumed command, and input typed then must not be lost. Signals and sizes are dropped.
 func (a *attachment) deliver(t wire.FrameType, p []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,8 +109,7 @@ func (a *attachment) deliver(t wire.FrameType, p []byte) {
 	}
 }
 
-// connect says where the client's frames go from now on; nil is nowhere. It
-// reports whether the client is there.
+// connect sets where the client's frames go; nil: nowhere. It reports whether the client is connected.
 func (a *attachment) connect(session io.WriteCloser) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,13 +141,13 @@ func (a *attachment) close() {
 	a.end()
 	a.mu.Unlock()
 	if s, ok := a.stream.(interface{ SetReadDeadline(time.Time) error }); ok {
-		_ = s.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
+		_ = s.SetReadDeadline(time.Unix(1, 0)) // fails only if it is closed
 	}
 	a.input.Wait()
 }
 
-// attach connects a client to a command that runs or has just ended: a kept one, the supervised one, or
-// one that its client has lost.
+// attach connects a client to a command that runs or has just exited: a kept one, the supervised one,
+// or one that its client has lost.
 func (r *Runner) attach(
 	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -183,11 +181,11 @@ func (r *Runner) attach(
 	return r.serve(ctx, o, &rec, &presence{}, stream)
 }
 
-// reachLost attaches to a command that is not kept, and whose client has gone.
+// reachLost attaches to a command that is not kept, and whose client has disconnected.
 func (r *Runner) reachLost(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest,
 ) (*opened, error) {
-	s.begun++ // others may have begun since
+	s.begun++ // other commands may have been started since
 	b := s.Box()
 	if b == nil {
 		return nil, fault.New(fault.NotFound, "exec %s has exited, and its result was collected or lost", req.Attach).
@@ -202,8 +200,9 @@ func (r *Runner) reachLost(
 	return &opened{command: c, place: s.at, box: b, session: session}, nil
 }
 
-// attachRun connects a client to the supervised command, over all its starts, until the command has ended
-// for good or the client has gone: then the command runs on. c is the start that runs; nil: none does.
+// attachRun connects a client to the supervised command, over all its starts, until the command is not
+// started again or the client has disconnected, which leaves the command running. c is the start that
+// runs; nil: none.
 func (r *Runner) attachRun(
 	ctx context.Context, p *place, rec *meta.Sandbox, c *command, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -213,7 +212,7 @@ func (r *Runner) attachRun(
 		return wire.Exit{}, fault.New(fault.NotFound, "sandbox %s has no supervised command", rec.Name).
 			WithHint("start one: coppice run --in %s -- CMD", rec.Name)
 	case c == nil && last.Exit != nil && req.Attach == last.Exec:
-		return *last.Exit, nil // it ended while the client was away
+		return *last.Exit, nil // it exited while the client was disconnected
 	case c == nil:
 		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has exited", rec.Name).
 			WithHint("its changes are in the history: coppice log %s; start it again: coppice run --in %s -- CMD",
@@ -226,8 +225,8 @@ func (r *Runner) attachRun(
 }
 
 // stay carries frames between a client and a command that the Runner follows, until the command has
-// ended and is captured, or the client has gone: over all starts of a supervised one from c on.
-// session is connected to c; nil: not yet.
+// exited and is captured, or the client has disconnected: over all starts of a supervised one from c
+// on. session is connected to c; nil: not yet.
 func (r *Runner) stay(
 	ctx context.Context, p *place, c *command, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -272,10 +271,10 @@ func (r *Runner) stay(
 	}
 }
 
-// errDetached says that the client went away, to which there is nothing to add.
+// errDetached is returned when the client disconnected.
 var errDetached = fault.New(fault.Cancelled, "detached")
 
-// reach attaches to one start of the command; nil when that has ended.
+// reach attaches to one start of the command. It returns nil if that has exited.
 func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	s, err := r.lock(ctx, p, "attaching")
 	if err != nil {
@@ -284,7 +283,7 @@ func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecR
 	b := s.Box()
 	s.unlock()
 	if b == nil {
-		return nil, nil // command.done tells what becomes of it
+		return nil, nil // command.done has the result
 	}
 	session, err := b.Exec(ctx, wire.ExecRequest{
 		Attach: c.id, Offset: req.Offset, ReadOnly: req.ReadOnly, Size: req.Size,
@@ -295,8 +294,8 @@ func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecR
 	return session, err
 }
 
-// carry takes the frames of one start of the command to the client, and the
-// client's to it, until that start or the client has gone. It closes the session.
+// carry sends the frames of one start of the command to the client, and the client's to it, until that
+// start has exited or the client has disconnected. It closes the session.
 func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error {
 	defer session.Close()
 	unhook := context.AfterFunc(ctx, func() { session.Close() })
@@ -310,11 +309,11 @@ func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error
 		t, p, err := wire.ReadFrame(session, buf)
 		switch {
 		case err != nil:
-			return nil // its keeper ended; command.done tells what becomes of the command
+			return nil // its keeper exited; command.done has the result of the command
 		case t == wire.FrameExit:
 			return nil
 		case t == wire.FrameFailed:
-			if err := decodeFailure(p); !fault.Is(err, fault.NotFound) { // it may have just ended
+			if err := decodeFailure(p); !fault.Is(err, fault.NotFound) { // it may just have exited
 				return err
 			}
 			return nil

@@ -11,9 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// What a client types as soon as it is told that the command runs reaches the
-// command, though nobody carries frames yet.
-func TestTypedAtOnce(t *testing.T) {
+// TestAttach_PassesEarlyInput checks that input that a client sends as soon as the command is
+// reported as running reaches the command, although nothing carries frames yet.
+func TestAttach_PassesEarlyInput(t *testing.T) {
 	t.Parallel()
 	var typed, got bytes.Buffer
 	if err := wire.WriteFrame(&typed, wire.FrameStdin, []byte("echo early\r")); err != nil {
@@ -30,9 +30,9 @@ func TestTypedAtOnce(t *testing.T) {
 	}
 }
 
-// Input that is typed while no start of the command takes any is for the next one; a signal
-// is not.
-func TestTypedBetweenTwoStarts(t *testing.T) {
+// TestAttach_KeepsInputForNextStart checks that input that arrives between two starts of a
+// command goes to the next start, and that a signal does not.
+func TestAttach_KeepsInputForNextStart(t *testing.T) {
 	t.Parallel()
 	client, daemon := net.Pipe()
 	defer client.Close()
@@ -58,8 +58,9 @@ func TestTypedBetweenTwoStarts(t *testing.T) {
 	}
 }
 
-// A client that is let go is not waited for, whatever it has typed.
-func TestTypedForNoStart(t *testing.T) {
+// TestAttach_ReleasesClientWithUnreadInput checks that releasing a client does not wait for
+// input that no process reads.
+func TestAttach_ReleasesClientWithUnreadInput(t *testing.T) {
 	t.Parallel()
 	client, daemon := net.Pipe()
 	defer client.Close()
@@ -70,9 +71,9 @@ func TestTypedForNoStart(t *testing.T) {
 	a.close()
 }
 
-// A client that cannot be written to has gone, also while what it typed waits for a command
-// that does not read.
-func TestTypedByAClientThatVanishes(t *testing.T) {
+// TestAttach_DetectsLostClient checks that a client that cannot be written to is taken for
+// disconnected, also while its input waits for a command that does not read.
+func TestAttach_DetectsLostClient(t *testing.T) {
 	t.Parallel()
 	typed := make(chan struct{})
 	var input bytes.Buffer

@@ -16,73 +16,73 @@ import (
 
 // command is one start of a command in a sandbox. It is followed by the client that is attached to it
 // (Exec), or by the Runner, because the client asked for that (kept) or because it is the sandbox's
-// supervised command. Its state goes one way:
+// supervised command. Its state only advances:
 //
 //	opening ──► running ──► ending ──► settled
-//	   └──────────────────────────────────▲ it did not begin
+//	   └──────────────────────────────────▲ it did not start
 //
-// It is open until it is settled. Which are open is noted with settingAgreed, so that after a
-// crash the next daemon knows those whose ends it has to find.
+// It is open until it is settled. The open commands are noted in the database with settingAgreed, so
+// that after a crash the next daemon knows those whose exits it has to find.
 type command struct {
 	id      string
 	sandbox timeline.SandboxID
-	at      time.Time           // when it began; zero: not known
-	before  timeline.SnapshotID // HEAD then; "": not known
-	found   bool                // an earlier daemon began it
+	at      time.Time           // when it was started; zero: not known
+	before  timeline.SnapshotID // HEAD at that time; "": not known
+	found   bool                // an earlier daemon started it
 
-	req   wire.ExecRequest // what it was started with, as far as is known
-	run   wire.Run         // the same of a supervised command
-	begun int              // how many commands of the sandbox had begun with it; -1: not known
+	req   wire.ExecRequest // what it was started with, as far as it is known
+	run   wire.Run         // the same for a supervised command
+	begun int              // how many commands of the sandbox had been started, including it; -1: not known
 
-	// done is closed when all that follows from its end is done, or that it was started again;
-	// exit, err and next are final then.
+	// done is closed when its exit is fully processed, or when it was started again; exit, err and next
+	// are final then.
 	done chan struct{}
 	exit wire.Exit
 	err  error
-	next *command // of a supervised command: the start that came after it; nil: none
+	next *command // of a supervised command: the start after this one; nil: none
 
-	drop   chan struct{} // of a kept command: closed when newer ones take its place
-	halted bool          // of a supervised command: it is not to be started again; guarded by the sandbox's lock
+	drop   chan struct{} // of a kept command: closed when newer ones evict it
+	halted bool          // of a supervised command: it must not be started again; guarded by the sandbox's lock
 
-	// The rest is guarded by Register.mu.
+	// The fields below are guarded by Register.mu.
 	state   state
-	seq     int64         // of the record of its beginning; 0: not known
-	denials int64         // recorded of its sandbox since it began
-	relays  int           // how many are attached and will see it through
-	end     Ended         // once it is ending
-	ended   chan struct{} // closed then
+	seq     int64         // of the record of its start; 0: not known
+	denials int64         // denials recorded of its sandbox since its start
+	relays  int           // how many clients are attached and will settle it
+	end     Ended         // set from state ending on
+	ended   chan struct{} // closed when end is set
 }
 
-// state is how far a command has come.
+// state is the state of a command.
 type state int
 
 const (
-	opening state = iota // its beginning is being recorded
-	running              // that is recorded
-	ending               // its end is known
-	settled              // its end is recorded, or it did not begin
+	opening state = iota // its start is being recorded
+	running              // its start is recorded
+	ending               // its exit is known
+	settled              // its exit is recorded, or it did not start
 )
 
-// Ended is the end of a command as Box.Wait gives it, and as the last frame of Box.Exec tells it.
+// Ended is the exit of a command, as Box.Wait returns it and the last frame of Box.Exec carries it.
 type Ended struct {
 	wire.Exit
 	Alone   bool `json:"alone,omitempty"`   // no process was left when it was reaped
-	Stopped bool `json:"stopped,omitempty"` // the box was being stopped then
+	Stopped bool `json:"stopped,omitempty"` // the box was being stopped at the time
 	TTY     bool `json:"tty,omitempty"`     // it had a terminal
 
 	Resources wire.Resources  `json:"resources,omitzero"`
-	Env       []string        `json:"env,omitempty"` // its own environment
-	Output    []wire.Recorded `json:"-"`             // what was recorded of its output
+	Env       []string        `json:"env,omitempty"` // the environment that was set for it
+	Output    []wire.Recorded `json:"-"`             // the recorded part of its output
 }
 
 const (
-	// exitUnknown is the exit code of a command whose end no daemon saw.
+	// exitUnknown is the exit code of a command whose exit no daemon saw.
 	exitUnknown = 255
-	// stoppedMeanwhile is what is said of a command that was killed with its box.
+	// stoppedMeanwhile is the reason for a command that was killed with its box.
 	stoppedMeanwhile = "the sandbox was stopped while the command ran"
 )
 
-// newCommand is a command that is about to be recorded as begun.
+// newCommand returns a command whose start is about to be recorded.
 func newCommand(sandbox timeline.SandboxID, id string, at time.Time, before timeline.SnapshotID) *command {
 	return &command{
 		id: id, sandbox: sandbox, at: at, before: before, begun: -1,
@@ -90,14 +90,14 @@ func newCommand(sandbox timeline.SandboxID, id string, at time.Time, before time
 	}
 }
 
-// foundCommand is one that an earlier daemon began, as a record with the number seq tells.
+// foundCommand returns a command that an earlier daemon started, according to a record.
 func foundCommand(n audit.OpenCommand) *command {
 	c := newCommand(n.Sandbox, n.ID, n.At, n.Before)
 	c.found, c.seq, c.state = true, n.Seq, running
 	return c
 }
 
-// result waits for done, and returns what the command came to.
+// result waits for done, and returns the result of the command.
 func (c *command) result(ctx context.Context) (wire.Exit, error) {
 	select {
 	case <-c.done:
@@ -107,21 +107,23 @@ func (c *command) result(ctx context.Context) (wire.Exit, error) {
 	}
 }
 
-// killed is the end of a command whose box ended with it.
+// killed returns the exit of a command whose box exited with it.
 func killed(why string) Ended {
 	return Ended{Exit: wire.Exit{Code: 128 + 9, Signal: "KILL", Message: why}}
 }
 
-// commandLine is how a command is shown.
+// commandLine returns how a command is shown to people.
 func commandLine(cmd []string) string { return label.OfCommand(wire.ExecRequest{Cmd: cmd}) }
 
-// Label returns the message of a snapshot that is taken after a command: label.OfCommand without secrets.
+// Label returns the message of a snapshot that is taken after a command: label.OfCommand with secrets
+// redacted.
 func Label(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) string {
 	c := m.For(ctx, rec, req.Env...)
 	return label.OfCommand(wire.ExecRequest{Label: c.Redact(req.Label), Cmd: c.RecordArgs(req.Cmd)})
 }
 
-// Supervises reports whether a sandbox has a supervised command whose changes are captured by themselves.
+// Supervises reports whether a sandbox has a supervised command whose changes are captured
+// automatically.
 func Supervises(rec *meta.Sandbox) bool {
 	return rec.Run != nil && rec.Run.Ended == nil && !rec.Run.Capture.Off
 }

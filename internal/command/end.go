@@ -13,13 +13,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// endWait is how long the removal of a sandbox waits for the ends of its commands, whose
-// box has ended.
+// endWait is how long the removal of a sandbox waits for the exits of its commands, whose box has
+// exited.
 const endWait = time.Second
 
-// await waits in the background for the end of a command that the keeper holds, and does then what follows
-// from it: ended reports whether the keeper may forget the command. If the engine is closed meanwhile, the
-// next daemon finds the command.
+// await waits in the background for the exit of a command that the keeper holds, and passes it to
+// ended, which reports whether the keeper may forget the command. If the engine is closed meanwhile,
+// the next daemon finds the command.
 func (r *Runner) await(p *place, b Box, c *command, ended func(context.Context, Ended, error) (forget bool)) {
 	r.c.Go(func(ctx context.Context) {
 		end, err := b.Wait(ctx, c.id)
@@ -36,15 +36,15 @@ func (r *Runner) await(p *place, b Box, c *command, ended func(context.Context, 
 	})
 }
 
-// leave has the Runner see a command through that runs on without the client that was attached.
+// leave lets the Runner follow a command that continues without its client.
 func (r *Runner) leave(o *opened) {
 	if r.c.Register.isOpen(o.command) {
 		r.c.Go(func(ctx context.Context) { r.seeThrough(ctx, o.place, o.box, o.command) })
 	}
 }
 
-// seeThrough waits for the end of a command that no client is attached to any more, or that an
-// earlier daemon began, and records it, unless a client that has attached meanwhile has its end recorded.
+// seeThrough waits for the exit of a command without an attached client, or from an earlier daemon, and
+// records it, unless a client that has attached meanwhile has it recorded.
 func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 	end, err := b.Wait(ctx, c.id)
 	if ctx.Err() != nil {
@@ -56,7 +56,7 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 		return
 	case fault.Is(err, fault.NotFound):
 		if known || r.c.Register.isRelayed(c) {
-			return // a client was told its end
+			return // a client was sent its exit
 		}
 		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "its exit code is unknown: " +
 			"the daemon was killed when it exited"}}
@@ -69,16 +69,16 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 	}
 }
 
-// tellEnd records the end of a command by itself, unless it is recorded.
-func (r *Runner) tellEnd(ctx context.Context, rec *meta.Sandbox, c *command, end Ended, x wire.Exit) {
+// recordEnd records the exit of a command without a snapshot, unless it is already recorded.
+func (r *Runner) recordEnd(ctx context.Context, rec *meta.Sandbox, c *command, end Ended, x wire.Exit) {
 	if tell := r.exitRecords(ctx, rec, c, end, x, Taken{}); len(tell) > 0 {
 		r.c.Book.Note(ctx, rec, tell...)
 		r.c.Register.settle(c)
 	}
 }
 
-// EndAll records the ends of the commands of a sandbox that is about to be removed, whose
-// box has ended. A client that is attached may still be reading its own.
+// EndAll records the exits of the commands of a sandbox that is about to be removed, whose box has
+// exited. An attached client may still be reading the exit of its own command.
 func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
 	late := time.NewTimer(endWait)
 	defer late.Stop()
@@ -95,15 +95,15 @@ func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox)
 		if !known {
 			end = killed(audit.RemovedMeanwhile)
 		}
-		r.tellEnd(ctx, rec, c, end, end.Exit)
+		r.recordEnd(ctx, rec, c, end, end.Exit)
 	}
 }
 
-// EndMoved records the ends of the commands of a sandbox that was brought to another snapshot, where the
-// commands of an image go on: those of the same ids are others from here on.
+// EndMoved records the exits of the commands of a sandbox that was brought to another snapshot, where
+// the commands of a memory image resume: commands with the same ids are different ones from then on.
 func (r *Runner) EndMoved(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
 	for _, c := range r.c.Register.in(h.SandboxID()) {
 		end := killed("the sandbox was rewound to another snapshot")
-		r.tellEnd(ctx, rec, c, end, end.Exit)
+		r.recordEnd(ctx, rec, c, end, end.Exit)
 	}
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Exec runs a command in a sandbox, starting its box when there is none, or attaches to a command that
-// runs; see httpapi.Commands for the frames. A command that is not kept it sees through even when the
-// client goes away, and then takes a snapshot if anything changed.
+// Exec runs a command in a sandbox, and starts its box if there is none; or it attaches to a running
+// command. See httpapi.Commands for the frames. It waits for a command that is not kept even if the
+// client disconnects, and then takes a snapshot if anything changed.
 func (r *Runner) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	switch {
 	case req.Run != nil:
@@ -66,19 +66,19 @@ func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, st
 // opened is a command that was started in a box, or that a client is attached to.
 type opened struct {
 	*command
-	place   *place
-	box     Box
-	session io.ReadWriteCloser // which the caller closes
-	told    *audit.Pending     // the record of its beginning; nil: it had begun already
+	place    *place
+	box      Box
+	session  io.ReadWriteCloser // which the caller closes
+	recorded *audit.Pending     // the record of its start; nil: it had already been started
 
-	// What its first frame said, where the Runner follows it.
+	// The content of its first frame, if the Runner follows it.
 	started wire.Started
-	failed  *Ended // it cannot be run; nil: it runs
+	failed  *Ended // why it cannot be run; nil: it runs
 }
 
-// open starts the box if there is none, and the command in it. The start of the command is being recorded
-// when open returns: the caller waits for the record (begins) before it tells a client that the command
-// runs. besides is recorded with the start.
+// open starts the box if there is none, and the command in it. The start of the command is being
+// recorded when open returns: the caller waits for the record (awaitStart) before it reports to a client
+// that the command runs. besides is recorded with the start.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
 ) (*opened, error) {
@@ -91,7 +91,7 @@ func (r *Runner) open(
 	r.c.Register.add(o.command)
 	tell, err := r.beginning(ctx, rec, req, besides)
 	if err == nil {
-		o.box, o.told, err = s.Start(ctx, rec, tell...)
+		o.box, o.recorded, err = s.Start(ctx, rec, tell...)
 	}
 	if err != nil {
 		r.c.Register.settle(o.command)
@@ -99,7 +99,7 @@ func (r *Runner) open(
 	}
 	o.session, err = o.box.Exec(ctx, req)
 	if fault.Is(err, fault.Unavailable) {
-		// The keeper ended by itself, being idle, between our look and the call.
+		// The keeper was idle and exited between the check and the call.
 		again, serr := s.StartOther(ctx, rec)
 		if err = serr; err == nil {
 			o.box = again
@@ -107,27 +107,27 @@ func (r *Runner) open(
 		}
 	}
 	if err != nil {
-		r.takeBack(ctx, o, err)
+		r.recordNoStart(ctx, o, err)
 		return nil, err
 	}
 	r.c.Register.starts(o.command, r.c.Now())
 	return o, nil
 }
 
-// beginning is what is recorded as a command begins; nothing of one whose beginning is recorded already.
+// beginning returns the records of the start of a command; none if its start is already recorded.
 func (r *Runner) beginning(
 	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []audit.Statement,
 ) ([]audit.Statement, error) {
-	known, err := r.wasTold(ctx, rec, req.ID)
+	known, err := r.startIsRecorded(ctx, rec, req.ID)
 	if err != nil || known {
 		return nil, err
 	}
 	return append([]audit.Statement{execRecord(ctx, r.c.Cleaners, rec, req)}, besides...), nil
 }
 
-// wasTold reports whether it is recorded already that a command begins: only the supervised
-// command can begin under an id that a daemon before this one chose, and was killed.
-func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
+// startIsRecorded reports whether the start of a command is already recorded: only the supervised command can
+// start under an id that a killed daemon had chosen.
+func (r *Runner) startIsRecorded(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
 	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
 		return false, nil
 	}
@@ -143,11 +143,11 @@ func (r *Runner) wasTold(ctx context.Context, rec *meta.Sandbox, exec string) (b
 	return false, nil
 }
 
-// begins waits until the beginning of a command is recorded, which runs already. If it cannot be recorded,
-// the sandbox is stopped.
-func (r *Runner) begins(ctx context.Context, o *opened) error {
-	seq, own := o.told.Find(isExec)
-	err := o.told.Wait()
+// awaitStart waits until the start of a running command is recorded. If it cannot be recorded, the sandbox
+// is stopped.
+func (r *Runner) awaitStart(ctx context.Context, o *opened) error {
+	seq, own := o.recorded.Find(isExec)
+	err := o.recorded.Wait()
 	if err == nil {
 		if own {
 			r.c.Register.runs(o.command, seq)
@@ -155,48 +155,48 @@ func (r *Runner) begins(ctx context.Context, o *opened) error {
 		return nil
 	}
 	r.c.Register.settle(o.command)
-	// What it has started may have left its process group, and must not run on unrecorded.
+	// Its children may have left its process group, and must not run on unrecorded.
 	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
 }
 
-// notBegun records that a command did not start, if its keeper refused it. If the keeper has ended instead,
-// the command may have started, and its record stays.
-func (r *Runner) notBegun(ctx context.Context, o *opened, cause error) {
-	if o.told.Wait() != nil {
-		r.settleUnbegun(o)
+// didNotStart records that a command did not start, if its keeper refused it. If the keeper has exited
+// instead, the command may have started, and its record stays.
+func (r *Runner) didNotStart(ctx context.Context, o *opened, cause error) {
+	if o.recorded.Wait() != nil {
+		r.settleUnstarted(o)
 	} else if !fault.Is(cause, fault.Unavailable) {
-		r.takeBack(ctx, o, cause)
+		r.recordNoStart(ctx, o, cause)
 	}
 }
 
-// takeBack records that a command did not begin.
-func (r *Runner) takeBack(ctx context.Context, o *opened, cause error) {
-	o.told.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
-	r.settleUnbegun(o)
+// recordNoStart records that a command did not start.
+func (r *Runner) recordNoStart(ctx context.Context, o *opened, cause error) {
+	o.recorded.Undo(ctx, cause, func(b format.Body) bool { return isExec(b) || b.Kind() == format.KindSession })
+	r.settleUnstarted(o)
 }
 
-// settleUnbegun notes that a command did not begin, if told has its beginning.
-func (r *Runner) settleUnbegun(o *opened) {
-	if _, own := o.told.Find(isExec); own {
+// settleUnstarted settles a command that did not start, if its start is recorded.
+func (r *Runner) settleUnstarted(o *opened) {
+	if _, own := o.recorded.Find(isExec); own {
 		r.c.Register.settle(o.command)
 	}
 }
 
 func isExec(b format.Body) bool { return b.Kind() == format.KindExec }
 
-// serve carries frames between the client at the other end of stream and a command until the command ends,
-// and settles it. sits is the client's presence.
+// serve carries frames between the client at the other end of stream and a command until the command
+// exits, and settles it. sits is the client's presence.
 func (r *Runner) serve(
 	ctx context.Context, o *opened, rec *meta.Sandbox, sits *presence, stream io.ReadWriter,
 ) (wire.Exit, error) {
 	defer r.c.Register.relayed(o.command)()
-	began := o.told == nil
+	began := o.recorded == nil
 	end, err := relay(ctx, rec.Name, o.session, stream, sits.leaves, func() error {
-		if o.told == nil {
+		if o.recorded == nil {
 			return nil
 		}
 		began = true
-		if err := r.begins(ctx, o); err != nil {
+		if err := r.awaitStart(ctx, o); err != nil {
 			return err
 		}
 		sits.came()
@@ -204,11 +204,11 @@ func (r *Runner) serve(
 		return nil
 	})
 	if err != nil && !began {
-		r.notBegun(ctx, o, err)
+		r.didNotStart(ctx, o, err)
 	}
 	var unrecorded error
-	if o.told != nil {
-		unrecorded = o.told.Wait()
+	if o.recorded != nil {
+		unrecorded = o.recorded.Wait()
 	}
 	if unrecorded != nil || err != nil {
 		if unrecorded == nil {
@@ -222,7 +222,7 @@ func (r *Runner) serve(
 	return x, err
 }
 
-// settle captures what a command changed and completes its exit. Its end is recorded, with the snapshot
+// settle captures what a command changed and completes its exit, which is recorded with the snapshot,
 // if there is one.
 func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (exit wire.Exit, err error) {
 	exit = end.Exit
@@ -248,24 +248,25 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	o := &outcome{command: c, end: end, exit: exit, programs: s.EndPrograms(ctx, &rec)}
 	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
 	if err != nil && !captured {
-		r.tellEnd(ctx, &rec, c, end, exit)
+		r.recordEnd(ctx, &rec, c, end, exit)
 		return exit, fault.Wrap(err,
 			"the command exited with exit code %d, but its changes could not be captured", exit.Code)
 	}
 	return o.exit, err
 }
 
-// outcome is what a command came to, whose end is about to be recorded.
+// outcome is the result of a command whose exit is about to be recorded.
 type outcome struct {
 	*command
 	end      Ended
 	exit     wire.Exit             // what its clients get
-	programs *audit.EndingPrograms // which conclude records with the end; nil: none are
+	programs *audit.EndingPrograms // the programs that conclude records with the exit; nil: none
 }
 
-// conclude captures what a command has changed, records its end, with the snapshot if there is one, and
-// settles it. It completes the exit of o. captured reports whether the changes are in the history: then an
-// error says that the end is not recorded or, if it is, that processes of the box do not go on.
+// conclude captures what a command has changed, records its exit, with the snapshot if there is one,
+// and settles it. It completes the exit of o. captured reports whether the changes are in the history:
+// then an error says that the exit is not recorded or, if it is, that processes of the box were not
+// resumed.
 func (r *Runner) conclude(
 	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
 ) (captured bool, err error) {
@@ -281,12 +282,12 @@ func (r *Runner) conclude(
 		n.Exit, n.Alone = &code, o.end.Alone && s.begun == o.begun
 	}
 	t, err := s.Capture(ctx, rec, n)
-	if err != nil && !t.Told {
+	if err != nil && !t.Recorded {
 		o.programs.Written(err)
 		return false, err
 	}
 	o.exit = withHead(o.exit, rec.Head, t)
-	if !t.Told {
+	if !t.Recorded {
 		if err := r.c.Book.Record(ctx, rec, tell(o.exit, t)...); err != nil {
 			o.programs.Written(err)
 			return true, err
@@ -297,7 +298,7 @@ func (r *Runner) conclude(
 	return true, err
 }
 
-// withHead completes the end of a command by what was captured after it.
+// withHead adds to the exit of a command what was captured after it.
 func withHead(x wire.Exit, head timeline.SnapshotID, t Taken) wire.Exit {
 	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.ID), t.Changed, t.Paths
 	return x

@@ -15,20 +15,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A sandbox with a supervised command is captured by itself. The box reports at almost no cost whether a
-// process has run since the last look: while none has, no file can have changed. When one has, the live root
-// is compared without stopping any process, and captured when what changed has been left alone for a while,
-// or has waited for long enough.
+// A sandbox with a supervised command is captured automatically. The box reports at almost no cost
+// whether a process has run since the last look: while none has, no file can have changed. When one
+// has, the live root is compared without pausing any process, and captured when the changes have been
+// left alone for a while, or have waited long enough.
 
 const (
 	defaultQuiet = 200 * time.Millisecond
 	defaultMax   = 2 * time.Second
 	leastQuiet   = 10 * time.Millisecond
-	// share is the part of the time, one in so many, that looking may take.
+	// share limits looking to one part in this many of the time.
 	share = 20
 )
 
-// pace is when snapshots are taken by themselves.
+// pace is when automatic snapshots are taken.
 type pace struct{ quiet, max time.Duration }
 
 func newPace(c wire.Capture) (pace, error) {
@@ -53,15 +53,14 @@ func newPace(c wire.Capture) (pace, error) {
 	return p, nil
 }
 
-// due says how long to wait until what was seen is to be captured: less than
-// nothing when it is time, and false when there is nothing. since is when changes
-// were first seen; mapped says that a file may have changed without a trace; last
-// is when was captured last.
+// due returns how long to wait until what was seen is to be captured, negative when it is overdue;
+// false when there is nothing. since is when changes were first seen; mapped says that a file may have
+// changed without a trace; last is when the last capture was.
 func (p pace) due(g layer.Glance, since time.Time, mapped bool, last, now time.Time) (time.Duration, bool) {
 	var at time.Time
 	switch {
 	case g.Changed:
-		// A clock may have been set back.
+		// The clock may have been set back.
 		at = earlier(earlier(g.Newest, now).Add(p.quiet), earlier(since, now).Add(p.max))
 	case g.Unsure:
 		at = last.Add(p.quiet)
@@ -80,7 +79,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// follow captures what the processes of a box change, until the box has ended.
+// follow captures what the processes of a box change, until the box has exited.
 func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
 	var clock uint64
 	for {
@@ -98,8 +97,8 @@ func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
 	}
 }
 
-// CaptureLater has the automatic history of a supervised command look at what changed, which it would not
-// by itself if no process of the box has changed it. It reports whether there is such a history.
+// CaptureLater makes the automatic history of a supervised command look at what changed, which it would
+// not do if no process of the box has run. It reports whether there is such a history.
 func (r *Runner) CaptureLater(h Held, rec *meta.Sandbox) bool {
 	s := r.with(h)
 	b := s.Box()
@@ -114,8 +113,8 @@ func (r *Runner) CaptureLater(h Held, rec *meta.Sandbox) bool {
 	return true
 }
 
-// catchUp looks at what has changed, waits until it is due, and captures it; false
-// when the box is no longer the sandbox's.
+// catchUp looks at what has changed, waits until it is due, and captures it. It returns false if the
+// box is no longer the sandbox's.
 func (r *Runner) catchUp(ctx context.Context, p *place, b Box, pc pace) bool {
 	for {
 		wait, there, rest := r.lookOver(ctx, p, b, pc)
@@ -135,9 +134,9 @@ func (r *Runner) catchUp(ctx context.Context, p *place, b Box, pc pace) bool {
 	}
 }
 
-// lookOver looks once, and captures if that is due. wait is how long to wait for
-// the next look, negative when nothing is left to do; rest is the least to wait,
-// so that looking takes no more than its share.
+// lookOver looks once, and captures if that is due. wait is how long to wait for the next look,
+// negative when nothing is left to do; rest is the minimum wait, so that looking takes no more than its
+// share.
 func (r *Runner) lookOver(
 	ctx context.Context, p *place, b Box, pc pace,
 ) (wait time.Duration, there bool, rest time.Duration) {
@@ -169,15 +168,15 @@ func (r *Runner) lookOver(
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		// Full disks get room again: it is tried as long as there are changes.
+		// A full disk may get space again, so this is retried as long as there are changes.
 		r.c.Log.Error("could not capture the changes of a sandbox", "sandbox", rec.Name, "err", err)
 		return pc.max, true, 0
 	}
 	return -1, true, 0
 }
 
-// CaptureByItself captures what the processes of a sandbox changed, or returns how long to wait for the
-// budget of automatic snapshots.
+// CaptureByItself captures automatically what the processes of a sandbox changed, or returns how long
+// to wait for the budget of automatic snapshots.
 func (r *Runner) CaptureByItself(ctx context.Context, h Held, rec *meta.Sandbox) (wait time.Duration, err error) {
 	left, err := r.c.Budgets.Of(ctx, rec.ID)
 	if err != nil {

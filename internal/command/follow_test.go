@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 )
 
-func TestWhenACaptureIsDue(t *testing.T) {
+func TestPace_Due(t *testing.T) {
 	t.Parallel()
 	p := pace{quiet: 200 * time.Millisecond, max: 2 * time.Second}
 	now := time.Unix(1000, 0)
@@ -50,9 +50,9 @@ func TestWhenACaptureIsDue(t *testing.T) {
 	}
 }
 
-// A writer that never pauses is captured within max of its first change, and none
-// is before it was quiet for the time that is wanted.
-func TestACaptureComesInTime(t *testing.T) {
+// TestPace_CapturesInTime checks that a writer that never pauses is captured within max of its
+// first change, and that no capture comes before the writer was quiet for the required time.
+func TestPace_CapturesInTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		quiet := time.Duration(rapid.IntRange(10, 1000).Draw(t, "quiet")) * time.Millisecond
@@ -98,7 +98,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-func TestRestartsSlowDown(t *testing.T) {
+func TestRestartDelay_BacksOff(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	at := func(starts int, ran time.Duration) time.Duration {

@@ -17,21 +17,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// A kept command belongs to no client that is connected: clients come and go, and what
-// it changed is captured when it ends, also by a daemon that came after the one
-// that started it. Its keeper is what remembers it.
+// A kept command does not belong to a connected client: clients come and go, and what it changed is
+// captured when it exits, also by a later daemon than the one that started it. Its keeper keeps its
+// state.
 
 const (
-	// afterlife is how long the output and the exit of a kept command can still be
-	// asked for when it has ended.
-	afterlife = time.Minute
-	// MaxEnded is for how many commands of a sandbox that holds: their output takes
-	// memory.
+	// resultLife is how long the output and the exit of a kept command are available after it has
+	// exited.
+	resultLife = time.Minute
+	// MaxEnded is for how many commands of a sandbox they are available: their output takes memory.
 	MaxEnded = 32
 )
 
-// StartExec runs a command for no client in particular, and gives what it is called.
-// One that could not be started has an Exit.
+// StartExec starts a command without a client attached, and returns its id. A command that could not be
+// started has an Exit.
 func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecRequest) (wire.ExecInfo, error) {
 	o, err := r.newKept(ctx, name, req)
 	if err != nil {
@@ -50,8 +49,7 @@ func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecReques
 	return info, nil
 }
 
-// newKept starts a kept command. The caller closes the session, in which the
-// command's first frame was read.
+// newKept starts a kept command. The caller closes the session, whose first frame has been read.
 func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest) (*opened, error) {
 	if len(req.Cmd) == 0 {
 		return nil, fault.New(fault.Invalid, "no command was given").WithHint("send \"cmd\", a list of arguments")
@@ -76,8 +74,8 @@ func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	return o, nil
 }
 
-// openFollowed starts a command that the Runner is going to follow, and waits until its beginning is
-// recorded. The caller closes the session, in which the command's first frame was read.
+// openFollowed starts a command that the Runner is going to follow, and waits until its start is
+// recorded. The caller closes the session, whose first frame has been read.
 func (r *Runner) openFollowed(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest,
 ) (_ *opened, err error) {
@@ -87,7 +85,7 @@ func (r *Runner) openFollowed(
 		return nil, err
 	}
 	o.started, o.failed, err = readFirst(o.session)
-	if fault.Is(err, fault.Exists) { // a daemon before this one came as far with the supervised command
+	if fault.Is(err, fault.Exists) { // an earlier daemon had already started the supervised command
 		o.session.Close()
 		var again io.ReadWriteCloser
 		if again, err = o.box.Exec(ctx, wire.ExecRequest{Attach: req.ID}); err == nil {
@@ -96,10 +94,10 @@ func (r *Runner) openFollowed(
 		}
 	}
 	if err != nil {
-		r.notBegun(ctx, o, err)
+		r.didNotStart(ctx, o, err)
 		r.leave(o)
 	} else {
-		err = r.begins(ctx, o)
+		err = r.awaitStart(ctx, o)
 	}
 	if err != nil {
 		o.session.Close()
@@ -108,7 +106,7 @@ func (r *Runner) openFollowed(
 	return o, nil
 }
 
-// keep follows a kept command to its end, captures, and forgets it after a while.
+// keep follows a kept command until it exits, captures, and forgets it after a while.
 func (r *Runner) keep(s *held, b Box, c *command) {
 	if s.kept == nil {
 		s.kept = map[string]*command{}
@@ -121,7 +119,7 @@ func (r *Runner) keep(s *held, b Box, c *command) {
 	})
 }
 
-// keptEnded does what follows from the end of a kept command.
+// keptEnded processes the exit of a kept command.
 func (r *Runner) keptEnded(ctx context.Context, p *place, c *command, end Ended, err error) {
 	if err != nil {
 		end = killed(stoppedMeanwhile)
@@ -136,7 +134,7 @@ func (r *Runner) keptEnded(ctx context.Context, p *place, c *command, end Ended,
 	close(c.done)
 }
 
-// linger holds the result of a kept command for a while, and reports whether the keeper may
+// linger makes the result of a kept command available for a while, and reports whether the keeper may
 // forget it then.
 func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
 	s, err := r.lock(ctx, p, "recording the exit of a command")
@@ -148,7 +146,7 @@ func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
 		s.past = slices.Delete(s.past, 0, 1)
 	}
 	s.unlock()
-	late := time.NewTimer(afterlife)
+	late := time.NewTimer(resultLife)
 	defer late.Stop()
 	select {
 	case <-ctx.Done():
@@ -161,15 +159,15 @@ func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
 		return false
 	}
 	defer s.unlock()
-	if s.kept[c.id] == c { // else another one goes on under its id, from memory
+	if s.kept[c.id] == c { // otherwise another command has its id, resumed from memory
 		delete(s.kept, c.id)
 	}
 	s.past = slices.DeleteFunc(s.past, func(p *command) bool { return p == c })
 	return true
 }
 
-// startAttached starts a command that the Runner follows, a supervised or a kept one, to which the client at
-// the other end of stream is attached from its first byte. It runs on when the client goes away.
+// startAttached starts a command that the Runner follows, supervised or kept, with the client at the
+// other end of stream attached from its first byte. The command continues when the client disconnects.
 func (r *Runner) startAttached(
 	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {

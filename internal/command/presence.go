@@ -20,10 +20,10 @@ type presence struct {
 	first audit.Statement // the attach
 	tell  func()          // records the detach; nil: there is no terminal
 
-	mu   sync.Mutex
-	here bool // the command runs
-	gone bool // the client has disconnected, or the command has ended
-	told bool // the detach is recorded
+	mu       sync.Mutex
+	here     bool // the command runs
+	gone     bool // the client has disconnected, or the command has ended
+	recorded bool // the detach is recorded
 }
 
 // presence returns the presence of a client that starts a command.
@@ -34,7 +34,7 @@ func (r *Runner) presence(ctx context.Context, id timeline.SandboxID, req wire.E
 	return &presence{first: r.sessionRecord(ctx, "attached", req), tell: func() { r.left(ctx, id, req) }}
 }
 
-// coming returns what is recorded with the start of the command.
+// coming returns the records to write with the start of the command.
 func (p *presence) coming() []audit.Statement {
 	if p.tell == nil {
 		return nil
@@ -51,8 +51,8 @@ func (p *presence) leaves() { p.change(func() { p.gone = true }) }
 func (p *presence) change(how func()) {
 	p.mu.Lock()
 	how()
-	left := p.here && p.gone && !p.told && p.tell != nil
-	p.told = p.told || left
+	left := p.here && p.gone && !p.recorded && p.tell != nil
+	p.recorded = p.recorded || left
 	p.mu.Unlock()
 	if left {
 		p.tell()
@@ -77,7 +77,7 @@ func (r *Runner) attended(
 // left records that a client detached from a command.
 func (r *Runner) left(ctx context.Context, id timeline.SandboxID, req wire.ExecRequest) {
 	ctx = context.WithoutCancel(ctx)
-	if rec, err := r.c.Records.Sandbox(ctx, string(id)); err == nil { // else it was removed
+	if rec, err := r.c.Records.Sandbox(ctx, string(id)); err == nil { // otherwise it was removed
 		r.c.Book.Note(ctx, &rec, r.sessionRecord(ctx, "left", req))
 	}
 }

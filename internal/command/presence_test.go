@@ -4,9 +4,9 @@ package command
 
 import "testing"
 
-// The detach is recorded once, in whichever order the command ends and the client disconnects, and only if the
-// attach is recorded.
-func TestThePresenceEndsOnce(t *testing.T) {
+// TestPresence_RecordsDetachOnce checks that the detach is recorded once, in whichever order
+// the command exits and the client disconnects, and only if the attach was recorded.
+func TestPresence_RecordsDetachOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		steps string
@@ -22,7 +22,7 @@ func TestThePresenceEndsOnce(t *testing.T) {
 			}
 		}
 		if n != c.want {
-			t.Errorf("%q: told %d times, want %d", c.steps, n, c.want)
+			t.Errorf("%q: recorded %d times, want %d", c.steps, n, c.want)
 		}
 	}
 	none := &presence{}

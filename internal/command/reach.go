@@ -44,14 +44,14 @@ func (r *Runner) SignalExec(ctx context.Context, name, exec, signal string) erro
 	return r.withBox(ctx, name, exec, func(b Box) error { return b.Signal(ctx, exec, signal) })
 }
 
-// CancelExec ends a running command: SIGTERM, two seconds, SIGKILL. It does not
-// wait for that.
+// CancelExec ends a running command: SIGTERM, and SIGKILL two seconds later. It does not wait for the
+// exit.
 func (r *Runner) CancelExec(ctx context.Context, name, exec string) error {
 	return r.withBox(ctx, name, exec, func(b Box) error { return b.Cancel(ctx, exec) })
 }
 
-// InputExec gives a running command what in holds, at the pace that it reads it,
-// and with eof the end of its input.
+// InputExec sends in to the input of a running command, at the pace that the command reads it, and
+// closes the input if eof is set.
 func (r *Runner) InputExec(ctx context.Context, name, exec string, in io.Reader, eof bool) error {
 	return r.withBox(ctx, name, exec, func(b Box) error { return b.Input(ctx, exec, in, eof) })
 }
@@ -75,8 +75,7 @@ func (r *Runner) withBox(ctx context.Context, name, exec string, fn func(Box) er
 	return nil
 }
 
-// Processes lists the processes of a sandbox. One that is stopped has none, and stays
-// so.
+// Processes lists the processes of a sandbox. A stopped one has none, and is not started.
 func (r *Runner) Processes(ctx context.Context, name string) (wire.ProcessesResult, error) {
 	none := wire.ProcessesResult{Processes: []wire.Process{}}
 	b, rec, err := r.live(ctx, name, "listing its processes")
@@ -85,7 +84,7 @@ func (r *Runner) Processes(ctx context.Context, name string) (wire.ProcessesResu
 	}
 	res, err := b.Processes(ctx)
 	if fault.Is(err, fault.Unavailable) {
-		return none, nil // it has just ended
+		return none, nil // it has just exited
 	}
 	return res, sandbox.Named(err, rec.Name)
 }
@@ -107,13 +106,13 @@ func (r *Runner) SignalProcess(ctx context.Context, name string, pid int, sig wi
 	return fault.New(fault.NotFound, "process %[2]d not found: sandbox %[1]s is stopped", rec.Name, pid)
 }
 
-// Unrecorded starts a command of Coppice's own in a box, which is in no record. wait reads it to its end,
-// and returns the beginning of what it has printed. The lock of the sandbox may be released before that.
+// Unrecorded starts a command of Coppice in a box, without a record. wait reads it to its exit, and
+// returns the beginning of its output. The lock of the sandbox may be released before that.
 func (r *Runner) Unrecorded(
 	ctx context.Context, h Held, b Box, cmd ...string,
 ) (wait func() (exit wire.Exit, said string, err error), err error) {
 	session, err := b.Exec(ctx, wire.ExecRequest{Cmd: cmd})
-	r.with(h).begun++ // a capture must know that something runs
+	r.with(h).begun++ // a capture must know that a command runs
 	if err != nil {
 		return nil, err
 	}

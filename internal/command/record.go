@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// execRecord tells of a command that begins.
+// execRecord returns the record of the start of a command.
 func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
 	c := m.For(ctx, rec, req.Env...)
 	return audit.Statement{By: format.ByDaemon, Body: &format.Exec{
@@ -23,9 +23,8 @@ func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req w
 	}}
 }
 
-// exitRecords tell of the end of a command, with its snapshot, and of the limits that it
-// came to; nothing where its end is recorded already. The caller, which records them, settles
-// the command.
+// exitRecords returns the records of the exit of a command, with its snapshot, and of the limits that
+// it reached; none if its exit is already recorded. The caller, which writes them, settles the command.
 func (r *Runner) exitRecords(
 	ctx context.Context, rec *meta.Sandbox, of *command, end Ended, x wire.Exit, t Taken,
 ) []audit.Statement {
@@ -35,7 +34,7 @@ func (r *Runner) exitRecords(
 	c := r.c.Cleaners.For(ctx, rec, end.Env...)
 	kept, err := r.c.Policies.Evidence(ctx, rec)
 	if err != nil {
-		c = audit.Cleaner{} // nor is any text let through
+		c = audit.Cleaner{} // an empty Cleaner lets no text through
 	}
 	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head,
 		ChangesTotal: int64(x.Paths),
@@ -65,8 +64,8 @@ func (r *Runner) exitRecords(
 	return out
 }
 
-// denialsOf gives how many denials were recorded of the sandbox of a command since it
-// began. Of one that an earlier daemon began the records are counted.
+// denialsOf returns how many denials were recorded of the sandbox of a command since its start. For a
+// command that an earlier daemon started, it counts records.
 func (r *Runner) denialsOf(ctx context.Context, c *command) (n int64) {
 	counted, seq := r.c.Register.denied(c)
 	if !c.found || seq == 0 {
@@ -83,7 +82,7 @@ func (r *Runner) denialsOf(ctx context.Context, c *command) (n int64) {
 	return n
 }
 
-// emitEnd has the listeners of events hear of the end of a command.
+// emitEnd publishes the event of the exit of a command.
 func (r *Runner) emitEnd(ctx context.Context, rec *meta.Sandbox, c *command, x wire.Exit) {
 	message := Label(ctx, r.c.Cleaners, rec, c.req)
 	r.c.Feed.Emit(events.Limits(rec, c.id, message, x)...)

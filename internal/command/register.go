@@ -15,16 +15,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Register has the commands of all sandboxes that are open: whose ends are not recorded yet. It
-// implements audit.Commands, so that a Book notes them for the next daemon. Make one with NewRegister;
-// its methods are safe for concurrent use.
+// Register holds the open commands of all sandboxes: those whose exits are not recorded yet. It
+// implements audit.Commands, so that a Book notes them for the next daemon. NewRegister makes one; its
+// methods are safe for concurrent use.
 type Register struct {
-	mu   sync.Mutex // a leaf
+	mu   sync.Mutex // held last: see docs/design/locks.md
 	open map[key]*command
 }
 
-// key names a command: those that go on in a fork with memory are called as those of the sandbox that
-// it was made from.
+// key identifies a command: those that resume in a fork with memory have the same ids as those of the
+// sandbox that it was made from.
 type key struct {
 	sandbox timeline.SandboxID
 	id      string
@@ -35,8 +35,8 @@ func (c *command) key() key { return key{c.sandbox, c.id} }
 // NewRegister returns a Register without commands.
 func NewRegister() *Register { return &Register{open: map[key]*command{}} }
 
-// add opens a command. If one is open under its id already, which a daemon before this one began
-// to start, it takes over what is recorded of that.
+// add opens a command. If one is open under its id, which a killed daemon had started, it takes over
+// what is recorded of that.
 func (g *Register) add(c *command) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -47,7 +47,7 @@ func (g *Register) add(c *command) {
 	g.open[c.key()] = c
 }
 
-// replace opens a command in the place of what was open under its id.
+// replace opens a command in the place of the one that was open under its id.
 func (g *Register) replace(c *command) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,11 +61,11 @@ func (g *Register) find(id timeline.SandboxID, exec string) *command {
 	return g.open[key{id, exec}]
 }
 
-// isOpen reports whether the end of a command is still to be recorded.
+// isOpen reports whether the exit of a command is still to be recorded.
 func (g *Register) isOpen(c *command) bool { return g.find(c.sandbox, c.id) == c }
 
-// foundAgain returns a command that an earlier daemon began at a time: the one that is open, or, if
-// its end is recorded already, one that is not.
+// foundAgain returns a command that an earlier daemon started at a time: the open one or, if its exit
+// is already recorded, a new one that is not open.
 func (g *Register) foundAgain(id timeline.SandboxID, exec string, at time.Time) *command {
 	if c := g.find(id, exec); c != nil {
 		return c
@@ -73,7 +73,7 @@ func (g *Register) foundAgain(id timeline.SandboxID, exec string, at time.Time) 
 	return newCommand(id, exec, at, "")
 }
 
-// in returns the commands of a sandbox that are open, the oldest first.
+// in returns the open commands of a sandbox, oldest first.
 func (g *Register) in(id timeline.SandboxID) (all []*command) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,10 +86,10 @@ func (g *Register) in(id timeline.SandboxID) (all []*command) {
 	return all
 }
 
-// In returns how many commands of a sandbox are open.
+// In returns the number of open commands of a sandbox.
 func (g *Register) In(id timeline.SandboxID) int { return len(g.in(id)) }
 
-// starts notes when a command was started, its box being there.
+// starts notes when a command was started in its box.
 func (g *Register) starts(c *command, at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,14 +98,14 @@ func (g *Register) starts(c *command, at time.Time) {
 	}
 }
 
-// runs notes that the record seq tells the beginning of a command.
+// runs notes that the start of a command is recorded, with number seq.
 func (g *Register) runs(c *command, seq int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.seq, c.state = seq, max(c.state, running)
 }
 
-// ends notes how a command ended, once.
+// ends notes the exit of a command, once.
 func (g *Register) ends(c *command, end Ended) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,14 +115,14 @@ func (g *Register) ends(c *command, end Ended) {
 	}
 }
 
-// endOf returns how a command ended; false if that is not known.
+// endOf returns the exit of a command; false if it is not known.
 func (g *Register) endOf(c *command) (Ended, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.end, c.state == ending
 }
 
-// settle notes that the end of a command is recorded, or that it did not begin.
+// settle notes that the exit of a command is recorded, or that it did not start.
 func (g *Register) settle(c *command) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -132,7 +132,7 @@ func (g *Register) settle(c *command) {
 	}
 }
 
-// relayed notes that a client sees a command through, until done is called.
+// relayed notes that an attached client will settle a command, until done is called.
 func (g *Register) relayed(c *command) (done func()) {
 	add := func(n int) {
 		g.mu.Lock()
@@ -143,14 +143,14 @@ func (g *Register) relayed(c *command) (done func()) {
 	return func() { add(-1) }
 }
 
-// isRelayed reports whether a client is attached to a command and sees it through.
+// isRelayed reports whether an attached client will settle a command.
 func (g *Register) isRelayed(c *command) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.relays > 0
 }
 
-// Denied counts denials that were recorded of a sandbox to its open commands.
+// Denied counts denials that were recorded of a sandbox for its open commands.
 func (g *Register) Denied(id timeline.SandboxID, drafts []ledger.Draft) {
 	n := int64(0)
 	for _, d := range drafts {
@@ -165,15 +165,15 @@ func (g *Register) Denied(id timeline.SandboxID, drafts []ledger.Draft) {
 	}
 }
 
-// denied returns how many denials Denied has counted to a command, and the number of the record of its
-// beginning.
+// denied returns how many denials Denied has counted for a command, and the number of the record of its
+// start.
 func (g *Register) denied(c *command) (n, seq int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.denials, c.seq
 }
 
-// denials is how many a record tells of.
+// denials returns how many denials a record reports.
 func denials(body format.Body) int64 {
 	switch b := body.(type) {
 	case *format.Denial:
@@ -186,7 +186,7 @@ func denials(body format.Body) int64 {
 	return 0
 }
 
-// Open implements audit.Commands: it returns the commands that are open.
+// Open implements audit.Commands: it returns the open commands.
 func (g *Register) Open() (all []audit.OpenCommand) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -196,18 +196,18 @@ func (g *Register) Open() (all []audit.OpenCommand) {
 	return all
 }
 
-// Found implements audit.Commands: it opens a command that an earlier daemon began.
+// Found implements audit.Commands: it opens a command that an earlier daemon started.
 func (g *Register) Found(c audit.OpenCommand) { g.replace(foundCommand(c)) }
 
-// Settle implements audit.Commands: it notes that the end of a command is recorded.
+// Settle implements audit.Commands: it notes that the exit of a command is recorded.
 func (g *Register) Settle(c audit.OpenCommand) {
 	if open := g.find(c.Sandbox, c.ID); open != nil {
 		g.settle(open)
 	}
 }
 
-// Hear implements audit.Commands: it follows, in the records that an earlier daemon left, which commands
-// are open.
+// Hear implements audit.Commands: it derives the open commands from the records that an earlier daemon
+// left.
 func (g *Register) Hear(r *format.Record) {
 	switch b := r.Body.(type) {
 	case *format.Exec:

@@ -52,8 +52,9 @@ func TestRegister_ReplacedCommand(t *testing.T) {
 	}
 }
 
-// A command that an earlier daemon recorded, and that this one starts, keeps what is recorded of it.
-func TestRegister_AddKeepsWhatIsRecorded(t *testing.T) {
+// TestRegister_AddKeepsRecordedState checks a command that an earlier daemon recorded and this
+// one starts: what is recorded of it is kept.
+func TestRegister_AddKeepsRecordedState(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()
 	g.Found(audit.OpenCommand{ID: "x1", Sandbox: "a", Seq: 5, At: time.Unix(1, 0), Before: "s1"})
@@ -65,7 +66,7 @@ func TestRegister_AddKeepsWhatIsRecorded(t *testing.T) {
 	}
 }
 
-func TestRegister_HearsTheRecords(t *testing.T) {
+func TestRegister_AppliesRecords(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()
 	hear := func(seq int64, b format.Body) { g.Hear(&format.Record{Sandbox: "a", Seq: seq, Body: b}) }

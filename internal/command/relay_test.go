@@ -61,7 +61,7 @@ func (r *relaying) ended(t *testing.T) {
 	}
 }
 
-func TestAClientThatIsGoneHangsUp(t *testing.T) {
+func TestRelay_HangsUpOnClientDisconnect(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t)
 	r.client.Close()
@@ -76,7 +76,7 @@ func TestAClientThatIsGoneHangsUp(t *testing.T) {
 	}
 }
 
-func TestADaemonThatStopsHangsNothingUp(t *testing.T) {
+func TestRelay_DaemonStopSendsNoHangup(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t)
 	if err := wire.WriteFrame(r.client, wire.FrameStdin, []byte("x")); err != nil {
@@ -94,7 +94,7 @@ func TestADaemonThatStopsHangsNothingUp(t *testing.T) {
 	}
 }
 
-func TestTheStreamIsLeftAloneAfterTheExit(t *testing.T) {
+func TestRelay_LeavesStreamAfterExit(t *testing.T) {
 	t.Parallel()
 	r := startRelay(t)
 	if err := wire.WriteJSON(r.keeper, wire.FrameExit, wire.Exit{Code: 3}); err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// What the engine does with the supervised command of a sandbox whose lock it holds.
+// The operations of the engine on the supervised command of a sandbox whose lock it holds.
 
-// Supervised returns the supervised command of a sandbox, while it has one; nil if it has none. halted
-// reports whether it is not to be started again.
+// Supervised returns the supervised command of a sandbox; nil if it has none. halted reports whether it
+// must not be started again.
 func (r *Runner) Supervised(h *sandbox.Held) (run *wire.Run, halted bool) {
 	if o := r.of(h); o != nil && o.run != nil {
 		return &o.run.run, o.run.halted
@@ -22,16 +22,16 @@ func (r *Runner) Supervised(h *sandbox.Held) (run *wire.Run, halted bool) {
 	return nil, false
 }
 
-// Halt notes that the supervised command of a sandbox, if it has one, is not to be started again.
+// Halt marks the supervised command of a sandbox, if it has one, as not to be started again.
 func (r *Runner) Halt(h *sandbox.Held) {
 	if o := r.of(h); o != nil && o.run != nil {
 		o.run.halted = true
 	}
 }
 
-// WillRestart notes that the supervised command is to be started again, where its policy
-// wants that, before it is stopped for a rewind: also another daemon does so if this one is
-// killed in between. What runs has begun, though no daemon had time left to note that.
+// WillRestart notes, before the supervised command is stopped for a rewind, that it is to be started
+// again, if its restart policy says so: a later daemon does it if this one is killed in between. It
+// also notes that a running command was started, which no daemon may have had time to note.
 func (r *Runner) WillRestart(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) error {
 	if run, halted := r.Supervised(h); run == nil || halted || run.Restart == wire.RestartNo {
 		return nil
@@ -43,7 +43,7 @@ func (r *Runner) WillRestart(ctx context.Context, h *sandbox.Held, rec *meta.San
 	})
 }
 
-// Restart starts the supervised command again after a rewind, where its policy wants that. It reports
+// Restart starts the supervised command again after a rewind, if its restart policy says so. It reports
 // whether the command runs.
 func (r *Runner) Restart(ctx context.Context, h Held, rec *meta.Sandbox) (bool, error) {
 	s := r.with(h)
@@ -62,15 +62,16 @@ func (r *Runner) Restart(ctx context.Context, h Held, rec *meta.Sandbox) (bool, 
 	return exit == nil, nil
 }
 
-// StartAgain starts the supervised command of a sandbox, which runs nowhere; it gives an
-// exit when it cannot be run any more.
+// StartAgain starts the supervised command of a sandbox, which must not be running. It returns an exit
+// if the command cannot be run any more.
 func (r *Runner) StartAgain(ctx context.Context, h Held, rec *meta.Sandbox) (*wire.Exit, error) {
 	s := r.with(h)
 	exit, err := r.restart(ctx, &s, rec, *rec.Run)
 	return exit, fault.Wrap(err, "start the command of sandbox %s again", rec.Name)
 }
 
-// restart starts a supervised command that ran before; it gives an exit when it cannot be run any more.
+// restart starts a supervised command that ran before. It returns an exit if the command cannot be run
+// any more.
 func (r *Runner) restart(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (*wire.Exit, error) {
 	o, err := r.startRun(ctx, s, rec, run)
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// restartAfter is waited before a command that ended by itself is started
-	// again; twice as long each time that it ends at once, up to restartMax.
+	// restartAfter is the delay before a command that exited is started again. It doubles each time
+	// that the command exits at once, up to restartMax.
 	restartAfter = 100 * time.Millisecond
 	restartMax   = 30 * time.Second
 	// steady is how long a command must have run to count as started well.
 	steady = 10 * time.Second
 )
 
-// Run starts the supervised command of a sandbox, under automatic history. A
-// command that cannot be started gives a Run with an Exit of 126 or 127. A
-// sandbox has one at a time; else it is a Conflict.
+// Run starts the supervised command of a sandbox, with automatic history. For a command that cannot be
+// started it returns a Run with an Exit of 126 or 127. A sandbox has only one at a time; a second one
+// is a Conflict.
 func (r *Runner) Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error) {
 	o, err := r.newRun(ctx, name, req)
 	if err != nil {
@@ -34,8 +34,8 @@ func (r *Runner) Run(ctx context.Context, name string, req wire.RunRequest) (wir
 	return o.run, o.session.Close()
 }
 
-// newRun starts the supervised command of a sandbox that has none. It may have ended when this
-// returns. The caller closes the session, in which the command's first frame was read.
+// newRun starts the supervised command of a sandbox that has none. It may have exited when newRun
+// returns. The caller closes the session, whose first frame has been read.
 func (r *Runner) newRun(ctx context.Context, name string, req wire.RunRequest) (*opened, error) {
 	if err := checkRun(&req, name); err != nil {
 		return nil, err
@@ -77,11 +77,10 @@ func checkRun(req *wire.RunRequest, name string) error {
 	return err
 }
 
-// startRun starts a command as the sandbox's supervised one. It is recorded before it
-// begins, under the id that it will have, so that no daemon that comes after this one leaves
-// it alone, or starts it twice. The caller closes the session.
+// startRun starts a command as the sandbox's supervised one. It is recorded before it is started, under
+// its id, so that no later daemon ignores it, or starts it twice. The caller closes the session.
 func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (o *opened, err error) {
-	ctx = context.WithoutCancel(ctx) // what has begun is recorded
+	ctx = context.WithoutCancel(ctx) // what was started must be recorded
 	before := rec.Run
 	defer func() {
 		if err == nil {
@@ -123,7 +122,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	}
 	if err != nil {
 		o.session.Close()
-		r.leave(o) // it may run, and its end is recorded in any case
+		r.leave(o) // it may run, and its exit is recorded in any case
 		return nil, err
 	}
 	rec.Again, rec.Starting = false, false
@@ -134,7 +133,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	return o, nil
 }
 
-// noteRun records what the supervised command of a sandbox is, and whether it is being started.
+// noteRun records the supervised command of a sandbox, and whether it is being started.
 func (r *Runner) noteRun(ctx context.Context, id timeline.SandboxID, run *wire.Run, starting bool) error {
 	return r.c.Records.UpdateSandbox(ctx, id, func(m *meta.Sandbox) error {
 		m.Run, m.Starting = run, starting
@@ -142,7 +141,7 @@ func (r *Runner) noteRun(ctx context.Context, id timeline.SandboxID, run *wire.R
 	})
 }
 
-// neverRan records the end of a supervised command that cannot be run.
+// neverRan records the exit of a supervised command that cannot be run.
 func (r *Runner) neverRan(ctx context.Context, rec *meta.Sandbox, o *opened) error {
 	x := withHead(o.failed.Exit, rec.Head, Taken{})
 	if err := r.c.Book.Record(ctx, rec, r.exitRecords(ctx, rec, o.command, Ended{}, x, Taken{})...); err != nil {
@@ -154,8 +153,8 @@ func (r *Runner) neverRan(ctx context.Context, rec *meta.Sandbox, o *opened) err
 	return nil
 }
 
-// supervise makes a running command the sandbox's supervised one: it is followed to its end,
-// and what the sandbox's processes change is captured.
+// supervise makes a running command the sandbox's supervised one: it is followed until it exits, and
+// what the sandbox's processes change is captured.
 func (r *Runner) supervise(s *held, b Box, c *command) {
 	if before := s.run; before != nil {
 		before.next = c
@@ -175,11 +174,10 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 	}
 }
 
-// runEnded does what follows from the end of a supervised command: a snapshot,
-// another start, the removal of the sandbox. It reports whether that is recorded,
-// or does not matter any more.
+// runEnded processes the exit of a supervised command: a snapshot, another start, the removal of the
+// sandbox. It reports whether that is recorded, or no longer matters.
 func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, err error) bool {
-	told := false
+	recorded := false
 	for delay := restartDelay(c.run, r.c.Now()); ; {
 		s, lerr := r.lock(ctx, p, "after the exit of its command")
 		if lerr != nil {
@@ -188,7 +186,7 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 		rec, dberr := r.c.Records.Sandbox(ctx, string(p.id))
 		if s.run != c { // it was started again meanwhile
 			if dberr == nil {
-				r.tellEnd(ctx, &rec, c, end, exitOf(c, end, err))
+				r.recordEnd(ctx, &rec, c, end, exitOf(c, end, err))
 			}
 			s.unlock()
 			return true
@@ -198,15 +196,15 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 			s.unlock()
 			return true
 		}
-		if !told {
-			told = true
+		if !recorded {
+			recorded = true
 			r.c.Feed.Emit(events.Limits(&rec, c.id, Label(ctx, r.c.Cleaners, &rec, c.req), end.Exit)...)
 		}
 		if err == nil {
-			rec.Starting = false // it did begin, though no daemon had time left to note that
+			rec.Starting = false // it was started, though no daemon had time to note that
 		}
 		again, atOnce := r.startsAgain(&rec, c, end, err)
-		if again && !atOnce && delay > 0 { // without the lock, which others may want
+		if again && !atOnce && delay > 0 { // without the lock, so that other operations can run
 			s.unlock()
 			select {
 			case <-ctx.Done():
@@ -235,19 +233,19 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 	return true
 }
 
-// startsAgain reports whether a supervised command that has ended is to be started again; atOnce says that
-// this was decided before it ended.
+// startsAgain reports whether a supervised command that has exited is to be started again; atOnce says
+// that this was decided before it exited.
 func (r *Runner) startsAgain(rec *meta.Sandbox, c *command, end Ended, err error) (again, atOnce bool) {
-	// What ended by itself was not stopped for a rewind, though one was about to be.
+	// A command that exited before it was stopped for a rewind was not stopped for it.
 	atOnce = err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
-	// A command that was stopped for what it did does not begin again by itself.
+	// A command that was stopped for what it did is not restarted automatically.
 	if c.halted || r.c.Sandboxes.Halted(rec, c.run.Started) {
 		return false, false
 	}
 	return atOnce || c.run.Restart == wire.RestartAlways, atOnce
 }
 
-// restartDelay is how long to wait before a command is started again.
+// restartDelay returns how long to wait before a command is started again.
 func restartDelay(run wire.Run, now time.Time) time.Duration {
 	if now.Sub(run.Started) >= steady {
 		return restartAfter
@@ -255,7 +253,7 @@ func restartDelay(run wire.Run, now time.Time) time.Duration {
 	return min(restartAfter<<min(run.Starts-1, 10), restartMax)
 }
 
-// exitOf is the end of a supervised command, which is not known when its keeper ended.
+// exitOf returns the exit of a supervised command, which is not known if its keeper exited.
 func exitOf(c *command, end Ended, err error) wire.Exit {
 	switch {
 	case err == nil:
@@ -266,13 +264,13 @@ func exitOf(c *command, end Ended, err error) wire.Exit {
 	return killed("the sandbox's monitor exited while the command was running").Exit
 }
 
-// again captures, and starts the supervised command once more; false, with a line in the
-// log, when that is impossible.
+// again captures, and starts the supervised command again. If that is impossible, it logs the reason
+// and returns false.
 func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
 	c := s.run
 	r.c.Journals.Finish(ctx, rec.ID)
 	var err error
-	if rec.Starting { // it begins now, under this id
+	if rec.Starting { // it starts now, under this id
 		n := Note{Cause: timeline.CauseAuto, Message: Label(ctx, r.c.Cleaners, rec, c.req)}
 		_, err = s.Capture(ctx, rec, n)
 	} else {
@@ -291,8 +289,8 @@ func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	return s.run != c
 }
 
-// concludeRun captures what a supervised command left, and records its end; false,
-// with a line in the log, when that is impossible.
+// concludeRun captures what a supervised command left, and records its exit. If that is impossible, it
+// logs the reason and returns false.
 func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
 	r.c.Journals.Finish(ctx, rec.ID)
 	o := &outcome{command: c, end: end, exit: exitOf(c, end, err)}
@@ -308,7 +306,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	}
 	x := o.exit
 	if cerr != nil {
-		r.tellEnd(ctx, rec, c, end, x)
+		r.recordEnd(ctx, rec, c, end, x)
 	}
 	r.c.Register.settle(c)
 	now := r.c.Now().UTC().Truncate(time.Microsecond)
@@ -329,7 +327,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	return uerr == nil
 }
 
-// endRun ends the supervised command for the clients that are attached to it, which get x.
+// endRun reports the exit x of the supervised command to the clients that are attached to it.
 func endRun(s *held, c *command, x wire.Exit) {
 	c.exit = x
 	if s.run == c {

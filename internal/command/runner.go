@@ -21,65 +21,65 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Config is what a Runner is made of. All fields are required.
+// Config configures a Runner. All fields are required.
 type Config struct {
 	Sandboxes Sandboxes
 	Memory    Memory
-	Register  *Register // has the commands that are open
+	Register  *Register // holds the open commands
 	Records   Records
 	Book      *audit.Book
-	Ledger    *ledger.Ledger // what earlier daemons recorded is read from
+	Ledger    *ledger.Ledger // read for what earlier daemons recorded
 	Cleaners  *audit.Cleaners
-	Budgets   *audit.Budgets // of snapshots that are taken by themselves
+	Budgets   *audit.Budgets // of automatic snapshots
 	Journals  *audit.Journals
 	Policies  *policies.Policies
 	Feed      *events.Bus
 	Rand      io.Reader
-	// Go runs a function in the background, unless the engine is being closed. Its context ends with the
-	// engine, which waits for it.
+	// Go runs a function in the background, unless the engine is being closed. Its context is canceled
+	// when the engine is closed, which waits for the function.
 	Go func(func(context.Context))
-	// Caller names the caller of an operation, for the ledger; "" if it has no name.
+	// Caller names the caller of an operation, for the audit log; "" if it has no name.
 	Caller func(context.Context) string
 	Now    func() time.Time
 	Log    *slog.Logger
 }
 
-// Runner runs the commands of all sandboxes of a home. Make one with New; its methods are safe for
+// Runner runs the commands of all sandboxes of a home. New makes one; its methods are safe for
 // concurrent use.
 type Runner struct {
 	c Config // never changed
 
-	mu    sync.Mutex // a leaf
+	mu    sync.Mutex // held last: see docs/design/locks.md
 	known map[timeline.SandboxID]*place
 }
 
 // New makes a Runner.
 func New(c Config) *Runner { return &Runner{c: c, known: map[timeline.SandboxID]*place{}} }
 
-// place is what a Runner remembers of a sandbox.
+// place is what a Runner caches about a sandbox.
 type place struct {
 	id      timeline.SandboxID
 	sandbox Sandbox
 	guarded sandbox.Guarded[owned]
 }
 
-// owned is what the lock of a sandbox guards.
+// owned is the state that the lock of a sandbox guards.
 type owned struct {
 	begun    int                 // commands started by this process
 	run      *command            // the supervised command; nil: none
-	kept     map[string]*command // commands that no client has to be attached to
-	past     []*command          // those of them that have ended, oldest first
-	followed Box                 // whose changes are captured by themselves
+	kept     map[string]*command // detached commands
+	past     []*command          // those of them that have exited, oldest first
+	followed Box                 // the box whose changes are captured automatically
 }
 
-// held is a sandbox whose lock the caller holds, with what the lock guards.
+// held is a sandbox whose lock the caller holds, with the state that the lock guards.
 type held struct {
 	Held
 	*owned
 	at *place
 }
 
-// with returns a sandbox that the engine holds, with what is known of its commands.
+// with returns a sandbox that the engine holds, with the state of its commands.
 func (r *Runner) with(h Held) held {
 	id := h.Proof().SandboxID()
 	r.mu.Lock()
@@ -92,7 +92,7 @@ func (r *Runner) with(h Held) held {
 	return held{h, p.guarded.Of(h.Proof()), p}
 }
 
-// of returns what is known of a sandbox whose lock is held; nil: nothing is.
+// of returns the state of a sandbox whose lock is held; nil: it has none.
 func (r *Runner) of(h *sandbox.Held) *owned {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *Runner) of(h *sandbox.Held) *owned {
 	return nil
 }
 
-// Forget forgets a sandbox that was removed.
+// Forget discards the state of a sandbox that was removed.
 func (r *Runner) Forget(id timeline.SandboxID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *Runner) lock(ctx context.Context, p *place, what string) (*held, error)
 // unlock releases the lock.
 func (s *held) unlock() { s.Unlock() }
 
-// live finds a sandbox and its box, nil if it has none.
+// live finds a sandbox and its box, which is nil if it has none.
 func (r *Runner) live(ctx context.Context, name, what string) (Box, meta.Sandbox, error) {
 	s, rec, err := r.acquire(ctx, name, what)
 	if err != nil {
@@ -141,14 +141,14 @@ func (r *Runner) live(ctx context.Context, name, what string) (Box, meta.Sandbox
 	return s.Box(), rec, nil
 }
 
-// newID chooses what a command is called by its keeper.
+// newID returns a new id of a command.
 func (r *Runner) newID() (string, error) {
 	b := make([]byte, 5)
 	_, err := io.ReadFull(r.c.Rand, b)
 	return "x" + hex.EncodeToString(b), fault.Wrap(err, "choose an id")
 }
 
-// isID reports whether a text is what newID makes.
+// isID reports whether s has the form that newID returns.
 func isID(s string) bool {
 	digits, ok := strings.CutPrefix(s, "x")
 	return ok && len(digits) == 10 && strings.Trim(digits, "0123456789abcdef") == ""

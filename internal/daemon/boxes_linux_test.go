@@ -12,8 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 )
 
-// TestRemoveLeft_RemovesGroupsOfTheHomeThatHaveNoKeeper has directories in the place of control groups.
-func TestRemoveLeft_RemovesGroupsOfTheHomeThatHaveNoKeeper(t *testing.T) {
+// TestRemoveLeft_RemovesGroupsWithoutMonitor has directories in the place of control groups.
+// Those of a sandbox with a live monitor, and those of another home, stay.
+func TestRemoveLeft_RemovesGroupsWithoutMonitor(t *testing.T) {
 	t.Parallel()
 	home, groups := t.TempDir(), t.TempDir()
 	for _, id := range []string{"ended", "live", "other"} {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A daemon does not become idle before whoever born it has come, nor between the
-// first word and the request of who is connected.
-func TestARequestOnItsWayIsWaitedFor(t *testing.T) {
+// TestCallers_PendingRequestPreventsIdle checks that a daemon does not become idle before the
+// client that started it has connected, nor between the connection and the request of a client.
+func TestCallers_PendingRequestPreventsIdle(t *testing.T) {
 	born := time.Unix(1000, 0)
 	at := func(d time.Duration) time.Time { return born.Add(d) }
 	never := born

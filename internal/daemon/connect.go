@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Starter says how to reach a daemon, and how to start one.
+// Starter describes how to reach a daemon, and how to start one.
 type Starter struct {
 	Home   string // absolute
 	Socket string // "" is the home's; any other is never started
@@ -89,8 +89,8 @@ func (s Starter) meet(ctx context.Context) (_ net.Conn, err error) {
 	return conn, nil
 }
 
-// Holder gives the process that says it serves a home; held is false when none
-// does. One that was killed may still be named.
+// Holder returns the process that claims to serve a home; held is false if none does. It may name one that was
+// killed.
 func Holder(home string) (pid int, held bool) {
 	b, err := os.ReadFile(filepath.Join(home, "lock"))
 	if err != nil {

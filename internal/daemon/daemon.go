@@ -1,9 +1,8 @@
-// Package daemon is the process that owns a home: it listens on the home's
-// socket, checks who calls, wires the packages below into an engine, and stops when
-// it has been idle. It also holds the client's half: Connect, which starts a
-// daemon when there is none. Only the CLI imports it.
+// Package daemon is the process that owns a home: it listens on the home's socket, checks callers, assembles the
+// engine from the packages below, and exits when it has been idle. It also has the client's half: Connect, which
+// starts a daemon if none runs. Only the CLI imports it.
 //
-// What lies in a home directly:
+// The files in a home:
 //
 //	format       "coppice home 1\n": what the rest is
 //	lock         flock of the daemon that serves this home; holds its pid
@@ -25,13 +24,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// SocketPath gives the socket of the daemon that serves a home.
+// SocketPath returns the path of the socket of the daemon that serves home.
 func SocketPath(home string) string { return client.SocketPath(home) }
 
-// LogPath gives the log of a daemon that was started by itself.
+// LogPath returns the path of the log of a daemon that was started automatically.
 func LogPath(home string) string { return filepath.Join(home, "daemon.log") }
 
-// DefaultIdle is how long a daemon that was started by itself waits for work.
+// DefaultIdle is the idle time after which a daemon that was started automatically exits.
 const DefaultIdle = 5 * time.Minute
 
 // Options configures Serve.
@@ -42,21 +41,18 @@ type Options struct {
 	// Memory is the soft limit of the daemon's own memory, in bytes; 0 derives one from
 	// its control group and the host's memory.
 	Memory int64
-	// RealUID and RealGID are who the daemon runs as outside its own user
-	// namespace; -1 when it has none.
+	// RealUID and RealGID are the IDs of the daemon outside its own user namespace; -1 if it has none.
 	RealUID, RealGID int
-	// UserHome is the home of whoever it runs for, as his environment has it: ~ in a
-	// policy. What the system's list of users has counts besides.
+	// UserHome is the user's home from the environment: ~ in a policy, in addition to that of the user database.
 	UserHome string
 	// UserConfig and UserPath are his XDG_CONFIG_HOME and PATH: for his git.
 	UserConfig, UserPath string
 	// ExecPath is the directory of helper programs that were not built in; "" is that of the
 	// running program.
 	ExecPath string
-	// Ready gets one line when the daemon serves or has failed, and is then
-	// closed. Set for a daemon that was started by itself, which logs to
-	// LogPath and waits for a predecessor to end; nil for one in the
-	// foreground, which logs to Stderr and refuses at once.
+	// Ready receives one line when the daemon serves or has failed, and is then closed. It is set for a daemon that
+	// was started automatically, which logs to LogPath and waits for a predecessor to exit; it is nil for one in the
+	// foreground, which logs to Stderr and fails at once.
 	Ready  io.WriteCloser
 	Stderr io.Writer
 	// HTTP is where else than on the home's socket the API is served; not with

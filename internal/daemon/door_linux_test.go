@@ -46,7 +46,7 @@ func writeCert(t *testing.T, certFile, keyFile string, serial int64) {
 	}
 }
 
-func TestARenewedCertificateIsServed(t *testing.T) {
+func TestDoor_ReloadsRenewedCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "c"), filepath.Join(dir, "k")

@@ -81,7 +81,7 @@ func (w *whole) KeepAnswer(ctx context.Context, key string, answer []byte, keep 
 	return w.db.KeepAnswer(ctx, key, answer, keep)
 }
 
-// Close ends the engine and closes what it stands on. Keepers run on.
+// Close closes the engine and the stores below it. Keepers continue.
 func (w *whole) Close() error {
 	return errors.Join(w.Engine.Close(), w.layers.Close(), w.images.Close(), w.ledger.Close(), w.db.Close())
 }

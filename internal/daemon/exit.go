@@ -2,9 +2,8 @@ package daemon
 
 import "strconv"
 
-// ExitError says that a daemon which ran in this one's stead has failed, and has
-// said why itself.
+// ExitError means that a daemon which ran in place of this process has failed, and has reported the reason itself.
 type ExitError struct{ Code int }
 
-// Error gives the exit code.
+// Error returns a text with the exit code.
 func (e *ExitError) Error() string { return "the daemon exited with exit code " + strconv.Itoa(e.Code) }

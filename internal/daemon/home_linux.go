@@ -285,7 +285,7 @@ type ownListener struct {
 	uid uint32
 }
 
-// Accept gives the next connection of that user.
+// Accept returns the next connection of that user.
 func (l *ownListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()

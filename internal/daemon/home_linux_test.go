@@ -11,9 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/client"
 )
 
-// Who has found the socket before its name is gone is accepted, however long that
-// takes, and then nobody is waited for.
-func TestTheLastCallersAreAccepted(t *testing.T) {
+// TestHome_AcceptsLastCallersOnClose checks that clients that connected before the socket was
+// removed are accepted, however long that takes, and that after them the close waits for no other.
+func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	t.Parallel()
 	h, err := openHome(t.Context(), t.TempDir()+"/home", 0)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// HTTP says how to serve the API on TCP. The zero value is not at all.
+// HTTP configures the TCP listener of the API. The zero value disables it.
 type HTTP struct {
 	Addr            string   // "HOST:PORT": HOST is an address, localhost, or empty for all addresses; PORT 0 is any
 	TLSCert, TLSKey string   // files, in PEM; read again when they have changed

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestNoDoorIsLeftOpen(t *testing.T) {
+func TestHTTP_RefusesUnsafeOptions(t *testing.T) {
 	t.Parallel()
 	const cert, key = "c", "k"
 	for _, c := range []struct {

@@ -38,9 +38,9 @@ func (s *oneToken) set(tok *auth.Token) {
 	s.tok = tok
 }
 
-// A call within the daemon is made with what its token is for by then, and ends
-// with it.
-func TestCallsWithinAreAsTheirTokenIsByThen(t *testing.T) {
+// TestInsideCalls_UseCurrentToken checks that a call within the daemon has the rights that its
+// token has by then, and ends with the token.
+func TestInsideCalls_UseCurrentToken(t *testing.T) {
 	t.Parallel()
 	const id = "00000001"
 	store := &oneToken{}

@@ -59,7 +59,7 @@ func ask(t *testing.T, path, q string) (string, error) {
 	return bufio.NewReader(c).ReadString('\n')
 }
 
-func TestASocketOutlivesItsDaemonUntilItIsClosed(t *testing.T) {
+func TestLineSocket_SurvivesDaemonUntilClosed(t *testing.T) {
 	t.Parallel()
 	home := filepath.Join(t.TempDir(), strings.Repeat("long/", 40))
 	l, stop := startLines(t, home)
@@ -116,7 +116,7 @@ func TestASocketOutlivesItsDaemonUntilItIsClosed(t *testing.T) {
 	}
 }
 
-func TestASocketGoesWithItsSandbox(t *testing.T) {
+func TestLineSocket_EndsWithSandbox(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	l, _ := startLines(t, home)
@@ -133,7 +133,7 @@ func TestASocketGoesWithItsSandbox(t *testing.T) {
 	}
 }
 
-func TestAnInsideSocketIsThereForItsBox(t *testing.T) {
+func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "sandboxes", boxID, "run")
 	if err := os.MkdirAll(run, 0o700); err != nil {
@@ -142,7 +142,7 @@ func TestAnInsideSocketIsThereForItsBox(t *testing.T) {
 	l, _ := startLines(t, filepath.Dir(filepath.Dir(filepath.Dir(run))))
 	sock := filepath.Join(run, plan.SelfDir, plan.SelfName)
 
-	// Before there is an engine, somebody may connect.
+	// A client may connect before there is an engine.
 	d, err := l.openInside(boxID, run, wire.SelfRead)
 	if err != nil {
 		t.Fatal(err)

@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Locker returns the process that has locked a home. It may not listen yet, while it recovers
-// what its predecessor left. ok is false if no process has locked the home, or if it is not
-// visible from here, as in another PID namespace. Locker checks the lock with the kernel
-// (proc_locks(5)), since the pid in a file may belong to another process by now.
+// Locker returns the process that has locked a home. It may not listen yet, during recovery. ok is false if no
+// process has locked the home, or if it is not visible from here, as in another PID namespace. Locker checks the lock
+// with the kernel (proc_locks(5)), since the pid in a file may belong to another process by now.
 func Locker(home string) (pid int, ok bool) {
 	pid, held := Holder(home)
 	if !held {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTheLogHasNoTokens(t *testing.T) {
+func TestLog_RedactsTokens(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(newCleanLog(&out), nil))

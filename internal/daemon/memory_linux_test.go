@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAvailableMemory_IsTheLeastLimitOnTheWayToTheRoot(t *testing.T) {
+func TestAvailableMemory_IsLowestCgroupLimit(t *testing.T) {
 	t.Parallel()
 	const meminfo = "MemTotal:        8388608 kB\nMemFree:         1 kB\n"
 	for name, tc := range map[string]struct {

@@ -22,14 +22,14 @@ func (s Starter) start(context.Context) error { return needsLinux() }
 // Serve needs Linux.
 func Serve(context.Context, Options) error { return needsLinux() }
 
-// RealIDs gives -1 for both: there are no user namespaces here.
+// RealIDs returns -1 for both: there are no user namespaces on this system.
 func RealIDs(string) (uid, gid int) { return -1, -1 }
 
-// Peer gives 0: no daemon runs here.
+// Peer returns 0: no daemon runs on this system.
 func Peer(net.Conn) int { return 0 }
 
 // Locker finds none: no daemon runs here.
 func Locker(string) (pid int, ok bool) { return 0, false }
 
-// Locks gives false: no daemon runs here.
+// Locks returns false: no daemon runs on this system.
 func Locks(string, int) bool { return false }

@@ -41,15 +41,15 @@ type backend interface {
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
 	// Sandbox finds a sandbox by name or id.
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
-	// Identify gives id and name of the sandbox that one of them names.
+	// Identify returns ID and name of a sandbox, by either.
 	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
 	httpapi.Answers
-	// Busy reports whether a sandbox is live or work goes on in the background;
-	// then the daemon does not stop by itself. It is called about once a second.
+	// Busy reports whether a sandbox is live or background work is in progress; then an idle daemon does not exit. It
+	// is called about once a second.
 	Busy() bool
 	// store is where tokens are kept.
 	store() *meta.DB
-	// Close ends background work and lets go of everything. Keepers run on.
+	// Close stops background work and releases all resources. Keepers continue.
 	Close() error
 }
 
@@ -80,10 +80,9 @@ const drain = 3 * time.Second
 // stopTime is the maximum time of a stop.
 const stopTime = limit.StopSeconds * time.Second
 
-// Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) comes,
-// or it has been idle for opt.Idle; running commands run on. For an ordinary
-// user outside a user namespace of its own it runs itself again in one and
-// waits.
+// Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) arrives, or it has been idle for opt.Idle;
+// running commands continue. For an ordinary user outside a user namespace of their own it runs itself again in one
+// and waits.
 func Serve(ctx context.Context, opt Options) error {
 	err := serve(ctx, opt)
 	if err != nil && opt.Ready != nil {

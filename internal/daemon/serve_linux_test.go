@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-func TestStop_EndsThoughBackgroundWorkHangs(t *testing.T) {
+func TestCloseBy_TimesOutHungWork(t *testing.T) {
 	t.Parallel()
 	latest, hang := make(chan time.Time, 1), make(chan struct{})
 	t.Cleanup(func() { close(hang) })
@@ -26,7 +26,7 @@ func TestStop_EndsThoughBackgroundWorkHangs(t *testing.T) {
 	}
 }
 
-func TestOpenBy_EndsThoughRecoveryHangs(t *testing.T) {
+func TestOpenBy_TimesOutHungRecovery(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	hang, failed := make(chan struct{}), errors.New("failed")

@@ -112,8 +112,8 @@ func startInNamespace(cmd *exec.Cmd, attr *syscall.SysProcAttr) error {
 	return err
 }
 
-// RealIDs reads who the daemon runs as outside its user namespace from the value
-// of COPPICE_REAL_IDS; both are -1 when it has none.
+// RealIDs parses COPPICE_REAL_IDS, the IDs of the daemon outside its user namespace; both are -1 if the value is
+// empty.
 func RealIDs(value string) (uid, gid int) {
 	if _, err := fmt.Sscanf(value, "%d:%d", &uid, &gid); err != nil {
 		return -1, -1

@@ -1,8 +1,7 @@
-// Package decoy makes files that look like those in which people keep credentials, and
-// finds their tokens again in what a sandbox sends. What it makes opens nothing: keys and
-// tokens have the form of real ones, and come from a source of randomness.
+// Package decoy generates honeytokens: files that look like those with credentials, and finds their tokens in what a
+// sandbox sends. The tokens open nothing: they have the form of real ones, but are random.
 //
-// It is pure. The engine makes files by it, and the gate looks for tokens.
+// It does no I/O. The engine makes files with it, and the gate searches for tokens.
 package decoy
 
 import (
@@ -20,28 +19,28 @@ type File struct {
 	Text    []byte    `json:"text"`
 	Mode    uint32    `json:"mode"` // permission bits
 	ModTime time.Time `json:"mod_time"`
-	// Tokens are what of the text nobody could send by accident: each is of LeastToken
-	// ASCII characters or more, and random but for its beginning.
+	// Tokens are the parts of the text that cannot be sent by accident: each has at least LeastToken ASCII
+	// characters, and is random except for its prefix.
 	Tokens []string `json:"tokens"`
 }
 
-// LeastToken is how long a token is at least: a Finder finds it wherever it begins.
+// LeastToken is the minimum length of a token, in bytes: a Finder then finds it at any offset.
 const LeastToken = 20
 
-// Owner is whose files they seem to be.
+// Owner is the user that the files seem to belong to.
 type Owner struct {
 	Name string // of a user, as in kate; "" is some user
 	Host string // of a machine; "" is some machine
 }
 
-// kind is a place that programs know, and what they have there.
+// kind is a well-known place of credentials, with its content.
 type kind struct {
 	is   func(dir, name string) bool
 	mode uint32
 	make func(*maker)
 }
 
-// named says that a file has one of names, in whatever directory.
+// named matches a file with one of names, in any directory.
 func named(names ...string) func(string, string) bool {
 	return func(_, name string) bool {
 		for _, n := range names {
@@ -53,7 +52,7 @@ func named(names ...string) func(string, string) bool {
 	}
 }
 
-// in says that a file of a name is in a directory of a name.
+// in matches a file with a given name in a directory with a given name.
 func in(dir, name string) func(string, string) bool {
 	return func(d, n string) bool { return path.Base(d) == dir && n == name }
 }
@@ -92,8 +91,7 @@ func kinds() []kind {
 	}
 }
 
-// Known reports whether programs know what is at the path p by its name; else Make gives
-// it variables.
+// Known reports whether the path p is a well-known place of credentials; for other paths Make returns variables.
 func Known(p string) bool {
 	dir, name := path.Split(path.Clean(p))
 	for _, k := range kinds() {
@@ -125,7 +123,7 @@ func Make(p string, of Owner, random io.Reader, now time.Time) (File, error) {
 	return f, m.err
 }
 
-// settle fills in what is not known of the owner.
+// settle fills in missing fields of the owner.
 func (m *maker) settle() {
 	if m.of.Name == "" || m.of.Name == "root" {
 		m.of.Name = m.pick("alex", "daniel", "jkim", "maria", "mweber", "nina", "priya", "sam", "tom")
@@ -135,7 +133,7 @@ func (m *maker) settle() {
 	}
 }
 
-// age gives a time some weeks or months ago, in the day.
+// age returns a time in working hours some weeks or months ago.
 func (m *maker) age() time.Time {
 	back := time.Duration(20+m.number(300))*24*time.Hour + time.Duration(m.number(9*3600))*time.Second
 	return m.now.Add(-back).Truncate(time.Second)

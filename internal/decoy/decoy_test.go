@@ -51,7 +51,7 @@ func made(t *testing.T, p string) File {
 	return f
 }
 
-func TestDecoysHaveTheFormOfTheirPlace(t *testing.T) {
+func TestHoneytoken_HasFormatOfItsPath(t *testing.T) {
 	t.Parallel()
 	for p, form := range places {
 		f, again := made(t, p), made(t, p)
@@ -81,7 +81,7 @@ func TestDecoysHaveTheFormOfTheirPlace(t *testing.T) {
 	}
 }
 
-func TestDecoysAreReadByTheirPrograms(t *testing.T) {
+func TestHoneytoken_IsParsedByItsProgram(t *testing.T) {
 	t.Parallel()
 	var auths struct {
 		Auths map[string]struct{ Auth string }
@@ -105,8 +105,8 @@ func TestDecoysAreReadByTheirPrograms(t *testing.T) {
 	}
 }
 
-// TestTheKeyIsOne asks ssh-keygen for the public half.
-func TestTheKeyIsOne(t *testing.T) {
+// TestHoneytoken_SSHKeyIsValid asks ssh-keygen for the public half.
+func TestHoneytoken_SSHKeyIsValid(t *testing.T) {
 	t.Parallel()
 	keygen, err := exec.LookPath("ssh-keygen")
 	if err != nil {
@@ -123,7 +123,7 @@ func TestTheKeyIsOne(t *testing.T) {
 	}
 }
 
-func TestNoRandomnessMakesNoDecoy(t *testing.T) {
+func TestMake_FailsWithoutRandomness(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("none left")
 	for p := range places {
@@ -148,9 +148,9 @@ func parts(t *rapid.T, b []byte) (out [][]byte) {
 	return out
 }
 
-// TestATokenIsFoundOverAnyBorder: a piece of any form of any token, between whatever and
-// in whatever parts, is found, and told to be of the right file.
-func TestATokenIsFoundOverAnyBorder(t *testing.T) {
+// TestFinder_FindsTokenAcrossChunks checks that a long enough piece of a token, in any form,
+// between any bytes and in any chunks, is found and assigned to the right file.
+func TestFinder_FindsTokenAcrossChunks(t *testing.T) {
 	t.Parallel()
 	var tokens []Token
 	for p := range places {
@@ -198,9 +198,9 @@ func TestATokenIsFoundOverAnyBorder(t *testing.T) {
 	})
 }
 
-// TestATokenIsFoundInWhatIsAroundIt: in the middle of an encoded text, wherever in a block
-// of it.
-func TestATokenIsFoundInWhatIsAroundIt(t *testing.T) {
+// TestFinder_FindsTokenWithinEncodedText encodes a token with text around it, so that it
+// starts anywhere in a block of base64.
+func TestFinder_FindsTokenWithinEncodedText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		token := rapid.StringMatching(`[A-Za-z0-9+/]{20,80}`).Draw(t, "token")
@@ -215,7 +215,7 @@ func TestATokenIsFoundInWhatIsAroundIt(t *testing.T) {
 	})
 }
 
-func TestNoFinderFindsNothing(t *testing.T) {
+func TestFinder_WithoutTokensFindsNothing(t *testing.T) {
 	t.Parallel()
 	for _, f := range []*Finder{NewFinder(nil), NewNameFinder(nil)} {
 		if _, ok := f.In([]byte("x")); ok {

@@ -12,27 +12,26 @@ import (
 	"strings"
 )
 
-// Token is what a Finder looks for.
+// Token is a token to search for.
 type Token struct {
 	Path string `json:"path"` // of the decoy that it is from
 	Text string `json:"text"` // of LeastToken characters or more
 }
 
-// Finder finds tokens in what passes: as they are, in base64, in hexadecimal and escaped
-// as in a URL, and in names of hosts in base32 as well. It finds any Piece characters of
-// a form in a row. It never changes, so that many may use it.
+// Finder finds tokens in data: verbatim, in base64, in hexadecimal and URL-escaped, and in host names also in base32.
+// It finds any Piece consecutive characters of a form. It is immutable, and safe for concurrent use.
 type Finder struct {
 	paths  []string // by the number of a form
 	words  []word   // in order
 	filter []uint64 // a bit for each word that may be among words
 }
 
-// Piece is how many characters of a token in one of its forms are found, wherever they
-// begin. Fewer than 16 never are.
+// Piece is the number of characters of a token in one of its forms that are found at any offset. Fewer than 16 are
+// never found.
 const Piece = 2*wordSize + step - 1
 
-// Every step bytes of a stream, the next wordSize ones are looked up among all that the
-// forms of tokens have in a row; a form of which two such words follow each other is found.
+// Every step bytes of a stream, the next wordSize bytes are looked up among all such words of the forms of tokens;
+// two consecutive words of a form are a match.
 const (
 	wordSize   = 8
 	step       = 4
@@ -47,11 +46,11 @@ type word struct {
 	at   uint16
 }
 
-// NewFinder makes one for tokens; nil where there are none.
+// NewFinder returns a Finder for tokens; nil if there are none.
 func NewFinder(tokens []Token) *Finder { return newFinder(tokens, forms) }
 
-// NewNameFinder makes one for names of hosts, in which capitals are small and texts are
-// cut into labels: they are given to In without their dots.
+// NewNameFinder returns a Finder for host names, which are lower case and cut into labels: pass them to In without
+// their dots.
 func NewNameFinder(tokens []Token) *Finder { return newFinder(tokens, nameForms) }
 
 func newFinder(tokens []Token, forms func(string) []string) *Finder {
@@ -104,8 +103,8 @@ func nameForms(t string) []string {
 	return slices.Compact(all)
 }
 
-// within gives what of the encoding of t does not depend on what is around it, where skip
-// bytes are before it in a block of the encoding, which makes to characters of from bytes.
+// within returns the part of the encoding of t that does not depend on its surroundings, if t starts skip bytes into
+// a block of the encoding, which turns from bytes into to characters.
 func within(encode func([]byte) string, t string, skip, from, to int) string {
 	bits := 8 * from / to // of one character
 	s := encode(append(make([]byte, skip), t...))
@@ -123,7 +122,7 @@ func lowerEscapes(s string) string {
 	return string(b)
 }
 
-// at gives the places of eight characters.
+// at returns the places of a word of eight characters.
 func (f *Finder) at(w uint64) []word {
 	if h := hash(w); f.filter[h/64]>>(h%64)&1 == 0 {
 		return nil
@@ -139,8 +138,7 @@ func (f *Finder) at(w uint64) []word {
 	return f.words[i:end]
 }
 
-// In looks through b by itself, and gives the path of the decoy of which a token is in
-// it. A nil Finder finds nothing.
+// In searches b, and returns the path of the decoy whose token it contains. A nil Finder finds nothing.
 func (f *Finder) In(b []byte) (path string, found bool) {
 	if f == nil {
 		return "", false
@@ -154,15 +152,15 @@ func (f *Finder) InName(name string) (path string, found bool) {
 	return f.In([]byte(strings.ReplaceAll(strings.ToLower(name), ".", "")))
 }
 
-// Stream looks through what comes in parts. It is for one goroutine at a time.
+// Stream searches a stream part by part. It is not safe for concurrent use.
 type Stream struct {
 	f        *Finder
 	rest     [wordSize - 1]byte // not looked at as the beginning of a word
 	n        int                // how many of them
-	ago, now []word             // what was found two steps ago, and one
+	ago, now []word             // matches two steps ago, and one step ago
 }
 
-// Stream begins to look through a stream; nil of a nil Finder, which finds nothing.
+// Stream starts the search of a stream. It is nil for a nil Finder, and then finds nothing.
 func (f *Finder) Stream() *Stream {
 	if f == nil {
 		return nil
@@ -170,13 +168,12 @@ func (f *Finder) Stream() *Stream {
 	return &Stream{f: f}
 }
 
-// Find looks through the next part, and gives the path of the decoy of which a token has
-// been found with its end in this part.
+// Find searches the next part, and returns the path of the decoy of a token that ends in this part.
 func (s *Stream) Find(b []byte) (path string, found bool) {
 	if s == nil {
 		return "", false
 	}
-	// Words that begin in what is left of the part before.
+	// Words that start in the rest of the previous part.
 	var seam [2 * (wordSize - 1)]byte
 	n := copy(seam[:], s.rest[:s.n])
 	n += copy(seam[n:], b[:min(len(b), wordSize-1)])

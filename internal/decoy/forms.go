@@ -16,7 +16,7 @@ func aws(m *maker) {
 			m.line("")
 		}
 		m.line("[%s]", profile)
-		// Requests carry the id, and of the secret a signature alone.
+		// Requests carry the ID; of the secret only a signature.
 		m.line("aws_access_key_id = %s", m.keep("AKIA"+m.some(16, upper+"234567")))
 		m.line("aws_secret_access_key = %s", m.secret(40, std64))
 	}
@@ -79,8 +79,7 @@ func kube(m *maker) {
 	m.line("    token: %s.%s.%s", header, claims, m.secret(342, url64))
 }
 
-// ssh gives a private key as ssh-keygen writes it (PROTOCOL.key of OpenSSH), without a
-// passphrase.
+// ssh writes a private key in the format of ssh-keygen (PROTOCOL.key of OpenSSH), without a passphrase.
 func ssh(m *maker) {
 	key := ed25519.NewKeyFromSeed(m.bytes(ed25519.SeedSize))
 	public := key[ed25519.SeedSize:]
@@ -121,7 +120,7 @@ func pemKey(m *maker) {
 	}
 	text := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	m.text.WriteString(text)
-	m.keep(strings.Split(text, "\n")[1][22:]) // what comes before is the same in all
+	m.keep(strings.Split(text, "\n")[1][22:]) // the prefix is the same in all keys
 }
 
 func pgpass(m *maker) {
@@ -171,7 +170,7 @@ func pypi(m *maker) {
 	m.line("password = pypi-AgEIcHlwaS5vcmc%s", m.secret(152, url64))
 }
 
-// variables is for what has no form that is known.
+// variables writes environment variables, for paths without a known format.
 func variables(m *maker) {
 	m.line("APP_ENV=production")
 	m.line("DATABASE_URL=postgres://app:%s@%s:5432/app", m.secret(28, alnum),

@@ -15,7 +15,7 @@ type maker struct {
 	now    time.Time
 	text   strings.Builder
 	tokens []string
-	err    error // of random: what was made since is not used
+	err    error // error of random; the content is then invalid
 }
 
 const (
@@ -36,7 +36,7 @@ func (m *maker) bytes(n int) []byte {
 	return b
 }
 
-// number gives one below n, each as likely.
+// number returns a uniformly distributed number below n.
 func (m *maker) number(n int) int {
 	limit := uint64(n) * (1 << 32 / uint64(n))
 	for {
@@ -48,7 +48,7 @@ func (m *maker) number(n int) int {
 
 func (m *maker) pick(of ...string) string { return of[m.number(len(of))] }
 
-// some gives n characters of an alphabet.
+// some returns n random characters of an alphabet.
 func (m *maker) some(n int, alphabet string) string {
 	var b strings.Builder
 	for range n {
@@ -60,14 +60,14 @@ func (m *maker) some(n int, alphabet string) string {
 // secret is some that is looked for.
 func (m *maker) secret(n int, alphabet string) string { return m.keep(m.some(n, alphabet)) }
 
-// keep has a text looked for.
+// keep registers s as a token and returns it.
 func (m *maker) keep(s string) string {
 	m.tokens = append(m.tokens, s)
 	return s
 }
 
-// checked gives a token as GitHub and npm have them: 30 characters, and six of their
-// checksum, by which scanners tell it from others.
+// checked returns a token in the format of GitHub and npm: 30 characters and a checksum of six, by which scanners
+// recognize it.
 func (m *maker) checked(prefix string) string {
 	body := m.some(30, alnum)
 	sum := crc32.ChecksumIEEE([]byte(body))
@@ -79,7 +79,7 @@ func (m *maker) checked(prefix string) string {
 	return prefix + m.keep(body+string(tail))
 }
 
-// uuid gives a random one, as of RFC 9562.
+// uuid returns a random UUID (RFC 9562).
 func (m *maker) uuid() string {
 	s := []byte(m.some(8, hexes) + "-" + m.some(4, hexes) + "-4" + m.some(3, hexes) + "-" + m.pick("8", "9", "a", "b") +
 		m.some(3, hexes) + "-" + m.some(12, hexes))

@@ -26,7 +26,7 @@ func tree(t *testing.T) (fd int, dir string) {
 	return int(top.Fd()), dir
 }
 
-func TestOpen_ResolvesAsIsSaid(t *testing.T) {
+func TestOpen_HonorsResolveFlags(t *testing.T) {
 	t.Parallel()
 	fd, dir := tree(t)
 	for _, c := range []struct {
@@ -152,7 +152,7 @@ func FuzzCut(f *testing.F) {
 	})
 }
 
-func TestOpenRegular_OpensFilesAlone(t *testing.T) {
+func TestOpenRegular_RefusesOtherTypes(t *testing.T) {
 	t.Parallel()
 	fd, dir := tree(t)
 	if err := os.Symlink("d/f", filepath.Join(dir, "link")); err != nil {
@@ -170,7 +170,7 @@ func TestOpenRegular_OpensFilesAlone(t *testing.T) {
 	}
 }
 
-func TestOpenAbove_NoticesThatADirectoryWasMoved(t *testing.T) {
+func TestOpenAbove_DetectsMovedDirectory(t *testing.T) {
 	t.Parallel()
 	fd, dir := tree(t)
 	var st unix.Stat_t
@@ -193,7 +193,7 @@ func TestOpenAbove_NoticesThatADirectoryWasMoved(t *testing.T) {
 	}
 }
 
-func TestEntries_AreNotFollowed(t *testing.T) {
+func TestLstat_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	fd, dir := tree(t)
 	for name, is := range map[string]func(*unix.Stat_t) bool{"d": IsDir, "d/f": IsRegular, "in": IsLink, "magic": IsLink} {

@@ -11,8 +11,8 @@ func Lstat(dir int, name string) (st unix.Stat_t, err error) {
 	}
 }
 
-// Readlink returns the target of the link name in dir, or, if name is "", of the link that
-// dir is open at. What is not a link is EINVAL.
+// Readlink returns the target of the link name in dir or, if name is "", of the link that dir refers to. It
+// returns EINVAL for anything else than a link.
 func Readlink(dir int, name string) (string, error) {
 	var small [256]byte
 	b := small[:]
@@ -28,11 +28,11 @@ func Readlink(dir int, name string) (string, error) {
 	}
 }
 
-// IsDir reports whether st is of a directory.
+// IsDir reports whether st describes a directory.
 func IsDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// IsRegular reports whether st is of a regular file.
+// IsRegular reports whether st describes a regular file.
 func IsRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// IsLink reports whether st is of a symbolic link.
+// IsLink reports whether st describes a symbolic link.
 func IsLink(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenFile opens the file at p Beneath top. p is shorter than PATH_MAX; "" is top itself. It
-// never blocks, not even on a FIFO.
+// OpenFile opens the file at p, resolved with Beneath from top. p must be shorter than PATH_MAX; "" means top
+// itself. It never blocks, not even on a FIFO. The caller closes the result.
 func OpenFile(top *os.File, p string, flags int, mode fs.FileMode) (*os.File, error) {
 	if p == "" {
 		p = "."
@@ -26,7 +26,7 @@ func OpenFile(top *os.File, p string, flags int, mode fs.FileMode) (*os.File, er
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// MkdirAll makes the directory at p Beneath top, and those above it that are missing.
+// MkdirAll makes the directory at p, resolved with Beneath from top, and its missing parents.
 func MkdirAll(top *os.File, p string, mode fs.FileMode) error {
 	if p == "" || p == "." {
 		return nil
@@ -48,7 +48,7 @@ func mkdir(top *os.File, p string, mode fs.FileMode) error {
 	return At(top, p, func(dir int, name string) error { return unix.Mkdirat(dir, name, uint32(mode.Perm())) })
 }
 
-// At calls fn with the parent directory of p, Beneath top, and the last name of p.
+// At calls fn with the parent directory of p, resolved with Beneath from top, and the last name of p.
 func At(top *os.File, p string, fn func(dir int, name string) error) error {
 	dir, err := OpenFile(top, path.Dir(p), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

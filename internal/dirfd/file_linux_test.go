@@ -53,7 +53,7 @@ func TestOpenFile_FollowsNoLinkAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestMkdirAll_MakesPathsAsDeepAsThereCanBe(t *testing.T) {
+func TestMkdirAll_CreatesDeepestPaths(t *testing.T) {
 	t.Parallel()
 	top, _ := openTemp(t)
 	deep := strings.TrimSuffix(strings.Repeat("d/", 2047), "/")

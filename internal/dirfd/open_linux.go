@@ -1,12 +1,11 @@
-// Package dirfd works beneath an open directory that hostile programs write to: it opens,
-// lists and looks at what is there, and no link or rename leads it elsewhere.
+// Package dirfd works beneath an open directory that hostile programs write to: it opens, lists and examines
+// files there, and no link or rename leads it elsewhere.
 //
-// Open resolves a path in one system call, openat2(2), however deep it is; os.Root opens
-// every directory on the way, which makes a walk cost the square of its depth. Functions
-// that take a descriptor are for walks, and return the bare error of the system; those that
-// take an *os.File return a *fs.PathError.
+// Open resolves a path in one system call, openat2(2), however deep it is; os.Root opens every directory on
+// the way, which makes the cost of a walk grow with the square of its depth. Functions that take a descriptor
+// are for walks, and return the bare errno; those that take an *os.File return a *fs.PathError.
 //
-// Any package may import it; it imports none of ours.
+// Any package may import it; it imports no package of Coppice.
 package dirfd
 
 import (
@@ -17,10 +16,9 @@ import (
 
 // How Open resolves a path, openat2(2). They can be combined.
 const (
-	// Beneath resolves below the directory, and through no link.
+	// Beneath resolves below the directory, and follows no link.
 	Beneath = unix.RESOLVE_BENEATH | NoLinks
-	// InRoot takes the directory for the root: of links, of absolute paths and for "..".
-	// It follows no magic link.
+	// InRoot uses the directory as the root for links, absolute paths and "..". It follows no magic link.
 	InRoot = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 	// NoLinks follows no link of any kind: ELOOP.
 	NoLinks = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
@@ -28,15 +26,15 @@ const (
 	OneMount = unix.RESOLVE_NO_XDEV
 )
 
-// DirFlags open a directory to list it. They neither follow a link nor block.
+// DirFlags are the flags to open a directory for listing. They neither follow a link nor block.
 const DirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 
 // tries is how often a resolution is retried that a rename disturbs.
 const tries = 1000
 
-// Open opens the file at p, which is shorter than PATH_MAX, from dir on. The caller closes
-// it. EAGAIN means that renames on the machine disturbed the resolution of ".." a thousand
-// times, or, with O_NONBLOCK, that another process holds a lease on the file.
+// Open opens the file at p, which must be shorter than PATH_MAX, relative to dir. The caller closes it.
+// EAGAIN means that renames on the machine disturbed the resolution of ".." a thousand times, or, with
+// O_NONBLOCK, that another process holds a lease on the file.
 func Open(dir int, p string, flags int, resolve uint64) (int, error) {
 	return open(dir, p, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})
 }
@@ -50,8 +48,8 @@ func open(dir int, p string, how *unix.OpenHow) (int, error) {
 	}
 }
 
-// OpenLong is Open for a path of any length, which it resolves in pieces of up to PATH_MAX.
-// With InRoot, links are followed in the first piece alone, and ".." leads out of none.
+// OpenLong is Open for a path of any length, which it resolves in pieces of up to PATH_MAX. With InRoot,
+// links are followed only in the first piece, and ".." does not lead out of a piece.
 func OpenLong(dir int, p string, flags int, resolve uint64) (int, error) {
 	for at := dir; ; {
 		head, tail := cut(p)
@@ -98,8 +96,8 @@ func OpenDir(dir int, name string) (int, error) {
 	}
 }
 
-// OpenAbove opens the directory above dir, which must be the one with these numbers: ESTALE
-// means that dir was moved. So a walk need not keep every directory open that it is in.
+// OpenAbove opens the parent of directory dir, which must have these numbers: ESTALE means that dir was
+// moved. With it a walk need not keep all directories on its path open.
 func OpenAbove(dir int, dev, ino uint64) (int, error) {
 	fd, err := OpenDir(dir, "..")
 	if err != nil {
@@ -116,9 +114,9 @@ func OpenAbove(dir int, dev, ino uint64) (int, error) {
 	return fd, nil
 }
 
-// OpenRegular opens the regular file name in dir for reading, and returns its state. A link
-// is ELOOP, and anything else EINVAL. It does not block on a FIFO, and keeps the access time
-// where the caller may. EAGAIN means that another process holds a lease on the file.
+// OpenRegular opens the regular file name in dir for reading, and returns its state. It returns ELOOP for a
+// link, and EINVAL for any other type. It does not block on a FIFO, and preserves the access time if the
+// caller may. EAGAIN means that another process holds a lease on the file. The caller closes fd.
 func OpenRegular(dir int, name string) (fd int, st unix.Stat_t, err error) {
 	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOATIME
 	for {

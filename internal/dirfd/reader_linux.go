@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader lists directories, one after the other, with one buffer. Names that it gives out
-// lie in that buffer, end with a NUL byte behind them, and hold until the next call. The
-// zero value is ready; it is not for concurrent use.
+// Reader lists directories, one after the other, with one buffer. The names that it returns refer to that
+// buffer, are followed by a NUL byte, and are valid until the next call. The zero value is ready to use. A
+// Reader is not safe for concurrent use.
 type Reader struct {
 	buf    []byte
 	off, n int
@@ -24,13 +24,13 @@ const readerSize = 32 << 10
 // free are the Readers for lists that are short-lived.
 var free = sync.Pool{New: func() any { return &Reader{} }}
 
-// NewReader returns a Reader, of those that are closed if there is one.
+// NewReader returns a Reader, a closed one if there is any.
 func NewReader() *Reader { return free.Get().(*Reader) }
 
-// Close ends the use of a Reader: another NewReader may return it.
+// Close releases the Reader for another NewReader. It must not be used afterwards.
 func (r *Reader) Close() { free.Put(r) }
 
-// Start begins at the first entry of fd, which is open for reading.
+// Start starts at the first entry of fd, which is open for reading.
 func (r *Reader) Start(fd int) error {
 	r.StartNew(fd)
 	_, err := unix.Seek(fd, 0, 0)
@@ -80,7 +80,7 @@ func (r *Reader) Next() (name []byte, typ byte, ok bool, err error) {
 	}
 }
 
-// Lstat is Lstat of a name that Next gave out: no copy, no allocation.
+// Lstat is Lstat of a name that Next returned, without a copy or an allocation.
 func (r *Reader) Lstat(name []byte, st *unix.Stat_t) error {
 	for {
 		_, _, e := syscall.Syscall6(unix.SYS_NEWFSTATAT, uintptr(r.fd), uintptr(unsafe.Pointer(unsafe.SliceData(name))),
@@ -95,7 +95,7 @@ func (r *Reader) Lstat(name []byte, st *unix.Stat_t) error {
 	}
 }
 
-// Names returns the names that are left, in no order.
+// Names returns the remaining names, unsorted.
 func (r *Reader) Names() ([]string, error) {
 	var all []string
 	for {
@@ -107,8 +107,8 @@ func (r *Reader) Names() ([]string, error) {
 	}
 }
 
-// Names returns the names in dir, in no order. It opens dir again, so that O_PATH is enough
-// and several callers do not share an offset.
+// Names returns the names in dir, unsorted. It opens dir again, so that O_PATH is enough and several callers
+// do not share an offset.
 func Names(dir int) ([]string, error) {
 	fd, err := OpenDir(dir, ".")
 	if err != nil {

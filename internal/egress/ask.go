@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Asking returns the questions of a sandbox that wait for a person: none if it is not live, or has
-// no gate. It starts nothing.
+// Asking returns the pending requests of a sandbox: none if it is stopped, or has no gate. It does not start the
+// sandbox.
 func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
 	res.Asking = []wire.NetQuestion{}
 	b, rec, err := c.config.Sandboxes.Live(ctx, name, "listing its pending requests")
@@ -28,7 +28,7 @@ func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, 
 	}
 	now, err := b.Net(ctx)
 	if fault.Is(err, fault.Unavailable) {
-		return res, nil // it has just ended
+		return res, nil // the keeper has just exited
 	}
 	if now.Asking != nil {
 		res.Asking = now.Asking
@@ -49,13 +49,12 @@ func (c *Control) Approve(ctx context.Context, name string, req wire.AnswerReque
 	return c.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, byApprove)
 }
 
-// Deny denies such places; otherwise it is Approve.
+// Deny denies pending destinations, as Approve allows them.
 func (c *Control) Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
 	return c.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
 }
 
-// questions returns the questions of a sandbox that wait for a person; none if its keeper does not
-// say.
+// questions returns the pending requests of a sandbox; none if its keeper does not answer.
 func questions(ctx context.Context, s Held) []wire.NetQuestion {
 	b := s.Box()
 	if b == nil {
@@ -84,8 +83,7 @@ func settled(before, after []wire.NetQuestion) []wire.NetQuestion {
 	return out
 }
 
-// Asks reports whether one of the policies has the gate ask a person about places that no rule
-// names.
+// Asks reports whether one of the policies requests approval for destinations that no rule decides about.
 func Asks(phases []policies.Phase) bool {
 	return slices.ContainsFunc(phases, func(p policies.Phase) bool {
 		said, err := policy.ParseCanonical([]byte(p.Policy))
@@ -93,8 +91,8 @@ func Asks(phases []policies.Phase) bool {
 	})
 }
 
-// ResumeQuestions is WatchQuestions for a box that survived an earlier daemon: it begins with the
-// oldest question that still waits. It does nothing if no policy of the sandbox asks.
+// ResumeQuestions is WatchQuestions for a box that survived an earlier daemon: it starts with the oldest pending
+// request. It does nothing if no policy of the sandbox asks.
 func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
 	if !policies.Gated(rec.Tier) {
 		return
@@ -112,8 +110,8 @@ func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box)
 	c.WatchQuestions(rec.ID, b, since)
 }
 
-// WatchQuestions sends events about the questions of a box's gate, and about their answers, while
-// the box lives: about those that its journal has since that time. It returns at once.
+// WatchQuestions emits events about the pending requests of a box's gate and their answers, while the box lives,
+// including those in its journal after since. It returns at once.
 func (c *Control) WatchQuestions(id timeline.SandboxID, b Box, since time.Time) {
 	c.config.Go(func(ctx context.Context) { c.followQuestions(ctx, id, b, since) })
 }
@@ -129,13 +127,13 @@ func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b 
 	if err != nil {
 		c.config.Log.Warn("could not follow the pending requests of a sandbox", "sandbox", id, "err", err)
 	}
-	for _, ev := range open { // the gate has ended, and with it what waited
+	for _, ev := range open { // the gate has exited, and its pending requests with it
 		ev.Verdict, ev.Rule = wire.VerdictDeny, ""
 		c.tellQuestion(ctx, id, open, ev)
 	}
 }
 
-// tellQuestion sends an event about a question; open has the questions that wait.
+// tellQuestion emits an event about a question; open holds the pending ones.
 func (c *Control) tellQuestion(
 	ctx context.Context, id timeline.SandboxID, open map[string]wire.NetEvent, ev wire.NetEvent,
 ) {

@@ -29,9 +29,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Decoys are made when a sandbox is first started with them, and kept in its file "decoys", which
-// only the daemon's user can read. The sandbox shows copies in memory: see rootspec.Access. A fork is
-// a sandbox of its own, and has decoys of its own.
+// Decoys are made when a sandbox is first started with them, and stored in its file "decoys", which only the daemon's
+// user can read. The sandbox shows copies in memory: see rootspec.Access. A fork has its own decoys.
 
 const (
 	decoysName    = "decoys"
@@ -41,13 +40,13 @@ const (
 // DecoyToken is a token, and the path inside of the decoy that it is from.
 type DecoyToken struct{ Path, Text string }
 
-// decoyFile is what the file holds.
+// decoyFile is the content of that file.
 type decoyFile struct {
 	Version int                   `json:"version"`
 	Files   map[string]decoy.File `json:"files"` // by path as the policy names it, before links are followed
 }
 
-// decoysPath returns the file that keeps the decoys of a sandbox, whether or not there is one.
+// decoysPath returns the path of the file with the decoys of a sandbox; it may not exist.
 func (c *Control) decoysPath(id timeline.SandboxID) string {
 	return filepath.Join(c.config.Sandboxes.Dir(id), decoysName)
 }
@@ -101,7 +100,7 @@ func (c *Control) Decoys(
 	return out, tokens, nil
 }
 
-// ownerOf names the user in whose home a path is; "" if it is in none.
+// ownerOf returns the user whose home contains a path; "" if there is none.
 func (c *Control) ownerOf(p string) string {
 	for _, h := range c.config.Homes {
 		if rootspec.Within(p, h) {
@@ -151,7 +150,7 @@ func (c *Control) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 	return vfs.WriteFile(c.config.FS, c.decoysPath(rec.ID), text)
 }
 
-// DecoyPlaces lists where a sandbox has decoys, by paths without links.
+// DecoyPlaces lists the paths of a sandbox's decoys, with symbolic links resolved.
 func (c *Control) DecoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
 	hides, err := c.config.Policies.Hides(ctx, rec)
 	if err != nil || len(hides.Decoys) == 0 {
@@ -164,15 +163,14 @@ func (c *Control) DecoyPlaces(ctx context.Context, rec *meta.Sandbox) ([]string,
 	return rootfs.Holders(mask)
 }
 
-// StopsWhenTouched reports whether the policy of a sandbox has it stopped when a decoy is
-// touched.
+// StopsWhenTouched reports whether the policy of a sandbox stops it when a decoy is touched.
 func (c *Control) StopsWhenTouched(ctx context.Context, rec *meta.Sandbox) (bool, error) {
 	p, err := c.config.Policies.Of(ctx, rec)
 	return p.OnTouch.Value == policy.TouchStop, err
 }
 
-// WatchDecoys sends an event about each decoy that is touched while a box lives, about those as well
-// that its journal has since that time. It returns at once.
+// WatchDecoys emits an event about each decoy that is touched while a box lives, and about those in its journal after
+// since. It returns at once.
 func (c *Control) WatchDecoys(id timeline.SandboxID, b Box, since time.Time) {
 	c.config.Go(func(ctx context.Context) { c.followDecoys(ctx, id, b, since) })
 }

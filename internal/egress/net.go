@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// defaultNetEvents is how many events Net returns if the request does not say.
+	// defaultNetEvents is the number of events that Net returns by default.
 	defaultNetEvents = 100
 	// MaxNetEvents is how many a request may ask for; fewer are kept.
 	MaxNetEvents = 1_000_000
 )
 
-// Net returns what happened between a sandbox and the network, as far as its journal keeps it, and
-// what its gate has open now. It starts nothing.
+// Net returns the stored network events of a sandbox, and the current state of its gate. It does not start the
+// sandbox.
 func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (res wire.NetResult, err error) {
 	if req.Last == 0 && req.Since.IsZero() {
 		req.Last = defaultNetEvents
@@ -51,7 +51,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 		now, err := b.Net(ctx)
 		if err == nil {
 			res.Now = &now
-		} else if !fault.Is(err, fault.Unavailable) { // it has just ended
+		} else if !fault.Is(err, fault.Unavailable) { // the keeper has just exited
 			return res, sandbox.Named(err, rec.Name)
 		}
 	}
@@ -80,10 +80,9 @@ func netQuery(req wire.NetRequest) (journal.Query, error) {
 // errGone is why FollowNet ends when the sandbox is removed.
 var errGone = errors.New("the sandbox was removed")
 
-// FollowNet calls yield with what happens between a sandbox and the network, until ctx ends or yield
-// fails, whose error it returns, or the sandbox is removed: then it returns nil. The first call is
-// with an event without a kind: from then on no event is missed. Then come earlier events, as far as
-// the request asks for them by Last or Since.
+// FollowNet calls yield with network events of a sandbox until ctx ends or yield fails, whose error it returns, or
+// until the sandbox is removed: then it returns nil. The first call has an event without a kind: no later event is
+// missed. The earlier events that the request selects by Last or Since follow.
 func (c *Control) FollowNet(
 	ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error,
 ) error {
@@ -115,9 +114,8 @@ func (c *Control) FollowNet(
 	return err
 }
 
-// Why returns what the policy in force decides about a place in the network. It looks up no name and
-// connects to nothing. A name that the policy allows is denied all the same where the address that
-// the gate last had for it is: the journal has that one.
+// Why returns the decision of the policy in force about a destination. It looks up no name and makes no connection.
+// An allowed name is denied nonetheless if its last known address, from the journal, is denied.
 func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (res wire.WhyResult, err error) {
 	q, err := request(req)
 	if err != nil {
@@ -142,7 +140,7 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 	if d.Rule != nil {
 		res.Rule, res.At, res.Denies = d.Rule.String(), d.Rule.At.String(), d.Rule.Denies
 		if res.Denies {
-			res.Hint = "" // a file that it was made of does not change it any more
+			res.Hint = "" // the files that it was made from no longer change it
 		}
 	}
 	if at := phases[0].Until; !at.IsZero() {
@@ -154,8 +152,8 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 	return res, nil
 }
 
-// lastLed returns the decision about a name with the address that it last led to, and q with that
-// address, if that one is denied; else it returns q and d, the decision without an address.
+// lastLed returns the decision about a name with its last known address, and q with that address, if it is denied;
+// else it returns q and d, the decision without an address.
 func (c *Control) lastLed(
 	id timeline.SandboxID, n policy.Network, q policy.Request, d policy.Decision,
 ) (policy.Request, policy.Decision, error) {
@@ -183,7 +181,7 @@ func (c *Control) lastLed(
 	return q, d, nil
 }
 
-// request returns the place, and the HTTP request if there is one, that a WhyRequest is about.
+// request returns the destination of a WhyRequest, with its HTTP request, if any.
 func request(req wire.WhyRequest) (policy.Request, error) {
 	q, err := policy.ParseRequest(req.Host)
 	if err != nil || req.Method == "" && req.Path == "" {

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// portPatience is how long a supervised command has to listen on a port, from its
-	// start.
+	// portPatience is how long after its start a supervised command may take to listen on a port.
 	portPatience = 10 * time.Second
 	// portRetry is the pause between two attempts to connect meanwhile.
 	portRetry = 100 * time.Millisecond
@@ -28,13 +27,13 @@ const (
 	// before the first look.
 	portsEvery = time.Second
 	portsFirst = 300 * time.Millisecond
-	// MaxPortEvents is how many events about ports one look sends: what happens in a sandbox
-	// shall not push the events of others out. One more event counts the rest.
+	// MaxPortEvents is the maximum number of port events of one poll, so that a sandbox cannot displace the events of
+	// others. One more event counts the rest.
 	MaxPortEvents = 16
 )
 
-// Ports lists the TCP ports that processes of a sandbox listen on. It starts nothing: a sandbox that
-// is stopped has none.
+// Ports lists the TCP ports that processes of a sandbox listen on. It does not start the sandbox; a stopped one has
+// none.
 func (c *Control) Ports(ctx context.Context, name string) (wire.PortsResult, error) {
 	none := wire.PortsResult{Ports: []wire.Port{}}
 	b, rec, err := c.config.Sandboxes.Live(ctx, name, "listing its ports")
@@ -43,21 +42,21 @@ func (c *Control) Ports(ctx context.Context, name string) (wire.PortsResult, err
 	}
 	res, err := b.Ports(ctx)
 	if fault.Is(err, fault.Unavailable) {
-		return none, nil // it has just ended
+		return none, nil // the keeper has just exited
 	}
 	return res, sandbox.Named(err, rec.Name)
 }
 
-// DialPort connects to a port that a process of the sandbox listens on. It starts a sandbox that is
-// stopped, if its supervised command is one that is started again, and gives such a command some
-// time to listen. NotFound says that nothing listens there, and how to have something listen.
+// DialPort connects to a port that a process of the sandbox listens on. It starts a stopped sandbox if its supervised
+// command restarts, and waits a while for that command to listen. NotFound means that no process listens there; its
+// hint says how to start one.
 func (c *Control) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
 	if port < 1 || port > 0xffff {
 		return nil, fault.New(fault.Invalid, "invalid port %d", port).WithHint("ports are 1 to 65535")
 	}
 	conn, err := c.dialPort(ctx, name, port)
 	if fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
-		// The keeper ended by itself, being idle, between our look and the call.
+		// The idle keeper exited between the lookup and the call.
 		conn, err = c.dialPort(ctx, name, port)
 	}
 	return conn, err
@@ -104,7 +103,7 @@ func (c usedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite closes the sending half.
 func (c usedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -149,14 +148,14 @@ func revives(rec *meta.Sandbox) bool {
 	return rec.Run != nil && rec.Run.Restart != wire.RestartNo && !rec.Run.Remove
 }
 
-// startsUp reports whether a supervised command runs, and began so lately that it may not listen yet.
+// startsUp reports whether a supervised command has started so recently that it may not listen yet.
 func startsUp(rec *meta.Sandbox, now time.Time) bool {
 	return rec.Run != nil && rec.Run.Ended == nil && now.Sub(rec.Run.Started) < portPatience
 }
 
-// WatchPorts sends events about ports that open and close while a box lives, and returns at once.
-// Nothing is looked at while no process runs. Of a box that survived an earlier daemon, the first
-// events are about the ports that are open.
+// WatchPorts emits events about ports that open and close while a box lives, and returns at once. It does not poll
+// while no process runs. For a box that survived an earlier daemon, the first events are about the ports that are
+// open.
 func (c *Control) WatchPorts(id timeline.SandboxID, b Box) {
 	c.config.Go(func(ctx context.Context) { c.followPorts(ctx, id, b) })
 }
@@ -182,7 +181,7 @@ func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box)
 		}
 		switch {
 		case ctx.Err() != nil:
-			return // of our own end there is nothing to say
+			return // Coppice is stopping: nothing to report
 		case fault.Is(err, fault.Unavailable):
 			c.tellPorts(ctx, id, open, nil)
 			return
@@ -229,7 +228,7 @@ func (c *Control) tellPorts(
 	return now
 }
 
-// portChanges returns the ports that are in one of the two sets alone, in order.
+// portChanges returns the ports that are in exactly one of the two sets, in order.
 func portChanges(before, now map[int]bool) (changed []int) {
 	for p := range before {
 		if !now[p] {

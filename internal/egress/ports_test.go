@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-func TestACommandHasTimeToListenAndNoMore(t *testing.T) {
+func TestStartsUp_LimitsStartupTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, c := range map[string]struct {

@@ -25,9 +25,8 @@ import (
 // MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request changes.
 const MaxTimed = 100
 
-// Allow changes the rules of a sandbox's network, for good or for some time, and for processes that
-// run. The change is in the ledger and in the journal before it is in force. When the keeper does
-// not take it, all is as before.
+// Allow changes the network rules of a sandbox, permanently or for some time, also for running processes. The change
+// is in the ledger and in the journal before it is in force. If the keeper does not accept it, it is reverted.
 func (c *Control) Allow(ctx context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error) {
 	by := "coppice net allow"
 	if len(req.Deny)+len(req.RemoveDeny) > 0 && len(req.Allow)+len(req.RemoveAllow) == 0 {
@@ -54,7 +53,7 @@ func (c *Control) addRules(
 		return res, err
 	}
 	defer s.Unlock()
-	if s.Box() == nil { // else its gate tells, before it takes the rules
+	if s.Box() == nil { // else its gate records it, before it accepts the rules
 		if err := c.TellEnded(ctx, s.Proof(), &rec); err != nil {
 			return res, err
 		}
@@ -80,7 +79,7 @@ func (c *Control) addRules(
 	if err != nil {
 		return res, err
 	}
-	// From here on the client's going away changes nothing.
+	// From here on a client that disconnects changes nothing.
 	ctx = context.WithoutCancel(ctx)
 	ev := wire.NetEvent{Kind: wire.NetPolicy, Rule: ruleList(rules), Reason: by, Policy: after[0].Digest}
 	var ends []time.Time
@@ -92,7 +91,7 @@ func (c *Control) addRules(
 	next.PolicyRecord = digest
 	drafts := c.config.Recorder.Drafts(ctx, &rec, statements...)
 	var waited []wire.NetQuestion
-	noted := false // in the journal, which then has to say as well that it was taken back
+	noted := false // in the journal, which must then also record a revert
 	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
 		if err := c.NoteEvent(rec.ID, ev); err != nil {
 			return err
@@ -117,9 +116,9 @@ func (c *Control) addRules(
 	return res, nil
 }
 
-// policyRecords returns the records of a change of the rules, of which ev is the event, and of the
-// answers to questions that the change consists of, if it was made by one of their commands. ends are
-// when the rules end, in the order of the request; nil if they do not. digest is that of the change.
+// policyRecords returns the records of a rule change with the event ev, and of the answers to questions that the
+// change consists of, if it was made by one of their commands. ends are the ends of the rules, in the order of the
+// request; nil if they are permanent. digest is that of the change.
 func (c *Control) policyRecords(
 	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string, ends []time.Time,
 ) (out []audit.Statement, digest string) {
@@ -149,7 +148,7 @@ func (c *Control) policyRecords(
 	return out, digest
 }
 
-// endsOf returns when rules end that rec has for a time.
+// endsOf returns the ends of temporary rules in rec.
 func endsOf(rec *meta.Sandbox, rules []policy.Rule) []time.Time {
 	ends := make([]time.Time, len(rules))
 	for i, r := range rules {
@@ -215,7 +214,7 @@ func (c *Control) withRules(
 	}
 	until := now.Add(time.Duration(req.ForMS) * time.Millisecond).Truncate(time.Millisecond)
 	for _, r := range rules {
-		// A caller who may only deny cannot cut short a rule that denies for longer.
+		// A caller who may only deny cannot shorten a deny rule.
 		end := until
 		same := func(t meta.TimedRule) bool {
 			is := t.Deny == r.Denies && t.Rule == r.String()
@@ -233,8 +232,8 @@ func (c *Control) withRules(
 	return next, nil
 }
 
-// putInForce records the rules of next, and puts them in force in the box of the sandbox, if it has
-// one: then live is true. If the keeper does not take them, both go back to the rules of rec.
+// putInForce records the rules of next, and puts them in force in the box of the sandbox, if it has one: then live is
+// true. If the keeper does not accept them, both are reverted to the rules of rec.
 func (c *Control) putInForce(
 	ctx context.Context, s Held, rec, next *meta.Sandbox, before, after []policies.Phase,
 ) (live bool, err error) {
@@ -261,9 +260,9 @@ func (c *Control) putInForce(
 		return true, nil
 	}
 	if s.Box() == nil {
-		return false, nil // it has just ended, and begins with the record
+		return false, nil // the keeper has just exited, and starts with the record
 	}
-	// Whether the keeper took it is not known.
+	// It is unknown whether the keeper accepted it.
 	old := *rec
 	old.PolicyText = before[len(before)-1].Policy // the database may have dropped the text meanwhile
 	return false, errors.Join(fault.Wrap(err, "change the rules of sandbox %s", rec.Name), set(before), record(&old))
@@ -281,7 +280,7 @@ func (c *Control) Renew(ctx context.Context, rec *meta.Sandbox, b Box) {
 	if err == nil {
 		err = b.SetPolicy(ctx, phases)
 	}
-	if err != nil && !fault.Is(err, fault.Unavailable) { // it has just ended, or its gate has
+	if err != nil && !fault.Is(err, fault.Unavailable) { // the keeper or its gate has just exited
 		c.config.Log.Error("could not update the policy of a running sandbox; it may enforce an older "+
 			"one", "sandbox", rec.ID, "err", err)
 	}

@@ -141,8 +141,9 @@ func newFake(t *testing.T) (*Control, *fakeCore) {
 	}), f
 }
 
-// A change of the rules is recorded before it is in force, and taken back where it cannot be.
-func TestAllow_KeepsItsOrder(t *testing.T) {
+// TestAllow_RecordsBeforeEnforcing checks that a change of the rules is recorded before it is
+// in force, and is undone if it cannot be put in force.
+func TestAllow_RecordsBeforeEnforcing(t *testing.T) {
 	failed := errors.New("it failed")
 	for name, c := range map[string]struct {
 		ledger, keeper error

@@ -17,9 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// TellEnded records in the journal and the ledger that rules which held for a time have ended while
-// no gate was there to do so, and takes them out of the record of the sandbox. The caller proves
-// that it holds the sandbox's lock; the sandbox has no box.
+// TellEnded records in the journal and the ledger that temporary rules have expired while no gate ran to record it,
+// and removes them from the record of the sandbox. The caller holds the sandbox's lock; the sandbox has no box.
 func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) error {
 	now := c.config.Now()
 	left := policies.Timed(rec, now)
@@ -75,7 +74,7 @@ func (c *Control) TellEnded(ctx context.Context, _ *sandbox.Held, rec *meta.Sand
 	return nil
 }
 
-// endTold reports whether a gate has told that t has ended.
+// endTold reports whether a gate has recorded that t has expired.
 func endTold(told []wire.NetEvent, t meta.TimedRule) bool {
 	for _, ev := range told {
 		if ev.Reason == wire.NetRulesEnded && !ev.Time.Before(t.Until) {

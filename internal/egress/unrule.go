@@ -14,10 +14,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// removes reports whether a request takes rules back.
+// removes reports whether a request removes rules.
 func removes(req wire.AllowRequest) bool { return len(req.RemoveAllow)+len(req.RemoveDeny) > 0 }
 
-// removable checks a request that takes rules back.
+// removable validates a request that removes rules.
 func removable(req wire.AllowRequest) error {
 	switch n := len(req.RemoveAllow) + len(req.RemoveDeny); {
 	case len(req.Allow)+len(req.Deny) > 0:
@@ -32,8 +32,7 @@ func removable(req wire.AllowRequest) error {
 	return nil
 }
 
-// withoutRules returns a record without the rules that a request takes back, whether they hold for
-// good or for a time, and those rules.
+// withoutRules returns a record without the rules that a request removes, permanent or temporary, and those rules.
 func (c *Control) withoutRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest,
 ) (next meta.Sandbox, removed []policy.Rule, err error) {
@@ -53,7 +52,7 @@ func (c *Control) withoutRules(
 				next.Timed = slices.DeleteFunc(next.Timed,
 					func(t meta.TimedRule) bool { return t.Deny == r.Denies && t.Rule == r.String() })
 			}
-			// What holds for a time may be said for good, too: then both go.
+			// A temporary rule may also exist as a permanent one: remove both.
 			if len(next.Timed) != before {
 				removed = append(removed, r)
 				if _, _, err := base.Without(only(i == 0, text), only(i == 1, text)); fault.Is(err, fault.NotFound) {
@@ -80,7 +79,7 @@ func (c *Control) withoutRules(
 	return next, removed, policies.Pin(&next, p)
 }
 
-// only returns a list of text alone, or an empty one.
+// only returns a list with text, or an empty one.
 func only(yes bool, text string) []string {
 	if yes {
 		return []string{text}
@@ -88,8 +87,8 @@ func only(yes bool, text string) []string {
 	return nil
 }
 
-// stillSo returns warnings about places for which a request changes nothing: they are allowed and
-// stay denied, or the rule that was taken back is not the only one that decides about them.
+// stillSo returns warnings about destinations that a request does not change: they are allowed but stay denied, or
+// the removed rule is not the only one that decides about them.
 func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err error) {
 	p, err := policy.ParseCanonical([]byte(now.Policy))
 	if err != nil {

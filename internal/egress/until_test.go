@@ -24,8 +24,9 @@ func (h *hears) Drafts(_ context.Context, _ *meta.Sandbox, all ...audit.Statemen
 	return nil
 }
 
-// An answer is recorded with the end of its own rule.
-func TestDeny_RecordsTheEndOfEachRule(t *testing.T) {
+// TestDeny_RecordsExpiryOfEachRule checks that each answer is recorded with the expiry of the
+// rule that it makes.
+func TestDeny_RecordsExpiryOfEachRule(t *testing.T) {
 	control, core := newFake(t)
 	h := &hears{fakeCore: core}
 	control.config.Recorder = h

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// fixed lists the places of a sandbox at which its policy has mounts.
+// fixed lists the paths inside a sandbox at which its policy mounts something.
 func (e *Engine) fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
 	a, err := e.Policies.Places(ctx, rec)
 	if err != nil {
@@ -23,9 +23,8 @@ func (e *Engine) fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error)
 	return append(a.Fixed(), decoys...), err
 }
 
-// staysInPlace refuses a move in place that would change what is read-only, or take away
-// what something is mounted at: mounts hang on the very directories that would go. A move
-// of the other kind mounts everything anew.
+// staysInPlace refuses a rewind in place that would change a read-only path or remove a mount point:
+// the mounts hang on the very directories that would be replaced. Other rewinds mount everything again.
 func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timeline.SnapshotID) error {
 	allowed, err := e.Policies.Places(ctx, rec)
 	if err != nil {

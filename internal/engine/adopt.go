@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// intentAdopt is written before uppers are renamed into a layer. While it exists and the
-// layer has no record, the layer holds data that no snapshot has: it is not removed, and the
-// uppers are renamed back, after an error or by the next daemon.
+// intentAdopt is written before uppers are renamed into a layer. While it exists and the layer has no
+// record, the layer holds data that no snapshot has: it must not be removed, and the uppers are renamed
+// back, after an error or by the next daemon.
 const intentAdopt = "adopt"
 
 type adoption struct {
@@ -24,9 +24,9 @@ type adoption struct {
 	Parts   []rootspec.Part    `json:"parts"`
 }
 
-// adopt turns the upper itself into the layer of a new snapshot: O(1) in what
-// changed. No process may be running. The box is stopped, since its mount uses the
-// upper, and the next start begins a new generation.
+// adopt turns the upper itself into the layer of a new snapshot, in constant time however much changed.
+// No process may be running. It stops the box, since its mount uses the upper, and the next start
+// begins a new generation.
 func (c *capturing) adopt(ctx context.Context) error {
 	if err := c.stopBox(ctx, c.s, 0); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (c *capturing) adopt(ctx context.Context) error {
 	a := adoption{Sandbox: c.s.ID, Layer: id, Parts: c.parts}
 	intent, err := c.DB.BeginIntent(ctx, intentAdopt, a)
 	if err == nil {
-		err = c.DB.Flush() // or a power loss leaves a layer of which no record says what it is
+		err = c.DB.Flush() // otherwise a power loss could leave a layer without a record of what it is
 	}
 	if err != nil {
 		return err
@@ -76,9 +76,9 @@ func (c *capturing) addAdopted(ctx context.Context, snap timeline.Snapshot, inte
 	})
 }
 
-// unadopt ends an adoption: the layer has its record, or the parts are in their places
-// again. If neither can be done, the sandbox is not used until the next daemon has moved them
-// back: a start would begin with an empty upper.
+// unadopt closes the intent of an adoption: either the layer has its record, or the parts are moved
+// back. If neither can be done, the sandbox is not used until the next daemon has moved them back,
+// because a start would begin with an empty upper.
 func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	_, err := e.DB.Layer(ctx, a.Layer)
 	if fault.Is(err, fault.NotFound) {
@@ -97,8 +97,8 @@ func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	return e.DB.EndIntent(ctx, intent)
 }
 
-// unadoptAll ends the adoptions that a crash or an error interrupted: of one sandbox, or of all
-// if id is "". If one fails, it is logged, and only its sandbox cannot be used.
+// unadoptAll closes the adoptions that a crash or an error interrupted: those of one sandbox, or of all
+// if id is "". A failure is logged, and only the sandbox concerned cannot be used.
 func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 	return nil
 }
 
-// adopting returns the layers of adoptions that have not ended.
+// adopting returns the layers of adoptions whose intent is open.
 func (e *Engine) adopting(ctx context.Context) (map[timeline.LayerID]bool, error) {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {

@@ -41,10 +41,10 @@ func (h *home) halfAdopted(name string) adoption {
 	return a
 }
 
-// A daemon that is killed while a live root becomes a layer loses nothing of it. While the
-// next daemon cannot move it back, the sandbox cannot be used, its layer stays, and other
-// sandboxes are not affected.
-func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
+// TestUnadoptAll_KeepsLayerItCannotMoveBack kills a daemon while a live root becomes a layer:
+// nothing is lost. While the next daemon cannot move it back, the sandbox cannot be used, its
+// layer stays, and other sandboxes are not affected.
+func TestUnadoptAll_KeepsLayerItCannotMoveBack(t *testing.T) {
 	disk := &vfs.Faulty{FS: vfs.OS()}
 	h := newHomeOn(t, disk)
 	h.onDir("a")
@@ -82,9 +82,9 @@ func TestUnadoptAll_KeepsWhatCannotBeGivenBack(t *testing.T) {
 	}
 }
 
-// A sandbox whose changes can never be moved back does not prevent gc of others, and can be
-// removed.
-func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
+// TestRemove_ForcesHalfAdoptedSandbox checks that a sandbox whose changes can never be moved
+// back does not block gc for others, and can be removed.
+func TestRemove_ForcesHalfAdoptedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.onDir("b")
@@ -118,8 +118,9 @@ func TestRemove_ForcesASandboxThatIsNotWhole(t *testing.T) {
 	h.run("b", "write", "f", "four")
 }
 
-// If a note of mounted layers cannot be read, all layers are kept, and the home can be used.
-func TestFindMounted_KeepsAllWhereANoteIsDamaged(t *testing.T) {
+// TestFindMounted_KeepsAllLayersOnDamagedNote checks that if a note of mounted layers cannot
+// be read, all layers are kept and the home can be used.
+func TestFindMounted_KeepsAllLayersOnDamagedNote(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")

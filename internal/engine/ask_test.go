@@ -38,7 +38,7 @@ func (b *fakeBox) ask(now, then []wire.NetQuestion) {
 	}
 }
 
-func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
+func TestPendingRequests_AreAnswered(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	b := h.asking("a")
@@ -111,9 +111,9 @@ func TestWhatWaitsForAPersonIsAnswered(t *testing.T) {
 	}
 }
 
-// Who watches a sandbox hears of what waits, and what came of it, also after the daemon
-// was restarted, and when the box ends.
-func TestQuestionsAreEvents(t *testing.T) {
+// TestPendingRequests_AreReportedAsEvents checks that a client that watches a sandbox receives each
+// pending request and its outcome, also after a restart of the daemon, and when the sandbox stops.
+func TestPendingRequests_AreReportedAsEvents(t *testing.T) {
 	h := newHome(t)
 	b := h.asking("a")
 	rec, err := h.DB.Sandbox(t.Context(), "a")
@@ -167,7 +167,7 @@ func TestQuestionsAreEvents(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 
-	// Another daemon tells of what waits, and of nothing that is over.
+	// Another daemon reports what is pending, and nothing that is over.
 	open := []wire.NetQuestion{{Place: "open.example:443", Proto: "tcp", Since: since, Until: since.Add(time.Minute)}}
 	b.ask(open, open)
 	h.close()

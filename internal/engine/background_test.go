@@ -25,8 +25,9 @@ func (h *home) layerOf(head string) timeline.LayerID {
 	return routes[0].Layer
 }
 
-// A layer that cannot be sealed does not affect other sandboxes.
-func TestSealAll_GoesOnPastALayerThatCannotBeSealed(t *testing.T) {
+// TestFinalize_ContinuesPastFailedLayer checks that a layer that cannot be finalized does not
+// affect other sandboxes.
+func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("evil")
 	h.onDir("innocent")
@@ -73,8 +74,8 @@ func (f *heldSeal) Rename(fromDir int, from string, toDir int, to string) error 
 	return f.FS.Rename(fromDir, from, toDir, to)
 }
 
-// Hashing the layer of a sandbox may take hours: removing the sandbox cancels it.
-func TestRemove_CancelsTheSealOfItsLayer(t *testing.T) {
+// TestRemove_CancelsLayerFinalization matters because hashing the layer of a sandbox may take hours.
+func TestRemove_CancelsLayerFinalization(t *testing.T) {
 	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
 	h := newHomeOn(t, files)
 	h.onDir("evil")

@@ -86,9 +86,9 @@ func allowed(n int) wire.NetEvent {
 		Path: fmt.Sprintf("/%d/%s", n, strings.Repeat("x", 900)), Reason: strings.Repeat("y", 900)}
 }
 
-// A sandbox that floods the gate with requests that are allowed fills its budget for these,
-// and hides neither what was denied to it nor that it touched a decoy.
-func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
+// TestNetworkRecords_StayWithinBudget floods the gate with allowed requests until the budget
+// for these is used up. That must not hide denials, nor the use of a honeytoken.
+func TestNetworkRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -144,9 +144,9 @@ func TestTellNet_RecordsNoMoreThanTheBudget(t *testing.T) {
 	h.verified(id)
 }
 
-// What is not recorded is counted exactly once, even if the daemon is killed before it has
-// recorded the count.
-func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
+// TestNetworkRecords_CountLossesAcrossCrash checks that what is not recorded is counted
+// exactly once, even if the daemon is killed before it has recorded the count.
+func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -171,7 +171,7 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 		t.Fatalf("%d are said to be lost, in %d records", count, records)
 	}
 	h.close()
-	h.open() // which may record some by itself, before nothing is left to spend
+	h.open() // it may record some automatically before the budget is used up
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
 	h.journals.CatchUp(ctx, id)
 	count, _ := h.lost(id, format.KindNetwork)
@@ -180,7 +180,7 @@ func TestTellNet_CountsWhatIsLostOverACrash(t *testing.T) {
 	}
 }
 
-// toldBox is a box that tells of programs as a test says.
+// toldBox is a box that reports the programs of a test.
 type toldBox struct {
 	evs wire.ProgramEvents
 }
@@ -253,8 +253,9 @@ func (h *home) listed(id timeline.SandboxID) (started, listed int64) {
 	return started, listed
 }
 
-// A sandbox that starts programs with long, random arguments fills its budgets for these.
-func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
+// TestProgramRecords_StayWithinBudget starts programs with long, random arguments until the
+// budgets for these are used up.
+func TestProgramRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -285,7 +286,7 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 		t.Error("what else is lost is not left to gather")
 	}
 
-	// Nor do names of its own choice fill more than that.
+	// Names that the sandbox chooses do not use more than that.
 	before = h.recorded(id)
 	for i := range 6 {
 		h.starts(id, p, limit.ProgramGroups+1,
@@ -306,8 +307,8 @@ func TestPrograms_AreRecordedWithinTheBudget(t *testing.T) {
 	h.verified(id)
 }
 
-// A daemon that is started again gives no new budget.
-func TestBudgetOf_KnowsWhatIsInTheLedger(t *testing.T) {
+// TestBudget_SurvivesRestart checks that a restarted daemon does not grant a new budget.
+func TestBudget_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -397,8 +398,9 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	h.verified(h.id("a"))
 }
 
-// A new daemon knows what was spent inside.
-func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
+// TestBudget_CountsInsideChangesAfterRestart checks that a new daemon counts what was spent by
+// changes from inside.
+func TestBudget_CountsInsideChangesAfterRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -424,8 +426,9 @@ func TestBudgetOf_CountsMarksFromInside(t *testing.T) {
 	}
 }
 
-// Automatic snapshots beyond the budget wait, and their changes are not lost.
-func TestCaptureByItself_WaitsForTheBudget(t *testing.T) {
+// TestAutomaticCapture_WaitsForBudget checks that automatic snapshots beyond the budget wait,
+// and that their changes are not lost.
+func TestAutomaticCapture_WaitsForBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := newHomeAt(t, &now)
@@ -509,9 +512,9 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 }
 
-// Programs are recorded before their time when many bytes of them are held; many with
-// different files become so many records, and one.
-func TestFetchPrograms_HoldsNoMoreThanTheLimit(t *testing.T) {
+// TestFetchPrograms_IsBounded checks that programs are recorded early when many bytes of them are
+// held. Programs with many different files become limit.ProgramGroups records, and one for the rest.
+func TestFetchPrograms_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

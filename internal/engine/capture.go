@@ -22,44 +22,43 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// adoptAbove is how many changed paths make it worth while to turn the upper
-// itself into the layer, when no process is left, instead of copying from it.
-// Below it a copy takes no longer than the start of another box, and leaves
-// directories where rename(2) is free.
+// adoptAbove is the number of changed paths from which a capture without processes turns the upper
+// itself into the layer instead of copying from it. Below it, a copy takes no longer than starting
+// another box, and leaves directories where rename(2) is free.
 const adoptAbove = 512
 
-// note says why a snapshot is taken.
+// note says why and how a snapshot is taken.
 type note struct {
 	cause   timeline.Cause
 	message string
 	exit    *int
-	frozen  bool                          // leave the processes frozen: see taken.frozen
-	aside   bool                          // the times of directories alone are not worth a snapshot
-	memory  bool                          // with what processes have in memory; there is a snapshot in any case
-	still   bool                          // no process is left, and none had anything mapped
-	with    func(taken) []audit.Statement // what is recorded with the snapshot, if there is one; nil: nothing
+	frozen  bool                          // leave the processes frozen; see taken.frozen
+	aside   bool                          // changed times of directories alone are not worth a snapshot
+	memory  bool                          // include the memory of processes; there is a snapshot in any case
+	still   bool                          // no process is left, and none had a file mapped
+	with    func(taken) []audit.Statement // records to write with the snapshot, if there is one; nil: none
 }
 
 // taken is the outcome of a capture.
 type taken struct {
-	id      timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
-	changed bool
-	stats   timeline.Stats
-	procs   int    // processes that ran meanwhile
-	frozen  Frozen // with note.frozen, unless nothing runs: for the caller to thaw, or to kill
-	told    bool   // what note.with gave is recorded
-	memory  *timeline.Memory
-	stood   time.Duration // how long processes stood still for note.memory
-	// What was found changed, as far as it is listed: which of it is gone, and what was
-	// there before; nil where that is not known.
+	id       timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
+	changed  bool
+	stats    timeline.Stats
+	procs    int    // the processes that ran meanwhile
+	frozen   Frozen // with note.frozen, unless nothing runs; the caller thaws or kills it
+	recorded bool   // the statements of note.with are recorded
+	memory   *timeline.Memory
+	stood    time.Duration // how long processes were paused for note.memory
+	// The paths that changed, as far as they are listed: which were removed, and what was there before;
+	// nil where that is not known.
 	paths  []string
 	gone   map[string]bool
 	before func() *layer.View
 }
 
-// capture makes a snapshot of the present state when it differs from HEAD, and
-// moves HEAD there. On an error the present is still in the live root, and nothing has changed, unless taken
-// says that there is a snapshot: then the processes could not go on after it.
+// capture takes a snapshot of the present if it differs from HEAD, and moves HEAD there. On an error
+// the present is still in the live root and nothing has changed, unless t names a snapshot: then the
+// processes could not be resumed after it.
 func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note) (t taken, err error) {
 	c := &capturing{Engine: e, s: s, rec: rec, n: n, t: taken{id: rec.Head}}
 	if n.memory {
@@ -70,7 +69,7 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	if !e.presented(rec) {
 		return c.t, nil
 	}
-	hold, released := s.Capturing(ctx) // ends once a stop or rm waits for the sandbox
+	hold, released := s.Capturing(ctx) // canceled once a stop or rm waits for the sandbox
 	defer released()
 	defer func() {
 		err = c.release(hold, err)
@@ -89,7 +88,7 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	if err != nil {
 		return t, err
 	}
-	defer made() // when the layer has its record
+	defer made() // deferred until the layer has its record
 	c.layer = id
 	if err := c.take(ctx, hold); err != nil {
 		return t, err
@@ -108,32 +107,32 @@ func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note
 	return t, c.commit(ctx)
 }
 
-// capturing is a capture that is under way.
+// capturing is a capture in progress.
 type capturing struct {
 	*Engine
 	s   *held
 	rec *meta.Sandbox
 	n   note
-	t   taken // what has come of it so far
+	t   taken // the result so far
 
 	drv   rootfs.Driver
 	live  rootfs.Live
 	parts []rootspec.Part
 
-	frozen   Frozen // the processes that stand still; nil: none do
+	frozen   Frozen // the paused processes; nil: none
 	since    time.Time
-	ended    bool // the keeper ended as it was asked to freeze
+	ended    bool // the keeper exited when it was asked to freeze
 	suspects layer.Suspects
 	programs []wire.Program
 
 	layer timeline.LayerID
-	head  func() *layer.View  // what the present is compared with; nil where that cannot be read
-	below timeline.SnapshotID // what the layer is laid on
-	empty bool                // a layer is made even though nothing changed
+	head  func() *layer.View  // the view that the present is compared with; nil if it cannot be read
+	below timeline.SnapshotID // the snapshot that the layer stands on
+	empty bool                // make a layer even though nothing changed
 	got   layer.Captured
 }
 
-// find finds the live root; false: a crash left none, so that there is nothing to capture.
+// find finds the live root. It returns false if a crash left none, so that there is nothing to capture.
 func (c *capturing) find(ctx context.Context) (there bool, err error) {
 	if c.drv, c.live, err = c.Engine.live(ctx, c.rec); err != nil {
 		return false, err
@@ -149,15 +148,15 @@ func (c *capturing) find(ctx context.Context) (there bool, err error) {
 	return true, nil
 }
 
-// freeze has the processes stand still, and takes back what a killed init left half done.
+// freeze pauses the processes, and completes what a killed init left half done.
 func (c *capturing) freeze(ctx, hold context.Context) error {
 	if b := c.liveBox(c.s); b != nil && !c.n.still {
 		f, err := b.Freeze(hold)
 		switch {
 		case fault.Is(err, fault.Unavailable):
-			// The keeper has just ended; perhaps it was killed, and init, which
-			// follows it, has not noticed yet. Or a daemon that was killed since
-			// has told it to stop, and what runs has some time left: it has none.
+			// The keeper has just exited; perhaps it was killed, and init, which exits after it, has
+			// not noticed yet. Or a killed daemon had asked it to stop, and what runs would have some
+			// grace left: it gets none.
 			if err := c.stopBox(ctx, c.s, 0); err != nil {
 				return err
 			}
@@ -180,7 +179,7 @@ func (c *capturing) freeze(ctx, hold context.Context) error {
 	return nil
 }
 
-// release lets the processes go on. With note.frozen the caller does, if nothing has failed.
+// release resumes the processes. With note.frozen the caller does that, unless something failed.
 func (c *capturing) release(hold context.Context, failed error) error {
 	switch {
 	case c.frozen == nil:
@@ -192,7 +191,7 @@ func (c *capturing) release(hold context.Context, failed error) error {
 	return failed
 }
 
-// input says what the present is compared with.
+// input returns the input of the capture: what to compare the present with.
 func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	index := c.indexes.present(c.s, c.rec)
 	in := layer.CaptureInput{
@@ -206,7 +205,7 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	c.head = func() *layer.View {
 		v, err := c.Histories.View(ctx, c.rec, c.rec.Head, c.parts)
 		if err != nil {
-			return nil // what cannot be compared is taken as changed
+			return nil // what cannot be compared counts as changed
 		}
 		return v
 	}
@@ -222,12 +221,12 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	return in
 }
 
-// take makes the layer of what has changed, if it is not too much for that.
+// take makes the layer of what changed, unless so much changed that the upper is adopted.
 func (c *capturing) take(ctx, hold context.Context) error {
 	in := c.input(ctx)
 	var err error
-	c.shape.RLock() // what the present is compared with stays
-	// Clients that write files from outside do not stand still otherwise.
+	c.shape.RLock() // keeps the layers that the present is compared with
+	// Clients that write files from outside are not paused otherwise.
 	c.Files.HoldNames(c.s.ID, func() { c.got, err = c.Layers.Capture(hold, c.layer, in) })
 	c.shape.RUnlock()
 	if err != nil {
@@ -240,8 +239,8 @@ func (c *capturing) take(ctx, hold context.Context) error {
 	return nil
 }
 
-// keepMemory keeps what the frozen processes have in memory. They go on before it is stored,
-// unless they are to stay frozen. The image is not dropped before known is called.
+// keepMemory stores the memory of the frozen processes. They resume before it is stored, unless they
+// are to stay frozen. Garbage collection spares the image until known is called.
 func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err error) {
 	image, err := c.Images.Save(hold, c.rec, c.frozen)
 	if !c.n.frozen && err == nil {
@@ -256,7 +255,7 @@ func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err err
 	return known, err
 }
 
-// name gives the snapshot its message, and notes what changed.
+// name sets the message of the snapshot, and notes what changed.
 func (c *capturing) name(ctx context.Context) {
 	if c.n.message != "" {
 		c.n.message = c.cleaners.ForMessage(ctx, c.rec, c.n.cause).Redact(c.n.message)
@@ -314,14 +313,14 @@ func (c *capturing) commit(ctx context.Context) error {
 	return nil
 }
 
-// kept is what has come of the capture once the snapshot is in the history.
+// kept returns the result of the capture once the snapshot is in the history.
 func (c *capturing) kept(snap timeline.Snapshot) taken {
 	t := c.t
-	t.id, t.changed, t.stats, t.told = snap.ID, true, c.got.Stats, true
+	t.id, t.changed, t.stats, t.recorded = snap.ID, true, c.got.Stats, true
 	return t
 }
 
-// unmade removes the layer of a snapshot that did not come about, if it has one.
+// unmade removes the layer, if any, of a snapshot that was not taken.
 func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
 	if !e.Layers.Has(id) {
 		return nil
@@ -329,7 +328,7 @@ func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
 	return e.Layers.Remove(ctx, id)
 }
 
-// snapshotDrafts are the records of a snapshot, and what is recorded with it.
+// snapshotDrafts returns the records of a snapshot and those that are recorded with it.
 func (e *Engine) snapshotDrafts(
 	ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken,
 ) []ledger.Draft {
@@ -340,8 +339,8 @@ func (e *Engine) snapshotDrafts(
 	return e.Book.Drafts(ctx, rec, all...)
 }
 
-// unfinished reports whether init was cut off while it moved a directory for a
-// process: killed, or by a crash.
+// unfinished reports whether init was interrupted, by a signal or a crash, while it moved a directory
+// for a process.
 func unfinished(parts []rootspec.Part) bool {
 	for _, p := range parts {
 		if _, err := os.Lstat(filepath.Join(p.Dir, rootspec.Workshop)); err == nil {
@@ -351,8 +350,8 @@ func unfinished(parts []rootspec.Part) bool {
 	return false
 }
 
-// finish lets another init take back what one before it has left half done, so
-// that no snapshot shows it.
+// finish starts another init that completes what the one before it left half done, so that no snapshot
+// shows it.
 func (e *Engine) finish(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if _, err := e.start(ctx, s, rec); err != nil {
 		return fault.Wrap(err, "undo an interrupted move of a directory")
@@ -368,7 +367,7 @@ func (e *Engine) newSnapshot(rec *meta.Sandbox, n note, st timeline.Stats) (time
 	}, err
 }
 
-// redoAfter forgets what could be redone once something new has happened.
+// redoAfter returns the redo list after a capture: empty once something new has happened.
 func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 	if n.cause == timeline.CauseCheckout {
 		return redo
@@ -376,8 +375,8 @@ func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 	return nil
 }
 
-// newLayer names a layer that is about to be made. Until made is called, gc
-// leaves its directory alone although it has no record.
+// newLayer returns the name of a layer that is about to be made. Until made is called, garbage
+// collection leaves its directory alone although it has no record.
 func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
 	if id, err = timeline.NewLayerID(e.Rand); err != nil {
 		return "", nil, err
@@ -392,7 +391,7 @@ func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
 	}, nil
 }
 
-// thaw thaws a box, without waiting once hold has ended.
+// thaw thaws a box, and does not wait once hold is done.
 func thaw(hold context.Context, f Frozen) error {
 	stop := context.AfterFunc(hold, f.Drop)
 	defer stop()

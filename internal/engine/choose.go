@@ -16,8 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// chooser decides the tier and the driver of new sandboxes. It keeps the report of a host
-// that lacks nothing, and takes no lock.
+// chooser decides the tier and the driver of new sandboxes. It caches the report of a host that lacks
+// nothing, and takes no lock.
 type chooser struct {
 	probe   func(context.Context, HostQuestion) (wire.ProbeReport, error) // Config.ProbeHost
 	drivers map[string]rootfs.Driver
@@ -25,10 +25,10 @@ type chooser struct {
 	able atomic.Pointer[wire.ProbeReport] // the report, once nothing is missing in it
 }
 
-// host reports what the host can do for tiers and drivers. It keeps a report in which
-// nothing is missing, since the probe starts a process that mounts: if something stops
-// working later, the start that needs it fails. What is missing may be repaired, so it is
-// probed again each time, as is a tier that is asked for; "" asks for none.
+// host reports what the host provides for tiers and drivers. A report in which nothing is missing is
+// cached, since the probe starts a process that mounts: if something stops working later, the start
+// that needs it fails. What is missing may be repaired, so it is probed again each time, as is a tier
+// that is named; "" names none.
 func (c *chooser) host(ctx context.Context, tier string) (wire.ProbeReport, error) {
 	if p := c.able.Load(); p != nil {
 		if it, ok := tiers.item(*p, tier); ok && it.OK || !ok && tier != tierGVisor {
@@ -43,9 +43,9 @@ func (c *chooser) host(ctx context.Context, tier string) (wire.ProbeReport, erro
 	return p, err
 }
 
-// chooseTier decides the tier. The one that a policy names is refused if the host cannot
-// give it. Else it is the strongest that the host can give, except supervised and gvisor:
-// they cost something, and are taken only for rules or if the policy says strong.
+// chooseTier decides the tier. One that a policy names is refused if the host cannot provide it.
+// Otherwise it is the strongest that the host provides, except supervised and gvisor: they cost
+// something, and are chosen only for rules or if the policy says strong.
 func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sandbox) (wire.ProbeReport, error) {
 	said := pol.Tier
 	name := ""
@@ -78,15 +78,15 @@ func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.S
 	return p, err
 }
 
-// wantsKernel reports whether a policy is strong and leaves the tier open, or would have
-// it supervised for its rules alone.
+// wantsKernel reports whether a policy says strong and leaves the tier open, or would choose tier
+// supervised for its rules alone.
 func wantsKernel(p policy.Policy) bool {
 	open := p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
 	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
 }
 
-// choose decides tier and driver: the strongest that the host can give, or the
-// one that was named, which is refused if the host cannot give it.
+// choose decides tier and driver: the strongest that the host provides, or the one that was named,
+// which is refused if the host cannot provide it.
 func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox) error {
 	p, err := c.chooseTier(ctx, pol, rec)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 	return nil
 }
 
-// goesWith refuses what a repository cannot be laid on in tier workspace.
+// goesWith refuses a source that tier workspace cannot lay a repository on.
 func goesWith(from wire.Source) error {
 	if fromHost(from) {
 		return nil
@@ -147,11 +147,11 @@ func goesWith(from wire.Source) error {
 		WithHint("omit --from or --repo")
 }
 
-// fromHost reports whether a sandbox is to begin on the host itself.
+// fromHost reports whether the base of a sandbox is the host itself.
 func fromHost(from wire.Source) bool { return from.Kind == "" || from.Kind == wire.SourceHost }
 
-// diskAble says of each driver why it cannot hold a sandbox to a disk limit; nil
-// where it can. Drivers that the host cannot give are not asked.
+// diskAble returns, for each driver that the host provides, why it cannot enforce a disk limit on a
+// sandbox; nil if it can.
 func (c *chooser) diskAble(p wire.ProbeReport) map[string]error {
 	out := map[string]error{}
 	for name, drv := range c.drivers {
@@ -167,17 +167,18 @@ func (c *chooser) diskAble(p wire.ProbeReport) map[string]error {
 	return out
 }
 
-// choice is something of which the host gives one or the other.
+// choice is a property of a sandbox, such as its driver, of which the host provides one value or
+// another.
 type choice struct {
 	what      string
-	group     string   // of the probe's items
-	names     []string // what auto takes, strongest first
-	why       string   // the reason for what auto takes
-	otherwise string   // added to the hint if auto can take none
+	group     string   // the group of the probe's items
+	names     []string // the values that auto chooses from, strongest first
+	why       string   // the reason for what auto chooses
+	otherwise string   // added to the hint if auto can choose none
 }
 
 var (
-	// Workspace confines nothing: auto never takes it. Nor does it take a stronger tier, which
+	// Workspace confines nothing, so auto never chooses it. Nor does it choose a stronger tier, which
 	// costs something.
 	tiers = choice{"tier", "tiers", []string{tierProcess}, "the default; stronger tiers must be asked for",
 		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
@@ -185,7 +186,7 @@ var (
 		"the strongest driver that this host supports", ""}
 )
 
-// pick takes what was asked for, or the best, from what the probe found.
+// pick returns the value that was asked for, or the best, from what the probe found.
 func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, err error) {
 	if asked == "" || asked == "auto" {
 		for _, name := range c.names {
@@ -231,7 +232,7 @@ func (c choice) unknown(it wire.ProbeItem) error {
 		WithHint("%s", it.Remedy)
 }
 
-// lacks says why the host cannot give what is stronger than got.
+// lacks returns why the host cannot provide anything stronger than got.
 func (c choice) lacks(p wire.ProbeReport, got string) string {
 	var out []string
 	for _, name := range c.names {
@@ -254,9 +255,9 @@ func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
 	return wire.ProbeItem{}, false
 }
 
-// pickLimited is pick for a sandbox with a disk limit: of the drivers that the
-// host can give, the strongest that can enforce it. able is of diskAble; plain
-// says which drivers are out of the question, since host is the base.
+// pickLimited is pick for a sandbox with a disk limit: the strongest driver that the host provides and
+// that can enforce the limit. able is the result of diskAble; plain excludes drivers because the host
+// is the base.
 func (c choice) pickLimited(
 	p wire.ProbeReport, asked string, able map[string]error, host bool, plain func(string) bool,
 ) (got, why string, err error) {
@@ -290,9 +291,9 @@ func (c choice) pickLimited(
 		}
 	}
 	if near := able["btrfs"]; near != nil && !host {
-		return "", "", near // the store is on btrfs, where nothing else will do
+		return "", "", near // the store is on btrfs, where only its driver can enforce it
 	}
-	if first == nil { // the host gives none of them, limit or not
+	if first == nil { // the host provides none of them, with or without a limit
 		return c.pick(p, "", "")
 	}
 	return "", "", first

@@ -77,7 +77,7 @@ func (h *home) keptIn(t *testing.T, name string) string {
 	return info.ID
 }
 
-func TestACommandThatIsStoppedHasOneExit(t *testing.T) {
+func TestCommandExit_RecordedOnceOnStop(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -94,9 +94,9 @@ func TestACommandThatIsStoppedHasOneExit(t *testing.T) {
 	}
 }
 
-// A snapshot that is in the history has the end of the command with it, also if the processes cannot go on
-// after it.
-func TestACommandHasOneExitThoughProcessesStayFrozen(t *testing.T) {
+// TestCommandExit_RecordedOnceWhenThawFails checks that a snapshot in the history has the exit
+// of its command, also if the processes cannot be thawed after it.
+func TestCommandExit_RecordedOnceWhenThawFails(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(h *home) (exec string){
 		"kept": func(h *home) string { return h.keptIn(t, "a") },
@@ -137,7 +137,7 @@ func TestACommandHasOneExitThoughProcessesStayFrozen(t *testing.T) {
 	}
 }
 
-func TestACommandOfARemovedSandboxHasOneExit(t *testing.T) {
+func TestCommandExit_RecordedOnceOnRemove(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -161,9 +161,9 @@ func TestACommandOfARemovedSandboxHasOneExit(t *testing.T) {
 	}
 }
 
-// A daemon that ends leaves its commands to the next one, whether it had the time to note
-// them or not, and whether they still run or not.
-func TestTheNextDaemonRecordsTheEnds(t *testing.T) {
+// TestCommandExit_RecordedByNextDaemon checks that the next daemon records the exits of the commands that
+// a daemon left, whether the daemon had time to note them or not, and whether they still run or not.
+func TestCommandExit_RecordedByNextDaemon(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ killed, runs bool }{
 		"it was killed, the command runs": {true, true}, "it was killed, and the command": {true, false},
@@ -198,7 +198,7 @@ func TestTheNextDaemonRecordsTheEnds(t *testing.T) {
 			}
 			h.ends("a", id)
 			h.close()
-			h.open() // nothing is told again
+			h.open() // nothing is recorded again
 			if x := h.exits(t, "a")[id]; x.Code != 137 || x.Reason == "" {
 				t.Errorf("%+v", x)
 			}
@@ -209,7 +209,7 @@ func TestTheNextDaemonRecordsTheEnds(t *testing.T) {
 	}
 }
 
-func TestDenialsOfACommandAreCounted(t *testing.T) {
+func TestCommandExit_CountsDenials(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -246,8 +246,9 @@ func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	})
 }
 
-// What was denied while no daemon ran counts to a command that ended meanwhile.
-func TestTakeUp_CountsWhatWasDeniedWithoutADaemon(t *testing.T) {
+// TestTakeUp_CountsDenialsWithoutDaemon checks that denials while no daemon ran count for a
+// command that exited meanwhile.
+func TestTakeUp_CountsDenialsWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -10,10 +10,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// base is what a sandbox begins on.
+// base is the base of a sandbox.
 type base = bases.Base
 
-// basesConfig is what the Bases of an engine are made of.
+// basesConfig returns the configuration of the engine's Bases.
 func basesConfig(e *Engine) bases.Config {
 	core := basesCore{e}
 	return bases.Config{
@@ -23,10 +23,10 @@ func basesConfig(e *Engine) bases.Config {
 	}
 }
 
-// basesCore is the engine as Bases need it. It implements bases.Stacks and bases.Host.
+// basesCore adapts the engine to bases.Stacks and bases.Host.
 type basesCore struct{ e *Engine }
 
-// NewLayer names a layer that is about to be made.
+// NewLayer implements bases.Host: it names a layer that is about to be made.
 func (c basesCore) NewLayer() (id timeline.LayerID, made func(), err error) { return c.e.newLayer() }
 
 // Dirs returns the directories of the layers that make up a snapshot.
@@ -38,14 +38,14 @@ func (c basesCore) Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, 
 	return c.e.stacks.Dirs(ids), nil
 }
 
-// MayBeDeep says that the chain below a snapshot may need merging.
+// MayBeDeep reports to Upkeep that the chain below a snapshot may need merging.
 func (c basesCore) MayBeDeep(id timeline.SnapshotID) { c.e.Upkeep.MayBeDeep(id) }
 
-// Root is the directory that a host-copy imports.
+// Root returns the directory that a host-copy imports.
 func (c basesCore) Root() string { return c.e.HostRoot }
 
-// Print is a cheap fingerprint of the host's system directories.
+// Print returns a cheap fingerprint of the host's system directories.
 func (c basesCore) Print() string { return c.e.HostPrint() }
 
-// Import says what a host-copy imports.
+// Import returns the options of a host-copy import.
 func (c basesCore) Import() (layer.ImportOptions, error) { return c.e.HostImport() }

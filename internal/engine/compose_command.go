@@ -15,10 +15,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Ended is the end of a command as Box.Wait gives it.
+// Ended is the result of Box.Wait.
 type Ended = command.Ended
 
-// commandConfig is what the Commands of an engine, which has its Book, Policies and Egress, are made of.
+// commandConfig returns the configuration of the Commands of an engine that has its Book, Policies and
+// Egress.
 func commandConfig(e *Engine) command.Config {
 	return command.Config{
 		Sandboxes: commandCore{e}, Memory: e.Images, Register: e.register, Records: e.DB, Book: e.Book, Ledger: e.Ledger,
@@ -33,7 +34,7 @@ func commandConfig(e *Engine) command.Config {
 	}
 }
 
-// commandCore is the engine as commands need it. It implements command.Sandboxes.
+// commandCore adapts the engine to command.Sandboxes.
 type commandCore struct{ e *Engine }
 
 // Acquire implements command.Sandboxes.
@@ -73,7 +74,7 @@ func (c commandSandbox) Acquire(ctx context.Context, what string) (command.Held,
 	return commandHeld{c.e, h}, nil
 }
 
-// commandHeld is a sandbox whose lock commands hold. It implements command.Held.
+// commandHeld is a sandbox whose lock package command holds. It implements command.Held.
 type commandHeld struct {
 	e *Engine
 	h *held
@@ -92,7 +93,7 @@ func (c commandHeld) Box() command.Box { return c.e.liveBox(c.h) }
 func (c commandHeld) Start(
 	ctx context.Context, rec *meta.Sandbox, more ...audit.Statement,
 ) (command.Box, *audit.Pending, error) {
-	return c.e.startTelling(ctx, c.h, rec, more...)
+	return c.e.startRecording(ctx, c.h, rec, more...)
 }
 
 // StartOther implements command.Held.
@@ -113,10 +114,10 @@ func (c commandHeld) Capture(ctx context.Context, rec *meta.Sandbox, n command.N
 	return commandTaken(t), err
 }
 
-// commandTaken is the outcome of a capture as commands need it.
+// commandTaken converts the result of a capture.
 func commandTaken(t taken) command.Taken {
 	return command.Taken{
-		ID: t.id, Changed: t.changed, Paths: t.stats.Paths, Told: t.told,
+		ID: t.id, Changed: t.changed, Paths: t.stats.Paths, Recorded: t.recorded,
 		Changes: func(c audit.Cleaner) []format.Change { return changesOf(c, t) },
 	}
 }
@@ -125,7 +126,7 @@ func commandTaken(t taken) command.Taken {
 func (c commandHeld) Look(ctx context.Context, rec *meta.Sandbox) (command.Look, error) {
 	g, err := c.glance(ctx, rec)
 	if err == nil && g.Changed && c.h.changed.IsZero() {
-		c.h.changed = time.Now() // a clock may have been set back
+		c.h.changed = time.Now() // the clock may have been set back
 		if g.Oldest.Before(c.h.changed) {
 			c.h.changed = g.Oldest
 		}
@@ -133,7 +134,7 @@ func (c commandHeld) Look(ctx context.Context, rec *meta.Sandbox) (command.Look,
 	return command.Look{Glance: g, Since: c.h.changed, Mapped: c.h.mapped, Last: c.h.captured}, err
 }
 
-// glance says whether there is something to capture.
+// glance reports whether there is something to capture.
 func (c commandHeld) glance(ctx context.Context, rec *meta.Sandbox) (layer.Glance, error) {
 	e := c.e
 	drv, live, err := e.live(ctx, rec)

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// newEgress makes the egress control of an engine that has its Policies, Feed, cleaners and Book. It may be
-// used before the engine has its background, but for what watches a box.
+// newEgress makes the egress control of an engine that has its Policies, Feed, cleaners and Book. It
+// may be used before the engine has its background, except for watching a box.
 func newEgress(e *Engine) *egress.Control {
 	core := egressCore{e}
 	return egress.New(egress.Config{
@@ -25,7 +25,7 @@ func newEgress(e *Engine) *egress.Control {
 	})
 }
 
-// egressCore is what egress control needs of the engine.
+// egressCore adapts the engine to egress.Sandboxes.
 type egressCore struct{ *Engine }
 
 // Live implements egress.Sandboxes.
@@ -57,7 +57,7 @@ func (c egressCore) Mask(ctx context.Context, rec *meta.Sandbox) (string, error)
 // Journal implements egress.Sandboxes.
 func (c egressCore) Journal(id timeline.SandboxID) journal.Place { return c.journalAt(id) }
 
-// egressHeld is a sandbox whose lock egress control holds.
+// egressHeld is a sandbox whose lock egress control holds. It implements egress.Held.
 type egressHeld struct {
 	e *Engine
 	h *held

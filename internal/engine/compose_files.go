@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// filesCore is the engine as its Files need it. It implements livefiles.Sandboxes.
+// filesCore adapts the engine to livefiles.Sandboxes.
 type filesCore struct{ e *Engine }
 
 // Acquire takes the lock of a sandbox.
@@ -30,12 +30,12 @@ func (c filesCore) Acquire(ctx context.Context, name, what string) (livefiles.He
 	return filesHeld{c.e, s}, rec, nil
 }
 
-// Fixed returns the places at which something is mounted inside, or has a decoy.
+// Fixed returns the paths inside that have a mount or a decoy.
 func (c filesCore) Fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
 	return c.e.fixed(ctx, rec)
 }
 
-// Decoys returns the places of decoys.
+// Decoys returns the paths of decoys.
 func (c filesCore) Decoys(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
 	return c.e.Egress.DecoyPlaces(ctx, rec)
 }
@@ -49,7 +49,7 @@ type filesHeld struct {
 // Release releases the lock.
 func (h filesHeld) Release() { h.s.unlock(h.e) }
 
-// Root starts the box if need be, and opens its root.
+// Root starts the box if necessary, and opens its root.
 func (h filesHeld) Root(ctx context.Context, rec *meta.Sandbox) (*livefiles.Root, error) {
 	b, err := h.e.start(ctx, h.s, rec)
 	if err != nil {
@@ -57,7 +57,7 @@ func (h filesHeld) Root(ctx context.Context, rec *meta.Sandbox) (*livefiles.Root
 	}
 	in, err := b.OpenRoot(ctx)
 	if fault.Is(err, fault.Unavailable) {
-		// The keeper ended by itself, being idle, between our look and the call.
+		// The keeper was idle and exited between the check and the call.
 		h.s.box = nil
 		if b, err = h.e.start(ctx, h.s, rec); err != nil {
 			return nil, err
@@ -98,7 +98,7 @@ func (h filesHeld) openTree(ctx context.Context, rec *meta.Sandbox) (*os.File, e
 	return os.NewFile(uintptr(fd), "live root"), nil
 }
 
-// Capture takes a snapshot of what was written.
+// Capture takes a snapshot of what was written from outside.
 func (h filesHeld) Capture(ctx context.Context, what string) error {
 	rec, err := h.e.DB.Sandbox(ctx, string(h.s.ID))
 	if err != nil {
@@ -112,7 +112,7 @@ func (h filesHeld) Capture(ctx context.Context, what string) error {
 	return fault.Wrap(err, "the operation succeeded, but capturing its changes failed")
 }
 
-// filesRoot is a live root that was opened, and the box that it was opened of.
+// filesRoot is an open live root, and the box that it belongs to.
 type filesRoot struct {
 	e   *Engine
 	s   *entry
@@ -128,7 +128,7 @@ func (r filesRoot) lock(ctx context.Context, what string) (livefiles.Held, error
 	return filesHeld{r.e, s}, nil
 }
 
-// rename renames a file by mv(1); failed is the error where there is none.
+// rename renames a file with mv(1) inside. It returns failed if the sandbox has no mv.
 func (r filesRoot) rename(ctx context.Context, from, to string, failed error) error {
 	s, err := r.e.lock(ctx, r.s, "moving a directory")
 	if err != nil {
@@ -146,7 +146,7 @@ func (r filesRoot) rename(ctx context.Context, from, to string, failed error) er
 		return err
 	case exit.Code == 0:
 		return nil
-	case exit.Code == 126 || exit.Code == 127: // it has no mv
+	case exit.Code == 126 || exit.Code == 127: // mv not found, or not executable
 		return failed
 	}
 	return fault.New(fault.Conflict, "move: %s", label.Clean(strings.TrimSpace(said))).

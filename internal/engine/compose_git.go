@@ -25,7 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// newGit composes the git work on sandboxes.
+// newGit makes the Git of an engine.
 func newGit(e *Engine) *gitwork.Git {
 	scratch := func() string { return e.Repos.Scratch() }
 	return gitwork.New(gitwork.Config{
@@ -34,14 +34,14 @@ func newGit(e *Engine) *gitwork.Git {
 	})
 }
 
-// neverApplied returns gitwork.Git.NeverApplied for the Book of an engine, which is made before its Git.
+// neverApplied returns gitwork.Git.NeverApplied for the Book, which is made before Git.
 func neverApplied(e *Engine) func(context.Context, *meta.Sandbox, *format.Apply) bool {
 	return func(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
 		return e.Git.NeverApplied(ctx, rec, b)
 	}
 }
 
-// gitAPI implements gitwork.API as the daemon's clients see it, without HTTP.
+// gitAPI implements gitwork.API: the operations of the daemon's clients, without HTTP.
 type gitAPI struct{ *Engine }
 
 // Exec implements gitwork.API. An error of a stream ends the relay of the command's output.
@@ -69,13 +69,14 @@ func (a gitAPI) Trial(ctx context.Context, name string, req wire.TrialRequest) (
 	return a.Tournaments.Trial(ctx, name, req)
 }
 
-// streamed is the client's end of a command without input: it takes the frames apart for the streams.
+// streamed is the client end of the stream of a command without input: it splits the frames into the
+// client's streams.
 type streamed struct{ client.Streams }
 
-// Read ends the input.
+// Read returns io.EOF: there is no input.
 func (streamed) Read([]byte) (int, error) { return 0, io.EOF }
 
-// Write takes one frame.
+// Write takes one whole frame.
 func (s streamed) Write(p []byte) (int, error) {
 	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
 	if err != nil {
@@ -178,7 +179,7 @@ func (g gitLayers) Changed(
 	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string,
 	changed func(*layer.Change) error, use func(*layer.View) error,
 ) error {
-	g.shape.RLock() // the layers stay
+	g.shape.RLock() // the layers must stay
 	defer g.shape.RUnlock()
 	files, err := g.changedBelow(ctx, rec, at, top, changed)
 	if err != nil {
@@ -220,8 +221,8 @@ func (g gitLayers) History(
 	return h, of, nil
 }
 
-// changedBelow returns the files of a snapshot, and calls fn for the paths at or below top
-// that differ from what the sandbox began with. The caller holds shape.
+// changedBelow returns the files of a snapshot, and calls fn for the paths at or below top that differ
+// from the sandbox's first snapshot. The caller holds shape.
 func (g gitLayers) changedBelow(
 	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string, fn func(*layer.Change) error,
 ) (*layer.View, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// historyConfig is what the Histories of an engine, which has its Upkeep and Images, are made of.
+// historyConfig returns the configuration of the Histories of an engine that has its Upkeep and Images.
 func historyConfig(e *Engine) history.Config {
 	return history.Config{
 		DB: e.DB, Layers: e.Layers, Masks: e.masks, Sandboxes: historyCore{e}, Budgets: e.budgets,
@@ -19,7 +19,7 @@ func historyConfig(e *Engine) history.Config {
 	}
 }
 
-// historyCore is the engine as Histories need it. It implements history.Sandboxes.
+// historyCore adapts the engine to history.Sandboxes.
 type historyCore struct{ e *Engine }
 
 // Acquire takes the lock of a sandbox.
@@ -31,7 +31,7 @@ func (c historyCore) Acquire(ctx context.Context, name, what string) (release fu
 	return func() { h.unlock(c.e) }, rec, nil
 }
 
-// Root returns where changes of the live root appear.
+// Root opens the directories in which changes of the live root appear.
 func (c historyCore) Root(ctx context.Context, rec *meta.Sandbox) (*history.Root, error) {
 	if !c.e.presented(rec) {
 		return nil, nil

@@ -11,11 +11,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// maxRehash is how much of a snapshot's own files is hashed again before processes go on
-// over them, in bytes. coppice system verify does so with all.
+// maxRehash is how many bytes of a snapshot's own files are hashed again before processes resume over
+// them. `coppice system verify` hashes all of them.
 const maxRehash = 64 << 20
 
-// imagesConfig is what the Images of an engine are made of.
+// imagesConfig returns the configuration of the Images of an engine.
 func imagesConfig(e *Engine) images.Config {
 	return images.Config{
 		Store: e.Memory, Records: e.DB, Home: e.Home, Log: e.Logger, Intact: imagesCore{e}.intact,
@@ -28,11 +28,11 @@ func imagesConfig(e *Engine) images.Config {
 	}
 }
 
-// imagesCore is the engine as Images needs it.
+// imagesCore adapts the engine to the needs of package images.
 type imagesCore struct{ e *Engine }
 
-// intact finds damage of the files that processes would go on over, which their kernel would
-// not notice. Of large layers it is only seen that they are there.
+// intact returns an error if files that processes would resume over are damaged, which their kernel would not
+// notice. It hashes maxRehash bytes at most, and checks of the other layers only that they exist.
 func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error {
 	c.e.shape.RLock()
 	defer c.e.shape.RUnlock()
@@ -62,11 +62,11 @@ func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.S
 	return nil
 }
 
-// capture takes a snapshot with memory of a sandbox whose supervised command runs.
+// capture takes a snapshot with memory of a sandbox with a running supervised command.
 func (c imagesCore) capture(ctx context.Context, id timeline.SandboxID, b images.Live) bool {
 	sbx := knownEntry(c.e, id)
 	if sbx == nil {
-		return false // it was removed
+		return false // the sandbox was removed
 	}
 	s, err := c.e.lock(ctx, sbx, "saving its memory")
 	if err != nil {

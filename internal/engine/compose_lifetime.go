@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// lifetimeConfig is what the Lifetimes of an engine, which has its Upkeep, are made of.
+// lifetimeConfig returns the configuration of the Lifetimes of an engine that has its Upkeep.
 func lifetimeConfig(e *Engine) lifetime.Config {
 	core := lifetimeCore{e}
 	return lifetime.Config{
@@ -20,7 +20,7 @@ func lifetimeConfig(e *Engine) lifetime.Config {
 	}
 }
 
-// lifetimeCore is the engine as Lifetimes need it. It implements lifetime.Finder and lifetime.Ender.
+// lifetimeCore adapts the engine to lifetime.Finder and lifetime.Ender.
 type lifetimeCore struct{ e *Engine }
 
 // Acquire takes the lock of a sandbox.
@@ -45,14 +45,14 @@ func (c lifetimeCore) Known() (ids []timeline.SandboxID) {
 	return ids
 }
 
-// knownEntry returns what is remembered of a sandbox; nil if it was removed, or not used since Open.
+// knownEntry returns the entry of a sandbox; nil if it was removed, or not used since Open.
 func knownEntry(e *Engine, id timeline.SandboxID) *entry {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.boxes[id]
 }
 
-// Box returns the box of a sandbox, if nobody holds its lock.
+// Box returns the box of a sandbox unless another operation holds its lock.
 func (c lifetimeCore) Box(id timeline.SandboxID, what string) (b lifetime.Box, ok bool) {
 	s := knownEntry(c.e, id)
 	if s == nil {
@@ -69,12 +69,12 @@ func (c lifetimeCore) Box(id timeline.SandboxID, what string) (b lifetime.Box, o
 	return nil, true
 }
 
-// Remove removes a sandbox and ends its processes.
+// Remove removes a sandbox and kills its processes, if still holds.
 func (c lifetimeCore) Remove(ctx context.Context, id timeline.SandboxID, still lifetime.Still) error {
 	return c.e.removeOne(ctx, string(id), true, still)
 }
 
-// Stop ends the processes of a sandbox.
+// Stop stops a sandbox, if still holds.
 func (c lifetimeCore) Stop(ctx context.Context, id timeline.SandboxID, still lifetime.Still) error {
 	_, err := c.e.stopIf(ctx, string(id), still)
 	return err
@@ -109,7 +109,7 @@ func (c lifetimeCore) StopIdle(
 	return true, err
 }
 
-// Checkout takes a sandbox to one of its snapshots.
+// Checkout rewinds a sandbox to one of its snapshots.
 func (c lifetimeCore) Checkout(ctx context.Context, id timeline.SandboxID, to timeline.SnapshotID) error {
 	_, err := c.e.Checkout(ctx, string(id), wire.CheckoutRequest{Node: string(to)})
 	return err

@@ -4,7 +4,7 @@ package engine
 
 import "github.com/coppice-dev/coppice/internal/masks"
 
-// masksConfig is what the Masks of an engine, which has its Policies and stacks, are made of.
+// masksConfig returns the configuration of the Masks of an engine that has its Policies and stacks.
 func masksConfig(e *Engine) masks.Config {
 	return masks.Config{
 		Policies: e.Policies, Stacks: e.stacks, Home: e.Home, FS: e.FS, Discard: e.discard, Log: e.Logger,

@@ -21,7 +21,7 @@ func newRestorer(e *Engine) *restore.Restorer {
 	})
 }
 
-// restoreCore is what a Restorer needs of the engine. It implements restore.Sandboxes.
+// restoreCore adapts the engine to restore.Sandboxes.
 type restoreCore struct{ e *Engine }
 
 // Acquire implements restore.Sandboxes.
@@ -65,7 +65,7 @@ func (c restoreCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandb
 	return c.e.wire(ctx, rec)
 }
 
-// restoreHeld is a sandbox whose lock is held. It implements restore.Held.
+// restoreHeld is a sandbox whose lock package restore holds. It implements restore.Held.
 type restoreHeld struct {
 	e *Engine
 	h *held
@@ -94,9 +94,9 @@ func (s restoreHeld) Start(
 	if err != nil {
 		return nil, nil, err
 	}
-	told := s.e.Book.Begin(ctx, rec, startRecord(enforced))
-	s.e.watchPrograms(ctx, s.h, rec, b, told)
-	return b, told.Wait, nil
+	started := s.e.Book.Begin(ctx, rec, startRecord(enforced))
+	s.e.watchPrograms(ctx, s.h, rec, b, started)
+	return b, started.Wait, nil
 }
 
 // Adopt implements restore.Held.

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
-// tournamentConfig is what the Tournaments of an engine, which has its Book, are made of.
+// tournamentConfig returns the configuration of the Tournaments of an engine that has its Book.
 func tournamentConfig(e *Engine) tournament.Config {
 	return tournament.Config{
 		DB: e.DB, Operations: tournamentCore{e}, Book: e.Book, Cleaners: e.cleaners, Feed: e.Feed, Rand: e.Rand,
@@ -19,7 +19,7 @@ func tournamentConfig(e *Engine) tournament.Config {
 	}
 }
 
-// tournamentCore is the engine as Tournaments needs it. It implements tournament.Operations.
+// tournamentCore adapts the engine to tournament.Operations.
 type tournamentCore struct{ e *Engine }
 
 // Fork makes forks that belong to a tournament.
@@ -36,22 +36,22 @@ func (c tournamentCore) Exec(
 	return c.e.Commands.Exec(ctx, id, req, stream)
 }
 
-// Halt ends all processes of a sandbox.
+// Halt kills all processes of a sandbox.
 func (c tournamentCore) Halt(ctx context.Context, id string) error {
 	s, _, err := c.e.acquire(ctx, id, "stopping a candidate")
 	if err != nil {
-		return nil // removed; or all of them are about to be
+		return nil // removed, or all forks are about to be
 	}
 	defer s.unlock(c.e)
 	return c.e.stopBox(ctx, s, 0)
 }
 
-// Remove removes a sandbox and ends its processes.
+// Remove removes a sandbox and kills its processes.
 func (c tournamentCore) Remove(ctx context.Context, id string) error {
 	return c.e.removeOne(ctx, id, true)
 }
 
-// Checkout takes a sandbox to a snapshot.
+// Checkout rewinds a sandbox to a snapshot.
 func (c tournamentCore) Checkout(ctx context.Context, id timeline.SandboxID, to string) error {
 	_, err := c.e.Checkout(ctx, string(id), wire.CheckoutRequest{Node: to})
 	return err

@@ -14,7 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/travel"
 )
 
-// travelConfig is what the Travel of an engine, which has its Book, Git and cleaners, is made of.
+// travelConfig returns the configuration of the Travel of an engine that has its Book, Git and
+// cleaners.
 func travelConfig(e *Engine) travel.Config {
 	core := travelCore{e}
 	return travel.Config{
@@ -25,10 +26,10 @@ func travelConfig(e *Engine) travel.Config {
 	}
 }
 
-// travelCore is the engine as Travel needs it. It implements travel.API and travel.Sandboxes.
+// travelCore adapts the engine to travel.API and travel.Sandboxes.
 type travelCore struct{ e *Engine }
 
-// Create makes a sandbox.
+// Create creates a sandbox.
 func (c travelCore) Create(
 	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
 ) (wire.Sandbox, error) {
@@ -49,7 +50,7 @@ func (c travelCore) Acquire(ctx context.Context, name, what string) (release fun
 	return func() { h.unlock(c.e) }, rec, nil
 }
 
-// Describe describes a sandbox to clients.
+// Describe describes a sandbox for clients.
 func (c travelCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	return c.e.wire(ctx, rec)
 }
@@ -59,7 +60,7 @@ func (c travelCore) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Re
 	return c.e.trees.Repository(ctx, rec)
 }
 
-// Stack gives the layers, and the mask, through which a sandbox sees a snapshot.
+// Stack returns the layers, and the mask, through which a sandbox sees a snapshot.
 func (c travelCore) Stack(
 	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID,
 ) (rootspec.Stack, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
-// upkeepConfig is what the Upkeep of an engine is made of.
+// upkeepConfig returns the configuration of the Upkeep of an engine.
 func upkeepConfig(e *Engine) upkeep.Config {
 	core := upkeepCore{e}
 	return upkeep.Config{
@@ -25,13 +25,12 @@ func upkeepConfig(e *Engine) upkeep.Config {
 	}
 }
 
-// inBackground returns a function that runs functions in the background of an engine that is open.
+// inBackground returns a function that runs functions in the background until the engine is closed.
 func inBackground(e *Engine) func(fn func(context.Context)) {
 	return func(fn func(context.Context)) { e.bg.Go(func() error { fn(e.bgCtx); return nil }) }
 }
 
-// upkeepCore is the engine as Upkeep needs it. It implements upkeep.Sandboxes, upkeep.Stacks,
-// upkeep.Recorder and upkeep.Sweeps.
+// upkeepCore adapts the engine to upkeep.Sandboxes, upkeep.Stacks, upkeep.Recorder and upkeep.Sweeps.
 type upkeepCore struct{ e *Engine }
 
 // Acquire takes the lock of a sandbox.
@@ -43,7 +42,7 @@ func (c upkeepCore) Acquire(ctx context.Context, name, what string) (release fun
 	return func() { h.unlock(c.e) }, rec, nil
 }
 
-// TryAcquire takes the lock of a sandbox if nobody holds it.
+// TryAcquire takes the lock of a sandbox if it is free.
 func (c upkeepCore) TryAcquire(id timeline.SandboxID, what string) (release func(), ok bool) {
 	h := c.e.tryLock(c.e.entry(id), what)
 	if h == nil {
@@ -55,7 +54,7 @@ func (c upkeepCore) TryAcquire(id timeline.SandboxID, what string) (release func
 // Whole returns an error if an adoption of the sandbox could not be undone.
 func (c upkeepCore) Whole(id timeline.SandboxID) error { return c.e.whole(id, "") }
 
-// Playing reports whether a tournament is under way.
+// Playing reports whether a tournament is running.
 func (c upkeepCore) Playing(tournament string) bool {
 	return slices.Contains(c.e.Tournaments.UnderWay(), tournament)
 }
@@ -80,13 +79,13 @@ func (c upkeepCore) Nodes(
 // NewLayer names a layer that is about to be made.
 func (c upkeepCore) NewLayer() (id timeline.LayerID, made func(), err error) { return c.e.newLayer() }
 
-// Rerouted discards the stacks that are remembered.
+// Rerouted discards the cached stacks.
 func (c upkeepCore) Rerouted() { c.e.stacks.Rerouted() }
 
-// Mounted returns the layers that live roots are mounted through.
+// Mounted returns the layers that live roots are mounted with.
 func (c upkeepCore) Mounted() map[timeline.LayerID]bool { return c.e.mounts.inUse() }
 
-// LetGo forgets the mounts of sandboxes whose keepers have ended.
+// LetGo forgets the mounts of sandboxes whose keepers have exited.
 func (c upkeepCore) LetGo(ctx context.Context) error {
 	e := c.e
 	for _, id := range e.mounts.sandboxes() {
@@ -95,9 +94,9 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 		}
 		s, _, err := e.acquire(ctx, string(id), "checking whether it is running")
 		switch fault.KindOf(err) {
-		case fault.NotFound: // it is being removed, and its directory with it
+		case fault.NotFound: // it is being removed together with its directory
 			continue
-		case fault.Conflict, fault.Unavailable: // it is in use, or may be: its layers stay
+		case fault.Conflict, fault.Unavailable: // it is in use, or may be, so its layers stay
 			continue
 		}
 		if err != nil {
@@ -114,7 +113,7 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 	return nil
 }
 
-// Drop records what is dropped, once it is.
+// Drop calls drop, and records what it dropped.
 func (c upkeepCore) Drop(ctx context.Context, d upkeep.Dropped, drop func(context.Context) error) error {
 	gone := audit.Removal{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host)}
 	if d.Of != nil {
@@ -124,8 +123,8 @@ func (c upkeepCore) Drop(ctx context.Context, d upkeep.Dropped, drop func(contex
 	return c.e.Book.Free(ctx, gone, drop)
 }
 
-// SweepReferences drops references in users' repositories, and the files of commits that were
-// imported and are not used.
+// SweepReferences removes references from users' repositories, and the files of imported commits that
+// are not used.
 func (c upkeepCore) SweepReferences(ctx context.Context) error {
 	if err := c.e.refs.Sweep(ctx); err != nil {
 		return err
@@ -133,19 +132,19 @@ func (c upkeepCore) SweepReferences(ctx context.Context) error {
 	return c.e.trees.Forget(ctx)
 }
 
-// SweepLeftovers deletes directories that belong to no sandbox and to no current generation.
+// SweepLeftovers deletes directories that belong neither to a sandbox nor to a current generation.
 func (c upkeepCore) SweepLeftovers(ctx context.Context) error { return c.e.sweep(ctx) }
 
-// SweepImages drops memory images that no snapshot has.
+// SweepImages removes memory images that belong to no snapshot.
 func (c upkeepCore) SweepImages(ctx context.Context, res *wire.GCResult) error {
 	return c.e.Images.Sweep(ctx, res)
 }
 
-// Garbage returns the layers that may go: the dead ones, and those on the disk that
-// have no record, except layers that are mounted, being made, or to be moved back.
+// Garbage returns the layers that may be removed: those in dead, and those on the disk without a
+// record, except layers that are mounted, are being made, or are to be moved back.
 func (c upkeepCore) Garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
-	// In this order: a layer is on the disk, has its record, and only then is made.
-	// One that is made meanwhile would else be seen with neither.
+	// The order matters: a layer is first on the disk, then has its record, and only then counts as
+	// made. In another order, one that is made meanwhile would be seen with neither.
 	onDisk, err := c.e.Layers.List(ctx)
 	if err != nil {
 		return nil, err

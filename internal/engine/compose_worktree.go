@@ -14,14 +14,14 @@ import (
 
 // Repos opens the git repositories of the host; see package repo.
 type Repos interface {
-	// Open finds the repository that a directory lies in.
+	// Open finds the repository that contains a directory.
 	Open(ctx context.Context, dir string) (*repo.Repo, error)
-	// Scratch is an existing directory of the daemon's alone, once Open has returned
-	// without an error. It is emptied when the daemon starts.
+	// Scratch returns a directory of the daemon's own, which exists once Open has returned without an
+	// error. It is emptied when the daemon starts.
 	Scratch() string
 }
 
-// worktreeConfig is what the Trees of an engine, which has its Bases and refs, are made of.
+// worktreeConfig returns the configuration of the Trees of an engine that has its Bases and refs.
 func worktreeConfig(e *Engine) worktree.Config {
 	return worktree.Config{
 		Maker: worktreeCore{e}, Stacks: basesCore{e}, DB: e.DB, Layers: e.Layers, Bases: e.Bases, Refs: e.refs,
@@ -32,10 +32,10 @@ func worktreeConfig(e *Engine) worktree.Config {
 	}
 }
 
-// worktreeCore is the engine as Trees need it. It implements worktree.Maker.
+// worktreeCore adapts the engine to worktree.Maker.
 type worktreeCore struct{ e *Engine }
 
-// First makes the snapshot with which a sandbox begins.
+// First makes the first snapshot of a sandbox.
 func (c worktreeCore) First(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, message string,
 ) (timeline.Snapshot, error) {

@@ -61,9 +61,9 @@ func (h *home) log() (all []string) {
 	return all
 }
 
-// holds fails unless the engine, which was opened after a failure, has all that was acknowledged
-// before, finds no damage, shows nothing that is half made, and goes on. After a power loss,
-// only sealed snapshots have to be there.
+// holds fails unless the engine, which was opened after a failure, has all that was acknowledged before,
+// finds no damage, shows nothing half made, and keeps working. After a power loss, only finalized snapshots
+// have to be there.
 func (h *home) holds(what string, k acked, power bool) {
 	t := h.t
 	t.Helper()

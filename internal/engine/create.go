@@ -22,8 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
-// Create makes a sandbox. Nothing of it is started: that is what the first
-// command does.
+// Create creates a sandbox. It starts nothing; the first command does.
 func (e *Engine) Create(
 	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
 ) (wire.Sandbox, error) {
@@ -78,9 +77,9 @@ func (e *Engine) Create(
 		}
 		err = e.createBare(ctx, &rec, &base, again)
 	} else {
-		var more, told []string
-		more, told, err = e.trees.Create(ctx, work, &rec, base, progress)
-		notes, warnings = append(notes, more...), append(warnings, told...)
+		var more, moreWarnings []string
+		more, moreWarnings, err = e.trees.Create(ctx, work, &rec, base, progress)
+		notes, warnings = append(notes, more...), append(warnings, moreWarnings...)
 	}
 	if err != nil {
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
@@ -115,10 +114,11 @@ func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, ag
 		WithHint("run create again")
 }
 
-// createTries bounds how often a base is made for a sandbox while gc removes it each time.
+// createTries is how often a base is made for a sandbox when garbage collection removes it each time.
 const createTries = 3
 
-// recordOn is createBare, once. gone reports that the base was removed. While the shape is held, no base is.
+// recordOn is one attempt of createBare. gone reports that the base was removed before shape was held;
+// while it is held, no base is removed.
 func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone bool, err error) {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
@@ -137,8 +137,8 @@ func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone
 	})
 }
 
-// plan checks a request and turns it into a record, with everything that "auto"
-// leaves open decided. Nothing is made yet. warnings are what may not be meant.
+// plan checks a request and converts it into a record in which everything that was left to "auto" is
+// decided. It makes nothing. warnings name what may not be intended.
 func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.Sandbox, warnings []string, err error) {
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 		return rec, nil, err
@@ -189,7 +189,7 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	return rec, warnings, selfPossible(req.Self, rec.Tier)
 }
 
-// selfPossible refuses what --self cannot give.
+// selfPossible refuses a value of --self that the tier cannot provide.
 func selfPossible(asked, tier string) error {
 	switch asked {
 	case "", wire.SelfOff:
@@ -205,8 +205,7 @@ func selfPossible(asked, tier string) error {
 		"create --help")
 }
 
-// self says what the inside of a sandbox may do with its history. Records of
-// before there was a choice do not say.
+// self returns what the inside of a sandbox may do with its history. Old records do not say.
 func self(rec *meta.Sandbox) string {
 	switch {
 	case rec.Tier == tierWorkspace:
@@ -217,8 +216,8 @@ func self(rec *meta.Sandbox) string {
 	return rec.Self
 }
 
-// Tiers that this room knows: workspace is history without confinement, supervised and
-// gvisor keep to rules for the network, and gvisor has a kernel of its own.
+// The tiers by name. workspace is history without confinement; supervised and gvisor enforce rules for
+// the network; gvisor has its own kernel.
 const (
 	tierWorkspace  = string(policy.Workspace)
 	tierProcess    = string(policy.Process)
@@ -232,12 +231,11 @@ const (
 	userMe   = "me"
 )
 
-// maxPasswd is as much of an /etc/passwd as is read.
+// maxPasswd is how many bytes of an /etc/passwd are read.
 const maxPasswd = 1 << 20
 
-// userKnown refuses a user that the base does not have. Where its /etc/passwd
-// cannot be read from here, and in tier workspace, which has the host's, the
-// first command finds out.
+// userKnown refuses a user that the base does not have. If its /etc/passwd cannot be read from here,
+// and in tier workspace, which has the host's, the first command finds out.
 func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error {
 	if rec.User == userRoot || rec.User == userMe || rec.Tier == tierWorkspace {
 		return nil
@@ -251,7 +249,7 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	}
 	f, err := e.Layers.View(st).Open("/etc/passwd")
 	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
-		return nil // none, or a link, which is followed inside alone
+		return nil // missing, or a link, which is followed only inside
 	}
 	if err != nil {
 		return fault.Wrap(err, "read the /etc/passwd of %s", b.Label)
@@ -278,9 +276,9 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 			strings.Join(names, ", "), rec.User)
 }
 
-// first makes the snapshot that a sandbox begins with: it changes nothing. The record of the sandbox, whose
-// ledger begins here, gets to say that its policy is the first one. Both are created now, so that neither is
-// older than a base whose import took a while.
+// first makes the first snapshot of a sandbox, which changes nothing, and marks the policy of its record as
+// its first one. Both get the present as their time, so that neither is older than a base whose import took a
+// while.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
@@ -302,9 +300,9 @@ func (e *Engine) nameFree(ctx context.Context, name string) error {
 	return err
 }
 
-// freshName makes a name that nobody has and people can say, from an id: a short
-// one, or where that is taken one that is as unique as the id. taken, which may be
-// nil, holds names that have no record yet.
+// freshName returns an unused name that people can pronounce, made from an id: a short one, or if that
+// is taken one that is as unique as the id. taken, which may be nil, holds names that have no record
+// yet.
 func (e *Engine) freshName(ctx context.Context, id timeline.SandboxID, taken map[string]bool) (string, error) {
 	name := sayable(id, 5)
 	used, err := e.DB.Taken(ctx, name)
@@ -314,7 +312,7 @@ func (e *Engine) freshName(ctx context.Context, id timeline.SandboxID, taken map
 	return name, err
 }
 
-// sayable is a tree and so many digits of an id.
+// sayable returns the name of a tree followed by digits of an id.
 func sayable(id timeline.SandboxID, digits int) string {
 	trees := [...]string{
 		"alder", "apple", "ash", "aspen", "beech", "birch", "cedar", "cherry", "chestnut", "cypress", "elder", "elm",
@@ -328,7 +326,7 @@ func sayable(id timeline.SandboxID, digits int) string {
 	return fmt.Sprintf("%s-%s", trees[n%len(trees)], id[len(id)-digits:])
 }
 
-// createFork is create --from SANDBOX[@REF]: a fork under the request's name.
+// createFork implements create --from SANDBOX[@REF]: a fork under the name of the request.
 func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.Sandbox, error) {
 	for flag, v := range map[string]string{"--driver": req.Driver, "--user": req.User, "--net": req.Net,
 		"--limit": req.Limits, "--self": req.Self} {
@@ -366,7 +364,7 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 		return res.Sandboxes[0], nil
 	}
 	life := wire.LifeRequest{TTLMS: &req.TTLMS}
-	if req.IdleStopMS != 0 { // else the parent's
+	if req.IdleStopMS != 0 { // otherwise the parent's
 		life.IdleStopMS = &req.IdleStopMS
 	}
 	return e.Lifetimes.SetLife(ctx, res.Sandboxes[0].ID, life)

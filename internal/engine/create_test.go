@@ -71,8 +71,9 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestChoiceWithADiskLimit takes the strongest driver that can enforce one.
-func TestChoiceWithADiskLimit(t *testing.T) {
+// TestChoice_EnforcesDiskLimit takes the strongest driver that can enforce the limit, and
+// names the reasons against stronger ones.
+func TestChoice_EnforcesDiskLimit(t *testing.T) {
 	t.Parallel()
 	probe := func(overlay, btrfs bool) wire.ProbeReport {
 		return wire.ProbeReport{Items: []wire.ProbeItem{

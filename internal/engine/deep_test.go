@@ -57,7 +57,7 @@ func sizeOf(list []wire.Change) (n int) {
 	return n
 }
 
-func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
+func TestDiff_TruncatesNestedDirectories(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	if _, err := h.makes("a", nil); err != nil {
@@ -114,7 +114,7 @@ func TestDiff_OfNestedDirectoriesIsTruncated(t *testing.T) {
 	}
 }
 
-func TestDiff_IsLimitedToSoManyPaths(t *testing.T) {
+func TestDiff_BoundsChosenPaths(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	if _, err := h.makes("a", nil); err != nil {
@@ -143,9 +143,9 @@ func TestDiff_IsLimitedToSoManyPaths(t *testing.T) {
 	}
 }
 
-// What cannot have a manifest is flushed: it survives a power loss, and does not keep
-// other layers from being sealed.
-func TestSealing_GoesOnPastALayerThatHasNoManifest(t *testing.T) {
+// TestFinalize_ContinuesPastLayerWithoutManifest checks that a layer that cannot have a
+// manifest is flushed, so that it survives a power loss, and that other layers are finalized.
+func TestFinalize_ContinuesPastLayerWithoutManifest(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	for _, name := range []string{"a", "b"} {

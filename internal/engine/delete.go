@@ -16,9 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Remove deletes sandboxes. Snapshots that others descend from stay until gc
-// finds that nothing needs them. It gives the names that were removed, also with
-// an error.
+// Remove removes sandboxes. Snapshots that others descend from stay until garbage collection finds them
+// unused. It returns the names that were removed, also with an error.
 func (e *Engine) Remove(ctx context.Context, names []string, force bool) (removed []string, err error) {
 	for _, name := range names {
 		if err := e.removeOne(ctx, name, force); err != nil {
@@ -29,8 +28,8 @@ func (e *Engine) Remove(ctx context.Context, names []string, force bool) (remove
 	return removed, nil
 }
 
-// RemoveWithLedger is Remove for a sandbox whose records go as well, which is a record of
-// the host. Of one that was removed before, which is named by its id, they go alone.
+// RemoveWithLedger is Remove for a sandbox whose records are removed as well, which is itself recorded
+// for the host. For a sandbox that was removed before, named by its id, it removes only the records.
 func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) error {
 	id, _, err := e.Records.Whose(ctx, name)
 	if err != nil {
@@ -44,13 +43,13 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 	}
 	err = e.Ledger.Remove(context.WithoutCancel(ctx), id)
 	if fault.Is(err, fault.NotFound) {
-		return nil // there never were any
+		return nil // it never had records
 	}
 	return fault.Wrap(err, "remove the records of sandbox %s", name)
 }
 
-// removeOne removes a sandbox; with force, its processes end with it. It does nothing unless all of
-// still are true of the sandbox when nobody else works on it any more.
+// removeOne removes a sandbox; with force, it kills its processes. It does nothing unless all of still
+// are true of the sandbox once its lock is held.
 func (e *Engine) removeOne(
 	ctx context.Context, name string, force bool, still ...func(*meta.Sandbox) bool,
 ) (err error) {
@@ -104,8 +103,8 @@ func (e *Engine) removeOne(
 	return e.Book.Free(ctx, gone, func(ctx context.Context) error { return e.takeAway(ctx, &rec, box) })
 }
 
-// takeAway removes a sandbox whose processes have ended. It waits until the room is made, unless ctx
-// ends before.
+// takeAway removes a sandbox whose processes have exited. It waits until the disk space is freed,
+// unless ctx is canceled before.
 func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error {
 	left, err := e.refs.Leaving(ctx, rec)
 	if err != nil {
@@ -137,19 +136,19 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	if err := vfs.Rename(e.FS, dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("could not remove the directory of a removed sandbox; gc will remove it", "dir", dir, "err", err)
 	}
-	if e.whole(rec.ID, rec.Name) != nil { // what a capture had moved goes with it
+	if e.whole(rec.ID, rec.Name) != nil { // includes what a capture had moved
 		if err := e.unadoptAll(ctx, rec.ID); err != nil {
 			e.Logger.Warn("could not undo the moves of a failed capture; the next daemon will try "+
 				"again", "sandbox", rec.ID, "err", err)
 		}
 	}
-	// Who removes a sandbox may need the room, so that is waited for; but not by
-	// who does not wait.
+	// A client that removes a sandbox may need the space, so this waits for it, unless the client does
+	// not wait.
 	done := make(chan struct{})
 	e.bg.Go(func() error {
 		defer close(done)
 		if box != nil {
-			select { // its mount holds what is deleted
+			select { // the mount holds what is deleted
 			case <-box.Gone():
 			case <-e.bgCtx.Done():
 			}

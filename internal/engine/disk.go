@@ -11,16 +11,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// diskLimits says how disk limits are enforced and what is charged to them. Drivers enforce them, each time
-// that they present a live root; the chooser decides which sandbox may have one. It has no state.
+// diskLimits knows how disk limits are enforced and what is charged to them. Drivers enforce them each
+// time that they present a live root; the chooser decides which sandbox may have one. It has no state.
 type diskLimits struct {
 	drivers map[string]rootfs.Driver
 	live    func(context.Context, *meta.Sandbox) (rootfs.Driver, rootfs.Live, error)
 	log     *slog.Logger
 }
 
-// limiter gives a sandbox's driver and generation, when that has a disk limit. A
-// limit that nothing enforces is an error.
+// limiter returns the driver and generation of a sandbox with a disk limit. A limit that nothing
+// enforces is an error.
 func (d diskLimits) limiter(ctx context.Context, rec *meta.Sandbox) (rootfs.Limiter, rootfs.Live, error) {
 	drv, live, err := d.live(ctx, rec)
 	if err != nil {
@@ -38,8 +38,7 @@ func noLimiter(driver string) error {
 		WithHint("see what this host supports: coppice system probe")
 }
 
-// limit says how the disk limit of a presented sandbox is enforced; the zero
-// value where it has none.
+// limit returns how the disk limit of a presented sandbox is enforced; the zero value if it has none.
 func (d diskLimits) limit(ctx context.Context, rec *meta.Sandbox) (rootfs.Limit, error) {
 	if rec.Limits.Disk == 0 {
 		return rootfs.Limit{}, nil
@@ -51,8 +50,8 @@ func (d diskLimits) limit(ctx context.Context, rec *meta.Sandbox) (rootfs.Limit,
 	return l.Limit(live)
 }
 
-// used is what counts towards the limit of a sandbox. Before it is presented
-// for the first time that is nothing; with driver btrfs, nor between generations.
+// used returns how many bytes count towards the limit of a sandbox. It is 0 before the sandbox is
+// presented for the first time, and with driver btrfs also between generations.
 func (d diskLimits) used(ctx context.Context, rec *meta.Sandbox) (int64, error) {
 	l, live, err := d.limiter(ctx, rec)
 	if err != nil {
@@ -65,12 +64,11 @@ func (d diskLimits) used(ctx context.Context, rec *meta.Sandbox) (int64, error) 
 	return n, err
 }
 
-// usedUp says that so little of a limit is left that it may be what stops somebody.
+// usedUp reports whether so little of a limit is left that it may be the cause of a failure.
 func usedUp(used, limit int64) bool { return limit-used <= limit/64 }
 
-// blame says that the limit is used up, if it is, when a box did not start
-// because of err: xfs holds the kernel itself to it, which makes directories when
-// it mounts an overlay.
+// blame adds to err, for which a box did not start, that the limit is used up, if it is: xfs applies
+// the limit to the kernel itself, which makes directories when it mounts an overlay.
 func (d diskLimits) blame(ctx context.Context, rec *meta.Sandbox, err error) error {
 	if rec.Limits.Disk == 0 {
 		return err
@@ -83,8 +81,7 @@ func (d diskLimits) blame(ctx context.Context, rec *meta.Sandbox, err error) err
 			"--keep-last N %s", rec.Name, rec.Name)
 }
 
-// drop gives back what is kept about the limit of a sandbox that is being
-// removed, whose directory is dir.
+// drop removes the limit of a sandbox that is being removed, whose directory is dir.
 func (d diskLimits) drop(dir string) {
 	for name, drv := range d.drivers {
 		if l, ok := drv.(rootfs.Limiter); ok {

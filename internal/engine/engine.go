@@ -1,13 +1,12 @@
 //go:build linux
 
-// Package engine is what Coppice does: create, run, snapshot, rewind and fork
-// sandboxes. It owns the order of things and the locks, and leaves bytes to
-// layer, records to meta, presentation to rootfs and confinement to box, which
-// it knows through interfaces declared here. It may be imported by daemon alone;
-// the doors reach it through the interfaces that they declare.
+// Package engine creates, runs, snapshots, rewinds and forks sandboxes. It owns the order of operations
+// and the locks, and leaves bytes to layer, records to meta, presentation to rootfs and confinement to
+// box, which it knows through interfaces declared here. Only daemon may import it; the servers use it
+// through interfaces that they declare.
 //
-// Locks are taken in the order of docs/design/locks.md, to which a test holds the code. No I/O is
-// done under Engine.mu.
+// Locks are taken in the order of docs/design/locks.md, which a test enforces. No I/O is done under
+// Engine.mu.
 package engine
 
 import (
@@ -59,209 +58,200 @@ import (
 	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
-// BoxConfig is what a box needs to start.
+// BoxConfig describes a box to start.
 type BoxConfig struct {
 	ID     timeline.SandboxID
 	Name   string
 	RunDir string // holds the keeper's socket and log
 	Spec   rootspec.Spec
 	Tier   string
-	User   string // root, me, or a name of the sandbox's own /etc/passwd
+	User   string // root, me, or a name in the sandbox's /etc/passwd
 	Host   bool   // the base is the host itself
 	Net    string
 	Env    []string
 	Limits wire.Limits
 	Self   string // wire.SelfOff, SelfRead, SelfRewind
-	DiskBy string // what holds it to Limits.Disk already; set where there is one
-	Strong bool   // refuse to start where a wall or limit is less than it should be
-	// Require names protections with which the sandbox has run: Start fails without them.
+	DiskBy string // what already enforces Limits.Disk; set if there is a limit
+	Strong bool   // refuse to start if a protection or limit would be weaker than it should be
+	// Require names protections that the sandbox has run with: Start fails without them.
 	Require []string
-	// Known is what starts of this home have found out about the host: Start fails if the
-	// host no longer provides what one of them had.
+	// Known are findings about the host from earlier starts of this home: Start fails if the host no
+	// longer provides what one of them had.
 	Known  []meta.Finding
-	Trace  bool // note the programs that are started
-	Hidden int  // how many places of the base Spec does not show
-	// Evidence says what of it is kept; of output, what the keeper holds until it is.
+	Trace  bool // record the programs that are started
+	Hidden int  // how many paths of the base Spec hides
+	// Evidence says which evidence is kept; of output, the keeper buffers it until it is recorded.
 	Evidence policy.Evidence
 	Access   rootspec.Access
-	// Dirs are where commands begin that do not say: the first that is there.
+	// Dirs are the working directories of commands that name none: the first that exists is used.
 	Dirs []string
-	// Shared are directories of the host that are shown read-only at rootspec.SharedPath.
+	// Shared are directories of the host that are mounted read-only at rootspec.SharedPath.
 	Shared []string
-	Tokens []DecoyToken // of Access.Decoys
-	Stops  bool         // when one of these is touched, all processes are killed
+	Tokens []DecoyToken // the tokens of Access.Decoys
+	Stops  bool         // kill all processes when a token is used
 
-	// JournalDir is where the keeper and the gate tell of decoys, of the network, and of what
-	// is refused; "" in tier workspace. JournalKey is the key of
-	// what is there.
+	// JournalDir is where the keeper and the gate record decoys, the network, and refused calls; "" in
+	// tier workspace. JournalKey encrypts what is in it.
 	JournalDir string
 	JournalKey []byte
-	// Image is a directory with a memory image: processes go on from there, and nothing
-	// passes the gate until Release. Init is the file with the program that is PID 1 in it; ""
-	// is this one.
+	// Image is a directory with a memory image: processes resume from it, and nothing passes the gate
+	// until Release. Init is the file of the program that is PID 1 in it; "" is this one's.
 	Image string
 	Init  string
-	// In tier supervised: what it may use.
+	// In tier supervised: the policies of the network, in the order of time.
 	Phases []Phase
-	Asks   bool // people are asked about what the policies do not name
+	Asks   bool // connections that no policy names wait for a decision
 }
 
-// Phase is a policy that holds until a time.
+// Phase is a policy that is in force until a time.
 type Phase = policies.Phase
 
-// DecoyToken is a token, and the path inside of the decoy that it is from.
+// DecoyToken is a token, and the path inside of the decoy that contains it.
 type DecoyToken = egress.DecoyToken
 
 // Boxes starts and finds boxes; see package box.
 type Boxes interface {
 	Start(ctx context.Context, c BoxConfig) (Box, Enforced, error)
-	// Attach finds the box whose keeper listens in runDir; a NotFound fault
-	// when none does.
+	// Attach finds the box whose keeper listens in runDir; a NotFound fault if none does.
 	Attach(ctx context.Context, runDir string) (Box, error)
-	// Kill kills the keeper of a run directory and all processes of its box, whether or not
-	// the keeper answers. NotFound if there is none.
+	// Kill kills the keeper of a run directory and all processes of its box, whether or not the keeper
+	// answers. It returns NotFound if there is none.
 	Kill(ctx context.Context, runDir string) error
-	// LeftPrograms gives the beginnings and ends of programs that nobody had kept when a
-	// keeper ended that had been given that JournalKey, until ForgetPrograms. NotFound: there are none.
+	// LeftPrograms returns the starts and exits of programs that were not recorded yet when a keeper
+	// with this JournalKey exited, until ForgetPrograms is called. It returns NotFound if there are
+	// none.
 	LeftPrograms(runDir string, journalKey []byte) (wire.ProgramEvents, error)
 	ForgetPrograms(runDir string) error
-	// CanLimitCPU says why no box can be held to a share of the processors; nil where
-	// one can.
+	// CanLimitCPU returns why no box can have a CPU limit; nil if one can.
 	CanLimitCPU() error
-	// Inherited returns those protections of a sandbox that a fork of another tier needs
-	// too.
+	// Inherited returns those protections of a sandbox that a fork of another tier needs, too.
 	Inherited(protections []string, from, to string) []string
 	// Needs returns what a host must have for a protection.
 	Needs(protection string) string
 }
 
-// Enforced is what a box really enforces.
+// Enforced describes what a box enforces.
 type Enforced struct {
 	Tier  string
 	Items []wire.Enforcement
-	// Protections are the Items that later starts need too.
+	// Protections are the Items that later starts require.
 	Protections []string
-	// Found is what the start found out about the host.
+	// Found are the findings of the start about the host.
 	Found []meta.Finding
 }
 
-// Box is a live sandbox's keeper.
+// Box is the keeper of a live sandbox. Its methods are safe for concurrent use.
 type Box interface {
-	// Pause suspends every process until Resume, which may be called by a later daemon.
-	// Commands are a Conflict meanwhile.
+	// Pause suspends every process until Resume, which a later daemon may call. Commands fail with a
+	// Conflict meanwhile.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	// Paused reports whether it is.
+	// Paused reports whether the processes are suspended by Pause.
 	Paused(ctx context.Context) (bool, error)
-	// Reseal gives a box that was started with an Image an identity of its own. seed is 32
-	// fresh random bytes. Nothing is done after a step that failed, which the error names.
+	// Reseal gives a box that was started with an Image its own identity. seed is 32 fresh random
+	// bytes. It stops at the first step that fails, which the error names.
 	Reseal(ctx context.Context, hostname string, seed []byte) ([]ResealStep, error)
 	// Release opens the gate of a box that was started with an Image.
 	Release(ctx context.Context) error
-	// Exec runs a command; frames travel over the returned stream, which the
-	// caller closes. In the last one, "alone" says that no process was left when
-	// the command was reaped.
+	// Exec runs a command. Frames are sent over the returned stream, which the caller closes. In the
+	// last one, "alone" says that no process was left when the command was reaped.
 	Exec(ctx context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error)
-	// Freeze stops every process until thaw is called or the connection ends.
+	// Freeze suspends every process until f is thawed or the connection is closed.
 	Freeze(ctx context.Context) (f Frozen, err error)
-	// Procs counts the processes that belong to the user.
+	// Procs returns the number of processes that belong to the user.
 	Procs(ctx context.Context) (int, error)
-	// Stop ends all processes, after grace for those that heed SIGTERM, and
-	// the keeper itself, and waits until its mounts are gone.
+	// Stop ends all processes, with SIGKILL once grace has passed since SIGTERM, and then the keeper,
+	// and waits until its mounts are gone.
 	Stop(ctx context.Context, grace time.Duration) error
-	// Gone is closed when the keeper has ended.
+	// Gone returns a channel that is closed when the keeper has exited.
 	Gone() <-chan struct{}
-	// Wait waits for the end of a command that was started with Keep. It can be
-	// asked for until Forget.
+	// Wait waits for the exit of a command that was started with Keep. It can be called until Forget.
 	Wait(ctx context.Context, exec string) (Ended, error)
-	// Forget says that the end of such a command is recorded.
+	// Forget discards the exit of a command that was started with Keep, which is recorded by now.
 	Forget(ctx context.Context, exec string) error
-	// Execs lists the commands that run, and those that were started with Keep,
-	// have ended and are not forgotten: they have an Exit.
+	// Execs lists the commands that run, and those started with Keep that have exited and are not
+	// forgotten: these have an Exit.
 	Execs(ctx context.Context) ([]wire.ExecInfo, error)
 	// Signal sends a signal ("TERM") to a running command.
 	Signal(ctx context.Context, exec, name string) error
-	// Cancel ends a running command: SIGTERM, two seconds, SIGKILL.
+	// Cancel ends a running command: SIGTERM, and SIGKILL two seconds later.
 	Cancel(ctx context.Context, exec string) error
-	// Input gives a running command what r holds, and with eof the end of input.
+	// Input sends r to the input of a running command, and closes the input if eof is set.
 	Input(ctx context.Context, exec string, r io.Reader, eof bool) error
-	// Active waits until a process has run since the clock was since, 0 being
-	// before everything, and gives the clock. Unavailable: the keeper has ended.
+	// Active waits until a process has run since the clock was since, where 0 is before everything, and
+	// returns the clock. It returns Unavailable if the keeper has exited.
 	Active(ctx context.Context, since uint64) (clock uint64, err error)
-	// Ran waits as Active does, by a clock that Processes, Ports and their like leave
-	// as it is.
+	// Ran waits as Active does, by a clock that Processes, Ports and similar calls do not advance.
 	Ran(ctx context.Context, since uint64) (clock uint64, err error)
 
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
-	// SignalProcess sends a signal to one process. NotFound: there is none, or it is
-	// another one.
+	// SignalProcess sends a signal to one process. It returns NotFound if the process has exited, or
+	// its PID belongs to another one.
 	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
 	// Ports lists the TCP ports that processes listen on.
 	Ports(ctx context.Context) (wire.PortsResult, error)
-	// DialPort connects to one of them and to nothing else. NotFound: nothing
+	// DialPort connects to one of these ports and to nothing else. It returns NotFound if nothing
 	// listens there.
 	DialPort(ctx context.Context, port int) (net.Conn, error)
-	// SetPolicy puts policies in force, each until its end; connections that are not
-	// allowed any more are cut. In tier supervised; Unsupported else.
+	// SetPolicy puts policies in force, each until its end, and cuts connections that are no longer
+	// allowed. It returns Unsupported except in tier supervised.
 	SetPolicy(ctx context.Context, phases []Phase) error
-	// Net tells what is open and went through, in tier supervised.
+	// Net returns the open connections and the traffic, in tier supervised.
 	Net(ctx context.Context) (wire.NetNow, error)
-	// Programs gives the beginnings and ends of programs after one of them, as soon as
-	// there are any; the caller has put down those up to kept. Unsupported: they are not told.
+	// Programs returns the starts and exits of programs after the event with number after, as soon as
+	// there are any. The caller has stored those up to kept. It returns Unsupported if the box does not
+	// record programs.
 	Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
-	// ProgramsNow is the same, and does not wait.
+	// ProgramsNow is Programs without waiting.
 	ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
-	// OpenRoot gives the root as processes see it, without stopping anybody. The box
-	// does not end, being idle, before that is closed.
+	// OpenRoot opens the root as processes see it, without pausing them. The box does not exit as idle
+	// until the root is closed.
 	OpenRoot(ctx context.Context) (*InsideRoot, error)
 }
 
 // InsideRoot is a live root as the processes of its box see it.
 type InsideRoot struct {
-	// Dir has the box's own mounts; nil when it is no mount, but the plain tree of
-	// its driver.
+	// Dir has the box's own mounts; nil if the root is the plain tree of its driver and not a mount.
 	Dir  *os.File
-	User boxfs.User // who commands run as
-	// Unseen are directories whose files lie in memory of the box, and not in Dir.
+	User boxfs.User // the user that commands run as
+	// Unseen are directories whose files are in memory of the box, and not in Dir.
 	Unseen []string
-	Close  func() error // lets go of all but Dir
+	Close  func() error // releases everything but Dir
 }
 
-// Frozen is a box whose processes stand still.
+// Frozen is a box whose processes are paused.
 type Frozen interface {
 	Procs() int
-	// Suspects can be written through shared mappings.
+	// Suspects returns the files that can be written through shared mappings.
 	Suspects() layer.Suspects
-	// Root gives the live root; the caller closes it.
+	// Root returns the live root; the caller closes it.
 	Root(ctx context.Context) (*LiveRoot, error)
-	// Programs are those that were started since the freeze before, oldest first,
-	// with BoxConfig.Trace.
+	// Programs returns those that were started since the last freeze, oldest first, with
+	// BoxConfig.Trace.
 	Programs() []wire.Program
 	Thaw() error
 	// Drop thaws without waiting, even while Thaw waits.
 	Drop()
-	// Save writes what processes have in memory into a directory that is there and empty, and
-	// gives the program that is PID 1 among them, which the caller closes.
+	// Save writes the memory of the processes into an existing, empty directory, and returns the
+	// program that is PID 1 among them, which the caller closes.
 	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
-// ResealStep is something that was done to make a box one of its own.
+// ResealStep is a step of Reseal.
 type ResealStep = restore.Step
 
-// LiveRoot is what a frozen box tells about its root.
+// LiveRoot describes the root of a frozen box.
 type LiveRoot struct {
-	// Dir is the root as processes see it; nil when it is no mount, but the plain
-	// tree of its driver.
+	// Dir is the root as processes see it; nil if it is the plain tree of its driver and not a mount.
 	Dir    *os.File
 	Owners layer.Owners // how stored ids appear in Dir
-	// The files that processes have mapped, by inode and by path; AnyMapped says
-	// that it may be any.
+	// The files that processes have mapped, by inode and by path; AnyMapped says that any file may be.
 	Inodes    []uint64
 	Paths     []string
 	AnyMapped bool
 }
 
-// Close lets go of the root.
+// Close closes the root.
 func (r *LiveRoot) Close() error {
 	if r.Dir == nil {
 		return nil
@@ -269,101 +259,101 @@ func (r *LiveRoot) Close() error {
 	return r.Dir.Close()
 }
 
-// HostQuestion says what of the host is asked for.
+// HostQuestion says what to probe on the host.
 type HostQuestion struct {
 	Quick  bool // only what choosing a tier and a driver needs
 	GVisor bool // tier gvisor, too, which is tried by starting a sandbox
 }
 
-// Config is what an Engine is made of.
+// Config configures an Engine.
 type Config struct {
 	Home    string // COPPICE_HOME, absolute
-	FS      vfs.FS // what the engine itself writes below Home through; nil: the real one
+	FS      vfs.FS // the file system that the engine writes Home through; nil: the real one
 	DB      *meta.DB
 	Layers  *layer.Store
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
-	Memory  *memory.Store // what processes have in memory is kept in; nil: it is not
-	// MemoryFacts are what has to be the same where a memory image is taken and resumed, and
-	// BuildFacts what has to be besides for one that was kept without its init.
+	Memory  *memory.Store // stores the memory of processes; nil: memory is not stored
+	// MemoryFacts returns what has to be the same where a memory image is taken and where it is
+	// resumed; BuildFacts, what has to be the same besides for an image that was stored without its
+	// init.
 	MemoryFacts func() (map[string]string, error)
 	BuildFacts  func() (map[string]string, error)
-	// Understands reports whether an image of another protocol, a fact of its memory, can be
-	// resumed nevertheless.
+	// Understands reports whether an image of another protocol, one of its MemoryFacts, can be resumed
+	// nevertheless.
 	Understands func(protocol string) bool
-	Repos       Repos          // the git repositories of the host
-	UID         uint32         // of whoever the engine runs for, on the host
-	GID         uint32         // of the same
-	Ledger      *ledger.Ledger // what is done is recorded in
+	Repos       Repos          // opens the git repositories of the host
+	UID         uint32         // user id, on the host, of the user that the engine runs for
+	GID         uint32         // group id of that user
+	Ledger      *ledger.Ledger // where operations are recorded
 	Witness     *ledger.Witness
 	Logger      *slog.Logger
-	// Caller names who asks for something, for the ledger; nil: nobody is named.
+	// Caller returns the client that asks for something, for the audit log; nil: no client is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
 	Rand   io.Reader        // nil: crypto/rand
 	BootID string           // of the running kernel
-	Root   bool             // the daemon is real root
-	Homes  []string         // what ~ stands for in a policy
-	// Patience is how long a call waits for another one that works on the same
-	// sandbox before it is a Conflict that names the other; 0: a minute.
+	Root   bool             // the daemon runs as real root
+	Homes  []string         // what ~ expands to in a policy
+	// Patience is how long a call waits for another one that works on the same sandbox before it fails
+	// with a Conflict that names the other; 0: a minute.
 	Patience time.Duration
-	// ProbeHost says what the host can do, found by trying.
+	// ProbeHost reports what the host provides, found by trying.
 	ProbeHost func(ctx context.Context, q HostQuestion) (wire.ProbeReport, error)
-	// HostImport says what a host-copy imports; see package rootfs.
+	// HostImport returns the options of a host-copy import; see package rootfs.
 	HostImport func() (layer.ImportOptions, error)
-	// HostRoot is the directory that a host-copy imports; empty: /.
+	// HostRoot is the directory that a host-copy imports; "": /.
 	HostRoot string
-	// HostPrint is a cheap fingerprint of the host's system directories, to
-	// notice that they changed below a history.
+	// HostPrint returns a cheap fingerprint of the host's system directories, by which the engine
+	// notices that they changed below a history.
 	HostPrint func() string
 }
 
-// Engine carries out the operations. Make one with Open; all methods are safe
-// for concurrent use.
+// Engine carries out the operations on sandboxes. Open makes one. All methods are safe for concurrent
+// use, and its exported fields are not changed after Open.
 type Engine struct {
 	Config
 
-	// Records answers what is recorded. It is not changed after Open.
+	// Records answers queries about the audit log.
 	Records *audit.Reader
-	// Book writes the ledger. It is not changed after Open.
+	// Book writes the audit log.
 	Book *audit.Book
-	// Feed tells what happens in sandboxes. It is not changed after Open.
+	// Feed publishes events of sandboxes.
 	Feed *events.Bus
-	// Policies answers what the policy of a sandbox says. It is not changed after Open.
+	// Policies computes the policies of sandboxes.
 	Policies *policies.Policies
-	// Upkeep seals, merges and frees layers. It is not changed after Open.
+	// Upkeep finalizes, merges and removes layers.
 	Upkeep *upkeep.Upkeep
-	// Images keeps what processes have in memory. It is not changed after Open.
+	// Images stores the memory of processes.
 	Images *images.Images
-	// Bases finds and makes what sandboxes begin on. It is not changed after Open.
+	// Bases finds and makes the bases of sandboxes.
 	Bases *bases.Bases
-	// Egress controls what goes between sandboxes and the network. It is not changed after Open.
+	// Egress controls the connections between sandboxes and the network.
 	Egress *egress.Control
-	// Lifetimes end sandboxes that have expired or are idle. It is not changed after Open.
+	// Lifetimes removes expired sandboxes and stops idle ones.
 	Lifetimes *lifetime.Lifetimes
-	// Tournaments tries commands in forks. It is not changed after Open.
+	// Tournaments tries commands in forks.
 	Tournaments *tournament.Tournaments
-	// Restorer lets processes stand still and go on, also from memory images. It is not changed after Open.
+	// Restorer pauses and resumes processes, also from memory images.
 	Restorer *restore.Restorer
-	// Git takes out, compares, applies and rebases what sandboxes did in repositories. It is not changed
-	// after Open.
+	// Git collects, compares, applies and rebases the work of sandboxes on repositories.
 	Git *gitwork.Git
-	// Commands runs commands in sandboxes. It is not changed after Open.
+	// Commands runs commands in sandboxes.
 	Commands *command.Runner
-	// Files opens the live files of sandboxes. It is not changed after Open.
+	// Files opens the live files of sandboxes.
 	Files *livefiles.Opener
-	// Histories answer questions about snapshots. It is not changed after Open.
+	// Histories answers queries about snapshots.
 	Histories *history.Histories
-	// Travel sends and receives proposals. It is not changed after Open.
+	// Travel sends and receives proposals.
 	Travel *travel.Travel
 
 	mu     sync.Mutex
 	boxes  map[timeline.SandboxID]*entry // the sandboxes used since Open
-	making map[timeline.LayerID]bool     // layers that have no record yet
-	torn   map[timeline.SandboxID]error  // why their adoptions could not be undone
+	making map[timeline.LayerID]bool     // layers without a record yet
+	torn   map[timeline.SandboxID]error  // why adoptions of these sandboxes could not be undone
 
-	// shape is held for writing by whatever takes layers away, and for reading
-	// by whatever reads layers without holding all sandboxes that use them.
+	// shape is held for writing by operations that remove layers, and for reading by those that read
+	// layers without holding all sandboxes that use them.
 	shape sync.RWMutex
 
 	chooser chooser
@@ -372,7 +362,7 @@ type Engine struct {
 	bgCtx context.Context
 	stop  context.CancelCauseFunc
 
-	register *command.Register // of the commands that are open
+	register *command.Register // the open commands
 	mounts   *mounts
 	disk     diskLimits
 	indexes  indexes
@@ -386,11 +376,11 @@ type Engine struct {
 	programs *audit.Programs
 }
 
-// errClosed is the cause that Close cancels background work with.
+// errClosed is the cause with which Close cancels background work.
 var errClosed = errors.New("engine closed")
 
-// Open makes an engine over a home and finishes or takes back whatever a crash
-// left half done. Close it before the database.
+// Open makes an engine over a home, and completes or takes back what a crash left half done. The caller
+// closes the engine before the database.
 func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.FS == nil {
 		c.FS = vfs.OS()
@@ -435,7 +425,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	})
 	e.journals = audit.NewJournals(audit.JournalsConfig{
 		Book: e.Book, Budgets: e.budgets, Place: e.journalAt, FS: c.FS, Recorded: e.register.Denied,
-		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalTold) },
+		Cursor: func(id timeline.SandboxID) string { return filepath.Join(e.sandboxDir(id), journalPosition) },
 	})
 	e.programs = audit.NewPrograms(audit.ProgramsConfig{
 		Book: e.Book, Budgets: e.budgets, Left: c.Boxes, Evidence: e.Policies.Evidence, Place: e.journalAt, RunDir: e.runDir,
@@ -488,8 +478,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends background work and waits for it. Live boxes run on, and the ledger is the
-// caller's to close.
+// Close ends background work and waits for it. Live boxes continue to run. It does not close the audit
+// log, which belongs to the caller.
 func (e *Engine) Close() error {
 	e.stop(errClosed)
 	err := e.bg.Wait()
@@ -502,8 +492,8 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// Busy reports whether a sandbox has a box, or somebody works on one: the daemon
-// stays meanwhile.
+// Busy reports whether a sandbox has a box or an operation in progress: the daemon does not exit
+// meanwhile.
 func (e *Engine) Busy() bool {
 	for _, s := range e.known() {
 		h := e.tryLock(s, "checking whether it is running")
@@ -519,7 +509,7 @@ func (e *Engine) Busy() bool {
 	return false
 }
 
-// The places of the home.
+// The paths of the home.
 
 // liveDir holds the generations of a sandbox, below its directory.
 const liveDir = "live"
@@ -532,16 +522,15 @@ func (e *Engine) runDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "run")
 }
 
-// journalDir holds what was decided about the network of a sandbox, and what else gate and
-// keeper tell.
+// journalDir holds the journal of a sandbox, which its gate and keeper write.
 func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
 }
 
-// journalTold is the file of a sandbox that says how far its journal has become records.
-const journalTold = "journal.told"
+// journalPosition is the file of a sandbox that says up to where its journal has become records.
+const journalPosition = "journal.told"
 
-// watchJournal records what the journal of a box says while it lives.
+// watchJournal turns the journal of a box into records while the box lives.
 func (e *Engine) watchJournal(id timeline.SandboxID, b Box, busy bool) {
 	e.bg.Go(func() error {
 		e.journals.Watch(e.bgCtx, id, b.Gone(), busy)
@@ -549,7 +538,7 @@ func (e *Engine) watchJournal(id timeline.SandboxID, b Box, busy bool) {
 	})
 }
 
-// journalAt is journalDir, with the key of what is there.
+// journalAt returns the journal of a sandbox, with its key.
 func (e *Engine) journalAt(id timeline.SandboxID) journal.Place {
 	return journal.Place{Dir: e.journalDir(id), Key: e.DB.Derive("journal " + string(id)), FS: e.FS}
 }

@@ -33,7 +33,7 @@ func collect(t *testing.T, e *events.Bus, name string, after uint64, until strin
 	return got
 }
 
-func TestEveryDeedIsTold(t *testing.T) {
+func TestEvents_ReportEveryOperation(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	other := h.onDir("b")
@@ -102,7 +102,7 @@ func TestEveryDeedIsTold(t *testing.T) {
 	}
 }
 
-func TestWatchingASandboxEndsWithIt(t *testing.T) {
+func TestEvents_EndOnRemove(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.onDir("b")

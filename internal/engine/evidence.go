@@ -16,7 +16,8 @@ import (
 
 // The records that the engine makes. See audit.Book for how they are written.
 
-// snapshotRecord tells of a snapshot. What is labelled from inside is the inside's word.
+// snapshotRecord returns the record of a snapshot. A label from inside is recorded as a statement of
+// the inside.
 func snapshotRecord(
 	ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, snap timeline.Snapshot,
 ) audit.Statement {
@@ -34,7 +35,7 @@ func snapshotRecord(
 	}}
 }
 
-// startRecord tells what of a box is enforced, and what is not.
+// startRecord returns the record of what a box enforces, and of what it does not.
 func startRecord(enforced Enforced) audit.Statement {
 	out := &format.Start{}
 	room := limit.RecordArgs / 2
@@ -53,7 +54,7 @@ func startRecord(enforced Enforced) audit.Statement {
 	return audit.ByKeeper(out)
 }
 
-// createRecord tells of a sandbox that is made, from another one or not.
+// createRecord returns the record of a new sandbox; parent is "" unless it is a fork.
 func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audit.Statement {
 	c := e.cleaners.Formats()
 	b := &format.Create{
@@ -68,7 +69,7 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audi
 	return audit.Statement{By: format.ByDaemon, Body: b}
 }
 
-// forkDrafts are the records of forks: of their parent, and of themselves.
+// forkDrafts returns the records of forks: for their parent, and for themselves.
 func (e *Engine) forkDrafts(
 	ctx context.Context, parent *meta.Sandbox, at timeline.SnapshotID, image string, forks []meta.Sandbox,
 ) []ledger.Draft {

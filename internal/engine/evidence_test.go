@@ -36,7 +36,7 @@ func (h *home) id(name string) timeline.SandboxID {
 	return rec.ID
 }
 
-// told gives the records of a sandbox, of some kinds or of all.
+// told returns the records of a sandbox, of some kinds or of all.
 func (h *home) told(id timeline.SandboxID, kinds ...format.Kind) (out []*format.Record) {
 	h.t.Helper()
 	for r, err := range h.Ledger.Read(h.t.Context(), format.Sandbox(id), ledger.Filter{Kinds: kinds}) {
@@ -69,7 +69,7 @@ func last[B format.Body](h *home, id timeline.SandboxID) (body B) {
 	return body
 }
 
-// state is what the records of a sandbox come to.
+// state is the state of a sandbox according to its records.
 type state struct {
 	head      string
 	snapshots map[string]bool // that were made and not dropped
@@ -87,7 +87,7 @@ func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format
 	return known, nil
 }
 
-// retell is what somebody comes to who has nothing but the ledger.
+// retell derives the state of a sandbox from its records alone.
 func retell(all []*format.Record) (s state) {
 	undone := map[int64]bool{}
 	for _, r := range all {
@@ -120,7 +120,7 @@ func retell(all []*format.Record) (s state) {
 	return s
 }
 
-func TestWhatIsDoneIsRecorded(t *testing.T) {
+func TestAuditLog_RecordsOperations(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -193,7 +193,7 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 	}
 }
 
-// seen is a client that looks at the ledger when it is told that its command runs.
+// seen is a client that reads the audit log when it receives that its command runs.
 type seen struct {
 	h     *home
 	id    timeline.SandboxID
@@ -208,7 +208,7 @@ func (s *seen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestACommandIsRecordedBeforeItIsAcknowledged(t *testing.T) {
+func TestExec_IsRecordedBeforeAcknowledged(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -221,9 +221,10 @@ func TestACommandIsRecordedBeforeItIsAcknowledged(t *testing.T) {
 	}
 }
 
-// Nothing runs in a box whose start is not recorded, and nothing runs on in one where a
-// command could not be: it may have left its group.
-func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
+// TestExec_RunsNoUnrecordedCommand checks that no command runs in a sandbox whose start is not
+// recorded, and that nothing continues in one where a command could not be recorded, since the
+// command may have left its group.
+func TestExec_RunsNoUnrecordedCommand(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -249,9 +250,9 @@ func TestExec_RunsNothingThatIsNotRecorded(t *testing.T) {
 	disk.FailAt(0, 0, false)
 }
 
-// A ledger that cannot be written lets nothing be done but what makes room, and what had
-// happened is told when it can be written again.
-func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
+// TestAuditLog_FailureRefusesOperations checks that while the audit log cannot be written only operations
+// that free space are allowed, and that what happened is recorded when it can be written again.
+func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -306,9 +307,9 @@ func TestWhatCannotBeRecordedIsRefused(t *testing.T) {
 	}
 }
 
-// A command that was stopped for a rewind that then cannot be recorded begins again where
-// it was, at whatever write the disk was full.
-func TestACommandBeginsAgainWhereItsRewindIsNotRecorded(t *testing.T) {
+// TestRewind_RestartsCommandWhenNotRecorded checks that a command that was stopped for a rewind
+// that cannot be recorded starts again where it was, whichever write fails for lack of space.
+func TestRewind_RestartsCommandWhenNotRecorded(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -363,8 +364,9 @@ func (h *home) stopAll(name string) error {
 	return h.stopBox(ctx, s, 0)
 }
 
-// What a crash left between a record and what it tells is said by the next engine, once.
-func TestWhatDidNotComeAboutIsUndone(t *testing.T) {
+// TestRecovery_RecordsUnfinishedAsUndone checks that the next engine marks as undone, once,
+// what a crash left between a record and its operation.
+func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -424,8 +426,9 @@ func TestWhatDidNotComeAboutIsUndone(t *testing.T) {
 	h.open()
 }
 
-// What was done and could not be told before the death of the engine is told by the next.
-func TestDebtsArePaid(t *testing.T) {
+// TestRecovery_AppendsOwedRecords checks that the next engine records what was done but could
+// not be recorded before the engine died.
+func TestRecovery_AppendsOwedRecords(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -459,7 +462,7 @@ func TestDebtsArePaid(t *testing.T) {
 	}
 }
 
-func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
+func TestBookDo_RecordsUndoneOnFailure(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -483,8 +486,9 @@ func TestWhatFailsIsUndoneAtOnce(t *testing.T) {
 	}
 }
 
-// A command that its keeper refuses is told not to have begun, however it was asked for.
-func TestACommandThatIsRefusedIsUndone(t *testing.T) {
+// TestExec_RecordsUndoneWhenRefused checks that a command that its monitor refuses is recorded
+// as not started, in whichever way it was requested.
+func TestExec_RecordsUndoneWhenRefused(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -526,7 +530,7 @@ func TestACommandThatIsRefusedIsUndone(t *testing.T) {
 	}
 }
 
-func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
+func TestExecRecord_IsRedactedAndBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -556,7 +560,7 @@ func TestSecretsAndNonsenseDoNotReachRecords(t *testing.T) {
 	}
 }
 
-func TestAThousandForksAreOneStep(t *testing.T) {
+func TestFork_RecordsThousandForks(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -574,7 +578,7 @@ func TestAThousandForksAreOneStep(t *testing.T) {
 	}
 }
 
-func TestAnswersAndRulesAreRecorded(t *testing.T) {
+func TestAuditLog_RecordsApprovalsAndRules(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.Caller = func(context.Context) string { return "token 7" }
@@ -617,7 +621,7 @@ func TestAnswersAndRulesAreRecorded(t *testing.T) {
 	}
 }
 
-func TestAttemptsAndSessionsAreRecorded(t *testing.T) {
+func TestAuditLog_RecordsTournamentsAndSessions(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

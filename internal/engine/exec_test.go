@@ -12,8 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Processes are stopped for a capture unless it is known that there are none.
-func TestFreezesThatAreNotNeeded(t *testing.T) {
+// TestCapture_FreezesOnlyWhenNeeded checks that processes are frozen for a capture unless it
+// is known that there are none.
+func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "true")
@@ -57,8 +58,9 @@ func TestFreezesThatAreNotNeeded(t *testing.T) {
 	}
 }
 
-// A command takes as long as it runs, however long its box took to start.
-func TestExec_DurationIsWithoutTheStartOfTheBox(t *testing.T) {
+// TestExec_DurationExcludesStart checks that the duration of a command is its run time,
+// however long its sandbox took to start.
+func TestExec_DurationExcludesStart(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.boxes.begun = func(context.Context) error { time.Sleep(3 * time.Second); return nil }

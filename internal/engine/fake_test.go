@@ -260,7 +260,7 @@ func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			b.kept = map[string]chan struct{}{}
 		}
 		b.kept[id] = make(chan struct{})
-		if len(req.Cmd) > 0 && req.Cmd[0] == "over" { // before anybody is told that it began
+		if len(req.Cmd) > 0 && req.Cmd[0] == "over" { // before its start is reported
 			close(b.kept[id])
 		}
 		b.starts++
@@ -521,7 +521,7 @@ type home struct {
 	build  string           // and those without their init
 	speaks int              // the protocol, of which older ones but 0 are understood
 	driver string
-	// release lets the background go on; nil unless it is held.
+	// release resumes the background; nil unless it is held.
 	release func()
 	*Engine
 	*audit.Reader           // of the engine

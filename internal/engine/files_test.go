@@ -53,7 +53,7 @@ func (h *home) head(name string) wire.Snapshot {
 	return l.Nodes[i]
 }
 
-func TestWhatIsWrittenFromOutsideIsASnapshot(t *testing.T) {
+func TestFileWrite_TakesSnapshot(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -87,7 +87,7 @@ func TestWhatIsWrittenFromOutsideIsASnapshot(t *testing.T) {
 	}
 }
 
-func TestThePastIsReadWithoutStartingAnything(t *testing.T) {
+func TestSnapshotFiles_AreReadWithoutStart(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -149,7 +149,7 @@ func TestThePastIsReadWithoutStartingAnything(t *testing.T) {
 	}
 }
 
-func TestAMoveWaitsForFilesThatAreBeingWritten(t *testing.T) {
+func TestRewind_WaitsForFileWrites(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -205,7 +205,7 @@ func TestAMoveWaitsForFilesThatAreBeingWritten(t *testing.T) {
 	}
 }
 
-func TestAStopEndsWhatIsDoneWithFiles(t *testing.T) {
+func TestStop_EndsFileOperations(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -246,9 +246,9 @@ func TestAStopEndsWhatIsDoneWithFiles(t *testing.T) {
 	}
 }
 
-// A capture is made beside those who write, replace, move and remove files: nothing
-// that it has seen goes before it has it, and no file is seen half way to its name.
-func TestCapturesBesideThoseWhoWriteFiles(t *testing.T) {
+// TestCapture_DuringFileWrites captures while other clients write, replace, move and remove files: no file
+// that the capture has seen disappears before it is captured, and no file is seen half way to its name.
+func TestCapture_DuringFileWrites(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -14,18 +14,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// maxForks is how many sandboxes one fork may make.
+// maxForks is how many sandboxes one fork request may make.
 const maxForks = 10_000
 
-// Fork makes sandboxes that share every layer with this one. Without a
-// reference the present is captured first. Either all are made or none.
+// Fork makes sandboxes that share every layer with this one. Without a reference it captures the
+// present first. It makes all of them or none.
 func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
 	res, _, err := e.fork(ctx, name, req, "")
 	return res, err
 }
 
-// fork is Fork for the candidates of a tournament, or for "" none. It gives the
-// snapshot that the forks begin at.
+// fork is Fork for the candidates of a tournament, or with "" for none. It returns the snapshot that
+// the forks start from.
 func (e *Engine) fork(
 	ctx context.Context, name string, req wire.ForkRequest, tournament string,
 ) (res wire.ForkResult, at timeline.SnapshotID, err error) {
@@ -64,7 +64,7 @@ func (e *Engine) fork(
 	}
 	parent.Required = e.Boxes.Inherited(parent.Required, had, parent.Tier)
 	if memory != nil {
-		if err := e.Images.MayKeep(&parent); err != nil { // it is asked for in another tier
+		if err := e.Images.MayKeep(&parent); err != nil { // the forks may have another tier
 			return res, at, err
 		}
 		if err := e.Policies.MayForkMemory(ctx, &parent); err != nil {
@@ -90,7 +90,7 @@ func (e *Engine) fork(
 		taken[rec.Name] = true
 		rec.From = parent.Name + "@" + string(at)
 		rec.Halted = nil
-		rec.Expires = nil // it was the parent that was given so long
+		rec.Expires = nil // the expiry was asked for the parent only
 		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false,
 			false, tournament
 		if firsts[i], err = e.first(ctx, &rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
@@ -122,8 +122,7 @@ func (e *Engine) fork(
 	return res, at, nil
 }
 
-// forkPoint finds the snapshot that forks begin at, and with req.Memory what its processes
-// had in memory.
+// forkPoint finds the snapshot that forks start from, and with req.Memory the memory of its processes.
 func (e *Engine) forkPoint(
 	ctx context.Context, name string, req wire.ForkRequest,
 ) (rec meta.Sandbox, at timeline.SnapshotID, m *timeline.Memory, err error) {
@@ -147,7 +146,7 @@ func (e *Engine) forkPoint(
 	return rec, rec.Head, t.memory, err
 }
 
-// runIn gives the supervised command for a fork whose processes go on, if it is in the image.
+// runIn returns the supervised command of a fork whose processes resume, if it is in the image.
 func runIn(parent *meta.Sandbox, m *timeline.Memory) *wire.Run {
 	if parent.Run == nil || m.Run == "" || parent.Run.Exec != m.Run {
 		return nil

@@ -122,7 +122,7 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-func TestRetentionIsAskedFor(t *testing.T) {
+func TestGC_RefusesInvalidRetention(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.aged("a", 3)
@@ -144,8 +144,8 @@ func TestRetentionIsAskedFor(t *testing.T) {
 	}
 }
 
-// Layers get their records beside a gc: none that has one goes.
-func TestGCBesideCaptures(t *testing.T) {
+// TestGC_KeepsLayersDuringCaptures records layers while gc runs: none that has a record is removed.
+func TestGC_KeepsLayersDuringCaptures(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	const boxes = 4

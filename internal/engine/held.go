@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// entry is what the engine remembers of a sandbox while it runs. Everything in it can be found
-// again from the disk.
+// entry is what the engine caches about a sandbox while it runs. Everything in it can be found again
+// from the disk.
 type entry struct {
 	*sandbox.Sandbox
 	guarded sandbox.Guarded[owned]
@@ -24,31 +24,31 @@ type entry struct {
 	seen seenBox // guarded by Engine.mu
 }
 
-// seenBox is what was known of a box when the lock was last released.
+// seenBox is what was known about a box when the lock was last released.
 type seenBox struct {
 	box   Box
 	doubt bool
 }
 
-// owned is what the lock of a sandbox guards.
+// owned is the state that the lock of a sandbox guards.
 type owned struct {
 	box   Box
-	doubt error               // why it is not known whether there is a box; nil if it is
+	doubt error               // why it is not known whether there is a box; nil if it is known
 	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see indexes.present
 	of    timeline.SnapshotID // the snapshot that index belongs to
 	read  bool                // index was looked for on the disk
 
-	mapped   bool      // when last seen, a process had a file mapped shared and writable
-	captured time.Time // when the last capture began
-	changed  time.Time // when changes were first seen since; zero: none were
-	name     string    // for events
-	told     Box       // whose start was told, and whose end was not yet
+	mapped    bool      // when last seen, a process had a file mapped shared and writable
+	captured  time.Time // when the last capture started
+	changed   time.Time // when changes since then were first seen; zero: none were
+	name      string    // for events
+	announced Box       // the box whose start was published, and whose end was not yet
 
-	programs *audit.BoxPrograms    // of its box, or of the one before; nil: there is none
-	ending   *audit.EndingPrograms // those that are written by who holds the lock; nil: none are
+	programs *audit.BoxPrograms    // of its box, or of the previous one; nil: there is none
+	ending   *audit.EndingPrograms // those that the holder of the lock writes; nil: none
 }
 
-// held is a sandbox whose lock the caller holds. There is no other way to its state.
+// held is a sandbox whose lock the caller holds, and the only access to its state.
 type held struct {
 	*entry
 	*owned
@@ -65,7 +65,7 @@ func (e *Engine) known() []*entry {
 	return all
 }
 
-// entry returns what is remembered of a sandbox.
+// entry returns the entry of a sandbox.
 func (e *Engine) entry(id timeline.SandboxID) *entry {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,8 +77,8 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 	return s
 }
 
-// acquire finds a sandbox by name or id and takes its lock. what says for which
-// operation, for the message another caller gets. The caller unlocks.
+// acquire finds a sandbox by name or id and takes its lock, which the caller unlocks. what names the
+// operation in the error that other callers get meanwhile.
 func (e *Engine) acquire(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err == nil {
@@ -104,7 +104,7 @@ func lost(rec *meta.Sandbox) error {
 			rec.Name)
 }
 
-// acquireAny is acquire for a sandbox that is going to be removed, whole or not.
+// acquireAny is acquire for a sandbox that is going to be removed, whether or not it is damaged.
 func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -114,7 +114,7 @@ func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta
 	if err != nil {
 		return nil, rec, err
 	}
-	// It may have changed, or be gone, by the time that the lock is ours.
+	// It may have changed or been removed before the lock was taken.
 	rec, err = e.DB.Sandbox(ctx, string(rec.ID))
 	if err != nil {
 		h.unlock(e)
@@ -129,8 +129,8 @@ func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta
 	return h, rec, nil
 }
 
-// lockPatiently takes a sandbox's lock, for which it waits no longer than Patience, and no longer
-// than the client does.
+// lockPatiently takes the lock of a sandbox. It waits at most Patience, and no longer than the client
+// does.
 func (e *Engine) lockPatiently(ctx context.Context, rec *meta.Sandbox, what string) (*held, error) {
 	ctx, done := sandbox.WhileAwaited(ctx)
 	defer done()
@@ -144,7 +144,7 @@ func (e *Engine) lockPatiently(ctx context.Context, rec *meta.Sandbox, what stri
 	return s.held(h), nil
 }
 
-// lock takes the lock of a sandbox, for which it waits as long as ctx allows.
+// lock takes the lock of a sandbox, and waits as long as ctx allows.
 func (e *Engine) lock(ctx context.Context, s *entry, what string) (*held, error) {
 	h, err := s.Lock(ctx, string(s.ID), what)
 	if err != nil {
@@ -153,7 +153,7 @@ func (e *Engine) lock(ctx context.Context, s *entry, what string) (*held, error)
 	return s.held(h), nil
 }
 
-// tryLock takes the lock of a sandbox if nobody holds it; nil otherwise.
+// tryLock takes the lock of a sandbox if it is free; otherwise it returns nil.
 func (e *Engine) tryLock(s *entry, what string) *held {
 	h := s.TryLock(what)
 	if h == nil {
@@ -164,7 +164,7 @@ func (e *Engine) tryLock(s *entry, what string) *held {
 
 func (s *entry) held(h *sandbox.Held) *held { return &held{entry: s, owned: s.guarded.Of(h), Held: h} }
 
-// unlock releases the lock, and publishes the box for those who do not take it.
+// unlock releases the lock, and publishes the box for readers that do not take the lock.
 func (h *held) unlock(e *Engine) {
 	e.mu.Lock()
 	h.seen = seenBox{h.box, h.doubt != nil}
@@ -175,10 +175,10 @@ func (h *held) unlock(e *Engine) {
 // acquirer finds a sandbox and takes its lock, which the caller unlocks.
 type acquirer func(ctx context.Context, name, what string) (*held, meta.Sandbox, error)
 
-// acquireToEnd is acquire for callers that end all processes of a sandbox, which the sandbox
-// must not be able to delay: it cancels a start that holds the lock at once, and captures
-// after patience, and kills a keeper that does not answer. why completes "the sandbox ...";
-// acquire is e.acquire or e.acquireAny.
+// acquireToEnd is acquire for callers that end all processes of a sandbox, which the sandbox must not
+// be able to delay: it cancels a start that holds the lock at once, and captures after patience, and
+// kills a keeper that does not answer. why completes "the sandbox ..."; acquire is e.acquire or
+// e.acquireAny.
 func (e *Engine) acquireToEnd(
 	ctx context.Context, acquire acquirer, name, what, why string, patience time.Duration,
 ) (*held, meta.Sandbox, error) {
@@ -201,7 +201,7 @@ func (e *Engine) acquireToEnd(
 	return acquire(ctx, name, what)
 }
 
-// liveNow finds a sandbox and its box, nil when it has none.
+// liveNow finds a sandbox and its box, which is nil if it has none.
 func liveNow(ctx context.Context, e *Engine, name, what string) (Box, meta.Sandbox, error) {
 	s, rec, err := e.acquire(ctx, name, what)
 	if err != nil {

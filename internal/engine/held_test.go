@@ -39,9 +39,9 @@ func TestCancelStart(t *testing.T) {
 	}
 }
 
-// TestCancelStart_OfOneThatHasNotComeToItsBox stops a sandbox whose lock a start holds, which
-// is about to start its box.
-func TestCancelStart_OfOneThatHasNotComeToItsBox(t *testing.T) {
+// TestCancelStart_BeforeBoxStarts stops a sandbox whose lock is held by a start that is about
+// to start its processes.
+func TestCancelStart_BeforeBoxStarts(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	ctx := t.Context()
@@ -92,8 +92,9 @@ func TestStop_CancelsACapture(t *testing.T) {
 	captures.Wait()
 }
 
-// A sandbox whose init does not answer may have any number of processes, and not none.
-func TestStop_SaysThatProcessesAreNotCounted(t *testing.T) {
+// TestStop_ReportsUncountedProcesses covers a sandbox whose init does not answer: it may have
+// any number of processes, which is not none.
+func TestStop_ReportsUncountedProcesses(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "1")

@@ -116,7 +116,7 @@ func (f *fakeHost) check() {
 	}
 }
 
-func TestHostCopyIsRefreshedByDifference(t *testing.T) {
+func TestHostCopy_RefreshesByDifference(t *testing.T) {
 	f := newFakeHost(t)
 	if notes := f.box("a"); notes != "" {
 		t.Errorf("the first import says %q", notes)
@@ -156,8 +156,9 @@ func TestHostCopyIsRefreshedByDifference(t *testing.T) {
 	f.check()
 }
 
-// The copy of the host goes with the gc after its last sandbox, and the next sandbox makes another.
-func TestGC_FreesTheHostCopyThatNoSandboxUses(t *testing.T) {
+// TestGC_FreesUnusedHostCopy checks that gc removes the copy of the host after its last
+// sandbox, and that the next sandbox makes another.
+func TestGC_FreesUnusedHostCopy(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
 	f.write("etc/conf", "two")
@@ -235,8 +236,9 @@ func TestCreate_ImportsAgainWhatGCRemoved(t *testing.T) {
 	}
 }
 
-// A gc while a copy of the host is refreshed has the host imported whole.
-func TestHostCopy_IsImportedWholeIfGCRemovesItDuringARefresh(t *testing.T) {
+// TestHostCopy_SurvivesGCDuringRefresh checks that a gc during the refresh of a host copy
+// causes a complete import of the host.
+func TestHostCopy_SurvivesGCDuringRefresh(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
 	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
@@ -277,7 +279,7 @@ func TestCreate_IsNotOlderThanItsBase(t *testing.T) {
 	}
 }
 
-func TestHostCopyWithoutADifferenceMakesNoLayer(t *testing.T) {
+func TestHostCopy_AddsNoLayerWhenUnchanged(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
 	before := f.layers()
@@ -294,7 +296,7 @@ func TestHostCopyWithoutADifferenceMakesNoLayer(t *testing.T) {
 	f.check()
 }
 
-func TestHostCopyWithoutAnIndexIsImportedWhole(t *testing.T) {
+func TestHostCopy_ImportsInFullWithoutIndex(t *testing.T) {
 	for name, damage := range map[string]func(file string) error{
 		"missing": os.Remove,
 		"torn":    func(file string) error { return os.Truncate(file, 100) },
@@ -333,9 +335,9 @@ func TestHostCopyWithoutAnIndexIsImportedWhole(t *testing.T) {
 	}
 }
 
-// An index that was written for a base that was never recorded, as by a crash
-// between the two, is swept and never used.
-func TestIndexWithoutItsBaseIsSwept(t *testing.T) {
+// TestHostCopy_SweepsIndexWithoutBase covers an index whose base was never recorded, as after
+// a crash between the two: it is removed and never used.
+func TestHostCopy_SweepsIndexWithoutBase(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
 	for _, n := range []string{"index.0123456789ab", "index.0123456789ab.tmp"} {
@@ -352,8 +354,9 @@ func TestIndexWithoutItsBaseIsSwept(t *testing.T) {
 	f.check()
 }
 
-// Refreshing for years fills neither the disk nor the mount table.
-func TestRefreshedCopiesStayShallowAndAreCollected(t *testing.T) {
+// TestHostCopy_StaysShallowAndIsCollected checks that years of refreshes fill neither the disk
+// nor the mount table.
+func TestHostCopy_StaysShallowAndIsCollected(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)
 	f.box("a")

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// indexes are the indexes of last captures. The index of a sandbox is kept in a file that is named after the
-// snapshot of the capture, and is written before the snapshot is acknowledged. One that is missing or torn
+// indexes are the indexes of last captures. The index of a sandbox is in a file named after the
+// snapshot of the capture, and is written before the snapshot is acknowledged. A missing or torn index
 // costs a larger layer, never a wrong one.
 type indexes struct {
 	fs  vfs.FS
@@ -33,7 +33,7 @@ func (x indexes) path(id timeline.SandboxID, snap timeline.SnapshotID) string {
 	return filepath.Join(x.dir(id), indexPrefix+string(snap))
 }
 
-// write puts an index in its place, whole or not at all.
+// write stores an index atomically.
 func (x indexes) write(id timeline.SandboxID, snap timeline.SnapshotID, ix *layer.Index) error {
 	return fault.Wrap(vfs.WriteUnsynced(x.fs, x.path(id, snap), func(w *vfs.Writer) error {
 		_, err := ix.WriteTo(w)
@@ -41,7 +41,7 @@ func (x indexes) write(id timeline.SandboxID, snap timeline.SnapshotID, ix *laye
 	}), "write index")
 }
 
-// present is the index of the live root, which is read from the disk once; nil: unknown.
+// present returns the index of the live root, which is read from the disk once; nil: unknown.
 func (x indexes) present(s *held, rec *meta.Sandbox) *layer.Index {
 	if s.index == nil && !s.read {
 		s.read = true
@@ -72,8 +72,8 @@ func (x indexes) drop(id timeline.SandboxID, snap timeline.SnapshotID) {
 	}
 }
 
-// sweep removes the indexes of a sandbox but that of HEAD: a daemon was killed before
-// it came to that. A later generation on the same snapshot is not to be compared with them.
+// sweep removes all indexes of a sandbox but that of HEAD, which a killed daemon had not removed yet. A
+// later generation on the same snapshot must not be compared with them.
 func (x indexes) sweep(id timeline.SandboxID, head timeline.SnapshotID) error {
 	files, err := os.ReadDir(x.dir(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,8 +87,8 @@ func (x indexes) sweep(id timeline.SandboxID, head timeline.SnapshotID) error {
 	return err
 }
 
-// lostIndex says what to compare with when there is no index: an overlay's upper
-// holds everything since the snapshot it stands on; a plain tree is taken whole.
+// lostIndex returns what to compare with if there is no index: an overlay's upper holds everything
+// since the snapshot it stands on; a plain tree is captured whole.
 func lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
 	if drv.Plain() {
 		return nil, ""

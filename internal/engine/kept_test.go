@@ -64,7 +64,7 @@ func newKeptHome(t *testing.T) *home {
 	return h
 }
 
-func TestAKeptCommandIsTakenUpByTheNextDaemon(t *testing.T) {
+func TestDetachedCommand_SurvivesDaemonRestart(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	ctx := t.Context()
@@ -100,7 +100,7 @@ func TestAKeptCommandIsTakenUpByTheNextDaemon(t *testing.T) {
 	}
 }
 
-func TestEndedCommandsTakeNoMemoryForEver(t *testing.T) {
+func TestExitedCommands_AreBounded(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	ctx := t.Context()
@@ -136,7 +136,7 @@ func TestStartExec_EndsWithItsContext(t *testing.T) {
 	h.run("a", "true")
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 2)
-	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its keeper does not come to its end
+	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its exit never comes
 	go func() {
 		_, err := h.StartExec(ctx, "a", req)
 		failed <- err
@@ -159,7 +159,7 @@ func TestStartExec_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestACommandThatDoesNotRunIsNotReached(t *testing.T) {
+func TestExecCalls_RefuseUnknownCommand(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	ctx := t.Context()
@@ -182,9 +182,9 @@ func TestACommandThatDoesNotRunIsNotReached(t *testing.T) {
 	}
 }
 
-// Who starts a supervised command is told its end, also of one that has ended before he is
-// connected to it.
-func TestARunThatIsOverAtOnce(t *testing.T) {
+// TestExec_ReportsImmediateExitOfRun checks that the client that starts a supervised command
+// receives its exit, also if the command exits before the client is attached.
+func TestExec_ReportsImmediateExitOfRun(t *testing.T) {
 	h := newHome(t)
 	var all errgroup.Group
 	for i := range 8 { // which get into each other's way
@@ -192,7 +192,7 @@ func TestARunThatIsOverAtOnce(t *testing.T) {
 		h.onDir(name)
 		all.Go(func() error {
 			for range 50 {
-				near, far := net.Pipe() // he stays
+				near, far := net.Pipe() // the client stays connected
 				var heard sync.WaitGroup
 				heard.Go(func() { _, _ = io.Copy(io.Discard, far) }) // to the end of near
 				x, err := h.Exec(ctx, name, wire.ExecRequest{Run: &wire.RunRequest{Cmd: []string{"over"}}}, near)

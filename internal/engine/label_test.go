@@ -14,7 +14,7 @@ func started(pid, parent int, args ...string) wire.Program {
 	return wire.Program{PID: pid, Parent: parent, Args: args}
 }
 
-func TestSnapshotsAreLabelledByWhatWasStarted(t *testing.T) {
+func TestSnapshotLabel_NamesStartedProgram(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-func TestASandboxEndsWhenItsTimeHasCome(t *testing.T) {
+func TestTTL_RemovesExpiredSandbox(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	dir := wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}
@@ -100,8 +100,9 @@ func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 	return rec
 }
 
-// A sandbox that is given more time while its removal waits for others stays.
-func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
+// TestExpire_SparesExtendedSandbox covers a sandbox whose lifetime is extended while its
+// removal waits for others.
+func TestExpire_SparesExtendedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.extendsWhileItExpires(t)
@@ -110,7 +111,7 @@ func TestExpire_LooksAgainOnceItsTurnHasCome(t *testing.T) {
 	}
 }
 
-func TestTagsOutliveTheirSandbox(t *testing.T) {
+func TestTags_OutliveSandbox(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
@@ -171,8 +172,8 @@ func TestTagsOutliveTheirSandbox(t *testing.T) {
 	}
 }
 
-// Who cannot have a sandbox is told who has it.
-func TestAConflictNamesItsHolder(t *testing.T) {
+// TestConflict_NamesHolder checks that a client that cannot have a sandbox learns which operation has it.
+func TestConflict_NamesHolder(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
 	if _, err := h.Create(ctx, wire.CreateRequest{Name: "a", From: wire.Source{Kind: wire.SourceDir, Path: t.TempDir()}},
@@ -194,8 +195,8 @@ func TestAConflictNamesItsHolder(t *testing.T) {
 	}
 }
 
-// As TestExpire_LooksAgainOnceItsTurnHasCome, of a sandbox with a tag.
-func TestExpire_LeavesATaggedSandboxThatIsGivenMore(t *testing.T) {
+// TestExpire_SparesExtendedTaggedSandbox is TestExpire_SparesExtendedSandbox for a sandbox with a tag.
+func TestExpire_SparesExtendedTaggedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	if _, err := h.SetTag(ctx, "a", "base", "HEAD"); err != nil {

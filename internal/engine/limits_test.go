@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestLimitsAndStrengthReachTheBox, from a file and from a flag, also in forks; what
-// cannot be had at all is refused before anything is made.
-func TestLimitsAndStrengthReachTheBox(t *testing.T) {
+// TestStart_PassesLimitsAndStrong takes limits and strong from a file and from a flag, also
+// for forks. What the host cannot enforce is refused before anything is created.
+func TestStart_PassesLimitsAndStrong(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb, err := h.makes("box", func(r *wire.CreateRequest) {
@@ -68,9 +68,9 @@ func TestLimitsAndStrengthReachTheBox(t *testing.T) {
 	}
 }
 
-// TestWhoSaidWhatIsKept, beside the policy: its digest stays, and so does the sandbox
-// when it is lost.
-func TestWhoSaidWhatIsKept(t *testing.T) {
+// TestPolicySources_AreStored checks that sources are stored beside the policy: they do not
+// change its digest, and a sandbox that has lost them can still be used.
+func TestPolicySources_AreStored(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()
@@ -139,7 +139,7 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	}
 	all("one")
 
-	// Another that comes to the same policy was told so by somebody else.
+	// Another sandbox has the same policy from other sources.
 	two, err := h.makes("two", func(r *wire.CreateRequest) {
 		r.Policy = []wire.PolicyFile{
 			said(wire.PolicyUser,
@@ -151,7 +151,7 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	}
 	is("two", "network.allow", "more.example", "/p/user.yaml:4")
 
-	// A fork was told by whom its parent was.
+	// A fork has the sources of its parent.
 	for name, files := range map[string][]wire.PolicyFile{"same": nil,
 		"more": {said(wire.PolicyFlags, "network: {allow: [fork.example]}")}} {
 		if _, err := h.Fork(ctx, "one", wire.ForkRequest{Names: []string{name}, Policy: files}); err != nil {
@@ -162,7 +162,7 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	}
 	is("more", "network.allow", "fork.example", "/p/flags.yaml:2")
 
-	// It stays over gc, and is missed by nobody when it is lost.
+	// The sources survive gc, and the sandbox can be used when they are lost.
 	if _, err := h.DB.DropUnreferenced(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +190,9 @@ func TestWhoSaidWhatIsKept(t *testing.T) {
 	is("one", "network.allow", "new.example", "coppice net allow")
 }
 
-// TestRulesAreTakenBack: whoever said them, live, and told of.
-func TestRulesAreTakenBack(t *testing.T) {
+// TestAllow_RemovesRules removes allow and deny rules of any source while the sandbox runs,
+// and checks that the removal is recorded.
+func TestAllow_RemovesRules(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()
@@ -252,7 +253,7 @@ func TestRulesAreTakenBack(t *testing.T) {
 	if res := h.verdict("a", "bad.example"); res.Verdict != "deny" || res.Denies || !res.Allow {
 		t.Errorf("%+v", res)
 	}
-	// All of them: then nothing passes, and it comes to what nothing was said of.
+	// Without any of the allow rules, a destination is denied because no rule names it.
 	if _, err := h.Allow(ctx, "a",
 		wire.AllowRequest{RemoveAllow: []string{"*.wide.example", "three.example"}}); err != nil {
 		t.Fatal(err)
@@ -296,8 +297,9 @@ func TestRulesAreTakenBack(t *testing.T) {
 	}
 }
 
-// TestADenialIsNotCutShort by who may deny, and nothing else.
-func TestADenialIsNotCutShort(t *testing.T) {
+// TestTimedDeny_IsNotShortened denies a destination for an hour and then for a millisecond:
+// the answer and the audit log keep the later end.
+func TestTimedDeny_IsNotShortened(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.gated("a", "one.example")

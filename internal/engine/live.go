@@ -29,12 +29,12 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// maxMount is how many layers a root is mounted through at most. Overlayfs takes
-// 500, and finds a name that is in none the slower the more there are.
+// maxMount is how many layers a root is mounted with at most. Overlayfs takes 500, and the more there
+// are, the longer it takes to look up a name that is in none.
 const maxMount = 60
 
-// flatten merges a chain that is too deep to be mounted: the background has not
-// come to it, or lost its work.
+// flatten merges a chain that is too deep to be mounted, if the background has not merged it yet, or
+// has lost its work.
 func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
 	ids, err := e.stacks.Below(ctx, id)
 	if err != nil || len(ids) <= maxMount {
@@ -43,7 +43,7 @@ func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
 	return e.Upkeep.Flatten(ctx, id)
 }
 
-// live gives a sandbox's driver and present generation.
+// live returns the driver and the present generation of a sandbox.
 func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, rootfs.Live, error) {
 	drv, ok := e.Drivers[rec.Driver]
 	if !ok {
@@ -54,15 +54,14 @@ func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, ro
 	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
 }
 
-// presented reports whether the present generation was ever made: only then can
-// it hold changes.
+// presented reports whether the present generation was ever made: only then can it hold changes.
 func (e *Engine) presented(rec *meta.Sandbox) bool {
 	_, err := os.Lstat(e.genDir(rec))
 	return err == nil
 }
 
-// liveBox gives the sandbox's box while its keeper runs, else nil. The caller
-// holds the sandbox's lock.
+// liveBox returns the box of the sandbox while its keeper runs, else nil. The caller holds the
+// sandbox's lock.
 func (e *Engine) liveBox(s *held) Box {
 	if s.box == nil {
 		return nil
@@ -76,18 +75,17 @@ func (e *Engine) liveBox(s *held) Box {
 	}
 }
 
-// start makes sure that the sandbox has a box, and that this is recorded.
+// start starts the box of the sandbox unless it has one, and records the start.
 func (e *Engine) start(ctx context.Context, s *held, rec *meta.Sandbox) (Box, error) {
-	b, _, err := e.startTelling(ctx, s, rec)
+	b, _, err := e.startRecording(ctx, s, rec)
 	return b, err
 }
 
-// startTelling makes sure that the sandbox has a box and that its start is recorded: if it
-// cannot be, the box is stopped before anything runs in it. When it returns, everything else
-// is being recorded.
-func (e *Engine) startTelling(
+// startRecording starts the box of the sandbox unless it has one, and records the start: if that fails,
+// the box is stopped before anything runs in it. When it returns, everything else is being recorded.
+func (e *Engine) startRecording(
 	ctx context.Context, s *held, rec *meta.Sandbox, more ...audit.Statement,
-) (_ Box, told *audit.Pending, err error) {
+) (_ Box, recorded *audit.Pending, err error) {
 	if b := e.liveBox(s); b != nil {
 		return b, e.Book.Begin(ctx, rec, more...), nil
 	}
@@ -103,8 +101,8 @@ func (e *Engine) startTelling(
 	return b, e.Book.Begin(ctx, rec, more...), nil
 }
 
-// startBox starts the box of a sandbox that has none; its processes go on from a memory
-// image, unless from is nil.
+// startBox starts the box of a sandbox that has none. Its processes resume from the memory image from,
+// unless that is nil.
 func (e *Engine) startBox(
 	ctx context.Context, s *held, rec *meta.Sandbox, from *images.Image,
 ) (_ Box, enforced Enforced, err error) {
@@ -120,8 +118,7 @@ func (e *Engine) startBox(
 					"%s HEAD",
 					rec.Name, rec.Name)
 	}
-	// The root of a box that has ended may still be open, and is not to be mounted
-	// twice.
+	// The root of a box that has exited may still be open, and must not be mounted twice.
 	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return nil, enforced, err
 	}
@@ -191,7 +188,7 @@ func (e *Engine) startBox(
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 	}
 	e.ended(ctx, s, "its monitor exited")
-	s.box, s.told = b, b
+	s.box, s.announced = b, b
 	e.Feed.Emit(events.About(rec, wire.EventStarted))
 	e.watch(s.entry, b)
 	e.Lifetimes.WakeIdle()
@@ -208,9 +205,8 @@ func (e *Engine) startBox(
 	return b, enforced, nil
 }
 
-// present makes the live root ready to be mounted. Meanwhile no layer goes, and
-// afterwards none of those that it stands on. mask is what hides places of what it
-// stands on.
+// present makes the live root ready to be mounted. Until it returns no layer is removed, and afterwards
+// none of those that the root stands on. mask hides paths of them.
 func (e *Engine) present(
 	ctx context.Context, s *held, rec *meta.Sandbox,
 ) (spec rootspec.Spec, mask rootfs.Made, err error) {
@@ -244,16 +240,16 @@ func (e *Engine) present(
 		}
 	}
 	if drv.Plain() {
-		return spec, mask, nil // it holds all that it shows
+		return spec, mask, nil // it contains all that it shows
 	}
 	if len(layers) >= timeline.MergeArity {
-		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash nobody else may know
+		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash this may not be known otherwise
 	}
 	return spec, mask, e.mounts.note(s.ID, layers)
 }
 
-// blame names the layer that is missing, if one is, when a live root could not be
-// made ready because of err.
+// blame adds to err, for which a live root could not be made ready, the name of a layer that is
+// missing, if one is.
 func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) error {
 	for _, l := range layers {
 		if !e.Layers.Has(l) {
@@ -266,7 +262,7 @@ func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) 
 	return err
 }
 
-// freshIndex sets the index of a generation that nothing has changed yet.
+// freshIndex sets the index of a new generation.
 func (e *Engine) freshIndex(
 	ctx context.Context, s *held, rec *meta.Sandbox, drv rootfs.Driver, live rootfs.Live,
 ) error {
@@ -280,12 +276,12 @@ func (e *Engine) freshIndex(
 	}
 	s.index, s.of = ix, rec.MountTop
 	if !drv.Plain() {
-		return nil // a lost one is as good as empty
+		return nil // a lost one is as good as an empty one
 	}
 	return e.indexes.write(s.ID, rec.MountTop, s.index)
 }
 
-// watch captures what background processes left when a box ends by itself.
+// watch captures what background processes left when a box exits.
 func (e *Engine) watch(sbx *entry, b Box) {
 	e.bg.Go(func() error {
 		select {
@@ -303,7 +299,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 		}
 		defer s.unlock(e)
 		if s.box != nil && s.box != b {
-			return nil // started again: it is the next capture's work
+			return nil // started again: the next capture includes it
 		}
 		e.ended(e.bgCtx, s, "its last process exited")
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.ID)); err != nil {
@@ -337,9 +333,8 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	return e.mounts.forget(s.ID)
 }
 
-// confine gives what a box is started with to keep to the policy of its sandbox. It
-// refuses a policy that is damaged, whatever the tier. journal is the directory for what is
-// told, "" in tier workspace.
+// confine returns the policies that a box is started with. It refuses a damaged policy, whatever the
+// tier. journal is the directory of the journal, "" in tier workspace.
 func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
 	phases, err = e.Policies.Confine(ctx, rec)
 	if err != nil || rec.Tier == tierWorkspace {
@@ -352,12 +347,12 @@ func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase
 	return phases, journal, nil
 }
 
-// ended tells of the end of a sandbox's box, once; why is "" where it was asked for.
+// ended publishes the end of a sandbox's box, once. why is "" if a client asked for it.
 func (e *Engine) ended(ctx context.Context, s *held, why string) {
-	if s.told == nil {
+	if s.announced == nil {
 		return
 	}
-	s.told = nil
+	s.announced = nil
 	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil {
 		by := format.ByDaemon
 		if why != "" {
@@ -368,8 +363,8 @@ func (e *Engine) ended(ctx context.Context, s *held, why string) {
 	e.Feed.Emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.ID)})
 }
 
-// procsInTime counts the processes of a box that is about to be stopped. It gives up if init
-// does not answer, since that must not prevent the stop.
+// procsInTime counts the processes of a box that is about to be stopped. It gives up if init does not
+// answer, since that must not prevent the stop.
 func procsInTime(ctx context.Context, b Box) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
 	defer cancel()

@@ -14,8 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Mark labels what happens in a sandbox; see wire.MarkRequest. Of a long label the
-// beginning is kept.
+// Mark labels what happens in a sandbox; see wire.MarkRequest. A long label is cut.
 func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error) {
 	label := events.Cut(e.cleaners.Formats().Redact(strings.TrimSpace(req.Label)))
 	switch {
@@ -38,7 +37,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	n, next := note{cause: timeline.CauseMark, message: label}, rec.Mark
 	switch req.Phase {
 	case wire.MarkBegin:
-		n, next = note{cause: timeline.CauseAuto}, label // what was before belongs to the mark before
+		n, next = note{cause: timeline.CauseAuto}, label // what happened before belongs to the previous mark
 	case wire.MarkEnd:
 		if next = ""; label == "" {
 			label, n.message = rec.Mark, rec.Mark
@@ -68,7 +67,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	return committed(&rec, t), nil
 }
 
-// committed is the answer to what captures the present.
+// committed returns the answer to a request that captured the present.
 func committed(rec *meta.Sandbox, t taken) wire.CommitResult {
 	return wire.CommitResult{
 		Memory: images.WireMemory(t.memory), StillUS: t.stood.Microseconds(),

@@ -61,7 +61,7 @@ func (h *home) story(name string) (out []string) {
 	return out
 }
 
-func TestMarksLabelWhatHappens(t *testing.T) {
+func TestMark_LabelsSnapshots(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "true")
@@ -118,7 +118,7 @@ func TestMarksLabelWhatHappens(t *testing.T) {
 	}
 }
 
-func TestAMarkIsOfItsSandboxAlone(t *testing.T) {
+func TestMark_IsNotInheritedByFork(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "true")
@@ -136,7 +136,7 @@ func TestAMarkIsOfItsSandboxAlone(t *testing.T) {
 	}
 }
 
-func TestMarksThatAreRefused(t *testing.T) {
+func TestMark_RefusesInvalid(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	for _, tc := range []struct {

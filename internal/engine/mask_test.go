@@ -57,9 +57,9 @@ func (h *home) reads(name, ref, p string) string {
 	return string(text)
 }
 
-// TestACopyOfTheHostIsHiddenFromAsTheHostIs: also when layers of the copy and of the
-// sandbox have been merged into one, in forks, and of the past.
-func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
+// TestMask_HidesHostCopyLikeHost covers layers of the copy and of the sandbox that were merged
+// into one, forks, and earlier snapshots.
+func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)
 	needsMarks(t, f.home)
@@ -161,7 +161,7 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("d", "HEAD")
-	// Who shows one sees it, and nothing else.
+	// A policy that shows a path shows only that.
 	make("shown", said(wire.PolicyUser, "files: {show: [~/.ssh], hide: [/etc/conf]}"))
 	if f.reads("shown", "HEAD", "/home/me/.ssh/id") != "secret" || f.reads("shown", "HEAD", "/etc/shadow") != "" ||
 		f.reads("shown", "HEAD", "/etc/conf") != "" {
@@ -169,9 +169,10 @@ func TestACopyOfTheHostIsHiddenFromAsTheHostIs(t *testing.T) {
 	}
 }
 
-// TestAnotherBaseHidesWhatSomebodyNamed: at its own path, and where that of the host
-// has come to lie; what is built in is the base's own.
-func TestAnotherBaseHidesWhatSomebodyNamed(t *testing.T) {
+// TestMask_HidesNamedPathsOfOtherBase checks that a named path is hidden at its own path, and
+// where the imported directory puts it: ./secret is /secret there. Built-in hidden paths such
+// as /etc/shadow are shown, since they are the base's own.
+func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	needsMarks(t, h)
@@ -210,9 +211,9 @@ func TestAnotherBaseHidesWhatSomebodyNamed(t *testing.T) {
 	}
 }
 
-// TestTheHostIsNeverGivenWithoutAMask: whatever becomes of it, a stack that has the host
-// at its bottom has one, or there is none.
-func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
+// TestMask_IsRequiredForHost checks that a stack with the host at its bottom has a mask, and
+// that there is an error instead of a stack if the mask cannot be made.
+func TestMask_IsRequiredForHost(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	needsMarks(t, h)
@@ -236,7 +237,7 @@ func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
 	if err != nil || made.Dir != st.Mask || made.Places == 0 {
 		t.Errorf("%+v, %v", made, err)
 	}
-	// The next daemon goes on with it; one that nobody can have mounted goes.
+	// The next daemon keeps it, and removes a mask that no sandbox can have mounted.
 	if err := os.MkdirAll(dir+"/unused/d", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -264,8 +265,8 @@ func TestTheHostIsNeverGivenWithoutAMask(t *testing.T) {
 	}
 }
 
-// A mask that cannot be removed to its end is not used for what is left of it.
-func TestSweepMasks_LeavesNoPartOfAMask(t *testing.T) {
+// TestMask_IsWholeAfterFailedSweep checks that a mask that could be removed only in part is not used again.
+func TestMask_IsWholeAfterFailedSweep(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs real-root: to mount")

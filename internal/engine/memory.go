@@ -10,15 +10,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// What processes have in memory is kept with a snapshot where that is asked for: while they
-// stand still for the capture, the kernel of the sandbox writes an image, so files and memory
-// are of one moment. It is hashed and stored when they run on, and the snapshot is recorded
-// only when it is stored.
+// The memory of processes is stored with a snapshot on request: while they are paused for the capture,
+// the kernel of the sandbox writes an image, so files and memory are of the same moment. It is hashed
+// and stored once they have resumed, and the snapshot is recorded only when it is stored.
 
-// memoryLabel is the label of a snapshot that nobody named, for which no file has changed.
+// memoryLabel is the label of a snapshot with memory that has no message and for which no file changed.
 const memoryLabel = "memory"
 
-// mayKeepMemory refuses a capture with memory where there is none to be kept.
+// mayKeepMemory refuses a capture with memory for a sandbox whose memory cannot be stored.
 func (c *capturing) mayKeepMemory() error {
 	if err := c.Images.MayKeep(c.rec); err != nil {
 		return err
@@ -37,7 +36,7 @@ func noMemory(rec *meta.Sandbox) error {
 	return sandbox.NotLive(rec.Name, "it has no process whose memory can be saved")
 }
 
-// imageOf names the image of a memory, if there is one.
+// imageOf returns the name of the image of a memory; "" if m is nil.
 func imageOf(m *timeline.Memory) string {
 	if m == nil {
 		return ""

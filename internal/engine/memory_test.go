@@ -51,7 +51,7 @@ func (h *home) live(t *testing.T, name string) *fakeBox {
 	return h.boxes.boxes[h.runDir(rec.ID)]
 }
 
-func TestMemoryIsKeptWithASnapshot(t *testing.T) {
+func TestCommitMemory_StoresImage(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	res, err := h.CommitMemory(ctx, "a", "warm")
@@ -84,7 +84,7 @@ func TestMemoryIsKeptWithASnapshot(t *testing.T) {
 	}
 }
 
-func TestMemoryIsNotKept(t *testing.T) {
+func TestMemory_IsRefusedWhereUnavailable(t *testing.T) {
 	h := newHome(t)
 	h.onDir("plain")
 	if _, err := h.CommitMemory(ctx, "plain", "m"); !fault.Is(err, fault.Unsupported) {
@@ -102,7 +102,7 @@ func TestMemoryIsNotKept(t *testing.T) {
 	}
 }
 
-func TestACheckoutWithMemoryGoesOn(t *testing.T) {
+func TestRewind_ResumesFromMemory(t *testing.T) {
 	h := newHome(t)
 	exec := h.inGvisor(t, "a")
 	warm, err := h.CommitMemory(ctx, "a", "warm")
@@ -136,7 +136,7 @@ func TestACheckoutWithMemoryGoesOn(t *testing.T) {
 	}
 }
 
-func TestAForkWithMemoryIsSealedAnew(t *testing.T) {
+func TestForkMemory_IsRekeyed(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	res, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b", "c"}, Memory: true})
@@ -154,7 +154,7 @@ func TestAForkWithMemoryIsSealedAnew(t *testing.T) {
 	}
 }
 
-// resealed gives the steps that the ledger of a sandbox tells of.
+// resealed returns the steps of re-keying in the records of a sandbox.
 func (h *home) resealed(t *testing.T, name string) (steps []string) {
 	t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)
@@ -175,7 +175,7 @@ func (h *home) resealed(t *testing.T, name string) (steps []string) {
 	return steps
 }
 
-func TestAForkThatCannotBeSealedIsQuarantined(t *testing.T) {
+func TestForkMemory_QuarantinedWhenRekeyFails(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	h.boxes.mu.Lock()
@@ -217,9 +217,9 @@ func (h *home) quarantined(t *testing.T) {
 	}
 }
 
-// A quarantined fork whose processes have ended does not start from files that are still the
-// parent's; resume lets them go on from memory again.
-func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
+// TestQuarantinedFork_StartsFromMemoryOnly checks that a quarantined fork whose processes have exited does
+// not start from files that are still the parent's, and that resume continues them from memory again.
+func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
 	if _, err := h.Stop(ctx, "b"); err != nil {
@@ -238,9 +238,9 @@ func TestAQuarantinedForkStartsFromMemoryAlone(t *testing.T) {
 	}
 }
 
-// A daemon that is killed between the start of processes that go on and the opening of their
-// gate leaves it to the next one, but where the sandbox is quarantined.
-func TestTheNextDaemonOpensTheGate(t *testing.T) {
+// TestNextDaemon_OpensGate kills a daemon between the start of resumed processes and the
+// opening of their gate: the next daemon opens it, unless the sandbox is quarantined.
+func TestNextDaemon_OpensGate(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
 	a, b := h.live(t, "a"), h.live(t, "b")
@@ -257,7 +257,7 @@ func TestTheNextDaemonOpensTheGate(t *testing.T) {
 	}
 }
 
-func TestAForkWithMemoryInAnotherTier(t *testing.T) {
+func TestForkMemory_RefusesOtherTier(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	if _, err := h.Fork(ctx, "a",
@@ -269,7 +269,7 @@ func TestAForkWithMemoryInAnotherTier(t *testing.T) {
 	}
 }
 
-func TestPauseHoldsOverTheDaemon(t *testing.T) {
+func TestPause_SurvivesDaemonRestart(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	if sb, err := h.Pause(ctx, "a"); err != nil || !sb.Paused {
@@ -292,8 +292,9 @@ func TestPauseHoldsOverTheDaemon(t *testing.T) {
 	}
 }
 
-// What a daemon that was killed had not stored yet is gone with the next one.
-func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
+// TestRecovery_DeletesUnstoredImage checks that an image that a killed daemon had not stored
+// yet is deleted by the next one.
+func TestRecovery_DeletesUnstoredImage(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
 	dir := filepath.Join(h.dir, "sandboxes", sb.ID, images.Unstored)
@@ -307,8 +308,9 @@ func TestAnImageThatIsNotStoredIsDeleted(t *testing.T) {
 	}
 }
 
-// The init of an older build is understood by a newer one, and not the other way round.
-func TestMemoryOfAnotherProtocol(t *testing.T) {
+// TestMemory_ChecksInitProtocol checks that a newer build can use the init of an older one,
+// and not the reverse.
+func TestMemory_ChecksInitProtocol(t *testing.T) {
 	for _, c := range []struct {
 		then, now int
 		goesOn    bool
@@ -329,9 +331,9 @@ func TestMemoryOfAnotherProtocol(t *testing.T) {
 	}
 }
 
-// Processes go on with the init of their image, under another build too; where that is gone,
-// nothing is touched.
-func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
+// TestMemory_ResumesWithItsOwnInit checks that processes resume with the init of their image,
+// under another build too. If that init is gone, nothing is changed.
+func TestMemory_ResumesWithItsOwnInit(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	warm, err := h.CommitMemory(ctx, "a", "warm")
@@ -367,8 +369,9 @@ func TestMemoryGoesOnWithItsOwnInit(t *testing.T) {
 	}
 }
 
-// An image from before inits were kept goes on under the build alone that took it.
-func TestMemoryWithoutItsInit(t *testing.T) {
+// TestMemory_WithoutInitRequiresSameBuild covers an image from before inits were stored: only
+// the build that took it can resume it.
+func TestMemory_WithoutInitRequiresSameBuild(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	warm, err := h.CommitMemory(ctx, "a", "warm")
@@ -390,8 +393,9 @@ func TestMemoryWithoutItsInit(t *testing.T) {
 	}
 }
 
-// Processes do not stand still while memory images are dropped.
-func TestCommitMemory_FreezesNoLongerWhileImagesAreDropped(t *testing.T) {
+// TestCommitMemory_ThawsWhileImagesAreRemoved checks that processes are not kept frozen while
+// memory images are removed.
+func TestCommitMemory_ThawsWhileImagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.inGvisor(t, "a")

@@ -250,7 +250,7 @@ func (m *model) undo(t *rapid.T) {
 	to := b.up[b.head]
 	if to == "" {
 		if !fault.Is(err, fault.NotFound) && err == nil {
-			m.sync(b, r) // below the first snapshot lies its base, which the model does not know
+			m.sync(b, r) // below the first snapshot is its base, which the model does not know
 		}
 		return
 	}
@@ -396,7 +396,7 @@ func (m *model) verify(t *rapid.T) {
 	}
 }
 
-// recorded compares what the ledger tells of every sandbox with what there is.
+// recorded compares the records of every sandbox with its state.
 func (m *model) recorded(t *rapid.T) {
 	for name, b := range m.live {
 		rec, err := m.h.DB.Sandbox(ctx, name)

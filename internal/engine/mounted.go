@@ -19,16 +19,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// mounts are the layers that live roots are mounted through. A mount has those that its stack had when
-// it was started. A snapshot that is deleted meanwhile has its layers replaced by merged
-// ones in the records, but the mount needs the old ones until its keeper ends. So
-// each start notes the layers that it mounts, in memory and, because keepers
-// outlive the daemon, in a file. Noted layers are not removed from the disk.
+// mounts tracks the layers that live roots are mounted with. A mount has the layers that its stack had
+// when it was started. If a snapshot is removed meanwhile, merged layers replace its layers in the
+// records, but the mount needs the old ones until its keeper exits. So each start notes the layers that
+// it mounts, in memory and, because keepers outlive the daemon, in a file. Noted layers are not removed
+// from the disk.
 type mounts struct {
 	fs   vfs.FS
 	path func(timeline.SandboxID) string // of the file of a sandbox
 
-	mu    sync.Mutex // a leaf
+	mu    sync.Mutex // held last: see docs/design/locks.md
 	noted map[timeline.SandboxID][]timeline.LayerID
 }
 
@@ -56,8 +56,7 @@ func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 	return nil
 }
 
-// forget takes the note back, when the sandbox's keeper has ended. The
-// caller holds the sandbox's lock.
+// forget removes the note when the sandbox's keeper has exited. The caller holds the sandbox's lock.
 func (m *mounts) forget(id timeline.SandboxID) error {
 	m.removed(id)
 	return fault.Wrap(vfs.Remove(m.fs, m.path(id)), "remove the record of mounted layers")
@@ -83,7 +82,7 @@ func (m *mounts) sandboxes() []timeline.SandboxID {
 	return slices.Collect(maps.Keys(m.noted))
 }
 
-// inUse returns the layers that mounts stand on.
+// inUse returns the layers that are in mounts.
 func (m *mounts) inUse() map[timeline.LayerID]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

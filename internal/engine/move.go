@@ -38,8 +38,8 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 	return committed(&rec, t), err
 }
 
-// CommitMemory takes a snapshot of the present with what its processes have in memory. The
-// answer comes when both are safe from a power loss.
+// CommitMemory takes a snapshot of the present together with the memory of its processes. It returns
+// when both would survive a power loss.
 func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error) {
 	s, rec, err := e.acquire(ctx, name, "committing")
 	if err != nil {
@@ -53,7 +53,7 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 	return committed(&rec, t), err
 }
 
-// Checkout brings a sandbox to a snapshot, after a capture of the present.
+// Checkout captures the present, and then rewinds a sandbox to a snapshot.
 func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
 	m, err := e.move(ctx, name, "rewinding to "+req.Node, req,
 		func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
@@ -71,7 +71,7 @@ func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutReq
 	return m, err
 }
 
-// Undo goes req.N snapshots back. What was changed since HEAD counts as the first.
+// Undo goes back req.N snapshots. Changes since HEAD count as the first.
 func (e *Engine) Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
 	n := max(1, req.N)
 	return e.move(ctx, name, "undoing", wire.CheckoutRequest{InPlace: req.InPlace},
@@ -88,7 +88,7 @@ func (e *Engine) Undo(ctx context.Context, name string, req wire.UndoRequest) (w
 		})
 }
 
-// Redo takes the last undo back.
+// Redo reverts the last undo.
 func (e *Engine) Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error) {
 	return e.move(ctx, name, "redoing", wire.CheckoutRequest{InPlace: req.InPlace},
 		func(h *timeline.History, rec *meta.Sandbox) (target, error) {
@@ -97,26 +97,24 @@ func (e *Engine) Redo(ctx context.Context, name string, req wire.RedoRequest) (w
 		})
 }
 
-// target is where a move goes: clean when the present equals HEAD, dirty when it
-// holds changes of its own. redo gives the new list of what can be redone from
-// where HEAD was; nil empties it.
+// target is the destination of a rewind: clean if the present equals HEAD, dirty if it has changes.
+// redo computes the new redo list from where HEAD was; nil empties it.
 type target struct {
 	clean, dirty timeline.SnapshotID
 	redo         func(from timeline.SnapshotID) []timeline.SnapshotID
-	memory       *timeline.Memory // processes go on from there; nil: they do not
+	memory       *timeline.Memory // resume processes from it; nil: they are not resumed
 	foreign      bool             // it is the memory of another sandbox's processes
 }
 
-// move captures the present and then brings the sandbox to a snapshot: its
-// processes are killed where the capture froze them, so that the snapshot is
-// exactly what they left, and the next start mounts the target's stack. In place
-// they are let go on over the files of the target; see rewind.
+// move captures the present and then brings the sandbox to a snapshot. Its processes are killed where
+// the capture froze them, so that the snapshot is exactly what they left, and the next start mounts the
+// target's stack. In place, they are resumed over the files of the target; see rewind.
 //
-// The target is chosen before the capture, so that HEAD means what the user saw;
-// when an undo finds uncaptured changes, these are what it undoes first.
+// The target is chosen before the capture, so that HEAD means what the user saw; if an undo finds
+// uncaptured changes, these are what it undoes first.
 //
-// Processes of a sandbox with a supervised command are asked to end first. What
-// they still write is captured as well, and the command is started again.
+// Processes of a sandbox with a supervised command are first asked to exit. What they still write is
+// captured as well, and the command is started again.
 func (e *Engine) move(
 	ctx context.Context, name, what string, req wire.CheckoutRequest,
 	choose func(*timeline.History, *meta.Sandbox) (target, error),
@@ -155,7 +153,7 @@ func (e *Engine) move(
 	}
 	m.aim(h)
 	begun := false
-	var after error // what failed when the move itself had come about
+	var after error // what failed after the move itself was done
 	err = e.Book.Do(ctx, m.rollback(ctx), func(ctx context.Context) error {
 		begun = true
 		err := m.carryOut(ctx)
@@ -170,7 +168,7 @@ func (e *Engine) move(
 	return m.res, cmp.Or(err, after)
 }
 
-// moving is a move that is under way.
+// moving is a move in progress.
 type moving struct {
 	*Engine
 	s    *held
@@ -179,10 +177,10 @@ type moving struct {
 	req  wire.CheckoutRequest
 	goal target
 
-	img  *images.Image // processes go on from there; nil: they do not, or have done so
-	t    taken         // what became of the present
+	img  *images.Image // processes resume from it; nil: they do not, or have already
+	t    taken         // the result of capturing the present
 	to   timeline.SnapshotID
-	left []timeline.SnapshotID // what can be redone afterwards
+	left []timeline.SnapshotID // the redo list afterwards
 	res  wire.MoveResult
 }
 
@@ -199,7 +197,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 		if n.memory, err = m.worthMemory(ctx); err != nil {
 			return err
 		}
-		grace = 0 // what stands still is in the history, and goes on from there
+		grace = 0 // paused processes are in the history, and resume from there
 	}
 	n.frozen = grace == 0
 	m.t, err = m.capture(ctx, m.s, m.rec, n)
@@ -220,7 +218,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 	return nil
 }
 
-// aim says where the sandbox goes, now that the present is known.
+// aim decides the target, now that the present is known.
 func (m *moving) aim(h *timeline.History) {
 	if m.to = m.goal.clean; m.t.changed {
 		m.to = m.goal.dirty
@@ -232,14 +230,14 @@ func (m *moving) aim(h *timeline.History) {
 	m.res.InPlace = m.req.InPlace && m.t.frozen != nil && m.t.procs > 0
 }
 
-// rollback is what is recorded of the move.
+// rollback returns the records of the move.
 func (m *moving) rollback(ctx context.Context) []ledger.Draft {
 	return m.Book.Drafts(ctx, m.rec, audit.ByDaemon(&format.Rollback{
 		From: string(m.rec.Head), To: m.res.Head, InPlace: m.res.InPlace, Memory: imageOf(m.goal.memory),
 	})...)
 }
 
-// carryOut brings the sandbox to the target, and lets go on there what is to.
+// carryOut brings the sandbox to the target, and resumes there the processes that are to be.
 func (m *moving) carryOut(ctx context.Context) (err error) {
 	if m.res.InPlace {
 		m.res.Rewritten, err = m.rewind(context.WithoutCancel(ctx), m.s, m.rec, m.t.frozen, m.to, m.what, m.left)
@@ -262,7 +260,7 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 		m.res.Resumed, err = m.Restorer.Restore(ctx, restoreHeld{m.Engine, m.s}, m.rec, from, m.goal.foreign)
 		return err
 	}
-	if m.rec.Quarantine != nil { // what was another sandbox's has ended
+	if m.rec.Quarantine != nil { // the processes of the other sandbox have exited
 		err := m.DB.UpdateSandbox(ctx, m.s.ID, func(r *meta.Sandbox) error { r.Quarantine = nil; return nil })
 		if err != nil {
 			return err
@@ -273,7 +271,7 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 	return err
 }
 
-// worthMemory reports whether processes run whose memory is kept before they are left.
+// worthMemory reports whether processes run whose memory is stored before they are killed.
 func (m *moving) worthMemory(ctx context.Context) (bool, error) {
 	b := m.liveBox(m.s)
 	if b == nil || m.rec.Quarantine != nil {
@@ -283,8 +281,8 @@ func (m *moving) worthMemory(ctx context.Context) (bool, error) {
 	return n > 0, err
 }
 
-// remain lets a sandbox that was to be moved go on where it is. A supervised command that
-// was stopped for that begins again there, as WillRestart has noted.
+// remain resumes a sandbox that was to be moved where it is. A supervised command that was stopped for
+// the move starts again, as WillRestart has noted.
 func (e *Engine) remain(ctx context.Context, s *held, t taken) error {
 	if t.frozen == nil {
 		return nil
@@ -296,12 +294,11 @@ func (e *Engine) remain(ctx context.Context, s *held, t taken) error {
 	return errors.Join(err, e.DB.UpdateSandbox(ctx, s.ID, func(r *meta.Sandbox) error { r.Again = false; return nil }))
 }
 
-// runGrace is what a supervised command has between SIGTERM and SIGKILL when
-// the sandbox is rewound under it.
+// runGrace is the time between SIGTERM and SIGKILL for a supervised command whose sandbox is rewound.
 const runGrace = 2 * time.Second
 
-// graceOf is what processes have between SIGTERM and SIGKILL in a rewind: those
-// of a supervised command some time, unless it is in place; others none.
+// graceOf returns the time between SIGTERM and SIGKILL in a rewind: runGrace for a supervised command
+// unless it is in place, otherwise none.
 func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
 	switch {
 	case !supervised || req.InPlace || req.GraceMS < 0:
@@ -312,8 +309,8 @@ func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
 	return time.Duration(req.GraceMS) * time.Millisecond
 }
 
-// interrupt asks the processes to end, and ends them after the grace. What they still write
-// is captured, on top of t.
+// interrupt asks the processes to exit, and kills them after the grace. What they still write is
+// captured on top of t.
 func (e *Engine) interrupt(
 	ctx context.Context, s *held, rec *meta.Sandbox, t taken, grace time.Duration,
 ) (taken, error) {
@@ -325,8 +322,8 @@ func (e *Engine) interrupt(
 	return last, err
 }
 
-// reset gives a sandbox a new generation that stands on a snapshot. Its box is
-// stopped. The old generation is deleted later: all that it holds is captured.
+// reset gives a sandbox a new generation that stands on a snapshot. Its box is stopped. The old
+// generation is deleted later: all that it holds is captured.
 func (e *Engine) reset(
 	ctx context.Context, s *held, rec *meta.Sandbox, to timeline.SnapshotID, redo []timeline.SnapshotID,
 ) error {

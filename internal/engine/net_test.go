@@ -76,7 +76,7 @@ func TestWhy_NamesTheAddressOfADeniedLookup(t *testing.T) {
 	}
 }
 
-func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
+func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	now := time.Now().UTC().Truncate(time.Second)
@@ -103,7 +103,7 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 		t.Errorf("%+v", second)
 	}
 
-	// For a time, with a keeper.
+	// Timed rules, with a monitor.
 	b := h.box("a")
 	res, err = h.Allow(ctx, "a",
 		wire.AllowRequest{Allow: []string{"three.example:80"}, Deny: []string{"one.example"}, ForMS: 60_000})
@@ -130,7 +130,7 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 		t.Errorf("after its end: %+v", res)
 	}
 
-	// Each change was told.
+	// Each change was recorded.
 	net, err := h.Net(ctx, "a", wire.NetRequest{})
 	if err != nil || len(net.Events) != 3 || net.Now == nil || net.Now.Conns != 1 || net.Policy != second.Policy {
 		t.Fatalf("%+v, %v", net, err)
@@ -149,7 +149,7 @@ func TestRulesAreAddedForGoodAndForATime(t *testing.T) {
 	}
 }
 
-func TestWhatTheKeeperDoesNotTakeIsTakenBack(t *testing.T) {
+func TestAllow_RollsBackWhenMonitorFails(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	h.gated("a", "one.example")
@@ -186,10 +186,10 @@ func TestWhatTheKeeperDoesNotTakeIsTakenBack(t *testing.T) {
 	}
 }
 
-// What cannot be told is not done.
-// A daemon that ends between the record and the keeper leaves one that is not like the
-// other; the next one puts the record in force.
-func TestTheNextDaemonPutsTheRecordInForce(t *testing.T) {
+// TestNextDaemon_AppliesRecordedRules covers a daemon that exits between the record of a rule
+// change and its delivery to the monitor: the next daemon sends the recorded rules, since a
+// change that cannot be recorded is not made.
+func TestNextDaemon_AppliesRecordedRules(t *testing.T) {
 	h := newHome(t)
 	h.gated("a", "one.example")
 	b := h.box("a")
@@ -206,7 +206,7 @@ func TestTheNextDaemonPutsTheRecordInForce(t *testing.T) {
 	}
 }
 
-func TestARuleThatCannotBeToldIsNotAdded(t *testing.T) {
+func TestAllow_RefusesUnrecordedRule(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	h.gated("a", "one.example")
@@ -226,7 +226,7 @@ func TestARuleThatCannotBeToldIsNotAdded(t *testing.T) {
 	}
 }
 
-func TestWhoHasNoGateHasNoRules(t *testing.T) {
+func TestAllow_RequiresGate(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	h.onDir("a")
@@ -257,7 +257,7 @@ func TestWhoHasNoGateHasNoRules(t *testing.T) {
 	}
 }
 
-func TestTimedRulesAreBounded(t *testing.T) {
+func TestTimedRules_AreBounded(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	h.gated("a", "one.example")
@@ -279,7 +279,7 @@ func TestTimedRulesAreBounded(t *testing.T) {
 	}
 }
 
-func TestWhatIsFollowedBeginsWhereItIsAskedForAndEndsWithTheSandbox(t *testing.T) {
+func TestFollowNet_StopsOnRemove(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	h.gated("a", "one.example")

@@ -37,8 +37,8 @@ func (h *home) gateTells(id timeline.SandboxID, evs ...wire.NetEvent) {
 	}
 }
 
-// unread runs do while the engine, which looks by itself too, does not read the journal of
-// a sandbox.
+// unread calls do while the engine, which also reads in the background, does not read the journal of a
+// sandbox.
 func (h *home) unread(id timeline.SandboxID, do func()) {
 	h.t.Helper()
 	defer h.journals.Hold(id)()
@@ -59,7 +59,7 @@ func to(host string) wire.NetEvent {
 		Reason: "no rule names it", Policy: "sha256:1"}
 }
 
-func TestTheJournalBecomesRecordsOnce(t *testing.T) {
+func TestJournal_IsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -96,7 +96,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 	h.unread(id, func() {
 		h.gateTells(id, to("four.example"))
 		var told struct{ Next journal.Cursor } // whose records are there
-		text, err := os.ReadFile(filepath.Join(h.sandboxDir(id), journalTold))
+		text, err := os.ReadFile(filepath.Join(h.sandboxDir(id), journalPosition))
 		if err == nil {
 			err = json.Unmarshal(text, &told)
 		}
@@ -113,7 +113,7 @@ func TestTheJournalBecomesRecordsOnce(t *testing.T) {
 		}
 		text, err = json.Marshal(map[string]any{"done": told.Next, "next": next, "seq": seq})
 		if err == nil {
-			err = vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalTold), text)
+			err = vfs.WriteFile(vfs.OS(), filepath.Join(h.sandboxDir(id), journalPosition), text)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -51,9 +51,10 @@ func (h *home) printing(out []byte, env ...string) *format.Exit {
 	}
 }
 
-// Through the engine, as a client has it: what a command prints is a capture that its exit
-// names, and no file of the ledger has its secret, wherever that stands.
-func TestOutputIsKeptWithoutSecrets(t *testing.T) {
+// TestOutput_IsRecordedRedacted runs a command through the engine, as a client does: its
+// output becomes a capture that its exit record names, and no file of the audit log contains
+// the secret, wherever that is in the output.
+func TestOutput_IsRecordedRedacted(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -102,7 +103,7 @@ func TestOutputIsKeptWithoutSecrets(t *testing.T) {
 	}
 }
 
-func TestChangedPathsAreNamed(t *testing.T) {
+func TestExitRecord_NamesChangedPaths(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -38,9 +38,9 @@ func (h *home) last() BoxConfig {
 	return h.boxes.started[len(h.boxes.started)-1]
 }
 
-// TestASandboxWithoutAWordOfAPolicyIsAsItWas: it is in tier process with its network
-// off, and has the policy that is built in.
-func TestASandboxWithoutAWordOfAPolicyIsAsItWas(t *testing.T) {
+// TestCreate_DefaultsToBuiltInPolicy creates a sandbox without any policy: it is in tier
+// process with its network off.
+func TestCreate_DefaultsToBuiltInPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb, err := h.makes("box", nil)
@@ -66,9 +66,9 @@ func TestASandboxWithoutAWordOfAPolicyIsAsItWas(t *testing.T) {
 	}
 }
 
-// TestAPolicyIsMadeOfFilesAndFlags: what they come to is in force, and its digest is
-// the sandbox's.
-func TestAPolicyIsMadeOfFilesAndFlags(t *testing.T) {
+// TestCreate_MergesPolicyFilesAndFlags checks that the merged policy is in force, and that its
+// digest is the sandbox's.
+func TestCreate_MergesPolicyFilesAndFlags(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb, err := h.makes("box", func(r *wire.CreateRequest) {
@@ -116,9 +116,9 @@ func TestAPolicyIsMadeOfFilesAndFlags(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeKeptToMakesNoSandbox: it is refused with the key, its place and the
-// way out, and nothing is left of it.
-func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
+// TestCreate_RefusesUnenforceablePolicy checks that the error has the key, its place and a
+// hint, and that nothing of the sandbox is left.
+func TestCreate_RefusesUnenforceablePolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	user := func(text string) []wire.PolicyFile { return []wire.PolicyFile{said(wire.PolicyUser, text)} }
@@ -219,9 +219,9 @@ func TestWhatCannotBeKeptToMakesNoSandbox(t *testing.T) {
 	}
 }
 
-// TestRulesThatHoldForATimeArePhases: each ends at its time, and the last phase is the
-// policy itself.
-func TestRulesThatHoldForATimeArePhases(t *testing.T) {
+// TestTimedRules_BecomePhases checks that each phase ends at the time of its rules, and that
+// the last phase is the policy itself.
+func TestTimedRules_BecomePhases(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb, err := h.makes("box", func(r *wire.CreateRequest) { r.Net = "rules" })
@@ -277,8 +277,9 @@ func TestRulesThatHoldForATimeArePhases(t *testing.T) {
 	}
 }
 
-// TestForksHaveThePolicyOfTheirParent, and what is said for them besides.
-func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
+// TestFork_InheritsPolicy checks that a fork without policy files has its parent's policy, and
+// that further files are merged into it.
+func TestFork_InheritsPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	parent, err := h.makes("box", func(r *wire.CreateRequest) {
@@ -326,9 +327,9 @@ func TestForksHaveThePolicyOfTheirParent(t *testing.T) {
 	}
 }
 
-// TestADamagedPolicyStartsNothing: neither one that is not what its name says, nor one
-// that is gone.
-func TestADamagedPolicyStartsNothing(t *testing.T) {
+// TestExec_RefusesDamagedPolicy covers a stored policy whose text is not that of its digest,
+// and one that is gone.
+func TestExec_RefusesDamagedPolicy(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
 		"another one": `UPDATE policies SET text='{"version":1,"network":{"mode":"host"}}'`,
@@ -367,9 +368,9 @@ func damage(t *testing.T, path, statement string) {
 	}
 }
 
-// TestARecordOfBeforeThereWerePolicies still starts, and is shown with the policy that
-// it comes to.
-func TestARecordOfBeforeThereWerePolicies(t *testing.T) {
+// TestStart_AcceptsRecordWithoutPolicy checks a sandbox recorded before there were policies:
+// it starts, and its policy is shown as the one that its settings amount to.
+func TestStart_AcceptsRecordWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	sb, err := h.makes("box", func(r *wire.CreateRequest) {

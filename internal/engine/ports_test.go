@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestAStoppedSandboxIsStartedForItsPort(t *testing.T) {
+func TestDialPort_StartsStoppedSandbox(t *testing.T) {
 	for restart, revives := range map[string]bool{wire.RestartOnRewind: true, wire.RestartNo: false} {
 		h := newHome(t)
 		h.boxes.ports = map[int]bool{80: true}
@@ -72,7 +72,7 @@ func TestAStoppedSandboxIsStartedForItsPort(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsForAPortCanLeave(t *testing.T) {
+func TestDialPort_EndsWithItsContext(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	if _, err := h.Run(t.Context(), "a", wire.RunRequest{Cmd: []string{"serve"}}); err != nil {
@@ -85,7 +85,7 @@ func TestWhoWaitsForAPortCanLeave(t *testing.T) {
 	}
 }
 
-func TestPortsAreEvents(t *testing.T) {
+func TestPorts_AreReportedAsEvents(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.boxes.ports = map[int]bool{80: true, 443: true}
@@ -117,7 +117,7 @@ func TestPortsAreEvents(t *testing.T) {
 	}
 }
 
-func TestPortEventsAreFew(t *testing.T) {
+func TestPortEvents_AreBounded(t *testing.T) {
 	h := newHome(t)
 	h.boxes.ports = map[int]bool{}
 	for p := range 1000 {

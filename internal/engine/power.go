@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Start makes sure that a sandbox runs: that its supervised command does, where it
-// has one, whatever the policy of that, and else that commands find it ready.
+// Start starts a sandbox: its supervised command if it has one, whatever its restart policy; otherwise
+// its box, so that commands find it ready.
 func (e *Engine) Start(ctx context.Context, name string) (wire.StatusResult, error) {
 	if err := e.startUp(ctx, name); err != nil {
 		return wire.StatusResult{}, err
@@ -40,7 +40,7 @@ func (e *Engine) startUp(ctx context.Context, name string) error {
 	return err
 }
 
-// cannotStart says that a supervised command cannot be run any more.
+// cannotStart returns the error of a supervised command that cannot be run any more.
 func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
 	return fault.New(fault.Conflict, "cannot start the command of sandbox %s again: %s", rec.Name, exit.Message).
 		WithHint("start another command: coppice run --in %s --detach -- CMD", rec.Name)
@@ -51,7 +51,7 @@ func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error)
 	return e.stopIf(ctx, name, func(*meta.Sandbox) bool { return true })
 }
 
-// stopIf is Stop, unless still is false of the sandbox when nobody else works on it any more.
+// stopIf is Stop, unless still is false of the sandbox once its lock is held.
 func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandbox) bool) (wire.StopResult, error) {
 	s, rec, err := e.acquireToEnd(ctx, e.acquire, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
 	if err != nil {
@@ -77,5 +77,5 @@ func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandb
 	return res, err
 }
 
-// stopGrace is what processes are given between SIGTERM and SIGKILL.
+// stopGrace is the time between SIGTERM and SIGKILL.
 const stopGrace = 5 * time.Second

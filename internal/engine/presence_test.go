@@ -22,9 +22,9 @@ func (h *home) sessions(name string) string {
 	return strings.Join(out, " ")
 }
 
-// Who begins a command at a terminal is recorded to have come with its beginning, and once to
-// have left: at its end, or before, when the client went away.
-func TestATerminalIsComeToAndLeftOnce(t *testing.T) {
+// TestTerminal_RecordsAttachAndDetachOnce checks that the attach of the client that starts a command at a
+// terminal is recorded with the start, and its detach once: at the exit, or earlier if the client disconnects.
+func TestTerminal_RecordsAttachAndDetachOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -52,7 +52,7 @@ func TestATerminalIsComeToAndLeftOnce(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 
-	// What did not begin was not come to.
+	// A command that did not start has no attach.
 	box := h.box("a")
 	box.refusing.Store(true)
 	before = h.kinds(h.id("a"))
@@ -64,7 +64,7 @@ func TestATerminalIsComeToAndLeftOnce(t *testing.T) {
 	}
 	box.refusing.Store(false)
 
-	// Who has no terminal does not sit anywhere.
+	// A command without a terminal has no session record.
 	was := h.sessions("a")
 	h.run("a", "true")
 	if got := h.sessions("a"); got != was {

@@ -14,17 +14,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// seesPrograms reports whether a box is to tell which programs are started in it.
+// seesPrograms reports whether a box reports the programs that are started in it.
 func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || command.Supervises(rec) }
 
-// tracesPrograms is seesPrograms for a box that is started. In tier gvisor nothing is seen where
+// tracesPrograms is seesPrograms for a box that is being started. In tier gvisor nothing is traced if
 // nothing is to be recorded.
 func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
 	return seesPrograms(rec) && (rec.Tier != tierGVisor || kept.Programs.Value != policy.ProgramsNone)
 }
 
-// watchPrograms records the programs of a box while it lives, unless its policy wants none. started
-// is the record of its start, or nil for one that an earlier daemon started.
+// watchPrograms records the programs of a box while it lives, unless its policy excludes them. started
+// is the record of its start, or nil for a box that an earlier daemon started.
 func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, b Box, started *audit.Pending) {
 	if kept, err := e.Policies.Evidence(ctx, rec); !seesPrograms(rec) || err == nil &&
 		kept.Programs.Value == policy.ProgramsNone {
@@ -38,12 +38,12 @@ func (e *Engine) watchPrograms(ctx context.Context, s *held, rec *meta.Sandbox, 
 	})
 }
 
-// awaitPrograms waits until what the last box told is recorded. The box has ended.
+// awaitPrograms waits until the programs of the last box are recorded. The box has exited.
 func (s *held) awaitPrograms(ctx context.Context) error {
 	if s.programs == nil {
 		return nil
 	}
-	s.ending.Written(errors.New("the program recorder writes them")) // or it would wait for us
+	s.ending.Written(errors.New("the program recorder writes them")) // or both would wait
 	select {
 	case <-s.programs.Done():
 		s.programs = nil

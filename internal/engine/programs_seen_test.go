@@ -9,8 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// A tier that is chosen for its record sees programs, and gvisor unless nothing is recorded.
-func TestTiersSeePrograms(t *testing.T) {
+// TestTier_SeesPrograms checks that tier supervised always sees programs, tier gvisor unless
+// none are recorded, and other tiers never.
+func TestTier_SeesPrograms(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		tier string

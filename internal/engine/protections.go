@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// keepProtections records, for all later starts, what a box that has just started enforces,
-// and what its start found out about the host. The box counts as started only if it succeeds.
+// keepProtections records, for all later starts, what a box that has just started enforces, and what
+// its start found out about the host. The box counts as started only if this succeeds.
 func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforced Enforced) error {
 	known, err := e.DB.AddFindings(ctx, enforced.Found)
 	if err != nil {
@@ -37,7 +37,7 @@ func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforce
 	})
 }
 
-// missedMeanwhile returns the protections that found lacks although known has them.
+// missedMeanwhile returns the protections that are missing in found although known has them.
 func missedMeanwhile(known, found []meta.Finding) (missed []string) {
 	for _, f := range found {
 		if f.Lacks != "" &&
@@ -56,8 +56,8 @@ func findingName(f meta.Finding) string {
 	return f.Protection + " on " + f.On
 }
 
-// probed returns findings as items of a probe: the protections that sandboxes of this home
-// have, and those that they run without.
+// probed returns findings as items of a probe: the protections that sandboxes of this home have, and
+// those that they run without.
 func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	for _, f := range known {
 		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "",

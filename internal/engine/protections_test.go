@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestStart_RequiresWhatTheSandboxHasRunWith starts a sandbox on a host that provides less and
-// less, and forks it.
-func TestStart_RequiresWhatTheSandboxHasRunWith(t *testing.T) {
+// TestStart_RequiresEarlierProtections starts a sandbox on a host that provides fewer
+// protections each time, and forks it: all that it has run with stay required.
+func TestStart_RequiresEarlierProtections(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	ctx := t.Context()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The log that is not drawn has the same snapshots in the same order.
-func TestSnapshots_AreThoseOfTheLog(t *testing.T) {
+// TestSnapshots_MatchLog checks that the log that is not drawn has the same snapshots in the same order.
+func TestSnapshots_MatchLog(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")

@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// home completes or takes back what a crash left half done, before anything
-// else runs. After a reboot it also drops what was captured but never sealed:
-// such a layer may be torn, and a torn one is never trusted.
+// home completes or takes back what a crash left half done, before anything else runs. After a reboot
+// it also removes layers that were captured but never finalized: such a layer may be torn, and is never
+// trusted.
 func (e recovery) home(ctx context.Context) error {
 	if err := vfs.MkdirAll(e.FS, filepath.Join(e.Home, "sandboxes")); err != nil {
 		return err
@@ -57,14 +57,12 @@ func (e recovery) home(ctx context.Context) error {
 	return e.sweep(ctx)
 }
 
-// settingBoot names the setting that holds the boot during which the home was
-// last opened.
+// settingBoot names the setting with the boot id of when the home was last opened.
 const settingBoot = "boot_id"
 
-// distrustUnsealed handles a power loss. Snapshots whose layer was not sealed
-// leave the history; their layers, and live roots that stand on them, are kept
-// aside under lost/ for a person to look at. Heads go to the nearest snapshot
-// that is left.
+// distrustUnsealed handles a power loss. Snapshots whose layer was not finalized leave the history;
+// their layers, and live roots that stand on them, are moved to lost/ for a person to look at. Heads
+// move to the nearest snapshot that is left.
 func (e recovery) distrustUnsealed(ctx context.Context) error {
 	last, err := e.DB.Setting(ctx, settingBoot)
 	if err != nil {
@@ -78,7 +76,7 @@ func (e recovery) distrustUnsealed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := e.tellLost(ctx, func() error {
+		if err := e.recordLost(ctx, func() error {
 			for _, l := range unsealed {
 				if err := e.loseLayer(ctx, l.ID); err != nil {
 					return err
@@ -92,8 +90,8 @@ func (e recovery) distrustUnsealed(ctx context.Context) error {
 	return e.DB.SetSetting(ctx, settingBoot, e.BootID)
 }
 
-// tellLost records the snapshots that lose loses.
-func (e recovery) tellLost(ctx context.Context, lose func() error) error {
+// recordLost records the snapshots that lose removes.
+func (e recovery) recordLost(ctx context.Context, lose func() error) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
 		return err
@@ -119,8 +117,8 @@ func (e recovery) tellLost(ctx context.Context, lose func() error) error {
 	return nil
 }
 
-// loseLayer moves the files of a layer aside before it removes the record: in the other order,
-// a crash in between would leave garbage.
+// loseLayer moves the files of a layer aside before it removes the record: in the other order, a crash
+// in between would leave garbage.
 func (e recovery) loseLayer(ctx context.Context, id timeline.LayerID) error {
 	aside := filepath.Join(e.Home, "lost", string(id))
 	if err := vfs.MkdirAll(e.FS, filepath.Dir(aside)); err != nil {
@@ -135,7 +133,7 @@ func (e recovery) loseLayer(ctx context.Context, id timeline.LayerID) error {
 		return err
 	}
 	for _, rec := range lost {
-		// A head that stayed may have a new generation.
+		// A head that did not move may still have a new generation.
 		if sb, err := e.DB.Sandbox(ctx, rec.Name); err == nil {
 			e.indexes.drop(sb.ID, rec.Head)
 		}
@@ -171,8 +169,7 @@ func (e recovery) dropUnrecorded(ctx context.Context) error {
 	return nil
 }
 
-// sweep deletes what is left of removed sandboxes, of earlier generations and of
-// earlier imports.
+// sweep deletes what is left of removed sandboxes, of earlier generations and of earlier imports.
 func (e *Engine) sweep(ctx context.Context) error {
 	// Directories first: a sandbox has its record before it has a directory.
 	root := filepath.Join(e.Home, "sandboxes")
@@ -224,8 +221,8 @@ func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error 
 	return nil
 }
 
-// discard deletes a leftover. One that cannot be removed, for whatever reason, is logged and
-// left to the next gc: it takes space, but must not make the home unusable. The only error is
+// discard deletes a leftover. One that cannot be removed, for whatever reason, is logged and left to
+// the next garbage collection: it takes space, but must not make the home unusable. The only error is
 // that of ctx.
 func (e *Engine) discard(ctx context.Context, dir string) error {
 	err := e.Layers.RemoveTree(ctx, dir)

@@ -57,9 +57,9 @@ func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
 	}
 }
 
-// What a deletion merged takes the place of sealed layers, which are gone: it has
-// to be sealed before.
-func TestADeletionLeavesNothingUnsealed(t *testing.T) {
+// TestDeleteSnapshot_FinalizesReplacementLayer checks that the layer that a deletion merges is
+// finalized before it replaces finalized layers, which are then gone.
+func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")
@@ -83,7 +83,7 @@ func TestADeletionLeavesNothingUnsealed(t *testing.T) {
 	}
 }
 
-func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
+func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	sealed := h.run("a", "write", "f", "one").Head
@@ -138,9 +138,9 @@ func TestPowerLossDropsWhatWasNotSealed(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsAnotherLayerInPlace: a layer that was replaced by another one,
-// with the manifest that belongs to that, agrees with itself.
-func TestVerifyFindsAnotherLayerInPlace(t *testing.T) {
+// TestVerify_DetectsReplacedLayer exchanges two layers together with their manifests: each is
+// consistent in itself, and only its place is wrong.
+func TestVerify_DetectsReplacedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	one := h.run("a", "write", "f", "one").Head
@@ -178,7 +178,7 @@ func TestVerifyFindsAnotherLayerInPlace(t *testing.T) {
 	}
 }
 
-func TestLostIndexCostsALayerNeverAChange(t *testing.T) {
+func TestLostIndex_LosesNoChange(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")
@@ -210,7 +210,7 @@ func TestLostIndexCostsALayerNeverAChange(t *testing.T) {
 	}
 }
 
-func TestUnknownLayersAreSwept(t *testing.T) {
+func TestRecovery_SweepsUnknownLayers(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.close()
@@ -229,9 +229,9 @@ func TestUnknownLayersAreSwept(t *testing.T) {
 	}
 }
 
-// TestMountedLayersStay keeps layers that a live root was mounted through, until
-// the machine was started again.
-func TestMountedLayersStay(t *testing.T) {
+// TestMountedLayers_StayUntilReboot keeps layers that a live root was mounted through until
+// the host is rebooted.
+func TestMountedLayers_StayUntilReboot(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
 	h.run("a", "write", "f", "one")
@@ -246,7 +246,7 @@ func TestMountedLayersStay(t *testing.T) {
 	}
 	h.close()
 	h.open()
-	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // its keeper lives
+	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // its monitor runs
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(old); err != nil {
@@ -266,7 +266,7 @@ func TestMountedLayersStay(t *testing.T) {
 	}
 }
 
-func TestChainsStayShallow(t *testing.T) {
+func TestMerge_KeepsChainsShallow(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -298,7 +298,7 @@ func TestChainsStayShallow(t *testing.T) {
 	}
 }
 
-func TestLostDatabaseKeepsTheLayers(t *testing.T) {
+func TestLostDatabase_KeepsLayers(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.close()
@@ -326,8 +326,9 @@ func TestLostDatabaseKeepsTheLayers(t *testing.T) {
 	}
 }
 
-// A daemon is killed in an undo, between the new HEAD and the removal of the old one's index.
-func TestRecover_RemovesTheIndexOfAnEarlierGeneration(t *testing.T) {
+// TestRecovery_RemovesIndexOfEarlierGeneration kills a daemon in an undo, between storing the
+// new HEAD and removing the old one's index.
+func TestRecovery_RemovesIndexOfEarlierGeneration(t *testing.T) {
 	h := newHome(t)
 	h.close()
 	h.driver = "overlay"

@@ -20,21 +20,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// recovery is the phase of Open that takes up what an earlier daemon left. First, home makes the files and
-// records of the home whole again. Then run takes up what still runs, since a keeper outlives its daemon: it
-// finds the keepers that live on, and records what those that have ended since had not told, before the
-// engine does anything else.
+// recovery is the phase of Open that takes over from an earlier daemon. First, home makes the files and
+// records of the home whole again. Then run takes over what still runs, since a keeper outlives its
+// daemon: it finds the keepers that live, and records what those that have exited since had not
+// reported, before the engine does anything else.
 type recovery struct{ *Engine }
 
 // errUnanswered is the cause if a sandbox may be live and cannot be inspected.
 var errUnanswered = errors.New("its monitor does not answer")
 
-// keepersAtOnce is how many keepers are asked at the same time.
+// keepersAtOnce is how many keepers are asked concurrently.
 const keepersAtOnce = 16
 
-// run takes up all sandboxes. What goes wrong with one is logged: the others are not to wait for that.
-// What their journals told while no daemon ran becomes records in the background: there may be many,
-// and each operation that needs these records makes its own.
+// run takes over all sandboxes. A failure with one is logged, and does not delay the others. What their
+// journals gained while no daemon ran becomes records in the background: there may be much, and each
+// operation that needs these records makes its own.
 func (e recovery) run(ctx context.Context) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
@@ -53,15 +53,15 @@ func (e recovery) run(ctx context.Context) error {
 	return nil
 }
 
-// attached is what became of looking for a keeper.
+// attached is the result of looking for a keeper.
 type attached struct {
 	box   Box             // nil: there is none
 	execs []wire.ExecInfo // its commands
-	doubt error           // why that is not known; nil if it is
+	doubt error           // why that is not known; nil if it is known
 }
 
-// attachAll looks for the keepers of all sandboxes. Those that have not answered in time are left
-// in doubt.
+// attachAll looks for the keepers of all sandboxes. Those that have not answered in time are left in
+// doubt.
 func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached {
 	ctx, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
 	defer cancel()
@@ -86,7 +86,7 @@ func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 	case err != nil:
 		return attached{doubt: err}
 	}
-	// The keeper answers; its init may not.
+	// The keeper answers, but its init may not.
 	soon, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
 	defer cancel()
 	execs, err := b.Execs(soon)
@@ -99,10 +99,10 @@ func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 	return attached{box: b, execs: execs}
 }
 
-// sandbox takes up one sandbox, as far as something is left of it.
+// sandbox takes over one sandbox, as far as something is left of it.
 func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) error {
 	if err := e.indexes.sweep(rec.ID, rec.Head); err != nil {
-		e.Logger.Warn("could not remove old indexes", "sandbox", rec.Name, "err", err) // its box is taken up all the same
+		e.Logger.Warn("could not remove old indexes", "sandbox", rec.Name, "err", err) // its box is still taken over
 	}
 	idle := a.box == nil && a.doubt == nil
 	if idle {
@@ -125,13 +125,13 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 	return nil
 }
 
-// ended records what a keeper that has ended had not told a daemon.
+// ended records what a keeper that has exited had not reported to a daemon.
 func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
 	e.programs.Finish(ctx, rec.ID)
 	e.Egress.NoteHalt(ctx, rec)
 }
 
-// retry asks a keeper that did not answer in time until it does, or has ended.
+// retry asks a keeper that did not answer in time until it does, or has exited.
 func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		select {
@@ -139,7 +139,7 @@ func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 			return
 		case <-time.After(wait):
 		}
-		s, _, err := e.acquire(ctx, string(id), "recovering its processes") // which settles the doubt
+		s, _, err := e.acquire(ctx, string(id), "recovering its processes") // this settles the doubt
 		if err == nil {
 			s.unlock(e.Engine)
 			return
@@ -150,7 +150,7 @@ func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// recordJournals records what is told in the journals of sandboxes and not recorded yet.
+// recordJournals makes records of what is in the journals of sandboxes and is not recorded yet.
 func (e recovery) recordJournals(ctx context.Context, recs []meta.Sandbox) {
 	for i := range recs {
 		if ctx.Err() != nil {
@@ -162,15 +162,15 @@ func (e recovery) recordJournals(ctx context.Context, recs []meta.Sandbox) {
 	}
 }
 
-// box follows a box that lives on, and the commands of the sandbox.
+// box follows a box that lives, and the commands of the sandbox.
 func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attached) {
 	b := a.box
 	if b != nil {
-		s.box, s.told, s.mapped = b, b, true // for all we know
+		s.box, s.announced, s.mapped = b, b, true // the safe assumption
 		e.watch(s.entry, b)
 		e.Lifetimes.WakeIdle()
 		e.Egress.WatchPorts(s.ID, b)
-		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a daemon that was killed may not have come to it
+		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a killed daemon may not have done it
 			soon, cancel := context.WithTimeout(ctx, egress.PolicyPatience)
 			err := b.Release(soon)
 			cancel()
@@ -191,8 +191,8 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 	e.Commands.TakeUp(ctx, commandHeld{e.Engine, s}, rec, b, a.execs)
 }
 
-// settleDoubt asks the keeper of a sandbox again that did not answer. A sandbox of which is not
-// known whether it is live is not worked on: its files would be changed under its processes.
+// settleDoubt asks the keeper of a sandbox again that did not answer. Nothing is done to a sandbox that
+// may be live: its files would be changed under its processes.
 func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if s.doubt == nil {
 		return nil

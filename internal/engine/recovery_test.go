@@ -10,9 +10,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A keeper that outlived its daemon, and does not answer the first who looks for it, is
-// none that has ended: nothing is done to the sandbox, and the next one finds it.
-func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
+// TestUnresponsiveMonitor_IsNotTakenForExited checks that a monitor that outlived its daemon,
+// and does not answer the first request, is not taken for exited: the sandbox is not changed,
+// and the next request finds the monitor.
+func TestUnresponsiveMonitor_IsNotTakenForExited(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "1")
@@ -35,8 +36,9 @@ func TestAKeeperThatDoesNotAnswerIsNotGone(t *testing.T) {
 	}
 }
 
-// A keeper that never answers cannot prevent a sandbox from being stopped or removed.
-func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
+// TestStop_KillsUnresponsiveMonitor checks that a monitor that never answers does not prevent
+// its sandbox from being stopped or removed.
+func TestStop_KillsUnresponsiveMonitor(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	for _, end := range []func() error{
@@ -59,8 +61,9 @@ func TestStop_KillsAKeeperThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// One keeper that hangs holds up neither the start of the daemon for long, nor other sandboxes.
-func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
+// TestRecovery_DoesNotWaitForHungMonitor checks that one monitor that hangs does not delay the
+// start of the daemon for long, nor other sandboxes.
+func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -88,8 +91,9 @@ func TestRecovery_DoesNotWaitForAHungKeeper(t *testing.T) {
 	}
 }
 
-// One keeper that hangs does not hold up a list of sandboxes for long.
-func TestList_DoesNotWaitForAHungKeeper(t *testing.T) {
+// TestList_DoesNotWaitForHungMonitor checks that one monitor that hangs does not delay a list
+// of sandboxes for long.
+func TestList_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -119,8 +123,9 @@ func wantStates(t *testing.T, h *home, want ...string) {
 	}
 }
 
-// A keeper that was slow as the daemon started is followed once it answers.
-func TestRecovery_FollowsASlowKeeper(t *testing.T) {
+// TestRecovery_FollowsSlowMonitor checks that a monitor that was slow when the daemon started
+// is followed once it answers.
+func TestRecovery_FollowsSlowMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-func TestARedactorKnowsTheSecretsOfItsSandbox(t *testing.T) {
+func TestRedactor_KnowsSandboxSecrets(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := context.Background()

@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// What a fork can redo to stays, also where it is its parent's and nothing else refers to it.
-func TestWhatAForkCanRedoStays(t *testing.T) {
+// TestGC_KeepsRedoTargetsOfFork covers a snapshot that is the parent's and that nothing else refers to.
+func TestGC_KeepsRedoTargetsOfFork(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	begin := h.head("a").ID

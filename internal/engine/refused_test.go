@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// What keepers tell of refused system calls is recorded, once, in any tier, and is nothing
-// of the network.
-func TestWhatIsRefusedIsRecordedAndIsNotOfTheNetwork(t *testing.T) {
+// TestRefusedCalls_AreRecordedOnce checks that refused system calls that monitors report are
+// recorded once, in any tier, and not as network events.
+func TestRefusedCalls_AreRecordedOnce(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")
@@ -50,8 +50,9 @@ func TestWhatIsRefusedIsRecordedAndIsNotOfTheNetwork(t *testing.T) {
 	}
 }
 
-// A box without gate and decoys is looked at now and then, while it lives.
-func TestWhatIsRefusedIsRecordedWithoutAGate(t *testing.T) {
+// TestRefusedCalls_AreRecordedWithoutGate covers a sandbox without gate and honeytokens, whose
+// monitor is polled while it runs.
+func TestRefusedCalls_AreRecordedWithoutGate(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.onDir("a")

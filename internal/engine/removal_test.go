@@ -18,8 +18,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A disk that was full while a sandbox was removed, and the removal of its records later, leave a home that opens.
-func TestRecovery_OfARemovalWhoseLedgerIsRemoved(t *testing.T) {
+// TestRecovery_AfterLedgerRemoval checks that a home opens after a disk that was full while a
+// sandbox was removed, and the later removal of its records.
+func TestRecovery_AfterLedgerRemoval(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	gone := h.id("a")
@@ -35,8 +36,9 @@ func TestRecovery_OfARemovalWhoseLedgerIsRemoved(t *testing.T) {
 	h.open()
 }
 
-// What a sandbox did beyond its budget is counted in the ledger also if it is removed within a minute.
-func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
+// TestRemove_RecordsPendingLosses checks that activity beyond the budget is counted in the
+// audit log also if the sandbox is removed within a minute.
+func TestRemove_RecordsPendingLosses(t *testing.T) {
 	now := time.Now()
 	h := newHomeAt(t, &now)
 	h.onDir("a")
@@ -60,8 +62,9 @@ func TestRemove_RecordsLossesThatAreNotDue(t *testing.T) {
 	}
 }
 
-// What a full disk keeps out of the ledger is counted with the removal of the sandbox.
-func TestRemove_RecordsWhatAFullDiskKeptOut(t *testing.T) {
+// TestRemove_RecordsLossesOfFullDisk checks that records that a full disk prevented are
+// counted in the record of the sandbox's removal.
+func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
 	id := h.id("a")
@@ -85,8 +88,9 @@ func TestRemove_RecordsWhatAFullDiskKeptOut(t *testing.T) {
 	}
 }
 
-// A keeper that does not answer, or a sandbox that is busy, does not keep gc from freeing what others left.
-func TestGC_GoesOnBesideASandboxThatIsBusyOrHangs(t *testing.T) {
+// TestGC_SkipsBusyOrHungSandbox checks that gc frees what other sandboxes left although one
+// monitor does not answer, or one sandbox is busy.
+func TestGC_SkipsBusyOrHungSandbox(t *testing.T) {
 	for name, hang := range map[string]func(h *home) (end func()){
 		"hung": func(h *home) func() {
 			h.close()

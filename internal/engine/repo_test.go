@@ -155,7 +155,7 @@ func (p *project) files(name string) map[string]string {
 	return out
 }
 
-func TestTreesOfCommitsAreShared(t *testing.T) {
+func TestRepo_SharesCommitTrees(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	first := p.git("rev-parse", "HEAD")
@@ -173,7 +173,7 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	if got := p.inside("a", "status", "--porcelain", "--branch"); got != "## coppice/a" {
 		t.Errorf("git inside says %q", got)
 	}
-	// What lies on another base is another tree: the source is imported anew for each.
+	// A tree on another base is another tree: the source is imported again for each.
 	second := p.commit("two", map[string]string{"a": "changed", "gone": "", "dir": "", "new/c": "4"})
 	rec, err := p.DB.Sandbox(t.Context(), "a")
 	if err != nil {
@@ -223,7 +223,7 @@ func TestTreesOfCommitsAreShared(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotCommittedGoesAlong(t *testing.T) {
+func TestRepo_CopiesUncommittedFiles(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	for name, text := range map[string]string{"a": "dirty", "new": "n", ".gitignore": "secret\n", "secret": "s"} {
@@ -259,9 +259,9 @@ func TestWhatIsNotCommittedGoesAlong(t *testing.T) {
 	}
 }
 
-// A reference is there for as long as a sandbox began with its commit, whoever is killed
-// when.
-func TestNoReferenceIsLeft(t *testing.T) {
+// TestRepo_ReleasesReferences checks that a reference exists as long as a sandbox began with
+// its commit, whichever process is killed at whichever time.
+func TestRepo_ReleasesReferences(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -357,9 +357,9 @@ func TestNoReferenceIsLeft(t *testing.T) {
 	}
 }
 
-// Whatever write of a layer fails, there is a whole sandbox or nothing: no reference, no
-// intent, no layer without a record, no base that is believed.
-func TestAFailureLeavesNothing(t *testing.T) {
+// TestCreateWithRepo_FailureLeavesNothing lets each write of a layer fail in turn. Either the sandbox is
+// complete or nothing is left: no reference, no intent, no layer without a record, no base that is trusted.
+func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	disk := &vfs.Faulty{FS: vfs.OS()}
 	p := newProjectOn(t, disk)
@@ -394,8 +394,9 @@ func TestAFailureLeavesNothing(t *testing.T) {
 	}
 }
 
-// A power loss takes what was not sealed, and the next sandbox has it imported again.
-func TestTornTreeIsNotBelieved(t *testing.T) {
+// TestRepo_ReimportsTornTree simulates a power loss before the tree is finalized: the next
+// sandbox imports it again.
+func TestRepo_ReimportsTornTree(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -408,7 +409,7 @@ func TestTornTreeIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestTreesThatNobodyUsesGo(t *testing.T) {
+func TestGC_FreesUnusedCommitTrees(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -436,7 +437,7 @@ func TestTreesThatNobodyUsesGo(t *testing.T) {
 	}
 }
 
-func TestRepositoriesThatCannotBeHad(t *testing.T) {
+func TestRepository_UnusableIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	for name, req := range map[string]wire.RepoRequest{

@@ -23,9 +23,9 @@ func (h *home) hooksOf(t *testing.T, name string) string {
 	return dir
 }
 
-// A hook has its time, or less where the sandbox has less for each command, and what came of
-// it is the reason for which a fork is quarantined.
-func TestAHookHasItsTime(t *testing.T) {
+// TestForkHook_IsLimitedInTime checks that a hook gets its time limit, or the sandbox's limit for
+// each command if that is shorter, and that its failure is the reason for the quarantine of the fork.
+func TestForkHook_IsLimitedInTime(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	const name = restore.HooksDir + "/10-hook"
@@ -62,9 +62,9 @@ func TestAHookHasItsTime(t *testing.T) {
 	}
 }
 
-// Where the user of a sandbox cannot see whether there are hooks, nobody knows that they were
-// run.
-func TestHooksThatCannotBeSeen(t *testing.T) {
+// TestForkHook_UnreadableKeepsQuarantine covers a sandbox whose user cannot see whether there
+// are hooks: it is unknown whether they were run.
+func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Getuid() == 0 &&
 		len(strings.Fields(string(ids))) == 3 && strings.Fields(string(ids))[2] == "1" {
 		t.Skip("needs real-root: to have a user who is not root")
@@ -95,8 +95,9 @@ func TestHooksThatCannotBeSeen(t *testing.T) {
 	}
 }
 
-// Nobody opens the gate of a fork while a hook of it runs, who resumes it a second time either.
-func TestAForkIsAwakenedOnce(t *testing.T) {
+// TestResume_RefusedWhileHookRuns checks that no client opens the gate of a fork while one of
+// its hooks runs, not even by a second resume.
+func TestResume_RefusedWhileHookRuns(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
 	b := h.live(t, "b")

@@ -19,13 +19,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A move in place changes the files under processes that stand still and then go
-// on. The live root stands on what it stood on before: what differs from that is
-// in its parts, wherever HEAD is. Only the index says which snapshot they equal.
+// A rewind in place changes the files under paused processes, which then resume. The live root stands
+// on the same layers as before: what differs from them is in its parts, wherever HEAD is. Only the
+// index says which snapshot they equal.
 
-// intentRewind is written before the first file is changed. When it is found
-// after a crash, the live root is something between two snapshots, of which the
-// first holds all that was live before.
+// intentRewind is written before the first file is changed. If it is found after a crash, the live root
+// is between two snapshots, of which the first holds all that was live before.
 const intentRewind = "rewind"
 
 type rewinding struct {
@@ -34,9 +33,9 @@ type rewinding struct {
 	What    string              `json:"what"`
 }
 
-// rewind brings the frozen sandbox's files to a snapshot, moves HEAD there and
-// lets the processes go on, also when it fails. HEAD, just captured, is what the
-// live root holds before. It says how many paths were changed.
+// rewind brings the frozen sandbox's files to a snapshot, moves HEAD there and resumes the processes,
+// also when it fails. HEAD was just captured and equals the live root. It returns how many paths were
+// changed.
 func (e *Engine) rewind(
 	ctx context.Context, s *held, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string,
 	redo []timeline.SnapshotID,
@@ -70,7 +69,7 @@ func (e *Engine) rewind(
 			fault.Wrap(err, "change the files of sandbox %s in place (the changes were undone)", rec.Name),
 			e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
-	// Neither here nor there. The processes go on, and what they find is kept.
+	// The root is between the two snapshots. The processes resume, and what they find is captured.
 	kept := rec.Head
 	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were only partly changed in place", rec.Name).
 		Because(errors.Join(err, back)).
@@ -84,8 +83,8 @@ func halfway(what string) string {
 	return fmt.Sprintf("state after an interrupted %s in place", what)
 }
 
-// arrive records that the live root holds a snapshot now. Its index is on the
-// disk before that is acknowledged.
+// arrive records that the live root equals a snapshot now. Its index is on the disk before that is
+// acknowledged.
 func (e *Engine) arrive(
 	ctx context.Context, s *held, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID,
 ) error {
@@ -111,9 +110,8 @@ func (e *Engine) arrive(
 	return nil
 }
 
-// settleRewinds records as a snapshot what a crash in the midst of a rewind left,
-// which is a child of what was live before. Where that fails the next capture
-// records it.
+// settleRewinds records what a crash during a rewind left as a snapshot, a child of what was live
+// before. If that fails, the next capture records it.
 func (e *Engine) settleRewinds(ctx context.Context) error {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {
@@ -129,7 +127,7 @@ func (e *Engine) settleRewinds(ctx context.Context) error {
 		}
 		err := e.settleRewind(ctx, r)
 		if errors.Is(err, errUnanswered) {
-			continue // for the next daemon: nothing is done to the sandbox until its keeper answers
+			continue // left to the next daemon: nothing is done to the sandbox until its keeper answers
 		}
 		if err != nil {
 			e.Logger.Warn("could not capture the state after an interrupted move", "sandbox", r.Sandbox, "err", err)
@@ -151,7 +149,7 @@ func (e *Engine) settleRewind(ctx context.Context, r rewinding) error {
 	}
 	defer s.unlock(e)
 	if rec.Head != r.To {
-		e.indexes.drop(s.ID, r.To) // it was to belong to this generation
+		e.indexes.drop(s.ID, r.To) // it was meant for this generation
 	}
 	_, err = e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: halfway(r.What)})
 	return err
@@ -164,7 +162,7 @@ type rewrite struct {
 	drv   rootfs.Driver
 	parts []rootspec.Part
 	root  *LiveRoot
-	dir   int // of the root, open
+	dir   int // file descriptor of the root
 	own   bool
 }
 
@@ -188,7 +186,7 @@ func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w
 		w.dir = int(w.root.Dir.Fd())
 		return w, nil
 	}
-	// A plain tree is the same from here, and ids are as they are stored.
+	// A plain tree looks the same from here, and ids are as they are stored.
 	w.root.Owners = layer.Owners{}
 	w.own = true
 	if w.dir, err = unix.Open(w.parts[0].Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC,
@@ -243,12 +241,12 @@ func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (path
 		err = do()
 		return paths, err
 	}
-	// What is new belongs to whom it is made by, who must be one of the root's.
+	// A new file belongs to the user that makes it, who must be one of the root's.
 	err = rootspec.WithFSIDs(int(in.Owners.Shift), int(in.Owners.Shift), do)
 	return paths, err
 }
 
-// mapped answers layer.RewindInput.Mapped.
+// mapped returns the function for layer.RewindInput.Mapped.
 func (w *rewrite) mapped() func(string, uint64) bool {
 	inodes := map[uint64]bool{}
 	for _, i := range w.root.Inodes {
@@ -258,7 +256,7 @@ func (w *rewrite) mapped() func(string, uint64) bool {
 	for _, p := range w.root.Paths {
 		paths[path.Clean(p)] = true
 	}
-	// In tier workspace processes see the tree where it lies on the host.
+	// In tier workspace, processes see the tree at its path on the host.
 	var host string
 	if w.rec.Tier == tierWorkspace {
 		host = w.parts[0].Dir
@@ -268,7 +266,7 @@ func (w *rewrite) mapped() func(string, uint64) bool {
 	}
 }
 
-// index is the index of the parts as they are now.
+// index takes the index of the parts as they are now.
 func (w *rewrite) index(ctx context.Context, s *held) (*layer.Index, error) {
 	ix, err := w.e.Layers.Rescan(ctx,
 		layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain()})

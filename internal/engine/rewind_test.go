@@ -37,7 +37,7 @@ func twoStates(t *testing.T, h *home) (one, two string, first, present tree) {
 	return one, two, first, readTree(t, box.root)
 }
 
-func TestAMoveInPlaceKeepsWhatWasNotCaptured(t *testing.T) {
+func TestRewindInPlace_KeepsUncapturedChanges(t *testing.T) {
 	h := newHome(t)
 	one, two, first, present := twoStates(t, h)
 	r, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: one, InPlace: true})
@@ -72,8 +72,9 @@ func TestAMoveInPlaceKeepsWhatWasNotCaptured(t *testing.T) {
 	}
 }
 
-// Where nothing runs there is nothing to spare: the box is stopped.
-func TestAMoveInPlaceWithoutProcessesIsAnOrdinaryOne(t *testing.T) {
+// TestRewindInPlace_StopsBoxWithoutProcesses checks that without processes to keep, the
+// sandbox is stopped as in an ordinary rewind.
+func TestRewindInPlace_StopsBoxWithoutProcesses(t *testing.T) {
 	h := newHome(t)
 	one, _, first, _ := twoStates(t, h)
 	box := h.box("a")
@@ -102,8 +103,8 @@ func moveOverFault(
 	return failed, err
 }
 
-// A failure of any one write leaves everything as it was.
-func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
+// TestRewindInPlace_RollsBackOnFailure lets each write fail in turn: everything stays as it was.
+func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 5)
 	for k := 1 + first; ; k += step {
@@ -137,9 +138,9 @@ func TestAMoveInPlaceThatFailsIsTakenBack(t *testing.T) {
 	}
 }
 
-// When it can be neither finished nor taken back, what there is gets recorded,
-// now or, after a crash, at the next start; and nothing acknowledged is lost.
-func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
+// TestRewindInPlace_LosesNothingWhenStuck covers a rewind that can be neither finished nor rolled back:
+// what is there is recorded, now or, after a crash, at the next start, and nothing acknowledged is lost.
+func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 5)
 	for k := 1 + first; ; k += step {
@@ -187,7 +188,7 @@ func TestAMoveInPlaceThatGetsStuckLosesNothing(t *testing.T) {
 	}
 }
 
-// calm lets the background come to its end and keeps it from the files until release is called.
+// calm waits for the background to finish and keeps it from the files until release is called.
 func calm(t *testing.T, h *home) (release func()) {
 	t.Helper()
 	if err := h.Seal(ctx); err != nil {

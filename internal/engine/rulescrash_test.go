@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// undoneOf gives the numbers of the records of a sandbox that are told to be undone, in order.
+// undoneOf returns the sorted numbers of the records of a sandbox that are recorded as undone.
 func (h *home) undoneOf(id timeline.SandboxID) (all []int64) {
 	h.t.Helper()
 	for _, r := range h.told(id, format.KindUndone) {
@@ -31,9 +31,9 @@ func (h *home) killed() {
 	h.open()
 }
 
-// A rule that holds for good is in force after a crash, also if one that held for a time has lapsed since
-// beside it: the policy in force is not the one that the record names.
-func TestARuleBesideALapsedOneIsNotUndone(t *testing.T) {
+// TestRecovery_KeepsRuleBesideExpiredOne checks that a rule without expiry is in force after a crash also if
+// a timed rule beside it has expired since, so that the policy in force is not the one that the record names.
+func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	now := time.Now().UTC().Truncate(time.Second)
@@ -54,13 +54,13 @@ func TestARuleBesideALapsedOneIsNotUndone(t *testing.T) {
 		if undone := h.undoneOf(h.id("a")); len(undone) > 0 {
 			t.Errorf("undone: %v", undone)
 		}
-		h.box("a") // which tells that the rule has lapsed
+		h.box("a") // records that the rule has expired
 	}
 }
 
-// Of a change of the rules that a crash cuts off before it is made, no record stands: neither the change,
-// for good or for a time, nor the answers that it consists of. What was made before stands.
-func TestARuleThatACrashCutsOffIsUndone(t *testing.T) {
+// TestRecovery_UndoesUnfinishedRuleChange checks that if a crash interrupts a change of the rules, its
+// records are undone: the change, timed or not, and the answers that it consists of. Earlier changes stay.
+func TestRecovery_UndoesUnfinishedRuleChange(t *testing.T) {
 	t.Parallel()
 	for name, until := range map[string]string{
 		"for good": "", "for a time": time.Now().Add(time.Hour).UTC().Format(time.RFC3339),

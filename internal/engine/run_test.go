@@ -41,9 +41,9 @@ func (h *home) began(t *testing.T, rec *meta.Sandbox, run wire.Run) {
 	}
 }
 
-// A daemon may be killed at any point while it starts a supervised command. The
-// next one starts it if it has not begun, and follows it: it runs once.
-func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
+// TestRun_StartsOnceAcrossDaemonKill kills a daemon at each point while it starts a supervised
+// command. The next daemon starts the command if it has not started, and follows it.
+func TestRun_StartsOnceAcrossDaemonKill(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
 	for name, prepare := range map[string]func(h *home, b *fakeBox){
@@ -114,10 +114,10 @@ func TestACommandThatADaemonWasKilledOverRunsOnce(t *testing.T) {
 	}
 }
 
-// A daemon takes up a command that the one before had no time left to note as begun,
-// and is killed itself when it is about to stop that for a rewind: the next one starts it
-// again, if it was stopped, and leaves it ended, if it ended by itself.
-func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
+// TestRun_RestartsAfterInterruptedRewind covers a daemon that takes up a command that the daemon
+// before it could not note as started, and that is killed when it is about to stop the command
+// for a rewind. The next daemon starts it again if it was stopped, and leaves it if it exited.
+func TestRun_RestartsAfterInterruptedRewind(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
 	for starts, stopped := range map[int]bool{1: false, 2: true} {
@@ -171,8 +171,8 @@ func TestACommandThatWasStoppedForARewindBeginsAgain(t *testing.T) {
 	}
 }
 
-// As TestACommandThatADaemonWasKilledOverRunsOnce, where something is not captured yet.
-func TestRun_HasOneExitThoughItBeginsAgain(t *testing.T) {
+// TestRun_HasOneExitWhenRestarted is TestRun_StartsOnceAcrossDaemonKill where changes are not captured yet.
+func TestRun_HasOneExitWhenRestarted(t *testing.T) {
 	const id = "x0123456789"
 	h := newHome(t)
 	h.onDir("a")
@@ -234,8 +234,9 @@ func (f *failingRecords) UpdateSandbox(
 	return f.Records.UpdateSandbox(ctx, id, change)
 }
 
-// A supervised command that runs, but of which that could not be noted, is followed to its end.
-func TestACommandThatCannotBeNotedIsFollowed(t *testing.T) {
+// TestRun_FollowsCommandItCannotStore checks that a supervised command that runs, but whose
+// start could not be stored, is followed to its exit.
+func TestRun_FollowsCommandItCannotStore(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	c := commandConfig(h.Engine)

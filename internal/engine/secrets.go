@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// newCleaners makes what removes secrets from texts of sandboxes: it finds them by their records,
+// newCleaners makes the Cleaners, which redact secrets from texts of sandboxes: those in their records,
 // policies and decoys.
 func newCleaners(e *Engine) *audit.Cleaners {
 	return audit.NewCleaners(audit.CleanersConfig{
@@ -22,7 +22,7 @@ func newCleaners(e *Engine) *audit.Cleaners {
 	})
 }
 
-// autoLabelOf is label.Auto without secrets.
+// autoLabelOf is label.Auto with secrets redacted.
 func autoLabelOf(c audit.Cleaner, mark string, programs []wire.Program, paths []string) string {
 	if cmds := c.RedactPrograms(programs); mark != "" || len(label.Commands(cmds)) > 0 {
 		return label.Auto(mark, cmds, nil)
@@ -35,7 +35,7 @@ func changesOf(c audit.Cleaner, t taken) []format.Change {
 	if len(t.paths) == 0 {
 		return nil
 	}
-	before := t.before() // nil: what was there is not known
+	before := t.before() // nil: not known
 	return c.RecordChanges(t.paths, func(path string) string {
 		if t.gone[path] {
 			return "removed"
@@ -49,7 +49,7 @@ func changesOf(c audit.Cleaner, t taken) []format.Change {
 	})
 }
 
-// bookCore is the engine as its Book needs it.
+// bookCore adapts the engine to the needs of its Book.
 type bookCore struct{ e *Engine }
 
 // policyNow returns the digest of the policy of a sandbox that is in force now.

@@ -14,10 +14,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestLabelsHaveNoSecrets: those that are made of what was done, also where they are cut,
-// and where the secret is a command's own and long over; what a person said has its own
-// words, but no tokens.
-func TestLabelsHaveNoSecrets(t *testing.T) {
+// TestLabels_AreRedacted covers labels that are made from commands, programs and paths, also
+// where they are truncated, and secrets of a command that has exited. A message that a user
+// wrote keeps its words, but no tokens.
+func TestLabels_AreRedacted(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()
@@ -58,9 +58,9 @@ func TestLabelsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// TestASandboxLearnsTheSecretsOfItsCommands: they are known to what is recorded later, by
-// whichever daemon, and no more of them than there is room for.
-func TestASandboxLearnsTheSecretsOfItsCommands(t *testing.T) {
+// TestRedaction_LearnsCommandSecrets checks that the secrets of a command are redacted from
+// later records, by later daemons too, and that a bounded number of them is stored.
+func TestRedaction_LearnsCommandSecrets(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	ctx := t.Context()

@@ -21,7 +21,7 @@ func signedBy(origin string, keys ...string) *format.Verified {
 	return v
 }
 
-func TestAKeyIsTrustedFromTheFirstTimeOn(t *testing.T) {
+func TestSigner_TrustsKeyOnFirstUse(t *testing.T) {
 	t.Parallel()
 	w := newHome(t)
 	const origin = "coppice/0123456789abcdef"

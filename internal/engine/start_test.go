@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func TestStartStartsWhatDoesNotRun(t *testing.T) {
+func TestStart_StartsSandboxAndCommand(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	ctx := t.Context()

@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// List gives all sandboxes by name.
+// List returns all sandboxes, sorted by name.
 func (e *Engine) List(ctx context.Context) ([]wire.Sandbox, error) {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
@@ -49,8 +49,8 @@ func (e *Engine) Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	return e.wire(ctx, &rec), nil
 }
 
-// wire converts a record for clients. It does not wait for the sandbox's lock, and for its keeper
-// StateSeconds at most.
+// wire converts a record for clients. It does not wait for the sandbox's lock, and waits for its keeper
+// for limit.StateSeconds at most.
 func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
@@ -87,8 +87,8 @@ func stateOf(ctx context.Context, b Box) (state string, paused bool, procs int) 
 	return wire.StateLive, paused, procs
 }
 
-// seen returns what is known of the box of a sandbox, without its lock. A box whose keeper has
-// ended is left out.
+// seen returns what is known about the box of a sandbox without its lock. A box whose keeper has exited
+// is left out.
 func (e *Engine) seen(id timeline.SandboxID) seenBox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,7 +108,7 @@ func (e *Engine) seen(id timeline.SandboxID) seenBox {
 	}
 }
 
-// Status tells what a sandbox is, what is really enforced and what it costs.
+// Status reports what a sandbox is, what is really enforced and what it costs.
 func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, error) {
 	rec, h, err := e.Histories.Find(ctx, name)
 	if err != nil {
@@ -118,7 +118,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 		Sandbox: e.wire(ctx, &rec), DriverReason: rec.DriverReason, TierReason: rec.TierReason,
 		Enforced: rec.Enforced, Run: rec.Run, Branches: len(h.Leaves()),
 	}
-	if rec.Policy == "" { // it was made before there were policies
+	if rec.Policy == "" { // a record older than policies
 		if text, err := e.Policies.Text(ctx, &rec); err == nil {
 			res.Sandbox.Policy = policy.DigestOf([]byte(text))
 		}
@@ -175,7 +175,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	return res, nil
 }
 
-// Probe reports what this host can do, found by trying, and which protections sandboxes have had.
+// Probe reports what this host provides, found by trying, and which protections sandboxes have had.
 func (e *Engine) Probe(ctx context.Context) (r wire.ProbeReport, err error) {
 	known, err := e.DB.Findings(ctx)
 	if err != nil {

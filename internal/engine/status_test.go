@@ -20,7 +20,7 @@ type forgetful struct {
 
 func (f forgetful) LeftOut(rootfs.Live) []rootfs.LeftOut { return f.left }
 
-func TestStatusSaysWhatIsLeftOut(t *testing.T) {
+func TestStatus_ListsOmittedPaths(t *testing.T) {
 	h := newHome(t)
 	h.Drivers["copy"] = forgetful{h.Drivers["copy"], []rootfs.LeftOut{{Path: "/a\xff", Why: "its name is not UTF-8"}}}
 	h.onDir("a")
@@ -31,7 +31,7 @@ func TestStatusSaysWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestStatusSaysThatTheHostChanged(t *testing.T) {
+func TestStatus_ReportsChangedHost(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	rec, err := h.DB.Sandbox(ctx, "a")

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An entry that cannot be removed only takes space.
-func TestRecovery_PassesOverWhatCannotBeRemoved(t *testing.T) {
+// TestRecovery_SkipsUnremovableEntries checks that an entry that cannot be removed does no
+// more harm than take space.
+func TestRecovery_SkipsUnremovableEntries(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs real-root: to mount")

@@ -29,7 +29,7 @@ type clock struct{ ns atomic.Int64 }
 func (c *clock) now() time.Time           { return time.Unix(0, c.ns.Load()).UTC() }
 func (c *clock) advance(by time.Duration) { c.ns.Add(int64(by)) }
 
-// newClockedHome is a home whose time stands still unless it is advanced.
+// newClockedHome returns a home whose clock advances only when a test advances it.
 func newClockedHome(t testing.TB) (*home, *clock) {
 	c := new(clock)
 	c.ns.Store(time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC).UnixNano())
@@ -63,7 +63,7 @@ func (h *home) thinNow(name string) {
 	}
 }
 
-func TestAutomaticSnapshotsThinOut(t *testing.T) {
+func TestRetention_ThinsAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
 	if _, err := h.Create(ctx,
@@ -173,7 +173,7 @@ func TestAutomaticSnapshotsThinOut(t *testing.T) {
 	}
 }
 
-func TestThinningComesByItself(t *testing.T) {
+func TestThinning_RunsAutomatically(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
 	if _, err := h.Create(ctx,
@@ -221,8 +221,9 @@ func (h *home) dropBeside(id timeline.SandboxID, run []timeline.SnapshotID, do f
 	return m.err
 }
 
-// A run that changed between plan and deed is left alone.
-func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
+// TestThinning_SparesSnapshotsInUse checks that a run of snapshots that changed between the
+// plan and its execution is left alone.
+func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
 	h.onDir("a")
@@ -271,7 +272,7 @@ func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
 			t.Errorf("%s: %d are left of %d", name, n, before)
 		}
 	}
-	// Somebody who reads layers for long is not waited for.
+	// A long read of layers is not waited for.
 	err = h.dropBeside(rec.ID, ids[:1], h.shape.RLock)
 	h.shape.RUnlock()
 	if err == nil || !strings.Contains(err.Error(), upkeep.ErrBusy.Error()) {
@@ -282,10 +283,10 @@ func TestThinningLeavesWhatCameIntoUse(t *testing.T) {
 	}
 }
 
-// TestAWeekOfAutomaticSnapshots simulates an agent that writes for nine days, with
-// the real store and a clock of its own: snapshots and bytes level off. The plan
-// alone is tested on a snapshot every two seconds, in timeline.
-func TestAWeekOfAutomaticSnapshots(t *testing.T) {
+// TestRetention_BoundsAutomaticSnapshots simulates an agent that writes for nine days, with
+// the real store and a simulated clock: the number of snapshots and their bytes level off.
+// Package timeline tests the plan alone, with a snapshot every two seconds.
+func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	step, days := 5*time.Minute, 9
 	if looptest.Race || testing.Short() {
@@ -304,7 +305,7 @@ func TestAWeekOfAutomaticSnapshots(t *testing.T) {
 	perDay := int(24 * time.Hour / step)
 	for i := range days * perDay {
 		clock.advance(step)
-		// One of four files anew, one that is new, and one of those gone.
+		// One of four files is rewritten, one is new, and one of the new ones is removed.
 		text := strings.Repeat(fmt.Sprintf("%6d of %d\n", i, days*perDay), 4096)
 		for name, text := range map[string]string{"f" + itoa(i%4): text, "new" + itoa(i): text[:1024]} {
 			if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// What ends while a sandbox is stopped is told when it starts again, once; and what its
-// gate has told is not told again.
-func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
+// TestTimedRules_ExpiryRecordedOnStart checks that rules that expire while a sandbox is stopped are
+// recorded when it starts again, once, and that what its gate has reported is not recorded again.
+func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
 	now := time.Now().UTC().Truncate(time.Second)
@@ -63,8 +63,9 @@ func TestTheEndOfRulesIsToldOfAStoppedSandbox(t *testing.T) {
 	}
 }
 
-// What changes the rules of a stopped sandbox does not forget the end of others.
-func TestTheEndOfRulesIsToldThoughOthersAreChangedFirst(t *testing.T) {
+// TestTimedRules_ExpiryRecordedAfterOtherChange checks that a change of the rules of a stopped
+// sandbox does not lose the expiry of others.
+func TestTimedRules_ExpiryRecordedAfterOtherChange(t *testing.T) {
 	for name, change := range map[string]wire.AllowRequest{
 		"for good":   {Allow: []string{"five.example"}},
 		"for a time": {Deny: []string{"five.example"}, ForMS: 1000},

@@ -107,7 +107,7 @@ func (h *home) marked() (names []string) {
 	return names
 }
 
-func TestTheFirstThatPassesWins(t *testing.T) {
+func TestTournament_FirstPassWins(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	base := h.run("a", "write", "f", "before").Head
@@ -158,7 +158,7 @@ func TestTheFirstThatPassesWins(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 
-	// Forks stay, those of forks are nobody's, and gc removes them.
+	// Forks stay; forks of forks belong to no tournament, and gc removes them.
 	if got := h.tree(b[2].Sandbox); got["trace"] != "x" || got["good"] != "2" {
 		t.Errorf("%v", got)
 	}
@@ -187,7 +187,7 @@ func TestTheFirstThatPassesWins(t *testing.T) {
 	}
 }
 
-func TestTheBestScoreWinsAndIsKept(t *testing.T) {
+func TestTournament_BestScoreWins(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "now")
@@ -226,7 +226,7 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 	if err != nil || res.Winner != "" || res.WinnerNode != "" || res.Head == "" || res.Branches[0].Tail != "no nothing" {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// Who wins without a change wins with the base.
+	// A winner without changes wins with the base.
 	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Candidates: candidates("exit 0"), Keep: true},
 		ignore)
 	if err != nil || res.WinnerNode != res.Base || res.Head != res.Base {
@@ -243,7 +243,7 @@ func TestTheBestScoreWinsAndIsKept(t *testing.T) {
 	}
 }
 
-func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
+func TestTournament_TimeoutCoversCandidateAndTest(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	res, err := h.Tournament(ctx, "a",
@@ -268,8 +268,7 @@ func TestTimeIsSharedByCandidateAndTest(t *testing.T) {
 	}
 }
 
-// A tournament that is broken off leaves nothing.
-func TestABrokenTournamentLeavesNothing(t *testing.T) {
+func TestTournament_CancelLeavesNothing(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	head := h.run("a", "write", "f", "x").Head
@@ -306,8 +305,9 @@ func TestABrokenTournamentLeavesNothing(t *testing.T) {
 	}
 }
 
-// The forks of a daemon that was killed are found by gc, when nothing runs in them.
-func TestGCFindsWhatAKilledDaemonLeft(t *testing.T) {
+// TestGC_RemovesForksOfDeadTournament checks that gc finds the forks of a daemon that was
+// killed, when nothing runs in them.
+func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: []string{"a-t0-1", "a-t0-2"}}, "a-t0")
@@ -338,7 +338,7 @@ func TestGCFindsWhatAKilledDaemonLeft(t *testing.T) {
 	}
 }
 
-func TestATournamentIsCheckedFirst(t *testing.T) {
+func TestTournament_RefusesInvalidRequest(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	for name, req := range map[string]wire.TournamentRequest{
@@ -367,8 +367,9 @@ func TestATournamentIsCheckedFirst(t *testing.T) {
 	}
 }
 
-// The names of forks are names, also for the longest one.
-func TestNamesOfForks(t *testing.T) {
+// TestTournament_ForkNamesAreBounded checks that the names of forks are valid names, also for
+// the longest name of a sandbox.
+func TestTournament_ForkNamesAreBounded(t *testing.T) {
 	h := newHome(t)
 	long := strings.Repeat("x", timeline.MaxName)
 	h.onDir(long)

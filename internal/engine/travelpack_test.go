@@ -10,8 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// A push names the file that cannot be packed, before it packs anything.
-func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
+// TestPackable_NamesFileReadAsWhiteout checks that a push names the file that cannot be packed
+// before it packs anything.
+func TestPackable_NamesFileReadAsWhiteout(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", ".wh.base", "x")
@@ -29,9 +30,9 @@ func TestPackable_NamesTheFileThatWouldBeReadAsAMark(t *testing.T) {
 	}
 }
 
-// Versions before gave such a layer a DiffID, and it may be in a registry by now: it is not
-// pushed from there either.
-func TestPacking_RefusesALayerThatAVersionBeforePacked(t *testing.T) {
+// TestPacking_RefusesLayerOfOlderVersion covers versions that gave such a layer a DiffID. It
+// may be in a registry by now, and is not pushed from there either.
+func TestPacking_RefusesLayerOfOlderVersion(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.layerOf(h.run("a", "write", ".wh.base", "x").Head)

@@ -21,7 +21,7 @@ func (h *home) alone(name string) {
 	}
 }
 
-func TestATrialRunsInAForkThatIsRemoved(t *testing.T) {
+func TestTrial_RemovesItsFork(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	for cmd, want := range map[string]wire.Trial{
@@ -52,8 +52,9 @@ func TestATrialRunsInAForkThatIsRemoved(t *testing.T) {
 	h.alone("a")
 }
 
-// Who goes away leaves no fork behind, nor do many at once.
-func TestATrialThatIsBrokenOffLeavesNothing(t *testing.T) {
+// TestTrial_CancelLeavesNothing checks that a client that disconnects leaves no fork behind,
+// nor do many at once.
+func TestTrial_CancelLeavesNothing(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	gone, cancel := context.WithCancel(ctx)

@@ -16,23 +16,22 @@ import (
 const (
 	// MaxText is as much of a message as an event carries, in bytes.
 	MaxText = 1024
-	// kept is how many events are remembered for listeners that lag or come again.
+	// kept is the number of events stored for listeners that lag or reconnect.
 	kept = 4096
-	// batch is how many a listener takes at once; room for them is what an idle listener costs
-	// most.
+	// batch is the number of events that a listener copies at once; the buffer for them is most of the cost of an
+	// idle listener.
 	batch = 8
 )
 
-// Records has the records of sandboxes.
+// Records looks up sandboxes.
 type Records interface {
-	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	// Sandbox returns a sandbox by name or ID, or a NotFound error.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
 }
 
-// Bus carries events to listeners. No listener has a queue: each reads the ring at its own pace, so
-// that Emit never waits, and one that lags by more than the ring holds learns how many events it
-// missed. Make one with NewBus. All methods are safe for concurrent use, and none takes another
-// lock while it holds that of the bus.
+// Bus carries events to listeners. No listener has a queue: each reads the ring at its own pace, so that Emit never
+// blocks, and one that lags by more than the ring holds learns how many events it missed. NewBus creates a Bus. All
+// methods are safe for concurrent use, and none acquires another lock while it holds that of the bus.
 type Bus struct {
 	now     func() time.Time
 	records Records
@@ -40,15 +39,14 @@ type Bus struct {
 	mu   sync.Mutex
 	base uint64              // number of the first event of this bus; guarded by mu
 	next uint64              // number of the next event; guarded by mu
-	ring []wire.SandboxEvent // event n lies at (n-base) % kept; guarded by mu
-	more chan struct{}       // closed when there is a next one; guarded by mu
+	ring []wire.SandboxEvent // event n is at (n-base) % kept; guarded by mu
+	more chan struct{}       // closed when the next event arrives; guarded by mu
 
 	counts map[string]uint64 // events by kind; guarded by mu
 }
 
-// NewBus makes a bus whose numbers follow those of every earlier one: they begin
-// with the microseconds since 1970, which pass faster than events come. Events that name a
-// sandbox look it up in records.
+// NewBus returns a bus whose event numbers follow those of every earlier one: they start with the microseconds since
+// 1970, which increase faster than events occur. Events that name a sandbox look it up in records.
 func NewBus(now func() time.Time, records Records) *Bus {
 	base := uint64(max(1, now().UnixMicro()))
 	return &Bus{now: now, records: records, base: base, next: base, more: make(chan struct{}), counts: map[string]uint64{}}
@@ -103,27 +101,24 @@ func (b *Bus) after(seq uint64, buf []wire.SandboxEvent) (got []wire.SandboxEven
 	return got, b.more
 }
 
-// ends gives the numbers of the event before the oldest one that is remembered,
-// and of the newest one.
+// ends returns the number of the event before the oldest stored one, and of the newest one.
 func (b *Bus) ends() (before, last uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.next - uint64(len(b.ring)) - 1, b.next - 1
 }
 
-// Counts gives how many events of each kind there were since the bus was made.
+// Counts returns the number of events of each kind since the bus was created.
 func (b *Bus) Counts() map[string]uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.counts)
 }
 
-// Events calls yield with what happens in a sandbox, or with name "" in all, until
-// ctx ends or yield gives an error, which it returns; with a name also until the
-// sandbox is removed, and then nil. after is the number of the last event that the
-// caller knows, 0 for all that are remembered, wire.EventsNow for none of them.
-// The first call, as soon as nothing can be missed any more, is with an event
-// without a kind, whose number is that of the newest event.
+// Events calls yield with the events of a sandbox, or of all with name "", until ctx ends or yield returns an error,
+// which it returns. With a name it returns nil when the sandbox is removed. after is the number of the last event
+// that the caller knows, 0 for all stored events, wire.EventsNow for new events only. The first call of yield, made
+// once no later event can be missed, has an event without a kind and with the number of the newest event.
 func (b *Bus) Events(ctx context.Context, name string, after uint64, yield func(wire.SandboxEvent) error) error {
 	id := ""
 	if name != "" {
@@ -172,7 +167,7 @@ func (b *Bus) Events(ctx context.Context, name string, after uint64, yield func(
 	}
 }
 
-// Cut keeps the beginning of a long text, at most MaxText bytes, and replaces what is not UTF-8.
+// Cut truncates a text to MaxText bytes, and replaces what is not UTF-8.
 func Cut(s string) string {
 	if len(s) > MaxText {
 		s = s[:MaxText-3] + "..."

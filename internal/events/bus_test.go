@@ -42,7 +42,7 @@ func collect(t *testing.T, e *Bus, name string, after uint64, until string) (got
 	return got
 }
 
-func TestEventsReachEveryListenerInOrder(t *testing.T) {
+func TestBus_DeliversEventsInOrder(t *testing.T) {
 	t.Parallel()
 	e := busOnly()
 	const n = 3 * kept
@@ -99,7 +99,7 @@ func TestEventsReachEveryListenerInOrder(t *testing.T) {
 	done.Wait()
 }
 
-func TestEventsAreResumed(t *testing.T) {
+func TestBus_ResumesEvents(t *testing.T) {
 	t.Parallel()
 	e := busOnly()
 	tell := func(n int) {
@@ -144,7 +144,7 @@ func TestEventsAreResumed(t *testing.T) {
 	}
 }
 
-func TestEventsEndWithTheContext(t *testing.T) {
+func TestBus_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := busOnly()
@@ -159,7 +159,7 @@ func TestEventsEndWithTheContext(t *testing.T) {
 	})
 }
 
-func TestEventTextIsBounded(t *testing.T) {
+func TestBus_BoundsText(t *testing.T) {
 	t.Parallel()
 	e := busOnly()
 	e.Emit(wire.SandboxEvent{Kind: wire.EventRemoved, Message: strings.Repeat("é", 4000), Detail: "a\xffb"})

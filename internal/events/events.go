@@ -1,10 +1,10 @@
 //go:build linux
 
-// Package events is how the engine says what happens in sandboxes: the constructors of events,
-// and the bus that carries them to listeners. An event is sent after the deed is recorded, and
-// is no record itself: a listener that is too slow, and a daemon that ends, lose some.
+// Package events defines how the engine reports what happens in sandboxes: the constructors of events, and the bus
+// that carries them to listeners. An event is sent after the operation is recorded, and is not a record: a slow
+// listener, or a daemon that exits, loses events.
 //
-// The engine emits; the daemon offers Bus to the HTTP API.
+// The engine emits events; the daemon offers Bus to the HTTP API.
 package events
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// About begins an event of a sandbox.
+// About returns an event of a sandbox without details.
 func About(rec *meta.Sandbox, kind string) wire.SandboxEvent {
 	return wire.SandboxEvent{Kind: kind, Sandbox: rec.Name, ID: string(rec.ID)}
 }
@@ -66,14 +66,14 @@ func Started(rec *meta.Sandbox, run *wire.Run, message string) wire.SandboxEvent
 	return ev
 }
 
-// Exec is the event of a start of any other command, which has the id exec.
+// Exec returns the event of the start of a command other than the supervised one, with the ID exec.
 func Exec(rec *meta.Sandbox, exec, message string) wire.SandboxEvent {
 	ev := About(rec, wire.EventExec)
 	ev.Exec, ev.Message = exec, message
 	return ev
 }
 
-// LimitsOf gives the limits that a command came to, by itself or with others.
+// LimitsOf returns the limits that a command reached, alone or together with other processes.
 func LimitsOf(x wire.Exit) []string {
 	if x.Limit == "" {
 		return x.Hits
@@ -81,7 +81,7 @@ func LimitsOf(x wire.Exit) []string {
 	return append([]string{x.Limit}, x.Hits...)
 }
 
-// Limits are the events of the limits that a command came to.
+// Limits returns the events of the limits that a command reached.
 func Limits(rec *meta.Sandbox, exec, message string, x wire.Exit) (all []wire.SandboxEvent) {
 	for _, limit := range LimitsOf(x) {
 		ev := About(rec, wire.EventLimit)
@@ -101,7 +101,7 @@ func Exited(rec *meta.Sandbox, exec, message string, x wire.Exit) wire.SandboxEv
 	return ev
 }
 
-// Moved is the event of a change of HEAD; what names the command that asked for it.
+// Moved returns the event of a change of HEAD; what names the command that requested it.
 func Moved(rec *meta.Sandbox, m wire.MoveResult, what string) wire.SandboxEvent {
 	ev := About(rec, wire.EventCheckout)
 	ev.Snapshot, ev.Parent, ev.Message, ev.Detail = m.Head, m.From, m.Message, what

@@ -1,6 +1,6 @@
-// Package fault is the error that people see: a kind to branch on, a message that says what went
-// wrong and where, and a hint that ends with the command or setting that fixes it. Every package
-// may import it; it imports none of ours.
+// Package fault defines the error type that users see: a kind to branch on, a message that says what went wrong and
+// where, and a hint that ends with the command or setting that fixes it. Every package may import it; it imports no
+// other package of Coppice.
 package fault
 
 import (
@@ -11,16 +11,15 @@ import (
 	"syscall"
 )
 
-// Kind classifies an error for programs. Kinds travel on the wire: they are
-// only ever added.
+// Kind classifies an error for programs. Kinds are part of the wire format: they are only ever added.
 type Kind string
 
 // The kinds. Package httpapi gives each an HTTP status, package cli an exit code
 // ("coppice help exit-codes").
 const (
-	Internal    Kind = "internal"    // a bug of ours, or an error nobody foresaw
+	Internal    Kind = "internal"    // a bug of Coppice, or an unforeseen error
 	Invalid     Kind = "invalid"     // the request itself is wrong
-	NotFound    Kind = "not_found"   // no such sandbox, snapshot, tag, file
+	NotFound    Kind = "not_found"   // unknown sandbox, snapshot, tag, file
 	Ambiguous   Kind = "ambiguous"   // a reference that fits several snapshots
 	Exists      Kind = "exists"      // the name is taken
 	Conflict    Kind = "conflict"    // another operation holds what this one needs
@@ -40,7 +39,7 @@ const (
 type Error struct {
 	Kind    Kind
 	Message string // lower case, no period: what was being done, to what
-	Hint    string // what to do about it; ends with a command where there is one
+	Hint    string // how to fix it; ends with a command if there is one
 	Err     error  // the cause; may be nil
 }
 
@@ -55,7 +54,7 @@ func (e *Error) Error() string {
 	return e.Message + ": " + e.Err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // New makes an error of kind k.
@@ -63,8 +62,8 @@ func New(k Kind, format string, args ...any) *Error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap says what was being done when err happened. The kind is err's own where
-// it has one, else the one that its errno stands for. Wrap of nil is nil.
+// Wrap returns an error that says what failed with err. Its kind is that of err, or the one that err's errno stands
+// for. Wrap returns nil if err is nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -72,20 +71,20 @@ func Wrap(err error, format string, args ...any) error {
 	return &Error{Kind: KindOf(err), Message: fmt.Sprintf(format, args...), Hint: HintOf(err), Err: err}
 }
 
-// WithHint sets the hint and gives the error back.
+// WithHint sets the hint and returns e.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	e.Hint = fmt.Sprintf(format, args...)
 	return e
 }
 
-// Because sets the cause and gives the error back.
+// Because sets the cause and returns e.
 func (e *Error) Because(err error) *Error {
 	e.Err = err
 	return e
 }
 
-// KindOf finds the kind of err: the outermost *Error's, else what a context
-// error or an errno stands for, else Internal. KindOf(nil) is "".
+// KindOf returns the kind of err: that of the outermost *Error, else the one that a context error or an errno stands
+// for, else Internal. KindOf(nil) is "".
 func KindOf(err error) Kind {
 	var e *Error
 	switch {
@@ -130,7 +129,7 @@ func OfHost(err error) error {
 			"again")
 }
 
-// HintOf gives the outermost hint of err, or "".
+// HintOf returns the outermost hint of err, or "".
 func HintOf(err error) string {
 	for err != nil {
 		var e *Error
@@ -148,7 +147,7 @@ func HintOf(err error) string {
 // Is reports whether err is of kind k.
 func Is(err error, k Kind) bool { return err != nil && KindOf(err) == k }
 
-// HintNoSpace adds a hint to err if it is the error of a full disk and has none.
+// HintNoSpace adds a hint to err if it is the error of a full disk without a hint.
 func HintNoSpace(err error, format string, args ...any) {
 	var f *Error
 	if Is(err, NoSpace) && HintOf(err) == "" && errors.As(err, &f) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestOfHost_BlamesNoBugForAnErrno(t *testing.T) {
+func TestOfHost_ClassifiesErrnos(t *testing.T) {
 	t.Parallel()
 	for errno, want := range map[syscall.Errno]Kind{
 		syscall.ENOSYS: Unsupported, syscall.EINVAL: Unsupported, syscall.EMFILE: Unavailable, syscall.ENOMEM: Unavailable,

@@ -12,19 +12,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// Question is a place that waits for a person: the policy says neither yes nor no. There
-// is one of each place, however many wait for it.
+// Question is a pending request: a destination that the policy neither allows nor denies, with all queries and
+// connections that wait for it.
 type Question struct {
-	Proto   Proto      // DNS where it is about a name, whatever the port
+	Proto   Proto      // DNS if it is about a name, for any port
 	Name    string     // "" for an address that no name was resolved to
-	Addr    netip.Addr // not valid where there is a name
+	Addr    netip.Addr // not valid if there is a name
 	Port    uint16     // 0 with DNS
 	Since   time.Time
-	Until   time.Time // it is denied then
-	Waiting int       // queries and connections that are held for it
+	Until   time.Time // when it is denied if unanswered
+	Waiting int       // queries and connections that are held
 }
 
-// place is what a question is about.
+// place is the destination of a question.
 type place struct {
 	proto Proto
 	name  policy.Host
@@ -32,7 +32,7 @@ type place struct {
 	port  uint16
 }
 
-// question is a place that is being asked about.
+// question is a pending destination.
 type question struct {
 	place
 	decide       func() Decision // by the policy in force
@@ -43,14 +43,14 @@ type question struct {
 	waiting int // guarded by desk.mu
 }
 
-// desk is where places wait for a person. A question begins with an event and ends with
-// one; what it waits for is another policy. It is safe for use by several goroutines.
+// desk holds the pending requests. A question starts and ends with an event; a policy change settles it. It is safe
+// for concurrent use.
 type desk struct {
 	journal  *journal
 	now      func() time.Time
 	patience time.Duration
-	most     int // questions at a time
-	room     int // queries and connections that are held at a time
+	most     int // concurrent questions
+	room     int // queries and connections that may be held
 
 	mu   sync.Mutex          // before journal.mu
 	open map[place]*question // guarded by mu
@@ -61,8 +61,8 @@ func newDesk(j *journal, now func() time.Time, b Bounds) *desk {
 	return &desk{journal: j, now: now, patience: b.Ask, most: b.Questions, room: b.Waiting, open: map[place]*question{}}
 }
 
-// hold waits until p, of which decide said d, is decided on, and gives what came of it:
-// never Ask. Whether that is still so, the caller finds out.
+// hold waits until p, for which the policy returned d, is decided, and returns the decision: never Ask. The caller
+// must check whether that is still current.
 func (k *desk) hold(ctx context.Context, p place, d Decision, decide func() Decision) Decision {
 	q, no := k.raise(p, d, decide, 1)
 	if q == nil {
@@ -77,12 +77,11 @@ func (k *desk) hold(ctx context.Context, p place, d Decision, decide func() Deci
 	}
 }
 
-// raise begins a question, or joins it, with so many who are held for it. When there is
-// none, no says why.
+// raise starts a question, or joins it, for held waiters. If it cannot, it returns nil and the denial no.
 func (k *desk) raise(p place, d Decision, decide func() Decision, held int) (q *question, no Decision) {
 	q, fresh, no := k.join(p, d, decide, held)
 	if fresh {
-		k.review(q) // the policy may have changed before it was here to be found
+		k.review(q) // the policy may have changed before the question was registered
 	}
 	return q, no
 }
@@ -109,7 +108,7 @@ func (k *desk) join(p place, d Decision, decide func() Decision, held int) (q *q
 	return q, fresh, Decision{}
 }
 
-// release lets go of one who was held for q.
+// release unregisters one waiter of q.
 func (k *desk) release(q *question) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,7 +116,7 @@ func (k *desk) release(q *question) {
 	q.waiting--
 }
 
-// event tells of q, or of what came of it.
+// event returns the event for q, or for its outcome.
 func (q *question) event(now time.Time, d Decision) Event {
 	return Event{
 		Time: now, Kind: KindAsk, Proto: q.proto, Name: q.name.String(), Addr: q.addr, Port: q.port,
@@ -132,7 +131,7 @@ func (k *desk) review(q *question) {
 	}
 }
 
-// reviewAll reviews all questions, for another policy.
+// reviewAll reviews all questions after a policy change.
 func (k *desk) reviewAll() {
 	for _, q := range k.all() {
 		k.review(q)
@@ -145,7 +144,7 @@ func (k *desk) all() []*question {
 	return slices.Collect(maps.Values(k.open))
 }
 
-// settle ends q, if it has not ended yet.
+// settle settles q, if it is not settled yet.
 func (k *desk) settle(q *question, d Decision) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,12 +158,12 @@ func (k *desk) settle(q *question, d Decision) {
 	}
 	e := q.event(k.now(), d)
 	e.Until = time.Time{}
-	// What follows of it is told by itself, or does not happen.
+	// What follows is reported separately, or does not happen.
 	k.journal.emit(e)
 	close(q.done)
 }
 
-// sweep ends what nobody has decided in time.
+// sweep denies questions that were not answered in time.
 func (k *desk) sweep(now time.Time) {
 	for _, q := range k.all() {
 		if !now.Before(q.until) {
@@ -173,14 +172,14 @@ func (k *desk) sweep(now time.Time) {
 	}
 }
 
-// close ends all questions, when nobody is held any more.
+// close settles all questions, after all waiters have been released.
 func (k *desk) close() {
 	for _, q := range k.all() {
 		k.settle(q, Decision{Reason: "the gate was closed"})
 	}
 }
 
-// questions gives those that wait, the one that has waited longest first.
+// questions returns the pending questions, oldest first.
 func (k *desk) questions() []Question {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -197,7 +196,7 @@ func (k *desk) questions() []Question {
 	return out
 }
 
-// asks gives the place that a ruling of Ask is about: the name, where there is one.
+// asks returns the destination that a ruling of Ask is about: the name, if there is one.
 func (r ruling) asks(proto Proto, addr netip.Addr, port uint16) place {
 	if r.name.IsZero() {
 		return place{proto: proto, addr: addr, port: port}
@@ -205,12 +204,12 @@ func (r ruling) asks(proto Proto, addr netip.Addr, port uint16) place {
 	return place{proto: proto, name: r.name, port: port}
 }
 
-// settled is r, which says Ask though d came of the question, as what it comes to: no.
+// settled returns the denial for r, which is Ask although the question was answered with d.
 func (r ruling) settled(d Decision) ruling {
 	if r.verdict != Ask {
 		return r
 	}
-	if d.passes() { // it was allowed, and is not any more
+	if d.passes() { // it was allowed, but no longer is
 		d = Decision{Reason: "the approval no longer holds"}
 	}
 	d.Verdict = Deny
@@ -218,7 +217,7 @@ func (r ruling) settled(d Decision) ruling {
 	return r
 }
 
-// decided makes of a ruling the decision of a question.
+// decided converts a function that returns rulings to one that returns decisions for a question.
 func decided(f func() ruling) func() Decision {
 	return func() Decision {
 		r := f()

@@ -101,13 +101,13 @@ func echoServer(t *testing.T) string {
 	})
 }
 
-// A name that nobody spoke of is not asked outside before a person agreed; then the
-// query that waited is answered, and the connection passes.
-func TestNamesAndConnectionsWaitForAPerson(t *testing.T) {
-	overBoth(t, testNamesAndConnectionsWaitForAPerson)
+// TestPendingRequest_HoldsLookupAndConnection checks that a name without a rule is not looked up
+// outside before a person approves it. Then the waiting query is answered, and the connection passes.
+func TestPendingRequest_HoldsLookupAndConnection(t *testing.T) {
+	overBoth(t, testPendingRequestHoldsLookupAndConnection)
 }
 
-func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
+func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	t.Parallel()
 	pub, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.99")
 	b := &book{names: map[string][]netip.Addr{"new.example": {pub}, "rebind.example": addrs("10.0.0.1")}, ttl: time.Minute}
@@ -159,7 +159,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 		t.Errorf("%q, %v", out, err)
 	}
 
-	// Who agrees to a name does not agree to where it leads.
+	// Approval of a name does not approve the address that it resolves to.
 	done = s.later("look", nil, "rebind.example")
 	s.asked(t, DNS, "rebind.example", 0)
 	s.say(t, "rebind.example", "")
@@ -181,7 +181,7 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	}
 	s.must(t, "ask", m, "udp", "192.0.0.1:53") // denied by now: it does not wait
 
-	// Other types than addresses are no question, and say nothing.
+	// Queries for other types than addresses are not asked about, and return nothing.
 	for _, typ := range []dnsmessage.Type{65, 16, 15, 255} {
 		m := ask("typed.example", typ, false)
 		if x := unpack(t, m, s.must(t, "ask", m, "udp", "192.0.0.1:53")); x.RCode != dnsmessage.RCodeSuccess ||
@@ -212,10 +212,11 @@ func testNamesAndConnectionsWaitForAPerson(t *testing.T, k kind) {
 	}
 }
 
-// Whom nobody answers is denied in the end; the next try is another question.
-func TestPatienceEnds(t *testing.T) { overBoth(t, testPatienceEnds) }
+// TestPendingRequest_TimesOut checks that a request without an answer is denied in the end,
+// and that the next try makes another request.
+func TestPendingRequest_TimesOut(t *testing.T) { overBoth(t, testPendingRequestTimesOut) }
 
-func testPatienceEnds(t *testing.T, k kind) {
+func testPendingRequestTimesOut(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{names: map[string][]netip.Addr{}, ttl: time.Minute}
 	s := startAsking(t, k, b, nil)
@@ -244,10 +245,11 @@ func testPatienceEnds(t *testing.T, k kind) {
 	}
 }
 
-// Datagrams are dropped while a person is asked: who sends them sends them again.
-func TestDatagramsAreAskedAboutToo(t *testing.T) { overBoth(t, testDatagramsAreAskedAboutToo) }
+// TestPendingRequest_DropsDatagrams checks that datagrams are dropped while their request is
+// pending: the sender sends them again.
+func TestPendingRequest_DropsDatagrams(t *testing.T) { overBoth(t, testPendingRequestDropsDatagrams) }
 
-func testDatagramsAreAskedAboutToo(t *testing.T, k kind) {
+func testPendingRequestDropsDatagrams(t *testing.T, k kind) {
 	t.Parallel()
 	echo := echoDatagrams(t)
 	pub := netip.MustParseAddr("93.184.216.34")
@@ -264,11 +266,11 @@ func testDatagramsAreAskedAboutToo(t *testing.T, k kind) {
 	}
 }
 
-// A flood of questions, as of a tunnel whose data are names, reaches nobody: some wait,
-// the others are denied, and what is allowed is answered meanwhile.
-func TestAFloodOfQuestionsIsBounded(t *testing.T) { overBoth(t, testAFloodOfQuestionsIsBounded) }
+// TestPendingRequests_FloodIsBounded sends a flood of requests, as a tunnel that encodes data
+// in names does: some wait, the others are denied, and allowed requests are answered meanwhile.
+func TestPendingRequests_FloodIsBounded(t *testing.T) { overBoth(t, testPendingRequestsFloodIsBounded) }
 
-func testAFloodOfQuestionsIsBounded(t *testing.T, k kind) {
+func testPendingRequestsFloodIsBounded(t *testing.T, k kind) {
 	t.Parallel()
 	pub := netip.MustParseAddr("93.184.216.34")
 	b := &book{names: map[string][]netip.Addr{"good.example": {pub}},

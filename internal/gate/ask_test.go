@@ -88,7 +88,7 @@ func (c *clerk) waiting(t *testing.T, n int) {
 	}
 }
 
-func TestOneQuestionForAll(t *testing.T) {
+func TestPendingRequest_IsShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 2, Waiting: 5})
@@ -148,8 +148,9 @@ func TestOneQuestionForAll(t *testing.T) {
 	})
 }
 
-// What waits is let go when the one who waits goes away, or the gate does.
-func TestWhoIsHeldCanGo(t *testing.T) {
+// TestHold_EndsWithItsContext checks that a held connection is released when its client
+// disconnects or the gate closes.
+func TestHold_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 1, Waiting: 1})
@@ -174,8 +175,7 @@ func TestWhoIsHeldCanGo(t *testing.T) {
 	})
 }
 
-// Nothing waits that cannot be told.
-func TestNothingWaitsInSilence(t *testing.T) {
+func TestHold_DeniesWhenNotReported(t *testing.T) {
 	t.Parallel()
 	c := newClerk(Bounds{Ask: time.Minute, Questions: 1, Waiting: 1})
 	c.told()
@@ -185,9 +185,9 @@ func TestNothingWaitsInSilence(t *testing.T) {
 	}
 }
 
-// A policy that comes while a question begins is never missed: after it, nothing waits
-// for what it decides.
-func TestNoPolicyIsMissed(t *testing.T) {
+// TestHold_SeesConcurrentPolicy checks that a policy that arrives while a request begins to
+// wait is never missed: after it, no request waits for what it decides.
+func TestHold_SeesConcurrentPolicy(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 4, Waiting: 4})
@@ -206,9 +206,10 @@ func TestNoPolicyIsMissed(t *testing.T) {
 	}
 }
 
-// Whatever is asked, decided and waited for: bounds hold, each question has a beginning
-// and an end, and nobody is held for one that is over.
-func TestQuestionsAreBounded(t *testing.T) {
+// TestPendingRequests_AreBounded checks for any sequence of requests, decisions and waits that
+// the bounds hold, that each pending request has one beginning and one end, and that nothing
+// is held for one that is over.
+func TestPendingRequests_AreBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newClerk(Bounds{Ask: time.Minute, Questions: 3, Waiting: 4})
@@ -245,7 +246,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	})
 }
 
-func TestWhatARulingAsks(t *testing.T) {
+func TestRule_AsksForUndecided(t *testing.T) {
 	t.Parallel()
 	n := network(t, "a.example udp://a.example:53 10.0.0.0/8:22", "c.example 1.1.1.0/24")
 	n.Ask = true

@@ -53,9 +53,9 @@ func (s *stuck) dial(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn,
 
 func everything(Request) Decision { return Decision{Verdict: Allow, Rule: "all"} }
 
-func TestDial_EndsWithItsPatience(t *testing.T) { overBoth(t, testDialEndsWithItsPatience) }
+func TestDial_TimesOut(t *testing.T) { overBoth(t, testDialTimesOut) }
 
-func testDialEndsWithItsPatience(t *testing.T, k kind) {
+func testDialTimesOut(t *testing.T, k kind) {
 	t.Parallel()
 	out := &stuck{}
 	s := start(t, k, &book{decide: everything},
@@ -87,9 +87,9 @@ func testOpeningIsBounded(t *testing.T, k kind) {
 	}
 }
 
-func TestDials_WaitForTheirTurn(t *testing.T) { overBoth(t, testDialsWaitForTheirTurn) }
+func TestDials_AreRateLimited(t *testing.T) { overBoth(t, testDialsAreRateLimited) }
 
-func testDialsWaitForTheirTurn(t *testing.T, k kind) {
+func testDialsAreRateLimited(t *testing.T, k kind) {
 	t.Parallel()
 	s := start(t, k, &book{decide: everything},
 		func(o *Options) { o.Bounds = Bounds{PerSec: 1, Dial: 50 * time.Millisecond} })

@@ -8,31 +8,31 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// Proto is what a packet or connection speaks.
+// Proto is the protocol of a packet or connection.
 type Proto string
 
-// The protocols that a policy is asked about.
+// The protocols of a Request.
 const (
 	TCP  Proto = "tcp"
 	UDP  Proto = "udp"
 	ICMP Proto = "icmp"
-	// DNS is never asked about; events have it.
+	// DNS appears in events only.
 	DNS Proto = "dns"
 )
 
-// Verdict is what a policy says.
+// Verdict is the answer of a policy.
 type Verdict uint8
 
-// The verdicts. The zero value denies, and so does Ask until there is another policy,
-// for which names, connections and flows wait.
+// The verdicts. The zero value denies. Ask denies until the policy changes; until then names, connections and flows
+// are held.
 const (
 	Deny    Verdict = iota
-	Allow           // let it through
-	Ask             // a person has to agree first
-	Inspect         // only by HTTP, each request of which is asked about
+	Allow           // let it pass
+	Ask             // a person must approve first
+	Inspect         // only HTTP, with a decision for each request
 )
 
-// String names the verdict.
+// String returns the name of the verdict.
 func (v Verdict) String() string {
 	switch v {
 	case Deny:
@@ -47,86 +47,84 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// Request is what the gate asks a policy. It takes one of these forms:
+// Request is a question to a Policy. It has one of these forms:
 //
 //   - Host alone: may the name be looked up at all, that is, could any port or
 //     protocol be reached by it?
 //   - Host and Addr: may the sandbox reach this port by this name? Addr is what the
-//     gate itself found for the name.
-//   - Host and Addr without Proto: the same of any port. Does the policy let the name lead
+//     gate itself resolved the name to.
+//   - Host and Addr without Proto: the same for any port. Does the policy let the name lead
 //     there?
-//   - Addr alone: does the policy name this very address, by a rule of addresses? Port
-//     0 asks whether it does for any port.
-//   - Host, Addr and HTTP: may this request be made there? That is asked where the
+//   - Addr alone: does the policy allow this very address, by a rule of addresses? Port
+//     0 asks about any port.
+//   - Host, Addr and HTTP: may this request be made there? Used if the answer without
+//     HTTP was Inspect, or was for another name of Addr.
 //     answer without HTTP was Inspect, or was for another name of Addr.
 type Request struct {
-	Proto Proto // "" with Host alone
+	Proto Proto // "" if only Host is set
 	Host  policy.Host
 	Addr  netip.Addr
 	Port  uint16
 	HTTP  *policy.HTTPRequest
 }
 
-// Decision is a policy's answer.
+// Decision is the answer of a Policy.
 type Decision struct {
 	Verdict Verdict
-	// TLS: the connection has to begin with a ClientHello for Host. For TCP on port 443
-	// that is so in any case, unless Plain says otherwise.
+	// TLS requires the connection to start with a ClientHello for Host. For TCP on port 443 that is the default,
+	// unless Plain is set.
 	TLS, Plain bool
-	// Limits are those of every rule that allows it, each of which holds by itself. Without
-	// an HTTP request MaxBytes alone counts, which bounds what all connections carry
-	// together, both ways.
+	// Limits are those of every rule that allows the request; each applies on its own. Without an HTTP request only
+	// MaxBytes applies, to the sum of all connections in both directions.
 	Limits []Limit
-	Rule   string // which rule decided; "" if none did
+	Rule   string // the rule that decided; "" if none did
 	Reason string // why, in a few words
-	Hint   string // what to write to have it otherwise
-	Fix    string // the rule that would allow what is denied for its address; may be ""
-	// Private: rules allow it that let the name lead to addresses inside of organizations
-	// (policy.Inside). No other address that is special passes by that.
+	Hint   string // the rule to write to change the decision
+	Fix    string // the rule that would allow the denied address; may be ""
+	// Private means that it is allowed by rules that let the name lead to addresses inside of organizations
+	// (policy.Inside). It allows no other special address.
 	Private bool
 }
 
-// Limit is what one rule says of what it allows; 0 is no limit.
+// Limit is the limit of one rule; 0 is unlimited.
 type Limit struct {
 	Rule       string
-	MaxRequest int64 // bytes of one request
-	MaxBytes   int64 // bytes of everything, both ways
+	MaxRequest int64 // maximum bytes of one request
+	MaxBytes   int64 // maximum bytes in total, in both directions
 	Rate       policy.Rate
 }
 
-// Policy decides. It is called from several goroutines, must not block, and is trusted:
-// the gate asks it for every name and address of its own, and holds it to nothing but
-// what never is a destination.
+// Policy decides about destinations. Its methods are called from several goroutines and must not block. The gate asks
+// it about every name and address, and overrides it only for addresses that are never a destination.
 type Policy interface {
 	Decide(Request) Decision
 }
 
-// denyAll is the policy where none is given.
+// denyAll is the default policy.
 type denyAll struct{}
 
 func (denyAll) Decide(Request) Decision {
 	return Decision{Reason: "no policy"}
 }
 
-// ruling is what the policy says of one connection or echo.
+// ruling is the decision about one connection or echo request.
 type ruling struct {
-	verdict  Verdict     // Inspect if any name says so
-	byName   []named     // allowed, or inspected, by these names, the one resolved last first
-	byAddr   Decision    // allowed as an address, if its verdict is Allow
-	why      Decision    // what to tell: the first that inspects, or allows, or the one that denies best
-	name     policy.Host // the name to tell
-	mustHail bool        // has to begin with a ClientHello
+	verdict  Verdict     // Inspect if any name requires it
+	byName   []named     // names that allow or inspect it, the most recently resolved first
+	byAddr   Decision    // the decision about the address itself
+	why      Decision    // the decision to report: the first that inspects, or allows, or the most specific denial
+	name     policy.Host // the name to report
+	mustHail bool        // must start with a ClientHello
 }
 
-// named is a name that opens a port, with the decision that says so.
+// named is a name that opens a port, with its decision.
 type named struct {
 	name policy.Host
 	Decision
 }
 
-// rule decides whether the sandbox may reach port of addr, by what addr was resolved
-// from or, failing that, by addr itself. A name among also leads there whatever the pins
-// say.
+// rule decides whether the sandbox may reach a port of addr, by the names that addr was resolved from or else by addr
+// itself. Names in also lead there whatever the pins say.
 func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now time.Time, also ...policy.Host) ruling {
 	if why := never(addr); why != "" {
 		return ruling{why: Decision{Reason: why}}
@@ -150,8 +148,8 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 		if d.passes() {
 			r.byName = append(r.byName, named{n, d})
 		}
-		// What is not TLS does not say which name it is for: the strictest is told. A person
-		// is asked about the name that was resolved last.
+		// Traffic other than TLS does not say which name it is for: report the strictest. Approval is requested for
+		// the most recently resolved name.
 		if r.name.IsZero() || d.Verdict == Ask && r.why.Verdict != Ask && !r.why.passes() || d.passes() &&
 			(!r.why.passes() || d.Verdict == Inspect && r.why.Verdict == Allow) {
 			r.name, r.why = n, d
@@ -186,7 +184,7 @@ func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now t
 	return r
 }
 
-// leads decides whether a name may lead to addr at all, at any port.
+// leads decides whether a name may lead to addr on any port.
 func leads(p Policy, name policy.Host, addr netip.Addr) Decision {
 	if what := never(addr); what != "" {
 		return Decision{Reason: "the name leads to " + what}
@@ -202,10 +200,10 @@ func leads(p Policy, name policy.Host, addr netip.Addr) Decision {
 	return Decision{Reason: leadsTo(what, addr), Rule: d.Rule, Hint: d.Hint, Fix: d.Fix}
 }
 
-// inside reports whether d, which is about addr, lets a name lead there though it is special.
+// inside reports whether d, a decision about addr, lets a name lead there although addr is special.
 func (d Decision) inside(addr netip.Addr) bool { return d.Private && policy.Inside(addr) }
 
-// leadsTo is why a name that is allowed is denied: what describes its address.
+// leadsTo is the reason for denying an allowed name: the kind of its address.
 func leadsTo(what string, addr netip.Addr) string {
 	by := "a rule for the address allows"
 	if policy.Inside(addr) {
@@ -214,14 +212,14 @@ func leadsTo(what string, addr netip.Addr) string {
 	return "the name leads to " + what + ", which only " + by
 }
 
-// passes reports whether d lets a connection come about.
+// passes reports whether d lets a connection pass.
 func (d Decision) passes() bool { return d.Verdict == Allow || d.Verdict == Inspect }
 
-// passes reports whether the connection comes about. Where its verdict is Inspect and it
-// need not be TLS, it has to be HTTP.
+// passes reports whether the connection may be made. If its verdict is Inspect and it need not be TLS, it must be
+// HTTP.
 func (r ruling) passes() bool { return r.verdict == Allow || r.verdict == Inspect }
 
-// allTLS reports whether everything that allows the connection wants TLS.
+// allTLS reports whether everything that allows the connection requires TLS.
 func (r ruling) allTLS(port uint16) bool {
 	tls := func(d Decision) bool { return d.TLS || port == 443 && !d.Plain }
 	if r.byAddr.Verdict == Allow && !tls(r.byAddr) {
@@ -235,8 +233,7 @@ func (r ruling) allTLS(port uint16) bool {
 	return true
 }
 
-// hailed picks the decision for a connection that said which name it is for; sni is the zero
-// Host if it said none.
+// hailed returns the decision for a connection whose ClientHello names sni, or no name if sni is the zero Host.
 func (r ruling) hailed(sni policy.Host) (named, bool) {
 	for _, n := range r.byName {
 		if n.name == sni {
@@ -249,7 +246,7 @@ func (r ruling) hailed(sni policy.Host) (named, bool) {
 	return named{}, false
 }
 
-// plain is the decision for a connection that does not say which name it is for.
+// plain returns the decision for a connection that does not say which name it is for.
 func (r ruling) plain() named {
 	if len(r.byName) > 0 {
 		return named{r.name, r.why}

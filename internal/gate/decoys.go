@@ -6,25 +6,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/decoy"
 )
 
-// tokens are what is looked for in all that the sandbox sends; nil finds nothing.
+// tokens searches everything that the sandbox sends; nil finds nothing.
 type tokens struct {
 	sent  *decoy.Finder // in streams, datagrams and requests
-	names *decoy.Finder // in names of hosts
+	names *decoy.Finder // in host names
 }
 
 func newTokens(list []decoy.Token) tokens {
 	return tokens{decoy.NewFinder(list), decoy.NewNameFinder(list)}
 }
 
-// caught says that a token was to be sent: the connection ends.
+// caught is the error for a token that was about to be sent: the connection ends.
 type caught struct {
-	decoy  string // path
+	decoy  string // path of the decoy
 	reason string
 }
 
 func (c caught) Error() string { return c.reason }
 
-// name gives an error where a name of a host has a token.
+// name returns an error if a host name contains a token.
 func (t tokens) name(name string) error {
 	if p, found := t.names.InName(name); found {
 		return caught{p, DecoyAsked}
@@ -32,7 +32,7 @@ func (t tokens) name(name string) error {
 	return nil
 }
 
-// all gives an error where one of texts has a token.
+// all returns an error if one of texts contains a token.
 func (t tokens) all(texts ...string) error {
 	for _, s := range texts {
 		if p, found := t.sent.In([]byte(s)); found {
@@ -42,8 +42,7 @@ func (t tokens) all(texts ...string) error {
 	return nil
 }
 
-// filter looks through a stream before the next filter; it is next where nothing is
-// looked for.
+// filter returns a filter that searches a stream before next; it is next if there are no tokens.
 func (t tokens) filter(next filter) filter {
 	if t.sent == nil {
 		return next
@@ -51,7 +50,7 @@ func (t tokens) filter(next filter) filter {
 	return &scanner{t.sent.Stream(), next}
 }
 
-// scanner is a filter that ends a stream with a token.
+// scanner is a filter that ends a stream when it finds a token.
 type scanner struct {
 	s    *decoy.Stream
 	next filter
@@ -64,7 +63,7 @@ func (s *scanner) pass(b []byte) ([]byte, error) {
 	return s.next.pass(b)
 }
 
-// refused tells of e, which was refused because of err.
+// refused reports e, which was refused because of err.
 func (j *journal) refused(e Event, err error) {
 	var c caught
 	if errors.As(err, &c) {

@@ -36,11 +36,11 @@ func (s *sandbox) caught(t *testing.T, what, path, reason string, proto Proto) E
 	return e
 }
 
-// TestATokenGoesNowhere: over a plain connection in whatever pieces, in a datagram, in a
-// name; and what has none goes on.
-func TestATokenGoesNowhere(t *testing.T) { overBoth(t, testATokenGoesNowhere) }
+// TestHoneytoken_IsBlocked sends tokens over a plain connection in any pieces, in a datagram
+// and in a name. Traffic without a token passes.
+func TestHoneytoken_IsBlocked(t *testing.T) { overBoth(t, testHoneytokenIsBlocked) }
 
-func testATokenGoesNowhere(t *testing.T, k kind) {
+func testHoneytokenIsBlocked(t *testing.T, k kind) {
 	t.Parallel()
 	var mu sync.Mutex
 	var seen []byte
@@ -103,9 +103,9 @@ func testATokenGoesNowhere(t *testing.T, k kind) {
 	}
 }
 
-// TestATokenInARequestGoesNowhere: in the path, the query, a header or the body, by both
-// versions of HTTP.
-func TestATokenInARequestGoesNowhere(t *testing.T) {
+// TestHoneytoken_InRequestIsBlocked sends tokens in the path, the query, a header and the
+// body, with both versions of HTTP.
+func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl")
@@ -153,9 +153,9 @@ func TestATokenInARequestGoesNowhere(t *testing.T) {
 	}
 }
 
-// A request that is denied whatever the policy says is reported like any other that has a
-// token.
-func TestATokenInAnOddRequestIsTold(t *testing.T) {
+// TestHoneytoken_InDeniedRequestIsReported checks that a request that is denied whatever the
+// policy says is reported like any other that has a token.
+func TestHoneytoken_InDeniedRequestIsReported(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
 	s := start(t, veth, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })
@@ -171,11 +171,11 @@ func TestATokenInAnOddRequestIsTold(t *testing.T) {
 	}
 }
 
-// TestATokenInATrailerGoesNowhere: also as a name, of which nobody knows any more what was
-// written large; and so it is with headers.
-func TestATokenInATrailerGoesNowhere(t *testing.T) { overBoth(t, testATokenInATrailerGoesNowhere) }
+// TestHoneytoken_InTrailerIsBlocked sends tokens in the value and in the name of a trailer.
+// Case is lost in a name, as it is in those of headers.
+func TestHoneytoken_InTrailerIsBlocked(t *testing.T) { overBoth(t, testHoneytokenInTrailerIsBlocked) }
 
-func testATokenInATrailerGoesNowhere(t *testing.T, k kind) {
+func testHoneytokenInTrailerIsBlocked(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
 	s := start(t, k, h.book, func(o *Options) { o.Roots, o.Tokens = h.roots, ofDecoys })

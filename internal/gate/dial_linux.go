@@ -22,11 +22,11 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 	}
 	var d net.Dialer
 	if network == "tcp" {
-		// A host that is near has answered when connect(2) returns, though that says that it is
-		// underway. The Dialer would wait to be woken up; called again, it tells.
+		// A nearby host has answered by the time that connect(2) returns EINPROGRESS. The Dialer would wait for the
+		// poller; a second connect(2) returns the result at once.
 		d.Control = func(_, _ string, c syscall.RawConn) error {
 			return c.Control(func(fd uintptr) {
-				_ = unix.Connect(int(fd), socketAddress(to)) // what it gives, the Dialer is given again
+				_ = unix.Connect(int(fd), socketAddress(to)) // the Dialer gets the same result
 			})
 		}
 	}
@@ -34,8 +34,8 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 	if err != nil {
 		return nil, err
 	}
-	// The table may have changed since, and a rule may depend on the port that the socket
-	// got. Nothing from the sandbox has been sent yet.
+	// The routing table may have changed, and a rule may depend on the socket's local port. Nothing from the sandbox
+	// has been sent yet.
 	from, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err == nil {
 		err = g.outside(network, from, to)
@@ -47,9 +47,9 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 	return c, nil
 }
 
-// outside returns an error unless the kernel routes to to outside of this host, to a single
-// other host: services of the host trust local connections. A policy that names the address
-// allows it all the same. from is the zero AddrPort before the socket is connected.
+// outside returns an error unless the kernel routes to to a single host other than this one: services of the host
+// trust local connections. A policy that names the address allows it all the same. from is the zero AddrPort before
+// the socket is connected.
 func (g *Gate) outside(network string, from, to netip.AddrPort) error {
 	what, err := refusedRoute(link.Route.Kind, network, from, to)
 	if err != nil {
@@ -62,8 +62,8 @@ func (g *Gate) outside(network string, from, to netip.AddrPort) error {
 	return nil
 }
 
-// refusedRoute describes to, or returns "" if its route is unicast: any other type, known to
-// this program or not, does not lead to one other host. kind is link.Route.Kind.
+// refusedRoute describes to, or returns "" if its route is unicast: no other route type, even if unknown here, leads
+// to a single other host. kind is link.Route.Kind.
 func refusedRoute(
 	kind func(link.Route) (uint8, error), network string, from, to netip.AddrPort,
 ) (string, error) {
@@ -77,7 +77,7 @@ func refusedRoute(
 		return "", err
 	}
 	if a := to.Addr().As16(); got == unix.RTN_UNICAST && string(a[:12]) == nat64 {
-		// The translator may run on this host. A host without IPv4 has no route to it.
+		// The translator may run on this host. A host without IPv4 has no route to the address.
 		r.To = netip.AddrPortFrom(netip.AddrFrom4([4]byte(a[12:])), to.Port())
 		if got, err = kind(r); errors.Is(err, unix.ENETUNREACH) {
 			return "", nil
@@ -101,7 +101,7 @@ func refusedRoute(
 	return "an address to which the host has no route of type unicast", nil
 }
 
-// socketAddress is how the kernel is given an address. to has no zone (never).
+// socketAddress converts an address for the kernel. to has no zone (never).
 func socketAddress(to netip.AddrPort) unix.Sockaddr {
 	if a := to.Addr().Unmap(); a.Is4() {
 		return &unix.SockaddrInet4{Port: int(to.Port()), Addr: a.As4()}

@@ -39,7 +39,7 @@ func listensAt(t *testing.T, l net.Listener) netip.AddrPort {
 	return a
 }
 
-func TestTheHostIsDialled(t *testing.T) {
+func TestHostDial_Connects(t *testing.T) {
 	t.Parallel()
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, err := net.Listen("tcp", addr)
@@ -83,8 +83,9 @@ func TestTheHostIsDialled(t *testing.T) {
 	}
 }
 
-// Whoever does not answer at once is waited for, as long as the caller wants.
-func TestAHostThatIsSlowIsWaitedFor(t *testing.T) {
+// TestHostDial_WaitsForSlowHost checks that a host that does not answer at once is waited for
+// as long as the caller allows.
+func TestHostDial_WaitsForSlowHost(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -12,27 +12,26 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// dnsHeader is the length of a message's header, which the question follows.
+// dnsHeader is the length of a message's header, which precedes the question.
 const dnsHeader = 12
 
-// rcodeVersions is BADVERS (RFC 6891, section 9). Four of its bits are in the header, the
-// others in the OPT.
+// rcodeVersions is BADVERS (RFC 6891, section 9). Four of its bits are in the header, the rest in the OPT record.
 const rcodeVersions dnsmessage.RCode = 16
 
-// query is what one query asks.
+// query is a parsed query.
 type query struct {
-	header   dnsmessage.Header   // of the answer: ID, RD and CD are the query's
-	question []byte              // name, type and class as they came; a part of the message
-	asked    dnsmessage.Question // the same, with another character for dots inside labels
-	text     string              // the name as it came, for events
-	name     policy.Host         // the name, if it is that of a host
+	header   dnsmessage.Header   // of the reply: ID, RD and CD are the query's
+	question []byte              // name, type and class as received; a part of the message
+	asked    dnsmessage.Question // the same, with dots inside labels replaced
+	text     string              // the name as received, for events
+	name     policy.Host         // the name, if it is a valid host name
 	edns     bool
-	size     int // what the asker takes over UDP
+	size     int // maximum size of a reply over UDP
 }
 
-// parseQuery reads one query: one question, and perhaps an OPT (RFC 6891). If it is not
-// exactly that, ok is false, and fail is what to answer, if an answer is due at all:
-// nothing answers what may be an answer, or has no header.
+// parseQuery parses a query: one question, and optionally an OPT record (RFC 6891). If it is anything else, ok is
+// false, and fail is the error code to reply with if answer is set. A message that may be a reply, or has no header,
+// gets no reply.
 func parseQuery(m []byte) (q query, fail dnsmessage.RCode, answer, ok bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(m)
@@ -47,7 +46,7 @@ func parseQuery(m []byte) (q query, fail dnsmessage.RCode, answer, ok bool) {
 	if h.OpCode != 0 {
 		return q, dnsmessage.RCodeNotImplemented, true, false
 	}
-	// AD may be set in queries (RFC 6840, 5.7); AA, TC, RA and a code may not.
+	// A query may have AD set (RFC 6840, 5.7), but not AA, TC, RA or a code.
 	may := dnsmessage.Header{
 		ID: h.ID, RecursionDesired: h.RecursionDesired,
 		AuthenticData: h.AuthenticData, CheckingDisabled: h.CheckingDisabled,
@@ -69,10 +68,10 @@ func parseQuery(m []byte) (q query, fail dnsmessage.RCode, answer, ok bool) {
 		return q, dnsmessage.RCodeFormatError, true, false
 	}
 	q.question, q.asked = m[dnsHeader:end], d.Questions[0]
-	// What is no host's name is not looked up; which of the errors it is matters to nobody.
+	// An invalid host name is not looked up; the error does not matter.
 	q.name, _ = policy.ParseHost(strings.TrimSuffix(q.asked.Name.String(), "."))
 	for _, r := range d.Additionals {
-		// What options say is passed over: they hold cookies, client subnets and padding.
+		// Options are ignored: they hold cookies, client subnets and padding.
 		if _, isOPT := r.Body.(*dnsmessage.OPTResource); !isOPT || r.Header.Name.String() != "." {
 			return q, dnsmessage.RCodeFormatError, true, false
 		}
@@ -85,10 +84,9 @@ func parseQuery(m []byte) (q query, fail dnsmessage.RCode, answer, ok bool) {
 	return q, 0, true, true
 }
 
-// undot returns the name of m's question, where the question ends, and m with a NUL for
-// each dot inside a label: dnsmessage reads no name that has one. No name of a host has a
-// NUL either, so that what a dot would make two labels of is not taken for them. The
-// results are of use only if the message turns out to be well-formed.
+// undot returns the name of m's question, the end of the question, and m with a NUL for each dot inside a label,
+// because dnsmessage rejects such names. A host name contains no NUL either, so that a label with a dot is not taken
+// for two labels. The results are meaningful only if the message turns out to be well-formed.
 func undot(m []byte) (name string, end int, plain []byte) {
 	plain = bytes.Clone(m)
 	var labels []string
@@ -106,16 +104,15 @@ func undot(m []byte) (name string, end int, plain []byte) {
 	return strings.Join(labels, "."), min(at+5, len(m)), plain // the root, the type, the class
 }
 
-// isExact reports whether m, which was read as d, holds nothing that d does not: no
-// compressed name, no reserved bit, nothing behind the end.
+// isExact reports whether m, which was parsed as d, contains nothing else: no compressed name, no reserved bit, no
+// trailing bytes.
 func isExact(d dnsmessage.Message, m []byte) bool {
 	again, err := d.Pack()
 	return err == nil && bytes.Equal(again, m)
 }
 
-// reply writes the answer to q: addrs, all of them of the type that was asked for, or
-// none. The question is echoed byte by byte: a client that mixes upper and lower case
-// knows its answers by that. most is how long the answer may be.
+// reply returns the reply to q with addrs, all of the requested type, or none. It echoes the question byte by byte,
+// because clients mix upper and lower case to recognize replies. most is the maximum size of the reply.
 func (q query) reply(code dnsmessage.RCode, addrs []netip.Addr, ttl time.Duration, most int) []byte {
 	a := dnsmessage.Message{Header: q.header}
 	a.RCode = code & 15
@@ -135,12 +132,12 @@ func (q query) reply(code dnsmessage.RCode, addrs []netip.Addr, ttl time.Duratio
 	}
 	m, err := a.Pack()
 	if err == nil && len(m) > most {
-		// No answer rather than a part of one: the asker comes again over TCP.
+		// A truncated reply has no answers at all: the client retries over TCP.
 		a.Answers, a.Truncated = nil, true
 		m, err = a.Pack()
 	}
 	if err != nil {
-		return nil // never: the question was packed when it was read
+		return nil // cannot happen: the question was packed when it was parsed
 	}
 	copy(m[dnsHeader:], q.question)
 	return m

@@ -32,7 +32,7 @@ func ask(name string, t dnsmessage.Type, edns bool) []byte {
 	return m
 }
 
-func TestQueriesAreRead(t *testing.T) {
+func TestParseQuery_ReadsQueries(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
 		m    []byte
@@ -65,7 +65,7 @@ func TestQueriesAreRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoQueryIsRefused(t *testing.T) {
+func TestParseQuery_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	change := func(f func([]byte) []byte) []byte { return f(ask("example.com", dnsmessage.TypeA, true)) }
 	for what, x := range map[string]struct {
@@ -129,7 +129,7 @@ func TestWhatIsNoQueryIsRefused(t *testing.T) {
 	}
 }
 
-func TestRepliesEchoTheQuestion(t *testing.T) {
+func TestReply_EchoesQuestion(t *testing.T) {
 	t.Parallel()
 	m := ask("eXample.cOm", dnsmessage.TypeA, true)
 	q, _, _, _ := parseQuery(m)

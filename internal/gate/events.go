@@ -10,21 +10,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Kind is what an event tells of.
+// Kind is the kind of an event.
 type Kind string
 
 // The kinds of events.
 const (
 	KindDNS     Kind = "dns"     // a name is looked up outside
-	KindConnect Kind = "connect" // a connection is dialled, or a flow of datagrams begun
+	KindConnect Kind = "connect" // a connection is dialled, or a UDP flow started
 	KindDeny    Kind = "deny"    // something was refused
-	KindEnd     Kind = "end"     // a connection or flow is over, or a lookup gave no address
-	KindRequest Kind = "request" // an HTTP request is passed on
-	KindAnswer  Kind = "answer"  // that is over
-	// KindAsk: something begins to wait for a person, with the verdict Ask; or that is
-	// over, with what came of it.
+	KindEnd     Kind = "end"     // a connection or flow ended, or a lookup returned no address
+	KindRequest Kind = "request" // an HTTP request is forwarded
+	KindAnswer  Kind = "answer"  // an HTTP request was answered
+	// KindAsk: a request is pending, with the verdict Ask, or was settled, with its outcome.
 	KindAsk Kind = "ask"
-	// KindDecoy: a token of a decoy was to be sent, and was not. It is counted as a denial.
+	// KindDecoy: a token of a decoy was about to be sent and was stopped. It counts as a denial.
 	KindDecoy Kind = "decoy"
 )
 
@@ -34,43 +33,41 @@ const (
 	DecoyAsked = "a token of it is in a name that was asked for"
 )
 
-// Event is one thing that happened at the gate. What comes from the sandbox in it, a
-// name, has no control bytes and no quotes.
+// Event is one event at the gate. Name comes from the sandbox, but contains no control bytes and no quotes.
 type Event struct {
 	Time    time.Time
 	Kind    Kind
 	Proto   Proto
-	Name    string     // the name that it is about; "" for an address without one
-	Addr    netip.Addr // not valid where there is only a name
+	Name    string     // host name; "" for an address without one
+	Addr    netip.Addr // not valid if only the name is known
 	Port    uint16
 	Verdict Verdict
 	Rule    string
 	Reason  string
 	Hint    string
-	Fix     string // the rule that would allow what is denied for its address
-	// Method and Path are of an HTTP request, the path as it was sent and without the
-	// query, which may be secret. Status is that of its answer, and 0 for none.
+	Fix     string // the rule that would allow the denied address
+	// Method and Path are those of an HTTP request, the path as sent and without the query, which may be secret.
+	// Status is that of its response, 0 for none.
 	Method, Path string
 	Status       int
-	// Decoy is the path inside of the decoy, of KindDecoy.
+	// Decoy is the path of the decoy inside, with KindDecoy.
 	Decoy string
-	// Until is when the waiting ends, of a KindAsk that begins.
+	// Until is when a pending KindAsk is denied if unanswered.
 	Until time.Time
-	// In and Out are the bytes that went into the sandbox and out of it: of KindEnd and
-	// KindAnswer.
+	// In and Out are the bytes into the sandbox and out of it, with KindEnd and KindAnswer.
 	In, Out int64
-	// Count is how often it happened: a denial that is repeated is told once, and once
-	// more some seconds later with the number of times since.
+	// Count is the number of occurrences: a repeated denial is reported once, and some seconds later again with the
+	// number of times since.
 	Count int
 }
 
 // Bounds of the journal.
 const (
-	repeatFor = 10 * time.Second // how long a denial is counted before it is told again
+	repeatFor = 10 * time.Second // how long a repeated denial is counted before it is reported again
 )
 
-// journal takes events to Options.Report, in order, without making anybody wait. Where
-// an event has to be told before its effect, emit says whether it will be.
+// journal passes events to Options.Report, in order, without blocking. If an event must be recorded before its
+// effect, the result of emit must be checked.
 type journal struct {
 	now   func() time.Time
 	queue chan Event
@@ -84,7 +81,7 @@ type journal struct {
 	report   chan struct{}     // closed at the next report; guarded by mu
 }
 
-// denial is what makes two denials the same. Others stand for all that are too many.
+// denial is the key by which equal denials are counted. A catch-all key stands for those beyond the limit.
 type denial struct {
 	proto  Proto
 	name   string
@@ -96,15 +93,15 @@ type denial struct {
 	decoy  string
 }
 
-// tally counts a denial since it was told.
+// tally counts a denial since its last report.
 type tally struct {
 	last  Event
 	since time.Time
 	count int
 }
 
-// newJournal makes a journal whose events report gets, one after the other, from one
-// goroutine that ends after close; wait waits for it.
+// newJournal returns a journal that calls report for each event, in order, from one goroutine that ends after close;
+// wait waits for it.
 func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func()) {
 	j = &journal{now: now, queue: make(chan Event, limit.JournalEvents), denied: map[denial]*tally{},
 		report: make(chan struct{})}
@@ -123,7 +120,7 @@ func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func
 	return j, func() { <-done }
 }
 
-// settle waits until the events queued before it are reported, or ctx ends.
+// settle waits until all events queued so far are reported, or ctx ends.
 func (j *journal) settle(ctx context.Context) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -140,8 +137,7 @@ func (j *journal) settle(ctx context.Context) {
 	}
 }
 
-// emit queues e and reports whether there was room. What e is about must not happen
-// when there was none.
+// emit queues e and reports whether there was room. If there was none, what e reports must not happen.
 func (j *journal) emit(e Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -174,14 +170,13 @@ func (j *journal) queueLocked(e Event) bool {
 	}
 }
 
-// deny reports a denial, or counts it if the same one was just reported or the queue is
-// full.
+// deny reports a denial; it only counts it if the same one was just reported or the queue is full.
 func (j *journal) deny(e Event) {
 	if e.Kind != KindDecoy {
 		e.Kind = KindDeny
 	}
 	e.Time = j.now()
-	if e.Verdict == Ask { // of what nobody is asked about
+	if e.Verdict == Ask { // approval is not requested for it
 		e.Verdict = Deny
 	}
 	k := denial{e.Proto, e.Name, e.Addr, e.Port, e.Method, e.Path, e.Reason, e.Decoy}
@@ -213,7 +208,7 @@ func (j *journal) deny(e Event) {
 	t.count++
 }
 
-// sweep tells how often what was denied some time ago was denied again.
+// sweep reports the counts of denials that were repeated some time ago.
 func (j *journal) sweep(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -224,8 +219,7 @@ func (j *journal) sweep(now time.Time) {
 	}
 }
 
-// tellLocked tells what was counted and forgets it, unless there is no room: then it
-// goes on to be counted.
+// tellLocked reports a count and forgets it, unless the queue is full: then it continues to be counted.
 func (j *journal) tellLocked(k denial, t *tally) {
 	if t.count > 0 {
 		e := t.last
@@ -236,15 +230,14 @@ func (j *journal) tellLocked(k denial, t *tally) {
 	delete(j.denied, k)
 }
 
-// close tells what is left, for which it waits until there is room, and lets the
-// goroutine end.
+// close reports the remaining events, waiting for room, and lets the goroutine end.
 func (j *journal) close() {
 	j.mu.Lock()
 	if j.closed {
 		j.mu.Unlock()
 		return
 	}
-	j.closed = true // from here on nobody else sends
+	j.closed = true // nothing else sends from here on
 	var left []Event
 	for _, t := range j.denied {
 		if e := t.last; t.count > 0 {
@@ -266,7 +259,7 @@ func (j *journal) dropped() int64 {
 	return j.lost
 }
 
-// protocol names a number of IP for an event.
+// protocol names an IP protocol number for an event.
 func protocol(n uint8) Proto {
 	switch n {
 	case 2:

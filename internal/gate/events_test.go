@@ -30,7 +30,7 @@ func (c *clock) pass(d time.Duration) time.Time {
 	return c.now
 }
 
-func TestRepeatedDenialsAreCounted(t *testing.T) {
+func TestJournal_CountsRepeatedDenials(t *testing.T) {
 	t.Parallel()
 	var got []Event
 	c := &clock{now: noon}
@@ -44,10 +44,10 @@ func TestRepeatedDenialsAreCounted(t *testing.T) {
 	j.deny(b)
 	j.sweep(c.pass(repeatFor - 1))
 	j.deny(a)
-	j.sweep(c.pass(1)) // tells of the five repetitions
-	j.deny(a)          // told anew
+	j.sweep(c.pass(1)) // reports the five repetitions
+	j.deny(a)          // reported again
 	j.deny(a)
-	j.close() // tells of the last
+	j.close() // reports the last one
 	j.close()
 	if j.emit(a) {
 		t.Error("a closed journal takes an event")
@@ -65,8 +65,9 @@ func TestRepeatedDenialsAreCounted(t *testing.T) {
 	}
 }
 
-// settle returns after all earlier denials were reported, even if reporting them is slow.
-func TestJournal_SettlesWhatWasDenied(t *testing.T) {
+// TestJournal_SettleReportsDenials checks that settle returns only after all earlier denials
+// were reported, even if reporting them is slow.
+func TestJournal_SettleReportsDenials(t *testing.T) {
 	t.Parallel()
 	block, reported := make(chan struct{}), 0
 	j, wait := newJournal(time.Now, func(Event) { <-block; reported++ })
@@ -89,7 +90,7 @@ func TestJournal_SettlesWhatWasDenied(t *testing.T) {
 	wait()
 }
 
-func TestTheJournalIsBounded(t *testing.T) {
+func TestJournal_IsBounded(t *testing.T) {
 	t.Parallel()
 	var got []Event
 	c := &clock{now: noon}

@@ -22,39 +22,38 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// flow is one connection of the sandbox, or one flow of its datagrams, with the host
-// outside that it leads to.
+// flow is a TCP connection or UDP flow of the sandbox, with its connection to the host outside.
 type flow struct {
 	proto Proto
 	to    netip.AddrPort
 	out   net.Conn
 	ep    tcpip.Endpoint
 
-	mustHail bool // has to begin with a ClientHello
-	inspect  bool // has to be TLS for a name that need not be inspected, or HTTP
+	mustHail bool // must start with a ClientHello
+	inspect  bool // must be TLS for a name that need not be inspected, or HTTP
 	large    bool // has large buffers
 
 	mu   sync.Mutex
-	live map[*exchange]struct{} // requests that are underway; guarded by mu
+	live map[*exchange]struct{} // requests in progress; guarded by mu
 
-	spent   atomic.Pointer[budgets] // of what allows it
-	by      atomic.Pointer[named]   // what allows it; another when the ClientHello has come
-	hello   atomic.Pointer[hello]   // nil before, and for what is not TLS
-	in, sum atomic.Int64            // bytes into the sandbox; both ways
-	moved   atomic.Int64            // when the last byte did, by Options.Now, in nanoseconds
+	spent   atomic.Pointer[budgets] // byte budgets of the rules that allow it
+	by      atomic.Pointer[named]   // the name that allows it; changes with the ClientHello
+	hello   atomic.Pointer[hello]   // nil before it arrives, and if the flow is not TLS
+	in, sum atomic.Int64            // bytes into the sandbox; bytes in both directions
+	moved   atomic.Int64            // time of the last byte, by Options.Now, in nanoseconds
 
 	once  sync.Once
 	cause atomic.Pointer[string] // why it was cut; nil if it was not
 }
 
-// charge has what the flow carries from now on go to budgets.
+// charge makes further bytes of the flow count against b.
 func (f *flow) charge(b *budgets) { f.spent.Store(b) }
 
-// cut ends the flow at once, with a reset on both sides; the first cause is told.
+// cut resets both sides of the flow at once; the first cause is recorded.
 func (f *flow) cut(cause string) {
 	f.once.Do(func() {
 		f.cause.Store(&cause)
-		f.ep.Abort() // first, or who carries the end of the other side over ends this one in order
+		f.ep.Abort() // first, or the goroutine that forwards the other side's end would close this one gracefully
 		if t, ok := f.out.(*net.TCPConn); ok {
 			t.SetLinger(0) //nolint:errcheck // a reset is a courtesy; the connection is closed in any case
 		}
@@ -62,7 +61,7 @@ func (f *flow) cut(cause string) {
 	})
 }
 
-// room takes the place of a connection; it says why not.
+// room reserves a connection. If it cannot, it returns the reason.
 func (g *Gate) room() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,7 +78,7 @@ func (g *Gate) leave() {
 	g.conns--
 }
 
-// add registers f, so that it can be cut; remove undoes that.
+// add registers f so that it can be cut; remove unregisters it.
 func (g *Gate) add(f *flow) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,8 +91,8 @@ func (g *Gate) remove(f *flow) {
 	delete(g.flows, f)
 }
 
-// still reports whether the policy still allows f, and by what it is underway: its name
-// counts for as long as it lasts, when its pin has long expired.
+// still reports whether the policy still allows f, and updates the name that allows it. That name stays valid for the
+// life of f, even after its pin has expired.
 func (g *Gate) still(f *flow) bool {
 	by, ok := f.by.Load(), true
 	r := rule(g.current(), g.pins, f.proto, f.to.Addr(), f.to.Port(), g.now(), by.name)
@@ -105,7 +104,7 @@ func (g *Gate) still(f *flow) bool {
 	case h != nil:
 		n, ok = r.hailed(h.name)
 		ok = ok && (n.Verdict == Allow && sameLimits(n, by) || by.Verdict == Inspect)
-	case f.mustHail: // asked again when the ClientHello has come
+	case f.mustHail: // decided again when the ClientHello arrives
 	case f.inspect:
 		ok = !r.mustHail
 	case !by.name.IsZero():
@@ -117,11 +116,11 @@ func (g *Gate) still(f *flow) bool {
 	return ok && g.stillAll(f)
 }
 
-// sameLimits reports whether what is underway by one decision is bounded as by another.
+// sameLimits reports whether two decisions have the same limits.
 func sameLimits(n named, by *named) bool { return slices.Equal(n.Limits, by.Limits) }
 
-// recheck cuts f, which was added just now, if the gate or the policy changed its mind
-// since it was decided on; whoever does so later finds f among the flows.
+// recheck cuts f, which was just added, if the gate was closed or the policy changed since the decision. A later
+// change finds f among the flows.
 func (g *Gate) recheck(ctx context.Context, f *flow) {
 	switch {
 	case ctx.Err() != nil:
@@ -131,10 +130,10 @@ func (g *Gate) recheck(ctx context.Context, f *flow) {
 	}
 }
 
-// cutAll cuts what there is, when the gate closes.
+// cutAll cuts all flows, when the gate closes.
 func (g *Gate) cutAll() { g.cutIf(func(*flow) string { return "the gate was closed" }) }
 
-// sweepFlows cuts what has not moved for too long.
+// sweepFlows cuts flows that have been idle too long.
 func (g *Gate) sweepFlows() {
 	now := g.now().UnixNano()
 	g.cutIf(func(f *flow) string {
@@ -163,8 +162,8 @@ func (g *Gate) cutIf(why func(*flow) string) {
 	}
 }
 
-// serveTCP decides on one connection and carries it. It runs on a goroutine that the
-// stack started for a SYN; the stack does not answer it before Complete.
+// serveTCP decides about one connection and forwards it. The stack calls it on its own goroutine for a SYN, and
+// answers the SYN only at Complete.
 func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	if !g.begin() {
 		r.Complete(false)
@@ -221,9 +220,8 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	g.carry(ctx, f, in, rl)
 }
 
-// reach dials to, after it was told that it will be. It gives nil when that did not
-// come about. It may have to wait, so it decides anew at the last moment; rl is what it
-// decided.
+// reach records a dial, then dials to. It returns nil if the dial was refused or failed. Because it may wait, it
+// decides again just before it dials, and updates rl.
 func (g *Gate) reach(ctx context.Context, proto Proto, to netip.AddrPort, rl *ruling) net.Conn {
 	by := rl.plain()
 	if rule, ok := g.spent.of(by.Limits).spend(0); !ok {
@@ -262,7 +260,7 @@ func (g *Gate) reach(ctx context.Context, proto Proto, to netip.AddrPort, rl *ru
 	return out
 }
 
-// reasonOf says why a dial failed, without addresses and in words of ours.
+// reasonOf describes a failed dial without addresses.
 func reasonOf(err error) string {
 	var no syscall.Errno
 	switch {
@@ -292,8 +290,8 @@ func (g *Gate) accept(ctx context.Context, r *tcp.ForwarderRequest) (*gonet.TCPC
 	return gonet.NewTCPConn(&wq, ep), ep, true
 }
 
-// carry reads the ClientHello, if there has to be one, and copies both ways until it is
-// over; then it tells what was moved.
+// carry reads the ClientHello, if one is required, copies in both directions until the end, and reports the byte
+// counts.
 func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
 	by := rl.plain()
 	f.by.Store(&by)
@@ -320,7 +318,7 @@ func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling)
 	g.finish(f)
 }
 
-// size gives the connection its buffers, and reports whether they are the large ones.
+// size sets the connection's buffer sizes, and reports whether they are the large ones.
 func (g *Gate) size(ep tcpip.Endpoint) (large bool) {
 	g.mu.Lock()
 	if large = g.big < limit.FlowBuffers; large {
@@ -334,12 +332,11 @@ func (g *Gate) size(ep tcpip.Endpoint) (large bool) {
 	return large
 }
 
-// lingerFor is how long the sandbox may take to read what is left of a connection that
-// has ended on both sides.
+// lingerFor is how long the sandbox may take to read the rest of a connection that both sides have ended.
 const lingerFor = time.Minute
 
-// finish tells of the end, and sees the endpoint off: the sandbox may take its time to
-// read what is left, but not for ever, and not with ever more of them.
+// finish reports the end and closes the endpoint. The sandbox has a limited time to read the rest, for a limited
+// number of such endpoints.
 func (g *Gate) finish(f *flow) {
 	by, reason := f.by.Load(), ""
 	cause := f.cause.Load()
@@ -356,7 +353,7 @@ func (g *Gate) finish(f *flow) {
 	g.linger(&lingerer{ep: f.ep, large: f.large, until: g.now().Add(lingerFor)})
 }
 
-// lingerer is an endpoint that was closed and still has bytes or a FIN underway.
+// lingerer is a closed endpoint with unsent bytes or an unacknowledged FIN.
 type lingerer struct {
 	ep    tcpip.Endpoint
 	large bool
@@ -368,7 +365,7 @@ func (l *lingerer) gone() bool {
 	return s == tcp.StateClose || s == tcp.StateError || s == tcp.StateTimeWait
 }
 
-// linger keeps l in view. There are no more of them than connections.
+// linger registers l. There are at most as many of them as connections.
 func (g *Gate) linger(l *lingerer) {
 	g.mu.Lock()
 	var first *lingerer
@@ -385,8 +382,7 @@ func (g *Gate) linger(l *lingerer) {
 	}
 }
 
-// sweepLingering forgets those that are gone, and aborts those that took too long, or
-// all.
+// sweepLingering forgets finished endpoints, and aborts those past lingerFor, or all.
 func (g *Gate) sweepLingering(all bool) {
 	g.mu.Lock()
 	seen := g.lingering

@@ -15,28 +15,26 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// front stands between the link and the network stack. It lets through only what the
-// stack is there for: whole TCP and UDP packets without options or extensions, from
-// the sandbox's own addresses, to what can be a host. Everything that is not about a
-// connection, it answers itself or drops: the stack has no neighbours to learn, no
+// front filters packets between the link and the network stack. It passes only whole TCP and UDP packets without
+// options or extensions, from the sandbox's own addresses to addresses of possible hosts. It answers or drops
+// everything else itself: the stack learns no neighbours, reassembles no fragments and accepts no routers.
 // fragments to put together, no routers to believe.
 type front struct {
 	nested.Endpoint
 	gate     *Gate
 	fd       int
-	ethernet bool // packets have a header of the link, and the sandbox a neighbour
+	ethernet bool // packets have a link header, and the sandbox has a neighbour
 }
 
 // maxEcho is the longest echo request that is answered.
 const maxEcho = 4096
 
-// Capabilities are the link's, but for the need to find out hardware addresses: there
-// are two, and both are known.
+// Capabilities returns those of the link, without address resolution: both hardware addresses are known.
 func (f *front) Capabilities() stack.LinkEndpointCapabilities {
 	return f.Endpoint.Capabilities() &^ stack.CapabilityResolutionRequired
 }
 
-// AddHeader addresses a packet to the sandbox.
+// AddHeader adds a link header with the sandbox's address.
 func (f *front) AddHeader(pkt *stack.PacketBuffer) {
 	if !f.ethernet {
 		return
@@ -46,10 +44,10 @@ func (f *front) AddHeader(pkt *stack.PacketBuffer) {
 	})
 }
 
-// DeliverLinkPacket is not needed: nothing listens to frames.
+// DeliverLinkPacket does nothing: no packet sockets are in use.
 func (f *front) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
 
-// DeliverNetworkPacket judges one packet that came from the sandbox.
+// DeliverNetworkPacket filters one packet from the sandbox.
 func (f *front) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	pass := false
 	switch proto {
@@ -67,7 +65,7 @@ func (f *front) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *sta
 	}
 }
 
-// whole gives the first n bytes of a packet.
+// whole returns the first n bytes of a packet.
 func whole(pkt *stack.PacketBuffer, n int) []byte {
 	b, ok := pkt.Data().PullUp(n)
 	if !ok {
@@ -76,7 +74,7 @@ func whole(pkt *stack.PacketBuffer, n int) []byte {
 	return b
 }
 
-// ip4 reports whether the stack may see an IPv4 packet.
+// ip4 reports whether an IPv4 packet may pass to the stack.
 func (f *front) ip4(pkt *stack.PacketBuffer) bool {
 	h := whole(pkt, header.IPv4MinimumSize)
 	if h == nil || h[0]>>4 != 4 {
@@ -87,10 +85,10 @@ func (f *front) ip4(pkt *stack.PacketBuffer) bool {
 	size := int(binary.BigEndian.Uint16(h[2:]))
 	switch {
 	case dst.IsMulticast() || dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		if h[9] == unix.IPPROTO_UDP { // discovery of services and the like
+		if h[9] == unix.IPPROTO_UDP { // service discovery and the like
 			f.gate.drop(UDP, dst, "multicast and broadcast are not supported")
 		} else {
-			f.gate.counts.frames.Add(1) // the kernel's own reports among them
+			f.gate.counts.frames.Add(1) // includes the kernel's own reports
 		}
 		return false
 	case src != link.Box4():
@@ -120,7 +118,7 @@ func (f *front) ip4(pkt *stack.PacketBuffer) bool {
 	return false
 }
 
-// ip6 does the same for IPv6.
+// ip6 reports whether an IPv6 packet may pass to the stack.
 func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 	h := whole(pkt, header.IPv6MinimumSize)
 	if h == nil || h[0]>>4 != 6 {
@@ -137,7 +135,7 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 		if h[6] == unix.IPPROTO_UDP {
 			f.gate.drop(UDP, dst, "multicast and broadcast are not supported")
 		} else {
-			f.gate.counts.frames.Add(1) // the kernel's own reports among them
+			f.gate.counts.frames.Add(1) // includes the kernel's own reports
 		}
 		return false
 	case src != link.Box6():
@@ -156,7 +154,7 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 	return false
 }
 
-// send writes a packet to the sandbox. One that finds no room is lost, as on any link.
+// send writes a packet to the sandbox. If there is no room, it is lost, as on any link.
 func (f *front) send(proto tcpip.NetworkProtocolNumber, payload []byte) {
 	var frame []byte
 	if f.ethernet {
@@ -168,7 +166,7 @@ func (f *front) send(proto tcpip.NetworkProtocolNumber, payload []byte) {
 	}
 }
 
-// arp says where the gate is, and nothing else: it is the one neighbour.
+// arp answers ARP requests for the gate, the only neighbour.
 func (f *front) arp(pkt *stack.PacketBuffer) {
 	b := whole(pkt, header.ARPSize)
 	gw := link.Gate4().As4()
@@ -180,7 +178,7 @@ func (f *front) arp(pkt *stack.PacketBuffer) {
 	f.send(header.ARPProtocolNumber, append(r, b[8:18]...))
 }
 
-// icmp4 answers an echo request, if the policy allows its address.
+// icmp4 answers an echo request if the policy allows its destination.
 func (f *front) icmp4(pkt *stack.PacketBuffer, dst netip.Addr, size int) {
 	b := whole(pkt, min(size, maxEcho+1))
 	const at = header.IPv4MinimumSize
@@ -198,7 +196,7 @@ func (f *front) icmp4(pkt *stack.PacketBuffer, dst netip.Addr, size int) {
 	f.send(header.IPv4ProtocolNumber, r)
 }
 
-// icmp6 answers who asks for the gate, and echo requests as icmp4 does.
+// icmp6 answers neighbour solicitations for the gate, and echo requests as icmp4 does.
 func (f *front) icmp6(pkt *stack.PacketBuffer, src, dst netip.Addr, size int) {
 	b := whole(pkt, min(size, maxEcho+1))
 	const at = header.IPv6MinimumSize

@@ -98,11 +98,11 @@ const (
 	b6, g6 = "fdc0:71ce:9a7e::2", "fdc0:71ce:9a7e::1"
 )
 
-func TestOnlyWholePacketsOfTheSandboxPass(t *testing.T) {
-	overBoth(t, testOnlyWholePacketsOfTheSandboxPass)
+func TestFront_DropsInvalidPackets(t *testing.T) {
+	overBoth(t, testFrontDropsInvalidPackets)
 }
 
-func testOnlyWholePacketsOfTheSandboxPass(t *testing.T, k kind) {
+func testFrontDropsInvalidPackets(t *testing.T, k kind) {
 	t.Parallel()
 	w := newWorkbench(t, k, denyAll{})
 	tcp := make([]byte, 20)
@@ -171,7 +171,7 @@ func testOnlyWholePacketsOfTheSandboxPass(t *testing.T, k kind) {
 	}
 }
 
-func TestTheGateIsTheOnlyNeighbour(t *testing.T) {
+func TestFront_GateIsOnlyNeighbour(t *testing.T) {
 	t.Parallel()
 	w := newWorkbench(t, veth, policyFunc(func(r Request) Decision {
 		if r.Proto == ICMP && r.Addr == netip.MustParseAddr("9.9.9.9") {
@@ -229,8 +229,9 @@ func TestTheGateIsTheOnlyNeighbour(t *testing.T) {
 	}
 }
 
-// Where packets have no header of the link, there is nobody to be found; echo is answered.
-func TestAPairHasNoNeighbours(t *testing.T) {
+// TestFront_PairHasNoNeighbours checks that the gate answers no neighbour discovery where
+// packets have no link header, and does answer echo requests.
+func TestFront_PairHasNoNeighbours(t *testing.T) {
 	t.Parallel()
 	w := newWorkbench(t, socket, denyAll{})
 	defer w.end()

@@ -23,54 +23,49 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Options are what New needs. FD is the only one without a default.
+// Options configures New. Only FD is required.
 type Options struct {
-	// FD is the packet socket of link.Open, or the gate's end of link.Pair: New finds out
-	// which. New owns it, also when it fails.
+	// FD is the packet socket of link.Open, or the gate's end of link.Pair; New detects which. New takes ownership of
+	// it, even if it fails.
 	FD *os.File
-	// MTU is the link's; 0 is link.DefaultMTU, or link.PairMTU.
+	// MTU is that of the link, in bytes; 0 is link.DefaultMTU, or link.PairMTU.
 	MTU int
-	// Policy decides; nil denies everything. SetPolicy changes it.
+	// Policy decides about destinations; nil denies everything. SetPolicy changes it.
 	Policy Policy
-	// Dial reaches an address outside, by "tcp" or "udp". It is given addresses that the
-	// policy allowed and the gate resolved itself, never names. The default is a
-	// net.Dialer of the process's network namespace that refuses the host's own addresses
-	// unless the policy names them.
+	// Dial connects to an address outside, by "tcp" or "udp". It is only called with addresses that the policy
+	// allowed and the gate resolved itself. The default is a net.Dialer in the process's network namespace that
+	// refuses the host's own addresses unless the policy names them.
 	Dial func(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	// Lookup resolves a name that the policy allows, with the time for which the answer
-	// may be used. An error that is a *net.DNSError with IsNotFound means that there is no
-	// such name. The default is the host's resolver, and a minute.
+	// Lookup resolves a name that the policy allows, and returns the TTL of the answer. A *net.DNSError with
+	// IsNotFound means that the name does not exist. The default uses the host's resolver and a TTL of a minute.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
-	// Report gets every event, one after the other, from one goroutine. While it lags
-	// behind by more than a thousand, everything is denied. It must not call Close, which
-	// waits for it.
+	// Report is called with every event, in order, from one goroutine. While it is more than a thousand events
+	// behind, everything is denied. It must not call Close, which waits for it.
 	Report func(Event)
-	// Roots are the authorities that a server's certificate has to come from where its
-	// requests are inspected; nil is those of the host.
+	// Roots are the certificate authorities for servers whose requests are inspected; nil uses those of the host.
 	Roots *x509.CertPool
-	// Tokens are those of decoys: what has one goes nowhere, whatever the policy says.
+	// Tokens are those of decoys: traffic that contains one is denied under any policy.
 	Tokens []decoy.Token
-	// Now tells the time; nil is time.Now.
+	// Now returns the current time; nil uses time.Now.
 	Now func() time.Time
-	// Bounds; the zero value of each has a default.
+	// Bounds limits the gate's resources; a zero field has a default.
 	Bounds Bounds
 }
 
-// Bounds limit what one sandbox can take of its keeper's resources. The defaults are in
-// package limit.
+// Bounds limits what one sandbox can use of its gate's resources. The defaults are in package limit.
 type Bounds struct {
-	Conns   int           // TCP connections at a time
-	Opening int           // of these, not yet established
+	Conns   int           // concurrent TCP connections
+	Opening int           // of these, in the handshake
 	Inspect int           // of these, with inspected requests
-	Flows   int           // flows of datagrams at a time
-	PerSec  int           // connections and flows dialled in a second; further ones wait
+	Flows   int           // concurrent UDP flows
+	PerSec  int           // connections and flows dialled per second; further ones wait
 	Idle    time.Duration // idle time after which a connection is closed
-	UDPIdle time.Duration // the same for a flow of datagrams
+	UDPIdle time.Duration // the same for a UDP flow
 	Dial    time.Duration // time to dial a host
 	Hello   time.Duration // time for a ClientHello
 
-	Ask       time.Duration // time to decide a question
-	Questions int           // destinations asked about at a time; further ones are denied
+	Ask       time.Duration // time to decide about a pending request
+	Questions int           // concurrent pending destinations; further ones are denied
 	Waiting   int           // queries and connections that wait for a decision; further ones are denied; less than Opening
 }
 
@@ -101,20 +96,21 @@ func (b Bounds) withDefaults() Bounds {
 	return b
 }
 
-// Stats are counts since the gate was made, but for Conns and Flows.
+// Stats are counters since the gate was created, and the current Conns, Flows and Asking.
 type Stats struct {
-	Conns, Flows int   // now
-	In, Out      int64 // bytes of payload into the sandbox and out of it
-	Frames       int64 // frames that were dropped in silence, as every network does
-	EventsLost   int64 // events that found no room; what they were about did not happen, or was a denial or an end
+	Conns, Flows int   // current
+	In, Out      int64 // payload bytes into the sandbox and out of it
+	Frames       int64 // frames dropped without an event, as on every network
+	// events lost because the queue was full; what they reported did not happen, or was a denial or an end
+	EventsLost int64
 
-	Asking []Question // what waits for a person now, the longest first
+	Asking []Question // pending requests, oldest first
 }
 
-// Gate is the internet of one sandbox. Its methods may be called from any goroutine.
+// Gate is the network of one sandbox. Its methods are safe for concurrent use.
 type Gate struct {
 	fd       *os.File
-	ethernet bool // of fd: frames come out of it, and not packets alone
+	ethernet bool // frames come out of fd, not packets
 	mtu      int
 	bounds   Bounds
 	roots    *x509.CertPool
@@ -132,19 +128,19 @@ type Gate struct {
 	buffers  buffers
 	spent    spending
 	rates    rates
-	ca       func() (*inspect.Authority, error) // made when it is asked for
+	ca       func() (*inspect.Authority, error) // created on first use
 	dials    *rate.Limiter
 
-	eventfds []int // of link, to be closed when it has ended
+	eventfds []int // of link, to be closed after it
 
 	cancel  context.CancelCauseFunc
 	flushed func() // waits for the journal
 
 	mu        sync.Mutex
 	closed    bool               // guarded by mu
-	conns     int                // places taken; guarded by mu
-	udp       int                // the same for datagrams; guarded by mu
-	looked    int                // connections that are inspected; guarded by mu
+	conns     int                // reserved connections; guarded by mu
+	udp       int                // reserved UDP flows; guarded by mu
+	looked    int                // inspected connections; guarded by mu
 	big       int                // connections with large buffers; guarded by mu
 	flows     map[*flow]struct{} // guarded by mu
 	lingering []*lingerer        // guarded by mu
@@ -152,11 +148,11 @@ type Gate struct {
 	closing   sync.Once
 }
 
-// counts is what Stats tells.
+// counts are the counters of Stats.
 type counts struct{ in, out, frames atomic.Int64 }
 
-// New makes the gate of the sandbox whose packets come out of o.FD. When ctx ends,
-// nothing new is let through; Close is needed in any case.
+// New starts the gate of the sandbox whose packets come from o.FD. When ctx ends, new connections are denied; the
+// caller must call Close in any case.
 func New(ctx context.Context, o Options) (*Gate, error) {
 	if o.FD == nil {
 		return nil, fault.New(fault.Invalid, "a gate requires the socket of its link")
@@ -168,7 +164,7 @@ func New(ctx context.Context, o Options) (*Gate, error) {
 	return newGate(ctx, o, !pair)
 }
 
-// newGate is New for who knows what comes out of o.FD.
+// newGate is New with the kind of o.FD known.
 func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 	switch {
 	case o.MTU == 0 && ethernet:
@@ -211,9 +207,8 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 	return g, nil
 }
 
-// SetPolicy puts p in force. Connections that it does not allow, or not in the same
-// way, are cut; what waits for a person and is decided by p waits no longer. nil denies
-// everything.
+// SetPolicy puts p in force. Connections that p does not allow, or not in the same way, are cut; pending requests
+// that p decides are settled. nil denies everything.
 func (g *Gate) SetPolicy(p Policy) {
 	if p == nil {
 		p = denyAll{}
@@ -235,8 +230,7 @@ func (g *Gate) SetPolicy(p Policy) {
 
 func (g *Gate) current() Policy { return *g.policy.Load() }
 
-// CA gives the certificate of the authority by which the gate ends TLS where requests
-// are inspected, as PEM. Who is inside has to trust it.
+// CA returns the certificate, as PEM, of the authority that the gate uses to inspect TLS. The sandbox must trust it.
 func (g *Gate) CA() ([]byte, error) {
 	a, err := g.ca()
 	if err != nil {
@@ -245,10 +239,10 @@ func (g *Gate) CA() ([]byte, error) {
 	return a.PEM(), nil
 }
 
-// Settle waits until Options.Report has had every event of before the call, or ctx ends.
+// Settle waits until Options.Report has been called for all events before this call, or until ctx ends.
 func (g *Gate) Settle(ctx context.Context) { g.journal.settle(ctx) }
 
-// Stats gives the counts of now.
+// Stats returns the current counters.
 func (g *Gate) Stats() Stats {
 	g.mu.Lock()
 	s := Stats{Conns: g.conns, Flows: g.udp}
@@ -259,8 +253,8 @@ func (g *Gate) Stats() Stats {
 	return s
 }
 
-// Close cuts every connection, reports what is left to report, and returns when no
-// goroutine of the gate is left. It may be called more than once.
+// Close cuts all connections, reports the remaining events, and returns when all goroutines of the gate have ended.
+// It may be called more than once.
 func (g *Gate) Close() (err error) {
 	g.closing.Do(func() {
 		g.mu.Lock()
@@ -276,7 +270,7 @@ func (g *Gate) Close() (err error) {
 	return err
 }
 
-// begin takes a goroutine on, and reports whether it may go on; end lets it go.
+// begin registers a goroutine, or returns false if the gate is closed; end unregisters it.
 func (g *Gate) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -289,7 +283,7 @@ func (g *Gate) begin() bool {
 
 func (g *Gate) end() { g.wg.Done() }
 
-// tick does what is due once a second.
+// tick runs periodic work once a second.
 func (g *Gate) tick(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -308,13 +302,13 @@ func (g *Gate) tick(ctx context.Context) {
 	}
 }
 
-// drop tells of a packet that the front did not let through.
+// drop reports a packet that the front refused.
 func (g *Gate) drop(proto Proto, dst netip.Addr, why string) {
 	g.journal.deny(Event{Proto: proto, Addr: dst, Reason: why})
 }
 
-// echo reports whether addr answers echo requests: the gate itself, and what the policy
-// allows. Nothing is sent outside for it.
+// echo reports whether addr answers echo requests: the gate itself, and addresses that the policy allows. Nothing is
+// sent outside.
 func (g *Gate) echo(addr netip.Addr) bool {
 	if addr == link.Gate4() || addr == link.Gate6() {
 		return true
@@ -326,7 +320,7 @@ func (g *Gate) echo(addr netip.Addr) bool {
 	return r.verdict == Allow
 }
 
-// refuse tells of a ruling that does not allow.
+// refuse reports a ruling that denies.
 func (g *Gate) refuse(proto Proto, to netip.AddrPort, r ruling) {
 	g.journal.deny(Event{
 		Proto: proto, Name: r.name.String(), Addr: to.Addr(), Port: to.Port(),

@@ -8,8 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// A ClientHello (RFC 8446, 4.1.2; the older versions are the same up to here) and what
-// carries it:
+// A ClientHello (RFC 8446, 4.1.2; older versions are the same up to here) and its layers:
 //
 //	record     1 type (22), 2 version (3.x), 2 length (1..16384), fragment
 //	handshake  1 type (1), 3 length, body; over as many records as the client likes
@@ -32,7 +31,7 @@ const (
 	tls12         = 0x0303
 )
 
-// hiding says how an extension would hide a name from the gate, or "".
+// hiding returns how an extension would hide a name from the gate, or "".
 func hiding(ext uint16) string {
 	switch ext {
 	case 0xfe0d: // RFC 9849; GREASE looks the same, by design
@@ -45,7 +44,7 @@ func hiding(ext uint16) string {
 	return ""
 }
 
-// helloError is why a connection is not let through as TLS.
+// helloError is why a connection is refused as TLS.
 type helloError string
 
 func (e helloError) Error() string { return string(e) }
@@ -56,24 +55,22 @@ const (
 	errLongTLS helloError = "the ClientHello is too long"
 )
 
-// hello is what a ClientHello says.
+// hello is the relevant content of a ClientHello.
 type hello struct {
 	name  policy.Host // the server name; zero if it has none
 	early bool        // data may follow before the server has answered
 	tls13 bool        // TLS 1.3 is offered: the server may ask for a second ClientHello
 }
 
-// hailing assembles the ClientHello at the beginning of a stream, fed in whatever
-// pieces arrive.
+// hailing assembles the ClientHello at the start of a stream, from input split anywhere.
 type hailing struct {
-	record []byte // header and what has come of the fragment
+	record []byte // header and partial fragment
 	body   []byte // the handshake message so far
 	fed    int
 }
 
-// feed takes the next bytes, and is done when the ClientHello was whole at the end of
-// a record; then n says how many bytes of b belong to it. After an error or when done
-// it must not be called again.
+// feed adds the next bytes. It is done when the ClientHello is complete at the end of a record; n is then the number
+// of bytes of b that belong to it. After an error or when done it must not be called again.
 func (h *hailing) feed(b []byte) (got hello, n int, done bool, err error) {
 	for n < len(b) {
 		if len(h.record) < recordHeader {
@@ -108,7 +105,7 @@ func (h *hailing) feed(b []byte) (got hello, n int, done bool, err error) {
 	return hello{}, n, false, nil
 }
 
-// checkRecordHeader refuses as soon as a byte shows that it is no handshake record.
+// checkRecordHeader returns an error as soon as a byte shows that this is not a handshake record.
 func checkRecordHeader(r []byte) error {
 	if r[0] != recordHello || len(r) > 1 && r[1] != 3 || len(r) > 2 && r[2] > 3 {
 		return errNoTLS
@@ -121,8 +118,8 @@ func checkRecordHeader(r []byte) error {
 	return nil
 }
 
-// checkHandshake says whether body is a whole ClientHello. One that ends inside of a
-// record is none: no other message may share it (RFC 8446, 5.1).
+// checkHandshake reports whether body is a complete ClientHello. One that ends inside a record is an error: no other
+// message may share the record (RFC 8446, 5.1).
 func checkHandshake(body []byte) (whole bool, err error) {
 	if body[0] != clientHello {
 		return false, errBadTLS
@@ -140,7 +137,7 @@ func checkHandshake(body []byte) (whole bool, err error) {
 	return len(body) == handshakeHeader+n, nil
 }
 
-// cut is what is left to parse.
+// cut is the unparsed rest.
 type cut []byte
 
 // take takes n bytes.
@@ -153,8 +150,7 @@ func (c *cut) take(n int) ([]byte, bool) {
 	return b, true
 }
 
-// vector takes a vector with a length of size bytes in front, which has lo to hi bytes
-// and is of whole items.
+// vector takes a vector with a length field of size bytes, of lo to hi bytes in whole items.
 func (c *cut) vector(size, lo, hi, item int) (cut, bool) {
 	l, ok := c.take(size)
 	if !ok {
@@ -179,8 +175,8 @@ func (c *cut) uint16() (uint16, bool) {
 	return binary.BigEndian.Uint16(b), true
 }
 
-// parseHello reads the body of a ClientHello, all of it and strictly: what a lenient
-// server could read in another way is refused.
+// parseHello parses the body of a ClientHello completely and strictly: whatever a lenient server could read
+// differently is refused.
 func parseHello(body []byte) (h hello, err error) {
 	c := cut(body)
 	version, ok := c.uint16()
@@ -249,8 +245,8 @@ func parseHello(body []byte) (h hello, err error) {
 	return h, nil
 }
 
-// parseSNI reads the one name of a server_name extension (RFC 6066, 3): a DNS host
-// name in ASCII, without a dot at the end.
+// parseSNI parses the only name of a server_name extension (RFC 6066, 3): a DNS host name in ASCII, without a
+// trailing dot.
 func parseSNI(data cut) (policy.Host, error) {
 	list, ok := data.vector(2, 1, 1<<16-1, 1)
 	if !ok || len(data) != 0 {

@@ -89,7 +89,7 @@ func read(wire []byte, size int) (h hello, used int, done bool, err error) {
 	return h, used, false, nil
 }
 
-func TestHellosAreReadHoweverTheyArrive(t *testing.T) {
+func TestHello_IsReadInAnyPieces(t *testing.T) {
 	t.Parallel()
 	wire := realHello(t, "Example.COM")
 	for _, piece := range []int{1, 2, 5, 7, 100, len(wire)} {
@@ -115,7 +115,7 @@ func TestHellosAreReadHoweverTheyArrive(t *testing.T) {
 	}
 }
 
-func TestHellosThatAreRefused(t *testing.T) {
+func TestHello_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	good := handmade(sni("a.example"), offers13)
 	if _, _, done, err := read(records(good, 1<<14), 1<<14); err != nil || !done {
@@ -177,8 +177,9 @@ func TestHellosThatAreRefused(t *testing.T) {
 	}
 }
 
-// Go's client hides the name when it has a configuration for that.
-func TestRealECHIsRefused(t *testing.T) {
+// TestHello_RefusesECH sends the extension encrypted_client_hello, with which clients such as Go's hide the
+// server name.
+func TestHello_RefusesECH(t *testing.T) {
 	t.Parallel()
 	wire := records(handmade(sni("public.example"), ext(0xfe0d, bytes.Repeat([]byte{7}, 180)...), offers13), 1<<14)
 	if _, _, _, err := read(wire, 17); err == nil || !strings.Contains(err.Error(), "encrypted_client_hello") {
@@ -200,7 +201,7 @@ func through(w *watch, wire []byte, size int) (out []byte, err error) {
 	return out, nil
 }
 
-func TestASecondHelloHasTheSameName(t *testing.T) {
+func TestSecondHello_RequiresSameName(t *testing.T) {
 	t.Parallel()
 	first := hello{name: name("a.example"), tls13: true}
 	early := hello{name: name("a.example"), tls13: true, early: true}

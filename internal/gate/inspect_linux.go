@@ -18,8 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// inspected reports whether requests of f are decided on, once its ClientHello has
-// come where it has to.
+// inspected reports whether the requests of f are inspected, once its ClientHello has arrived if it needs one.
 func (f *flow) inspected() bool {
 	if f.hello.Load() == nil {
 		return f.inspect
@@ -27,7 +26,7 @@ func (f *flow) inspected() bool {
 	return f.by.Load().Verdict == Inspect
 }
 
-// inspect carries a connection request by request, until it is over.
+// inspect forwards a connection request by request, until it ends.
 func (g *Gate) inspect(ctx context.Context, f *flow, in *gonet.TCPConn, first []byte, rl ruling) {
 	if !g.look() {
 		f.cut(tooManyLooked)
@@ -62,8 +61,8 @@ func (g *Gate) inspect(ctx context.Context, f *flow, in *gonet.TCPConn, first []
 
 const tooManyLooked = "the sandbox has too many inspected connections"
 
-// look takes the place of a connection that is inspected, which may hold hundreds of
-// times as much of the process's memory as another; lookAway gives it back.
+// look reserves an inspected connection, which may use hundreds of times as much memory as others; lookAway releases
+// it.
 func (g *Gate) look() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +79,7 @@ func (g *Gate) lookAway() {
 	g.looked--
 }
 
-// counted is the sandbox's side of a connection. What was read before comes first.
+// counted is the sandbox's side of a connection. It first returns the bytes that were already read.
 type counted struct {
 	net.Conn
 	g     *Gate
@@ -112,7 +111,7 @@ func (c *counted) count(n int, sum *atomic.Int64) {
 	sum.Add(int64(n))
 }
 
-// CloseWrite ends the way to the sandbox.
+// CloseWrite closes the direction towards the sandbox.
 func (c *counted) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -120,14 +119,13 @@ func (c *counted) CloseWrite() error {
 	return nil
 }
 
-// rates are how often requests were made by rules that have a rate.
+// rates counts the requests of rules with a rate limit.
 type rates struct {
 	mu    sync.Mutex
-	rules map[string]*rate.Limiter // guarded by mu; as many as the policies had rules
+	rules map[string]*rate.Limiter // guarded by mu; at most as many as the policies had rules
 }
 
-// of gives the count for a limit. It holds from one policy to the next, so that a
-// change does not begin it anew.
+// of returns the limiter for a limit. It is kept across policy changes, so that a change does not reset it.
 func (r *rates) of(l Limit) *rate.Limiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,26 +140,26 @@ func (r *rates) of(l Limit) *rate.Limiter {
 	return x
 }
 
-// judge decides on the requests of one connection.
+// judge decides about the requests of one connection.
 type judge struct {
 	*Gate
 	*flow
 }
 
-// exchange is a request that was allowed.
+// exchange is an allowed request.
 type exchange struct {
 	judge
 	request Request
-	event   Event    // what it is, for what is told of it
-	limits  []Limit  // written by Begin alone, with flow.mu
-	spent   *budgets // the same
+	event   Event    // template of its events
+	limits  []Limit  // written only by Begin, with flow.mu held
+	spent   *budgets // likewise
 	in, out atomic.Int64
 
 	sending sync.Mutex
 	body    *decoy.Stream // guarded by sending
 }
 
-// request gives an error where the head of a request has a token.
+// request returns an error if the head of a request contains a token.
 func (t tokens) request(q inspect.Request) error {
 	if t.sent == nil {
 		return nil
@@ -175,8 +173,7 @@ func (t tokens) request(q inspect.Request) error {
 	return t.all(q.Method, q.Path, q.Query)
 }
 
-// fields gives an error where a header or a trailer has a token. Of their names nobody
-// knows any more what was written large.
+// fields returns an error if a header or trailer contains a token. The case of header names is lost by then.
 func (t tokens) fields(h http.Header) error {
 	for k, vs := range h {
 		if p, found := t.names.InName(k); found {
@@ -189,7 +186,7 @@ func (t tokens) fields(h http.Header) error {
 	return nil
 }
 
-// caught tells of a token. What is told has no path, which may be made of it.
+// caught reports a token. The event has no path, since the path may contain the token.
 func (x *exchange) caught(err error) *inspect.Denial {
 	e := x.event
 	e.Verdict, e.Status, e.Path = Deny, http.StatusForbidden, ""
@@ -197,7 +194,7 @@ func (x *exchange) caught(err error) *inspect.Denial {
 	return &inspect.Denial{Status: http.StatusForbidden, Reason: err.Error()}
 }
 
-// Sent looks through what is sent after the head.
+// Sent searches what is sent after the head.
 func (x *exchange) Sent(b []byte) *inspect.Denial {
 	x.sending.Lock()
 	defer x.sending.Unlock()
@@ -207,7 +204,7 @@ func (x *exchange) Sent(b []byte) *inspect.Denial {
 	return nil
 }
 
-// Trailer looks through what follows the body.
+// Trailer searches the trailers.
 func (x *exchange) Trailer(h http.Header) *inspect.Denial {
 	if err := x.tokens.fields(h); err != nil {
 		return x.caught(err)
@@ -215,7 +212,7 @@ func (x *exchange) Trailer(h http.Header) *inspect.Denial {
 	return nil
 }
 
-// about makes an event of a request.
+// about returns an event for a request.
 func (j judge) about(q inspect.Request) Event {
 	by := j.by.Load()
 	e := Event{Proto: TCP, Name: q.Host.String(), Addr: j.to.Addr(), Port: j.to.Port(),
@@ -226,11 +223,11 @@ func (j judge) about(q inspect.Request) Event {
 	return e
 }
 
-// Deny tells of a request that no policy allows.
+// Deny reports a request that is denied under any policy.
 func (j judge) Deny(q inspect.Request, reason string) {
 	e := j.about(q)
 	e.Rule, e.Reason = j.by.Load().Rule, reason
-	if err := j.tokens.request(q); err != nil { // a token may be part of the path
+	if err := j.tokens.request(q); err != nil { // the path may contain a token
 		e.Path = ""
 		j.journal.refused(e, err)
 		return
@@ -238,8 +235,8 @@ func (j judge) Deny(q inspect.Request, reason string) {
 	j.journal.deny(e)
 }
 
-// Begin decides on a request. It is underway before that, so that a change of the policy
-// finds it or comes before.
+// Begin decides about a request. The request is registered before that, so that a policy change either finds it or
+// precedes it.
 func (j judge) Begin(q inspect.Request) (inspect.Exchange, *inspect.Denial) {
 	x := &exchange{judge: j, event: j.about(q), body: j.tokens.sent.Stream()}
 	if err := j.tokens.request(q); err != nil {
@@ -266,8 +263,7 @@ func (x *exchange) leave() {
 	delete(x.live, x)
 }
 
-// ask asks the policy, and again if another one came in force before the limits were
-// known to stillAll.
+// ask asks the policy, and again if the policy changed before stillAll could see the limits.
 func (x *exchange) ask() Decision {
 	for {
 		p := x.policy.Load()
@@ -282,12 +278,12 @@ func (x *exchange) ask() Decision {
 	}
 }
 
-// decide asks the policy, and tells what it says.
+// decide asks the policy and reports its decision.
 func (x *exchange) decide(size int64) *inspect.Denial {
 	d := x.ask()
 	x.event.Verdict, x.event.Rule, x.event.Reason = d.Verdict, d.Rule, d.Reason
 	if d.Verdict != Allow {
-		x.event.Verdict = Deny // nobody is asked about single requests
+		x.event.Verdict = Deny // approval is not requested for single requests
 		return x.deny(http.StatusForbidden, d.Rule, d.Reason, d.Hint)
 	}
 	for _, l := range x.limits {
@@ -311,7 +307,7 @@ func (x *exchange) decide(size int64) *inspect.Denial {
 
 const tooLarge = "the request exceeds the limit of its rule"
 
-// deny tells that the request goes no further.
+// deny reports that the request was stopped.
 func (x *exchange) deny(status int, rule, reason, hint string) *inspect.Denial {
 	e := x.event
 	e.Rule, e.Reason, e.Hint, e.Status = rule, reason, hint, status
@@ -322,7 +318,7 @@ func (x *exchange) deny(status int, rule, reason, hint string) *inspect.Denial {
 	return &inspect.Denial{Status: status, Rule: rule, Reason: reason, Hint: hint}
 }
 
-// Spend counts bytes against what the rules allow.
+// Spend counts bytes against the limits of the rules.
 func (x *exchange) Spend(out, in int64) *inspect.Denial {
 	sent := x.out.Add(out)
 	x.in.Add(in)
@@ -337,7 +333,7 @@ func (x *exchange) Spend(out, in int64) *inspect.Denial {
 	return nil
 }
 
-// End tells what came of it.
+// End reports the result.
 func (x *exchange) End(status int, reason string) {
 	x.leave()
 	e := x.event
@@ -345,8 +341,7 @@ func (x *exchange) End(status int, reason string) {
 	x.journal.emit(e)
 }
 
-// stillAll reports whether the policy still allows every request of f that is underway,
-// with the same limits.
+// stillAll reports whether the policy still allows every request in progress of f, with the same limits.
 func (g *Gate) stillAll(f *flow) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -215,10 +215,13 @@ func TestInspection(t *testing.T) {
 	}
 }
 
-// What is not HTTP does not pass where requests are decided on.
-func TestInspectionOfOtherProtocols(t *testing.T) { overBoth(t, testInspectionOfOtherProtocols) }
+// TestInspection_RefusesOtherProtocols checks that other protocols than HTTP do not pass where
+// requests are inspected.
+func TestInspection_RefusesOtherProtocols(t *testing.T) {
+	overBoth(t, testInspectionRefusesOtherProtocols)
+}
 
-func testInspectionOfOtherProtocols(t *testing.T, k kind) {
+func testInspectionRefusesOtherProtocols(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
 	s, _ := h.web(t, k)
@@ -244,12 +247,13 @@ func testInspectionOfOtherProtocols(t *testing.T, k kind) {
 	s.denied(t, TCP, "names no server")
 }
 
-// A rule for the address of a name does not pass requests to that name by.
-func TestInspectionIsNotPassedByAnAddress(t *testing.T) {
-	overBoth(t, testInspectionIsNotPassedByAnAddress)
+// TestInspection_HoldsBesideAddressRule checks that a rule for the address of a name does not
+// allow uninspected requests to that name.
+func TestInspection_HoldsBesideAddressRule(t *testing.T) {
+	overBoth(t, testInspectionHoldsBesideAddressRule)
 }
 
-func testInspectionIsNotPassedByAnAddress(t *testing.T, k kind) {
+func testInspectionHoldsBesideAddressRule(t *testing.T, k kind) {
 	t.Parallel()
 	n := items(t)
 	n.Allow = append(n.Allow, httpRule(t, "93.184.216.34:443,8443", nil))
@@ -266,8 +270,8 @@ func testInspectionIsNotPassedByAnAddress(t *testing.T, k kind) {
 	}
 }
 
-// Clients that people use, with the authority where each of them looks for it.
-func TestInspectionWithClients(t *testing.T) {
+// TestInspection_CommonClientsWork runs common clients, each with the authority where it looks for it.
+func TestInspection_CommonClientsWork(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
 	s, ca := h.web(t, veth)
@@ -306,13 +310,13 @@ except urllib.error.HTTPError as e: print(e.code)`}},
 	}
 }
 
-// A request that is underway ends when the policy does not allow it any more, and so does
-// a connection whose requests were not looked at and have to be.
-func TestInspectedConnectionsAreBounded(t *testing.T) {
-	overBoth(t, testInspectedConnectionsAreBounded)
+// TestInspection_BoundsConnections checks that a request ends when the policy no longer allows
+// it, and a connection when its requests were not inspected and now have to be.
+func TestInspection_BoundsConnections(t *testing.T) {
+	overBoth(t, testInspectionBoundsConnections)
 }
 
-func testInspectedConnectionsAreBounded(t *testing.T, k kind) {
+func testInspectionBoundsConnections(t *testing.T, k kind) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example", "b.example")
 	s := start(t, k, h.book, func(o *Options) { o.Roots, o.Bounds = h.roots, Bounds{Inspect: 2} })
@@ -339,9 +343,9 @@ func (s *sandbox) inspected() int {
 	return s.looked
 }
 
-func TestInspectionFollowsThePolicy(t *testing.T) { overBoth(t, testInspectionFollowsThePolicy) }
+func TestInspection_FollowsPolicyChange(t *testing.T) { overBoth(t, testInspectionFollowsPolicyChange) }
 
-func testInspectionFollowsThePolicy(t *testing.T, k kind) {
+func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 	t.Parallel()
 	wide := items(t)
 	wide.Allow = append(wide.Allow, httpRule(t, "lone.example:8080", nil))
@@ -377,7 +381,7 @@ func testInspectionFollowsThePolicy(t *testing.T, k kind) {
 	if got := s.must(t, "more", get("a.example", "/items/2"), "1"); len(got) == 0 {
 		t.Error("a connection that nothing is against was cut")
 	}
-	// Nor does a request go on with other limits than are in force.
+	// A request does not continue with limits that are no longer in force.
 	s.SetPolicy(Rules(items(t)))
 	s.must(t, "hold", get("a.example", "/slow"), "a.example:80")
 	s.wait(t, "the next slow request",

@@ -241,9 +241,9 @@ func init() {
 	}
 }
 
-// None of nineteen ways gets a packet past the gate, although the program that tries
-// them has every capability that a sandbox could have.
-func TestNothingLeaks(t *testing.T) {
+// TestGate_BlocksBypasses tries nineteen ways to get a packet past the gate. The program that
+// tries them has every capability that a sandbox could have.
+func TestGate_BlocksBypasses(t *testing.T) {
 	t.Parallel()
 	host := ownAddress(t)
 	var heard atomic.Int64

@@ -49,7 +49,7 @@ func echoDatagrams(t *testing.T) (addr string) {
 	return u.LocalAddr().String()
 }
 
-func TestDatagramsPassByRuleOnly(t *testing.T) { overBoth(t, testDatagramsPassByRuleOnly) }
+func TestDatagrams_PassByRuleOnly(t *testing.T) { overBoth(t, testDatagramsPassByRuleOnly) }
 
 func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 	t.Parallel()
@@ -140,8 +140,8 @@ func TestRealPrograms(t *testing.T) {
 	}
 }
 
-// Whatever is underway when a gate is closed, nothing of it is left.
-func TestCloseLeavesNothing(t *testing.T) {
+// TestClose_LeavesNothing checks that nothing of a gate is left after Close, whatever is in progress.
+func TestClose_LeavesNothing(t *testing.T) {
 	const rounds = 3
 	before, eventfds := descriptors(t, "socket:"), descriptors(t, "anon_inode:[eventfd]")
 	t.Run("underway", func(t *testing.T) { // when it is over its hosts have closed their sockets
@@ -269,7 +269,7 @@ func descriptors(t *testing.T, kind string) (n int) {
 	return n
 }
 
-func TestWhatCannotBeMadeSaysSo(t *testing.T) {
+func TestNew_RefusesInvalidLink(t *testing.T) {
 	t.Parallel()
 	if _, err := New(t.Context(), Options{}); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
@@ -338,8 +338,8 @@ func testNeighboursAndEcho(t *testing.T, k kind) {
 	})
 }
 
-// A sandbox that takes its own interface away has no network, and it is told.
-func TestALinkThatIsGoneIsTold(t *testing.T) {
+// TestLinkLoss_IsReported covers a sandbox that removes its own network interface: it has no network then.
+func TestLinkLoss_IsReported(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	s := start(t, veth, b, nil)
@@ -347,8 +347,9 @@ func TestALinkThatIsGoneIsTold(t *testing.T) {
 	s.denied(t, "", "link failed")
 }
 
-// A sandbox that stops takes its interface away just before its keeper closes the gate.
-func TestClose_AfterTheLinkIsGone_ReportsNoDenial(t *testing.T) {
+// TestClose_AfterLinkLossReportsNoDenial covers a sandbox that stops: its interface disappears
+// just before its monitor closes the gate.
+func TestClose_AfterLinkLossReportsNoDenial(t *testing.T) {
 	t.Parallel()
 	s, g, box := bare(t)
 	box.Close()
@@ -365,8 +366,9 @@ func TestClose_AfterTheLinkIsGone_ReportsNoDenial(t *testing.T) {
 	}
 }
 
-// The host's own addresses are public to others, and lead to what trusts the host.
-func TestOwnAddressesAreDialledWhenNamed(t *testing.T) {
+// TestHostDial_OwnAddressRequiresAddressRule guards the host's own addresses, which look
+// public and lead to services that trust the host.
+func TestHostDial_OwnAddressRequiresAddressRule(t *testing.T) {
 	t.Parallel()
 	at := ownAddress(t)
 	l, err := net.Listen("tcp", net.JoinHostPort(at.String(), "0"))

@@ -21,7 +21,7 @@ func resolving(t *testing.T, found func(context.Context, string) ([]netip.Addr, 
 	return newResolver(func() Policy { return b }, newPins(), j, newDesk(j, time.Now, Bounds{}), found, time.Now)
 }
 
-func TestAnswer_OfManyAddressesIsBounded(t *testing.T) {
+func TestAnswer_BoundsAddresses(t *testing.T) {
 	t.Parallel()
 	var many []netip.Addr
 	for i := range limit.DNSAnswers + 10 {
@@ -45,7 +45,7 @@ func TestAnswer_OfManyAddressesIsBounded(t *testing.T) {
 	}
 }
 
-func TestQueries_AreAnsweredSoManyAtATime(t *testing.T) {
+func TestQueries_AreBoundedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := resolving(t, nil)
 	for i := range limit.DNSQueries {
@@ -62,7 +62,7 @@ func TestQueries_AreAnsweredSoManyAtATime(t *testing.T) {
 	}
 }
 
-func TestLookup_EndsWithItsPatience(t *testing.T) {
+func TestLookup_TimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := resolving(t, func(ctx context.Context, _ string) ([]netip.Addr, time.Duration, error) {
@@ -79,7 +79,7 @@ func TestLookup_EndsWithItsPatience(t *testing.T) {
 	})
 }
 
-func TestPrintable_CutsLongText(t *testing.T) {
+func TestPrintable_TruncatesLongText(t *testing.T) {
 	t.Parallel()
 	if got := printable([]byte(strings.Repeat("a", 10*limit.EventText))); len(got) != limit.EventText {
 		t.Errorf("%d bytes", len(got))

@@ -12,35 +12,34 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// Bounds of pins. They are per sandbox, which makes them grow as it likes.
+// Limits of pins. They are per sandbox, because a sandbox can make them grow at will.
 const (
 	minTTL = 5 * time.Second
 	maxTTL = time.Hour
-	// pinGrace is how much longer than it told the sandbox the gate remembers an answer:
-	// programs keep addresses, and the address did belong to the name.
+	// pinGrace is how much longer than the TTL that it reported the gate remembers an answer: programs keep
+	// addresses, and the address did belong to the name.
 	pinGrace = 10 * time.Minute
 )
 
-// pins is what a sandbox was told: which addresses a name has, and which names an
-// address was resolved from. An address is reached by its names alone. It is safe for
-// use by several goroutines.
+// pins records the DNS answers that a sandbox received: which addresses a name has, and which names an address was
+// resolved from. An address can only be reached by its names. It is safe for concurrent use.
 type pins struct {
 	mu    sync.Mutex
 	names map[policy.Host]*pinned             // guarded by mu
-	addrs map[netip.Addr]map[policy.Host]pair // guarded by mu; the same pairs, the other way round
-	size  int                                 // pairs; guarded by mu
+	addrs map[netip.Addr]map[policy.Host]pair // guarded by mu; the same pairs by address
+	size  int                                 // number of pairs; guarded by mu
 }
 
-// pinned is what one name has.
+// pinned is the record of one name.
 type pinned struct {
-	answer  []netip.Addr // the last answer, to be told again
-	fresh   time.Time    // until when it may be
+	answer  []netip.Addr // the last answer, to be repeated
+	fresh   time.Time    // when the answer expires
 	reaches map[netip.Addr]struct{}
 }
 
 // pair is a name that leads to an address.
 type pair struct {
-	told  time.Time // when the sandbox was told last
+	told  time.Time // when the sandbox received it last
 	until time.Time
 }
 
@@ -48,12 +47,11 @@ func newPins() *pins {
 	return &pins{names: map[policy.Host]*pinned{}, addrs: map[netip.Addr]map[policy.Host]pair{}}
 }
 
-// boundTTL makes a TTL fit for an answer.
+// boundTTL returns a TTL within the bounds for an answer.
 func boundTTL(ttl time.Duration) time.Duration { return min(max(ttl, minTTL), maxTTL) }
 
-// put pins name to addrs, of which there is one at least, and reports whether there was
-// room; if not, nothing is pinned. addrs is the whole answer; what the name led to before it still does until
-// it expires, since programs remember.
+// put pins name to addrs, at least one, and reports whether there was room; if not, nothing is pinned. addrs is the
+// whole answer; earlier addresses of name stay until they expire, since programs remember them.
 func (p *pins) put(name policy.Host, addrs []netip.Addr, ttl time.Duration, now time.Time) bool {
 	ttl = boundTTL(ttl)
 	if len(addrs) == 0 || len(addrs) > limit.PinAddrs {
@@ -102,7 +100,7 @@ func (p *pins) put(name policy.Host, addrs []netip.Addr, ttl time.Duration, now 
 	return true
 }
 
-// oldestLocked is the address of name that expires first and is not in its answer.
+// oldestLocked returns the address of name that expires first and is not in its answer.
 func (p *pins) oldestLocked(name policy.Host, of *pinned) (oldest netip.Addr) {
 	var first time.Time
 	for a := range of.reaches {
@@ -117,7 +115,7 @@ func (p *pins) oldestLocked(name policy.Host, of *pinned) (oldest netip.Addr) {
 	return oldest
 }
 
-// forgetLocked takes the pair of addr and name away.
+// forgetLocked removes the pair of addr and name.
 func (p *pins) forgetLocked(addr netip.Addr, name policy.Host) {
 	if _, ok := p.addrs[addr][name]; !ok {
 		return
@@ -132,7 +130,7 @@ func (p *pins) forgetLocked(addr netip.Addr, name policy.Host) {
 	}
 }
 
-// answer is what name may be told again, and for how long.
+// answer returns the pinned answer for name, and its remaining TTL.
 func (p *pins) answer(name policy.Host, now time.Time) ([]netip.Addr, time.Duration, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,8 +141,7 @@ func (p *pins) answer(name policy.Host, now time.Time) ([]netip.Addr, time.Durat
 	return slices.Clone(of.answer), of.fresh.Sub(now), true
 }
 
-// of gives the names that addr was resolved from and that have not expired, the one
-// that the sandbox asked for last first.
+// of returns the names that addr was resolved from and that have not expired, the most recently resolved first.
 func (p *pins) of(addr netip.Addr, now time.Time) []policy.Host {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +161,7 @@ func (p *pins) of(addr netip.Addr, now time.Time) []policy.Host {
 	return names
 }
 
-// sweep forgets what has expired.
+// sweep removes expired pins.
 func (p *pins) sweep(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

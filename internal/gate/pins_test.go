@@ -22,7 +22,7 @@ func addrs(s ...string) (out []netip.Addr) {
 	return out
 }
 
-func TestPinsExpire(t *testing.T) {
+func TestPins_Expire(t *testing.T) {
 	t.Parallel()
 	p := newPins()
 	a, b := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
@@ -63,7 +63,7 @@ func TestPinsExpire(t *testing.T) {
 	}
 }
 
-func TestPinsAreBounded(t *testing.T) {
+func TestPins_AreBounded(t *testing.T) {
 	t.Parallel()
 	p := newPins()
 	at := netip.MustParseAddr("198.51.100.1")
@@ -105,8 +105,9 @@ func TestPinsAreBounded(t *testing.T) {
 	}
 }
 
-// Both directions always say the same, and no name leads where it was not told to.
-func TestPinsAgree(t *testing.T) {
+// TestPins_AgreeInBothDirections checks that both directions always agree, and that a name
+// leads only to addresses that were returned for it.
+func TestPins_AgreeInBothDirections(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p, now := newPins(), noon
@@ -183,7 +184,7 @@ type paper map[Request]Decision
 
 func (p paper) Decide(r Request) Decision { return p[r] }
 
-func TestConnectionsAreDecidedByTheirNames(t *testing.T) {
+func TestRule_DecidesByName(t *testing.T) {
 	t.Parallel()
 	pub, priv, free := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("10.1.2.3"),
 		netip.MustParseAddr("1.1.1.1")

@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	// shareable is the size from which a packet keeps the buffer it was read into: then
-	// at most half of what a sandbox makes the stack keep is unused.
+	// shareable is the size from which a packet keeps its read buffer: at most half of the memory that a sandbox
+	// makes the stack hold is then unused.
 	shareable = 32 << 10
 )
 
-// pipe is the gate's end of a link.Pair, for the stack: each read and each write is one IP
-// packet. Who is at the other end may stop to read, which makes nobody wait here; may
-// write what is no packet, which is lost; and may go, which over is told once.
+// pipe is the gate's end of a link.Pair as a link endpoint of the stack: each read and each write is one IP packet.
+// If the other end does not read, the pipe never blocks; if it writes something that is not a packet, that is lost;
+// when it closes, over is called once.
 //
-// It is not fdbased, as on other links, since that can take the end of such a socket for
-// packets without bytes, of which it reads on without resting, and cannot be stopped.
+// The endpoint of other links, fdbased, cannot be used: it can mistake the end of such a socket for empty packets,
+// which it reads in a busy loop that cannot be stopped.
 type pipe struct {
 	file *os.File // known to the runtime's poller; Attach(nil) sets its deadline
 	conn syscall.RawConn
 	fd   int // of file
 	mtu  uint32
-	lost func()      // a packet was
-	over func(error) // the other end is gone, with an error or none
+	lost func()      // called for each lost packet
+	over func(error) // called when the other end has closed, with an error or nil
 	own  sync.WaitGroup
 
 	mu       sync.Mutex
-	to       stack.NetworkDispatcher // guarded by mu; nil while nobody reads
-	waiting  []*stack.PacketBuffer   // guarded by mu; what found no room, the oldest first
-	weight   int                     // of waiting, in bytes; guarded by mu
-	draining bool                    // somebody writes what waits; guarded by mu
+	to       stack.NetworkDispatcher // guarded by mu; nil while detached
+	waiting  []*stack.PacketBuffer   // guarded by mu; packets that found no room, oldest first
+	weight   int                     // size of waiting, in bytes; guarded by mu
+	draining bool                    // a goroutine runs drain; guarded by mu
 }
 
-// newPipe takes file over, for which the poller is asked, and gives back what to close.
+// newPipe takes ownership of file, which it makes pollable, and returns the file to close.
 func newPipe(file *os.File, mtu int, lost func(), over func(error)) (*pipe, *os.File, error) {
 	file, err := pollable(file)
 	if err != nil {
@@ -61,8 +61,8 @@ func newPipe(file *os.File, mtu int, lost func(), over func(error)) (*pipe, *os.
 	return p, file, conn.Control(func(fd uintptr) { p.fd = int(fd) })
 }
 
-// pollable makes of a file one that the runtime's poller knows, and closes it; or gives
-// it back.
+// pollable returns a file for the same descriptor that the runtime's poller knows, and closes file; or it returns
+// file itself.
 func pollable(file *os.File) (*os.File, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -81,7 +81,7 @@ func pollable(file *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "gate"), file.Close()
 }
 
-// Attach begins to read, or ends it: then nobody reads or writes when it returns.
+// Attach starts reading, or with nil stops it; no read or write is in progress when Attach(nil) returns.
 func (p *pipe) Attach(to stack.NetworkDispatcher) {
 	p.mu.Lock()
 	begin := to != nil && p.to == nil
@@ -93,7 +93,7 @@ func (p *pipe) Attach(to stack.NetworkDispatcher) {
 	if to != nil {
 		return
 	}
-	_ = p.file.SetDeadline(time.Unix(1, 0)) // it fails when the file is closed, which ends all as well
+	_ = p.file.SetDeadline(time.Unix(1, 0)) // fails only on a closed file, which stops reads as well
 	p.own.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +103,7 @@ func (p *pipe) Attach(to stack.NetworkDispatcher) {
 	p.waiting, p.weight = nil, 0
 }
 
-// readAll hands over what is read, until the other end is gone or Attach ends it.
+// readAll delivers packets until the other end closes or Attach(nil) is called.
 func (p *pipe) readAll(to stack.NetworkDispatcher) {
 	var v *buffer.View
 	defer func() {
@@ -139,10 +139,9 @@ func (p *pipe) readAll(to stack.NetworkDispatcher) {
 
 var errNoPacket = errors.New("no packet")
 
-// read reads one packet. Without an error and without bytes, there is no more;
-// errNoPacket is one that has none, or more than there is room for. What is behind one
-// without bytes, of who has gone meanwhile, is not read. Descriptors that are sent with a
-// packet the kernel closes, since nobody asks for them.
+// read reads one packet. It returns 0 and nil if there are none left, and errNoPacket for an empty or oversized one.
+// An empty packet from a peer that has closed hides what follows it. The kernel closes descriptors that are sent with
+// a packet, because no control buffer is given.
 func (p *pipe) read(b []byte) (n int, err error) {
 	var flags int
 	var gone bool
@@ -162,15 +161,14 @@ func (p *pipe) read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// hungUp reports whether nothing comes out of a socket any more: reading says the same of
-// a packet without bytes.
+// hungUp reports whether a socket is at its end: a read alone cannot tell that from an empty packet.
 func hungUp(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0
 }
 
-// deliver hands a packet over to who is attached.
+// deliver passes a packet to the dispatcher.
 func (p *pipe) deliver(to stack.NetworkDispatcher, data buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: data})
 	defer pkt.DecRef()
@@ -187,8 +185,7 @@ func (p *pipe) deliver(to stack.NetworkDispatcher, data buffer.Buffer) {
 	to.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
 }
 
-// WritePackets writes packets, or lets them wait. It does not wait itself: it is called by
-// who reads, too.
+// WritePackets writes packets, or queues them. It must not block, because readers call it too.
 func (p *pipe) WritePackets(pkts stack.PacketBufferList) (n int, _ tcpip.Error) {
 	for _, pkt := range pkts.AsSlice() {
 		if terr := p.writePacket(pkt); terr != nil {
@@ -211,7 +208,7 @@ func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, unix.EAGAIN): // nobody is there any more, or there is no memory
+		case !errors.Is(err, unix.EAGAIN): // the other end has closed, or there is no memory
 			p.lost()
 			return &tcpip.ErrNoBufferSpace{}
 		}
@@ -219,7 +216,7 @@ func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 	return p.queue(pkt)
 }
 
-// queue lets a packet wait, if there is room.
+// queue queues a packet, if there is room.
 func (p *pipe) queue(pkt *stack.PacketBuffer) tcpip.Error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,7 +233,7 @@ func (p *pipe) queue(pkt *stack.PacketBuffer) tcpip.Error {
 	return nil
 }
 
-// drain writes what waits, until nothing does or Attach ends it.
+// drain writes queued packets until none are left, or Attach(nil) is called.
 func (p *pipe) drain() {
 	for {
 		p.mu.Lock()
@@ -264,54 +261,54 @@ func (p *pipe) drain() {
 	}
 }
 
-// send writes one packet, and does not wait for room.
+// send writes one packet without blocking.
 func send(fd uintptr, pkt *stack.PacketBuffer) error {
 	_, err := unix.SendmsgBuffers(int(fd), pkt.AsSlices(), nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err
 }
 
-// MTU is the longest packet, each way.
+// MTU returns the maximum packet size, in both directions.
 func (p *pipe) MTU() uint32 { return p.mtu }
 
-// SetMTU is not needed: nobody changes it.
+// SetMTU does nothing: the MTU is fixed.
 func (p *pipe) SetMTU(uint32) {}
 
-// MaxHeaderLength is that of no header.
+// MaxHeaderLength returns 0: there is no link header.
 func (p *pipe) MaxHeaderLength() uint16 { return 0 }
 
-// LinkAddress is none.
+// LinkAddress returns "": the link has no addresses.
 func (p *pipe) LinkAddress() tcpip.LinkAddress { return "" }
 
-// SetLinkAddress is not needed: there is none.
+// SetLinkAddress does nothing: the link has no addresses.
 func (p *pipe) SetLinkAddress(tcpip.LinkAddress) {}
 
-// Capabilities are those of memory: what went in comes out, so that neither end needs
-// checksums (link.Interface.NoChecksums).
+// Capabilities reports checksum offload: the link is memory, so neither end needs checksums
+// (link.Interface.NoChecksums).
 func (p *pipe) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 }
 
-// IsAttached reports whether somebody is.
+// IsAttached reports whether a dispatcher is attached.
 func (p *pipe) IsAttached() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.to != nil
 }
 
-// Wait waits until nobody reads or writes.
+// Wait waits until no read or write is in progress.
 func (p *pipe) Wait() { p.own.Wait() }
 
-// ARPHardwareType is that of a link without hardware addresses.
+// ARPHardwareType reports a link without hardware addresses.
 func (p *pipe) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
 
-// AddHeader adds none.
+// AddHeader does nothing: there is no link header.
 func (p *pipe) AddHeader(*stack.PacketBuffer) {}
 
-// ParseHeader finds none.
+// ParseHeader does nothing: there is no link header.
 func (p *pipe) ParseHeader(*stack.PacketBuffer) bool { return true }
 
-// Close is not needed: Attach ends everything, and the file is the gate's.
+// Close does nothing: Attach(nil) stops the pipe, and the gate owns the file.
 func (p *pipe) Close() {}
 
-// SetOnCloseAction is not needed: nothing has to be done.
+// SetOnCloseAction does nothing: no action is needed.
 func (p *pipe) SetOnCloseAction(func()) {}

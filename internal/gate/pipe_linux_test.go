@@ -79,9 +79,9 @@ func (b *bed) write(data []byte) tcpip.Error {
 	return terr
 }
 
-// What is a packet comes out as it was put in, in its order; the rest is counted. It is
-// the same whatever the sizes, and whatever comes with them.
-func TestPacketsComeOutAsTheyWerePutIn(t *testing.T) {
+// TestPipe_PreservesPackets checks that packets arrive unchanged and in order, whatever their
+// sizes and whatever is sent between them, and that the rest is counted.
+func TestPipe_PreservesPackets(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -144,9 +144,9 @@ func TestPacketsComeOutAsTheyWerePutIn(t *testing.T) {
 	}
 }
 
-// Who does not read makes nobody wait: what he is sent waits in its order, up to a bound,
-// and what is more is lost.
-func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
+// TestPipe_DropsForSlowReader checks that a slow reader blocks nothing: its packets wait in
+// order up to a bound, and more are lost.
+func TestPipe_DropsForSlowReader(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b, end := newBed(t, link.PairMTU, 1<<16)
@@ -186,8 +186,9 @@ func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// The end of the other side is told once, and nobody goes on reading.
-func TestTheOtherEndGoes(t *testing.T) {
+// TestPipe_ReportsCloseOnce checks that the end of the other side is reported once, and that
+// reading stops then.
+func TestPipe_ReportsCloseOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		act  func(*bed) error
@@ -202,7 +203,7 @@ func TestTheOtherEndGoes(t *testing.T) {
 			for b.write(make([]byte, 60000)) == nil {
 			}
 			return b.other.Close()
-		}, []error{nil, unix.ECONNRESET}}, // who writes may be told of it first
+		}, []error{nil, unix.ECONNRESET}}, // the writer may notice it first
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,7 +214,7 @@ func TestTheOtherEndGoes(t *testing.T) {
 			if err := <-b.over; !slices.Contains(c.want, err) {
 				t.Errorf("%v", err)
 			}
-			b.Wait() // who reads and who writes are gone, by themselves
+			b.Wait() // the reader and the writer have returned
 			if name != "writes no more" {
 				if terr := b.write([]byte("late")); terr == nil {
 					t.Error("it is written to")
@@ -227,8 +228,9 @@ func TestTheOtherEndGoes(t *testing.T) {
 	}
 }
 
-// A gate at a pair whose other end does what it likes goes on, and can be closed.
-func TestAGateWithAHostilePair(t *testing.T) {
+// TestGate_SurvivesHostilePair checks that a gate at a pair with a hostile other end
+// continues, and can be closed.
+func TestGate_SurvivesHostilePair(t *testing.T) {
 	t.Parallel()
 	t.Run("that does not read", func(t *testing.T) {
 		t.Parallel()
@@ -308,8 +310,8 @@ func bare(t *testing.T) (*sandbox, *Gate, *os.File) {
 	return s, g, box
 }
 
-// What is no end of a link is refused.
-func TestOnlyLinksAreTaken(t *testing.T) {
+// TestNew_RefusesOtherDescriptors checks that descriptors that are not an end of a link are refused.
+func TestNew_RefusesOtherDescriptors(t *testing.T) {
 	t.Parallel()
 	null, err := os.Open("/dev/null")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // Bounds of DNS.
 const (
 
-	// systemTTL is for answers of the host's resolver, which does not tell one.
+	// systemTTL is the TTL of answers from the host's resolver, which does not report one.
 	systemTTL = time.Minute
 )
 
@@ -33,14 +33,13 @@ type resolver struct {
 	now     func() time.Time
 	slots   chan struct{} // one for each query in flight
 	limit   *rate.Limiter
-	tokens  tokens // of decoys, in names
+	tokens  tokens // of decoys, searched for in names
 
 	mu      sync.Mutex
 	pending map[policy.Host]*pending // guarded by mu
 }
 
-// pending is a lookup that others may wait for: getaddrinfo(3) asks for both families
-// at once.
+// pending is a lookup that several queries wait for: getaddrinfo(3) asks for both families at once.
 type pending struct {
 	done chan struct{}
 	code dnsmessage.RCode // set before done is closed
@@ -57,14 +56,13 @@ func newResolver(
 	}
 }
 
-// systemLookup asks the host's resolver, for the name as it is: the dot keeps the host's
-// search domains out.
+// systemLookup asks the host's resolver. The trailing dot disables the host's search domains.
 func systemLookup(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 	return addrs, systemTTL, err
 }
 
-// take takes a place among the queries in flight; give gives it back.
+// take reserves a slot for a query in flight; give releases it.
 func (r *resolver) take() bool {
 	select {
 	case r.slots <- struct{}{}:
@@ -76,9 +74,8 @@ func (r *resolver) take() bool {
 
 func (r *resolver) give() { <-r.slots }
 
-// answer answers one message, or gives nil where none is due. over is how long an
-// answer can be at most, whatever the query says: 0 for UDP. The caller has a place
-// among the queries in flight.
+// answer returns the reply to one message, or nil if none is due. over is the maximum size of the reply, whatever the
+// query says; 0 for UDP. The caller holds a slot (take).
 func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	q, fail, due, ok := parseQuery(m)
 	most := q.size
@@ -103,7 +100,7 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	d := r.policy().Decide(Request{Host: q.name})
 	if d.Verdict == Ask {
 		if q.asked.Type != dnsmessage.TypeA && q.asked.Type != dnsmessage.TypeAAAA {
-			// Who asks a person is about to connect. What is told here is true of any name.
+			// Approval is requested on connect; the reply must be true whatever the name.
 			d.Reason += "; approval is requested on a connection to its addresses"
 			r.deny(q, d)
 			return q.reply(dnsmessage.RCodeSuccess, nil, 0, most)
@@ -120,8 +117,8 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	switch q.asked.Type {
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA:
 	default:
-		// The name exists; nothing of this type does. For HTTPS and SVCB that means no
-		// keys for hidden names, and no other hosts or ports.
+		// The name exists, but has no such record. For HTTPS and SVCB that means no keys for encrypted ClientHellos,
+		// and no other hosts or ports.
 		return q.reply(dnsmessage.RCodeSuccess, nil, 0, most)
 	}
 	addrs, ttl, known := r.pins.answer(q.name, r.now())
@@ -135,9 +132,8 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	return q.reply(dnsmessage.RCodeSuccess, addrs, ttl, most)
 }
 
-// held waits for a person to decide on a name, and gives what holds then. Meanwhile the
-// place of the query is somebody else's. Those who have one wait for lookups alone, which
-// take so long and no longer: so it is there again in time.
+// held waits until a person decides about a name, and returns the decision. Meanwhile it releases the query's slot.
+// Other holders of a slot only wait for lookups, which are bounded in time, so the slot is available again in time.
 func (r *resolver) held(ctx context.Context, name policy.Host, d Decision) Decision {
 	r.give()
 	decide := func() Decision { return r.policy().Decide(Request{Host: name}) }
@@ -154,8 +150,8 @@ func (r *resolver) deny(q query, d Decision) {
 	r.journal.deny(Event{Proto: DNS, Name: q.text, Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint})
 }
 
-// find looks a name up, or waits for who does so already. When it gives dnsmessage.RCodeSuccess, what
-// there is is pinned.
+// find looks up a name, or waits for a pending lookup of it. If it returns dnsmessage.RCodeSuccess, the result is
+// pinned.
 func (r *resolver) find(ctx context.Context, q query, d Decision) dnsmessage.RCode {
 	r.mu.Lock()
 	p := r.pending[q.name]
@@ -181,7 +177,7 @@ func (r *resolver) find(ctx context.Context, q query, d Decision) dnsmessage.RCo
 	return p.code
 }
 
-// ask asks outside and pins what may be told.
+// ask looks up a name outside and pins the allowed addresses.
 func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCode {
 	if !r.limit.AllowN(r.now(), 1) {
 		r.deny(q, Decision{Reason: "too many lookups in too short a time", Rule: d.Rule})
@@ -213,7 +209,7 @@ func (r *resolver) ask(ctx context.Context, q query, d Decision) dnsmessage.RCod
 	return dnsmessage.RCodeSuccess
 }
 
-// unresolved reports a lookup that failed outside, and returns what the sandbox is answered.
+// unresolved reports a failed lookup and returns the code for the sandbox.
 func (r *resolver) unresolved(q query, d Decision, err error) dnsmessage.RCode {
 	code, why := dnsmessage.RCodeServerFailure, printable([]byte(err.Error()))
 	var dns *net.DNSError
@@ -231,15 +227,14 @@ func (r *resolver) unresolved(q query, d Decision, err error) dnsmessage.RCode {
 	return code
 }
 
-// end reports that a lookup gave no address. A full journal loses that, as it loses the end of
-// a connection.
+// end reports a lookup without an address. If the journal is full the event is lost, as the end of a connection is.
 func (r *resolver) end(q query, d Decision, why string) {
 	r.journal.emit(Event{Kind: KindEnd, Proto: DNS, Name: q.name.String(), Verdict: Allow, Rule: d.Rule,
 		Reason: "not resolved: " + why})
 }
 
-// allowed gives those of the addresses that a name may lead to, each once, and the first of the
-// others, if there is one, with the decision that refuses it.
+// allowed returns the addresses that a name may lead to, without duplicates, and the first refused address, if any,
+// with its decision.
 func (r *resolver) allowed(name policy.Host, found []netip.Addr) (
 	addrs []netip.Addr, refused netip.Addr, why Decision,
 ) {

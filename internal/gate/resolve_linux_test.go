@@ -49,9 +49,9 @@ func unpack(t *testing.T, m, a []byte) (x told) {
 	return x
 }
 
-func TestNamesAreResolvedByTheGate(t *testing.T) { overBoth(t, testNamesAreResolvedByTheGate) }
+func TestResolver_AnswersSandbox(t *testing.T) { overBoth(t, testResolverAnswersSandbox) }
 
-func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
+func testResolverAnswersSandbox(t *testing.T, k kind) {
 	t.Parallel()
 	pub, pub6 := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("2606:2800:220:1::1")
 	b := &book{
@@ -137,10 +137,11 @@ func testNamesAreResolvedByTheGate(t *testing.T, k kind) {
 	}
 }
 
-// What no program would send is answered with an error, or not at all, and never goes on.
-func TestOddQueriesStayInside(t *testing.T) { overBoth(t, testOddQueriesStayInside) }
+// TestResolver_ForwardsNoOddQuery checks that a query that no ordinary program sends is
+// answered with an error or not at all, and is never forwarded.
+func TestResolver_ForwardsNoOddQuery(t *testing.T) { overBoth(t, testResolverForwardsNoOddQuery) }
 
-func testOddQueriesStayInside(t *testing.T, k kind) {
+func testResolverForwardsNoOddQuery(t *testing.T, k kind) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	s := start(t, k, b, nil)
@@ -179,9 +180,9 @@ func testOddQueriesStayInside(t *testing.T, k kind) {
 	}
 }
 
-// A lookup that gives no address is in the journal with its reason: the rule alone would say
-// that the name can be reached.
-func TestResolve_ReportsAFailedLookup(t *testing.T) {
+// TestResolver_ReportsFailedLookup checks that a lookup without an address is in the journal
+// with its reason: the rule alone would say that the name can be reached.
+func TestResolver_ReportsFailedLookup(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		addrs []netip.Addr
@@ -217,8 +218,8 @@ func TestResolve_ReportsAFailedLookup(t *testing.T) {
 	}
 }
 
-// A name that is allowed can carry data to who answers for it, but not much of it.
-func TestLookupsAreLimited(t *testing.T) {
+// TestLookups_AreRateLimited matters because an allowed name can carry data to its name server.
+func TestLookups_AreRateLimited(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(r Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
 	j, wait := newJournal(func() time.Time { return noon }, func(Event) {})
@@ -236,7 +237,7 @@ func TestLookupsAreLimited(t *testing.T) {
 	}
 	j.close()
 	wait()
-	// Nothing is asked that would not be told.
+	// No lookup is made that could not be recorded.
 	if x := r.answer(t.Context(), ask("y.example", dnsmessage.TypeA, false),
 		0); x[3]&15 != byte(dnsmessage.RCodeServerFailure) || len(b.sought()) != limit.DNSLookupBurst {
 		t.Errorf("% x", x)

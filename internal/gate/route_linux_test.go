@@ -39,7 +39,7 @@ func TestRefusedRoute_AllowsUnicastAlone(t *testing.T) {
 	}
 }
 
-func TestRefusedRoute_AsksForTheAddressBehindNAT64(t *testing.T) {
+func TestRefusedRoute_ChecksAddressBehindNAT64(t *testing.T) {
 	t.Parallel()
 	to := netip.MustParseAddrPort("[64:ff9b::2d2d:2d09]:80")
 	for _, tt := range []struct {
@@ -62,8 +62,8 @@ func TestRefusedRoute_AsksForTheAddressBehindNAT64(t *testing.T) {
 	}
 }
 
-// The host has secondary addresses, and routes of every type.
-func TestHostDial_RefusesWhatTheKernelKeepsOnTheHost(t *testing.T) {
+// TestHostDial_RefusesLocalRoutes covers secondary addresses of the host, and routes of every type.
+func TestHostDial_RefusesLocalRoutes(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs real-root: to make a network namespace with addresses")

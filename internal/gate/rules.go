@@ -6,13 +6,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// Rules is the Policy that n is: what package policy decides for places and ports, and
-// from that, which names exist at all and which addresses a rule names.
+// Rules returns the Policy that n defines. Package policy decides about names, addresses and ports; Rules derives
+// from that which names exist and which addresses a rule names.
 func Rules(n policy.Network) Policy { return rules{n} }
 
 type rules struct{ policy.Network }
 
-// Decide answers each of the forms that a Request has.
+// Decide implements Policy for every form of Request.
 func (r rules) Decide(q Request) Decision {
 	switch {
 	case q.Proto == TCP && q.Port != 0:
@@ -25,8 +25,8 @@ func (r rules) Decide(q Request) Decision {
 	return Decision{Reason: "invalid request"}
 }
 
-// place is what the policy says of one port. Of a name it says no more than it would
-// without the address; whether the address may be reached is asked as well.
+// place decides about one port. For a name the decision ignores the address; whether the address may be reached is a
+// separate request.
 func (r rules) place(q policy.Request) Decision {
 	d := r.Network.Decide(q)
 	out := Decision{Reason: d.Reason, Hint: d.Hint, Fix: d.Fix, Private: d.Private}
@@ -47,13 +47,11 @@ func (r rules) place(q policy.Request) Decision {
 	return out
 }
 
-// written writes a rule for events.
+// written formats a rule for events.
 func written(r *policy.Rule) string { return r.String() + " (" + r.At.String() + ")" }
 
-// anywhere decides whether any port of a name, or of an address, can be reached. A
-// policy has no end of ports, so what is tried are the ends of the ranges that its
-// rules have, and what lies beside them: between two of those every port is decided in
-// the same way.
+// anywhere decides whether any port of a name or address can be reached. It tries the bounds of the port ranges of
+// all rules, and the ports next to them: between two of those, every port is decided in the same way.
 func (r rules) anywhere(host policy.Host, addr netip.Addr) Decision {
 	best := exists(r.place(policy.Request{Host: host, Addr: addr, Port: 443, Protocol: policy.TCP}))
 	if best.Verdict == Allow {
@@ -86,8 +84,7 @@ func (r rules) anywhere(host policy.Host, addr netip.Addr) Decision {
 	return best
 }
 
-// elsewhere gives Ask where rules that deny some ports leave others to be asked about;
-// else it gives d.
+// elsewhere returns Ask if rules deny some ports but others would be asked about; otherwise d.
 func (r rules) elsewhere(host policy.Host, addr netip.Addr, d Decision) Decision {
 	for i := range r.Deny {
 		for _, p := range r.Deny[i].Ports {
@@ -105,8 +102,8 @@ func (r rules) elsewhere(host policy.Host, addr netip.Addr, d Decision) Decision
 	return d
 }
 
-// exists makes of a decision about a port one about whether the place exists: it does
-// where single requests are decided on.
+// exists converts a decision about a port into one about whether the destination exists: it does if single requests
+// are decided on.
 func exists(d Decision) Decision {
 	if d.Verdict == Inspect {
 		d.Verdict = Allow
@@ -114,7 +111,7 @@ func exists(d Decision) Decision {
 	return d
 }
 
-// edges gives the ports of a range at which another rule could begin to decide.
+// edges returns the ports of a range at which the decision may change.
 func (r rules) edges(in policy.Ports) []uint16 {
 	ports := []uint16{in.Low, in.High}
 	add := func(p int) {

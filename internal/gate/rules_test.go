@@ -32,7 +32,7 @@ func network(t testing.TB, allow, deny string) policy.Network {
 	return n
 }
 
-func TestRulesOfPolicies(t *testing.T) {
+func TestRules_FromPolicy(t *testing.T) {
 	t.Parallel()
 	p := Rules(network(t,
 		"a.example:8000-8100 *.b.example udp://c.example:123 d.example:22 10.1.0.0/16:5432 93.184.216.0/24:80",
@@ -154,8 +154,8 @@ func TestRules_Private(t *testing.T) {
 	}
 }
 
-// A name exists when one of its ports can be reached, and not otherwise.
-func TestNamesExistForTheirPorts(t *testing.T) {
+// TestNames_ExistForReachablePorts checks that a name resolves if and only if one of its ports can be reached.
+func TestNames_ExistForReachablePorts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := policy.Network{Mode: policy.NetRules}

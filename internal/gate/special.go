@@ -7,8 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// never says what addr is, if no policy can open it; else "". Nothing there is a host
-// that somebody could mean, and an IPv4 address has one way to be written.
+// never describes addr if no policy can allow it; else it returns "". Such an address is not a host's, and an IPv4
+// address has only one spelling.
 func never(addr netip.Addr) string {
 	switch {
 	case !addr.IsValid() || addr.Zone() != "":
@@ -22,7 +22,7 @@ func never(addr netip.Addr) string {
 		case a[0] >= 240:
 			return "a reserved or broadcast address"
 		case a[0] == 192 && a[1] == 0 && a[2] == 0 && a[3] < 8:
-			return "an address of the gate" // and of whoever else has a link like it
+			return "an address of the gate" // and of any other host on such a link
 		}
 		return ""
 	}
@@ -40,10 +40,10 @@ func never(addr netip.Addr) string {
 	return ""
 }
 
-// special describes addr, if a name may only lead there when the policy names the
-// address as well, or lets the name lead inside; else it is "". It is what the registries of
-// special-purpose addresses (RFC 6890) do not call globally reachable, and what carries an IPv4
-// address: by the policy's own list, and by a shorter one that does not depend on it.
+// special describes addr if a name may only lead there when the policy also names the address, or lets the name lead
+// inside; else it returns "". It covers addresses that the registries of special-purpose addresses (RFC 6890) do not
+// call globally reachable, and those that embed an IPv4 address, by the policy's own list and by a shorter,
+// independent one.
 func special(addr netip.Addr) string {
 	if what := policy.Special(addr); what != "" {
 		return what
@@ -72,15 +72,14 @@ func special(addr netip.Addr) string {
 	case a[0] == 0xfe:
 		return "a link-local or site-local address"
 	case string(a[:12]) == nat64:
-		// NAT64 (RFC 6052): where a host has IPv6 alone, every name leads here. What counts is
-		// the address inside.
+		// NAT64 (RFC 6052): on a host with only IPv6, every name leads here. The embedded address counts.
 		in := netip.AddrFrom4([4]byte(a[12:]))
 		if what := never(in); what != "" {
 			return what
 		}
 		return special(in)
 	case a[0] == 0x00 && a[1] == 0x64 && a[2] == 0xff && a[3] == 0x9b:
-		return "an IPv4 address behind NAT64" // 64:ff9b:1::/48, which is a network's own
+		return "an IPv4 address behind NAT64" // 64:ff9b:1::/48, local to a network
 	case a[0] == 0x20 && a[1] == 0x02:
 		return "an IPv4 address behind 6to4"
 	case a[0] == 0x20 && a[1] == 0x01 && a[2] < 2:

@@ -14,20 +14,20 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 )
 
-// What is read at a time. Every connection begins with little, since most of them have
-// little to say at a time and a sandbox may have hundreds; one that fills its buffer
-// gets a larger one, and the first few get one that keeps a fast link busy.
+// Sizes of reads. Every connection starts with a small buffer, since most have little to send at first and a sandbox
+// may have hundreds; one that fills its buffer gets a larger one, and the first few get one that saturates a fast
+// link.
 const (
 	smallRead = 16 << 10
 	midRead   = 64 << 10
 	bigRead   = 256 << 10
 )
 
-// segmentOverhead is what IP and TCP take of a packet at most: 40 bytes, 20, and 40 of
-// options, which the stack keeps free.
+// segmentOverhead is the maximum size of the IP and TCP headers of a packet: 40 bytes, 20, and 40 of options, which
+// the stack reserves.
 const segmentOverhead = 100
 
-// whole rounds the size of a buffer down to whole segments, if it has room for one.
+// whole rounds a buffer size down to whole segments, if it has room for one.
 func (g *Gate) whole(size int) int {
 	if segment := g.mtu - segmentOverhead; size > segment {
 		return size / segment * segment
@@ -35,7 +35,7 @@ func (g *Gate) whole(size int) int {
 	return size
 }
 
-// buffers are kept for the next connection, by size.
+// buffers are reused buffers, by size.
 type buffers struct{ small, mid, big sync.Pool }
 
 func (p *buffers) of(size int) *sync.Pool {
@@ -57,13 +57,13 @@ func (p *buffers) get(size int) []byte {
 
 func (p *buffers) put(b []byte) { p.of(len(b)).Put(&b) }
 
-// spending counts the bytes of rules that have a budget.
+// spending counts the bytes of rules with a budget.
 type spending struct {
 	mu    sync.Mutex
-	rules map[string]*atomic.Int64 // guarded by mu; as many as the policies had rules
+	rules map[string]*atomic.Int64 // guarded by mu; at most as many as the policies had rules
 }
 
-// budgets are the counts that bytes go to, each with its most.
+// budgets are byte counters, each with its maximum.
 type budgets []budget
 
 type budget struct {
@@ -71,7 +71,7 @@ type budget struct {
 	used *atomic.Int64
 }
 
-// of gives the counts of the limits that have a budget.
+// of returns the counters of the limits with a budget.
 func (s *spending) of(limits []Limit) *budgets {
 	var b budgets
 	for _, l := range limits {
@@ -93,11 +93,11 @@ func (s *spending) of(limits []Limit) *budgets {
 	return &b
 }
 
-// usedUp is why what goes beyond a budget ends.
+// usedUp is the reason for ending what exceeds a budget.
 const usedUp = "the byte limit of the rule is exhausted"
 
-// spend counts n bytes, and reports whether all budgets have them; else rule is one that
-// has not. Of 0 bytes it asks whether any are left.
+// spend counts n bytes, and reports whether all budgets allow them; if not, rule is one that does not. With n 0 it
+// checks whether any are left.
 func (b *budgets) spend(n int64) (rule string, ok bool) {
 	ok = true
 	for _, x := range *b {
@@ -108,9 +108,8 @@ func (b *budgets) spend(n int64) (rule string, ok bool) {
 	return rule, ok
 }
 
-// hail reads the ClientHello of a connection that has to begin with one, or may where it
-// has to be HTTP otherwise, and decides by its name. It gives what was read, to be passed
-// on, and what to do with what follows.
+// hail reads the ClientHello of a connection that must start with one, or may if it must be HTTP otherwise, and
+// decides by its name. It returns the bytes that it read, to be forwarded, and a watch for those that follow.
 func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, error) {
 	if !rl.mustHail && !f.inspect {
 		return nil, nil, nil
@@ -152,7 +151,7 @@ func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, erro
 		if err := g.stillHailed(f, h); err != nil {
 			return nil, nil, err
 		}
-		if f.inspected() { // TLS ends there, with what may follow
+		if f.inspected() { // TLS ends at the gate, with whatever follows
 			return nil, first, in.SetReadDeadline(time.Time{})
 		}
 		w := newWatch(h)
@@ -167,8 +166,8 @@ func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, erro
 	}
 }
 
-// stillHailed says why a connection whose ClientHello has come does not go on after all.
-// That its address is allowed does not do for a name whose requests are inspected.
+// stillHailed returns an error if a connection may not continue after its ClientHello. An allowed address does not
+// suffice for a name whose requests are inspected.
 func (g *Gate) stillHailed(f *flow, h hello) error {
 	if g.still(f) {
 		return nil
@@ -181,23 +180,22 @@ func (g *Gate) stillHailed(f *flow, h hello) error {
 	return helloError("the policy was changed")
 }
 
-// filter is given what the sandbox sends, and gives what of it may go on, which may be
-// nothing until more has come, or an error that ends the connection.
+// filter takes what the sandbox sends and returns what may be forwarded, possibly nothing until more arrives, or an
+// error that ends the connection.
 type filter interface {
 	pass(b []byte) ([]byte, error)
 }
 
-// sniffer looks whether a connection that need not be TLS is TLS all the same: then its
-// ClientHello, if it names a server, has to be for one that is allowed. Nobody waits for
-// one, as the server may be the first to speak.
+// sniffer checks whether a connection that need not be TLS is TLS: then the server name in its ClientHello, if any,
+// must be allowed. It does not wait for a ClientHello, because the server may speak first.
 type sniffer struct {
 	g     *Gate
 	f     *flow
 	rl    ruling
 	x     hailing
-	held  []byte // what may be the beginning of a ClientHello
-	known bool   // what it is
-	w     *watch // what follows, where it is one
+	held  []byte // possible beginning of a ClientHello
+	known bool   // it is known whether this is TLS
+	w     *watch // for what follows a ClientHello
 }
 
 func (s *sniffer) pass(b []byte) ([]byte, error) {
@@ -245,12 +243,12 @@ func (s *sniffer) pass(b []byte) ([]byte, error) {
 	return append(out[:len(out)-len(rest):len(out)-len(rest)], more...), err
 }
 
-// otherServer is why a ClientHello is refused.
+// otherServer is the error for a refused ClientHello.
 func otherServer(h hello) error {
 	return helloError("the ClientHello is for " + h.name.String() + ", for which the address was not allowed")
 }
 
-// noHello says what a read without a ClientHello means.
+// noHello returns the meaning of a read error before a ClientHello.
 func noHello(err error) error {
 	var timeout net.Error
 	switch {
@@ -262,8 +260,8 @@ func noHello(err error) error {
 	return helloError("the connection failed before its ClientHello")
 }
 
-// splice copies both ways until both have ended or the flow was cut. What one side
-// ends is ended on the other, which may go on.
+// splice copies in both directions until both have ended or the flow is cut. The end of one direction is forwarded;
+// the other may continue.
 func (g *Gate) splice(f *flow, in *gonet.TCPConn, w filter, first []byte) {
 	f.charge(g.spent.of(f.by.Load().Limits))
 	var down sync.WaitGroup
@@ -274,8 +272,8 @@ func (g *Gate) splice(f *flow, in *gonet.TCPConn, w filter, first []byte) {
 	down.Wait()
 }
 
-// filler gives a function that reads what has come meanwhile, without waiting for it; 0
-// if nothing has, or nothing more will, or src is no socket.
+// filler returns a function that reads bytes that have already arrived, without waiting; it returns 0 if there are
+// none, at the end, or if src is not a socket.
 func filler(src io.Reader) func([]byte) int {
 	none := func([]byte) int { return 0 }
 	c, ok := src.(*net.TCPConn)
@@ -298,14 +296,14 @@ func filler(src io.Reader) func([]byte) int {
 	}
 }
 
-// pump copies one way. inward is towards the sandbox.
+// pump copies one direction; inward is towards the sandbox.
 func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byte, inward bool) {
 	buf := g.buffers.get(smallRead)
 	defer func() { g.buffers.put(buf) }()
 	piece, fill := bigRead, func([]byte) int { return 0 }
 	if inward {
-		// Into the stack go whole segments, one at a time, which it has buffers for: no
-		// packet carries only the rest of another.
+		// Write whole segments to the stack, one at a time, which fit its buffers: no packet then carries the rest of
+		// another.
 		piece, fill = g.mtu-segmentOverhead, filler(src)
 	}
 	b, err := first, error(nil)
@@ -333,7 +331,7 @@ func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byt
 			}
 		}
 		if n >= smallRead && len(buf) == smallRead {
-			// What b holds goes on to be moved; the small buffer is left to it.
+			// The bytes in b are still to be forwarded; the small buffer is kept for them.
 			size := midRead
 			if f.large {
 				size = bigRead
@@ -346,12 +344,12 @@ func (g *Gate) pump(f *flow, dst io.Writer, src io.Reader, w filter, first []byt
 		return
 	}
 	if half, ok := dst.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
-		// Without it the other side would wait for an end for ever.
+		// Otherwise the other side would wait for an end indefinitely.
 		f.cut("")
 	}
 }
 
-// move writes b and counts it, and reports whether the flow goes on.
+// move writes b and counts it, and reports whether the flow continues.
 func (g *Gate) move(f *flow, dst io.Writer, b []byte, piece int, inward bool) bool {
 	f.moved.Store(g.now().UnixNano())
 	if _, ok := f.spent.Load().spend(int64(len(b))); !ok {
@@ -376,7 +374,7 @@ func (g *Gate) move(f *flow, dst io.Writer, b []byte, piece int, inward bool) bo
 	return true
 }
 
-// side names where bytes come from that go inward.
+// side names the source of bytes that flow inward.
 func side(inward bool) string {
 	if inward {
 		return "the host"

@@ -34,7 +34,7 @@ const (
 	dnsPort = 53
 )
 
-// start makes the network stack and everything that runs until Close.
+// start creates the network stack and all goroutines that run until Close.
 func (g *Gate) start(ctx context.Context) error {
 	if err := g.openLink(ctx); err != nil {
 		return fault.Wrap(err, "read packets from the sandbox")
@@ -59,24 +59,24 @@ func (g *Gate) start(ctx context.Context) error {
 		}
 		g.spawn(func() {
 			<-ctx.Done()
-			c.Close() //nolint:errcheck // it always gives nil
+			c.Close() //nolint:errcheck // always nil
 		})
 		g.spawn(func() { g.serveDNS(ctx, c) })
 	}
 	g.spawn(func() { g.tick(ctx) })
-	// Last, so that no packet is before what it meets.
+	// Enable the interface last, so that packets only arrive when their handlers exist.
 	if terr := g.stack.EnableNIC(nic); terr != nil {
 		return stackError("enable the interface", terr)
 	}
 	return nil
 }
 
-// openLink makes the link, of the kind that g.fd is of. Nothing is read yet.
+// openLink creates the link for the kind of g.fd. It does not read yet.
 func (g *Gate) openLink(ctx context.Context) (err error) {
 	var child stack.LinkEndpoint
 	var fd int
 	if g.ethernet {
-		fd = int(g.fd.Fd()) // it makes the descriptor block, which fdbased undoes
+		fd = int(g.fd.Fd()) // this makes the descriptor blocking, which fdbased undoes
 		child, err = g.newChild(ctx, fd)
 	} else {
 		var p *pipe
@@ -95,12 +95,12 @@ func (g *Gate) openLink(ctx context.Context) (err error) {
 	return nil
 }
 
-// linkGrace is the time between the end of the link and its report. The keeper closes the
-// gate of a sandbox that stops within it.
+// linkGrace is the time between the end of the link and its report. The keeper closes the gate of a sandbox that
+// stops within it.
 const linkGrace = 5 * time.Second
 
-// linkFailed reports that nothing passes any more, unless the gate is closed within
-// linkGrace: a sandbox that stops takes its interface with it, which is not a denial.
+// linkFailed reports that nothing passes any more, unless the gate is closed within linkGrace: a sandbox that stops
+// removes its interface, which is not a denial.
 func (g *Gate) linkFailed(ctx context.Context, why string) {
 	g.spawn(func() {
 		select {
@@ -111,9 +111,8 @@ func (g *Gate) linkFailed(ctx context.Context, why string) {
 	})
 }
 
-// newChild makes the link below the front. fdbased makes eventfds for itself that it
-// neither closes nor keeps from being inherited; here no process is started before they
-// are marked, and stop closes them.
+// newChild creates the link below the front. fdbased creates eventfds that it neither closes nor marks close-on-exec;
+// no process is started before newChild marks them, and stop closes them.
 func (g *Gate) newChild(ctx context.Context, fd int) (stack.LinkEndpoint, error) {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
@@ -126,8 +125,7 @@ func (g *Gate) newChild(ctx context.Context, fd int) (stack.LinkEndpoint, error)
 		PacketDispatchMode: fdbased.RecvMMsg,
 		// The link is memory; the sandbox's kernel leaves its checksums to the hardware.
 		RXChecksumOffload: true,
-		// Packets are handled where they are read, so that none is underway when the
-		// reader has ended.
+		// Handle packets on the goroutine that reads them, so that none is in progress when it has ended.
 		ProcessorsPerChannel: 1,
 		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
 		ClosedFunc: func(terr tcpip.Error) {
@@ -152,7 +150,7 @@ func (g *Gate) newChild(ctx context.Context, fd int) (stack.LinkEndpoint, error)
 	return child, nil
 }
 
-// inherited gives the eventfds of this process that a child would have too.
+// inherited returns the eventfds of this process that a child would inherit.
 func inherited() (fds []int, err error) {
 	const dir = "/proc/self/fd"
 	all, err := os.ReadDir(dir)
@@ -166,7 +164,7 @@ func inherited() (fds []int, err error) {
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err != nil || flags&unix.FD_CLOEXEC != 0 {
-			continue // closed meanwhile, or marked
+			continue // closed meanwhile, or close-on-exec
 		}
 		if to, err := os.Readlink(dir + "/" + e.Name()); err == nil && to == "anon_inode:[eventfd]" {
 			fds = append(fds, fd)
@@ -175,7 +173,7 @@ func inherited() (fds []int, err error) {
 	return fds, nil
 }
 
-// spawn starts a goroutine that Close waits for. The gate is not closed yet.
+// spawn starts a goroutine that Close waits for. The gate must not be closed yet.
 func (g *Gate) spawn(f func()) {
 	if !g.begin() {
 		return
@@ -186,8 +184,8 @@ func (g *Gate) spawn(f func()) {
 	}()
 }
 
-// configure makes the interface, disabled, with the gate's addresses; it takes packets
-// to every other address as well, and answers from there.
+// configure creates the interface, disabled, with the gate's addresses. It also accepts packets to every other
+// address, and answers from there.
 func (g *Gate) configure() error {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(false)
 	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: limit.FlowBuffer, Max: limit.FlowBuffer}
@@ -220,7 +218,7 @@ func (g *Gate) configure() error {
 	return nil
 }
 
-// stop ends every goroutine of the gate and the stack. Nothing new begins any more.
+// stop ends every goroutine of the gate and the stack.
 func (g *Gate) stop() {
 	if g.stack == nil {
 		g.wg.Wait()
@@ -231,8 +229,8 @@ func (g *Gate) stop() {
 		defer close(done)
 		g.wg.Wait()
 	}()
-	// A handshake that began just now is not among the endpoints yet, so they are asked
-	// again until nobody is left who could wait for one.
+	// A handshake that has just started is not among the endpoints yet, so abort them repeatedly until no goroutine
+	// can be waiting for one.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for waiting := true; waiting; {
@@ -265,7 +263,7 @@ func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return header.IPv6ProtocolNumber
 }
 
-// address makes an address of the stack's one of ours.
+// address converts an address of the stack.
 func address(a tcpip.Address) netip.Addr {
 	ip, _ := netip.AddrFromSlice(a.AsSlice())
 	return ip

@@ -19,9 +19,9 @@ func echo(c net.Conn) {
 	c.(*net.TCPConn).CloseWrite()
 }
 
-func TestAllowedNamesAreReached(t *testing.T) { overBoth(t, testAllowedNamesAreReached) }
+func TestTCP_ReachesAllowedNames(t *testing.T) { overBoth(t, testTCPReachesAllowedNames) }
 
-func testAllowedNamesAreReached(t *testing.T, k kind) {
+func testTCPReachesAllowedNames(t *testing.T, k kind) {
 	t.Parallel()
 	host := netip.MustParseAddr("93.184.216.34")
 	host6 := netip.MustParseAddr("2606:2800:220:1::1")
@@ -58,11 +58,11 @@ func testAllowedNamesAreReached(t *testing.T, k kind) {
 	}
 }
 
-func TestAPolicyChangesUnderConnections(t *testing.T) {
-	overBoth(t, testAPolicyChangesUnderConnections)
+func TestPolicyChange_EndsDeniedConnections(t *testing.T) {
+	overBoth(t, testPolicyChangeEndsDeniedConnections)
 }
 
-func testAPolicyChangesUnderConnections(t *testing.T, k kind) {
+func testPolicyChangeEndsDeniedConnections(t *testing.T, k kind) {
 	t.Parallel()
 	a, c := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	at := listen(t, echo)
@@ -107,9 +107,9 @@ type policyFunc func(Request) Decision
 
 func (f policyFunc) Decide(r Request) Decision { return f(r) }
 
-func TestBoundsHold(t *testing.T) { overBoth(t, testBoundsHold) }
+func TestTCP_BoundsConnectionsAndBytes(t *testing.T) { overBoth(t, testTCPBoundsConnectionsAndBytes) }
 
-func testBoundsHold(t *testing.T, k kind) {
+func testTCPBoundsConnectionsAndBytes(t *testing.T, k kind) {
 	t.Parallel()
 	a := netip.MustParseAddr("93.184.216.34")
 	b := &book{
@@ -151,11 +151,11 @@ func testBoundsHold(t *testing.T, k kind) {
 	}
 }
 
-// A budget is its rule's, whichever rule a connection is told to be by; and what is
-// underway does not outlive a change of it.
-func TestBudgetsAreOfRules(t *testing.T) { overBoth(t, testBudgetsAreOfRules) }
+// TestByteBudget_IsPerRule checks that a budget belongs to its rule, whichever rule a
+// connection is recorded with, and that open connections do not outlive a change of the budget.
+func TestByteBudget_IsPerRule(t *testing.T) { overBoth(t, testByteBudgetIsPerRule) }
 
-func testBudgetsAreOfRules(t *testing.T, k kind) {
+func testByteBudgetIsPerRule(t *testing.T, k kind) {
 	t.Parallel()
 	a, b := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	wide := httpRule(t, "*.example:81", func(r *policy.Rule) { r.MaxBytes = 1000 })
@@ -187,10 +187,10 @@ func testBudgetsAreOfRules(t *testing.T, k kind) {
 	s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the policy was changed" })
 }
 
-// What cannot be told does not happen.
-func TestAFullJournalDenies(t *testing.T) { overBoth(t, testAFullJournalDenies) }
+// TestFullJournal_DeniesConnections checks that what cannot be recorded does not happen.
+func TestFullJournal_DeniesConnections(t *testing.T) { overBoth(t, testFullJournalDeniesConnections) }
 
-func testAFullJournalDenies(t *testing.T, k kind) {
+func testFullJournalDeniesConnections(t *testing.T, k kind) {
 	t.Parallel()
 	a := netip.MustParseAddr("93.184.216.34")
 	b := &book{

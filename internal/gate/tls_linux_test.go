@@ -61,9 +61,9 @@ func (r *record) all() []byte {
 	return bytes.Clone(r.got)
 }
 
-func TestTLSIsForTheNameThatWasAllowed(t *testing.T) { overBoth(t, testTLSIsForTheNameThatWasAllowed) }
+func TestTLS_RequiresAllowedName(t *testing.T) { overBoth(t, testTLSRequiresAllowedName) }
 
-func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
+func testTLSRequiresAllowedName(t *testing.T, k kind) {
 	t.Parallel()
 	at, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	conf := serverTLS(t)
@@ -161,13 +161,13 @@ func testTLSIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 	}
 }
 
-// Where a rule names a port that need not be TLS, what is TLS all the same is for a name
-// that is allowed there.
-func TestTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T) {
-	overBoth(t, testTLSAtOtherPortsIsForTheNameThatWasAllowed)
+// TestTLS_RequiresAllowedNameOnOtherPorts covers a rule for a port that need not be TLS: TLS
+// there must be for a name that is allowed.
+func TestTLS_RequiresAllowedNameOnOtherPorts(t *testing.T) {
+	overBoth(t, testTLSRequiresAllowedNameOnOtherPorts)
 }
 
-func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
+func testTLSRequiresAllowedNameOnOtherPorts(t *testing.T, k kind) {
 	t.Parallel()
 	at := netip.MustParseAddr("93.184.216.34")
 	conf := serverTLS(t)
@@ -200,7 +200,7 @@ func testTLSAtOtherPortsIsForTheNameThatWasAllowed(t *testing.T, k kind) {
 		},
 	}
 	s := start(t, k, b, nil)
-	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is told
+	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is recorded
 		s.must(t, "look", nil, host)
 	}
 	for _, x := range [][]string{

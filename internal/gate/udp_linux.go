@@ -19,11 +19,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// tcpQueryIdle is how long a connection of DNS over TCP waits for a query.
+// tcpQueryIdle is how long a DNS connection over TCP may be idle.
 const tcpQueryIdle = 10 * time.Second
 
-// serveDNS answers the queries that arrive at one address of the gate, until c is
-// closed. Those that are too many at a time are not answered: askers ask again.
+// serveDNS answers queries to one address of the gate until c is closed. Excess queries are dropped: clients retry.
 func (g *Gate) serveDNS(ctx context.Context, c *gonet.UDPConn) {
 	buf := make([]byte, limit.Datagram)
 	for {
@@ -52,7 +51,7 @@ func (g *Gate) serveDNS(ctx context.Context, c *gonet.UDPConn) {
 	}
 }
 
-// acceptDNS answers queries over one TCP connection, one after the other.
+// acceptDNS answers the queries of one TCP connection, one at a time.
 func (g *Gate) acceptDNS(ctx context.Context, r *tcp.ForwarderRequest) {
 	in, ep, ok := g.accept(ctx, r)
 	if !ok {
@@ -88,7 +87,8 @@ func (g *Gate) acceptDNS(ctx context.Context, r *tcp.ForwarderRequest) {
 		}
 		a := g.names.answer(ctx, m, 1<<16-1)
 		g.names.give()
-		if a == nil || in.SetDeadline(time.Now().Add(tcpQueryIdle)) != nil { // it may have waited for a person
+		// held queries may have used up the deadline
+		if a == nil || in.SetDeadline(time.Now().Add(tcpQueryIdle)) != nil {
 			return
 		}
 		if _, err := in.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(a))), a...)); err != nil {
@@ -97,9 +97,8 @@ func (g *Gate) acceptDNS(ctx context.Context, r *tcp.ForwarderRequest) {
 	}
 }
 
-// serveUDP decides on the first datagram of a flow, on the goroutine that reads
-// packets, and reports whether it was dealt with; if not, the stack says that the port
-// is unreachable.
+// serveUDP decides about the first datagram of a flow, on the goroutine that reads packets. It returns false if the
+// stack should report the port as unreachable.
 func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 	id := r.ID()
 	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
@@ -109,7 +108,7 @@ func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 	}
 	rl := rule(g.current(), g.pins, UDP, to.Addr(), to.Port(), g.now())
 	if rl.verdict == Ask {
-		// Whoever sends datagrams sends them again: none is kept until a person decides.
+		// Senders of datagrams retransmit: none is stored until a person decides.
 		name := rl.name
 		decide := func() ruling { return rule(g.current(), g.pins, UDP, to.Addr(), to.Port(), g.now(), name) }
 		q, no := g.desk.raise(rl.asks(UDP, to.Addr(), to.Port()), rl.why, decided(decide), 0)
@@ -168,7 +167,7 @@ func (g *Gate) serveUDP(ctx context.Context, r *udp.ForwarderRequest) bool {
 	return true
 }
 
-// relay copies datagrams both ways until the flow is cut; that is how one ends.
+// relay copies datagrams in both directions until the flow is cut, which is the only way for it to end.
 func (g *Gate) relay(f *flow, in *gonet.UDPConn) {
 	f.charge(g.spent.of(f.by.Load().Limits))
 	copyTo := func(dst io.Writer, src io.Reader, inward bool) {

@@ -2,13 +2,12 @@ package gate
 
 import "encoding/binary"
 
-// watch reads on after a first ClientHello that offers TLS 1.3, until no second one can
-// come. A server that lacks a key share asks for one (HelloRetryRequest), and some take
-// the server name of the second, which would be a way around the first. It is fed what
-// the client sends, in whatever pieces arrive, and holds back no more than one
-// handshake record or a second ClientHello, until that is whole.
+// watch reads on after a first ClientHello that offers TLS 1.3, until no second one can follow. A server that lacks a
+// key share requests one (HelloRetryRequest), and some servers use the server name of the second, which could bypass
+// the check of the first. Input may be split anywhere; watch holds back no more than one handshake record or a second
+// ClientHello until it is complete.
 //
-// What a client may send in plain after its ClientHello, and what it means:
+// What a client may send unencrypted after its ClientHello, and what it means:
 //
 //	22 ClientHello        the second one: it has the same name, or the connection ends
 //	22 anything else      TLS 1.2, which asks for no second one
@@ -17,15 +16,15 @@ import "encoding/binary"
 //	21 alert              passes
 type watch struct {
 	first  hello
-	record []byte   // a header, or a handshake record, that is not whole yet
-	left   int      // bytes of another record that pass
-	sealed bool     // a ChangeCipherSpec came: a handshake record may be encrypted
-	second *hailing // the second ClientHello, while it comes
+	record []byte   // a partial header or handshake record
+	left   int      // bytes of the current record still to pass
+	sealed bool     // a ChangeCipherSpec was sent: a handshake record may be encrypted
+	second *hailing // the second ClientHello, while it arrives
 	held   []byte   // its records
 	done   bool
 }
 
-// newWatch begins to watch after h; nil if nothing needs to be watched.
+// newWatch returns a watch to use after h; nil if none is needed.
 func newWatch(h hello) *watch {
 	if !h.tls13 {
 		return nil
@@ -33,9 +32,8 @@ func newWatch(h hello) *watch {
 	return &watch{first: h}
 }
 
-// pass takes what the client sent and gives what may go on to the server, which may be
-// nothing until more has come, or an error that ends the connection. The result may be
-// b itself.
+// pass takes what the client sent and returns what may be forwarded to the server, possibly nothing until more
+// arrives, or an error that ends the connection. The result may alias b.
 func (w *watch) pass(b []byte) ([]byte, error) {
 	if w.done {
 		return b, nil
@@ -67,7 +65,7 @@ func (w *watch) pass(b []byte) ([]byte, error) {
 	return append(out, b...), nil
 }
 
-// wants is how many bytes record lacks until it can be judged.
+// wants returns how many bytes record lacks for a decision.
 func (w *watch) wants() int {
 	if len(w.record) < recordHeader {
 		return recordHeader - len(w.record)
@@ -78,7 +76,7 @@ func (w *watch) wants() int {
 	return recordHeader + int(binary.BigEndian.Uint16(w.record[3:])) - len(w.record)
 }
 
-// whole judges the header or handshake record that is whole, and gives what may pass.
+// whole checks the complete header or handshake record, and returns what may be forwarded.
 func (w *watch) whole() ([]byte, error) {
 	r := w.record
 	size := int(binary.BigEndian.Uint16(r[3:]))
@@ -98,7 +96,7 @@ func (w *watch) whole() ([]byte, error) {
 	return r, nil
 }
 
-// handshake judges a handshake record.
+// handshake checks a handshake record.
 func (w *watch) handshake(r []byte) ([]byte, error) {
 	body := r[recordHeader:]
 	if len(body) == 0 {
@@ -126,18 +124,16 @@ func (w *watch) handshake(r []byte) ([]byte, error) {
 }
 
 const (
-	// minFinished is the length of the shortest encrypted Finished of TLS 1.2.
+	// minFinished is the length of the shortest encrypted Finished message of TLS 1.2.
 	minFinished = 32
-	// longestHello is more than any server takes for a ClientHello: OpenSSL's limit is
-	// 131396 bytes.
+	// longestHello is more than any server accepts as a ClientHello: OpenSSL's limit is 131396 bytes.
 	longestHello = 1<<18 - 1
 )
 
-// repeats reports whether a handshake record begins what a server could take for a second
-// ClientHello, be it too long for us or with something behind it: that is refused then.
-// An encrypted Finished, which nobody can tell from it, ends its connection as well, where
-// it begins with the same byte and a small length: by chance one in 2^14, and only when a
-// session of TLS 1.2 is resumed by a client that offered 1.3.
+// repeats reports whether a handshake record starts what a server could accept as a second ClientHello, even if it is
+// too long or followed by something else; that is then refused. An encrypted Finished cannot be told from it and ends
+// its connection as well, if it starts with the same byte and a small length: by chance one in 2^14, and only when a
+// client that offered TLS 1.3 resumes a session of TLS 1.2.
 func (w *watch) repeats(body []byte) bool {
 	if body[0] != clientHello || !w.sealed || len(body) < minFinished {
 		return body[0] == clientHello

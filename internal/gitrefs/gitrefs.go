@@ -18,12 +18,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Store is what Refs need of the database.
+// Store is the database of Refs.
 type Store interface {
 	// Sandboxes lists the records of sandboxes; Name returns the name of one, "" if it has no record.
 	Sandboxes(ctx context.Context) ([]meta.Sandbox, error)
 	Name(ctx context.Context, id timeline.SandboxID) (string, error)
-	// BeginIntent stores what is about to be done, durably; Intents lists what has not ended.
+	// BeginIntent stores an intent, durably; Intents lists those that have not ended.
 	BeginIntent(ctx context.Context, kind string, body any) (int64, error)
 	EndIntent(ctx context.Context, id int64) error
 	Intents(ctx context.Context) ([]meta.Intent, error)
@@ -32,10 +32,10 @@ type Store interface {
 	SetSetting(ctx context.Context, key, value string) error
 }
 
-// Config is what Refs are made of. All fields are required.
+// Config configures New. All fields are required.
 type Config struct {
 	Store Store
-	// Open finds the repository that a directory of the host lies in; fault.NotFound if there is none.
+	// Open finds the repository that contains a host directory; fault.NotFound if there is none.
 	Open func(ctx context.Context, dir string) (*repo.Repo, error)
 	Now  func() time.Time
 	Rand io.Reader
@@ -81,13 +81,12 @@ func (r *Refs) holdingOf(rec *meta.Sandbox) holding {
 		Commits: slices.Compact([]string{w.Base, w.Start})}
 }
 
-// Box names the reference of what was taken out of a sandbox; without what, the prefix of all of them.
+// Box returns the reference of an export of a sandbox; without what, the prefix of all of them.
 func Box(id timeline.SandboxID, what ...string) repo.Ref {
 	return repo.Ref(path.Join(append([]string{"refs/coppice/box", string(id)}, what...)...))
 }
 
-// Base names the reference that holds a commit that sandboxes of this home began with: another home's
-// are not ours to drop.
+// Base returns the reference that holds a commit for sandboxes of this home; those of other homes are separate.
 func (r *Refs) Base(ctx context.Context, commit string) (repo.Ref, error) {
 	id, err := r.homeID(ctx)
 	return repo.Ref("refs/coppice/base/" + commit + "/" + id), err
@@ -149,7 +148,7 @@ func (r *Refs) begin(ctx context.Context, h holding) (intent int64, err error) {
 	return intent, nil
 }
 
-// HoldCommit has a commit stay in a repository until LetGo.
+// HoldCommit keeps a commit in a repository until LetGo.
 func (r *Refs) HoldCommit(ctx context.Context, in *repo.Repo, c repo.OID) error {
 	r.refs.Lock()
 	defer r.refs.Unlock()
@@ -169,7 +168,7 @@ func (r *Refs) holdCommit(ctx context.Context, in *repo.Repo, c repo.OID) error 
 	return fault.Wrap(err, "hold commit %s", c)
 }
 
-// LetGo drops the reference of a commit in a repository, unless a sandbox stands on it.
+// LetGo deletes the reference of a commit in a repository, unless a sandbox needs it.
 func (r *Refs) LetGo(ctx context.Context, in *repo.Repo, commit string) error {
 	r.refs.Lock()
 	defer r.refs.Unlock()
@@ -192,14 +191,14 @@ func (r *Refs) letGo(ctx context.Context, in *repo.Repo, commit string, all []ho
 	return in.DropRefs(ctx, ref)
 }
 
-// Made says that the making of a sandbox is over: its record is stored, and has ended the intent.
+// Made ends the creation of a sandbox: its record is stored, which has ended the intent.
 func (r *Refs) Made(intent int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.busy, intent)
 }
 
-// Unhold takes back what Hold did, for a sandbox that did not come about.
+// Unhold reverts Hold for a sandbox whose creation failed.
 func (r *Refs) Unhold(ctx context.Context, rec *meta.Sandbox, intent int64) error {
 	defer r.Made(intent)
 	r.refs.Lock()
@@ -296,8 +295,8 @@ func (r *Refs) Leaving(ctx context.Context, rec *meta.Sandbox) (removed func(err
 	}, nil
 }
 
-// Sweep drops what removed and half-made sandboxes have left in repositories of the
-// user's. What cannot be reached now stays for the next time.
+// Sweep deletes the references of removed and half-made sandboxes in the user's repositories. It skips repositories
+// that cannot be opened now, until the next Sweep.
 func (r *Refs) Sweep(ctx context.Context) error {
 	r.refs.Lock()
 	defer r.refs.Unlock()

@@ -34,9 +34,9 @@ func (s *fakeStore) EndIntent(context.Context, int64) error { s.intents = nil; r
 
 func (s *fakeStore) Intents(context.Context) ([]meta.Intent, error) { return s.intents, nil }
 
-// A sweep beside the removal of a sandbox leaves the intent of the removal: the references of the sandbox
-// would stay if the daemon were killed after it.
-func TestLeaving_KeepsItsIntentFromASweep(t *testing.T) {
+// TestLeaving_SweepKeepsIntent checks that a sweep during the removal of a sandbox leaves the intent of
+// the removal, without which the references of the sandbox would stay if the daemon were killed after it.
+func TestLeaving_SweepKeepsIntent(t *testing.T) {
 	t.Parallel()
 	store, swept := &fakeStore{}, make(chan error, 1)
 	refs := New(Config{Store: store, Now: time.Now, Log: slog.New(slog.DiscardHandler),

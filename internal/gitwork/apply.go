@@ -21,9 +21,8 @@ import (
 // maxListedCommits is how many commits of a sandbox a message names.
 const maxListedCommits = 100
 
-// GitApply puts what a sandbox changed onto a branch of its repository. What is refused
-// has touched nothing; it is in the ledger before anything is touched. What an apply
-// before left that was killed is ended first.
+// GitApply applies the changes of a sandbox to a branch of its repository. A refused apply has changed nothing; an
+// apply is in the ledger before anything is changed. It first completes an earlier apply that was killed.
 func (g *Git) GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (out wire.GitApplied, err error) {
 	a, err := ParseApply(req)
 	if err != nil {
@@ -36,8 +35,8 @@ func (g *Git) GitApply(ctx context.Context, name string, req wire.GitApplyReques
 	return g.ApplyCollected(ctx, c, a, req.Message)
 }
 
-// ApplyCollected is GitApply of what was collected. message is that of the commit, if the way makes one; "" leaves
-// it to the commits of the sandbox.
+// ApplyCollected is GitApply for c. message is that of the commit, if the way makes one; "" uses those of the
+// sandbox's commits.
 func (g *Git) ApplyCollected(
 	ctx context.Context, c *Collected, a repo.Apply, message string,
 ) (out wire.GitApplied, err error) {
@@ -67,7 +66,7 @@ func (g *Git) ApplyCollected(
 		Saved: got.Saved, DryRun: a.DryRun}, nil
 }
 
-// ParseApply reads a request. It does not check what depends on the sandbox.
+// ParseApply parses a request. It does not check what depends on the sandbox.
 func ParseApply(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	a = repo.Apply{Way: repo.Way(req.Way), Paths: slices.Clone(req.Paths), Trust: slices.Clone(req.Trust),
 		TrustAll: req.TrustAll, DryRun: req.DryRun}
@@ -199,9 +198,9 @@ func (g *Git) applyRecord(c *Collected, way repo.Way, now repo.Applied) format.B
 	return out
 }
 
-// NeverApplied reports whether it is certain, after a crash, that what the record of an apply says did not
-// happen. It is not certain where only files changed, which the next apply puts back if they were not all
-// written, or where the repository or the branch is not there any more.
+// NeverApplied reports whether it is certain, after a crash, that a recorded apply did not happen. It is uncertain if
+// only files changed, which the next apply restores if they were not all written, or if the repository or the branch
+// no longer exists.
 func (g *Git) NeverApplied(ctx context.Context, rec *meta.Sandbox, b *format.Apply) bool {
 	onto, err := repo.ParseRef(b.Onto)
 	if b.New == "" || err != nil {

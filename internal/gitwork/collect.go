@@ -13,8 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Collected is what was taken out of a sandbox that works on a repository. All commits
-// are the repository's by now, and held by references.
+// Collected is an export of the changes of a sandbox. All commits are in the repository, and referenced.
 type Collected struct {
 	Rec      meta.Sandbox
 	Repo     *repo.Repo
@@ -29,13 +28,12 @@ type Collected struct {
 // maxCollect is how often a sandbox is looked at which commits meanwhile.
 const maxCollect = 3
 
-// Collect takes what a sandbox did out of it: its commits, as a bundle that its own git
-// writes inside and that is checked here, and the files of a snapshot of the present, as a
-// commit on top. A sandbox that is stopped is started. The same state again costs a look.
+// Collect exports the changes of a sandbox: its commits, as a bundle that its own git writes inside and that is
+// checked here, and the files of a snapshot of the live state, as a commit on top. It starts a stopped sandbox. If
+// nothing has changed since the last export, it returns that.
 //
-// What the sandbox says of itself is its HEAD alone, and that is believed as far as the
-// commit came out of it or is in the history of what it was given. Nothing of its git
-// directory is read here.
+// The only claim of the sandbox that is used is its HEAD, and only if the commit was exported or is in the history
+// that the sandbox started with. Its git directory is never read here.
 func (g *Git) Collect(ctx context.Context, name string) (*Collected, error) {
 	rec, err := g.config.Work.Sandbox(ctx, name)
 	if err != nil {

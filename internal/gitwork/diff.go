@@ -13,8 +13,7 @@ import (
 // maxTold is how many files that are in no commit are told of.
 const maxTold = 1000
 
-// GitDiff tells how the files of a sandbox differ from what it began with in its
-// repository.
+// GitDiff compares the files of a sandbox with its start in the repository.
 func (g *Git) GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (out wire.GitDiff, err error) {
 	c, err := g.collectAs(ctx, name, req.Work)
 	if err != nil {
@@ -23,7 +22,7 @@ func (g *Git) GitDiff(ctx context.Context, name string, req wire.GitDiffRequest)
 	return g.DiffCollected(ctx, c, req)
 }
 
-// DiffCollected is GitDiff of what was collected.
+// DiffCollected is GitDiff for c.
 func (g *Git) DiffCollected(
 	ctx context.Context, c *Collected, req wire.GitDiffRequest,
 ) (out wire.GitDiff, err error) {
@@ -55,7 +54,7 @@ func (g *Git) GitPatch(ctx context.Context, name string, req wire.GitDiffRequest
 	return g.PatchCollected(ctx, c, req, w)
 }
 
-// PatchCollected is GitPatch of what was collected.
+// PatchCollected is GitPatch for c.
 func (g *Git) PatchCollected(ctx context.Context, c *Collected, req wire.GitDiffRequest, w io.Writer) error {
 	opt, err := g.DiffOptions(c, req)
 	if err != nil {
@@ -64,7 +63,7 @@ func (g *Git) PatchCollected(ctx context.Context, c *Collected, req wire.GitDiff
 	return c.Repo.Patch(ctx, opt, w)
 }
 
-// DiffOptions says what of a sandbox a request compares, and how. TooLarge: it chooses too many paths.
+// DiffOptions returns the options for a request. TooLarge: it selects too many paths.
 func (g *Git) DiffOptions(c *Collected, req wire.GitDiffRequest) (repo.DiffOptions, error) {
 	if err := g.config.CheckPaths(req.Paths); err != nil {
 		return repo.DiffOptions{}, err
@@ -96,7 +95,7 @@ func modeOrNone(m repo.Mode) string {
 	return m.String()
 }
 
-// WireMarks gives marks as clients see them; trusted reports which of them the user has reviewed.
+// WireMarks returns marks in their wire form; trusted reports which of them the user has reviewed.
 func WireMarks(marks []repo.Mark, trusted func(repo.Mark) bool) []wire.GitMark {
 	out := make([]wire.GitMark, len(marks))
 	for i, m := range marks {

@@ -13,8 +13,8 @@ import (
 // What the package asks of the API, a client of the daemon can answer.
 var _ API = (*client.Client)(nil)
 
-// The number of trusted paths and that of marks both come from outside.
-func TestTrusts_CostsWhatTheListsAre(t *testing.T) {
+// TestTrusts_IsLinear uses many trusted paths and many marks: the number of both comes from outside.
+func TestTrusts_IsLinear(t *testing.T) {
 	t.Parallel()
 	const n = 200_000
 	paths, marks := make([]string, n), make([]repo.Mark, n)

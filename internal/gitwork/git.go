@@ -22,22 +22,22 @@ import (
 // workspace is the tier in which the work tree is all that a sandbox has, and commands begin in it.
 const workspace = string(policy.Workspace)
 
-// API is what the git work asks of sandboxes as any client does: the methods are those of
-// client.Client, with the same contracts. name is a name or an id.
+// API is the part of the client API that git work needs: the methods are those of client.Client, with the same
+// contracts. name is a name or an ID.
 type API interface {
 	// Exec runs a command and waits for its end.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, st client.Streams) (wire.Exit, error)
-	// Commit takes a snapshot of the present.
+	// Commit takes a snapshot of the live state.
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
 	// Checkout brings a sandbox to a snapshot, after a capture of the present.
 	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
-	// Trial runs a command in a fork of a sandbox, which is removed then. How the command ends is no error.
+	// Trial runs a command in a temporary fork of a sandbox. A command that fails is not an error.
 	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
-	// Policy gives the policy that is in force.
+	// Policy returns the policy in force.
 	Policy(ctx context.Context, name string) (wire.PolicyResult, error)
 	// ExportLedger writes the records of a sandbox to w, as a bundle that a stranger verifies.
 	ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error
-	// LedgerCheckpoint gives the signed checkpoint of the log.
+	// LedgerCheckpoint returns the signed checkpoint of the log.
 	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
 }
 
@@ -46,15 +46,15 @@ type Layers interface {
 	// Present captures the present of a sandbox, if it has changed, and returns the record of the
 	// sandbox with the snapshot that is its present.
 	Present(ctx context.Context, ref string) (meta.Sandbox, timeline.SnapshotID, error)
-	// Changed calls changed for each path at or below top in which a snapshot of a sandbox differs
-	// from what the sandbox began with, and then use with the files of the snapshot. No layer is
-	// removed before Changed returns. An error of use is returned as it is.
+	// Changed calls changed for each path at or below top in which a snapshot of a sandbox differs from the start of
+	// the sandbox, and then use with the files of the snapshot. No layer is removed before Changed returns. It
+	// returns an error of use unchanged.
 	Changed(
 		ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string,
 		changed func(*layer.Change) error, use func(*layer.View) error,
 	) error
-	// History gives the history of a sandbox, and the digests of the layers, of its own, of each of the
-	// snapshots that lead to one of them. A layer that is not sealed yet has none.
+	// History returns the history of a sandbox, and the digests of its own layers on the paths to the given
+	// snapshots. A layer that is not finalized yet has none.
 	History(
 		ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID,
 	) (*timeline.History, map[timeline.SnapshotID][]string, error)
@@ -64,20 +64,20 @@ type Layers interface {
 type Work interface {
 	// Sandbox finds a sandbox by name or id; NotFound if there is none.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
-	// Head gives the snapshot that a sandbox is at.
+	// Head returns the current snapshot of a sandbox.
 	Head(ctx context.Context, ref string) (timeline.SnapshotID, error)
 	// UpdateSandbox changes the record of a sandbox in one transaction.
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 	// Repository opens the repository that a sandbox works on. It is Invalid if there is none, and
 	// Conflict if another repository is in its place.
 	Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error)
-	// Running gives the number of processes that run in a sandbox.
+	// Running returns the number of running processes of a sandbox.
 	Running(ctx context.Context, id timeline.SandboxID) (int, error)
 	// CancelExec ends a running command, and does not wait for that; NotFound if it has ended.
 	CancelExec(ctx context.Context, name, exec string) error
-	// HoldBase sets the reference by which a commit that sandboxes stand on stays in a repository.
+	// HoldBase sets the reference that keeps a base commit of sandboxes in a repository.
 	HoldBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
-	// ReleaseBase drops that reference if no sandbox stands on the commit any more.
+	// ReleaseBase deletes that reference if no sandbox needs the commit any more.
 	ReleaseBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
 }
 
@@ -89,14 +89,14 @@ type Settings interface {
 	SetSetting(ctx context.Context, name, value string) error
 }
 
-// Config is what Git is made of. All fields are required.
+// Config configures New. All fields are required.
 type Config struct {
 	API      API
 	Layers   Layers
 	Work     Work
 	Book     *audit.Book
 	Settings Settings
-	// Scratch gives a directory of the daemon's alone, which exists once a repository was opened.
+	// Scratch returns a directory used only by the daemon, which exists once a repository was opened.
 	Scratch func() string
 	// CheckPaths refuses more paths than one comparison may choose.
 	CheckPaths func(paths []string) error
@@ -136,7 +136,7 @@ func (g *Git) of(id timeline.SandboxID) *taking {
 	return t
 }
 
-// Forget drops what is remembered of a sandbox that was removed.
+// Forget drops the state of a removed sandbox.
 func (g *Git) Forget(id timeline.SandboxID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,7 +160,7 @@ const (
 	WorkRef = "work"
 )
 
-// Person gives the user as a repository's git knows them, or Coppice itself where git does not.
+// Person returns the author that a repository's git is configured with, or Coppice if there is none.
 func Person(ctx context.Context, r *repo.Repo) repo.Person {
 	who, err := r.User(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func Person(ctx context.Context, r *repo.Repo) repo.Person {
 	return who
 }
 
-// WireRepo gives what clients see of the repository of a sandbox; nil if there is none.
+// WireRepo returns the repository of a sandbox in its wire form; nil if there is none.
 func WireRepo(r *meta.Repo) *wire.Repo {
 	if r == nil {
 		return nil

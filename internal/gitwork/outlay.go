@@ -59,8 +59,8 @@ func (g *Git) takeWork(ctx context.Context, c *Collected, old repo.OID) (err err
 	return err
 }
 
-// LayOut copies into tree what can differ from a commit in a snapshot of a sandbox, and gives the paths:
-// those that changed on the disk since the sandbox began, and those that its commits changed.
+// LayOut copies into tree the files of a snapshot of a sandbox that can differ from a commit, and returns their
+// paths: those that changed on disk since the start of the sandbox, and those that its commits changed.
 func LayOut(
 	ctx context.Context, layers Layers, rec *meta.Sandbox, at timeline.SnapshotID, committed []repo.Change, tree *os.Root,
 ) (_ []string, err error) {

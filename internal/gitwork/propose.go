@@ -28,8 +28,8 @@ import (
 // proposalRef holds the newest proposal of a sandbox, by its name.
 func proposalRef(name string) repo.Ref { return repo.Ref("refs/coppice/proposals/" + name) }
 
-// BranchOf is the branch that a sandbox begins on, and that is proposed. Not every name of a sandbox can
-// be part of a branch's.
+// BranchOf returns the branch that a sandbox starts on, which is also the one proposed. Not every name of a sandbox
+// is valid in a branch name.
 func BranchOf(name string) (repo.Ref, error) {
 	ref, err := repo.ParseBranch("coppice/" + name)
 	if err != nil {
@@ -42,9 +42,8 @@ func BranchOf(name string) (repo.Ref, error) {
 // maxTitle is how long a title may be, in bytes.
 const maxTitle = 200
 
-// Propose takes what a sandbox did out of it, runs the tests that are asked for in forks, and
-// hands it to a reviewer. What is refused has set no reference. A branch on which somebody
-// else worked since, or that is checked out, is Conflict.
+// Propose exports the changes of a sandbox, runs the requested tests in forks, and hands the changes to a reviewer. A
+// refused proposal has set no reference. Conflict: the branch has other commits since, or is checked out.
 func (g *Git) Propose(ctx context.Context, name string, req wire.ProposeRequest) (res wire.Proposed, err error) {
 	if err := proposable(req); err != nil {
 		return res, err
@@ -111,7 +110,7 @@ type Proposing struct {
 	proposal repo.OID
 }
 
-// Prepare finds out what is proposed of what was collected, and whether it may be. It sets no reference.
+// Prepare computes a proposal of c, and checks whether it may be made. It sets no reference.
 func (g *Git) Prepare(ctx context.Context, c *Collected, req wire.ProposeRequest) (*Proposing, error) {
 	trust := slices.Clone(req.Trust)
 	for _, b := range req.TrustRaw {
@@ -224,9 +223,9 @@ func (p *Proposing) test(ctx context.Context) error {
 	return nil
 }
 
-// Hand records that it is proposed, writes the proposal, and sets the references. The ledger
-// that goes along has that record. It ends with ctx until the proposal is written: then a
-// record says that the sandbox was not proposed.
+// Hand records the proposal, writes it, and sets the references. The ledger in the proposal includes that record. It
+// can be cancelled with ctx until the proposal is written: then another record says that the sandbox was not
+// proposed.
 func (p *Proposing) Hand(ctx context.Context) error {
 	keep, book := context.WithoutCancel(ctx), p.g.config.Book
 	said := audit.ByDaemon(&format.Propose{

@@ -46,10 +46,9 @@ exit $code`
 // need it.
 func wasRef(id timeline.SandboxID, commit string) repo.Ref { return gitrefs.Box(id, "was", commit) }
 
-// Rebase puts what a sandbox did in its repository onto another commit of it, by the git that
-// is inside. Where that does not work, the sandbox goes back to the snapshot of before, unless
-// conflicts are to be kept. A sandbox in which something runs is Conflict, as are conflicts.
-// Forks of it keep their base.
+// Rebase rebases the changes of a sandbox in its repository onto another commit, with the git inside. If that fails,
+// the sandbox is rewound, unless conflicts are to be kept. Conflict: processes run in the sandbox, or the rebase has
+// conflicts. Forks of the sandbox keep their base.
 func (g *Git) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (res wire.Rebased, err error) {
 	rec, err := g.config.Work.Sandbox(ctx, name)
 	if err != nil {

@@ -22,9 +22,8 @@ type knownSigner struct {
 	Since time.Time `json:"since"`
 }
 
-// Signer says who signed a log that was verified, and whether by a key that follows from
-// the one of before. Another key is Denied, unless it is the one that accept names, which is
-// trusted from now on. A log that was never seen is trusted from now on.
+// Signer returns the signer of a verified log, and checks that its key is the known one or follows from it. Another
+// key is Denied, unless accept names it; it is then trusted from now on. A new log is trusted on first use.
 func (g *Git) Signer(ctx context.Context, v *format.Verified, accept string) (s wire.Signer, err error) {
 	g.signing.Lock()
 	defer g.signing.Unlock()

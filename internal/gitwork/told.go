@@ -29,7 +29,7 @@ type toldCommand struct {
 	exec string
 }
 
-// Hear takes the next record.
+// Hear processes the next record.
 func (t *Retelling) Hear(r *format.Record) {
 	t.sum.Add(r)
 	switch b := r.Body.(type) {
@@ -112,7 +112,7 @@ func (t *Retelling) refuse(kind, what, why string, count int64) {
 	t.refused[key] += count
 }
 
-// Into fills in what was heard.
+// Into fills in the collected data.
 func (t *Retelling) Into(p *proposal.Proposal) {
 	s := t.sum.Result()
 	p.Ledger.Records, p.Ledger.Commands, p.Ledger.Failed, p.Ledger.Programs = s.Records, s.Commands, s.Failed, s.Programs

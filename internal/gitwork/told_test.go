@@ -23,7 +23,7 @@ func retold(bodies ...format.Body) *proposal.Proposal {
 	return p
 }
 
-func TestAProposalTellsWhatTheLedgerTells(t *testing.T) {
+func TestProposal_ReportsAuditRecords(t *testing.T) {
 	t.Parallel()
 	p := retold(
 		&format.Exec{Exec: "1", Args: []string{"make"}, Dir: "/src"},
@@ -77,8 +77,9 @@ func TestAProposalTellsWhatTheLedgerTells(t *testing.T) {
 	}
 }
 
-// However much a sandbox did, what is told of it fits into a proposal.
-func TestAProposalTellsSoMuchAtMost(t *testing.T) {
+// TestProposal_BoundsReportedRecords checks that the commands and refusals in a proposal are bounded however
+// much a sandbox did.
+func TestProposal_BoundsReportedRecords(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body
 	for i := range 5*proposal.MaxCommands + 7 {

@@ -22,7 +22,7 @@ type side struct {
 	live bool
 }
 
-// Diff tells how two states of a sandbox differ: two snapshots, or without req.B a snapshot and the present.
+// Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present.
 func (h *Histories) Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
 	var res wire.DiffResult
 	err := h.compare(ctx, name, req, func(rec *meta.Sandbox, a timeline.SnapshotID, b side) (err error) {
@@ -33,7 +33,7 @@ func (h *Histories) Diff(ctx context.Context, name string, req wire.DiffRequest)
 	return res, err
 }
 
-// Patch writes how two states of a sandbox differ as unified diffs.
+// Patch writes the differences between two states of a sandbox as unified diffs.
 func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error {
 	return h.compare(ctx, name, req, func(rec *meta.Sandbox, a timeline.SnapshotID, b side) error {
 		va, vb, touched, err := h.views(ctx, rec, a, b)
@@ -48,8 +48,8 @@ func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest
 	})
 }
 
-// compare resolves the two sides. With the live state as B the sandbox is locked
-// meanwhile, so that no generation changes underneath.
+// compare resolves the two sides. With the live state as B it locks the sandbox meanwhile, so that the
+// generation does not change.
 func (h *Histories) compare(
 	ctx context.Context, name string, req wire.DiffRequest, fn func(*meta.Sandbox, timeline.SnapshotID, side) error,
 ) error {
@@ -93,8 +93,8 @@ func CheckPaths(paths []string) error {
 		WithHint("name their directory: coppice diff NAME -- DIRECTORY")
 }
 
-// changes lists how two states differ, as far as one answer may hold it; more reports
-// that the list is cut off.
+// changes lists the differences between two states, as far as one answer may hold them; more reports that the
+// list is cut.
 func (h *Histories) changes(
 	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest,
 ) (list []wire.Change, more bool, err error) {
@@ -130,7 +130,7 @@ func (h *Histories) changes(
 	return out, more, nil
 }
 
-// diffBytes is the limit on the bytes of paths in a diff of at most that many changes.
+// diffBytes returns the limit on the bytes of paths in a diff of at most that many changes.
 func diffBytes(most int) int {
 	if most == 0 {
 		return limit.DiffBytes
@@ -138,8 +138,8 @@ func diffBytes(most int) int {
 	return min(limit.DiffBytes, limit.LineChangeBytes*max(1, most/limit.LineChanges))
 }
 
-// Weigh counts the paths that differ between two snapshots of a sandbox, and the bytes of the files among
-// them that the second snapshot has.
+// Weigh returns how many paths differ between two snapshots of a sandbox, and the size in bytes of those
+// among them that are files in the second snapshot.
 func (h *Histories) Weigh(
 	ctx context.Context, name string, from, to timeline.SnapshotID,
 ) (paths int, bytes int64, err error) {
@@ -166,9 +166,9 @@ func (h *Histories) Weigh(
 	return paths, bytes, err
 }
 
-// ignored returns what a comparison of a sandbox leaves out. Each root of a part of the live root covers a
-// directory of the host, with an owner that an ordinary user cannot give to it, and so does each directory of
-// the host that such a user's overlay copies up: neither is a change of the sandbox.
+// ignored returns the differences that a comparison of a sandbox leaves out. Each root of a part of the live
+// root covers a directory of the host, with an owner that an ordinary user cannot give to it, and so does
+// each directory of the host that such a user's overlay copies up: neither is a change of the sandbox.
 func (h *Histories) ignored(ctx context.Context, rec *meta.Sandbox) (of layer.Ignored, err error) {
 	if !rec.Host {
 		return of, nil
@@ -181,12 +181,12 @@ func (h *Histories) ignored(ctx context.Context, rec *meta.Sandbox) (of layer.Ig
 	for _, p := range rootspec.Places(root.Parts) {
 		of.Roots[p] = true
 	}
-	of.Owners = !of.Roots["/"] // real root, whose overlays keep owners, has one for the whole root
+	of.Owners = !of.Roots["/"] // the overlays of real root keep owners; it has one for the whole root
 	return of, nil
 }
 
-// views opens two states for reading, and names the trees in which they can
-// differ: the layers above what both have in common, and the live parts.
+// views opens two states for reading, and returns the trees in which they can differ: the layers above what
+// both have in common, and the live parts.
 func (h *Histories) views(
 	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side,
 ) (va, vb *layer.View, touched []rootspec.Part, err error) {
@@ -222,7 +222,7 @@ func (h *Histories) views(
 	return va, vb, append(touched, root.Parts...), nil
 }
 
-// View opens a snapshot for reading as the parts of a live root would show it.
+// View opens a snapshot for reading, as the parts of a live root would show it.
 func (h *Histories) View(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, parts []rootspec.Part,
 ) (*layer.View, error) {

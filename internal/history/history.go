@@ -20,28 +20,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Sandboxes is what Histories need of sandboxes that may be live.
+// Sandboxes gives Histories access to sandboxes that may be live.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what
-	// names the operation for callers that find the sandbox busy. The caller calls release.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
+	// the operation in the error that other callers get meanwhile. The caller calls release.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
-	// Root returns where changes of the live root of a sandbox appear; nil if the live root was not made
-	// yet. An error that wraps fs.ErrNotExist says that the live root has gone meanwhile, which can happen
-	// to a caller that does not hold the sandbox's lock.
+	// Root returns the directories in which changes of the live root of a sandbox appear; nil if the live
+	// root was not made yet. An error that wraps fs.ErrNotExist says that the live root was removed
+	// meanwhile, which can happen to a caller that does not hold the sandbox's lock.
 	Root(ctx context.Context, rec *meta.Sandbox) (*Root, error)
 }
 
-// Root is where changes of a live root appear.
+// Root lists the directories in which changes of a live root appear.
 type Root struct {
 	Parts []rootspec.Part
-	Plain bool // the parts are the root itself, and not what changed in it
+	Plain bool // the parts are the whole root, and not only its changes
 }
 
-// Verifier verifies something of a sandbox, or with name "" of the whole store, and adds what it finds to
-// res.
+// Verifier verifies data of a sandbox, or with name "" of the whole store, and adds damage to res.
 type Verifier func(ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult) error
 
-// Config is what Histories are made of. All fields are required.
+// Config configures Histories. All fields are required.
 type Config struct {
 	DB        *meta.DB
 	Layers    *layer.Store
@@ -52,19 +51,19 @@ type Config struct {
 	Feed      *events.Bus
 	// Shape is held for reading by callers that read layers.
 	Shape *sync.RWMutex
-	// Seal seals the layers that are not sealed yet.
+	// Seal finalizes the layers that are not finalized yet.
 	Seal func(ctx context.Context) error
-	// VerifyRecords verifies the ledger, and VerifyImages verifies memory images.
+	// VerifyRecords verifies the audit log, and VerifyImages verifies memory images.
 	VerifyRecords, VerifyImages Verifier
 	Now                         func() time.Time
 }
 
-// Histories answer from records and layers. Make one with New; all methods are safe for concurrent use.
+// Histories answers queries from records and layers. New makes one; all methods are safe for concurrent use.
 type Histories struct {
 	config Config // never changed
 }
 
-// New makes the Histories of a home.
+// New returns the Histories of a home.
 func New(c Config) *Histories { return &Histories{config: c} }
 
 // History reads the history of a sandbox.
@@ -76,8 +75,8 @@ func (h *Histories) History(ctx context.Context, rec *meta.Sandbox) (*timeline.H
 	return &t, nil
 }
 
-// Find reads the record of a sandbox, by its name or id, and its history. They may differ in what was
-// recorded between the two.
+// Find reads the record of a sandbox, by its name or id, and its history. They are not read at the same
+// moment, so they may disagree about what was recorded in between.
 func (h *Histories) Find(ctx context.Context, name string) (meta.Sandbox, *timeline.History, error) {
 	rec, err := h.config.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -87,7 +86,7 @@ func (h *Histories) Find(ctx context.Context, name string) (meta.Sandbox, *timel
 	return rec, t, err
 }
 
-// Log returns the whole history of a sandbox, drawn as far as limit.GraphBytes allows.
+// Log returns the whole history of a sandbox, with a graph of up to limit.GraphBytes.
 func (h *Histories) Log(ctx context.Context, name string) (wire.LogResult, error) {
 	t, res, err := h.newestFirst(ctx, name)
 	if err != nil {
@@ -101,7 +100,7 @@ func (h *Histories) Log(ctx context.Context, name string) (wire.LogResult, error
 	return res, nil
 }
 
-// Snapshots returns the whole history of a sandbox, not drawn.
+// Snapshots returns the whole history of a sandbox, without a graph.
 func (h *Histories) Snapshots(ctx context.Context, name string) (wire.LogResult, error) {
 	_, res, err := h.newestFirst(ctx, name)
 	return res, err
@@ -183,12 +182,12 @@ func (h *Histories) Nodes(
 	return out, nil
 }
 
-// Show returns a snapshot and what it changed against its parent.
+// Show returns a snapshot and its changes against its parent.
 func (h *Histories) Show(ctx context.Context, name, ref string) (wire.ShowResult, error) {
 	return h.ShowSome(ctx, name, ref, 0)
 }
 
-// ShowSome is Show with at most that many changes; 0 is as many as one answer holds.
+// ShowSome is Show with at most that many changes; 0: as many as one answer holds.
 func (h *Histories) ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error) {
 	rec, t, err := h.Find(ctx, name)
 	if err != nil {

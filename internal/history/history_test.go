@@ -127,7 +127,7 @@ func (l *lab) add(t *testing.T, id, parent timeline.SnapshotID, message string, 
 	}
 }
 
-func TestLog_IsNewestFirstAndDrawn(t *testing.T) {
+func TestLog_DrawsNewestFirst(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	log, err := l.Log(t.Context(), "a")
@@ -144,8 +144,8 @@ func TestLog_IsNewestFirstAndDrawn(t *testing.T) {
 	}
 }
 
-// Two snapshots are compared without the lock, and the present with it.
-func TestDiff_LocksForThePresentAlone(t *testing.T) {
+// TestDiff_LocksOnlyForLiveState compares two snapshots without the lock, and the live state with it.
+func TestDiff_LocksOnlyForLiveState(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	for _, b := range []string{"HEAD", ""} {
@@ -204,7 +204,7 @@ func TestOpenPast_WithoutTheLiveRoot(t *testing.T) {
 	}
 }
 
-func TestDeleteTag_NamesTheTagsThatThereAre(t *testing.T) {
+func TestDeleteTag_ListsExistingTags(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	for _, tag := range []string{"y", "x"} {
@@ -224,7 +224,7 @@ func TestDeleteTag_NamesTheTagsThatThereAre(t *testing.T) {
 	}
 }
 
-func TestVerify_FindsWhatIsDamagedAfterWhatIsUnsealedIsSealed(t *testing.T) {
+func TestVerify_FinalizesLayersAndFindsDamage(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	quiet := func(wire.Progress) {}
@@ -244,7 +244,7 @@ func TestVerify_FindsWhatIsDamagedAfterWhatIsUnsealedIsSealed(t *testing.T) {
 	}
 }
 
-func TestView_HasThePlacesOfParts(t *testing.T) {
+func TestView_LooksUpPathsOfParts(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	rec, err := l.db.Sandbox(t.Context(), "a")

@@ -24,20 +24,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Past are the files of a snapshot, read from its layers: nothing is started. Links
-// are followed within it.
+// Past is the files of a snapshot, read from its layers without starting anything. Links are resolved within
+// the snapshot.
 type Past struct {
 	v    *layer.View
 	id   timeline.SnapshotID
-	mask int // which layer of v hides paths; its files are the places of decoys, and not there
+	mask int // index in v of the layer that hides paths; its files are the paths of decoys, and are not shown
 }
 
-// hides reports whether e is nothing but the place of a decoy.
+// hides reports whether e exists only as the path of a decoy.
 func (p *Past) hides(e *layer.Entry) bool {
 	return e.Layer == p.mask && e.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
-// lookup is View.Lookup without the places of decoys.
+// lookup is View.Lookup without the paths of decoys.
 func (p *Past) lookup(name string) (layer.Entry, error) {
 	e, err := p.v.Lookup(name)
 	if err == nil && p.hides(&e) {
@@ -75,16 +75,16 @@ func (h *Histories) OpenPast(ctx context.Context, name, ref string) (*Past, erro
 	return &Past{h.config.Layers.View(st, rootspec.Places(parts)...), id, mask}, nil
 }
 
-// Close lets go of the files.
+// Close releases the files. It never fails.
 func (p *Past) Close() error { return nil }
 
 // maxPastLinks is how many links are followed on the way to a file.
 const maxPastLinks = 40
 
-// MaxPastSteps is how many names Past looks up at most on the way to a file.
+// MaxPastSteps is how many names Past looks up at most to find a file.
 const MaxPastSteps = 4096
 
-// find looks a path up; links on the way are followed, the last one only if asked.
+// find looks up a path. It follows links on the way, and the last one only if follow is set.
 func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	left := strings.Split(name, "/")
 	at, links, steps := "/", 0, 0
@@ -145,7 +145,7 @@ func (p *Past) info(name string, e *layer.Entry) wire.FileInfo {
 	return i
 }
 
-// Stat tells of a file.
+// Stat describes a file.
 func (p *Past) Stat(name string, follow bool) (wire.FileInfo, error) {
 	e, err := p.find(name, follow)
 	if err != nil {
@@ -167,7 +167,7 @@ func (p *Past) Open(name string) (wire.FileInfo, io.ReadSeekCloser, error) {
 	return p.info(name, &e), f, nil
 }
 
-// List gives what is in a directory, as boxfs.Root.List.
+// List lists a directory like boxfs.Root.List.
 func (p *Past) List(ctx context.Context, name string, depth int) (wire.FileList, error) {
 	list := boxfs.NewListing(boxfs.DefaultLimits.List)
 	e, err := p.find(name, true)
@@ -204,7 +204,7 @@ func (p *Past) walk(ctx context.Context, dir string, fn func(at string, e *layer
 	return err
 }
 
-// TarTo writes an archive of a directory or file, as boxfs.Root.TarTo.
+// TarTo writes an archive of a directory or file like boxfs.Root.TarTo.
 func (p *Past) TarTo(ctx context.Context, name string, w io.Writer) error {
 	e, err := p.find(name, true)
 	if err != nil {
@@ -223,7 +223,7 @@ func (p *Past) TarTo(ctx context.Context, name string, w io.Writer) error {
 	return pk.Close()
 }
 
-// packedAs names the top of an archive: what a directory holds is beneath ".".
+// packedAs returns the name of the top of an archive: the content of a directory is below ".".
 func packedAs(name string, e *layer.Entry) string {
 	if e.IsDir() {
 		return "."
@@ -237,7 +237,7 @@ type contents interface {
 	Open() (*os.File, error)
 }
 
-// byPath are the contents of the entry at a path of a view.
+// byPath reads the content of the entry at a path of a view.
 type byPath struct {
 	v    *layer.View
 	path string

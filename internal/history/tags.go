@@ -27,7 +27,7 @@ func (h *Histories) Tags(ctx context.Context, name string) (map[string]string, e
 	return out, nil
 }
 
-// SetTag names a snapshot, or moves the name there.
+// SetTag sets a tag of a snapshot, or moves it there.
 func (h *Histories) SetTag(ctx context.Context, name, tag, ref string) (wire.TagResult, error) {
 	rec, t, err := h.Find(ctx, name)
 	if err != nil {
@@ -58,7 +58,7 @@ func (h *Histories) SetTag(ctx context.Context, name, tag, ref string) (wire.Tag
 	return wire.TagResult{Name: tag, Node: string(id)}, nil
 }
 
-// DeleteTag removes a name; the snapshot stays.
+// DeleteTag removes a tag; the snapshot stays.
 func (h *Histories) DeleteTag(ctx context.Context, name, tag string) error {
 	rec, t, err := h.Find(ctx, name)
 	if err != nil {

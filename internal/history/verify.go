@@ -11,9 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Verify hashes every sealed layer of a sandbox, or with name "" of the whole store, again, and compares it
-// with what was recorded when the layer was sealed. It does the same with the records of the ledger and with
-// memory images. Damage is in the result, and no error.
+// Verify hashes every finalized layer of a sandbox, or with name "" of the whole store, again, and compares
+// it with the digest that was recorded when the layer was finalized. It also verifies the audit log and
+// memory images. Damage is reported in the result, not as an error.
 func (h *Histories) Verify(
 	ctx context.Context, name string, progress func(wire.Progress),
 ) (wire.VerifyResult, error) {
@@ -32,7 +32,7 @@ func (h *Histories) Verify(
 	return res, h.config.VerifyImages(ctx, name, progress, &res)
 }
 
-// verifyLayers is the Verifier of layers. The caller holds Shape.
+// verifyLayers implements Verifier for layers. The caller holds Shape.
 func (h *Histories) verifyLayers(
 	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
 ) error {
@@ -63,12 +63,12 @@ func (h *Histories) verifyLayers(
 	return nil
 }
 
-// damage names the snapshot and the sandbox that a damaged layer belongs to.
+// damage returns the damage of a layer with the snapshot and the sandbox that it belongs to.
 func (h *Histories) damage(ctx context.Context, id timeline.LayerID, err error) wire.Damage {
 	d := wire.Damage{Layer: string(id), Message: err.Error()}
 	snap, serr := h.config.DB.SnapshotOfLayer(ctx, id)
 	if serr != nil {
-		return d // a merged layer of a deleted snapshot: the layer's name is all there is
+		return d // a merged layer of a removed snapshot has only its own name
 	}
 	d.Snapshot = string(snap.ID)
 	if rec, serr := h.config.DB.Sandbox(ctx, string(snap.Sandbox)); serr == nil {
@@ -77,7 +77,7 @@ func (h *Histories) damage(ctx context.Context, id timeline.LayerID, err error) 
 	return d
 }
 
-// layersOf are the layers that make up a sandbox's history, or with name "" all.
+// layersOf returns the layers that make up a sandbox's history, or with name "" all layers.
 func (h *Histories) layersOf(ctx context.Context, name string) ([]meta.Layer, error) {
 	all, err := h.config.DB.Layers(ctx)
 	if err != nil || name == "" {

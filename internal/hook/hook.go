@@ -1,7 +1,7 @@
-// Package hook makes the configuration by which an agent's harness marks each tool call in the
-// history of the sandbox that it runs in, and puts it where the harness looks. What it makes runs
-// inside of a sandbox, where there may be no coppice: it speaks the line protocol of
-// /run/coppice.sock by node or python3, and never blocks a tool call. Only cli imports it.
+// Package hook generates the configuration by which an agent's harness marks each tool call in the history of its
+// sandbox, and installs it where the harness looks. The hooks run inside a sandbox, where coppice may be missing:
+// they speak the line protocol of /run/coppice.sock with node or python3, and never block a tool call. Only cli
+// imports it.
 package hook
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// socket is where a sandbox's own socket is, inside. What speaks of it is ours.
+// socket is the path of a sandbox's own socket, inside. A hook that contains it is Coppice's.
 const socket = "/run/coppice.sock"
 
 var (
@@ -31,11 +31,11 @@ type Harness struct {
 	// Project and User are the file, below a project's directory and below the
 	// home.
 	Project, User string
-	// Note is what a person must know besides.
+	// Note is a caveat for the user, or "".
 	Note string
 
-	whole  string  // the file, where it is ours alone
-	events []event // else what is merged into it
+	whole  string  // the file, if it holds only Coppice's hooks
+	events []event // otherwise the hooks to merge into it
 	first  []member
 	bare   bool // an event lists commands, and not groups of them
 	unit   int  // of timeouts, in seconds: 1, or 1000 for milliseconds
@@ -44,9 +44,9 @@ type Harness struct {
 // event is a moment at which the harness calls.
 type event struct{ name, phase string }
 
-// Harnesses are those whose hooks are documented, by name. Of Cursor only the hooks
-// after a deed are used: what a silent answer to one before it means is not
-// documented, and a permission must not be given by accident.
+// Harnesses returns the harnesses with documented hooks, by name. For Cursor only the hooks after an action are used:
+// the meaning of a silent answer to one before it is not documented, and a permission must not be granted by
+// accident.
 func Harnesses() []Harness {
 	return []Harness{
 		{
@@ -76,7 +76,7 @@ func Harnesses() []Harness {
 	}
 }
 
-// Find gives a harness by its name.
+// Find returns a harness by its name.
 func Find(name string) (Harness, error) {
 	var names []string
 	for _, h := range Harnesses() {
@@ -89,11 +89,11 @@ func Find(name string) (Harness, error) {
 		WithHint("use one of %s; or mark steps manually: coppice snapshot mark NAME LABEL", strings.Join(names, ", "))
 }
 
-// Config is the file as it is where there was none.
+// Config returns the content of a new file.
 func (h Harness) Config() ([]byte, error) { return h.Merge(nil) }
 
-// command is the shell command that marks. It costs nothing outside of a sandbox,
-// prints nothing and succeeds always.
+// command returns the shell command that marks. Outside of a sandbox it does nothing; it prints nothing and always
+// succeeds.
 func command(phase string) string {
 	args := "' 2>/dev/null"
 	if phase != "" {
@@ -102,7 +102,7 @@ func command(phase string) string {
 	return "test ! -S " + socket + " || node -e '" + markJS + args + " || python3 -c '" + markPy + args + " || true"
 }
 
-// handler is what an event of this harness has to list.
+// handler returns the list entry for an event of this harness.
 func (h Harness) handler(e event) (json.RawMessage, error) {
 	type cmd struct {
 		Type    string `json:"type,omitempty"`
@@ -118,5 +118,5 @@ func (h Harness) handler(e event) (json.RawMessage, error) {
 	}{"*", []cmd{{"command", command(e.phase), timeout * h.unit}}})
 }
 
-// timeout is when a harness gives a hook up, in seconds; ours ends after two.
+// timeout is the time after which a harness aborts a hook, in seconds; Coppice's end after two.
 const timeout = 5

@@ -163,7 +163,7 @@ func call(t *testing.T, command, path, stdin string) time.Duration {
 	return time.Since(begun)
 }
 
-func TestHooksMarkEachToolCall(t *testing.T) {
+func TestHooks_MarkEachToolCall(t *testing.T) {
 	t.Parallel()
 	ways := interpreters(t)
 	if len(ways) == 0 {
@@ -229,7 +229,7 @@ func TestHooksMarkEachToolCall(t *testing.T) {
 	}
 }
 
-func TestHooksNeverFailAToolCall(t *testing.T) {
+func TestHooks_NeverFailToolCall(t *testing.T) {
 	t.Parallel()
 	command := command("begin")
 	const input = `{"tool_name":"Bash","tool_input":{"command":"ls"}}`
@@ -253,7 +253,7 @@ func TestHooksNeverFailAToolCall(t *testing.T) {
 			name != "neither" && took < time.Second {
 			t.Errorf("%s: a socket that is dumb took %v", name, took)
 		}
-		// One that nobody listens on.
+		// A socket without a listener.
 		gone, _ := listen(t, false)
 		dead := filepath.Join(filepath.Dir(gone), "dead")
 		if err := os.Rename(gone, dead); err != nil {
@@ -263,7 +263,7 @@ func TestHooksNeverFailAToolCall(t *testing.T) {
 	}
 }
 
-func TestTheOpencodePluginMarks(t *testing.T) {
+func TestOpencodePlugin_MarksToolCalls(t *testing.T) {
 	t.Parallel()
 	node := interpreters(t)["node"]
 	if node == "" {

@@ -13,10 +13,9 @@ import (
 // maxConfig is the largest file that is merged into, in bytes.
 const maxConfig = 4 << 20
 
-// Install merges the hooks into the harness's file below dir, and gives the file's
-// path. The file is replaced whole or not at all, and keeps its mode; a symbolic
-// link is followed as long as it stays below dir. What is not understood is left
-// as it is, and refused.
+// Install merges the hooks into the harness's file below dir, and returns the file's path. The file is replaced
+// atomically and keeps its mode; a symbolic link is followed as long as it stays below dir. A file that cannot be
+// parsed is left unchanged, with an error.
 func (h Harness) Install(dir string, user bool) (path string, changed bool, err error) {
 	name := h.Project
 	if user {

@@ -20,7 +20,7 @@ func claude(t *testing.T) Harness {
 	return h
 }
 
-func TestMergeKeepsWhatIsThere(t *testing.T) {
+func TestMerge_KeepsExistingSettings(t *testing.T) {
 	t.Parallel()
 	h := claude(t)
 	old := `{"zeta": 1e400, "model":"x<y>&é\u00e9", "big": 12345678901234567890,
@@ -49,7 +49,7 @@ func TestMergeKeepsWhatIsThere(t *testing.T) {
 	if err != nil || !bytes.Equal(again, got) {
 		t.Errorf("a second time, %v:\n%s", err, again)
 	}
-	// An older form of ours is replaced where it was; one that was put together
+	// An older form of Coppice's hook is replaced in place; one that was combined
 	// with others is left.
 	older := strings.Replace(text, `"timeout":5}]}],"alpha"`, `"timeout":50}]}],"alpha"`, 1)
 	if renewed, err := h.Merge([]byte(older)); err != nil || !bytes.Equal(renewed, got) {
@@ -62,7 +62,7 @@ func TestMergeKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestMergeRefusesWhatItDoesNotUnderstand(t *testing.T) {
+func TestMerge_RefusesInvalidSettings(t *testing.T) {
 	t.Parallel()
 	for _, old := range []string{
 		"{", "[]", "null", `"x"`, "3", `{} {}`, `{"a":1,}`, "// a comment\n{}", `{"a":1,"a":2}`, `{"hooks":[]}`,
@@ -103,7 +103,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-func TestInstallReplacesTheFileWholeOrNotAtAll(t *testing.T) {
+func TestInstall_IsAtomic(t *testing.T) {
 	t.Parallel()
 	h := claude(t)
 	dir := t.TempDir()
@@ -142,7 +142,7 @@ func TestInstallReplacesTheFileWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestInstallFollowsLinksThatStayInside(t *testing.T) {
+func TestInstall_FollowsLinksWithinRoot(t *testing.T) {
 	t.Parallel()
 	h := claude(t)
 	link := func(to, name string) {

@@ -11,11 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Merge gives the file with our hooks in it: all that it held is still there, in
-// its order and as it was written, but for white space. Hooks of ours that it has
-// are replaced, except where they were put together with others by hand: then they
-// stay as they are. An old of nothing is no file. A file that is not understood is
-// an Invalid fault.
+// Merge returns the file old with Coppice's hooks added. Everything else is kept, in its order and as it was written,
+// except for white space. Existing hooks of Coppice are replaced, unless they were combined with others by hand: then
+// they stay as they are. An empty old means no file. A file that cannot be parsed is an Invalid fault.
 func (h Harness) Merge(old []byte) ([]byte, error) {
 	if h.whole != "" {
 		if len(old) > 0 && !bytes.Contains(old, []byte(socket)) {
@@ -61,7 +59,7 @@ func (h Harness) Merge(old []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// place puts ours into a list where it was, or at its end.
+// place puts ours into a list, in place of an earlier version or at its end.
 func (h Harness) place(list []json.RawMessage, ours json.RawMessage) ([]json.RawMessage, error) {
 	at := -1
 	var out []json.RawMessage
@@ -92,7 +90,7 @@ func (h Harness) place(list []json.RawMessage, ours json.RawMessage) ([]json.Raw
 	return out, nil
 }
 
-// object is a JSON object whose members keep their order and their text.
+// object is a JSON object whose members keep their order and text.
 type object struct{ members []member }
 
 type member struct {
@@ -135,7 +133,7 @@ func (o *object) encode() json.RawMessage {
 	return b.Bytes()
 }
 
-// parseObject takes an object apart. What is the name of what it is.
+// parseObject parses an object. what names it in errors.
 func parseObject(text json.RawMessage, what string) (o object, err error) {
 	if text == nil {
 		return o, nil

@@ -68,7 +68,7 @@ func TestAdmission_CountsSmallRequests(t *testing.T) {
 	}
 }
 
-func TestAdmission_RefusesWithTimeToTryAgain(t *testing.T) {
+func TestAdmission_RefusesWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := newCostly()
@@ -105,7 +105,7 @@ func (l listener) Accept() (net.Conn, error) {
 func (l listener) Close() error   { return nil }
 func (l listener) Addr() net.Addr { return &net.UnixAddr{} }
 
-func TestAdmission_EndsAnAnswerThatIsNotReceived(t *testing.T) {
+func TestAdmission_EndsStalledResponse(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		who  auth.Principal

@@ -71,7 +71,7 @@ func serve(t testing.TB, e engine) *client.Client {
 	return c
 }
 
-func TestEveryCallOfTheClientReachesTheEngine(t *testing.T) {
+func TestClient_CallsReachEngine(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	c := serve(t, f)
@@ -183,7 +183,7 @@ func (s *sockets) CloseSocket(_ context.Context, name string) error {
 	return nil
 }
 
-func TestASocketIsOpenedAndClosed(t *testing.T) {
+func TestSocketRoutes_OpenAndClose(t *testing.T) {
 	t.Parallel()
 	s := new(sockets)
 	ln := listen(t)
@@ -204,7 +204,7 @@ func TestASocketIsOpenedAndClosed(t *testing.T) {
 	}
 }
 
-func TestAnArchiveIsStreamedWithItsRequest(t *testing.T) {
+func TestCreate_StreamsArchive(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	c := serve(t, f)
@@ -236,7 +236,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-func TestErrorsAreProblemDocumentsWithKindAndHint(t *testing.T) {
+func TestErrors_AreProblemDocuments(t *testing.T) {
 	t.Parallel()
 	for kind, status := range map[fault.Kind]int{
 		fault.Internal: 500, fault.Invalid: 400, fault.NotFound: 404, fault.Ambiguous: 409, fault.Exists: 409,
@@ -261,7 +261,7 @@ func TestErrorsAreProblemDocumentsWithKindAndHint(t *testing.T) {
 	}
 }
 
-func TestErrorsComeBackFromEveryKindOfAnswer(t *testing.T) {
+func TestErrors_ReachClientFromEveryResponse(t *testing.T) {
 	t.Parallel()
 	f := &fake{err: fault.New(fault.Conflict, "no").WithHint("wait")}
 	c := serve(t, f)
@@ -288,7 +288,7 @@ func TestErrorsComeBackFromEveryKindOfAnswer(t *testing.T) {
 	}
 }
 
-func TestWrongRequestsAreRefused(t *testing.T) {
+func TestAPI_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	h := owned(httpapi.Options{Roles: roles(&fake{}), Log: slog.New(slog.DiscardHandler)})
 	for _, tc := range []struct {
@@ -320,7 +320,7 @@ func TestWrongRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestPatchIsPassedOn(t *testing.T) {
+func TestPatch_IsForwarded(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	var b bytes.Buffer
@@ -354,7 +354,7 @@ func cat(_ context.Context, _ wire.ExecRequest, s io.ReadWriter) (wire.Exit, err
 	}
 }
 
-func TestExecPassesStreamsAndExit(t *testing.T) {
+func TestExec_ForwardsStreamsAndExit(t *testing.T) {
 	t.Parallel()
 	c := serve(t, &fake{exec: cat})
 	in := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB
@@ -369,7 +369,7 @@ func TestExecPassesStreamsAndExit(t *testing.T) {
 	}
 }
 
-func TestExecPassesSizesAndSignals(t *testing.T) {
+func TestExec_ForwardsSizesAndSignals(t *testing.T) {
 	t.Parallel()
 	c := serve(t, &fake{exec: cat})
 	resize, signals := make(chan wire.Size, 1), make(chan string, 1)
@@ -401,7 +401,7 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func TestAClosedStdoutIsSIGPIPE(t *testing.T) {
+func TestExec_ClosedStdoutSendsSIGPIPE(t *testing.T) {
 	t.Parallel()
 	c := serve(t, &fake{exec: func(_ context.Context, _ wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		_ = wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "e1"})
@@ -426,7 +426,7 @@ type closedWriter struct{}
 
 func (closedWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-func TestALostExecAttachesAgainAtItsOffset(t *testing.T) {
+func TestExec_ReattachesAtOffset(t *testing.T) {
 	t.Parallel()
 	// Two daemons, one after the other, on the same name.
 	var mu sync.Mutex
@@ -488,7 +488,7 @@ func TestALostExecAttachesAgainAtItsOffset(t *testing.T) {
 	}
 }
 
-func TestExecEndsWithItsContext(t *testing.T) {
+func TestExec_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	c := serve(t, &fake{exec: cat})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -499,7 +499,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestASocketMayHaveALongPath(t *testing.T) {
+func TestClient_DialsLongSocketPath(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("needs proc: long paths go by /proc/self/fd")

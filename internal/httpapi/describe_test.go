@@ -9,9 +9,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// What is said of operations, fields and parameters is said of some that there are,
-// and each example is a document that its operation takes.
-func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
+// TestDescriptions_ApplyToExistingOperations checks that operations, fields and parameters
+// with a description exist, and that each example is a document that its operation accepts.
+func TestDescriptions_ApplyToExistingOperations(t *testing.T) {
 	t.Parallel()
 	s := &Server{opt: Options{}, mux: http.NewServeMux(), metrics: newMetrics()}
 	api := s.newAPI()
@@ -45,8 +45,8 @@ func TestNothingIsSaidOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// What is said of an operation is found under its tag, and said once.
-func TestWhatIsSaidOfAnOperationIsUnderItsTag(t *testing.T) {
+// TestDescriptions_AreGroupedByTag checks that an operation is described under its tag, and only once.
+func TestDescriptions_AreGroupedByTag(t *testing.T) {
 	t.Parallel()
 	s := &Server{opt: Options{}, mux: http.NewServeMux(), metrics: newMetrics()}
 	api := s.newAPI()
@@ -68,8 +68,8 @@ func TestWhatIsSaidOfAnOperationIsUnderItsTag(t *testing.T) {
 	}
 }
 
-// Of a limit that is in two groups, the last one alone would count.
-func TestNoLimitIsInTwoGroups(t *testing.T) {
+// TestLimitGroups_AreDisjoint matters because only the last group of a limit would count.
+func TestLimitGroups_AreDisjoint(t *testing.T) {
 	t.Parallel()
 	n := 0
 	for _, part := range limitsByGroup() {

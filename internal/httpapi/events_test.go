@@ -51,7 +51,7 @@ func newTeller() *teller {
 	return &teller{tell: make(chan wire.SandboxEvent, 4), ended: make(chan error, 1)}
 }
 
-func TestEventsComeOneByOne(t *testing.T) {
+func TestEvents_AreStreamed(t *testing.T) {
 	t.Parallel()
 	f := newTeller()
 	c := serve(t, f)
@@ -78,7 +78,7 @@ func TestEventsComeOneByOne(t *testing.T) {
 	}
 }
 
-func TestEventsEndWithTheSandboxAndWithTheDaemon(t *testing.T) {
+func TestEvents_EndOnRemoveAndShutdown(t *testing.T) {
 	t.Parallel()
 	f := newTeller()
 	c := serve(t, f)
@@ -102,9 +102,8 @@ func TestEventsEndWithTheSandboxAndWithTheDaemon(t *testing.T) {
 	}
 }
 
-// The header is there before the first event, and the daemon's end is the
-// stream's.
-func TestEventsTellThatTheyListen(t *testing.T) {
+// TestEvents_SendHeaderBeforeFirstEvent also checks that the stream ends when the daemon stops.
+func TestEvents_SendHeaderBeforeFirstEvent(t *testing.T) {
 	t.Parallel()
 	f := newTeller()
 	base, stop := context.WithCancel(t.Context())

@@ -179,7 +179,7 @@ func TestFileRoutes(t *testing.T) {
 	}
 }
 
-func TestABrowserRunsNothingThatASandboxWrote(t *testing.T) {
+func TestFileRoutes_PreventScriptExecution(t *testing.T) {
 	t.Parallel()
 	f := &fake{text: "<script>alert(1)</script>"}
 	for _, target := range []string{"?path=/a/x%22%0D%0ASet-Cookie:%20a.html",
@@ -195,7 +195,7 @@ func TestABrowserRunsNothingThatASandboxWrote(t *testing.T) {
 	}
 }
 
-func TestErrorsOfFileRoutes(t *testing.T) {
+func TestFileRoutes_Errors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		method, target string

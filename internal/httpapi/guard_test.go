@@ -68,9 +68,8 @@ func ask(h http.Handler, method, path, body string, header ...string) *httptest.
 	return w
 }
 
-// Every operation of the document asks for the scope that it says, and none is
-// open by mistake.
-func TestEveryOperationAsksForItsScope(t *testing.T) {
+// TestOperations_RequireScope calls every operation of the document, so that none is open by mistake.
+func TestOperations_RequireScope(t *testing.T) {
 	t.Parallel()
 	scopes := []string{"", "read", "operate", "admin"}
 	f, servers := &two{}, []http.Handler{}
@@ -124,7 +123,7 @@ func scopeCalled(t *testing.T, name string) auth.Scope {
 	return s
 }
 
-func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
+func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate, Sandboxes: []string{"1"}},
@@ -196,7 +195,7 @@ func TestALimitedTokenSeesNoOtherSandbox(t *testing.T) {
 			t.Errorf("%s with another policy: %d %s, did %s", path, w.Code, w.Body, f.last())
 		}
 	}
-	// Who may look must not be able to hold a command up, nor type.
+	// A client that may only read must not be able to block a command, nor type.
 	f.exec = func(_ context.Context, req wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		return wire.Exit{}, wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "x1"})
 	}
@@ -232,7 +231,7 @@ func (g *grants) Widen(_ context.Context, token string, ids []string) error {
 	return nil
 }
 
-func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
+func TestInvalidRequest_ReportsLocation(t *testing.T) {
 	t.Parallel()
 	h := owned(httpapi.Options{Roles: roles(&two{})})
 	for _, tc := range []struct{ method, path, body, detail string }{
@@ -260,7 +259,7 @@ func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, w.Code, w.Body)
 		}
 	}
-	// What is more than we know is no error, whatever the client calls its JSON.
+	// Unknown fields are not an error, whatever type the client gives its JSON.
 	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded",
 		"application/json; charset=utf-8"} {
 		if w := ask(h, "POST", "/v1/sandboxes/mine/commit", `{"message":"m","more":{"a":[1]}}`, "Content-Type", kind,
@@ -270,7 +269,7 @@ func TestWhatIsWrongIsSaidWhereAndHowToMendIt(t *testing.T) {
 	}
 }
 
-func TestListsAreNeverNull(t *testing.T) {
+func TestLists_AreNeverNull(t *testing.T) {
 	t.Parallel()
 	h := owned(httpapi.Options{Roles: roles(&fake{})})
 	for path, want := range map[string]string{
@@ -283,7 +282,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	}
 }
 
-func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
+func TestSingleSandboxServer_HasTopLevelRoutes(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	h := owned(httpapi.Options{Roles: roles(f), Single: "a/b"})
@@ -312,7 +311,7 @@ func TestAServerForOneSandboxHasItsOperationsAtTheTop(t *testing.T) {
 	}
 }
 
-func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
+func TestMetrics_CountRequestsWithBoundedLabels(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	h := owned(httpapi.Options{Roles: roles(f),
@@ -362,7 +361,7 @@ func TestMetricsAreBoundedAndCountWhatHappens(t *testing.T) {
 	}
 }
 
-func TestTheDocumentationWorksOffline(t *testing.T) {
+func TestDocs_WorkOffline(t *testing.T) {
 	t.Parallel()
 	h := newServer(auth.Principal{}, httpapi.Options{Roles: roles(&fake{})})
 	page := ask(h, "GET", "/docs", "")
@@ -400,7 +399,7 @@ func TestTheDocumentationWorksOffline(t *testing.T) {
 	}
 }
 
-func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
+func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan bool), make(chan bool)
 	f := &slow{begun: begun, end: end}
@@ -451,9 +450,9 @@ func TestASecondRequestWithTheSameKeyWaitsForNothing(t *testing.T) {
 	}
 }
 
-// TestARequestThatADaemonDiedOverIsNotCarriedOutAgain: what is known of a request
-// when its daemon dies is that it had begun.
-func TestARequestThatADaemonDiedOverIsNotCarriedOutAgain(t *testing.T) {
+// TestIdempotencyKey_PreventsRetryAfterCrash repeats a request whose daemon died: all that is
+// known of it is that it had begun.
+func TestIdempotencyKey_PreventsRetryAfterCrash(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan bool), make(chan bool)
 	f := &slow{begun: begun, end: end}

@@ -103,7 +103,7 @@ func (f *fake) RemoveWithLedger(_ context.Context, name string, force bool) erro
 	return f.err
 }
 
-func TestTheLedgerReachesTheEngine(t *testing.T) {
+func TestLedgerRoutes_ReachEngine(t *testing.T) {
 	t.Parallel()
 	f := &fake{text: "a bundle"}
 	c := serve(t, f)

@@ -242,7 +242,7 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what is sent, where the connection can.
+// CloseWrite closes the sending half, if the connection supports that.
 func (c *meteredConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

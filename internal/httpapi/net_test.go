@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-func TestTheNetworkReachesTheEngine(t *testing.T) {
+func TestNetRoutes_ReachEngine(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	c := serve(t, f)
@@ -61,7 +61,7 @@ func TestTheNetworkReachesTheEngine(t *testing.T) {
 	}
 }
 
-func TestBadQuestionsAboutTheNetworkAreToldSo(t *testing.T) {
+func TestNetRoutes_RejectInvalidQueries(t *testing.T) {
 	t.Parallel()
 	f := &fake{}
 	h := owned(httpapi.Options{Roles: roles(f)})
@@ -82,8 +82,9 @@ func TestBadQuestionsAboutTheNetworkAreToldSo(t *testing.T) {
 	}
 }
 
-// Who may use some sandboxes alone cannot widen what they reach.
-func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
+// TestLimitedToken_CanDenyButNotAllow checks that a token for some sandboxes only cannot widen
+// what they can reach.
+func TestLimitedToken_CanDenyButNotAllow(t *testing.T) {
 	t.Parallel()
 	f := &two{}
 	for _, c := range []struct {
@@ -111,7 +112,7 @@ func TestALimitedTokenDeniesAndDoesNotAllow(t *testing.T) {
 			t.Errorf("%+v %s: the engine heard %s", c.p, c.body, f.last())
 		}
 	}
-	// Nor can he approve of what waits.
+	// It cannot approve pending requests either.
 	for _, c := range []struct {
 		p       auth.Principal
 		approve int

@@ -39,9 +39,9 @@ func document(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// TestOpenAPIOnlyGrows fails when something that was published is gone or is
-// something else, and when something new is not published yet.
-func TestOpenAPIOnlyGrows(t *testing.T) {
+// TestOpenAPI_IsBackwardCompatible fails when something that was published is gone or changed,
+// and when something new is not published yet.
+func TestOpenAPI_IsBackwardCompatible(t *testing.T) {
 	t.Parallel()
 	got := document(t)
 	if *update {
@@ -177,7 +177,7 @@ func typeOf(schema any) any {
 	return out
 }
 
-func TestWhatIsTakenAwayFromTheDocumentIsFound(t *testing.T) {
+func TestOpenAPI_DetectsIncompatibleChanges(t *testing.T) {
 	t.Parallel()
 	text := document(t)
 	for name, change := range map[string]func(d map[string]any){
@@ -263,9 +263,9 @@ func routes(doc map[string]any) string {
 	return b.String() + "\n"
 }
 
-// Every operation says what it is, what it needs and how it fails; lists are never
-// null, and more fields are welcome.
-func TestTheDocumentIsComplete(t *testing.T) {
+// TestOpenAPI_DescribesEveryOperation checks that every operation has a description, its
+// requirements and its errors, that lists are never null, and that additional fields are allowed.
+func TestOpenAPI_DescribesEveryOperation(t *testing.T) {
 	t.Parallel()
 	d := parse(t, document(t))
 	if v := at(d, "openapi"); !strings.HasPrefix(fmt.Sprint(v), "3.1") {

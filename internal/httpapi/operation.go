@@ -319,11 +319,10 @@ type exchange struct {
 	status int // of a problem that huma found; 0: none
 }
 
-// Unwrap gives what humago knows.
+// Unwrap returns the context of humago.
 func (x *exchange) Unwrap() huma.Context { return x.humaContext }
 
-// Header leaves out what would be negotiated: all documents are JSON, whatever the
-// client calls them.
+// Header hides headers for content negotiation: all documents are JSON, whatever the client accepts.
 func (x *exchange) Header(name string) string {
 	switch http.CanonicalHeaderKey(name) {
 	case "Content-Type":

@@ -115,7 +115,7 @@ func TestProcessesAndPortsReachTheEngine(t *testing.T) {
 	}
 }
 
-func TestAPortIsConnectedTo(t *testing.T) {
+func TestDialPort_SupportsHalfClose(t *testing.T) {
 	t.Parallel()
 	e := inside(t, func(c net.Conn) {
 		defer c.Close()
@@ -158,7 +158,7 @@ func TestAPortIsConnectedTo(t *testing.T) {
 	}
 }
 
-func TestAPortThatSpeaksFirstAndEndsFirst(t *testing.T) {
+func TestDialPort_ServerSpeaksAndClosesFirst(t *testing.T) {
 	t.Parallel()
 	heard := make(chan string, 1)
 	e := inside(t, func(c net.Conn) {
@@ -182,8 +182,9 @@ func TestAPortThatSpeaksFirstAndEndsFirst(t *testing.T) {
 	}
 }
 
-// The daemon's end ends connections, and none of them keeps it.
-func TestConnectionsToPortsEndWithTheDaemon(t *testing.T) {
+// TestDialPort_EndsOnShutdown checks that stopping the daemon ends connections to ports, and
+// that none of them delays it.
+func TestDialPort_EndsOnShutdown(t *testing.T) {
 	t.Parallel()
 	e := inside(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c); c.Close() })
 	base, stop := context.WithCancelCause(context.Background())

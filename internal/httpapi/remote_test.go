@@ -82,7 +82,7 @@ func remote(t *testing.T, e engine, scope string, withTLS bool) (opt client.Opti
 	return opt, conns
 }
 
-func TestTheClientWorksOverTCPAndTLS(t *testing.T) {
+func TestClient_ConnectsOverTCPAndTLS(t *testing.T) {
 	t.Parallel()
 	for name, withTLS := range map[string]bool{"tcp": false, "tls": true} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestTheClientWorksOverTCPAndTLS(t *testing.T) {
 	}
 }
 
-func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
+func TestClient_FailsWithWrongTokenOrCA(t *testing.T) {
 	t.Parallel()
 	opt, _ := remote(t, &fake{}, "operate", true)
 	try := func(name string, o client.Options, kind, says string) {
@@ -179,7 +179,7 @@ func TestTheClientWithTheWrongTokenOrAuthority(t *testing.T) {
 	}
 }
 
-func TestTheClientFollowsNobodyElsewhere(t *testing.T) {
+func TestClient_FollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	stolen := make(chan string, 4)
 	thief := httptest.NewServer(

@@ -9,10 +9,10 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Roles are what the API serves; each group of routes asks those that it needs. Names of
-// sandboxes may be ids. Every method may be called from several goroutines at once.
+// Roles are the interfaces that the API serves; each group of routes uses some. Names of sandboxes may be IDs. Every
+// method is safe for concurrent use.
 //
-// The context ends when the client goes away, except for Exec.
+// The context ends when the client disconnects, except for Exec.
 type Roles struct {
 	Sandboxes    Sandboxes
 	Power        Power
@@ -41,8 +41,8 @@ type Sandboxes interface {
 	Status(ctx context.Context, name string) (wire.StatusResult, error)
 	// SetLife changes how long a sandbox lives, and when its processes are stopped.
 	SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error)
-	// Remove gives the names that were removed, also together with an error.
-	// Without force a sandbox with running commands is fault.Conflict.
+	// Remove returns the names of the removed sandboxes, even with an error. Without force, a sandbox with running
+	// commands is fault.Conflict.
 	Remove(ctx context.Context, names []string, force bool) ([]string, error)
 	// RemoveWithLedger removes a sandbox with its records; also the records of one that
 	// was removed before, by its id.
@@ -58,11 +58,11 @@ type Sandboxes interface {
 type Power interface {
 	// Start starts a stopped sandbox, and its supervised command if it has one.
 	Start(ctx context.Context, name string) (wire.StatusResult, error)
-	// Stop ends all processes of a sandbox and captures what they left.
+	// Stop stops all processes of a sandbox and captures their changes.
 	Stop(ctx context.Context, name string) (wire.StopResult, error)
-	// Pause has all processes of a live sandbox stand still until Resume.
+	// Pause pauses all processes of a live sandbox until Resume.
 	Pause(ctx context.Context, name string) (wire.Sandbox, error)
-	// Resume ends a Pause, and tries again what failed where a fork is quarantined.
+	// Resume resumes a paused sandbox, and retries the failed step of a quarantined fork.
 	Resume(ctx context.Context, name string) (wire.Sandbox, error)
 	Processes(ctx context.Context, name string) (wire.ProcessesResult, error)
 	// SignalProcess sends a signal to one process of the sandbox.
@@ -71,31 +71,26 @@ type Power interface {
 
 // Commands runs commands in sandboxes.
 type Commands interface {
-	// Exec runs a command. stream carries whole frames both ways: the engine
-	// reads Stdin, StdinEOF, Resize and Signal from it, and writes Started,
-	// Stdout, Stderr and Dropped, each frame in one Write, from any goroutine.
-	// The first frame (Request) was read already, the last one (Exit, or Failed
-	// for an error) is written by the caller from the result. An error of
-	// stream means that the client is gone: the engine then ends the command's
-	// stdin or hangs its terminal up, sees the command through all the same, and
-	// captures what it changed. ctx ends when the daemon stops, which must not
-	// harm the command. Exec does not return while it reads stream: one whose
-	// Read may block has a SetReadDeadline, which Exec leaves in the past.
+	// Exec runs a command. stream carries whole frames in both directions: the engine reads Stdin, StdinEOF, Resize
+	// and Signal from it, and writes Started, Stdout, Stderr and Dropped, each frame in one Write, from any
+	// goroutine. The caller has read the first frame (Request), and writes the last one (Exit, or Failed for an
+	// error) from the result. An error of stream means that the client has disconnected: the engine then closes the
+	// command's stdin or hangs up its terminal, but still waits for the command and captures its changes. ctx ends
+	// when the daemon stops, which must not harm the command. Exec does not return while it reads stream: a stream
+	// whose Read may block has a SetReadDeadline, which Exec leaves in the past.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
-	// StartExec runs a command that nobody is connected to; Exec attaches to it,
-	// with Attach and Keep, from any offset of its output. It runs on when who is
-	// attached goes away, and is captured when it ends. An Exec with Keep and
-	// without Attach is both in one. A command that could not be started has an
-	// Exit.
+	// StartExec runs a command without a client; Exec attaches to it, with Attach and Keep, from any offset of its
+	// output. It continues when attached clients disconnect, and is captured when it exits. An Exec with Keep and
+	// without Attach is both in one. A command that could not be started has an Exit.
 	StartExec(ctx context.Context, name string, req wire.ExecRequest) (wire.ExecInfo, error)
 	// Execs lists the commands that run, oldest first.
 	Execs(ctx context.Context, name string) ([]wire.ExecInfo, error)
 	// SignalExec sends a signal ("INT") to a running command.
 	SignalExec(ctx context.Context, name, exec, signal string) error
-	// CancelExec begins to end a running command: SIGTERM, two seconds, SIGKILL.
+	// CancelExec starts to stop a running command: SIGTERM, two seconds, SIGKILL. It does not wait.
 	CancelExec(ctx context.Context, name, exec string) error
-	// InputExec gives a running command what r holds, at the pace that it reads it,
-	// and with eof the end of its input.
+	// InputExec sends what it reads from r to a running command, at the command's pace, and with eof closes its
+	// stdin.
 	InputExec(ctx context.Context, name, exec string, r io.Reader, eof bool) error
 	// Run starts the supervised command of a sandbox; an Exec with Attach set to
 	// wire.AttachRun is then connected to it, and may go away without harm.
@@ -111,17 +106,17 @@ type History interface {
 	Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error)
 	// Patch writes the same difference as unified diffs.
 	Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error
-	// DeleteSnapshot gives the head.
+	// DeleteSnapshot deletes a snapshot and returns the head.
 	DeleteSnapshot(ctx context.Context, name, ref string) (string, error)
 	Tags(ctx context.Context, name string) (map[string]string, error)
 	SetTag(ctx context.Context, name, tag, ref string) (wire.TagResult, error) // ref "" is HEAD
 	DeleteTag(ctx context.Context, name, tag string) error
 }
 
-// Moves takes snapshots, goes back to them, and branches off from them.
+// Moves takes snapshots, rewinds to them, and forks from them.
 type Moves interface {
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
-	// CommitMemory takes a snapshot with what processes have in memory.
+	// CommitMemory takes a snapshot with the memory of the processes.
 	CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error)
 	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
 	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
@@ -137,15 +132,13 @@ type Moves interface {
 	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
 }
 
-// Feed is what happens in sandboxes.
+// Feed is the events of sandboxes.
 type Feed interface {
-	// Events calls yield with what happens in a sandbox, or with name "" in all,
-	// until ctx ends or yield gives an error; with a name also until the sandbox
-	// is removed, and then gives nil. It tells what came after number after: 0 is
-	// all that is remembered, wire.EventsNow what comes from now on. The first
-	// event has no kind: nothing is missed any more.
+	// Events calls yield with the events of a sandbox, or of all with name "", until ctx ends or yield returns an
+	// error; with a name it returns nil when the sandbox is removed. It starts after the event number after: 0 is all
+	// stored events, wire.EventsNow new ones only. The first event has no kind: no later event is missed.
 	Events(ctx context.Context, name string, after uint64, yield func(wire.SandboxEvent) error) error
-	// Counts gives how many events of each kind there were so far.
+	// Counts returns the number of events of each kind so far.
 	Counts() map[string]uint64
 }
 
@@ -158,56 +151,53 @@ type FileOpener interface {
 	OpenPast(ctx context.Context, name, ref string) (PastFiles, error)
 }
 
-// Network is what a sandbox reaches, and may use. Nothing is started.
+// Network is the network of a sandbox, and its policy. No method starts a sandbox.
 type Network interface {
-	// Net tells what happened, as far as it is kept, and what is now.
+	// Net returns the stored network events, and the current state.
 	Net(ctx context.Context, name string, req wire.NetRequest) (wire.NetResult, error)
-	// FollowNet calls yield with events as they happen, until ctx ends, yield gives an
-	// error, or the sandbox is removed, which gives nil. The first one has no kind:
-	// nothing is missed any more. Before what comes from now on come those that are
-	// asked for, by Last or Since.
+	// FollowNet calls yield with events as they happen, until ctx ends, yield returns an error, or the sandbox is
+	// removed, for which it returns nil. The first event has no kind: no later event is missed. The stored events
+	// that Last or Since select precede new ones.
 	FollowNet(ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error) error
-	// Why says what would be decided.
+	// Why returns the decision of the policy about a destination.
 	Why(ctx context.Context, name string, req wire.WhyRequest) (wire.WhyResult, error)
 	// Allow changes the rules, for processes that run as well.
 	Allow(ctx context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error)
-	// Asking tells what waits for a person.
+	// Asking returns the pending requests.
 	Asking(ctx context.Context, name string) (wire.NetAsking, error)
-	// Approve allows what waits for a person, as Allow does; Deny denies it.
+	// Approve allows pending requests, as Allow does; Deny denies them.
 	Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error)
 	Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error)
-	// Policy tells what a sandbox may use now.
+	// Policy returns the current policy of a sandbox.
 	Policy(ctx context.Context, name string) (wire.PolicyResult, error)
 }
 
-// PortDialer connects to what listens in a sandbox.
+// PortDialer connects to listening ports in a sandbox.
 type PortDialer interface {
 	Ports(ctx context.Context, name string) (wire.PortsResult, error)
-	// DialPort connects to a port that a process of the sandbox listens on. A sandbox
-	// that is stopped is started, if it has a command that may then listen.
+	// DialPort connects to a port that a process of the sandbox listens on. It starts a stopped sandbox with a
+	// command that may then listen.
 	DialPort(ctx context.Context, name string, port int) (net.Conn, error)
 }
 
-// Records is what is recorded of a sandbox, by its name or id, or of one that was removed, by its
-// id; wire.LedgerHost has the records of none. Nothing is started.
+// Records are the records of a sandbox, by its name or ID, or of a removed one, by its ID; wire.LedgerHost selects
+// those of no sandbox. No sandbox is started.
 type Records interface {
 	LedgerRecords(ctx context.Context, name string, req wire.LedgerRequest) (wire.LedgerResult, error)
-	// FollowLedger calls yield with records, and then with each that is appended, until
-	// ctx ends, yield gives an error, or the sandbox is removed, which gives nil. The
-	// first one has no kind: there is such a ledger.
+	// FollowLedger calls yield with existing records, and then with each new one, until ctx ends, yield returns an
+	// error, or the sandbox is removed, for which it returns nil. The first record has no kind: the ledger exists.
 	FollowLedger(ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error) error
-	// InspectRecord gives a record with those that belong to it.
+	// InspectRecord returns a record and its related records.
 	InspectRecord(ctx context.Context, name string, seq int64) (wire.LedgerInspection, error)
-	// LedgerPrograms gives the programs that one stands for, from one on.
+	// LedgerPrograms returns the programs of a record, starting at from.
 	LedgerPrograms(ctx context.Context, name string, seq, from int64) (wire.LedgerPrograms, error)
-	// LedgerBlob gives a capture that a record names.
+	// LedgerBlob returns a capture that a record names.
 	LedgerBlob(ctx context.Context, name, blob string) ([]byte, error)
-	// LedgerSummary gives what the records tell of the sandbox as a whole.
+	// LedgerSummary summarizes the records of a sandbox.
 	LedgerSummary(ctx context.Context, name string) (wire.LedgerSummary, error)
-	// VerifyLedger gives Corrupt for records that are not as they were appended.
+	// VerifyLedger returns Corrupt if the records do not verify.
 	VerifyLedger(ctx context.Context, name string, req wire.LedgerVerify) (wire.LedgerVerified, error)
-	// ExportLedger writes the bundle that a stranger verifies, who may hold checkpoints of
-	// older sizes.
+	// ExportLedger writes a bundle for a third party, with consistency proofs from the sizes old.
 	ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error
 	// ArchiveLedger compresses records that are older than a time.
 	ArchiveLedger(ctx context.Context, name string, before time.Time) (wire.LedgerArchived, error)
@@ -215,9 +205,9 @@ type Records interface {
 
 // SignedLog is the log that all records are in, and its keys.
 type SignedLog interface {
-	// LedgerCheckpoint gives the log as it is now.
+	// LedgerCheckpoint returns the current checkpoint of the log.
 	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
-	// LedgerGrowth gives the same with the proof that it grew from an older size.
+	// LedgerGrowth is LedgerCheckpoint with a consistency proof from an older size.
 	LedgerGrowth(ctx context.Context, old int64) (wire.LedgerCheckpoint, error)
 	LedgerKeys(ctx context.Context) (wire.LedgerKeys, error)
 	RotateLedgerKey(ctx context.Context) (wire.LedgerKeys, error)
@@ -230,11 +220,11 @@ type SignedLog interface {
 // Repositories is about the git repository of the host that a sandbox works on. A sandbox that is
 // stopped is started: its own git writes its commits down.
 type Repositories interface {
-	// GitDiff tells how its files differ from what it began with.
+	// GitDiff compares the sandbox's files with its start.
 	GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (wire.GitDiff, error)
 	// GitPatch writes the same as a patch that git applies.
 	GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error
-	// GitApply puts what it changed onto a branch.
+	// GitApply applies the sandbox's changes to a branch.
 	GitApply(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error)
 	// Propose, ExportProposal and Rebase are for a sandbox that works on a git repository.
 	// When ctx ends before the tests have, their forks are removed, and nothing is proposed.
@@ -244,20 +234,19 @@ type Repositories interface {
 	Rebase(ctx context.Context, name string, req wire.RebaseRequest) (wire.Rebased, error)
 }
 
-// Proposals is what travels by git: proposals that are sent, and those that were received.
+// Proposals are the proposals that are sent through git, and those that were received.
 type Proposals interface {
-	// Sending says what is to be pushed of a sandbox that was proposed.
+	// Sending returns the references to push for a proposed sandbox.
 	Sending(ctx context.Context, req wire.SendRequest) (wire.Sending, error)
 	// Sent notes that it was.
 	Sent(ctx context.Context, req wire.SentRequest) error
-	// Receive looks at what was fetched, and takes it in when nothing is wrong with it.
+	// Receive checks a fetched proposal, and stores it if it is valid.
 	Receive(ctx context.Context, req wire.ReceiveRequest) (wire.Received, error)
-	// Received looks anew at what was taken in.
+	// Received returns a stored proposal, and checks it again.
 	Received(ctx context.Context, at wire.Travelled) (wire.Received, error)
-	// ReceivedProposals lists what was taken in.
+	// ReceivedProposals lists the stored proposals.
 	ReceivedProposals(ctx context.Context, dir string) (wire.ReceivedList, error)
-	// PulledDiff, PulledPatch and PulledApply are GitDiff, GitPatch and GitApply of what was
-	// taken in.
+	// PulledDiff, PulledPatch and PulledApply are GitDiff, GitPatch and GitApply for a stored proposal.
 	PulledDiff(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest) (wire.GitDiff, error)
 	PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error
 	PulledApply(ctx context.Context, at wire.Travelled, req wire.GitApplyRequest) (wire.GitApplied, error)
@@ -268,7 +257,7 @@ type LayerTravel interface {
 	// Packing lists the layers of a sandbox that travel, and PackLayer writes one of them.
 	Packing(ctx context.Context, name string) (wire.Packing, error)
 	PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) error
-	// UnpackLayers makes a sandbox of the layers that r gives.
+	// UnpackLayers creates a sandbox from the layers in r.
 	UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error)
 }
 
@@ -290,10 +279,10 @@ type LiveFiles interface {
 	Mkdir(path string, mode uint32, parents bool) error
 	Remove(ctx context.Context, path string, recursive bool) error
 	Move(from, to string) error
-	// TarFrom tells also with an error what came of the archive.
+	// TarFrom returns the progress of the unpacking even with an error.
 	TarFrom(ctx context.Context, path string, r io.Reader) (wire.UnpackResult, error)
-	// Watch calls yield, first with an event of no kind, until ctx ends, yield gives
-	// an error, or what is watched is gone.
+	// Watch calls yield, first with an event without a kind, until ctx ends, yield returns an error, or the directory
+	// is removed.
 	Watch(ctx context.Context, path string, recursive bool, yield func(wire.FileEvent) error) error
 }
 
@@ -302,9 +291,9 @@ type FileSession interface {
 	// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile
 	// or the files are closed, until unhook.
 	OnStop(fn func(cause error)) (unhook func())
-	// Begin says what the request does, for the errors of those that conflict with it.
+	// Begin names the operation, for the errors of conflicting requests.
 	Begin(what string)
-	// Done closes the files, and takes a snapshot of what was written.
+	// Done closes the files, and takes a snapshot of the changes.
 	Done(ctx context.Context, label string) error
 }
 
@@ -318,24 +307,24 @@ type Files interface {
 // Sockets are where the line protocol is spoken, one for each sandbox that it was
 // asked for.
 type Sockets interface {
-	// OpenSocket gives the path of a sandbox's socket, which is there until it is
-	// closed or the sandbox is removed.
+	// OpenSocket opens the socket of a sandbox and returns its path. It exists until it is closed or the sandbox is
+	// removed.
 	OpenSocket(ctx context.Context, name string) (string, error)
-	// CloseSocket closes it. That there is none is no error.
+	// CloseSocket closes the socket. It is not an error if there is none.
 	CloseSocket(ctx context.Context, name string) error
 }
 
-// Grants widens what a limited token sees.
+// Grants adds sandboxes to limited tokens.
 type Grants interface {
 	// Widen adds sandboxes, by id, to those of a token.
 	Widen(ctx context.Context, tokenID string, sandboxes []string) error
 }
 
-// Answers remember what was answered to requests with an Idempotency-Key.
+// Answers store the answers to requests with an Idempotency-Key.
 type Answers interface {
-	// Answer finds what is kept under key; nil when nothing is, or no longer.
+	// Answer returns the answer stored under key; nil if there is none, or it has expired.
 	Answer(ctx context.Context, key string) ([]byte, error)
-	// KeepAnswer keeps something under key for so long, in the place of what is kept
-	// there, and sweeps what has expired. With 0 nothing is kept there any more.
+	// KeepAnswer stores an answer under key for the duration keep, replacing an earlier one, and deletes expired
+	// ones. With 0 it deletes the answer.
 	KeepAnswer(ctx context.Context, key string, answer []byte, keep time.Duration) error
 }

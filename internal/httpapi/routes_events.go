@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Since is where a stream of events begins.
+// Since is the start of a stream of events.
 type Since struct {
 	After string `query:"after" doc:"the seq of the last known event; 0: all stored events; default: new events only"`
 	Last  string `header:"Last-Event-ID" doc:"the same, for Server-Sent Events; takes precedence over after"`

@@ -189,8 +189,8 @@ type duplex struct {
 // Read implements io.Reader.
 func (d *duplex) Read(p []byte) (int, error) { return d.r.Read(p) }
 
-// WatchLoss calls lost when the client goes away before stop is called. The connection must
-// not be read meanwhile; what the client sends is read afterwards.
+// WatchLoss calls lost if the client disconnects before stop is called. The connection must not be read meanwhile;
+// input from the client is read afterwards.
 func (d *duplex) WatchLoss(lost func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -292,7 +292,7 @@ func (e *eventStream) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-// Write takes one frame.
+// Write processes one frame.
 func (e *eventStream) Write(frame []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

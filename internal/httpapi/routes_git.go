@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// GitPaths says what of a repository is compared.
+// GitPaths selects the paths to compare.
 type GitPaths struct {
 	Named
 	Paths []string `query:"path,explode" doc:"only these paths and those below them, relative to the top of the work tree"`

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// AskedNet says which events of the network are wanted.
+// AskedNet selects network events.
 type AskedNet struct {
 	Named
 	Last  int      `query:"last" doc:"only the newest N stored events; -1 returns all"`

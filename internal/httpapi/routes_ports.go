@@ -19,8 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// PortProtocol is the name of a connection to a port in the Upgrade header: bytes as
-// they are, both ways, of which each can end by itself.
+// PortProtocol is the name of a connection to a port in the Upgrade header: raw bytes in both directions, each of
+// which can be closed separately.
 const PortProtocol = "coppice-port"
 
 // Previews makes links to ports.

@@ -327,7 +327,7 @@ func (t *terminal) Read(p []byte) (int, error) { return t.in.Read(p) }
 // SetReadDeadline ends Read: the engine sets none but one that has passed.
 func (t *terminal) SetReadDeadline(time.Time) error { return t.in.CloseWithError(errGone) }
 
-// Write takes one frame.
+// Write processes one frame.
 func (t *terminal) Write(frame []byte) (int, error) {
 	const head = 5
 	if len(frame) < head {

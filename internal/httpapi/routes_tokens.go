@@ -14,7 +14,7 @@ import (
 type Tokens interface {
 	Create(ctx context.Context, req wire.TokenRequest) (wire.TokenResult, error)
 	List(ctx context.Context) ([]wire.Token, error)
-	// Revoke forgets a token by id, and ends what is under way with it.
+	// Revoke deletes a token by its ID, and ends requests in progress with it.
 	Revoke(ctx context.Context, id string) error
 }
 

@@ -21,8 +21,7 @@ import (
 // Options configures a Server.
 type Options struct {
 	Roles
-	// Status gives what the daemon knows of itself; the server fills in the
-	// numbers of sandboxes.
+	// Status returns the state of the daemon; the server fills in the numbers of sandboxes.
 	Status func() wire.DaemonStatus
 	// Sockets opens and closes the sockets of the line protocol; nil has none.
 	Sockets Sockets
@@ -38,11 +37,10 @@ type Options struct {
 	// Answers keeps answers for requests that come again; nil: an Idempotency-Key
 	// is refused.
 	Answers Answers
-	// Single is the name or id of a sandbox whose operations are also found
-	// without /sandboxes/{name}: /v1/head, /v1/log and so on; "": there is none.
+	// Single is the name or ID of a sandbox whose operations are also served without /sandboxes/{name}: /v1/head,
+	// /v1/log and so on; "" for none.
 	Single string
-	// Origins are the hosts, beside the one that was asked, whose pages may open
-	// terminals.
+	// Origins are hosts, in addition to the requested one, whose pages may open terminals.
 	Origins []string
 	// Admission makes costly requests wait for memory; nil admits all.
 	Admission *admission.Gate
@@ -114,8 +112,7 @@ func (s *Server) add(api huma.API) {
 	}
 }
 
-// Active gives the number of requests and execs under way, and when the last
-// one ended.
+// Active returns the number of requests and execs in progress, and when the last one ended.
 func (s *Server) Active() (n int, last time.Time) {
 	return int(s.active.Load()), time.Unix(0, s.last.Load())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestATokenOpensOneTerminalOnceAndInTime(t *testing.T) {
+func TestTerminalToken_IsSingleUseAndExpires(t *testing.T) {
 	t.Parallel()
 	var s sessions
 	now := time.Unix(1e9, 0)

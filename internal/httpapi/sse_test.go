@@ -27,7 +27,7 @@ func collect(all *[]given) func(string, int64, wire.Output) error {
 	}
 }
 
-func TestARuneThatIsCutWaitsForTheNextFrame(t *testing.T) {
+func TestOutput_JoinsSplitRunes(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		frames []string // "1" or "2" and bytes
@@ -112,7 +112,7 @@ func FuzzOutput(f *testing.F) {
 	})
 }
 
-func TestAFailingReaderEndsTheOutput(t *testing.T) {
+func TestOutput_StopsOnSendError(t *testing.T) {
 	t.Parallel()
 	var o output
 	boom := errors.New("boom")

@@ -87,8 +87,8 @@ func differs(then, now map[string]string) (what, was, is string) {
 	return "", "", ""
 }
 
-// Resumable returns what the processes of a snapshot had in memory, if they can go on here. NotFound: the
-// snapshot has no memory; Unsupported: no sandbox of that tier can; Conflict: the host is another one.
+// Resumable returns the memory of a snapshot, if its processes can be resumed here. NotFound: the snapshot has no
+// memory; Unsupported: no sandbox of that tier can be; Conflict: the host is different.
 func (m *Images) Resumable(rec *meta.Sandbox, snap timeline.Snapshot) (*timeline.Memory, error) {
 	if snap.Memory == nil {
 		return nil, fault.New(fault.NotFound, "snapshot %s has no memory", snap.ID).

@@ -31,14 +31,14 @@ type Records interface {
 	History(ctx context.Context, id timeline.SandboxID) (timeline.History, error)
 	// MemoryImages lists the images that snapshots have.
 	MemoryImages(ctx context.Context) ([]string, error)
-	// Flush makes what is recorded safe against power loss.
+	// Flush makes earlier records durable.
 	Flush() error
 }
 
-// Host is what an image depends on where it is taken and where it is resumed.
+// Host are the properties of a host that an image depends on.
 type Host struct {
-	// MemoryFacts are what has to be the same, and BuildFacts what has to be besides for an image that
-	// was kept without its init.
+	// MemoryFacts must be the same where it is resumed, and BuildFacts too for an image that was saved without its
+	// init.
 	MemoryFacts func() (map[string]string, error)
 	BuildFacts  func() (map[string]string, error)
 	// Understands reports whether an image of another protocol, a fact of its memory, can be resumed
@@ -48,7 +48,7 @@ type Host struct {
 	Print func() string
 }
 
-// Config is what Images are made of. All fields but Store are required.
+// Config configures New. All fields but Store are required.
 type Config struct {
 	Store   *memory.Store // nil: no image is kept
 	Records Records
@@ -56,8 +56,8 @@ type Config struct {
 	Home    string // COPPICE_HOME
 	// Intact returns an error if the files of a snapshot are damaged.
 	Intact func(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error
-	// Capture takes a snapshot with memory of a sandbox whose supervised command runs, and logs an error. It
-	// reports false if the sandbox is gone or b is not its box any more.
+	// Capture takes a snapshot with memory of a sandbox whose supervised command runs, and logs an error. It returns
+	// false if the sandbox is gone or b is no longer its box.
 	Capture func(ctx context.Context, id timeline.SandboxID, b Live) bool
 	// Go runs fn in the background. The context ends when the engine closes, which waits for fn.
 	Go  func(fn func(context.Context))
@@ -96,8 +96,8 @@ func (m *Images) MayKeep(rec *meta.Sandbox) error {
 
 // Saver is a frozen box.
 type Saver interface {
-	// Save writes what processes have in memory into a directory that exists and is empty, and returns
-	// the program that is PID 1 among them, which the caller closes.
+	// Save writes the memory of the processes into an existing empty directory, and returns the program that is PID 1
+	// among them, which the caller closes.
 	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
@@ -107,16 +107,15 @@ type Saved struct {
 	init *os.File // the program that is PID 1 in it
 }
 
-// Close lets go of an image that is not given to Keep. Its files stay until the next Save, or the next
-// daemon.
+// Close discards an image that was not passed to Keep. Its files are deleted at the next Save, or by the next daemon.
 func (i Saved) Close() {
 	if i.init != nil {
 		_ = i.init.Close() // it was only read
 	}
 }
 
-// Save has the frozen box of a sandbox write its image. The caller, which holds the sandbox's lock, gives
-// it to Keep, or closes it, also after an error.
+// Save makes the frozen box of a sandbox write its image. The caller, which holds the sandbox's lock, passes the
+// result to Keep or closes it, even after an error.
 func (m *Images) Save(ctx context.Context, rec *meta.Sandbox, f Saver) (i Saved, err error) {
 	i.dir = filepath.Join(m.config.Home, "sandboxes", string(rec.ID), Unstored)
 	if err := os.RemoveAll(i.dir); err != nil { // of one that failed
@@ -162,12 +161,12 @@ type Image struct {
 	*timeline.Memory
 	Dir  string // holds the image
 	Init string // the file with its init; "" is this program
-	// Release lets go of it. It is called once, unless ReleaseAfter is.
+	// Release releases the image. It must be called once, unless ReleaseAfter is.
 	Release func()
 }
 
-// Ready makes the image of a snapshot ready, whose files have to be intact: the kernel of the processes
-// would not notice that they are not. The caller holds the sandbox's lock.
+// Ready prepares the image of a snapshot, whose files must be intact: the kernel of the processes would not detect
+// damage. The caller holds the sandbox's lock.
 func (m *Images) Ready(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, kept *timeline.Memory,
 ) (*Image, error) {
@@ -208,8 +207,8 @@ func (m *Images) DropUnstored() error {
 	return err
 }
 
-// Hold prevents images from being kept, dropped and verified until release is called. It is for tests, of
-// what must not wait for a sweep.
+// Hold prevents images from being kept, dropped and verified until release is called. For tests of operations that
+// must not wait for a sweep.
 func (m *Images) Hold() (release func()) {
 	m.imaging.Lock()
 	return m.imaging.Unlock
@@ -239,8 +238,8 @@ func (m *Images) Sweep(ctx context.Context, res *wire.GCResult) error {
 	return err
 }
 
-// Verify hashes the images of a sandbox's history again, or with name "" all, and adds what it finds to
-// res. The caller may hold layers in their places, but no sandbox's lock.
+// Verify hashes the images of a sandbox's history, or with name "" all, and adds the results to res. The caller may
+// hold layers in their places, but no sandbox's lock.
 func (m *Images) Verify(
 	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
 ) error {

@@ -62,7 +62,7 @@ func newImages(t *testing.T) *Images {
 	})
 }
 
-func TestResumable_ComparesWhatAnImageDependsOn(t *testing.T) {
+func TestResumable_ComparesDependencies(t *testing.T) {
 	t.Parallel()
 	m := newImages(t)
 	rec := &meta.Sandbox{Name: "a"}
@@ -96,8 +96,9 @@ func TestResumable_ComparesWhatAnImageDependsOn(t *testing.T) {
 	}
 }
 
-// An image is in the store before a snapshot has it: until that is known, no sweep runs.
-func TestKeep_HoldsUpSweepsUntilItIsKnownWhoHasTheImage(t *testing.T) {
+// TestKeep_BlocksSweepUntilOwnerIsKnown covers an image that is in the store before a snapshot
+// refers to it: no sweep runs until its owner is known.
+func TestKeep_BlocksSweepUntilOwnerIsKnown(t *testing.T) {
 	t.Parallel()
 	m := newImages(t)
 	rec := &meta.Sandbox{ID: "0123456789ab", Name: "a"}

@@ -1,16 +1,15 @@
-// Package javastore adds a certificate authority to Java's key stores: to JKS, Java's own
-// format, and to PKCS #12 without a password, as JDKs bring their stores since version 18. What
-// it reads may be hostile: it allocates no more than a small multiple of that, and takes time in
-// proportion to it. It may be imported by the keeper; it imports the standard library alone.
+// Package javastore adds a certificate authority to Java's key stores: to JKS, Java's own format, and to PKCS #12
+// without a password, the format of JDKs since version 18. Its input may be hostile: it allocates at most a small
+// multiple of its size, and takes time linear in it. The keeper may import it; it imports only the standard library.
 package javastore
 
 // alias is what the authority is called in a store.
 const alias = "coppice-gate"
 
-// Add returns store with the certificate der, in DER, as one more authority. A store that has it
-// already is returned as it is. Add returns nil if store is of another format, has a password
-// other than the usual one, or holds anything but certificates: every user of the sandbox can
-// read what Add returns, and private keys are not for them. It does not change store.
+// Add returns store with the DER certificate der as an additional authority. A store that already has it is returned
+// unchanged. Add returns nil if store has another format, a password other than the usual one, or contains anything
+// but certificates: every user of the sandbox can read the result, so it must not contain private keys. It does not
+// modify store.
 func Add(store, der []byte) []byte {
 	if all := addJKS(store, der); all != nil {
 		return all

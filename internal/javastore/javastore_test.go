@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-func TestStoresOfJava(t *testing.T) {
+func TestAdd_ExtendsJKS(t *testing.T) {
 	t.Parallel()
 	empty := append([]byte(jksMagic), 0, 0, 0, 0)
 	empty = append(empty, jksSum(empty)...)
@@ -57,8 +57,8 @@ func keytool(t *testing.T) (dir string, run func(args ...string) string) {
 	}
 }
 
-// Java takes what is made for one of its own.
-func TestJavaReadsItsStore(t *testing.T) {
+// TestAdd_KeytoolReadsJKS checks that Java reads a store to which Add has added a certificate.
+func TestAdd_KeytoolReadsJKS(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
 	run("-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", "a.p12", "-storepass", "changeit",
@@ -78,9 +78,9 @@ func TestJavaReadsItsStore(t *testing.T) {
 	}
 }
 
-// A store without a password, as JDKs bring it, has one more that Java trusts; one with a
-// password stays what it is.
-func TestJavaReadsItsOtherStore(t *testing.T) {
+// TestAdd_KeytoolReadsPKCS12 checks that Java trusts the certificate that Add adds to a store without
+// a password, which is the kind that JDKs bring, and that a store with a password is unchanged.
+func TestAdd_KeytoolReadsPKCS12(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
 	for _, name := range []string{"a", "b"} {
@@ -123,8 +123,8 @@ func TestJavaReadsItsOtherStore(t *testing.T) {
 	}
 }
 
-// Every user can read the copy of a store, so one with a private key is not copied.
-func TestJavaStores_WithAPrivateKeyAreLeftAlone(t *testing.T) {
+// TestAdd_SkipsStoreWithPrivateKey matters because every user can read the copy of a store.
+func TestAdd_SkipsStoreWithPrivateKey(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
 	pair := []string{"-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storepass", "changeit"}
@@ -142,7 +142,7 @@ func TestJavaStores_WithAPrivateKeyAreLeftAlone(t *testing.T) {
 	}
 }
 
-func FuzzStoresOfJava(f *testing.F) {
+func FuzzAddToStore(f *testing.F) {
 	empty := append([]byte(jksMagic), 0, 0, 0, 0)
 	f.Add(append(empty, jksSum(empty)...))
 	f.Add([]byte("\x30\x16\x02\x01\x03\x30\x11\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01\xa0\x04\x04\x02\x30\x00"))
@@ -154,9 +154,9 @@ func FuzzStoresOfJava(f *testing.F) {
 	})
 }
 
-// A short store can say that it has very much, and a long one be made of very small parts. Add
-// runs outside the sandbox, whose limit of memory does not hold there.
-func TestAdd_TakesMemoryInProportionToTheStore(t *testing.T) {
+// TestAdd_UsesMemoryLinearInStore covers a short store that claims to contain much, and a long
+// one of very small parts. Add runs outside the sandbox, whose memory limit does not apply there.
+func TestAdd_UsesMemoryLinearInStore(t *testing.T) {
 	const size = 1 << 20
 	many := bytes.Repeat([]byte{asn1.TagNull, 0}, size/2)
 	sequence := func(b []byte) []byte {

@@ -11,19 +11,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Cursor is a place in a journal: behind an event. The zero Cursor is before all. It is
-// kept by whoever has read so far, and holds over the end of processes.
+// Cursor is a position in a journal: after an event. The zero Cursor is before all. The reader stores it; it
+// stays valid across restarts.
 type Cursor struct {
 	Inode uint64 `json:"inode"` // of the file
 	At    int64  `json:"at"`    // offset in it
-	Sum   string `json:"sum"`   // of what is before At: numbers of files are given again
+	Sum   string `json:"sum"`   // of what is before At: inode numbers are reused
 }
 
 // sumBytes is how much before a place identifies it.
 const sumBytes = 4 << 10
 
-// From gives the events behind a cursor, the oldest first, and the cursor behind the last
-// of them. lost says that some between are not kept any more.
+// From returns the events after a cursor, oldest first, and the cursor after the last of them. lost reports
+// that some in between are not kept any more.
 func From(place Place, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, err error) {
 	q, err := Query{}.in(place)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Whoever goes on from a cursor gets each event once, over full files; and is told where
-// some are gone.
-func TestACursorGoesOnWhereItWas(t *testing.T) {
+// TestCursor_Resumes checks that a reader that resumes at a cursor gets each event once,
+// across full files, and learns of events that are gone.
+func TestCursor_Resumes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var c Cursor

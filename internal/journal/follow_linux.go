@@ -9,12 +9,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Follow calls fn with the events of a directory that Read would give, and then with
-// each that is appended and wanted, until ctx ends or fn gives an error: that is what
-// it returns. The first call is with an event without a kind: what is appended from
-// then on is not missed. Where q is ByTime, so are the first events, and those that are read at
-// once; one that is read later may be older. Of more than the journal keeps between two looks, the oldest are left
-// out.
+// Follow calls fn with the events of a directory that Read would return, and then with each that is appended
+// and selected, until ctx is canceled or fn returns an error, which Follow returns. The first call is with an
+// event without a kind: from then on no appended event is missed. If q is ByTime, the first events are
+// ordered, and so are those that are read at once; one that is read later may be older. If more events than
+// the journal keeps are appended between two reads, the oldest are left out.
 func Follow(ctx context.Context, at Place, q Query, fn func(wire.NetEvent) error) error {
 	q, err := q.in(at)
 	if err != nil {
@@ -58,9 +57,8 @@ func follow(ctx context.Context, w *watch, q Query, fn func(wire.NetEvent) error
 	}
 }
 
-// next gives the events from offset at of file f on, which is the newest file or was.
-// It closes f when another one has taken its place. As f is open, no other file can
-// have its number.
+// next returns the events from offset at of file f on, which is or was the newest file. It closes f if
+// another one has replaced it. As f is open, its inode number is not reused.
 func next(dir string, f *os.File, at int64, q Query) ([]wire.NetEvent, *os.File, int64, error) {
 	if f != nil {
 		mine, err := f.Stat()

@@ -24,7 +24,8 @@ const (
 	lockName = "net.lock"
 	maxFile  = 4 << 20
 	maxLine  = 4 << 10
-	// maxEvent is how long the JSON of an event gets: it fits into a line when it is sealed.
+	// maxEvent is the maximum length of the JSON of an event, so that it fits into a line when it is
+	// encrypted.
 	maxEvent = 3000
 )
 
@@ -59,7 +60,7 @@ func Open(at Place) (*Journal, error) {
 	return j, nil
 }
 
-// Close lets go of the journal; more than once does no harm.
+// Close closes the journal. It may be called again.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -70,8 +71,8 @@ func (j *Journal) Close() error {
 	return errors.Join(j.leaveLocked(), lock.Close())
 }
 
-// Append writes one event. It is in the file when Append returns, unless there is an
-// error: then readers see all of it or nothing.
+// Append writes one event. It is in the file when Append returns without an error; otherwise readers see all
+// of it or nothing.
 func (j *Journal) Append(ev wire.NetEvent) error {
 	line, err := encode(ev)
 	if err == nil {
@@ -122,8 +123,8 @@ func (j *Journal) writeLocked(line []byte) error {
 	return j.fs.WriteAt(int(j.file.Fd()), line, size)
 }
 
-// findLocked has the newest file open, and gives its size. One that is open already is
-// still it if it has the name: as long as it is open, no other file can have its number.
+// findLocked opens the newest file, and returns its size. An open file is still the newest if it has the
+// name: while it is open, its inode number is not reused.
 func (j *Journal) findLocked() (size int64, err error) {
 	if j.file != nil {
 		there, err := os.Lstat(filepath.Join(j.dir, current))
@@ -137,8 +138,8 @@ func (j *Journal) findLocked() (size int64, err error) {
 	return j.is.Size(), nil
 }
 
-// enterLocked opens the newest file in the place of the one that is open, and makes it
-// where there is none, or when there must be none.
+// enterLocked opens the newest file in place of the open one, and creates it if there is none, or if fresh is
+// set.
 func (j *Journal) enterLocked(fresh bool) error {
 	if err := j.leaveLocked(); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (j *Journal) leaveLocked() error {
 	return f.Close()
 }
 
-// encode gives the JSON of an event, whose texts are cut until it is short enough.
+// encode returns the JSON of an event, whose texts are cut until it is short enough.
 func encode(ev wire.NetEvent) ([]byte, error) {
 	for most := 1024; ; most /= 2 {
 		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint,
@@ -190,7 +191,7 @@ func encode(ev wire.NetEvent) ([]byte, error) {
 	}
 }
 
-// open opens a file of a journal, which is no link.
+// open opens a file of a journal, which must not be a link.
 func open(dir, name string, flags int) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), flags|unix.O_NOFOLLOW, 0o600)
 }

@@ -44,7 +44,7 @@ func names(evs []wire.NetEvent) (list []string) {
 	return list
 }
 
-func TestWhatIsAppendedIsRead(t *testing.T) {
+func TestRead_ReturnsAppendedEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if evs, err := Read(at(dir), Query{}); err != nil || len(evs) != 0 {
@@ -120,7 +120,7 @@ func TestRead_ByTime_OrdersEvents(t *testing.T) {
 	}
 }
 
-func TestATornLineIsLeftOutAndEnded(t *testing.T) {
+func TestJournal_SkipsTornLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -155,7 +155,7 @@ func TestATornLineIsLeftOutAndEnded(t *testing.T) {
 	}
 }
 
-func TestLinesAreBounded(t *testing.T) {
+func TestAppend_BoundsLines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -174,8 +174,9 @@ func TestLinesAreBounded(t *testing.T) {
 	}
 }
 
-// Writers in several processes are told apart by their descriptors, as these are.
-func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
+// TestJournal_ConcurrentWritersAndFollower uses several descriptors instead of several
+// processes, since descriptors are what distinguishes writers.
+func TestJournal_ConcurrentWritersAndFollower(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const writers, each = 3, 1000
@@ -230,7 +231,7 @@ func TestManyWritersAndAFollowerOverFullFiles(t *testing.T) {
 	}
 }
 
-func TestAFollowerBeginsWithTheNewest(t *testing.T) {
+func TestFollow_StartsWithNewest(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -259,7 +260,7 @@ func TestAFollowerBeginsWithTheNewest(t *testing.T) {
 	}
 }
 
-func TestALinkIsNoJournal(t *testing.T) {
+func TestJournal_RefusesLink(t *testing.T) {
 	t.Parallel()
 	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
 	j := opened(t, dir)
@@ -277,8 +278,9 @@ func TestALinkIsNoJournal(t *testing.T) {
 	}
 }
 
-// What a writer has open is not what has the name any more.
-func TestAWriterFindsWhatTookTheNameOfItsFile(t *testing.T) {
+// TestAppend_DetectsReplacedFile checks that a writer notices when its open file no longer has
+// the name of the journal.
+func TestAppend_DetectsReplacedFile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(file string) error
@@ -333,9 +335,9 @@ func swap(file, text string) error {
 	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file))
 }
 
-// TestNobodyReadsALineWithoutTheKey: nor is one that was altered, or is of another
-// journal, taken for an event; one of a build without keys is.
-func TestNobodyReadsALineWithoutTheKey(t *testing.T) {
+// TestJournal_EncryptsLines checks that a line cannot be read without the key, and that a changed
+// line, or one of another journal, is not taken for an event. A line of a build without keys is.
+func TestJournal_EncryptsLines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)

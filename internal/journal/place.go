@@ -11,17 +11,17 @@ import (
 // Place is where a journal is.
 type Place struct {
 	Dir string
-	// Key is the secret of the key, for package seal, that lines are sealed by; none leaves
-	// them in clear, and reads no other.
+	// Key is the secret of the key, for package seal, that encrypts lines; nil leaves them in cleartext, and
+	// reads no others.
 	Key []byte
-	// FS is what is written through; the real file system when nil.
+	// FS is the file system to write through; nil: the real one.
 	FS vfs.FS
 }
 
-// forLine is what lines are sealed for.
+// forLine is the purpose for which lines are encrypted.
 const forLine = "event"
 
-// key gives the key of a place; the zero Key where it has none.
+// key returns the key of a place; the zero Key if it has none.
 func (p Place) key() (seal.Key, error) {
 	if len(p.Key) == 0 {
 		return seal.Key{}, nil
@@ -29,7 +29,7 @@ func (p Place) key() (seal.Key, error) {
 	return seal.New(p.Key)
 }
 
-// line gives the line of an event's JSON, without its end.
+// line returns the line of an event's JSON, without its newline.
 func (p Place) line(key seal.Key, event []byte) ([]byte, error) {
 	if len(p.Key) == 0 {
 		return event, nil
@@ -38,8 +38,8 @@ func (p Place) line(key seal.Key, event []byte) ([]byte, error) {
 	return []byte(s), err
 }
 
-// decode reads a line; ok is false for what is no event. One in clear is of a build that
-// knew no keys.
+// decode reads a line; ok is false for anything but an event. A line in cleartext is from a version without
+// keys.
 func decode(key seal.Key, line []byte) (ev wire.NetEvent, ok bool) {
 	if len(line) >= maxLine {
 		return ev, false

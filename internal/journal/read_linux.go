@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// Query says which events are wanted. The zero Query wants all.
+// Query selects events. The zero Query selects all.
 type Query struct {
 	Last  int       // the newest so many; 0 is all, and below 0 none
 	Since time.Time // none that is older; zero is all
@@ -43,8 +43,8 @@ func (q Query) wants(ev *wire.NetEvent) bool {
 		!slices.Contains(q.But, ev.Kind)
 }
 
-// Newest says what the newest file of a directory is now, so that it can be told whether
-// something was appended since; nil where there is none.
+// Newest returns the state of the newest file of a directory, by which the caller can find out whether
+// something was appended since; nil if there is none.
 func Newest(dir string) os.FileInfo {
 	info, err := os.Lstat(filepath.Join(dir, current))
 	if err != nil {
@@ -53,8 +53,8 @@ func Newest(dir string) os.FileInfo {
 	return info
 }
 
-// Read gives the events that are kept in a directory and wanted, the first appended first. A
-// directory without a journal has none.
+// Read returns the selected events of a directory, in the order in which they were appended. A directory
+// without a journal has none.
 func Read(at Place, q Query) ([]wire.NetEvent, error) {
 	q, err := q.in(at)
 	if err != nil {
@@ -67,8 +67,7 @@ func Read(at Place, q Query) ([]wire.NetEvent, error) {
 	return evs, fault.Wrap(err, "read the journal in %s", at.Dir)
 }
 
-// read is Read; it gives the newest file as well, if there is one, and where in it the
-// next event begins.
+// read is Read; it also returns the newest file, if there is one, and the offset of the next event in it.
 func read(dir string, q Query) (evs []wire.NetEvent, f *os.File, at int64, err error) {
 	before, f, err := both(dir)
 	if f == nil { // nothing was appended since the other one was full
@@ -108,7 +107,7 @@ func (q Query) order(evs []wire.NetEvent) {
 func both(dir string) (before, now *os.File, err error) {
 	lock, err := open(dir, lockName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil // nobody has ever appended
+		return nil, nil, nil // nothing was ever appended
 	}
 	if err != nil {
 		return nil, nil, err
@@ -129,8 +128,8 @@ func both(dir string) (before, now *os.File, err error) {
 	return before, now, err
 }
 
-// events reads whole lines of a file from an offset on, and gives where the next one
-// begins. What is no event is left out.
+// events reads whole lines of a file from an offset on, and returns the offset of the next one. It skips what
+// is not an event.
 func events(f *os.File, at int64, q Query) ([]wire.NetEvent, int64, error) {
 	b, err := io.ReadAll(io.NewSectionReader(f, at, maxFile+maxLine))
 	if err != nil {

@@ -18,12 +18,12 @@ const (
 	leastPause = 20 * time.Millisecond
 )
 
-// watch tells when something may have been appended to the journal in a directory. While
-// nothing is, it costs nothing. One goroutine uses it.
+// watch detects that something may have been appended to the journal in a directory. It costs nothing while
+// nothing is. It is not safe for concurrent use.
 type watch struct {
 	dir    string
 	every  time.Duration // between two looks, where events cannot be had
-	in     *os.File      // nil where there is none
+	in     *os.File      // nil if there is none
 	on     bool          // events come
 	looked time.Time
 }

@@ -45,9 +45,9 @@ func (j *Journal) must(t *testing.T, i int) {
 	}
 }
 
-// Every event is told though nobody looks from time to time: also those that come when a
-// file is full, or while others are told.
-func TestAFollowerIsWokenUp(t *testing.T) {
+// TestFollow_WakesOnEveryEvent checks that a follower that does not poll gets every event,
+// also those that arrive when a file becomes full, or while others are delivered.
+func TestFollow_WakesOnEveryEvent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -85,8 +85,8 @@ func TestAFollowerIsWokenUp(t *testing.T) {
 	want("h5.example")
 }
 
-// A directory that is not there yet, or is another one now, is looked for.
-func TestAFollowerFindsItsDirectory(t *testing.T) {
+// TestFollow_FindsNewDirectory covers a directory that does not exist yet, or was replaced by another.
+func TestFollow_FindsNewDirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
 	seen := following(t, newWatch(dir, time.Millisecond))

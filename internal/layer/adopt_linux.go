@@ -17,15 +17,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Adopt makes the directories of parts, overlay uppers that nothing has mounted
-// any more, into layer id, by renaming them: the cost does not depend on what is
-// in them. Afterwards the parts' directories are gone. The layer holds what
-// changed against the snapshot that the live root was mounted on. After a
-// failure everything is in its place again, unless the error joins one of undoing; after
-// that, or a crash, call Unadopt.
+// Adopt makes the directories of parts, overlay uppers that are no longer mounted, into layer id, by renaming
+// them: the cost does not depend on their content. Afterwards the parts' directories are gone. The layer
+// holds what changed against the snapshot that the live root was mounted on. After a failure everything is in
+// its place again, unless the error joins one of undoing; after that, or a crash, call Unadopt.
 //
-// A part is moved when the way to its new place is durable, so that a power loss leaves it in
-// its old place or the new one, whatever the order in which a file system writes renames.
+// A part is moved when the way to its new place is durable, so that a power loss leaves it in its old place
+// or the new one, whatever the order in which a file system writes renames.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "invalid layer id %q", id)
@@ -162,8 +160,8 @@ func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootsp
 	return s.Remove(ctx, id)
 }
 
-// giveBack moves the directory at of a layer back to dst, if Adopt had moved it. It is durable
-// there when giveBack returns: before what it lay in is moved or removed.
+// giveBack moves the directory at of a layer back to dst, if Adopt had moved it. It is durable there when
+// giveBack returns: before its old parent is moved or removed.
 func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	from, src, err := s.placeOf(id, at)
 	if from < 0 {
@@ -197,20 +195,19 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	return s.fs.Sync(to)
 }
 
-// placeOf opens the directory of a layer in which Adopt put the part at; -1 where there is
-// none. What lies on the way was written by the sandbox: a link, or a file, is no way that
-// Adopt went.
+// placeOf opens the directory of a layer in which Adopt put the part at; -1 if it does not exist. The path
+// was written by the sandbox: if a link or a file is on it, Adopt did not put the part there.
 func (s *Store) placeOf(id timeline.LayerID, at string) (dir int, name string, err error) {
 	dir, err = dirfd.OpenDir(s.top, string(id))
 	if err != nil || at == "/" {
-		return dir, "fs", ignore(err, unix.ENOENT) // there is no such layer yet, or no longer
+		return dir, "fs", ignore(err, unix.ENOENT) // the layer does not exist yet, or no longer
 	}
 	defer unix.Close(dir)
 	in, err := dirfd.OpenLong(dir, path.Join("fs", path.Dir(at)), dirfd.DirFlags, dirfd.Beneath)
 	return in, path.Base(at), ignore(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP)
 }
 
-// ignore gives err unless it is one of these.
+// ignore returns err unless it is one of these.
 func ignore(err error, these ...unix.Errno) error {
 	if slices.ContainsFunc(these, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return nil

@@ -14,9 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// A process that is killed while it turns uppers into a layer loses nothing in them: the next
-// process moves them back, in as many tries as it takes.
-func TestAdopt_LosesNothingInACrash(t *testing.T) {
+// TestAdopt_SurvivesCrash kills the process while it turns uppers into a layer: nothing in
+// them is lost, and the next process moves them back, in as many tries as it takes.
+func TestAdopt_SurvivesCrash(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	for k := 1; ; k++ {
 		w := newWorld(t, t.TempDir(), false)
@@ -80,8 +80,9 @@ func (o oneWay) Rename(from int, name string, to int, as string) error {
 	return o.FS.Rename(from, name, to, as)
 }
 
-// Where the way back fails as well, the layer keeps what cannot be given back, for another try.
-func TestAdopt_KeepsWhatDoesNotComeBack(t *testing.T) {
+// TestAdopt_KeepsFilesOfFailedRollback covers a rollback that fails as well: the layer keeps
+// what cannot be moved back, for another try.
+func TestAdopt_KeepsFilesOfFailedRollback(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -108,8 +109,9 @@ func TestAdopt_KeepsWhatDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// The upper of / may have a link on the way to another part, which leads out of the layer.
-func TestUnadopt_GoesThroughNoLink(t *testing.T) {
+// TestUnadopt_FollowsNoLink covers the upper of /, which may have a link on the path to
+// another part that leads out of the layer.
+func TestUnadopt_FollowsNoLink(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -131,8 +133,7 @@ func TestUnadopt_GoesThroughNoLink(t *testing.T) {
 	}
 }
 
-// An entry in the place of a part is not overwritten.
-func TestUnadopt_KeepsWhatIsThere(t *testing.T) {
+func TestUnadopt_OverwritesNothing(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()

@@ -15,9 +15,9 @@ type Visit struct {
 	start int // depth of the directory that the walk began in
 }
 
-// Below calls fn for every entry below the directory p, parents before children, names in
-// order. fs.SkipDir from a directory skips everything below it; any other error ends the
-// walk. Each entry is one step from its directory, whatever its depth.
+// Below calls fn for every entry below the directory p, parents before children, names in order. If fn
+// returns fs.SkipDir for a directory, everything below it is skipped; any other error ends the walk. Each
+// entry is opened from its directory, whatever its depth.
 func (v *View) Below(ctx context.Context, p string, fn func(Visit) error) error {
 	m, err := v.dir(p)
 	if err != nil {

@@ -30,20 +30,19 @@ type Builder struct {
 	dirs map[string]DirMeta // guarded by mu
 }
 
-// DirMeta is what a directory has besides what is in it.
+// DirMeta is the metadata of a directory.
 type DirMeta struct {
 	Mode     uint32 // permission bits, with setuid, setgid and sticky
 	UID, GID uint32 // as the store's process sees them
 	Mtime    time.Time
-	// Skeleton: the directory only leads to what the layer holds. What it has is shown by
-	// a mount; in a view, that of the next lower layer counts.
+	// Skeleton: the directory only leads to the content of the layer. A mount shows its attributes; in a
+	// view, those of the next lower layer count.
 	Skeleton bool
 }
 
-// Build makes layer id of what fill writes below its root, which is empty at first. When
-// fill fails there is no layer, and nothing is left; what a killed process left is
-// swept when the store is opened. Exists where there is one. The layer is not flushed:
-// Seal does that.
+// Build makes layer id of what fill writes below its root, which is empty at first. If fill fails there is no
+// layer, and nothing is left; what a killed process left is removed when the store is opened. It returns
+// Exists if the layer exists. The layer is not flushed: Seal does that.
 func (s *Store) Build(ctx context.Context, id timeline.LayerID, fill func(b *Builder) error) error {
 	return fault.Wrap(s.build(ctx, id, fill), "build layer %s", id)
 }
@@ -71,14 +70,13 @@ func (s *Store) build(ctx context.Context, id timeline.LayerID, fill func(b *Bui
 	return b.finish(ctx)
 }
 
-// Root is the root of the layer. What is made below it belongs to the store's process; no
-// special file but what Whiteout makes, and no attribute that begins with "user.overlay."
-// may be. The root itself is a skeleton unless Dir says otherwise.
+// Root returns the root of the layer. Files below it belong to the user of the store's process; there must be
+// no special file but those of Whiteout, and no attribute whose name begins with "user.overlay.". The root
+// itself is a skeleton unless Dir says otherwise.
 func (w *Builder) Root() *os.Root { return w.root }
 
-// Dir makes a directory, unless it is there. It gets its metadata when the function has
-// returned without an error, so that what is written in it meanwhile does not count. The
-// directory above must be there.
+// Dir makes a directory, unless it exists. It gets its metadata when fill has returned without an error, so
+// that writes in it meanwhile do not change its times. The directory above must exist.
 func (w *Builder) Dir(p string, m DirMeta) error {
 	p = path.Clean(p)
 	if p != "." {
@@ -93,22 +91,22 @@ func (w *Builder) Dir(p string, m DirMeta) error {
 	return nil
 }
 
-// Whiteout says that nothing is at a path, whatever lies below. The directory above it
-// must be there, and it must not.
+// Whiteout removes a path, whatever is in lower layers. The directory above it must exist, and the path must
+// not.
 func (w *Builder) Whiteout(p string) error {
 	return fault.Wrap(w.at(path.Clean(p), func(dir int, name string) error {
 		return w.b.s.fs.Mknod(dir, name, unix.S_IFCHR, 0)
 	}), "hide %q", p)
 }
 
-// Opaque says that nothing that lies below shows through a directory, which must be there.
+// Opaque hides everything in lower layers below a directory, which must exist.
 func (w *Builder) Opaque(p string) error {
 	return fault.Wrap(w.within(path.Clean(p), func(dir int) error {
 		return w.b.s.fs.SetXattr(dir, xattrOpaque, []byte("y"))
 	}), "make directory %q opaque", p)
 }
 
-// at calls do with the open directory that p lies in, and its name there.
+// at calls do with the open directory that contains p, and the name of p there.
 func (w *Builder) at(p string, do func(dir int, name string) error) error {
 	dir, name := path.Split(p)
 	if name == ".." || name == "." || name == "" {
@@ -127,8 +125,7 @@ func (w *Builder) within(p string, do func(dir int) error) error {
 	return do(fd)
 }
 
-// finish gives directories what they are to have: those within first, since that is a
-// change of none above.
+// finish sets the metadata of directories, inner ones first.
 func (w *Builder) finish(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,7 +140,7 @@ func (w *Builder) finish(ctx context.Context) error {
 	return nil
 }
 
-// setDir gives an open directory its metadata, its time last.
+// setDir sets the metadata of an open directory, its time last.
 func (s *Store) setDir(fd int, m DirMeta) error {
 	if m.Skeleton {
 		if err := s.fs.SetXattr(fd, xattrSkeleton, []byte("y")); err != nil {

@@ -24,9 +24,9 @@ func (w *world) built(fill func(b *Builder) error) timeline.LayerID {
 	return id
 }
 
-// What is built is what the kernel and a view show: files over files, what is gone is gone,
-// what is hidden does not show through.
-func TestABuiltLayerIsShownAsItSays(t *testing.T) {
+// TestBuild_LayerMatchesMountAndView compares what is built with the kernel's mount and with a
+// view: files over files, removed entries and hidden entries.
+func TestBuild_LayerMatchesMountAndView(t *testing.T) {
 	needOverlay(t)
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -77,7 +77,7 @@ func TestABuiltLayerIsShownAsItSays(t *testing.T) {
 	w.must(w.s.Verify(context.Background(), id))
 }
 
-func TestABuiltLayerIsThereInFullOrNotAtAll(t *testing.T) {
+func TestBuild_IsAtomic(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	const id = timeline.LayerID("00000000000000b1")
@@ -112,8 +112,8 @@ func TestABuiltLayerIsThereInFullOrNotAtAll(t *testing.T) {
 	}
 }
 
-// Nothing that a builder is asked to do leaves the layer.
-func TestABuilderStaysInItsLayer(t *testing.T) {
+// TestBuilder_StaysInLayer checks that no request to a builder has an effect outside its layer.
+func TestBuilder_StaysInLayer(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	err := w.s.Build(context.Background(), "00000000000000b1", func(b *Builder) error {

@@ -62,9 +62,8 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 	return b, nil
 }
 
-// charge makes the tree of a new layer belong to a project. links has to as well:
-// no file has names in two projects. The manifest, which is written when perhaps
-// nobody is exempt from limits any more, does not.
+// charge makes the tree of a new layer belong to a project, and links too: a file cannot have names in two
+// projects. The manifest does not, since it is written when the process may no longer be exempt from limits.
 func (b *building) charge(p quota.Project) error {
 	if p == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// CaptureInput says what to capture.
+// CaptureInput describes a capture.
 type CaptureInput struct {
 	// Parts are where the changes of the live root appear. No process may write
 	// to them while Capture runs.
@@ -34,29 +34,27 @@ type CaptureInput struct {
 	// MaxPaths is how many paths may be copied; 0 is any number. See
 	// Captured.TooMany.
 	MaxPaths int
-	// Head gives the snapshot that Index belongs to. It is asked when an entry
-	// must be compared by its content and no layer is known to hold a copy: it was
-	// written by Rewind, or the layer is gone, as after the deletion of a
-	// snapshot; nil, or a nil View: such an entry is taken as changed. Directories
-	// that overlayfs copied up from it do not count as changed.
+	// Head returns the snapshot that Index belongs to. It is called when an entry must be compared by its
+	// content and no layer is known to hold a copy, because it was written by Rewind, or the layer is gone,
+	// as after the deletion of a snapshot. If Head or its result is nil, such an entry is taken as changed.
+	// Directories that overlayfs copied up from the snapshot do not count as changed.
 	Head func() *View
-	// TimesAside takes it for nothing when only times of directories differ from
-	// Head, as where a file came and went. The index stays then, so that they are
-	// captured with the next change.
+	// TimesAside ignores a change if only times of directories differ from Head, as after a file was created
+	// and removed. The index is not updated then, so that they are captured with the next change.
 	TimesAside bool
 	// KeepEmpty makes a layer even when nothing changed.
 	KeepEmpty bool
-	// Project is what the layer is charged to; see quota.Project. 0: nobody.
+	// Project is the project that the layer is charged to; see quota.Project. 0: none.
 	Project uint32
 }
 
-// Captured is what a capture made.
+// Captured is the result of a capture.
 type Captured struct {
 	Stats timeline.Stats
 	Index *Index // belongs to the new snapshot, also when Empty
 	Empty bool   // nothing changed, and no layer was made
-	// TooMany says that more than MaxPaths changed: nothing was made, Stats is
-	// what would have been, and Adopt is the better way.
+	// TooMany says that more than MaxPaths changed: no layer was made, Stats describes what would have been
+	// captured, and Adopt is the better way.
 	TooMany bool
 	Paths   []string // the first MaxPaths of the changed paths, for messages
 	Removed []string // those of Paths that are not there any more
@@ -68,15 +66,15 @@ type Captured struct {
 // MaxPaths is how many changed paths Captured names.
 const MaxPaths = limit.NamedPaths
 
-// Capture writes what changed since in.Index as layer id. It returns when the
-// layer is safe against the death of any process; Seal makes it safe against
-// power loss. After a failure nothing is left behind and in.Index stays valid.
+// Capture writes what changed since in.Index as layer id. When it returns, the layer survives the death of
+// any process; Seal makes it survive a power loss. After a failure nothing is left behind and in.Index stays
+// valid.
 func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInput) (out Captured, err error) {
 	if !validID(id) {
 		return out, fault.New(fault.Invalid, "invalid layer id %q", id)
 	}
 	w := s.newWalker(ctx, in)
-	w.told = true
+	w.suspectsKnown = true
 	trees, next, err := w.walk(in.Parts, in.Index)
 	defer trees.close()
 	if err != nil {
@@ -126,8 +124,8 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	return out, nil
 }
 
-// Scan takes the state of parts as an index: what the next Capture compares
-// with. Used when a live root was just made. plain is as in CaptureInput.
+// Scan returns the state of parts as an index, which the next Capture compares with. It is used when a live
+// root was just made. plain is as in CaptureInput.
 func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*Index, error) {
 	w := s.newWalker(ctx, CaptureInput{Parts: parts, Plain: plain})
 	trees, x, err := w.walk(parts, nil)
@@ -138,8 +136,8 @@ func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*I
 	if !x.racyFiles() {
 		return x, nil
 	}
-	// Files were written just now, and a snapshot may hold them already: look
-	// again when a later change can be told from them.
+	// Files were just written, and a snapshot may hold them already: scan again when a later change can be
+	// distinguished from them.
 	select {
 	case <-ctx.Done():
 		return nil, fault.Wrap(ctx.Err(), "scan")
@@ -151,9 +149,9 @@ func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*I
 	return x, fault.Wrap(err, "scan")
 }
 
-// Rescan is Scan for what Rewind has written: an index of the present that shares
-// with in.Index what has not changed since. What is too young to be told from a
-// later change by its stat is compared by content when it is captured next.
+// Rescan is Scan for what Rewind has written: an index of the present that shares with in.Index what has not
+// changed since. What is too recent to be distinguished from a later change by its stat is compared by
+// content at the next capture.
 func (s *Store) Rescan(ctx context.Context, in CaptureInput) (*Index, error) {
 	trees, x, err := s.newWalker(ctx, in).walk(in.Parts, in.Index)
 	trees.close()

@@ -28,9 +28,9 @@ const (
 type Change struct {
 	Kind   string // Added, Removed, Modified
 	Path   string // absolute
-	Type   string // file, dir, symlink, fifo, socket, device; of what is there now, else of what was
-	Was    string // the same of what was there; "" is nothing
-	Size   int64  // bytes, of what is there now, else of what was
+	Type   string // file, dir, symlink, fifo, socket, device; of the new entry, else of the old one
+	Was    string // type of the old entry; "": none
+	Size   int64  // bytes, of the new entry, else of the old one
 	Binary bool   // not text; with DiffOptions.Stat
 	Lines  *Lines // of a text file; with DiffOptions.Stat
 
@@ -43,7 +43,7 @@ type Lines struct{ Added, Removed int }
 
 // DiffOptions chooses what a comparison reports, and how much of it.
 type DiffOptions struct {
-	Paths []string // only these and what is below them; none: all
+	Paths []string // only these paths and those below them; empty: all
 	Stat  bool     // count lines
 	Most  int      // number of changes; 0: limit.DiffEntries
 	Bytes int      // bytes of their paths; 0: limit.DiffBytes
@@ -54,8 +54,8 @@ type DiffOptions struct {
 	contents bool // leave out directories that only one side has
 }
 
-// Ignored are differences of directories that no process made: an overlay that an ordinary user
-// mounts gives that user the directories that it copies up.
+// Ignored describes differences of directories that no process made: an overlay that an ordinary user mounts
+// gives that user the directories that it copies up.
 type Ignored struct {
 	// Roots are absolute paths of directories of which neither the owner counts nor what a user who cannot
 	// give it replaces or omits with it: the owner's permissions, if they are those of that user, and
@@ -64,12 +64,11 @@ type Ignored struct {
 	Owners bool // the owner of a directory does not count
 }
 
-// errMore ends a comparison that has reported as much as allowed.
+// errMore ends a comparison that has reported as many changes as allowed.
 var errMore = errors.New("too many changes")
 
-// Some returns the first changes from a to b, in the order of their paths. more says
-// that it left some out because opts.Most or opts.Bytes was reached. touched is as
-// for EachChange.
+// Some returns the first changes from a to b, in the order of their paths. more reports that it left some out
+// because opts.Most or opts.Bytes was reached. touched is as for EachChange.
 func Some(
 	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions,
 ) (list []Change, more bool, err error) {
@@ -95,12 +94,11 @@ func Changes(ctx context.Context, a, b *View, touched []rootspec.Part, opts Diff
 	return list, err
 }
 
-// EachChange calls fn for each path in which b differs from a, in the order of the
-// paths. TooLarge, after the calls, when there are more than opts allows. touched
-// are the trees in which the views can differ at all: the layers that only one of
-// them has, and live parts; nothing else is read. A directory that is gone is
-// reported with everything that was in it. Files with the same content, owner, mode,
-// time and attributes do not differ, nor do directories that differ only in time.
+// EachChange calls fn for each path in which b differs from a, in the order of the paths. After the calls, it
+// returns TooLarge if there are more than opts allows. touched are the trees in which the views can differ at
+// all: the layers that only one of them has, and live parts; nothing else is read. A directory that was
+// removed is reported with everything that was in it. Files with the same content, owner, mode, time and
+// attributes do not differ, nor do directories that differ only in time.
 func EachChange(
 	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error,
 ) error {
@@ -196,7 +194,7 @@ func newTouched(parts []rootspec.Part) (touchedDir, error) {
 	return touchedDir{m: m}, err
 }
 
-// park and unpark are those of the directory, for next, which lies in it.
+// park and unpark are those of the directory, for its child next.
 func (t touchedDir) park(next touchedDir) error {
 	if t.m == nil || next.m == nil {
 		return nil
@@ -283,8 +281,8 @@ type pairs struct {
 	of      func(name string) (fa, fb *found, err error)
 }
 
-// pairs returns the names in t, and looks each up, so that the cost grows with what can differ
-// and not with the directories; or it returns all names.
+// pairs returns the names in t, and looks each up, so that the cost grows with the possible differences and
+// not with the directories; or it returns all names.
 func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
 	if !t.all {
 		p.touched, err = t.names(d.ctx, d.names)
@@ -575,7 +573,7 @@ func typeName(mode uint32) string {
 	return "device"
 }
 
-// sameFound compares two entries that are no directories.
+// sameFound compares two entries that are not directories.
 func sameFound(ctx context.Context, fa, fb *found) (bool, error) {
 	if fa.st.Dev == fb.st.Dev && fa.st.Ino == fb.st.Ino {
 		return true, nil // the same file of a shared layer, or a merged one

@@ -18,8 +18,8 @@ const (
 
 var copyBufs = sync.Pool{New: func() any { b := make([]byte, copyBufSize); return &b }}
 
-// copyContent copies size bytes from src to the new file dst: shared extents
-// where the file system can, holes kept as holes. st is src's state. It ends with ctx.
+// copyContent copies size bytes from src to the new file dst: with shared extents if the file system supports
+// them, and holes as holes. st is src's state. It stops when ctx is canceled.
 func (s *Store) copyContent(ctx context.Context, dst, src int, st *unix.Stat_t) error {
 	switch {
 	case st.Size == 0:
@@ -130,8 +130,8 @@ func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) 
 	return nil
 }
 
-// dataFrom returns where a file of a size has data next, at or after off; size if only a
-// hole is left. If the file system cannot tell, everything is data.
+// dataFrom returns the offset of the next data of a file of a size, at or after off; size if only a hole is
+// left. If the file system cannot tell, everything counts as data.
 func dataFrom(fd int, off, size int64) int64 {
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
 	switch {

@@ -25,8 +25,8 @@ func emptyStore(t *testing.T) *Store {
 	return s
 }
 
-// A copy of one large file ends with its context, whichever way the bytes go.
-func TestCopyContent_EndsWithItsContextWithinAFile(t *testing.T) {
+// TestCopyContent_StopsOnCancel cancels the copy of one large file, in each way of copying bytes.
+func TestCopyContent_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	const size = 4 * copyStep
 	s := emptyStore(t)
@@ -63,8 +63,8 @@ func TestCopyContent_EndsWithItsContextWithinAFile(t *testing.T) {
 	}
 }
 
-// One directory may hold all files of a tree.
-func TestRemove_EndsWithItsContextWithinADirectory(t *testing.T) {
+// TestRemove_StopsOnCancel matters because one directory may hold all files of a tree.
+func TestRemove_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	s, dir := emptyStore(t), t.TempDir()
 	const files = 100

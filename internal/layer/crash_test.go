@@ -157,9 +157,9 @@ func losses(seed, k int) []vfs.Crash {
 		{Names: 50, Data: 100, Seed: uint64(1000*seed + k)}}
 }
 
-// Whenever the process dies, with or without the power, the layers that were sealed are
-// there, and what was being adopted can be given back.
-func TestCrash_KeepsWhatWasSealed(t *testing.T) {
+// TestCrash_KeepsFinalizedLayers lets the process die at any time, with or without a power
+// loss: finalized layers are there, and what was being adopted can be moved back.
+func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	t.Parallel()
 	seeds := 3
 	if testing.Short() {

@@ -32,10 +32,9 @@ func (c *crew) take() bool {
 	return false
 }
 
-// each calls mine(i) for each i below n and returns when all calls have. While
-// there are goroutines to spare, also when some come free later, they take a
-// part of the calls: each calls the function that another made for it. After an
-// error no further call begins.
+// each calls mine(i) for each i below n and returns when all calls have. While there are goroutines to spare,
+// also if some become free later, they take some of the calls: each calls the function that another made for
+// it. After an error no further call starts.
 func (c *crew) each(n int, mine func(i int) error, another func() func(i int) error) error {
 	switch n {
 	case 0:
@@ -74,8 +73,7 @@ func (c *crew) each(n int, mine func(i int) error, another func() func(i int) er
 		}
 	}
 	run(mine)
-	// Who waits leaves its processor to the others: they may be deep in a tree
-	// of which much is left.
+	// A waiting caller leaves its processor to the others: they may be deep in a tree with much left to do.
 	c.spare.Add(1)
 	wg.Wait()
 	c.spare.Add(-1)

@@ -11,7 +11,7 @@ func likewise(fn func(int) error) func() func(int) error {
 	return func() func(int) error { return fn }
 }
 
-func TestCrewDoesEverythingOnce(t *testing.T) {
+func TestCrew_CallsEachOnce(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 1000} {
 		var c crew
 		c.spare.Store(3)
@@ -31,7 +31,7 @@ func TestCrewDoesEverythingOnce(t *testing.T) {
 	}
 }
 
-func TestCrewStopsAtAnError(t *testing.T) {
+func TestCrew_StopsOnError(t *testing.T) {
 	var c crew
 	bad := errors.New("bad")
 	calls := 0
@@ -46,9 +46,9 @@ func TestCrewStopsAtAnError(t *testing.T) {
 	}
 }
 
-// TestCrewLendsWhoWaits: of two subtrees the second is the large one, so that
-// the caller, done with the first, waits. Its goroutine must help in there.
-func TestCrewLendsWhoWaits(t *testing.T) {
+// TestCrew_WaitingCallerHelps makes the second of two subtrees the large one, so that the
+// caller, done with the first, waits. Its goroutine must help with the second.
+func TestCrew_WaitingCallerHelps(t *testing.T) {
 	var c crew
 	c.spare.Store(1)
 	meet := make(chan struct{})

@@ -21,7 +21,7 @@ type Cursor struct {
 // Cursor returns a cursor at the root of the view.
 func (v *View) Cursor() *Cursor { return &Cursor{v: v} }
 
-// Lookup returns the entry at p, which must not be the root; fault.NotFound if there is none.
+// Lookup returns the entry at p, which must not be the root. It returns NotFound if there is none.
 func (c *Cursor) Lookup(ctx context.Context, p string) (Entry, error) {
 	f, err := c.find(ctx, p)
 	if err != nil {

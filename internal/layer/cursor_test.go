@@ -54,7 +54,7 @@ func chained(t *testing.T, n int) (*View, []string) {
 	return s.View(rootspec.Stack{Layers: dirs}), files
 }
 
-func TestCursor_FindsWhatTheViewHas(t *testing.T) {
+func TestCursor_MatchesView(t *testing.T) {
 	t.Parallel()
 	v, files := chained(t, 3*viewHeld)
 	more := append(files, "/d/none", "/none/d/d", "/d/f-00000000000000a1/below", strings.Repeat("/d", 4*viewHeld),
@@ -99,7 +99,7 @@ func steps(t *testing.T, v *View, paths []string) int64 {
 	return ctx.Calls()
 }
 
-func TestCursor_EntersEachDirectoryOnceForPathsInOrder(t *testing.T) {
+func TestCursor_EntersEachDirectoryOnce(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{30, 60, 120} {
 		v, files := chained(t, n)
@@ -110,7 +110,7 @@ func TestCursor_EntersEachDirectoryOnceForPathsInOrder(t *testing.T) {
 	}
 }
 
-func TestCursor_EndsWithItsContext(t *testing.T) {
+func TestCursor_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	v, files := chained(t, 40)
 	c := v.Cursor()

@@ -68,7 +68,7 @@ var nested = []struct {
 	n    int
 }{{strings.Repeat("n", 200), 1_500}, {"d", 6_000}}
 
-func TestDeepTree_CostsWhatItsSizeIs(t *testing.T) {
+func TestDeepTree_CostIsLinear(t *testing.T) {
 	for _, tree := range nested {
 		for _, plain := range []bool{false, true} {
 			if plain && len(tree.name) == 1 {
@@ -172,9 +172,9 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 	w.must(w.s.Remove(ctx, first))
 }
 
-// A copied-up chain has the directories of what lies below, and only its time
-// changed: comparing each with the snapshot must not begin at the root each time.
-func TestCapture_ComparesACopiedUpChainInOneDescent(t *testing.T) {
+// TestCapture_ComparesCopiedUpChainInOneDescent covers a chain of directories that was copied up, of
+// which only the times changed: comparing each with the snapshot must not begin at the root each time.
+func TestCapture_ComparesCopiedUpChainInOneDescent(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -196,7 +196,7 @@ func TestCapture_ComparesACopiedUpChainInOneDescent(t *testing.T) {
 	})
 }
 
-func TestCapture_RefusesATreeThatIsTooDeep(t *testing.T) {
+func TestCapture_RefusesTooDeepTree(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -255,7 +255,7 @@ func TestCapture_RefusesMoreEntriesThanItsLimit(t *testing.T) {
 	w.must(err)
 }
 
-func TestMessages_RepeatTheEndOfALongPath(t *testing.T) {
+func TestMessages_ShortenLongPaths(t *testing.T) {
 	m := &mdir{}
 	tr := &trail{}
 	for range 10_000 {
@@ -304,9 +304,10 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 	return id
 }
 
-// A manifest has each path, target and attribute in full, however little of the disk they
-// take: attributes may share a block, and a hard link repeats the path of its file.
-func TestSeal_FlushesALayerThatIsTooLargeForAManifest(t *testing.T) {
+// TestSeal_FlushesLayerTooLargeForManifest covers a layer that uses little space on disk and
+// has a large manifest, which contains each path, target and attribute in full: attributes may
+// share a block, and a hard link repeats the path of its file.
+func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 	for name, lay := range map[string]struct {
 		fill    func(w *world) timeline.LayerID
 		entries int
@@ -427,7 +428,7 @@ type written int
 
 func (c *written) Write(p []byte) (int, error) { *c += written(len(p)); return len(p), nil }
 
-func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
+func TestDiff_TruncatesAfterFirstChanges(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -451,8 +452,8 @@ func TestDiff_TellsTheFirstChangesAndThatThereAreMore(t *testing.T) {
 	}
 }
 
-// One more change than an answer lists, in one directory.
-func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
+// TestDiff_BoundsListedChanges has one change more in one directory than an answer lists.
+func TestDiff_BoundsListedChanges(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "layer") // where so many files are made fast
 	if err != nil {
 		dir = t.TempDir()
@@ -484,7 +485,7 @@ func TestDiff_ListsNoMoreThanAnAnswerHolds(t *testing.T) {
 	}
 }
 
-func TestDiff_EndsWithItsContext(t *testing.T) {
+func TestDiff_StopsOnCancel(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -521,9 +522,9 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A view grafts trees at places below its root; a walk that closes its directories
-// on the way down and comes back by ".." has to come out in the same ones.
-func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
+// TestWalk_ReturnsThroughGraftedTrees covers a view that grafts trees at places below its root: a walk
+// that closes its directories on the way down, and returns by "..", must return to the same ones.
+func TestWalk_ReturnsThroughGraftedTrees(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	outer, inner := filepath.Join(w.home, "outer"), filepath.Join(w.home, "inner")
@@ -542,7 +543,7 @@ func TestWalk_ComesBackThroughGraftedTrees(t *testing.T) {
 	}
 }
 
-func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
+func TestDiff_BoundsCountedLines(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -563,8 +564,9 @@ func TestDiff_CountsNoLinesBeyondTheirNumber(t *testing.T) {
 	}
 }
 
-// What an ordinary user's overlay does to a directory that it copies up is no change.
-func TestDiff_LeavesOutWhatIsIgnored(t *testing.T) {
+// TestDiff_HonorsIgnore checks that what the overlay of an ordinary user does to a directory
+// that it copies up is not a change.
+func TestDiff_HonorsIgnore(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -631,7 +633,7 @@ func TestDiff_ReportsChangesOfRoots(t *testing.T) {
 	}
 }
 
-func TestDiff_GivesTheSizeOfWhatIsRemoved(t *testing.T) {
+func TestDiff_ReportsRemovedSize(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")
@@ -652,8 +654,9 @@ type endsWaiting struct {
 
 func (e endsWaiting) Done() <-chan struct{} { e.end(); return e.Context.Done() }
 
-// What compares lines waits for its turn, and no longer than its caller.
-func TestDiff_ComparesTheLinesOfOneFileAtATime(t *testing.T) {
+// TestDiff_ComparesLinesOfOneFileAtATime checks that a comparison of lines waits for its turn,
+// and not longer than its caller.
+func TestDiff_ComparesLinesOfOneFileAtATime(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	was, now := filepath.Join(w.home, "was"), filepath.Join(w.home, "now")

@@ -46,8 +46,8 @@ func (d *delta) count(s *timeline.Stats) {
 	}
 }
 
-// counts says whether the directory itself is a changed path, rather than the
-// place of some: its time alone is none, as in a diff.
+// counts reports whether the directory itself is a changed path, rather than only the parent of some: a
+// changed time alone does not count, as in a diff.
 func (d *delta) counts() bool { return d.isNew && !d.copied || d.self }
 
 // namer names the first changed paths.

@@ -21,8 +21,8 @@ type emitter struct {
 	rootDone bool // the layer's root was written or marked; emitting starts on one goroutine
 }
 
-// dir writes d from the open src into the open, empty dst. It owns both and
-// gives them back, perhaps as other descriptors.
+// dir writes d from the open src into the open, empty dst. It owns both and returns them, perhaps as other
+// descriptors.
 func (e *emitter) dir(d *delta, src, dst, depth int, path *trail) (int, int, error) {
 	if err := e.ctx.Err(); err != nil {
 		return src, dst, err

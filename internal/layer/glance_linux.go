@@ -12,22 +12,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Glance is how the parts of a live root differ from an index, as far as stat(2)
-// tells while processes go on writing.
+// Glance describes how the parts of a live root differ from an index, as far as stat(2) shows while processes
+// keep writing.
 type Glance struct {
 	// Changed says that a capture would find something.
 	Changed bool
-	// Oldest and Newest are when the changes that were seen were made (ctime);
-	// they are set with Changed.
+	// Oldest and Newest are the times (ctime) of the first and the last change that was seen; they are set
+	// with Changed.
 	Oldest, Newest time.Time
-	// Unsure says that files which seem unchanged were written so shortly before
-	// the last capture that only a capture can tell.
+	// Unsure says that unchanged-looking files were written so shortly before the last capture that only a
+	// capture can decide.
 	Unsure bool
 }
 
-// Glance looks whether there is something to capture. Of in it uses Parts, Index,
-// Plain, Head and TimesAside. Unlike Capture it may run while processes write: what it then misses
-// has a newer ctime than when it was called.
+// Glance looks whether there is something to capture. It uses Parts, Index, Plain, Head and TimesAside of in.
+// Unlike Capture it may run while processes write: what it misses then has a newer ctime than the call.
 func (s *Store) Glance(ctx context.Context, in CaptureInput) (g Glance, err error) {
 	var unsure atomic.Bool
 	w := s.newWalker(ctx, in)
@@ -80,7 +79,7 @@ func (s *span) add(ns int64) {
 	s.last = max(s.last, ns)
 }
 
-// times gives both ends; now when nothing with a time was seen.
+// times returns both ends; the present if nothing with a time was seen.
 func (s *span) times() (first, last time.Time) {
 	if s.first == 0 {
 		now := time.Now()

@@ -70,8 +70,9 @@ func TestGlance(t *testing.T) {
 	}
 }
 
-// A file that comes and goes leaves nothing but a directory's time.
-func TestTimesAside(t *testing.T) {
+// TestGlance_TimesAside covers a file that is created and removed again, which changes only
+// the time of its directory.
+func TestGlance_TimesAside(t *testing.T) {
 	for name, plain := range map[string]bool{"plain": true, "overlay": false} {
 		t.Run(name, func(t *testing.T) {
 			if !plain {
@@ -119,8 +120,7 @@ func TestTimesAside(t *testing.T) {
 	}
 }
 
-// A look at a tree that changes meanwhile is no error.
-func TestGlanceAtAMovingTree(t *testing.T) {
+func TestGlance_ToleratesChangingTree(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) { w.must(os.Mkdir(filepath.Join(src, "d"), 0o755)) })

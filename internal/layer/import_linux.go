@@ -16,14 +16,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// ImportOptions says what ImportDir takes. The zero value takes everything.
+// ImportOptions selects what ImportDir imports. The zero value imports everything.
 type ImportOptions struct {
 	// OneFileSystem leaves mount points below the source empty.
 	OneFileSystem bool
 	// Skip lists absolute host paths that are left out.
 	Skip []string
-	// Empty lists absolute host paths of directories that are kept without what
-	// is in them.
+	// Empty lists absolute host paths of directories that are imported without their content.
 	Empty []string
 	// Progress is called a few times a second, from one goroutine; may be nil.
 	Progress func(Progress)
@@ -36,7 +35,7 @@ type Progress struct {
 	Total   int64 // expected Bytes; 0: unknown
 }
 
-// Report is what an import made, and what it could not.
+// Report describes the result of an import, and what it could not import.
 type Report struct {
 	Entries    int64
 	Bytes      int64
@@ -45,15 +44,13 @@ type Report struct {
 	Index      *Index   // of ImportDir: what was found, for Refresh
 }
 
-// hostRacy is how close to an import a change of a file may lie so that a later
-// one may not show in its stat: nobody stops the host's processes, and pages that
-// are mapped shared change without a trace until they are written back, which the
-// kernel does within half a minute.
+// hostRacy is the age up to which a change of a file before an import may hide a later one from its stat: the
+// host's processes are not paused, and pages that are mapped shared change without a trace until they are
+// written back, which the kernel does within half a minute.
 const hostRacy = time.Minute
 
-// ImportDir makes layer id a copy of the directory src. What may not be read is
-// listed in the report, never skipped in silence. After a failure nothing is
-// left behind.
+// ImportDir makes layer id a copy of the directory src. What cannot be read is listed in the report, never
+// skipped silently. After a failure nothing is left behind.
 func (s *Store) ImportDir(
 	ctx context.Context, id timeline.LayerID, src string, opts ImportOptions,
 ) (rep Report, err error) {
@@ -84,8 +81,7 @@ func (s *Store) ImportDir(
 	return c.report(root), nil
 }
 
-// importer checks what an import is given and makes its copier. It gives src
-// without links in it.
+// importer checks the arguments of an import and makes its copier. It returns src with links resolved.
 func (s *Store) importer(
 	ctx context.Context, id timeline.LayerID, src string, opts ImportOptions,
 ) (string, *copier, error) {
@@ -128,8 +124,8 @@ func (c *copier) report(root rootEnt) Report {
 	return rep
 }
 
-// matcher tells whether a path of the view is one of the given host paths; nil
-// when none can be.
+// matcher returns a function that reports whether a path of the view is one of the given host paths; nil if
+// none can be.
 func matcher(src string, paths []string) func(string) bool {
 	set := map[string]bool{}
 	for _, p := range paths {
@@ -143,7 +139,7 @@ func matcher(src string, paths []string) func(string) bool {
 	return func(p string) bool { return set[p] }
 }
 
-// tick reports progress until the function that it gives back is called.
+// tick reports progress until stop is called.
 func (c *copier) tick(fn func(Progress)) (stop func()) {
 	if fn == nil {
 		return func() {}
@@ -176,8 +172,8 @@ func (s *Store) RemoveTree(ctx context.Context, p string) error {
 	return removal.Tree(ctx, p)
 }
 
-// Usage is the disk space that a layer's tree takes, in bytes. Files that other
-// layers share count in each.
+// Usage returns the disk space that a layer's tree takes, in bytes. Files that other layers share count in
+// each.
 func (s *Store) Usage(ctx context.Context, id timeline.LayerID) (int64, error) {
 	if !validID(id) {
 		return 0, fault.New(fault.Invalid, "invalid layer id %q", id)
@@ -185,9 +181,8 @@ func (s *Store) Usage(ctx context.Context, id timeline.LayerID) (int64, error) {
 	return s.TreeUsage(ctx, strings.TrimSuffix(s.Dir(id), "/fs"))
 }
 
-// TreeUsage is the disk space that a directory and everything in it takes, in
-// bytes; a file with several names counts once. Processes may change it meanwhile:
-// what goes away while it is looked at does not count.
+// TreeUsage returns the disk space of a directory and everything in it, in bytes; a file with several names
+// counts once. Processes may change it meanwhile: what disappears during the walk does not count.
 func (s *Store) TreeUsage(ctx context.Context, dir string) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {

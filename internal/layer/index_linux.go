@@ -6,10 +6,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Index is what the parts of a live root looked like when they were last
-// captured: enough of each entry to tell whether it changed since. It is
-// immutable; Capture gives a new one that shares what stayed. The engine keeps
-// it beside the snapshot that it belongs to.
+// Index is the state of the parts of a live root when they were last captured: enough of each entry to decide
+// whether it changed since. It is immutable; Capture returns a new one that shares unchanged parts. The
+// engine stores it beside the snapshot that it belongs to.
 type Index struct {
 	roots   []rootEnt
 	origins []timeline.LayerID // ent.origin-1 -> the layer that holds a copy
@@ -50,10 +49,10 @@ type ent struct {
 
 const (
 	entRacy    = 1 << iota // changed so shortly before the capture that its stat may not show the next change
-	entOpaque              // a directory that hides what lies below
+	entOpaque              // a directory that hides lower layers
 	entDirty               // of an import: a directory that could not be opened, so look again whatever its stat says
 	entMissing             // of an import: is there, but could not be taken; the layer does not have it
-	entMapped              // may have been mapped shared and writable since the capture, so its stat tells nothing
+	entMapped              // may have been mapped shared and writable since the capture, so stat misses changes
 )
 
 // dirNode is a directory's entries in the order in which the kernel lists them,
@@ -97,7 +96,7 @@ func (e *ent) set(st *unix.Stat_t) {
 	}
 }
 
-// same says whether nothing that stat shows has changed.
+// same reports whether stat shows no change.
 func (e *ent) same(st *unix.Stat_t) bool {
 	if e.ino != st.Ino || e.mode != st.Mode || e.ctime != ctimeNs(st) || e.mtime != mtimeNs(st) ||
 		e.uid != st.Uid || e.gid != st.Gid {
@@ -139,7 +138,7 @@ func (b *builder) put(name []byte, e ent) *ent {
 	return &b.node.ents[len(b.node.ents)-1]
 }
 
-// finish drops names and kids that nobody refers to any more, when they are many.
+// finish drops unreferenced names and kids, if there are many.
 func (b *builder) finish() *dirNode {
 	n := b.node
 	used, kids := 0, 0

@@ -132,8 +132,8 @@ func appendEnt(b []byte, e *ent) []byte {
 // storedEnt is the size of an entry as appendEnt writes it.
 const storedEnt = 8*4 + 4*4 + 2 + 2
 
-// ReadIndex reads what WriteTo wrote. Anything torn or altered is fault.Corrupt,
-// another version fault.Version; in both cases the index is as good as missing.
+// ReadIndex reads the output of WriteTo. It returns Corrupt for a torn or altered index, and Version for
+// another version; in both cases the index is as good as missing.
 func ReadIndex(r io.Reader) (*Index, error) {
 	br := bufio.NewReader(r)
 	head := make([]byte, len(indexMagic)+8)
@@ -178,7 +178,7 @@ func torn(err error) error {
 
 var errShort = errors.New("unexpected end")
 
-// indexParser takes the payload apart; after an error it gives zeros.
+// indexParser decodes the payload; after an error it returns zeros.
 type indexParser struct {
 	b   []byte
 	err error

@@ -17,17 +17,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// LayerOptions say how a layer that was written elsewhere is laid on what is here.
+// LayerOptions says how an imported layer is placed on the existing layers.
 type LayerOptions struct {
 	TarOptions
 	// DiffID is the digest that the archive has, uncompressed.
 	DiffID string
-	// Below gives what the layer lies on at an absolute path, or NotFound. A directory that
-	// is there already is not changed by the layer, but in what it holds: the archive does
-	// not say which directories only lead to what changed. nil: nothing is there.
+	// Below returns the entry below the layer at an absolute path, or NotFound. Of a directory that exists
+	// already the layer changes only the content: the archive does not say which directories only lead to
+	// what changed. nil: nothing exists.
 	Below func(path string) (Entry, error)
-	// From and To are absolute: what the archive has at From and below comes to To. "": it
-	// stays where it is.
+	// From and To are absolute paths: what the archive has at and below From is placed at To. "": it is not
+	// moved.
 	From, To string
 }
 
@@ -72,7 +72,7 @@ func (s *Store) ImportLayer(
 	return t.rep, fault.Wrap(b.finish(ctx), "import a layer")
 }
 
-// layered is what an import knows of a layer besides.
+// layered is the additional state of an import of a layer.
 type layered struct{ LayerOptions }
 
 // Marks of layers in archives.
@@ -118,8 +118,8 @@ func (t *untar) mark(h *tar.Header) (done bool, err error) {
 	return true, fault.Wrap(t.whiteout(t.parent, gone), "write a whiteout for %q", gone)
 }
 
-// moved gives the name that an entry has here. It leads when it is a directory above From,
-// of which this host has its own.
+// moved returns the new name of an entry. leads reports that it is a directory above From, of which this host
+// has its own.
 func (l *layered) moved(name string) (_ string, leads bool) {
 	from, to := strings.Trim(l.From, "/"), strings.Trim(l.To, "/")
 	if from == to || from == "" || to == "" {
@@ -135,7 +135,7 @@ func (l *layered) moved(name string) (_ string, leads bool) {
 	return name, false
 }
 
-// layeredDir gives a directory what it has: what it has below, unless the layer hides that.
+// layeredDir sets the metadata of a directory: that of the directory below, unless the layer hides that.
 func (t *untar) layeredDir(d *tarDir, p string, fd int) error {
 	if !d.opaque && t.layered.Below != nil {
 		e, err := t.layered.Below("/" + p)

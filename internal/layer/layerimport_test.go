@@ -40,9 +40,9 @@ func (w *world) sent(id timeline.LayerID) (stream []byte, diffID string) {
 	return b.Bytes(), sealed.DiffID
 }
 
-// A layer that is written and imported on the same base is the layer, whatever the sandbox
-// did; and in another place, the layer there.
-func TestALayerComesOutOfItsArchiveAsItWas(t *testing.T) {
+// TestImportLayer_RoundTrips checks that a layer that is written and imported on the same base is
+// the same layer, whatever the sandbox did, and that at another path it is the layer of that path.
+func TestImportLayer_RoundTrips(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			if !plain {
@@ -156,7 +156,7 @@ func scribble(rt *rapid.T, top string) {
 	}
 }
 
-func TestALayerWithAnotherDigestLeavesNothing(t *testing.T) {
+func TestImportLayer_RefusesWrongDigest(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	good := tarOf(t, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "d/f"},
@@ -181,7 +181,7 @@ func TestALayerWithAnotherDigestLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestHostileMarksMarkNothing(t *testing.T) {
+func TestImportLayer_IgnoresHostileWhiteouts(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	stream := tarOf(t, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"}, tar.Header{Name: "l/.wh.etc"},
@@ -202,7 +202,7 @@ func TestHostileMarksMarkNothing(t *testing.T) {
 	}
 }
 
-func TestImportLayer_RefusesMoreThanItsBytes(t *testing.T) {
+func TestImportLayer_BoundsBytes(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	id := w.id()

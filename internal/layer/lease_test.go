@@ -13,8 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A lease that a process of the host holds is not an internal error.
-func TestOpenFileAt_SaysThatAFileIsLeased(t *testing.T) {
+// TestOpenFileAt_ReportsLease checks that a lease that a process of the host holds is not
+// reported as an internal error.
+func TestOpenFileAt_ReportsLease(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "data"))

@@ -1,12 +1,11 @@
 package layer
 
-// The names of a file are one file in a snapshot when one layer has them. A walk
-// may choose some names of a file and leave others: in a directory that was
-// renamed everything is new, while a name elsewhere has not changed. Such a file
-// must be chosen with all its names.
+// The names of a file refer to one file in a snapshot if one layer has them. A walk may choose some names of
+// a file and not others: in a directory that was renamed everything is new, while a name elsewhere has not
+// changed. Such a file must be chosen with all its names.
 
-// torn finds the files, by inode, of which d has some names, and n, the
-// directory as it is now, has more. Both are of one part. nil: none.
+// torn returns the files, by inode, of which d has some names, and n, the present state of the directory, has
+// more. Both belong to one part. nil: none.
 func (d *delta) torn(n *dirNode) map[uint64]struct{} {
 	missing := map[uint64]int{} // names that are there and not chosen
 	d.eachLinked(func(ino uint64) { missing[ino]-- })

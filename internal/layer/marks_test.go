@@ -31,9 +31,9 @@ func markedWorld(t *testing.T, make func(w *world, etc string)) *world {
 	return w
 }
 
-// A file with the name of a mark would remove another file where the layer is imported. It
-// stays in the layer, which can be verified, but not packed.
-func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
+// TestWriteTar_RefusesWhiteoutNames covers a file with the name of a whiteout, which would remove
+// another file where the layer is imported. It stays in the layer, which can be verified but not packed.
+func TestWriteTar_RefusesWhiteoutNames(t *testing.T) {
 	for _, name := range []string{".wh.passwd", ".wh..wh..opq", ".wh.dir/", ".wh.dir/below"} {
 		w := markedWorld(t, func(w *world, etc string) {
 			p := filepath.Join(etc, name)
@@ -63,8 +63,9 @@ func TestWriteTar_RefusesWhatWouldBeReadAsAMark(t *testing.T) {
 	}
 }
 
-// The removal of a file with such a name can be expressed, and survives a round trip.
-func TestWriteTar_RemovesAFileThatIsCalledLikeAMark(t *testing.T) {
+// TestWriteTar_RemovesFileNamedLikeWhiteout checks that the removal of such a file can be
+// expressed, and survives a round trip.
+func TestWriteTar_RemovesFileNamedLikeWhiteout(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) {
@@ -86,8 +87,9 @@ func TestWriteTar_RemovesAFileThatIsCalledLikeAMark(t *testing.T) {
 	w.same("imported", want, files(viewPicture(t, w.s.View(w.dirs(append([]timeline.LayerID{id}, base...))))))
 }
 
-// A socket has no form in a tar, but what it replaced must not be there again after an import.
-func TestWriteTar_ASocketHidesWhatLiesBelow(t *testing.T) {
+// TestWriteTar_SocketHidesLowerEntry covers a socket, which has no form in a tar: the entry
+// that it replaced must not be there again after an import.
+func TestWriteTar_SocketHidesLowerEntry(t *testing.T) {
 	socket := func(w *world, p string) {
 		w.must(os.RemoveAll(p))
 		w.must(unix.Mknod(p, unix.S_IFSOCK|0o755, 0))
@@ -119,8 +121,8 @@ func TestWriteTar_ASocketHidesWhatLiesBelow(t *testing.T) {
 	}
 }
 
-// A plain archive has no marks: every name is what it says.
-func TestImportTar_KeepsFilesThatAreCalledLikeMarks(t *testing.T) {
+// TestImportTar_KeepsFilesNamedLikeWhiteouts covers a plain archive, which has no whiteouts.
+func TestImportTar_KeepsFilesNamedLikeWhiteouts(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	stream := tarOf(t, tar.Header{Name: "passwd"}, tar.Header{Name: ".wh.passwd"}, tar.Header{Name: ".wh..wh..opq"})

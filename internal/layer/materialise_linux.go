@@ -11,10 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Materialise writes the tree that v shows into dst, an existing empty
-// directory, as a plain tree with everything kept: owners, modes, times,
-// attributes, links, holes. After a failure what was written is still there: the
-// caller removes dst.
+// Materialise writes the tree that v shows into dst, an existing empty directory, as a plain tree with
+// owners, modes, times, attributes, links and holes. After a failure the caller removes dst, which may have
+// content.
 func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error) {
 	out, err := dirfd.OpenDir(unix.AT_FDCWD, dst)
 	if err != nil {
@@ -51,8 +50,7 @@ func (s *Store) materialise(v *View, c *copier, out int) (*dirNode, error) {
 	return c.tree(src, &outDir{fd: out}, 0)
 }
 
-// rootMeta gives dst what the view's root has besides entries, and tells its
-// state.
+// rootMeta sets the metadata of dst to that of the view's root, and returns its state.
 func (c *copier) rootMeta(v *View, out int, self *ent) error {
 	src, err := v.root()
 	if err != nil {

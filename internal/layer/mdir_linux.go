@@ -171,7 +171,7 @@ func (m *mdir) park(sub *mdir) error {
 	return nil
 }
 
-// in returns the open directory of a tree; -1 when there is none.
+// in returns the open directory of a tree; -1 if there is none.
 func (m *mdir) in(src int) int {
 	for i := range m.levels {
 		if m.levels[i].src == src {
@@ -342,8 +342,8 @@ func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 	return out, nil
 }
 
-// collect gathers what the levels say about one name, topmost first, as
-// overlayfs does: the first that is no directory ends it.
+// collect merges the entries of one name in all levels, topmost first, as overlayfs does: the first that is
+// not a directory ends it.
 type collect struct {
 	m     *mdir
 	name  string
@@ -353,7 +353,7 @@ type collect struct {
 	end   bool // an opaque directory or something that hides directories was seen
 }
 
-// take adds what level i has and says whether deeper levels matter.
+// take adds the entry of level i and reports whether deeper levels matter.
 func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 	switch {
 	case isWhiteout(st) && !c.m.src(i).raw:

@@ -33,7 +33,7 @@ func crowded(t *testing.T, n, more int) (a, b *View, touched []rootspec.Part) {
 		[]rootspec.Part{{Dir: dirs[1], Path: "/"}}
 }
 
-func TestDirectory_IsBoundedInADiff(t *testing.T) {
+func TestDiff_BoundsDirectory(t *testing.T) {
 	t.Parallel()
 	a, b, touched := crowded(t, 20, 20)
 	if list, _, err := Some(t.Context(), a, b, touched, DiffOptions{names: 20}); err != nil || len(list) < 20 {
@@ -52,7 +52,7 @@ func TestDirectory_IsBoundedInADiff(t *testing.T) {
 	}
 }
 
-func TestDiff_OfADirectoryCostsWhatCanDiffer(t *testing.T) {
+func TestDiff_DirectoryCostsOnlyWhatCanDiffer(t *testing.T) {
 	t.Parallel()
 	a, b, touched := crowded(t, 2000, 3)
 	ctx := looptest.Counts(t)
@@ -62,7 +62,7 @@ func TestDiff_OfADirectoryCostsWhatCanDiffer(t *testing.T) {
 	}
 }
 
-func TestList_EndsWithItsContext(t *testing.T) {
+func TestList_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	_, b, _ := crowded(t, 100, 100)
 	if _, err := b.ReadDir(looptest.EndsAfter(t, 50), "/d"); !errors.Is(err, context.Canceled) {

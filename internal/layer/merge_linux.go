@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Merge makes layer id out of layers, topmost first: laid on what lies below
-// them it gives the same tree. Files are hard links, no content is copied.
+// Merge makes layer id out of layers, topmost first: above the layers below them, it gives the same tree.
+// Files are hard links; no content is copied.
 func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timeline.LayerID) (err error) {
 	if !validID(id) || len(layers) == 0 {
 		return fault.New(fault.Invalid, "merge layers into %q: nothing to merge or malformed id", id)
@@ -94,10 +94,9 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	return nil
 }
 
-// filtered makes overlayfs look for whiteouts in a directory even where it is the
-// only layer that has it: perhaps nothing below the merged layers does. It would
-// list them otherwise, as names that do not exist, and nobody could remove the
-// directory. Where there are no attributes there is no overlayfs either.
+// filtered makes overlayfs look for whiteouts in a directory even if it is the only layer that has it:
+// perhaps nothing below the merged layers does. Otherwise it would list them as names that do not exist, and
+// the directory could not be removed. A file system without attributes has no overlayfs either.
 func (m *merger) filtered(dir int) error {
 	err := m.s.fs.SetXattr(dir, xattrOrigin, nil)
 	if errors.Is(err, unix.ENOTSUP) {
@@ -106,8 +105,7 @@ func (m *merger) filtered(dir int) error {
 	return err
 }
 
-// file gives a file its name in the merged layer, as a copy where the file
-// system allows no further links.
+// file adds a file to the merged layer under its name, as a copy if the file system allows no further links.
 func (m *merger) file(f *found, dst int) error {
 	err := m.s.fs.Link(f.dirfd(), f.name, dst, f.name)
 	if errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EPERM) {

@@ -10,11 +10,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestMergeLeavesNoGhosts: in a directory that only one layer of a mount has,
-// overlayfs lists whiteouts as names that do not exist, and nobody can remove the
-// directory. However neighbours of a stack are merged, the mount shows the live
-// tree.
-func TestMergeLeavesNoGhosts(t *testing.T) {
+// TestMerge_LeavesNoStrayWhiteouts merges neighbours of a stack in every way and compares the
+// mount with the live tree. In a directory that only one layer of a mount has, overlayfs lists
+// whiteouts as names that do not exist, and the directory cannot be removed.
+func TestMerge_LeavesNoStrayWhiteouts(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			needOverlay(t)

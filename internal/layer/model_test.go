@@ -237,10 +237,10 @@ func TestMmapWrites(t *testing.T) {
 	}
 }
 
-// What was mapped at a capture may be written after it and until the process is
-// killed, without a trace: whoever captures next looks at the content, whether it
-// is told of the mapping or not.
-func TestMmapWritesUntilTheEnd(t *testing.T) {
+// TestMmapWrites_AfterCaptureAreFound covers a mapping that exists at a capture and is written
+// after it, without a trace, until the process is killed: the next capture compares the
+// content, whether it is informed of the mapping or not.
+func TestMmapWrites_AfterCaptureAreFound(t *testing.T) {
 	began := time.Now()
 	for how, suspects := range map[string]func(*unix.Stat_t) Suspects{
 		"path":  func(*unix.Stat_t) Suspects { return Suspects{Paths: []string{"/m"}} },

@@ -45,8 +45,8 @@ func packable(id timeline.LayerID, entries []format.Entry) error {
 	return nil
 }
 
-// WriteTar writes a sealed layer as an uncompressed OCI image layer. It writes nothing where
-// the layer is not Packable.
+// WriteTar writes a finalized layer as an uncompressed OCI image layer. It writes nothing if the layer is not
+// Packable.
 func (s *Store) WriteTar(ctx context.Context, id timeline.LayerID, w io.Writer) error {
 	entries, _, err := s.Manifest(ctx, id)
 	if err != nil {

@@ -101,8 +101,8 @@ func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, 
 	return old.node, nil
 }
 
-// Suspects are files that processes have mapped shared and writable. What is meant
-// in any way is a suspect; to suspect too many costs time only.
+// Suspects are files that processes have mapped shared and writable. A file that matches in any way is a
+// suspect; too many suspects cost only time.
 type Suspects struct {
 	Paths  []string  // absolute, inside; those that are in no part are nothing
 	Inodes []uint64  // of any part
@@ -171,7 +171,7 @@ func makeCuts(parts []rootspec.Part) map[string]*cut {
 	return out
 }
 
-// below gives q relative to p when it is p or lies beneath it.
+// below returns q relative to p, if it is p or below it.
 func below(p, q string) (string, bool) {
 	p, q = path.Clean(p), path.Clean(q)
 	if p == q {

@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Patch writes how b differs from a as unified diffs with git's headers, each as soon
-// as it is found. Of opts, Paths and Ignore count. An error may come late: TooLarge when
-// the paths have more than limit.PatchBytes.
+// Patch writes the differences from a to b as unified diffs with git's headers, each as soon as it is found.
+// It uses Paths and Ignore of opts. An error may come late: TooLarge if the paths have more than
+// limit.PatchBytes.
 func Patch(ctx context.Context, w io.Writer, a, b *View, touched []rootspec.Part, opts DiffOptions) error {
 	opts = DiffOptions{Paths: opts.Paths, Ignore: opts.Ignore, Most: math.MaxInt, Bytes: limit.PatchBytes, contents: true}
 	return EachChange(ctx, a, b, touched, opts, func(c *Change) error {
@@ -64,7 +64,7 @@ func (f *found) text() (text string, binary bool, err error) {
 // daemon does one such comparison at a time. A nil turn is always free.
 type turn chan struct{}
 
-// take waits for the turn. On success, the caller gives it back.
+// take waits for the turn. On success, the caller returns it.
 func (t turn) take(ctx context.Context) error {
 	if err := ctx.Err(); err != nil || t == nil {
 		return err
@@ -124,7 +124,7 @@ func (c *Change) stat(ctx context.Context) error {
 	return nil
 }
 
-// lines says whether the side has lines to count.
+// lines reports whether the side has lines to count.
 func (f *found) lines() bool { return f != nil && dirfd.IsRegular(&f.st) }
 
 // patch writes one change.
@@ -151,8 +151,8 @@ func (c *Change) patch(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// hunks returns the part of a patch below its header. It gives the turn back before anything
-// is written: the reader of the patch may be slow.
+// hunks returns the part of a patch below its header. It returns the turn before anything is written: the
+// reader of the patch may be slow.
 func (c *Change) hunks(ctx context.Context, from, to string) (string, error) {
 	if err := c.turn.take(ctx); err != nil {
 		return "", err

@@ -51,7 +51,7 @@ func byNames(a, b string) int {
 // rest returns a path relative to the directory; "" is the directory itself.
 func (p places) rest(s string) string { return s[min(p.skip, len(s)):] }
 
-// none reports whether there is no place at or below the directory.
+// none reports whether no place is at or below the directory.
 func (p places) none() bool { return len(p.list) == 0 }
 
 // here reports whether the directory is one of the places, or is inside one.

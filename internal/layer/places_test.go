@@ -18,7 +18,7 @@ func chosenBy(paths []string, p string) (is, leads bool) {
 	return is, is || leads
 }
 
-func TestPlaces_ChooseWhatLiesAtAndBelowThem(t *testing.T) {
+func TestPlaces_SelectPathsAtAndBelow(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func() string {
@@ -54,10 +54,9 @@ func TestPlaces_ChooseWhatLiesAtAndBelowThem(t *testing.T) {
 	}
 }
 
-// A walk asks at each entry: that copies nothing, however many places there are.
-//
-// Not parallel: it counts what the process allocates.
-func TestPlaces_AStepAllocatesNothing(t *testing.T) {
+// TestPlaces_StepAllocatesNothing checks the step that a walk takes at each entry: it copies
+// nothing, however many places there are.
+func TestPlaces_StepAllocatesNothing(t *testing.T) {
 	var paths []string
 	for i := range 100_000 {
 		paths = append(paths, fmt.Sprintf("d/%d/f", i))

@@ -47,8 +47,7 @@ type linked struct {
 	ready chan struct{}
 }
 
-// put copies the entry (src, name), which is not a directory, to (dst, to). It
-// gives the entry's state.
+// put copies the entry (src, name), which is not a directory, to (dst, to). It returns the entry's state.
 func (p *putter) put(src int, name string, dst int, to string, st *unix.Stat_t) error {
 	if st.Nlink > 1 && p.linkDir >= 0 {
 		return p.putLinked(src, name, dst, to, st)
@@ -194,7 +193,7 @@ func (p *putter) asDevice(in, dst int, to string, st *unix.Stat_t) (bool, error)
 	return true, p.s.fs.Utimes(dst, to, mtimeNs(st))
 }
 
-// meta gives an open file what its original has besides content: its time last.
+// meta copies metadata and attributes to an open file, its time last.
 func (p *putter) meta(from xattrSource, out int, st *unix.Stat_t) error {
 	a, err := readAttrs(from, p.fromRaw)
 	if err != nil {
@@ -233,7 +232,7 @@ func (p *putter) owner(dir int, name string, st *unix.Stat_t) error {
 	return nil
 }
 
-// dirMeta gives an open, finished directory what its original has.
+// dirMeta copies metadata and attributes to an open, finished directory.
 func (p *putter) dirMeta(src, dst int, opaque bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(src, &st); err != nil {

@@ -13,17 +13,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Refreshed is what Refresh made.
+// Refreshed is the result of Refresh.
 type Refreshed struct {
 	Report      // Entries counts what differed
 	Empty  bool // nothing differed, and no layer was made
 }
 
-// Refresh makes layer id what differs in the directory src since an earlier
-// import, of which since is the index and base shows the result: laid on that, it
-// gives what ImportDir would with the same options. What may not be read is
-// listed as there, whether it is new or not. After a failure nothing is left
-// behind and since stays valid.
+// Refresh makes layer id what differs in the directory src since an earlier import, whose index is since and
+// whose result is base: above that, it gives what ImportDir would with the same options. What cannot be read
+// is listed as in ImportDir, whether it is new or not. After a failure nothing is left behind and since stays
+// valid.
 func (s *Store) Refresh(
 	ctx context.Context, id timeline.LayerID, src string, since *Index, base *View, opts ImportOptions,
 ) (out Refreshed, err error) {
@@ -149,8 +148,7 @@ func (r *refresher) root(v *View, old *rootEnt) (root rootEnt, err error) {
 	return root, r.rejoin(v)
 }
 
-// dir compares the directory that src shows with what the index has of it, and
-// gives what the index is to have.
+// dir compares the directory that src shows with its node in the index, and returns its new node.
 func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode, error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, err
@@ -177,14 +175,14 @@ func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode,
 			continue
 		}
 		if depth >= viewHeld {
-			g.note(g.wait()) // nobody else may use src while it is parked
+			g.note(g.wait()) // src must not be used by another goroutine while it is parked
 		}
 		g.note(work(true))
 	}
 	return node, g.wait()
 }
 
-// difference is what compare found in one directory.
+// difference is the result of compare for one directory.
 type difference struct {
 	files []differing // no directories; new or changed
 	dirs  []pending   // that the index does not know
@@ -198,7 +196,7 @@ type differing struct {
 	old *ent
 }
 
-// kept says whether the layers below have what the index knows.
+// kept reports whether the layers below have what the index knows.
 func (d *differing) kept() bool { return d.old != nil && d.old.flags&entMissing == 0 }
 
 // compare sorts the entries of a directory by what is to be done with them. Both
@@ -243,8 +241,8 @@ func (r *refresher) compare(list []found, node, old *dirNode, at *spot) (d diffe
 	return d
 }
 
-// unchanged says whether an entry that is no directory is what it was. One that
-// could not be taken before is tried again when it may be read by now.
+// unchanged reports whether an entry that is not a directory has not changed. One that could not be imported
+// before is tried again if it may be readable now.
 func (r *refresher) unchanged(x *differing) bool {
 	if x.old == nil || x.old.isDir() || !x.old.same(&x.st) {
 		return false
@@ -272,8 +270,8 @@ func (r *refresher) stillMissing(x *differing) bool {
 	return true
 }
 
-// sameAsBase compares an entry that stat finds unchanged with the copy that was
-// made of it. When that cannot be done it has changed.
+// sameAsBase compares an entry that stat finds unchanged with the copy that was made of it. If that cannot be
+// done it counts as changed.
 func (r *refresher) sameAsBase(f *found) (same bool) {
 	err := r.base.at(f.path(), func(_ *mdir, g *found) (err error) {
 		if g.st.Mode&unix.S_IFMT == f.st.Mode&unix.S_IFMT {
@@ -284,8 +282,8 @@ func (r *refresher) sameAsBase(f *found) (same bool) {
 	return err == nil && same
 }
 
-// sameWithin compares what stat does not show of two entries of one type. An
-// owner that could not be kept is no difference.
+// sameWithin compares what stat does not show of two entries of one type. An owner that could not be kept is
+// not a difference.
 func sameWithin(ctx context.Context, f, g *found) (bool, error) {
 	if dirfd.IsLink(&f.st) {
 		return f.link() == g.link(), nil
@@ -405,9 +403,8 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 	return node, r.finish(sub.levels[0].fd, x.found, at, how)
 }
 
-// rejoin copies the names that did not change of files of which another name was
-// copied, as when its directory was renamed: names in two layers would be two
-// files.
+// rejoin copies the unchanged names of files of which another name was copied, as when its directory was
+// renamed: names in two layers would be two files.
 func (r *refresher) rejoin(v *View) error {
 	again := map[*spot]bool{}
 	for _, n := range r.linked {
@@ -448,7 +445,7 @@ func (r *refresher) rejoin(v *View) error {
 	return nil
 }
 
-// stamp gives a directory of the new layer what its original has.
+// stamp copies the metadata of a directory to the new layer.
 func (r *refresher) stamp(f *found, at *spot) error {
 	var st unix.Stat_t
 	a, err := f.dirAttrs(&st)
@@ -463,7 +460,7 @@ func (r *refresher) stamp(f *found, at *spot) error {
 	return r.dirMetaOf(&st, &a, out, false)
 }
 
-// shut is known for a directory of which the content is not taken.
+// shut returns the index entry of a directory whose content is not imported.
 func (r *refresher) shut(fd int, x differing, old *dirNode, at *spot, how dirChange) (*dirNode, error) {
 	node := &dirNode{}
 	d := r.compare(nil, node, old, at)
@@ -513,8 +510,8 @@ func (e *ent) differs(old *ent) dirChange {
 	return dirSame
 }
 
-// finish gives a directory of the new layer what its original has, when it is
-// there or has to be. fd is the original, -1 when it cannot be opened.
+// finish copies the metadata of a directory to the new layer, if it is there or has to be. fd is the
+// original, -1 if it cannot be opened.
 func (r *refresher) finish(fd int, f *found, at *spot, how dirChange) error {
 	made := r.isMade(at)
 	if how == dirSame && !made {

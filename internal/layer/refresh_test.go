@@ -106,7 +106,7 @@ func aged(t tb, p string, change func()) {
 	}
 }
 
-func TestRefreshTakesTheDifference(t *testing.T) {
+func TestRefresh_ImportsDifference(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	oddTree(t, r.src)
@@ -178,9 +178,9 @@ func TestRefreshTakesTheDifference(t *testing.T) {
 	}
 }
 
-// A change that stat cannot show, as one through a mapping or within a tick of
-// the clock, is found while a file is young.
-func TestRefreshComparesWhatIsYoung(t *testing.T) {
+// TestRefresh_ComparesRecentFiles covers changes that stat cannot show, through a mapping or
+// within a tick of the clock: the content of a recently changed file is compared.
+func TestRefresh_ComparesRecentFiles(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	file := filepath.Join(r.src, "f")
@@ -200,7 +200,7 @@ func TestRefreshComparesWhatIsYoung(t *testing.T) {
 	}
 }
 
-func TestRefreshKeepsToTheOptions(t *testing.T) {
+func TestRefresh_HonorsOptions(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	for _, d := range []string{"empty", "skipped", "kept"} {
@@ -211,7 +211,7 @@ func TestRefreshKeepsToTheOptions(t *testing.T) {
 		OneFileSystem: true}
 	r.start()
 	r.index.calm()
-	// What happens in an empty directory is no difference, nor is its time.
+	// Neither what happened in an empty directory nor its time is a difference.
 	aged(t, filepath.Join(r.src, "empty"), func() {
 		r.must(os.WriteFile(filepath.Join(r.src, "empty", "more"), nil, 0o644))
 		r.must(os.Remove(filepath.Join(r.src, "empty", "more")))
@@ -238,7 +238,7 @@ func TestRefreshKeepsToTheOptions(t *testing.T) {
 	r.refresh()
 }
 
-func TestRefreshListsWhatCannotBeTaken(t *testing.T) {
+func TestRefresh_ListsSkippedEntries(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	at := func(n string) string { return filepath.Join(r.src, n) }
@@ -338,9 +338,9 @@ func TestRefreshModel(t *testing.T) {
 // already, and on which directory.
 const asUser = "COPPICE_LAYER_TEST_AS_USER"
 
-// TestRefreshAsAnOrdinaryUser refreshes what belongs to root, and may be read in
-// parts, with the rights of a user who is nobody.
-func TestRefreshAsAnOrdinaryUser(t *testing.T) {
+// TestRefresh_AsOrdinaryUser refreshes files of root, some of them unreadable, with the rights
+// of an unprivileged user.
+func TestRefresh_AsOrdinaryUser(t *testing.T) {
 	if dir := os.Getenv(asUser); dir != "" {
 		refreshAsUser(t, dir)
 		return
@@ -369,7 +369,7 @@ func TestRefreshAsAnOrdinaryUser(t *testing.T) {
 	}
 	toChild, fromChild := pipe(t), pipe(t)
 	cmd := exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestRefreshAsAnOrdinaryUser$"},
+		Path: "/proc/self/exe", Args: []string{os.Args[0], "-test.run=^TestRefresh_AsOrdinaryUser$"},
 		Env: append(os.Environ(), asUser+"="+dir), Stdin: toChild[0], Stdout: os.Stderr, Stderr: os.Stderr,
 		ExtraFiles:  []*os.File{fromChild[1]},
 		SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}},
@@ -497,9 +497,9 @@ func TestRefreshDeepTree(t *testing.T) {
 	}
 }
 
-// A name that did not change follows one that did: in two layers they would be
-// two files.
-func TestRefreshKeepsLinksTogether(t *testing.T) {
+// TestRefresh_KeepsHardLinks checks that all names of a file are taken when one of them
+// changes: in two layers they would be two files.
+func TestRefresh_KeepsHardLinks(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
 	at := func(n string) string { return filepath.Join(r.src, n) }

@@ -40,8 +40,8 @@ type remover struct {
 	r  dirfd.Reader
 }
 
-// empty removes what is in the directory and gives its descriptor back, which is
-// another one when the tree is deep.
+// empty removes the content of the directory and returns its descriptor, which is another one if the tree is
+// deep.
 func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return fd, err

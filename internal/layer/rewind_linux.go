@@ -13,30 +13,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// RewindInput says what Rewind is to make equal to what.
+// RewindInput describes a Rewind.
 type RewindInput struct {
 	// Root is the live root as its processes see it: an open directory. No
 	// process may write to it meanwhile; one that does makes the outcome wrong,
 	// but leads nothing out of the root.
 	Root int
-	// Parts are the places inside at which the file systems of the root begin
-	// whose content has a history; see rootspec.Part.
+	// Parts are the mount points, inside, of the file systems of the root whose content has a history; see
+	// rootspec.Part.
 	Parts []string
 	// Kept are mount points of the box, which are neither removed nor replaced.
 	Kept []string
-	// Target is what the root is to become, and Touched the trees in which it can
-	// differ from that: the layers of the target's stack and of the present's
-	// that they do not have in common.
+	// Target is the new content of the root, and Touched the trees in which it can differ from that: the
+	// layers of the target's stack and of the present's that they do not have in common.
 	Target  *View
 	Touched []rootspec.Part
 	Owners  Owners
-	// Mapped says that some process may have the file mapped, or run it; it is
-	// then replaced rather than written to. nil: none has.
+	// Mapped reports whether a process may have the file mapped, or run it; it is then replaced rather than
+	// written to. nil: none has.
 	Mapped func(path string, ino uint64) bool
 }
 
-// Owners says how the ids that are stored appear in a live root: N as Shift+N,
-// for N below Size. The zero value is: as they are.
+// Owners says how stored ids appear in a live root: N as Shift+N, for N below Size. The zero value leaves
+// them as they are.
 type Owners struct{ Shift, Size uint32 }
 
 // seen is how id appears.
@@ -52,14 +51,13 @@ func (o Owners) seen(id uint32) uint32 {
 
 const overflowID = 65534
 
-// Rewind makes a live root equal to a snapshot while processes have files of it
-// open, and says how many paths it changed. Directories that are on both sides
-// stay the same ones, so working directories and watches hold. So do files, which
-// are written to where they are: who appends to one goes on in what is seen. But
-// a file that is mapped, or has several names, is replaced by a new one.
+// Rewind makes a live root equal to a snapshot while processes have files of it open, and returns how many
+// paths it changed. Directories that exist on both sides keep their inodes, so working directories and
+// watches stay valid. So do files, which are written in place: a process that appends to one continues in the
+// visible file. But a file that is mapped, or has several names, is replaced by a new one.
 //
-// After a failure the root is something between the two; a Rewind to either makes
-// it whole. Names of a file that Touched does not have are not joined again.
+// After a failure the root is between the two states; a Rewind to either completes it. Names of a file that
+// Touched does not have are not joined again.
 //
 // The calling thread must be one whose new files are stored as id 0.
 func (s *Store) Rewind(ctx context.Context, in RewindInput) (paths int, err error) {
@@ -98,8 +96,8 @@ type rewinder struct {
 	// The files of the target that have several names, and where the first of
 	// them is in the live root.
 	first map[fileKey]placed
-	// The files of the live root with several names that one of the target's has
-	// taken: another one needs a file of its own.
+	// The files of the live root with several names that one of the target's has claimed: another one needs a
+	// separate file.
 	claimed map[devIno]bool
 }
 
@@ -130,8 +128,8 @@ func (s standing) in(name string) standing {
 	return next
 }
 
-// dir makes what is in the open directory live equal to m. It owns live and gives
-// it back, as another descriptor when the tree is deep.
+// dir makes the content of the open directory live equal to m. It owns live and returns it, as another
+// descriptor if the tree is deep.
 func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return live, err
@@ -297,7 +295,7 @@ func (r *rewinder) remove(dir int, name string, at standing) error {
 	return err
 }
 
-// dirMeta gives a directory what the target's has; its time comes last of all.
+// dirMeta sets the metadata of a directory to the target's; its time comes last of all.
 func (r *rewinder) dirMeta(fd int, f *found, at standing, fresh bool) error {
 	root := at.parts.here()
 	if at.kept.here() && !root || !root && !at.within {

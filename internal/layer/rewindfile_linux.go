@@ -133,7 +133,7 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 	defer unix.Close(src)
 	fd, now, err := openFileAt(dir, f.name)
 	if err != nil {
-		return false, nil // a lease on it, say: whoever holds it stands still
+		return false, nil // for example, it has a lease whose holder is paused
 	}
 	same := now.Size == f.st.Size
 	if same {
@@ -169,8 +169,7 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 	return true, r.fill(fd, src, f, flags&unix.O_TRUNC == 0)
 }
 
-// fill gives a file the content and all else of f: an empty one, or over what it
-// holds.
+// fill writes the content and the metadata of f to a file: an empty one, or over its old content.
 func (r *rewinder) fill(fd, src int, f *found, over bool) error {
 	err := r.s.copyBytes(r.ctx, fd, src, &f.st)
 	if err == nil && over {

@@ -48,9 +48,8 @@ func lacking(a, b *attrs) (out []xattr) {
 	return out
 }
 
-// told are the attributes that a snapshot tells of, as programs in the live root
-// see them.
-func (r *rewinder) told(a *attrs) *attrs {
+// inLiveRoot returns the attributes of a snapshot as programs in the live root see them.
+func (r *rewinder) inLiveRoot(a *attrs) *attrs {
 	out := &attrs{}
 	for _, x := range a.list {
 		switch {
@@ -80,7 +79,7 @@ func (o Owners) acl(v []byte) []byte {
 	return v
 }
 
-// sameMeta says whether meta would change nothing.
+// sameMeta reports whether meta would change nothing.
 func (r *rewinder) sameMeta(n node, to *unix.Stat_t, want *attrs) (bool, error) {
 	var st unix.Stat_t
 	if err := n.stat(&st); err != nil {
@@ -91,12 +90,12 @@ func (r *rewinder) sameMeta(n node, to *unix.Stat_t, want *attrs) (bool, error) 
 		return false, nil
 	}
 	have, err := n.attrs()
-	return !have.cut && sameAttrs(untold(&have), r.told(want)), err
+	return !have.cut && sameAttrs(withoutUnstored(&have), r.inLiveRoot(want)), err
 }
 
-// meta gives an entry the owner, mode, attributes and time of another one, and
-// says whether more than the time was wrong. The root directory of a part keeps
-// an owner that cannot be changed, and with it the mode that stands for it.
+// meta sets the owner, mode, attributes and time of an entry to those of another one, and reports whether
+// more than the time was different. The root directory of a part keeps an owner that cannot be changed, and
+// with it the mode that stands for it.
 func (r *rewinder) meta(n node, to *unix.Stat_t, want *attrs, part bool) (changed bool, err error) {
 	var st unix.Stat_t
 	if err := n.stat(&st); err != nil {
@@ -151,7 +150,7 @@ func (r *rewinder) setAttrs(n node, want *attrs) (changed bool, err error) {
 			Because(err).
 			WithHint("drop --in-place, so that the sandbox is stopped")
 	}
-	have, want := untold(&a), r.told(want)
+	have, want := withoutUnstored(&a), r.inLiveRoot(want)
 	for _, x := range lacking(have, want) {
 		if slices.ContainsFunc(want.list, func(y xattr) bool { return x.Key == y.Key }) {
 			continue // it is set below
@@ -180,8 +179,8 @@ func (r *rewinder) setAttrs(n node, want *attrs) (changed bool, err error) {
 	return changed, nil
 }
 
-// untold leaves out what a snapshot does not tell of.
-func untold(a *attrs) *attrs {
+// withoutUnstored removes attributes that a snapshot does not store.
+func withoutUnstored(a *attrs) *attrs {
 	a.list = slices.DeleteFunc(a.list, func(x xattr) bool { return strings.HasPrefix(x.Key, "security.selinux") })
 	return a
 }
@@ -190,7 +189,7 @@ func (r *rewinder) chmod(n node, mode uint32) error {
 	if n.name == "" {
 		return r.s.fs.Chmod(n.fd, mode)
 	}
-	// By a descriptor of what lies there, lest a link be followed.
+	// By a descriptor of the entry, so that a link is not followed.
 	fd, err := unix.Openat(n.fd, n.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func sameAsCopy(
 	return sameEntry(ctx, dir, name, plain, od, name, false)
 }
 
-// sameAsView compares an entry of a live part with what a snapshot has at p.
+// sameAsView compares an entry of a live part with the entry of a snapshot at p.
 func sameAsView(ctx context.Context, v *View, p string, dir int, name string, plain bool) (same bool, err error) {
 	err = v.at(p, func(_ *mdir, f *found) error {
 		if dirfd.IsDir(&f.st) {
@@ -40,8 +40,8 @@ func sameAsView(ctx context.Context, v *View, p string, dir int, name string, pl
 	return same, err
 }
 
-// sameEntry compares two entries that are no directories in everything that a
-// snapshot keeps but their links.
+// sameEntry compares two entries that are not directories in everything that a snapshot stores except their
+// links.
 func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {
 	a, err := dirfd.Lstat(ad, an)
 	if err != nil {

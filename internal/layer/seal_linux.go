@@ -23,10 +23,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// manifestName is the file beside fs that makes a layer sealed.
+// manifestName is the file beside fs that marks a layer as finalized.
 const manifestName = "manifest"
 
-// Sealed is what Seal found.
+// Sealed is the result of Seal.
 type Sealed struct {
 	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Seal.
 	Digest string
@@ -37,13 +37,12 @@ type Sealed struct {
 	Entries int
 }
 
-// Seal hashes a layer, writes its manifest and flushes both to the medium: when
-// it returns, the layer survives power loss, and Verify can tell whether it is
-// still what it was. Sealing twice is harmless.
+// Seal finalizes a layer: it hashes it, writes its manifest and flushes both to the medium. When it returns,
+// the layer survives a power loss, and Verify can detect changes. Sealing twice is harmless.
 //
-// A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes
-// allow, or that no manifest can describe, gets none: it is flushed, so that it survives
-// power loss, but cannot be verified or exported.
+// A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes allow, or that no
+// manifest can describe, gets none: it is flushed, so that it survives a power loss, but cannot be verified
+// or exported.
 func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
 	out, err := s.seal(ctx, id)
 	return out, fault.Wrap(err, "finalize layer %s", id)
@@ -86,7 +85,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	for i := range entries {
 		out.Size += entries[i].Size
 	}
-	// The tree first: a manifest never speaks of what could still be lost.
+	// The tree first: a manifest never describes what could still be lost.
 	if err := s.fs.SyncFS(dir); err != nil {
 		return out, err
 	}
@@ -124,13 +123,13 @@ func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest 
 	return format.Digest(sum.Sum(nil)), nil
 }
 
-// Sealed says whether the layer has a manifest.
+// Sealed reports whether the layer has a manifest.
 func (s *Store) Sealed(id timeline.LayerID) bool {
 	var st unix.Stat_t
 	return validID(id) && unix.Lstat(filepath.Join(s.dir, string(id), manifestName), &st) == nil
 }
 
-// Manifest reads the manifest of a sealed layer: its entries and its digest.
+// Manifest returns the manifest of a finalized layer: its entries and its digest.
 func (s *Store) Manifest(ctx context.Context, id timeline.LayerID) ([]format.Entry, string, error) {
 	if !s.Has(id) {
 		return nil, "", fault.New(fault.NotFound, "layer %s not found", id)

@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-func TestVerifyFindsDamage(t *testing.T) {
+func TestVerify_FindsDamage(t *testing.T) {
 	damage := map[string]func(fs string) error{
 		"bit":       func(d string) error { return flip(filepath.Join(d, "dir/file")) },
 		"truncated": func(d string) error { return os.Truncate(filepath.Join(d, "dir/file"), 1) },
@@ -110,7 +110,7 @@ func TestTarWithGNUTar(t *testing.T) {
 	w.same("tar", viewPicture(t, w.s.View(w.dirs(w.stack))), picture(t, out))
 }
 
-func TestIndexRefusesDamage(t *testing.T) {
+func TestReadIndex_RefusesDamage(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) { smallTree(t, src) })
@@ -299,8 +299,8 @@ func isSkeletonDir(t *testing.T, p string) bool {
 	return new(source).isSkeleton(fd)
 }
 
-// Sealing ends with its context wherever it is, also in the middle of a file.
-func TestSeal_EndsWithItsContext(t *testing.T) {
+// TestSeal_StopsOnCancel cancels at each point, also in the middle of a file.
+func TestSeal_StopsOnCancel(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) {

@@ -57,8 +57,8 @@ func sparseStore(t *testing.T, id timeline.LayerID, fill func(dir string)) *Stor
 
 const sparseID = timeline.LayerID("00000000000000aa")
 
-// 60 TiB are read in no time, or not at all: a test that reads zeros does not end.
-func TestSeal_SparseFilesCostWhatTheirDataCosts(t *testing.T) {
+// TestSeal_ReadsOnlyDataOfSparseFiles has 60 TiB of holes: a test that reads zeros does not end.
+func TestSeal_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 	const huge = 15 << 40
 	s := sparseStore(t, sparseID, func(dir string) {
 		for _, n := range []string{"a", "b", "c", "d"} {
@@ -97,8 +97,9 @@ func timeOf(t *testing.T, s *Store, name string) time.Time {
 	return fi.ModTime()
 }
 
-// Within the bound nothing has changed: the manifest is of version 1, with a DiffID.
-func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
+// TestSeal_HashesSmallHolesAsZeros checks that for small holes the manifest is unchanged: it
+// is of version 1, and has a DiffID.
+func TestSeal_HashesSmallHolesAsZeros(t *testing.T) {
 	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.SealedHoles/4, 1<<20) })
 	got, err := s.Seal(t.Context(), sparseID)
 	if err != nil || got.DiffID == "" {
@@ -113,7 +114,7 @@ func TestSeal_HolesWithinTheBoundAreZeros(t *testing.T) {
 	}
 }
 
-func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
+func TestSum_StopsOnCancel(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	sparse(t, name, 1<<40)
 	f, err := os.Open(name)
@@ -126,9 +127,9 @@ func TestSum_EndsWithItsContextWithinAFile(t *testing.T) {
 	}
 }
 
-// One file has a block at its beginning, the other one more at its end: what lies between
-// was read as zeros.
-func TestSameContent_CostsWhatTheDataCosts(t *testing.T) {
+// TestSameContent_ReadsOnlyData compares two files of which one has a block at its beginning,
+// and the other one more at its end. What is between them was once read as zeros.
+func TestSameContent_ReadsOnlyData(t *testing.T) {
 	t.Parallel()
 	const size = 15 << 40
 	dir := t.TempDir()

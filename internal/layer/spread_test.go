@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-func TestLayersAreSpreadOverTheDisk(t *testing.T) {
+func TestLayers_AreSpreadOverDisk(t *testing.T) {
 	dir := t.TempDir()
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Store is a directory of layers. Its methods are safe for concurrent use on
-// different layers; who works on one layer at a time is the engine's concern.
+// Store is a directory of layers. Its methods are safe for concurrent use on different layers; the engine
+// serializes those on one layer.
 type Store struct {
 	fs      vfs.FS
 	dir     string // home/layers
@@ -35,9 +35,8 @@ type Store struct {
 
 type devIno struct{ dev, ino uint64 }
 
-// Open opens the store at dir and makes it when it is missing. What a killed
-// process left half-made is swept away. Only one process may have a store open.
-// The caller calls Close.
+// Open opens the store at dir and creates it if it is missing. It removes what a killed process left half
+// made. Only one process may have a store open. The caller calls Close.
 func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)
@@ -64,8 +63,8 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	return s, nil
 }
 
-// LimitEntries sets how many files and directories a live root may have, of which a capture
-// holds each in memory: limit.LiveEntries before. It is called before the store is used.
+// LimitEntries sets how many files and directories a live root may have, each of which a capture holds in
+// memory; the default is limit.LiveEntries. It must be called before the store is used.
 func (s *Store) LimitEntries(n int64) { s.entries = n }
 
 // Close releases the store's descriptors. No method may run then or later.
@@ -78,7 +77,7 @@ func (s *Store) Dir(id timeline.LayerID) string {
 	return filepath.Join(s.dir, string(id), "fs")
 }
 
-// List gives the layers that exist, in no order.
+// List returns the existing layers, in no order.
 func (s *Store) List(ctx context.Context) ([]timeline.LayerID, error) {
 	names, err := dirfd.Names(s.top)
 	if err != nil {
@@ -93,7 +92,7 @@ func (s *Store) List(ctx context.Context) ([]timeline.LayerID, error) {
 	return out, ctx.Err()
 }
 
-// Has says whether a layer exists.
+// Has reports whether a layer exists.
 func (s *Store) Has(id timeline.LayerID) bool {
 	if !validID(id) {
 		return false
@@ -102,8 +101,8 @@ func (s *Store) Has(id timeline.LayerID) bool {
 	return err == nil && dirfd.IsDir(&st)
 }
 
-// Remove deletes a layer. It is first moved out of sight, so that a crash leaves
-// it whole or gone. A layer that does not exist is no error.
+// Remove deletes a layer. It is first renamed, so that a crash leaves it whole or removed. A layer that does
+// not exist is not an error.
 func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "invalid layer id %q", id)
@@ -142,8 +141,7 @@ func (s *Store) sweep(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// validID says whether id has the form of a layer id, so that it may be used as
-// a file name.
+// validID reports whether id has the form of a layer id, so that it may be used as a file name.
 func validID(id timeline.LayerID) bool {
 	if len(id) != 16 {
 		return false

@@ -27,7 +27,7 @@ func openFileAt(dir int, name string) (int, unix.Stat_t, error) {
 	return fd, st, err
 }
 
-// isWhiteout says whether an entry in overlay form stands for "nothing here".
+// isWhiteout reports whether an entry in overlay form is a whiteout.
 func isWhiteout(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }

@@ -35,11 +35,10 @@ type TarOptions struct {
 // attributes: its record, and its entry in the parent's map.
 const dirCost = 256
 
-// ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd
-// or xz, told by its first bytes. Names are always taken as relative to the
-// layer's root. What would reach outside of it, and devices, are left out and
-// listed in the report. An archive that is cut short is refused whole, as is one beyond
-// a bound of package limit, with TooLarge. After a failure nothing is left behind.
+// ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd or xz, which it recognizes
+// by the first bytes. Names are always relative to the layer's root. Names that would leave it, and devices,
+// are left out and listed in the report. An archive that is cut short is refused whole; so is one beyond a
+// bound of package limit, with TooLarge. After a failure nothing is left behind.
 func (s *Store) ImportTar(
 	ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions,
 ) (rep Report, err error) {
@@ -72,7 +71,7 @@ func (s *Store) ImportTar(
 	return t.rep, nil
 }
 
-// or gives the defaults for what is not said.
+// or returns o with defaults for zero fields.
 func (o TarOptions) or() TarOptions {
 	o.MaxBytes, o.MaxEntries = cmp.Or(o.MaxBytes, limit.ArchiveBytes), cmp.Or(o.MaxEntries, limit.ArchiveEntries)
 	return o
@@ -90,7 +89,7 @@ type untar struct {
 	at         *tarDir
 	top        *tarDir
 	kept       int64 // what the directories below top take of memory, in bytes
-	told       int64
+	reported   int64
 	layered    *layered // the archive is a layer; nil: it is none
 }
 
@@ -136,8 +135,8 @@ func (t *untar) all(tr *tar.Reader) error {
 		if err := t.entry(h, tr); err != nil {
 			return err
 		}
-		if t.opts.Progress != nil && t.rep.Bytes-t.told >= 1<<20 {
-			t.told = t.rep.Bytes
+		if t.opts.Progress != nil && t.rep.Bytes-t.reported >= 1<<20 {
+			t.reported = t.rep.Bytes
 			t.opts.Progress(Progress{Entries: t.rep.Entries, Bytes: t.rep.Bytes})
 		}
 	}
@@ -322,7 +321,7 @@ func (t *untar) describe(d *tarDir, h *tar.Header) error {
 	return t.keep(d.a.cost())
 }
 
-// cost is what attributes take of memory.
+// cost returns the memory that attributes use, in bytes.
 func (a *attrs) cost() (n int64) {
 	for _, x := range a.list {
 		n += int64(len(x.Key) + len(x.Value) + 64)
@@ -475,9 +474,9 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 	return fault.Wrap(t.s.fs.Link(from, target[len(target)-1], t.parent, name), "write %q", h.Name)
 }
 
-// finishDirs sets the directories' metadata, each when all that lies below it is done:
-// its mode may close it to us. It goes from one to the next by descriptors, so that the
-// work grows with their number and not with their depth. Nothing else changes the tree.
+// finishDirs sets the metadata of directories, inner ones first, since the mode of a directory may deny
+// access to it. It goes from one to the next by descriptors, so that the work grows with their number and not
+// with their depth. Nothing else changes the tree meanwhile.
 func (t *untar) finishDirs() error {
 	t.leave()
 	cur, err := dirfd.OpenDir(t.root, ".")

@@ -244,8 +244,8 @@ func TestImportTar_RefusesNamesBeyondPathMax(t *testing.T) {
 	}
 }
 
-// Each directory of a name costs the same, however deep it lies.
-func TestImportTar_DeepDirectoriesCostTheirNames(t *testing.T) {
+// TestImportTar_DeepDirectoryCostIsLinear checks that each directory of a name costs the same at any depth.
+func TestImportTar_DeepDirectoryCostIsLinear(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	var all []int64
@@ -276,8 +276,9 @@ func TestImportTar_DeepDirectoriesCostTheirNames(t *testing.T) {
 	}
 }
 
-// Attributes of directories are held until all is in place.
-func TestImportTar_BoundsWhatItKeepsOfDirectories(t *testing.T) {
+// TestImportTar_BoundsDirectoryAttributes matters because the attributes of directories are
+// held in memory until all entries are in place.
+func TestImportTar_BoundsDirectoryAttributes(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	pr, pw := io.Pipe()
@@ -300,7 +301,7 @@ func TestImportTar_BoundsWhatItKeepsOfDirectories(t *testing.T) {
 	}
 }
 
-func TestImportTar_AnAttributeOfADirectoryThatIsDescribedAgainIsKeptOnce(t *testing.T) {
+func TestImportTar_KeepsRepeatedAttributeOnce(t *testing.T) {
 	u := &untar{}
 	d := newDir()
 	h := &tar.Header{Name: "d", PAXRecords: map[string]string{"SCHILY.xattr.user.k": strings.Repeat("v", 1<<20)}}
@@ -338,8 +339,8 @@ func TestImportTar_BoundsItsReport(t *testing.T) {
 	}
 }
 
-// Other shapes of archives that are small and ask for much.
-func TestImportTar_HostileHeadersAreRefusedOrCheap(t *testing.T) {
+// TestImportTar_RefusesOrBoundsHostileHeaders covers other kinds of archives that are small and ask for much.
+func TestImportTar_RefusesOrBoundsHostileHeaders(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	links := []tar.Header{{Name: "0"}}

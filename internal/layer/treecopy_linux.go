@@ -31,7 +31,7 @@ type copier struct {
 	changed    []string // guarded by mu
 	tolerate   bool     // note what cannot be read instead of failing
 
-	indexed  bool  // tree gives what it found
+	indexed  bool  // tree returns what it found
 	racyFrom int64 // with indexed: entries whose ctime is not older are racy
 }
 
@@ -39,17 +39,15 @@ type copier struct {
 // for a few more than there are processors.
 func copyWorkers() int { return max(2, runtime.GOMAXPROCS(0)) + 1 }
 
-// pending is an entry that is to be copied, and what the index says of it: nil
-// when there is none.
+// pending is an entry that is to be copied, and its entry in the index; nil if there is no index.
 type pending struct {
 	*found
 	ent *ent
 	kid int // of a directory: which of the node's kids
 }
 
-// tree copies what src shows into the open, empty directory dst, but not the
-// directory's own metadata. It leaves both open. When indexed, it gives what it
-// found; else nil.
+// tree copies what src shows into the open, empty directory dst, but not the directory's own metadata. It
+// leaves both open. If indexed, it returns what it found; otherwise nil.
 func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
@@ -92,15 +90,15 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 			continue
 		}
 		if depth >= viewHeld {
-			g.note(g.wait()) // nobody else may use src while it is parked
+			g.note(g.wait()) // src must not be used by another goroutine while it is parked
 		}
 		g.note(work(true))
 	}
 	return node, g.wait()
 }
 
-// list gives the entries of src that are not left out, and when indexed, a node
-// that has them in the same order. What cannot be read is noted and empty.
+// list returns the entries of src that are not left out, and if indexed, a node that has them in the same
+// order. What cannot be read is noted and empty.
 func (c *copier) list(src *mdir) ([]found, *dirNode, error) {
 	list, err := src.list(c.ctx, math.MaxInt)
 	if err != nil {
@@ -128,8 +126,8 @@ func (c *copier) ent(st *unix.Stat_t) (e ent) {
 	return e
 }
 
-// files copies entries that are no directories into the open directory dst, on
-// other goroutines of g too. more says that g has other things to do meanwhile.
+// files copies entries that are not directories into the open directory dst, also on other goroutines of g.
+// more says that g has other things to do meanwhile.
 func (c *copier) files(g *group, files []pending, dst int, more bool) {
 	for len(files) > 0 && !g.failed() {
 		n := min(chunk, len(files))
@@ -187,8 +185,8 @@ func (g *group) wait() error {
 	return g.err
 }
 
-// file copies an entry that is no directory. One that cannot be copied is noted,
-// where that is allowed, and marked as missing in the index.
+// file copies an entry that is not a directory. One that cannot be copied is noted, if that is allowed, and
+// marked as missing in the index.
 func (c *copier) file(p pending, dst int) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
@@ -232,8 +230,7 @@ func (c *copier) leaveOut(p pending) {
 	c.unreadable = append(c.unreadable, p.path())
 }
 
-// unreadable says whether err comes from reading what this process may not, or
-// what went away meanwhile.
+// unreadable reports whether err comes from reading what this process may not, or what disappeared meanwhile.
 func unreadable(err error) bool {
 	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOENT) ||
 		errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EIO)
@@ -242,7 +239,7 @@ func unreadable(err error) bool {
 // spotted has a path that is joined on demand; %q shortens it.
 type spotted interface{ path() string }
 
-// unread notes a path that could not be read, or gives the error back.
+// unread notes a path that could not be read, or returns the error.
 func (c *copier) unread(at spotted, err error) error {
 	if !c.tolerate || !unreadable(err) {
 		return fault.Wrap(err, "read %q", at)
@@ -256,8 +253,7 @@ func (c *copier) unread(at spotted, err error) error {
 	return nil
 }
 
-// unopened is unread for a directory. For one that is kept without what is in it
-// nothing is lost.
+// unopened is unread for a directory. If the directory is imported without its content nothing is lost.
 func (c *copier) unopened(at spotted, err error) error {
 	if c.tolerate && unreadable(err) && c.empty != nil && c.empty(at.path()) {
 		return nil
@@ -265,13 +261,13 @@ func (c *copier) unopened(at spotted, err error) error {
 	return c.unread(at, err)
 }
 
-// closed says whether a directory is kept without what is in it.
+// closed reports whether a directory is imported without its content.
 func (c *copier) closed(at spotted, st *unix.Stat_t) bool {
 	return c.dev != 0 && st.Dev != c.dev || c.empty != nil && c.empty(at.path())
 }
 
-// sub copies a directory. inline says that src may be parked meanwhile. When
-// indexed, it completes the directory's entry and gives what is in it.
+// sub copies a directory. inline says that src may be parked meanwhile. If indexed, it completes the
+// directory's entry and returns its content.
 func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) (*dirNode, error) {
 	var st unix.Stat_t
 	a, err := p.dirAttrs(&st)

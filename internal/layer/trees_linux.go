@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// trees are what walking the parts chose.
+// trees is the result of walking the parts.
 type trees []tree
 
 type tree struct {
@@ -38,8 +38,7 @@ func (t trees) empty() bool {
 	return true
 }
 
-// compare finds the new directories that are copies of those in head, which may be
-// nil, or give nil.
+// compare finds the new directories that are copies of those in head, which may be nil, or return nil.
 func (t trees) compare(ctx context.Context, head func() *View) error {
 	if t.empty() || head == nil {
 		return nil
@@ -143,8 +142,7 @@ func (d *delta) like(f *found) (bool, error) {
 	return f.st.Mode == d.ent.mode && f.st.Uid == d.ent.uid && f.st.Gid == d.ent.gid && a.sum() == d.ent.size, err
 }
 
-// timesAlone reports whether all that was chosen are directories of which nothing
-// but a time has changed.
+// timesAlone reports whether only times of directories have changed.
 func (t trees) timesAlone() bool {
 	for _, p := range t {
 		if p.delta != nil && !p.delta.timesAlone() {
@@ -174,8 +172,7 @@ func (t trees) stats() (s timeline.Stats) {
 	return s
 }
 
-// first gives up to n of the changed paths, of limit.NamedBytes in all, and which of
-// them are removed.
+// first returns up to n of the changed paths, of limit.NamedBytes in total, and which of them were removed.
 func (t trees) first(n int) (out, gone []string) {
 	l := namer{most: n, left: limit.NamedBytes}
 	for _, p := range t {

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A snapshot may lack a directory, or have one that this process may not read. That
-// descriptors have run out says nothing of what is in it.
-func TestNoCopy_ForgivesWhatTheSnapshotSays(t *testing.T) {
+// TestNoCopy_ReturnsOnlyFailuresOfHost covers a snapshot that lacks a directory, or has one that
+// this process may not read. A lack of descriptors says nothing about the content of a snapshot.
+func TestNoCopy_ReturnsOnlyFailuresOfHost(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, notFound("/d"), unix.EACCES, fault.Wrap(unix.ENOENT, "read"), unix.ESTALE} {
 		if got := noCopy(err); got != nil {

@@ -45,7 +45,7 @@ func attribute(w *world, name string, n, size int) {
 	}
 }
 
-func TestSeal_TakesAttributesWithLongNames(t *testing.T) {
+func TestSeal_AcceptsLongAttributeNames(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
@@ -60,8 +60,9 @@ func TestSeal_TakesAttributesWithLongNames(t *testing.T) {
 	}
 }
 
-// What tar has no header for has a manifest, and can be verified, but not exported.
-func TestSeal_WhatTarCannotHoldHasAManifest(t *testing.T) {
+// TestSeal_DescribesEntriesUnfitForTar checks that an entry for which tar has no header has a
+// manifest and can be verified, but not exported.
+func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
@@ -76,8 +77,7 @@ func TestSeal_WhatTarCannotHoldHasAManifest(t *testing.T) {
 	}
 }
 
-// What cannot be described is flushed, so that it stays.
-func TestSeal_FlushesWhatCannotBeDescribed(t *testing.T) {
+func TestSeal_FlushesUndescribableEntries(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
@@ -88,8 +88,9 @@ func TestSeal_FlushesWhatCannotBeDescribed(t *testing.T) {
 	}
 }
 
-// A number that no device can have is not a device: the attribute is kept as it is.
-func TestSeal_BelievesNoDeviceThatCannotBe(t *testing.T) {
+// TestSeal_KeepsInvalidDeviceAsAttribute covers a number that no device can have: the
+// attribute is kept as it is.
+func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 	for _, value := range []string{"c 4000000000:1", "b 4096:1", "c 1:1048576"} {
 		w := newWorld(t, t.TempDir(), true)
 		w.base(func(src string) {
@@ -104,9 +105,10 @@ func TestSeal_BelievesNoDeviceThatCannotBe(t *testing.T) {
 	}
 }
 
-// The mark of a skeleton counts only where no program of a sandbox can have set it: not in a
-// live root, nor in a layer that was one. Layers of earlier versions have another mark.
-func TestSkeleton_IsNotBelievedFromASandbox(t *testing.T) {
+// TestSkeletonMark_IsIgnoredFromSandbox checks that the mark of a skeleton counts only where
+// no program of a sandbox can have set it: not in a live root, nor in a layer that was one.
+// Layers of earlier versions have another mark.
+func TestSkeletonMark_IsIgnoredFromSandbox(t *testing.T) {
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
 	w.base(func(src string) { w.must(os.Mkdir(filepath.Join(src, "d"), 0o755)) })

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree that processes change can be measured all the time.
-func TestTreeUsageOfAChangingTree(t *testing.T) {
+func TestTreeUsage_ToleratesChangingTree(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

@@ -11,9 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Verify hashes a sealed layer again and compares everything with its manifest.
-// The first difference is fault.Corrupt and names its path. A layer that is not
-// sealed is fault.NotFound.
+// Verify hashes a finalized layer again and compares everything with its manifest. The first difference is
+// Corrupt and names its path. A layer that is not finalized is NotFound.
 func (s *Store) Verify(ctx context.Context, id timeline.LayerID) error {
 	want, _, err := s.Manifest(ctx, id)
 	if err != nil {

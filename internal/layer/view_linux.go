@@ -17,10 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// View is the merged, read-only picture of a stack, made by reading the layers'
-// trees and without a mount. It holds no descriptors between calls and is safe
-// for concurrent use. Paths are absolute; symbolic links in them are not
-// followed.
+// View is the merged, read-only content of a stack, read from the layers' trees without a mount. It holds no
+// descriptors between calls and is safe for concurrent use. Paths are absolute; symbolic links in them are
+// not followed.
 type View struct {
 	sources []source        // topmost first
 	mounts  map[string]bool // places of the host where crossing into another file system is right
@@ -29,17 +28,17 @@ type View struct {
 	turn    turn // of the store's comparisons by lines
 }
 
-// source is one tree that a view is made of.
+// source is one of the trees of a view.
 type source struct {
 	dir    string // host path
-	at     string // where in the view its root lies
+	at     string // the path of its root in the view
 	host   bool   // the host's own root
 	raw    bool   // whiteouts and opaque marks are not interpreted
 	plain  bool   // not in overlay form: overlayfs's names of attributes are a program's own
 	marks1 bool   // a layer of an earlier version, where xattrSkeleton1 marks a skeleton
 }
 
-// Entry is what a view has at a path.
+// Entry is an entry of a view.
 type Entry struct {
 	Path  string // absolute, clean
 	Mode  uint32 // as in stat(2), with the type bits
@@ -50,17 +49,16 @@ type Entry struct {
 	Rdev  uint64
 	Link  string // target of a symbolic link
 	Layer int    // which tree of the view has it, counted from the top
-	Ino   uint64 // with Layer, what the names of one file have in common
+	Ino   uint64 // with Layer, equal for all names of one file
 	Nlink uint64 // names of the file in the store, which may be more than in the view
 }
 
 // IsDir reports whether the entry is a directory.
 func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// View shows a stack. With stack.Host the host's root lies at the bottom;
-// nothing of it is read across a mount point unless the place is one of mounts
-// (absolute paths: the parts of the live root), and the store itself is not
-// shown.
+// View returns a view of a stack. With stack.Host the host's root is at the bottom; it is not read across a
+// mount point unless the mount point is one of mounts (absolute paths: the parts of the live root), and the
+// store itself is hidden.
 func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
 	v := &View{hide: s.storeID, turn: s.turn}
 	for _, l := range stack.Layers {
@@ -78,8 +76,8 @@ func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
 	return v
 }
 
-// LiveView shows a stack with the overlay uppers of a live root on it. What
-// processes change meanwhile may be seen or not.
+// LiveView returns a view of a stack with the overlay uppers of a live root on it. What processes change
+// meanwhile may or may not be visible.
 func (s *Store) LiveView(stack rootspec.Stack, parts []rootspec.Part) *View {
 	var mounts []string
 	var tops []source
@@ -115,14 +113,14 @@ func rawView(dir string, plain bool) *View {
 	return &View{sources: []source{{dir: dir, at: "/", raw: true, plain: plain}}}
 }
 
-// Lookup gives the entry at p; fault.NotFound when there is none.
+// Lookup returns the entry at p. It returns NotFound if there is none.
 func (v *View) Lookup(p string) (Entry, error) {
 	var e Entry
 	err := v.at(p, func(m *mdir, f *found) error { e = f.entry(); return nil })
 	return e, err
 }
 
-// ReadDir gives the entries of the directory p, sorted by name.
+// ReadDir returns the entries of the directory p, sorted by name.
 func (v *View) ReadDir(ctx context.Context, p string) ([]Entry, error) {
 	m, err := v.dir(p)
 	if err != nil {
@@ -149,8 +147,7 @@ func (v *View) Open(p string) (out *os.File, err error) {
 	return out, err
 }
 
-// Xattrs gives the extended attributes of the entry at p as programs inside
-// see them.
+// Xattrs returns the extended attributes of the entry at p as programs inside see them.
 func (v *View) Xattrs(p string) (out map[string][]byte, err error) {
 	err = v.at(p, func(_ *mdir, f *found) (err error) {
 		out, err = f.xattrs()
@@ -159,9 +156,8 @@ func (v *View) Xattrs(p string) (out map[string][]byte, err error) {
 	return out, err
 }
 
-// Walk calls fn for every entry below the root, parents before children, names
-// in order. fs.SkipDir from a directory leaves it out; any other error ends the
-// walk.
+// Walk calls fn for every entry below the root, parents before children, names in order. If fn returns
+// fs.SkipDir for a directory, its content is skipped; any other error ends the walk.
 func (v *View) Walk(ctx context.Context, fn func(Entry) error) error {
 	return v.walk(ctx, func(m *mdir, f *found) error { return fn(f.entry()) })
 }

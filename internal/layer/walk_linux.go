@@ -30,15 +30,15 @@ type walker struct {
 	named      []string            // paths of suspects
 	suspects   map[uint64]struct{} // inodes
 	since      int64               // files changed at or after it are suspects too; 0: none
-	// told: suspects are all that is mapped. Without it, what the index says of that stays.
-	told  bool
-	same  func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
-	cuts  map[string]*cut
-	along map[uint64]struct{} // files of this part that are taken with all their names
-	seen  *span               // of the changes; nil: not wanted
+	// suspectsKnown: suspects are all mapped files. Otherwise, what the index says about mapped files stays.
+	suspectsKnown bool
+	same          func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
+	cuts          map[string]*cut
+	along         map[uint64]struct{} // files of this part that are taken with all their names
+	seen          *span               // of the changes; nil: not wanted
 }
 
-// worker is what one goroutine of a walk owns.
+// worker is the state of one goroutine of a walk.
 type worker struct {
 	*walker
 	part int
@@ -210,7 +210,7 @@ func (w *worker) count(n int64) error {
 // at is where the worker is, for messages: of a deep directory, the beginning.
 func (w *worker) at() string { return "/" + strings.Join(w.path[:min(len(w.path), 8)], "/") }
 
-// differs begins a new node, of which the first n entries are the old one's.
+// differs starts a new node whose first n entries are the old one's.
 func (p *place) differs(n int) {
 	if p.b == nil {
 		p.b = newBuilder(p.old, n)
@@ -288,7 +288,7 @@ func (w *worker) keep(p *place, name []byte, st *unix.Stat_t, idx, pos int) (boo
 	if !racy {
 		flags &^= entRacy
 	}
-	if w.told {
+	if w.suspectsKnown {
 		flags = flags&^entMapped | w.mapped(st)
 	}
 	if flags != oe.flags {
@@ -339,7 +339,7 @@ func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, r
 	return !w.same(w.part, w.path, fd, string(name), e), racy
 }
 
-// kid is what walking a subdirectory found.
+// kid is the result of walking a subdirectory.
 type kid struct {
 	ent   ent
 	node  *dirNode
@@ -422,8 +422,8 @@ func (p *place) name(s sub) string {
 	return string(p.old.name(&p.old.ents[s.old]))
 }
 
-// known is what the index has of a subdirectory: nil twice when it has none, or
-// something else under its name.
+// known returns the entry and the node of a subdirectory in the index: nil twice if it has none, or something
+// else under its name.
 func (p *place) known(s sub) (*ent, *dirNode) {
 	if s.old < 0 || !p.old.ents[s.old].isDir() {
 		return nil, nil

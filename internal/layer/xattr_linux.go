@@ -117,9 +117,9 @@ func (s xattrSource) keys() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00"), nil
 }
 
-// readAttrs reads the attributes of an entry: of one that has more than can be listed,
-// those that are known by name. plain says that the tree is not in overlay form: what a
-// program set under overlayfs's names is then escaped as overlayfs would.
+// readAttrs reads the attributes of an entry: if it has more than can be listed, those with known names.
+// plain says that the tree is not in overlay form: attributes that a program set under overlayfs's names are
+// then escaped as overlayfs would.
 func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 	keys, err := s.keys()
 	if a.cut = errors.Is(err, unix.E2BIG); a.cut {
@@ -179,7 +179,7 @@ func readXattr(s xattrSource, key string) ([]byte, error) {
 	}
 }
 
-// isOpaque says whether the directory hides what lies below it.
+// isOpaque reports whether the directory hides lower layers.
 func isOpaque(fd int) bool {
 	var b [4]byte
 	n, err := unix.Fgetxattr(fd, xattrOpaque, b[:])
@@ -218,7 +218,7 @@ func sameAttrs(a, b *attrs) bool {
 	return true
 }
 
-// unescape gives the name under which programs see an attribute of a layer.
+// unescape returns the name under which programs see an attribute of a layer.
 func unescape(key string) string {
 	if strings.HasPrefix(key, xattrEscaped) {
 		return xattrOverlay + key[len(xattrEscaped):]

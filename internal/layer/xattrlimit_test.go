@@ -94,9 +94,9 @@ func onBtrfs(t *testing.T) string {
 	return imageOf(t, "512M", "mkfs.btrfs", "-q")
 }
 
-// A capture leaves out the attributes that a layer cannot hold, keeps everything else, and
-// counts the entries that lack some.
-func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
+// TestCapture_SkipsUnstorableAttributes checks that a capture leaves out attributes that a
+// layer cannot hold, keeps everything else, and counts the entries that lack some.
+func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 	remake := func(w *world) { // another inode, so another directory
 		w.must(os.Mkdir(w.live+"/new", 0o755))
 		w.must(os.RemoveAll(w.live + "/d"))
@@ -174,9 +174,10 @@ func TestCapture_LeavesOutAttributesThatALayerCannotHold(t *testing.T) {
 	}
 }
 
-// What cannot be listed cannot be removed one by one: going back in place says so, and
-// leaves no entry behind that only seems to be that of the snapshot.
-func TestRewind_RefusesAttributesThatCannotBeListed(t *testing.T) {
+// TestRewind_RefusesUnlistableAttributes covers attributes that cannot be listed, and so
+// cannot be removed one by one: an in-place rewind reports this, and leaves no entry behind
+// that only looks like that of the snapshot.
+func TestRewind_RefusesUnlistableAttributes(t *testing.T) {
 	w := wideWorld(t)
 	defer w.close()
 	w.base(func(dir string) { w.must(os.WriteFile(dir+"/f", nil, 0o644)) })
@@ -194,9 +195,9 @@ func TestRewind_RefusesAttributesThatCannotBeListed(t *testing.T) {
 	}
 }
 
-// A full disk is not taken for attributes that do not fit: whatever room is left, all of
-// them are captured, or the capture fails.
-func TestCapture_LeavesNoAttributeOutForAFullDisk(t *testing.T) {
+// TestCapture_FullDiskDropsNoAttributes checks that a full disk is not taken for attributes that
+// do not fit: however much space is left, either all of them are captured or the capture fails.
+func TestCapture_FullDiskDropsNoAttributes(t *testing.T) {
 	home, live := imageOf(t, "16M", "mkfs.ext4", "-q", "-m", "0"), t.TempDir()
 	s, err := Open(t.Context(), vfs.OS(), filepath.Join(home, "layers"))
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A device 0:0 in a plain tree is captured, restored, and removed again.
-func TestCapture_KeepsADeviceThatWouldBeAWhiteout(t *testing.T) {
+// TestCapture_KeepsZeroDevice captures, restores and removes a device 0:0 of a plain tree,
+// which looks like a whiteout.
+func TestCapture_KeepsZeroDevice(t *testing.T) {
 	if !realRoot {
 		t.Skip("needs real-root: to make devices")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// append appends what a group of callers asked for, and answers them.
+// append appends the records of a group of callers, and answers the callers.
 func (l *Ledger) append(group []ask) {
 	p := l.state.plan(l.o.SegmentBytes)
 	answers := make([]answer, len(group))
@@ -28,15 +28,15 @@ func (l *Ledger) append(group []ask) {
 		a.reply <- answers[i]
 	}
 	if err == nil && l.state.intake >= l.o.IntakeBytes {
-		// The records are safe in the intake. Of a full disk it says so itself.
+		// The records are safe in the intake. Only fold can fail for a full disk without harm.
 		if err := l.fold(); err != nil && !fault.Is(err, fault.NoSpace) {
 			l.broken = true
 		}
 	}
 }
 
-// sound: the segments that drafts go to end where the last record does. Else somebody
-// changed them, and they are left as they are.
+// sound returns an error unless the segments that drafts go to end where the last record does. If not,
+// something else has changed them, and they are left as they are.
 func (l *Ledger) sound(p *plan, drafts []Draft) error {
 	for _, d := range drafts {
 		h := l.state.heads[d.Sandbox]
@@ -85,11 +85,11 @@ func (l *Ledger) commit(p *plan) error {
 	return nil
 }
 
-// reserveBytes is how much room the intake keeps ahead of its end, so that on a full disk
-// what makes room can be recorded.
+// reserveBytes is how much space the intake reserves beyond its end, so that on a full disk the removals that
+// free space can be recorded.
 const reserveBytes = 1 << 20
 
-// reserve keeps room for more; a file system that cannot does without.
+// reserve reserves space for more bytes; a file system that cannot do so goes without.
 func (l *Ledger) reserve(fd int, more int64) {
 	if l.state.intake+more+reserveBytes/2 <= l.reserved {
 		return
@@ -99,7 +99,7 @@ func (l *Ledger) reserve(fd int, more int64) {
 	}
 }
 
-// take writes a batch to the intake. If that fails, the batch is taken out again.
+// take writes a batch to the intake. If that fails, the batch is removed again.
 func (l *Ledger) take(batch []byte) error {
 	if err := l.writable(); err != nil {
 		return err
@@ -127,8 +127,8 @@ func (l *Ledger) checkpoint(t *format.Tree) format.Checkpoint {
 	return format.Checkpoint{Origin: l.secrets.keys.Origin(), Size: t.Size(), Root: t.Root()}
 }
 
-// fold flushes all that was written, says where the chains end, and begins the intake
-// anew. Until the last step the intake has everything as well.
+// fold flushes all that was written, publishes where the chains end, and starts a new intake. Until the last
+// step the old intake has everything as well.
 func (l *Ledger) fold() error {
 	if err := l.writable(); err != nil {
 		return err
@@ -150,8 +150,8 @@ func (l *Ledger) fold() error {
 		})
 	}
 	if err = fault.Wrap(err, "flush"); err != nil {
-		// On a full disk the intake goes on: what was published of it is left out when
-		// it is read again.
+		// On a full disk the old intake stays in use: what was published of it is skipped when it is read
+		// again.
 		l.broken = !fault.Is(err, fault.NoSpace) || l.reserved == 0
 		return err
 	}
@@ -159,8 +159,8 @@ func (l *Ledger) fold() error {
 	return nil
 }
 
-// manyDirty is from how many files on all of the file system is flushed at once. After a
-// thousand forks there are two thousand, each of which would take a flush.
+// manyDirty is the number of files from which on the whole file system is flushed at once. After a thousand
+// forks there are two thousand, each of which would take a flush.
 const manyDirty = 128
 
 func (l *Ledger) flush() error {

@@ -27,8 +27,7 @@ func (l *Ledger) Newest(ctx context.Context, id format.Sandbox, f Filter, n int)
 	return l.Reader.Newest(ctx, id, f, n)
 }
 
-// settleFirst has what was appended placed, before it is read. A ledger that is closed has
-// placed what it could.
+// settleFirst places what was appended before it is read. A closed ledger has placed what it could.
 func (l *Ledger) settleFirst() error {
 	got, _ := l.askUntil(nil, ask{do: l.settle})
 	if fault.Is(got.err, fault.Unavailable) {
@@ -37,7 +36,7 @@ func (l *Ledger) settleFirst() error {
 	return fault.Wrap(got.err, "read the ledger in %s", l.path)
 }
 
-// settled is what read gives, after settleFirst.
+// settled returns the sequence of read, after settleFirst.
 func (l *Ledger) settled(read func() iter.Seq2[*format.Record, error]) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		if err := l.settleFirst(); err != nil {

@@ -10,11 +10,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// WriteBlob takes a capture of a sandbox, which has been redacted, and gives the name by
-// which records name it. It is kept durably by the time that an Append which is called
-// afterwards returns without an error; until then a crash may lose it. It can be read at
-// once. The name tells nothing about the content to who has not the ledger's key. The same
-// content has the same name.
+// WriteBlob stores a capture of a sandbox, which has been redacted, and returns its name for records. It is
+// durable once a later Append has returned without an error; until then a crash may lose it. It can be read
+// at once. Without the ledger's key, the name reveals nothing about the content. The same content has the
+// same name.
 func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	if !id.Valid() || len(content) > format.MaxBlob {
 		return "", fault.New(fault.Invalid, "invalid capture: %d bytes of %.80q: the limit is %d", len(content), string(id),
@@ -34,7 +33,7 @@ func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	return one.name, fault.Wrap(err, "store a capture of %s", id)
 }
 
-// kept reports whether a capture is in its file, whole.
+// kept reports whether the file of a capture is complete.
 func (l *Ledger) kept(file string) bool {
 	if _, held := l.captures.get(file); held {
 		return false
@@ -43,7 +42,7 @@ func (l *Ledger) kept(file string) bool {
 	return err == nil
 }
 
-// BlobSize is how many bytes a capture takes; 0 for one that is gone.
+// BlobSize returns the size of a capture in bytes; 0 if it is not kept any more.
 func (l *Ledger) BlobSize(id format.Sandbox, name string) (int64, error) {
 	file := captureFile(id, name)
 	if content, held := l.captures.get(file); held {
@@ -59,7 +58,7 @@ func (l *Ledger) BlobSize(id format.Sandbox, name string) (int64, error) {
 	return info.Size(), nil
 }
 
-// ReadBlob gives a capture back, as it was kept.
+// ReadBlob returns a capture as it was stored.
 func (l *Ledger) ReadBlob(id format.Sandbox, name string) ([]byte, error) {
 	content, _, err := l.readBlob(id, name)
 	return content, fault.Wrap(err, "read a capture of %s", id)

@@ -21,7 +21,7 @@ type captures struct {
 	waiting int                 // bytes of those that wait
 }
 
-// get gives the content of one that is held.
+// get returns the content of a capture that is held.
 func (c *captures) get(file string) ([]byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,7 @@ func (c *captures) get(file string) ([]byte, bool) {
 	return one.content, true
 }
 
-// hold keeps one for the next batch, if there is room.
+// hold keeps a capture for the next batch, if there is space.
 func (c *captures) hold(one *capture) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *captures) hold(one *capture) bool {
 	return true
 }
 
-// next gives those that wait for a batch, in order of their files.
+// next returns those that wait for a batch, ordered by their files.
 func (c *captures) next() (all []*capture) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *captures) placed(file string) {
 	}
 }
 
-// drop forgets those that are chosen.
+// drop discards the chosen captures.
 func (c *captures) drop(chosen func(*capture) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Checkpoint gives the signed checkpoint of the log with all that was appended.
+// Checkpoint returns the signed checkpoint of the log, including all that was appended.
 func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
 	err = l.do(ctx, "create a checkpoint", func() (err error) {
 		if err = l.fold(); err == nil {
@@ -21,8 +21,8 @@ func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
 	return signed, err
 }
 
-// Growth gives the checkpoint of the log with all that was appended, and the proof that it
-// grew from an older size, for a witness: see format.Growth.
+// Growth returns the checkpoint of the log, including all that was appended, and the proof that it grew from
+// an older size, for a witness: see format.Growth.
 func (l *Ledger) Growth(ctx context.Context, old int64) (g format.Growth, err error) {
 	err = l.do(ctx, "prove consistency", func() error {
 		if err := l.fold(); err != nil {
@@ -42,9 +42,8 @@ func (l *Ledger) Growth(ctx context.Context, old int64) (g format.Growth, err er
 	return g, err
 }
 
-// AddWitness keeps a checkpoint of this log that witnesses have signed, known by their
-// verifier keys (C2SP tlog-cosignature/v1): all of them must have. It takes the place of
-// an older one.
+// AddWitness stores a checkpoint of this log, in place of an older one. All of witnesses, given by their
+// verifier keys (C2SP tlog-cosignature/v1), must have signed it.
 func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...string) error {
 	return l.do(ctx, "store a witnessed checkpoint", func() error {
 		c, err := l.secrets.keys.Checkpoint(cosigned)
@@ -98,14 +97,14 @@ func (l *Ledger) proofs(size int64, old ...int64) ([]byte, error) {
 	return format.Consistency(size, old, file)
 }
 
-// Inclusion is the standard proof that a leaf is in the log, for who speaks RFC 6962.
+// Inclusion is the standard proof that a leaf is in the log, as in RFC 6962.
 type Inclusion struct {
 	Checkpoint []byte // signed
 	Leaf       int64
 	Proof      tlog.RecordProof
 }
 
-// Prove gives the proof that a record, which was appended, is in the log.
+// Prove returns the proof that a record, which was appended, is in the log.
 func (l *Ledger) Prove(ctx context.Context, r *format.Record) (in Inclusion, err error) {
 	if in.Checkpoint, err = l.Checkpoint(ctx); err != nil {
 		return in, err

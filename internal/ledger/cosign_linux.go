@@ -20,34 +20,34 @@ const (
 	dirSeen        = "witness/seen" // for each log the checkpoint that was cosigned last
 )
 
-// Witness vouches for the logs of other hosts: it cosigns a checkpoint when the log grew
-// from the last one that it cosigned, and never one that contradicts that. It is asked as
-// C2SP tlog-witness says, and answers by tlog-cosignature/v1. What it saw is flushed before
-// the cosignature is given away. Its methods may be called by many goroutines.
+// Witness cosigns the logs of other hosts: it cosigns a checkpoint if the log grew from the last one that it
+// cosigned, and never one that contradicts that. Requests have the form of C2SP tlog-witness, answers that of
+// tlog-cosignature/v1. What it saw is flushed before it returns the cosignature. Its methods are safe for
+// concurrent use.
 type Witness struct {
 	files
 	now func() time.Time
-	mu  sync.Mutex // held while it signs: between what was seen last and what is now
+	mu  sync.Mutex // held while it signs, from reading the last checkpoint to storing the next
 }
 
-// NewWitness gives the witness of a host, by its home. Its key is made when it first cosigns.
+// NewWitness returns the witness of a host, by its home. Its key is made when it first cosigns.
 func NewWitness(home string, fs vfs.FS, now func() time.Time) *Witness {
 	return &Witness{files: files{fs, home}, now: now}
 }
 
 // Cosigned is a checkpoint that was cosigned.
 type Cosigned struct {
-	Checkpoint []byte // as it came, with the cosignature behind it
+	Checkpoint []byte // the checkpoint as it was received, followed by the cosignature
 	Signature  string // the line of the cosignature
 	Key        string // verifier key of the witness
 	Log        format.Checkpoint
 	Before     int64 // size of the checkpoint cosigned before; 0 for none
 }
 
-// Cosign cosigns the checkpoint of a log whose verifier keys are trusted: by the text of a
-// format.Growth from the size that was cosigned last, which is 0 for a log that is new here.
-// It is Denied for a checkpoint that none of these keys signed, Conflict where the proof is
-// from another size, and Corrupt where the log did not grow, which is what a witness is for.
+// Cosign cosigns the checkpoint of a log with trusted verifier keys. request is the text of a format.Growth
+// from the size that was cosigned last, which is 0 for a new log. It returns Denied for a checkpoint that
+// none of these keys signed, Conflict if the proof is from another size, and Corrupt if the log did not grow
+// from what was cosigned.
 func (w *Witness) Cosign(request []byte, trusted []string) (*Cosigned, error) {
 	g, err := format.ParseGrowth(request)
 	if err != nil {
@@ -78,7 +78,7 @@ func (w *Witness) Cosign(request []byte, trusted []string) (*Cosigned, error) {
 		format.WitnessKey(name, key.Public().(ed25519.PublicKey)), c, last.Size}, nil
 }
 
-// trustedCheckpoint gives the checkpoint of a note that is signed by one of the keys.
+// trustedCheckpoint returns the checkpoint of a note that is signed by one of the keys.
 func trustedCheckpoint(note []byte, trusted []string) (c format.Checkpoint, err error) {
 	if len(trusted) == 0 {
 		return c, fault.New(fault.Invalid, "a key of the log is required").
@@ -116,13 +116,13 @@ func follows(last, c format.Checkpoint, g format.Growth) error {
 		c.Origin)
 }
 
-// seenFile has what was seen of a log, which is named by whoever has it.
+// seenFile returns the name of the file with the last checkpoint of a log, which any client can name.
 func seenFile(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return dirSeen + "/" + hex.EncodeToString(sum[:])
 }
 
-// seen gives the checkpoint that was cosigned last; the zero one for none.
+// seen returns the checkpoint that was cosigned last; the zero one if none was.
 func (w *Witness) seen(origin string) (c format.Checkpoint, err error) {
 	text, err := w.read(seenFile(origin))
 	if err != nil || text == nil {

@@ -26,9 +26,9 @@ func grown(t *testing.T, l *Ledger, old int64) []byte {
 	return g.Text()
 }
 
-// Two hosts witness each other, over rotations of the key, and what each got back is kept
-// and exported.
-func TestTwoHostsWitnessEachOther(t *testing.T) {
+// TestWitness_HostsCosignEachOther lets two hosts cosign each other across rotations of the
+// key, and checks that each keeps and exports the cosignatures that it got.
+func TestWitness_HostsCosignEachOther(t *testing.T) {
 	t.Parallel()
 	type host struct {
 		l *Ledger
@@ -76,9 +76,9 @@ func TestTwoHostsWitnessEachOther(t *testing.T) {
 	}
 }
 
-// A log that is put back, or goes on otherwise than a witness saw, is not cosigned, whatever
-// it proves.
-func TestAWitnessSignsNoTwoLogs(t *testing.T) {
+// TestWitness_RefusesForkedLog checks that a log that was reset, or continues differently from
+// what a witness saw, is not cosigned, whatever it proves.
+func TestWitness_RefusesForkedLog(t *testing.T) {
 	t.Parallel()
 	dir, home := t.TempDir(), t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -136,8 +136,9 @@ func TestAWitnessSignsNoTwoLogs(t *testing.T) {
 	}
 }
 
-// Whichever write fails, what was cosigned before is not contradicted afterwards.
-func TestAWitnessRemembersWhateverFails(t *testing.T) {
+// TestWitness_RemembersAfterWriteFailure checks that whichever write fails, a later
+// cosignature does not contradict an earlier one.
+func TestWitness_RemembersAfterWriteFailure(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	appended(t, l, draft(boxA, 1))
@@ -166,8 +167,9 @@ func TestAWitnessRemembersWhateverFails(t *testing.T) {
 	}
 }
 
-// Whenever the power fails, what was cosigned before is not contradicted afterwards.
-func TestAWitnessRemembersOverAPowerLoss(t *testing.T) {
+// TestWitness_RemembersAfterPowerLoss checks that whenever the power fails, a later
+// cosignature does not contradict an earlier one.
+func TestWitness_RemembersAfterPowerLoss(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	appended(t, l, draft(boxA, 1))
@@ -210,8 +212,9 @@ func TestAWitnessRemembersOverAPowerLoss(t *testing.T) {
 	}
 }
 
-// What is read as a request is what it is written as, and nothing else is.
-func TestAGrowthIsReadAsItIsWritten(t *testing.T) {
+// TestGrowth_RoundTrips checks that what is read as a request is what it is written as, and
+// that nothing else is read as one.
+func TestGrowth_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		g := format.Growth{Old: rapid.Int64Range(0, 1<<40).Draw(t, "old"), Checkpoint: []byte("o\n1\nAA==\n\n— o AA==\n")}
@@ -231,7 +234,7 @@ func TestAGrowthIsReadAsItIsWritten(t *testing.T) {
 	})
 }
 
-func TestAnEmptyLogIsCosigned(t *testing.T) {
+func TestWitness_CosignsEmptyLog(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	trusted := []string{keysOf(t, l)[0].Key}

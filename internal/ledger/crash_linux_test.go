@@ -103,10 +103,10 @@ func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]stri
 	}
 }
 
-// Whichever write fails, once or from then on as on a full disk, nothing that was
-// acknowledged is lost, and when the disk works again the ledger goes on, both as it is
-// open and opened anew.
-func TestEveryWriteMayFail(t *testing.T) {
+// TestWriteFailure_LosesNothing lets each write fail, once or permanently as on a full disk:
+// nothing acknowledged is lost, and the ledger continues when the disk works again, both
+// without and after reopening it.
+func TestWriteFailure_LosesNothing(t *testing.T) {
 	t.Parallel()
 	o := Options{SegmentBytes: 700, IntakeBytes: 1500}
 	first, step := looptest.Sample(t, 7)
@@ -216,10 +216,10 @@ func (c crash) survives(t *testing.T) {
 	}
 }
 
-// Whenever the process dies, with or without the power, all that was acknowledged is there,
-// and the rest whole or not at all; also when it dies again while what the first crash left is
-// mended.
-func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
+// TestLedger_CrashKeepsAcknowledgedRecords lets the process die at any time, with or without a
+// power loss: all acknowledged records are there, and each other one is complete or missing.
+// It may die again while what the first crash left is repaired.
+func TestLedger_CrashKeepsAcknowledgedRecords(t *testing.T) {
 	t.Parallel()
 	seeds := 3
 	if looptest.Race || testing.Short() {
@@ -254,9 +254,9 @@ func TestACrashLosesNothingThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// A capture that is too large to ride is written or not, whichever write fails; where it is,
-// the record that names it does not come without it.
-func TestALargeCaptureIsWholeOrRefused(t *testing.T) {
+// TestLargeCapture_IsAtomic covers a capture that is too large to be stored with its record: it
+// is written completely or not at all, whichever write fails, and no record names it without it.
+func TestLargeCapture_IsAtomic(t *testing.T) {
 	t.Parallel()
 	for k := 1; ; k++ {
 		what := fmt.Sprintf("call %d fails", k)
@@ -306,9 +306,9 @@ func copied(t *testing.T, from string) string {
 	return to
 }
 
-// An intake that ends at any byte gives all batches that are whole, and the rest is kept
-// and said.
-func TestATornTailIsSetAsideAndSaid(t *testing.T) {
+// TestIntake_ReportsTornTail truncates an intake at each byte: all complete batches are read,
+// and the rest is set aside and reported.
+func TestIntake_ReportsTornTail(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -411,8 +411,9 @@ func load(dir string, to io.Writer) error {
 	return <-errs
 }
 
-// A process that is killed at any moment leaves all that it acknowledged.
-func TestAKilledProcessLosesNothing(t *testing.T) {
+// TestLedger_KillKeepsAcknowledgedRecords kills the process at any moment: it leaves all
+// records that it acknowledged.
+func TestLedger_KillKeepsAcknowledgedRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	last := map[string]int64{}
@@ -485,9 +486,9 @@ func (f *full) Mkdir(dir int, name string, mode uint32) error {
 	return errors.Join(unix.ENOSPC, f.Rmdir(dir, name))
 }
 
-// A torn intake opens on a full disk, too: what was acknowledged is read, and nothing is
-// appended until there is room to set aside the torn end.
-func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
+// TestIntake_TornTailWaitsForDiskSpace opens a torn intake on a full disk: acknowledged
+// records can be read, and nothing is appended until there is space to set aside the torn end.
+func TestIntake_TornTailWaitsForDiskSpace(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
 	l, _ := opened(t, dir, Options{FS: disk})
@@ -535,8 +536,9 @@ func TestATornTailOnAFullDiskWaitsForRoom(t *testing.T) {
 	}
 }
 
-// On a full disk the intake takes what there is no room for elsewhere, over a restart.
-func TestAFullDiskLetsRecordsBeAppended(t *testing.T) {
+// TestIntake_AppendsOnFullDisk checks that on a full disk the intake takes records that cannot
+// be placed elsewhere, across a restart.
+func TestIntake_AppendsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &full{FS: vfs.OS()}
 	l, _ := opened(t, dir, Options{FS: disk})

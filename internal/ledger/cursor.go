@@ -25,7 +25,7 @@ type cursor struct {
 	at    int64 // offset of the next line in it
 	f     *os.File
 	lines *format.Lines
-	again bool // the end was seen, and what is behind it was looked for
+	again bool // the end was reached, and the next segment was looked for
 }
 
 // segments lists the firsts of all segments, in order.
@@ -44,7 +44,7 @@ func segments(path string, id format.Sandbox) ([]int64, error) {
 	return slices.Compact(all), err
 }
 
-// skip begins with the segment that has the record numbered seq.
+// skip starts at the segment that has the record numbered seq.
 func (c *cursor) skip(seq int64) error {
 	all, err := segments(c.path, c.id)
 	if err != nil {
@@ -83,9 +83,8 @@ func (c *cursor) open(first int64) error {
 	return nil
 }
 
-// next gives the next line without its end; it is good until the next call. At the end
-// of what is there now, or within a line that is being written, io.EOF; later there may
-// be more.
+// next returns the next line without its newline; it is valid until the next call. It returns io.EOF at the
+// end of the present content, or within a line that is being written; later there may be more.
 func (c *cursor) next() ([]byte, error) {
 	for {
 		if c.lines != nil {
@@ -109,8 +108,8 @@ func (c *cursor) next() ([]byte, error) {
 	}
 }
 
-// later goes on at the end of a segment: it reads that again from where it ended, since
-// more may have come before the next segment was begun, and then goes to the next.
+// later continues at the end of a segment: it reads that again from where it ended, since records may have
+// been appended before the next segment was created, and then goes to the next.
 func (c *cursor) later() (bool, error) {
 	all, err := segments(c.path, c.id)
 	if err != nil {

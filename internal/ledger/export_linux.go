@@ -12,10 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Export writes the bundle of a sandbox: all its records and captures, the proof that
-// the log has them, and what a stranger needs to check that: see format.VerifyBundle.
-// Old are sizes of checkpoints that somebody holds: the bundle proves that the log grew
-// from them. The ledger may be appended to meanwhile.
+// Export writes the bundle of a sandbox: all its records and captures, the proof that the log has them, and
+// what a third party needs to check that: see format.VerifyBundle. old are sizes of checkpoints that others
+// hold: the bundle proves that the log grew from them. Records may be appended meanwhile.
 func (l *Ledger) Export(ctx context.Context, id format.Sandbox, w io.Writer, old ...int64) error {
 	var x export
 	err := l.do(ctx, "export the records of a sandbox", func() (err error) {
@@ -212,7 +211,7 @@ func (x *export) reader() *recordReader {
 	return &recordReader{ctx: x.ctx, c: &cursor{path: x.ledger.path, id: x.Sandbox}}
 }
 
-// recordReader gives the lines of a cursor as a stream.
+// recordReader reads the lines of a cursor as a stream.
 type recordReader struct {
 	ctx  context.Context
 	c    *cursor

@@ -85,15 +85,14 @@ func (f files) sync(name string) error {
 	return f.fs.Sync(int(file.Fd()))
 }
 
-// read gives a file as a whole; nil for one that is not there.
+// read returns the content of a file; nil if it does not exist.
 func (f files) read(name string) ([]byte, error) { return readFile(f.path, name) }
 
 func (f files) unlink(name string) error {
 	return f.in(name, func(dir int, base string) error { return ignore(f.fs.Unlink(dir, base), fs.ErrNotExist) })
 }
 
-// aside keeps bytes that do not belong where they were, in a new file beside it, and
-// says which.
+// aside stores bytes that do not belong where they were in a new file beside it, and returns its name.
 func (f files) aside(name string, content []byte) (kept string, err error) {
 	for i := 1; ; i++ {
 		kept = name + ".torn-" + itoa(i)

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// head is where a sandbox's chain ends.
+// head is the end of a sandbox's chain.
 type head struct {
 	seq     int64       // of the last record
 	hash    format.Hash // of it
@@ -22,13 +22,13 @@ type head struct {
 
 const headsTitle = "coppice-ledger-heads/v1"
 
-// heads is where all chains end, at a checkpoint.
+// heads are the ends of all chains, at a checkpoint.
 type heads struct {
 	at  format.Checkpoint
 	all map[format.Sandbox]head
 }
 
-// text is what is signed: the checkpoint, and a line for each sandbox.
+// text returns the text that is signed: the checkpoint, and a line for each sandbox.
 func (h heads) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s", headsTitle, h.at.Text())
@@ -39,7 +39,7 @@ func (h heads) text() string {
 	return b.String()
 }
 
-// parseHeads reads what text gives, and nothing else.
+// parseHeads reads the output of text, and nothing else.
 func parseHeads(text string) (heads, error) {
 	bad := fault.New(fault.Corrupt, "log/heads of the ledger is damaged")
 	f := strings.SplitAfterN(text, "\n", 5)

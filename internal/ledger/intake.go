@@ -22,7 +22,7 @@ type entry struct {
 	line   []byte
 }
 
-// batch is what was appended at once.
+// batch is a set of records that was appended at once.
 type batch struct {
 	captures   []*capture
 	entries    []entry
@@ -33,14 +33,14 @@ func (e entry) encode(b []byte) []byte {
 	return append(append(fmt.Appendf(b, "R %d %d ", e.first, e.offset), e.line...), '\n')
 }
 
-// commit ends a batch, of which lines are the records'.
+// commit completes a batch; lines are those of its records.
 func commit(lines, checkpoint []byte) []byte {
 	return fmt.Appendf(lines, "C %x %s\n", sha256.Sum256(lines), strconv.Quote(string(checkpoint)))
 }
 
-// parseIntake gives the batches that count, and where the last one ends; what follows is
-// torn. It is damaged when a batch that does not count has another one after it: a
-// batch is begun when the one before is on the disk.
+// parseIntake returns the batches that count, and the end of the last one; what follows is torn. The intake
+// is damaged if a batch that does not count is followed by another one: a batch is started only when the one
+// before is on the disk.
 func parseIntake(b []byte) (all []batch, end int, err error) {
 	for {
 		one, n := parseBatch(b[end:])
@@ -60,7 +60,7 @@ func parseIntake(b []byte) (all []batch, end int, err error) {
 	return all, end, nil
 }
 
-// parseBatch gives the batch that b begins with, and its length; 0 if it is not whole.
+// parseBatch returns the batch at the start of b, and its length; 0 if it is not complete.
 func parseBatch(b []byte) (one batch, n int) {
 	for {
 		line, _, whole := bytes.Cut(b[n:], []byte{'\n'})

@@ -32,7 +32,7 @@ type secrets struct {
 	keys     format.Keys
 }
 
-// newSecrets makes the keys of a new log, whose name is random.
+// newSecrets returns the keys of a new log, whose name is random.
 func newSecrets() (*secrets, error) {
 	b := make([]byte, 40)
 	if _, err := rand.Read(b); err != nil {
@@ -52,15 +52,15 @@ func (s *secrets) generate(origin string) (vkey string, err error) {
 	return vkey, err
 }
 
-// Derive gives 32 secret bytes for a purpose: the same ones as long as the ledger lives,
-// whatever keys it has signed with.
+// Derive returns 32 secret bytes for a purpose: always the same ones for a ledger, whatever keys it has
+// signed with.
 func (l *Ledger) Derive(purpose string) []byte {
 	h := hmac.New(sha256.New, l.naming.blobs)
 	h.Write([]byte("coppice ledger derived key\n" + purpose))
 	return h.Sum(nil)
 }
 
-// rotated gives secrets with a new signer from a size of the log on.
+// rotated returns secrets with a new signer from a size of the log on.
 func (s *secrets) rotated(size int64) (*secrets, error) {
 	next := &secrets{blobs: s.blobs}
 	vkey, err := next.generate(s.keys.Origin())
@@ -98,8 +98,8 @@ func parseSecrets(b []byte) (*secrets, error) {
 	return s, err
 }
 
-// blob gives the salt and the name of a sandbox's blob: the same for the same content,
-// and telling nothing of it to who has neither key nor salt.
+// blob returns the salt and the name of a sandbox's blob: the same for the same content, and revealing
+// nothing about it without key or salt.
 func (s *secrets) blob(id format.Sandbox, content []byte) (salt, name format.Hash) {
 	sum := sha256.Sum256(content)
 	m := hmac.New(sha256.New, s.blobs)

@@ -7,10 +7,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// late is what the intake has, and the files that are read do not have yet. Who appended it
-// has been answered: it is placed when nobody asks for anything else, before it is read, and
-// at the latest when the intake is folded. What follows a write to the same file is one write
-// with it.
+// late is what is in the intake, and not yet in the files that are read. Its appenders have been answered: it
+// is placed when no request is waiting, before it is read, and at the latest when the intake is folded.
+// Adjacent writes to the same file are merged.
 type late struct {
 	writes []*write          // in the order in which their files were first written to
 	newest map[string]*write // of each file
@@ -30,7 +29,7 @@ func (q *late) add(writes ...write) {
 	}
 }
 
-// done takes away the first write.
+// done removes the first write.
 func (q *late) done() {
 	w := q.writes[0]
 	if q.newest[w.file] == w {
@@ -44,12 +43,12 @@ func (q *late) done() {
 // has reports whether something of a file is late.
 func (q *late) has(file string) bool { return q.newest[file] != nil }
 
-// writesOf is what a plan does to the files that are read. Doing so twice does no harm.
+// writesOf returns the writes of a plan to the files that are read. Repeating them does no harm.
 func (p *plan) writesOf() []write {
 	return append(p.writes[:len(p.writes):len(p.writes)], write{fileHashes, storedCount(p.before) * hashSize, p.hashes})
 }
 
-// placeNext places the first of what is late.
+// placeNext places the first of the late writes.
 func (l *Ledger) placeNext() error {
 	w := l.late.writes[0]
 	if w.offset == 0 && w.file != fileHashes {
@@ -75,22 +74,21 @@ func (l *Ledger) placeLate() error {
 	return nil
 }
 
-// settle is placeLate for who is about to read. On a full disk some of it stays late.
+// settle is placeLate for a caller that is about to read. On a full disk some of it stays late.
 func (l *Ledger) settle() error {
 	err := ignoreNoSpace(l.placeLate())
 	l.broken = l.broken || err != nil
 	return err
 }
 
-// idle places something while nobody asks for anything, and reports whether there may be
-// more to place.
+// idle places something while no request is waiting, and reports whether there may be more to place.
 func (l *Ledger) idle() (more bool) {
 	if l.broken || len(l.late.writes) == 0 {
 		return false
 	}
 	err := l.placeNext()
 	if err != nil && !fault.Is(err, fault.NoSpace) {
-		l.broken = true // the next who asks has the disk read again, and the intake has it all
+		l.broken = true // the next request reads the disk again, and the intake has everything
 	}
 	return err == nil
 }
@@ -99,7 +97,7 @@ func (l *Ledger) idle() (more bool) {
 // then the intake has all that goes into it.
 func (l *Ledger) mkdirSoon(name string) error {
 	return l.in(name, func(dir int, base string) error {
-		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whoever made it
+		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whichever call made it
 		return ignore(l.fs.Mkdir(dir, base, 0o700), fs.ErrExist)
 	})
 }

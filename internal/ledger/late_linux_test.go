@@ -18,9 +18,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Whatever is written late, in whatever order it is done, the files are those that writing
-// at once gives.
-func TestLateWritesGiveTheSameFiles(t *testing.T) {
+// TestLateWrites_MatchImmediateWrites checks that late writes, in whatever order they are
+// done, give the same files as writing at once.
+func TestLateWrites_MatchImmediateWrites(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var q late
@@ -82,9 +82,10 @@ func (u *unplaced) Mkdir(dir int, name string, mode uint32) error {
 	return u.FS.Mkdir(dir, name, mode)
 }
 
-// A capture is kept by the flush that keeps the record which names it, and is read and
-// exported from then on, also where there was no room to place it, and after a crash.
-func TestACaptureCostsNoFlushOfItsOwn(t *testing.T) {
+// TestLateCapture_SharesFlushOfRecord checks that a capture is made durable by the flush of
+// the record that names it. It can be read and exported from then on, also before there is
+// space to place it, and after a crash.
+func TestLateCapture_SharesFlushOfRecord(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &unplaced{full{FS: vfs.OS()}}
 	counted := &vfs.Faulty{FS: disk}
@@ -128,9 +129,9 @@ func TestACaptureCostsNoFlushOfItsOwn(t *testing.T) {
 	}
 }
 
-// What is too large to ride, or too much, is written at once; what no record names until a
-// crash is lost, and nothing else.
-func TestCapturesThatAreTooMuchForTheIntakeAreWrittenAtOnce(t *testing.T) {
+// TestLateCapture_WritesExcessAtOnce checks that captures that are too large, or too many, to be stored
+// with their record are written at once. After a crash only those that no record names are lost.
+func TestLateCapture_WritesExcessAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -179,8 +180,9 @@ func openCopy(t *testing.T, dir string) (*Ledger, error) {
 	return l, err
 }
 
-// A capture that waits when its sandbox's ledger is removed goes with it.
-func TestACaptureThatWaitsGoesWithItsLedger(t *testing.T) {
+// TestLateCapture_IsRemovedWithLedger covers a capture that waits to be placed when the ledger
+// of its sandbox is removed.
+func TestLateCapture_IsRemovedWithLedger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -207,9 +209,9 @@ func TestACaptureThatWaitsGoesWithItsLedger(t *testing.T) {
 	}
 }
 
-// Records that are not yet placed are read by who has the ledger open, and verified by
-// everybody.
-func TestWhatIsLateIsReadByWhoHasTheLedgerOpen(t *testing.T) {
+// TestLateRecords_AreReadByOpenLedger checks that the process that has the ledger open reads
+// records that are not placed yet, and that every process can verify them.
+func TestLateRecords_AreReadByOpenLedger(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1000})
 	for i := range 30 {
@@ -240,8 +242,8 @@ func TestWhatIsLateIsReadByWhoHasTheLedgerOpen(t *testing.T) {
 	}
 }
 
-// BenchmarkBirth begins the chains of a hundred sandboxes in one append, as forks do.
-func BenchmarkBirth(b *testing.B) {
+// BenchmarkAppendNewChains begins the chains of a hundred sandboxes in one append, as forks do.
+func BenchmarkAppendNewChains(b *testing.B) {
 	l, _ := opened(b, b.TempDir(), Options{})
 	for n := 0; b.Loop(); n++ {
 		var ds []Draft

@@ -12,15 +12,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Ledger is a ledger that this process has open. All methods may be called by many
-// goroutines at a time. It can do all that a Reader can.
+// Ledger is an open ledger, and can do all that a Reader can. All methods are safe for concurrent use.
 type Ledger struct {
 	Reader
 	files
 	o    Options
 	lock *os.File
 
-	naming    *secrets   // as it was opened with: what names blobs never changes
+	naming    *secrets   // as it was opened; the secrets that name blobs never change
 	blobs     sync.Mutex // held while a capture is taken
 	captures  captures
 	asks      chan ask
@@ -33,13 +32,13 @@ type Ledger struct {
 	secrets *secrets
 	state   state
 	broken  bool // a write failed half way: the disk is to be read again first
-	torn    bool // the intake has a torn tail, for which there is no room elsewhere
+	torn    bool // the intake has a torn tail, and there is no space to set it aside
 
 	late     late
 	reserved int64 // up to where the intake has room, whatever else fills the disk
 }
 
-// ask is what serve is asked for: records, or anything else that needs the state.
+// ask is a request to serve: records to append, or anything else that needs the state.
 type ask struct {
 	drafts []Draft
 	do     func() error
@@ -51,9 +50,9 @@ type answer struct {
 	err     error
 }
 
-// Append adds records, all of them or none, in order. When it returns they are on the
-// disk, and stay there. After an error they may be there or not; ctx matters until they
-// are begun with. Many callers share one flush.
+// Append appends records in order, all or none. When it returns without an error they are on the disk, and
+// stay there. After an error they may have been appended or not; ctx matters only until writing them starts.
+// Many callers share one flush.
 func (l *Ledger) Append(ctx context.Context, drafts ...Draft) ([]format.Record, error) {
 	if len(drafts) == 0 {
 		return nil, nil
@@ -67,7 +66,7 @@ func (l *Ledger) do(ctx context.Context, what string, fn func() error) error {
 	return fault.Wrap(l.ask(ctx, ask{do: fn}).err, "%s of the ledger in %s", what, l.path)
 }
 
-// Size gives how many records the log has.
+// Size returns the number of records in the log.
 func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
 	err = l.do(ctx, "measure the records of a sandbox", func() error {
 		leaves = l.state.tree.Size()
@@ -76,8 +75,8 @@ func (l *Ledger) Size(ctx context.Context) (leaves int64, err error) {
 	return leaves, err
 }
 
-// Last gives the number of the last record of a sandbox; 0 where there is none, or they were
-// removed. What was appended before can be read when it returns.
+// Last returns the number of the last record of a sandbox; 0 if there is none, or they were removed.
+// Afterwards, everything that was appended before the call can be read.
 func (l *Ledger) Last(ctx context.Context, id format.Sandbox) (seq int64, err error) {
 	err = l.do(ctx, "find the last record of a sandbox", func() error {
 		if err := l.settle(); err != nil {
@@ -99,7 +98,7 @@ func (l *Ledger) ask(ctx context.Context, a ask) answer {
 	return got
 }
 
-// askUntil asks serve, unless done is closed before it begins with that.
+// askUntil asks serve, unless done is closed before serve starts with the request.
 func (l *Ledger) askUntil(done <-chan struct{}, a ask) (got answer, begun bool) {
 	a.reply = make(chan answer, 1)
 	select {
@@ -112,7 +111,7 @@ func (l *Ledger) askUntil(done <-chan struct{}, a ask) (got answer, begun bool) 
 	}
 }
 
-// Close flushes everything and lets go of the ledger; more than once does no harm.
+// Close flushes everything and closes the ledger. It may be called again.
 func (l *Ledger) Close() error {
 	l.closeOnce.Do(func() { close(l.closing) })
 	<-l.closed
@@ -151,7 +150,8 @@ func (l *Ledger) serve() {
 	}
 }
 
-// writable: nothing is written behind what is torn, and that is not thrown away.
+// writable returns an error if the intake has a torn tail: nothing is written behind it, and it is not
+// discarded.
 func (l *Ledger) writable() error {
 	if !l.torn {
 		return nil
@@ -160,13 +160,13 @@ func (l *Ledger) writable() error {
 		WithHint("free space on the file system of %s; it then resumes automatically", l.path)
 }
 
-// unlock lets another process open the ledger. It says so, rather than to close the file
-// alone, which a child that is just being forked still has open.
+// unlock lets another process open the ledger. It unlocks explicitly, since a child that is just being forked
+// still has the file open.
 func (l *Ledger) unlock() {
 	l.closeErr = errors.Join(l.closeErr, unix.Flock(int(l.lock.Fd()), unix.LOCK_UN), l.lock.Close())
 }
 
-// handle does what is asked for, with all other records that wait.
+// handle serves a request, together with all other records that wait.
 func (l *Ledger) handle(a ask) {
 	group := []ask{a}
 	for a.do == nil && len(group) < most {
@@ -204,7 +204,7 @@ func (l *Ledger) handle(a ask) {
 	}
 }
 
-// mend reads the disk again after a failure, and where there was no room for what is torn.
+// mend reads the disk again after a failure, or if there was no space for a torn tail.
 func (l *Ledger) mend() error {
 	if !l.broken && !l.torn {
 		return nil

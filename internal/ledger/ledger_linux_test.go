@@ -90,7 +90,7 @@ func checked(b []byte, d format.Demands) (*format.Verified, error) {
 	return format.VerifyBundle(context.Background(), bytes.NewReader(b), int64(len(b)), d)
 }
 
-func TestWhatIsAppendedIsReadVerifiedAndExported(t *testing.T) {
+func TestLedger_AppendReadVerifyExport(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, report := opened(t, dir, Options{SegmentBytes: 1500})
@@ -145,7 +145,7 @@ func TestWhatIsAppendedIsReadVerifiedAndExported(t *testing.T) {
 	}
 }
 
-func TestManyAppendersHaveOneChain(t *testing.T) {
+func TestAppend_ConcurrentCallersShareChain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{SegmentBytes: 8 << 10, IntakeBytes: 20 << 10})
@@ -172,7 +172,7 @@ func TestManyAppendersHaveOneChain(t *testing.T) {
 	verified(t, l.Reader, boxB, 200)
 }
 
-func TestFollowGivesWhatIsAppendedOverSegments(t *testing.T) {
+func TestFollow_CrossesSegments(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1000})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -201,7 +201,7 @@ func TestFollowGivesWhatIsAppendedOverSegments(t *testing.T) {
 	}
 }
 
-func TestADraftThatCannotBeIsRefusedAlone(t *testing.T) {
+func TestAppend_RefusesInvalidDraft(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	for name, d := range map[string]Draft{
@@ -221,7 +221,7 @@ func TestADraftThatCannotBeIsRefusedAlone(t *testing.T) {
 	verified(t, l.Reader, boxA, 1)
 }
 
-func TestArchivedSegmentsAreReadAndVerified(t *testing.T) {
+func TestArchivedSegments_AreReadAndVerified(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{SegmentBytes: 1500})
@@ -254,7 +254,7 @@ func TestArchivedSegmentsAreReadAndVerified(t *testing.T) {
 	}
 }
 
-func TestRemovingIsRecordedAndTheRestStillVerifies(t *testing.T) {
+func TestLedgerRemove_IsRecordedAndRestVerifies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -282,7 +282,7 @@ func TestRemovingIsRecordedAndTheRestStillVerifies(t *testing.T) {
 	}
 }
 
-func TestTheNewKeyFollowsFromTheOld(t *testing.T) {
+func TestRotateKey_OldKeyVerifiesNewRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -318,7 +318,7 @@ func TestTheNewKeyFollowsFromTheOld(t *testing.T) {
 	opened(t, dir, Options{})
 }
 
-func TestTheFirstRecordThatDoesNotFitIsNamed(t *testing.T) {
+func TestLedgerVerify_NamesFirstBadRecord(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -370,7 +370,7 @@ func TestTheFirstRecordThatDoesNotFitIsNamed(t *testing.T) {
 	appended(t, again, draft(boxB, 20))
 }
 
-func TestALinkIsNoFileOfALedger(t *testing.T) {
+func TestLedger_RefusesLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -390,8 +390,9 @@ func TestALinkIsNoFileOfALedger(t *testing.T) {
 	}
 }
 
-// From any place of the log on, the records of all sandboxes are found, over segments.
-func TestAfterGivesWhatWasAppendedSince(t *testing.T) {
+// TestAfter_ReturnsNewerRecords checks that the records of all sandboxes are found from any
+// position of the log on, across segments.
+func TestAfter_ReturnsNewerRecords(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1200})
 	const n = 40

@@ -48,8 +48,8 @@ func aged(t *testing.T, n int) (l *Ledger, dir string, begin time.Time) {
 	return l, dir, begin
 }
 
-// What is found by segments is what going through all records finds.
-func TestWhatIsWantedIsFoundBySegments(t *testing.T) {
+// TestFilter_MatchesFullScan compares a search by segments with a scan of all records.
+func TestFilter_MatchesFullScan(t *testing.T) {
 	t.Parallel()
 	const n = 60
 	l, _, begin := aged(t, n)
@@ -90,9 +90,9 @@ func TestWhatIsWantedIsFoundBySegments(t *testing.T) {
 	})
 }
 
-// What is not shown is not read: the segments in the middle may be anything but for their
-// first record.
-func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
+// TestFilter_SkipsUnneededSegments damages the segments in the middle, except for their first
+// records: a filter that does not need them does not read them.
+func TestFilter_SkipsUnneededSegments(t *testing.T) {
 	t.Parallel()
 	l, dir, begin := aged(t, 60)
 	if _, err := l.Checkpoint(t.Context()); err != nil {
@@ -123,8 +123,8 @@ func TestSegmentsThatAreNotShownAreNotRead(t *testing.T) {
 	}
 }
 
-// A filter may skip millions of records.
-func TestReads_EndWithTheirContext(t *testing.T) {
+// TestReads_StopOnCancel matters because a filter may skip millions of records.
+func TestReads_StopOnCancel(t *testing.T) {
 	t.Parallel()
 	const n, after = 60, 20
 	l, _, _ := aged(t, n)

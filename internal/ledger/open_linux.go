@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Options are how a ledger is kept. The zero Options are good.
+// Options configures a ledger. The zero Options are valid.
 type Options struct {
-	FS           vfs.FS           // what it writes through; the real file system
+	FS           vfs.FS           // the file system that it writes through; nil: the real one
 	Now          func() time.Time // the clock; time.Now
 	SegmentBytes int64            // size of a segment; 4 MiB
 	IntakeBytes  int64            // after how much is flushed; 4 MiB
@@ -38,17 +38,16 @@ func (o *Options) fill() {
 	}
 }
 
-// Opened says what Open found.
+// Opened describes what Open found.
 type Opened struct {
 	New    bool     // there was no ledger
 	Mended int      // acknowledged records that were not yet, or may not have been, where they are read
-	Aside  []string // files, below the ledger's directory, that hold what was torn: it was never acknowledged
-	Torn   bool     // there is no room to set aside what is torn in the intake: nothing is appended until there is
+	Aside  []string // files, below the ledger's directory, with torn data that was never acknowledged
+	Torn   bool     // there is no space to set aside a torn tail of the intake: nothing can be appended until there is
 }
 
-// Open opens the ledger in a directory, which is made if it is missing, and mends what a
-// crash left. One process at a time has it open: another one gets Conflict. The caller
-// closes it.
+// Open opens the ledger in a directory, which is created if it is missing, and repairs what a crash left. One
+// process at a time has it open: another one gets Conflict. The caller closes it.
 func Open(dir string, o Options) (*Ledger, Opened, error) {
 	o.fill()
 	l := &Ledger{Reader: NewReader(dir), files: files{o.FS, dir}, o: o, asks: make(chan ask), closing: make(chan struct{}),
@@ -75,8 +74,8 @@ func Open(dir string, o Options) (*Ledger, Opened, error) {
 	return l, report, nil
 }
 
-// load makes the state what the disk says, and the disk whole. It may be called again
-// when something failed.
+// load reads the state from the disk, and completes what is on the disk. It may be called again after a
+// failure.
 func (l *Ledger) load() (o Opened, err error) {
 	if o.New, err = l.begin(); err != nil {
 		return o, err
@@ -109,7 +108,7 @@ func (l *Ledger) load() (o Opened, err error) {
 			return o, err
 		}
 		if p == nil {
-			continue // it was flushed before the intake could begin anew
+			continue // it was flushed before the new intake could start
 		}
 		l.late.add(p.writesOf()...)
 		for _, w := range p.writes {
@@ -122,7 +121,7 @@ func (l *Ledger) load() (o Opened, err error) {
 	l.captures.drop(func(c *capture) bool { return !c.waiting && !l.late.has(c.file()) })
 	if err := l.placeLate(); fault.Is(err, fault.NoSpace) {
 		l.broken = false
-		return o, nil // whoever opens it makes room, and then it is placed
+		return o, nil // the opener frees space, and then it is placed
 	} else if err != nil {
 		return o, err
 	}
@@ -136,7 +135,7 @@ func (l *Ledger) load() (o Opened, err error) {
 		return o, nil
 	}
 	if l.state.intake > 0 || o.New {
-		// With a full disk whoever opens it makes room, and then asks again.
+		// If the disk is full, the opener frees space, and then asks again.
 		if err := l.fold(); fault.Is(err, fault.NoSpace) && !o.New {
 			l.broken = false
 			return o, nil
@@ -149,8 +148,8 @@ func (l *Ledger) load() (o Opened, err error) {
 	return o, err
 }
 
-// setTornAside takes what is behind the last whole batch out of the intake. On a full disk
-// it stays there, which is told.
+// setTornAside moves what is behind the last complete batch out of the intake. On a full disk it stays there,
+// which stays reports.
 func (l *Ledger) setTornAside(intake []byte, end int, o *Opened) (stays bool, err error) {
 	if end == len(intake) {
 		return false, nil
@@ -170,7 +169,7 @@ func ignoreNoSpace(err error) error {
 	return err
 }
 
-// begin makes what a ledger consists of, where nothing is yet.
+// begin creates the files of a new ledger.
 func (l *Ledger) begin() (fresh bool, err error) {
 	for _, name := range []string{dirLog, dirSandboxes, dirBlobs} {
 		if err := l.mkdir(name); err != nil {
@@ -243,7 +242,7 @@ func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
 	return stored.tree(c)
 }
 
-// cut takes from a segment what lies behind the last record that counts.
+// cut removes from a segment what is behind the last record that counts.
 func (l *Ledger) cut(name string, end int64, o *Opened) error {
 	f, err := openAt(l.path, name, os.O_RDWR)
 	if err != nil {
@@ -264,7 +263,7 @@ func (l *Ledger) cut(name string, end int64, o *Opened) error {
 	return l.fs.Truncate(int(f.Fd()), end)
 }
 
-// finish does what was begun and recorded: a rotation, removals.
+// finish completes operations that were recorded and interrupted: a rotation, removals.
 func (l *Ledger) finish() error {
 	if err := l.replaceIfOther(fileKeys, l.secrets.keys.Encode()); err != nil {
 		return err

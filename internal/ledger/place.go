@@ -30,7 +30,7 @@ const (
 // maxSmall is how large a file may be that is read as a whole, in bytes.
 const maxSmall = 64 << 20
 
-// readFile gives a file as a whole; nil for one that is not there.
+// readFile returns the content of a file; nil if it does not exist.
 func readFile(path, name string) ([]byte, error) {
 	file, err := openAt(path, name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +47,7 @@ func readFile(path, name string) ([]byte, error) {
 	return b, err
 }
 
-// openAt opens a file or directory of a ledger, which is no link.
+// openAt opens a file or directory of a ledger, which must not be a link.
 func openAt(path, name string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(path, name), flags|noFollow, 0)
 	if err != nil {

@@ -17,15 +17,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Reader reads a ledger, whether some process has it open or not. It holds nothing.
+// Reader reads a ledger, whether or not a process has it open. It holds no resources, and is safe for
+// concurrent use.
 type Reader struct{ root string }
 
-// NewReader gives a reader of the ledger in a directory.
+// NewReader returns a reader of the ledger in a directory.
 func NewReader(dir string) Reader { return Reader{dir} }
 
-// Filter says which records are wanted. The zero Filter wants all.
+// Filter selects records. The zero Filter selects all.
 type Filter struct {
-	From  int64         // none whose seq is smaller
+	From  int64         // none with a smaller seq
 	Since time.Time     // none that is older, by a clock that was not set back
 	Kinds []format.Kind // of these alone; none is all
 	Limit int           // so many at most; 0 is all
@@ -35,9 +36,8 @@ func (f *Filter) wants(r *format.Record) bool {
 	return r.Seq >= f.From && !r.Time.Before(f.Since) && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, r.Kind()))
 }
 
-// Newest gives the newest n records of a sandbox that a filter wants, the oldest of them
-// first. It reads from the end backwards, no further than it must but for the rest of a
-// segment. Limit of the filter does not count.
+// Newest returns the newest n records of a sandbox that a filter selects, oldest first. It reads from the end
+// backwards, no further than it must except for the rest of a segment. It ignores the Limit of the filter.
 func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
 	if !id.Valid() {
 		return nil, fault.New(fault.Invalid, "invalid sandbox %.80q", string(id))
@@ -52,7 +52,7 @@ func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) 
 	}
 	f.Limit = 0
 	var found []*format.Record
-	next := int64(math.MaxInt64) // where what is read already begins
+	next := int64(math.MaxInt64) // the first record that was already read
 	for _, at := range slices.Backward(all) {
 		if len(found) >= n || next <= max(f.From, first) {
 			break
@@ -75,7 +75,7 @@ func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) 
 	return found, nil
 }
 
-// firstWanted gives the number from which on what a filter wants is looked for.
+// firstWanted returns the number of the record from which on those that a filter selects are searched.
 func (r Reader) firstWanted(ctx context.Context, id format.Sandbox, f Filter) (int64, error) {
 	if f.Since.IsZero() {
 		return f.From, nil
@@ -93,9 +93,9 @@ func (r Reader) firstWanted(ctx context.Context, id format.Sandbox, f Filter) (i
 	return max(f.From, first), err
 }
 
-// firstSince gives the first record of the segment in which the records of a sandbox that
-// are not older than a time begin, by the times of the segments' first records. Where the
-// clock was set back, some that were recorded before that are missed.
+// firstSince returns the first record of the segment in which the records of a sandbox that are not older
+// than a time begin, by the times of the segments' first records. If the clock was set back, some that were
+// recorded before that are missed.
 func (r Reader) firstSince(
 	ctx context.Context, id format.Sandbox, all []int64, since time.Time,
 ) (first int64, err error) {
@@ -115,18 +115,17 @@ func (r Reader) firstSince(
 	return all[max(0, i-1)], err
 }
 
-// Read gives the records of a sandbox, the oldest first, as they are on the disk now;
-// nothing is verified but that each can be read and follows the one before by number.
-// After an error, as when ctx ends, nothing follows.
+// Read yields the records of a sandbox, oldest first, as they are on the disk now. It verifies only that each
+// can be read and follows the one before by number. After an error, as when ctx is canceled, it stops.
 func (r Reader) Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		r.each(ctx, id, f, func() bool { return false }, yield)
 	}
 }
 
-// After gives the records of all sandboxes at the places of the log from leaf on, one
-// sandbox after the other, those of each in order. Of a log with none it reads nothing but
-// the ends of chains. After an error nothing follows.
+// After yields the records of all sandboxes at the positions of the log from leaf on, one sandbox after the
+// other, those of each in order. If there are none, it reads only the ends of chains. After an error it
+// stops.
 func (r Reader) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		names, err := os.ReadDir(filepath.Join(r.root, dirSandboxes))
@@ -156,8 +155,7 @@ func (r Reader) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record,
 	}
 }
 
-// segmentAt gives the first record of the segment in which the records of a sandbox from a
-// leaf on begin.
+// segmentAt returns the first record of the segment in which the records of a sandbox from a leaf on begin.
 func (r Reader) segmentAt(ctx context.Context, id format.Sandbox, leaf int64) (first int64, err error) {
 	all, err := segments(r.root, id)
 	if err != nil {
@@ -179,7 +177,7 @@ func (r Reader) segmentAt(ctx context.Context, id format.Sandbox, leaf int64) (f
 // pollEvery is how often Follow looks for new records.
 const pollEvery = 100 * time.Millisecond
 
-// Follow gives what Read gives, and then each record that is appended, until ctx ends.
+// Follow yields the records of Read, and then each record that is appended, until ctx is canceled.
 func (r Reader) Follow(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		tick := time.NewTicker(pollEvery)
@@ -197,7 +195,7 @@ func (r Reader) Follow(ctx context.Context, id format.Sandbox, f Filter) iter.Se
 	}
 }
 
-// each yields records; at the end of what there is it goes on if wait says so.
+// each yields records; at the end of the present ones it continues if wait returns true.
 func (r Reader) each(
 	ctx context.Context, id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool,
 ) {
@@ -253,7 +251,7 @@ func (r Reader) each(
 	}
 }
 
-// Keys gives the public keys of the log.
+// Keys returns the public keys of the log.
 func (r Reader) Keys() (format.Keys, error) {
 	b, err := readFile(r.root, fileKeys)
 	if err == nil && b == nil {
@@ -265,7 +263,7 @@ func (r Reader) Keys() (format.Keys, error) {
 	return format.ParseKeys(b)
 }
 
-// ends gives where the chains ended at the last fold.
+// ends returns the ends of the chains at the last fold.
 func (r Reader) ends(keys format.Keys) (heads, error) {
 	b, err := readFile(r.root, fileHeads)
 	if err != nil {

@@ -17,10 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Archive compresses the segments of a sandbox whose records are all older than before,
-// but never the last segment, which is appended to. They are read and verified as ever.
-// It gives how many records it compressed, which is recorded as well, with the name that the
-// sandbox has.
+// Archive compresses the segments of a sandbox whose records are all older than before, except the last
+// segment, which is appended to. They can still be read and verified. It returns how many records it
+// compressed, which it also records, with the name of the sandbox.
 func (l *Ledger) Archive(
 	ctx context.Context, id format.Sandbox, name string, before time.Time,
 ) (records int64, err error) {
@@ -57,7 +56,7 @@ func (l *Ledger) Archive(
 	return records, err
 }
 
-// archivable gives the segments that can be archived, and the first record after them.
+// archivable returns the segments that can be archived, and the first record after them.
 func (l *Ledger) archivable(id format.Sandbox, h head, before time.Time) (old []int64, next int64, err error) {
 	all, err := segments(l.path, id)
 	if err != nil {
@@ -107,9 +106,8 @@ func (l *Ledger) compress(name string) error {
 	return l.replace(strings.TrimSuffix(name, plainEnd)+archiveEnd, b.Bytes())
 }
 
-// Remove takes away all records and blobs of a sandbox, and records that in those of
-// format.Host. The leaves of the log stay: all else still verifies. Nothing can be
-// appended to the sandbox any more.
+// Remove removes all records and blobs of a sandbox, and records that among those of format.Host. The leaves
+// of the log stay, so everything else still verifies. Nothing can be appended for the sandbox afterwards.
 func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
 	return l.do(ctx, "remove the records of a sandbox", func() error {
 		h, ok := l.state.heads[id]

@@ -11,14 +11,14 @@ import (
 // Draft is a record that is to be appended. Its text is redacted: see format.Record.
 type Draft struct {
 	Sandbox  format.Sandbox
-	Name     string // what the sandbox is called
+	Name     string // the name of the sandbox
 	Observer format.Observer
 	Policy   string // digest of the policy in force
 	Tier     string
 	Body     format.Body
 }
 
-// state is where the log and the chains end.
+// state is the ends of the log and of the chains.
 type state struct {
 	tree   format.Tree
 	heads  map[format.Sandbox]head
@@ -33,7 +33,7 @@ type write struct {
 	bytes  []byte
 }
 
-// plan is what appending does, decided before any of it is done.
+// plan is the effects of an append, decided before any of it is done.
 type plan struct {
 	tree    format.Tree
 	heads   map[format.Sandbox]head // those that change
@@ -42,7 +42,7 @@ type plan struct {
 	hashes  []byte                  // for the stored hashes
 	before  int64                   // leaves before
 	segment int64                   // most bytes of a segment
-	removed []format.Sandbox        // whose records go
+	removed []format.Sandbox        // the sandboxes whose records are removed
 }
 
 func (s *state) plan(segment int64) *plan {
@@ -86,7 +86,7 @@ func (p *plan) one(s *state, now time.Time, d *Draft) (*format.Record, error) {
 	return r, nil
 }
 
-// place plans the line of a record at the end of its chain, which h is.
+// place plans the line of a record at the end h of its chain.
 func (p *plan) place(id format.Sandbox, h head, r *format.Record, line []byte) {
 	p.lines = entry{h.first, h.bytes, line}.encode(p.lines)
 	file := segment(id, h.first)
@@ -105,8 +105,7 @@ func (p *plan) place(id format.Sandbox, h head, r *format.Record, line []byte) {
 	}
 }
 
-// withCaptures gives the lines of the plan's batch with captures before them, which are
-// then part of the plan.
+// withCaptures returns the lines of the plan's batch, preceded by captures, and adds these to the plan.
 func (p *plan) withCaptures(all []*capture) (lines []byte) {
 	for _, c := range all {
 		lines = c.encode(lines)
@@ -126,7 +125,7 @@ func (s *state) took(p *plan) {
 	s.tree = p.tree
 }
 
-// replay plans what a batch of the intake did; nil if the state has it already.
+// replay plans the effects of a batch of the intake; nil if the state already includes it.
 func replay(s *state, keys format.Keys, b batch) (*plan, error) {
 	p := s.plan(0)
 	c, err := keys.Checkpoint(b.checkpoint)

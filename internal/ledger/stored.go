@@ -17,8 +17,8 @@ func storedCount(n int64) int64 { return tlog.StoredHashCount(n) }
 
 func parent(name string) string { return filepath.Dir(name) }
 
-// stored is the file of the tree's hashes, open to be read. Hashes near the one before
-// come from memory; so it is one goroutine's.
+// stored is the open file of the tree's hashes. Hashes near the last one are cached, so it is not safe for
+// concurrent use.
 type stored struct {
 	f    *os.File
 	buf  []byte
@@ -34,7 +34,7 @@ func (r Reader) hashes() (*stored, error) {
 // Close closes the file.
 func (s *stored) Close() { s.f.Close() }
 
-// at gives the hash at one place.
+// at returns the hash at an index.
 func (s *stored) at(i int64) (h format.Hash, err error) {
 	off := i * hashSize
 	if off < s.from || off+hashSize > s.from+int64(len(s.buf)) {
@@ -62,7 +62,7 @@ func (s *stored) ReadHashes(at []int64) ([]tlog.Hash, error) {
 	return all, nil
 }
 
-// tree gives the tree of a checkpoint, whose root its edge must have.
+// tree returns the tree of a checkpoint, and checks that its edge has the root of the checkpoint.
 func (s *stored) tree(c format.Checkpoint) (format.Tree, error) {
 	var edge []format.Hash
 	for _, at := range format.EdgeIndexes(c.Size) {

@@ -90,7 +90,7 @@ func both(t interface{ Errorf(string, ...any) }, b []byte, key, what string) {
 	}
 }
 
-func TestTheStrangerKnowsNothingOfOurs(t *testing.T) {
+func TestSecondVerifier_SharesNoCode(t *testing.T) {
 	t.Parallel()
 	f, err := parser.ParseFile(token.NewFileSet(), "stranger_test.go", nil, 0)
 	if err != nil {
@@ -111,7 +111,7 @@ func TestTheStrangerKnowsNothingOfOurs(t *testing.T) {
 	}
 }
 
-func TestAStrangerVerifiesABundle(t *testing.T) {
+func TestSecondVerifier_AcceptsBundle(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 7, 20} {
 		b, key := made(t, n)
@@ -124,7 +124,7 @@ func TestAStrangerVerifiesABundle(t *testing.T) {
 	}
 }
 
-func TestEveryByteOfABundleCounts(t *testing.T) {
+func TestBundle_DetectsAnyChangedByte(t *testing.T) {
 	t.Parallel()
 	b, key := made(t, 4)
 	first, step := looptest.Sample(t, 7)
@@ -204,7 +204,7 @@ func sum(b []byte) format.Hash {
 	return h
 }
 
-func TestEveryDroppedDoubledReorderedOrResignedRecordIsFound(t *testing.T) {
+func TestBundle_DetectsTampering(t *testing.T) {
 	t.Parallel()
 	b, key := made(t, 12)
 	rapid.Check(t, func(t *rapid.T) {
@@ -260,8 +260,8 @@ func rechain(t *rapid.T, lines []string, i int, drop bool) []string {
 	return out
 }
 
-// A bundle that was once made is read for ever.
-func TestTheGoldenBundleVerifies(t *testing.T) {
+// TestBundle_GoldenFileVerifies matters because a bundle, once exported, must verify for ever.
+func TestBundle_GoldenFileVerifies(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("testdata", "bundle.tar")
 	if *update {
@@ -293,8 +293,9 @@ func TestTheGoldenBundleVerifies(t *testing.T) {
 	}
 }
 
-// What the stranger takes, ours takes.
-func FuzzTheStrangerAndOursAgree(f *testing.F) {
+// FuzzSecondVerifierAgrees checks that the verifier of Coppice accepts whatever the second,
+// independent verifier accepts.
+func FuzzSecondVerifierAgrees(f *testing.F) {
 	b, key := made(f, 3)
 	f.Add(b)
 	f.Add(b[:512])

@@ -13,18 +13,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Proven is what Verify found.
+// Proven is the result of Verify.
 type Proven struct {
 	Records int64             // of the sandbox, all of which fit
 	Log     format.Checkpoint // the log that they are in
 	Grown   bool              // from the old checkpoint that was given
 }
 
-// Verify checks all records of a sandbox: that they are the ones that were appended, all
-// of them, in order, and that the log has them. With an old checkpoint, also that the
-// log only grew since. With keys, that its keys follow from one of them. An error of
-// kind Corrupt says what does not fit; where that is a record, its cause is a
-// format.Misfit, the first there is. The ledger may be appended to meanwhile.
+// Verify checks all records of a sandbox: that they are those that were appended, all of them, in order, and
+// that the log has them. With an old checkpoint, it also checks that the log only grew since; with keys, that
+// the log's keys follow from one of them. An error of kind Corrupt says what does not fit; if that is a
+// record, its cause is a format.Misfit for the first such record. Records may be appended meanwhile.
 func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string, old []byte) (*Proven, error) {
 	if !id.Valid() {
 		return nil, fault.New(fault.Invalid, "invalid sandbox %.80q", string(id))
@@ -36,8 +35,8 @@ func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string,
 	return r.verify(ctx, id, v, old)
 }
 
-// VerifyEach is Verify for many sandboxes, which reads what is signed once for all of them.
-// It calls fn with what comes of each, until that gives an error, which it returns.
+// VerifyEach is Verify for many sandboxes, and reads what is signed once for all of them. It calls fn with
+// each result, until fn returns an error, which it returns.
 func (r Reader) VerifyEach(
 	ctx context.Context, ids []format.Sandbox, fn func(format.Sandbox, *Proven, error) error,
 ) error {
@@ -73,7 +72,7 @@ func (r Reader) verify(ctx context.Context, id format.Sandbox, v view, old []byt
 	return p, nil
 }
 
-// view is what a ledger should be, by its signatures.
+// view is the state of a ledger according to its signatures.
 type view struct {
 	keys    format.Keys
 	flushed format.Checkpoint // whose hashes are all stored
@@ -82,8 +81,8 @@ type view struct {
 	lines   map[int64][]byte // of the intake, by leaf, from flushed on
 }
 
-// view reads the intake, and then what was flushed: if that was moved between, the
-// intake is the older one, and some of it is ignored.
+// view reads the intake, and then what was flushed: if a fold happens in between, the intake is the older
+// one, and parts of it are ignored.
 func (r Reader) view(trusted []string) (v view, err error) {
 	for range 4 {
 		if v, err = r.viewOnce(trusted); err == nil {
@@ -147,8 +146,7 @@ func (r Reader) viewOnce(trusted []string) (v view, err error) {
 	return v, nil
 }
 
-// fits follows the records of a sandbox up to where its chain ends, and the tree up to
-// its root.
+// fits checks the records of a sandbox up to the end of its chain, and the tree up to its root.
 func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 	file, err := r.hashes()
 	if err != nil {
@@ -178,7 +176,7 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 	return r.nothingBehind(w)
 }
 
-// nothingBehind: what follows was appended since the view, and so is in a newer one.
+// nothingBehind returns an error unless what follows was appended since the view, and so is in a newer one.
 func (r Reader) nothingBehind(w *walk) error {
 	line, err := w.lines.next()
 	for len(w.taken) > 0 && err == nil && bytes.Equal(line, w.taken[0]) {
@@ -214,7 +212,7 @@ type walk struct {
 	taken  [][]byte // lines that were taken from the intake
 }
 
-// leaf gives the next record that is flushed, as CoverRoot asks for it.
+// leaf returns the next flushed record, as CoverRoot needs it.
 func (w *walk) leaf() (*format.Leaf, error) {
 	if w.chain.Seq >= w.end.seq {
 		return nil, nil
@@ -226,7 +224,7 @@ func (w *walk) leaf() (*format.Leaf, error) {
 	return leaf, nil
 }
 
-// next gives the next record, which is the one that the log has at its leaf.
+// next returns the next record, which must be the one that the log has at its leaf.
 func (w *walk) next() (*format.Leaf, error) {
 	seq := w.chain.Seq + 1
 	if seq%1024 == 0 && w.ctx.Err() != nil {
@@ -257,8 +255,8 @@ func (w *walk) at(leaf int64) (format.Hash, error) {
 	return w.hashes.at(tlog.StoredHashIndex(0, leaf))
 }
 
-// line gives the line of a record. From the end of the segments on, as it was met, it
-// is taken from the intake: they may grow meanwhile.
+// line returns the line of a record. From the first end of the segments on, it takes lines from the intake,
+// since the segments may grow meanwhile.
 func (w *walk) line(seq int64) (format.Parsed, error) {
 	if len(w.taken) == 0 {
 		if line, err := w.ahead.Next(); !errors.Is(err, io.EOF) {
@@ -273,7 +271,7 @@ func (w *walk) line(seq int64) (format.Parsed, error) {
 	return format.ParseLine(line), nil
 }
 
-// stored gives the next line of the segments, up to where the chain ends in the view.
+// stored returns the next line of the segments, up to the end of the chain in the view.
 func (w *walk) stored() ([]byte, error) {
 	if w.read == w.end.seq {
 		return nil, io.EOF
@@ -285,7 +283,7 @@ func (w *walk) stored() ([]byte, error) {
 	return line, err
 }
 
-// pending gives a record that is in the intake, and not yet where it is read.
+// pending returns a record that is in the intake, and not yet in the files that are read.
 func (w *walk) pending(seq int64) ([]byte, error) {
 	for leaf := max(w.chain.Leaf+1, w.view.flushed.Size); leaf < w.view.now.Size; leaf++ {
 		r, err := format.Parse(w.view.lines[leaf])

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-func TestAWitnessSignsWhatABundleGrewFrom(t *testing.T) {
+func TestBundle_VerifiesWitnessedGrowth(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	appended(t, l, draft(boxA, 1), draft(boxB, 2), draft(boxA, 3))
@@ -80,9 +80,9 @@ func keysOf(t *testing.T, l *Ledger) format.Keys {
 	return keys
 }
 
-// A ledger that is put back to an earlier state, or made anew with its key, did not grow
-// from a checkpoint that somebody else holds.
-func TestARewrittenLogDidNotGrow(t *testing.T) {
+// TestGrowth_RefusesRewrittenLog checks that a ledger that was reset to an earlier state, or
+// created again with its key, does not prove growth from a checkpoint that another host holds.
+func TestGrowth_RefusesRewrittenLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, _ := opened(t, dir, Options{})
@@ -111,7 +111,7 @@ func TestARewrittenLogDidNotGrow(t *testing.T) {
 	}
 }
 
-func TestBlobsAreNamedByKeyAndExported(t *testing.T) {
+func TestBlobs_AreNamedByKeyAndExported(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{})
 	content := []byte("output\n")

@@ -18,7 +18,7 @@ import (
 //	seed HEX           of the Ed25519 key
 const witnessTitle = "coppice witness key 1"
 
-// Key gives the verifier key; "" if there is none, as nothing was cosigned yet.
+// Key returns the verifier key; "" if there is none, because nothing was cosigned yet.
 func (w *Witness) Key() (string, error) {
 	name, key, err := w.signer()
 	if err != nil || key == nil {
@@ -27,7 +27,7 @@ func (w *Witness) Key() (string, error) {
 	return format.WitnessKey(name, key.Public().(ed25519.PublicKey)), nil
 }
 
-// signer reads the name and the key; none if there is no file.
+// signer reads the name and the key; empty if the file does not exist.
 func (w *Witness) signer() (name string, key ed25519.PrivateKey, err error) {
 	text, err := w.read(fileWitnessKey)
 	if err != nil || text == nil {
@@ -52,7 +52,7 @@ func encodeWitness(name string, seed []byte) string {
 	return fmt.Sprintf("%s\nname %s\nseed %x\n", witnessTitle, name, seed)
 }
 
-// ready gives name and key, which are made if there are none, with the directories.
+// ready returns name and key, and creates them and their directories if necessary.
 func (w *Witness) ready() (name string, key ed25519.PrivateKey, err error) {
 	name, key, err = w.signer()
 	if err != nil || key != nil {

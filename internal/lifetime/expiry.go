@@ -15,11 +15,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
-// Max is the longest time to live that a sandbox can be given, and the longest time until an idle one is
-// stopped. A sandbox that is to live longer is given none.
+// Max is the longest time to live of a sandbox, and the longest time until an idle one is stopped. A sandbox
+// that is to live longer has no time to live.
 const Max = limit.Life
 
-// SetLife changes how long a sandbox lives, and when its processes are stopped.
+// SetLife changes when a sandbox expires, and when its processes are stopped.
 func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
 	release, rec, err := l.config.Finder.Acquire(ctx, name, "changing its life")
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeReque
 	return l.config.Finder.Describe(ctx, &rec), nil
 }
 
-// Configure checks a request that is made at now, and puts it into the configuration of a sandbox.
+// Configure checks a request that was made at now, and applies it to the configuration of a sandbox.
 func Configure(c *meta.Config, req wire.LifeRequest, now time.Time) error {
 	for what, ms := range map[string]*int64{"time to live": req.TTLMS,
 		"time until an idle sandbox is stopped": req.IdleStopMS} {
@@ -62,9 +62,9 @@ func Configure(c *meta.Config, req wire.LifeRequest, now time.Time) error {
 	return nil
 }
 
-// ExpireAll ends each sandbox that has expired, until ctx ends. A failure is logged, and tried again.
+// ExpireAll ends each sandbox that has expired, until ctx is canceled. A failure is logged and retried.
 func (l *Lifetimes) ExpireAll(ctx context.Context) {
-	const again = time.Minute // after a failure, and for clocks that are set
+	const again = time.Minute // after a failure, and in case the clock is set
 	for {
 		wait := again
 		recs, err := l.config.DB.Sandboxes(ctx)
@@ -86,7 +86,7 @@ func (l *Lifetimes) ExpireAll(ctx context.Context) {
 				l.config.Log.Error("a sandbox outlives its time", "sandbox", recs[i].Name, "err", err)
 			}
 		}
-		var timer <-chan time.Time // nil without anything to wait for
+		var timer <-chan time.Time // nil if there is nothing to wait for
 		if some {
 			timer = time.After(wait)
 		}
@@ -99,9 +99,9 @@ func (l *Lifetimes) ExpireAll(ctx context.Context) {
 	}
 }
 
-// Expire removes a sandbox if it has expired. One with tags is stopped, goes to its newest snapshot that
-// has a tag, and keeps what its tags name; then it expires no more. At each step a sandbox that was
-// given more time meanwhile is left as it is.
+// Expire removes a sandbox if it has expired. One with tags is stopped, rewound to its newest snapshot that
+// has a tag, and keeps what its tags name; then it no longer expires. Before each step it checks whether the
+// sandbox was given more time meanwhile, and then leaves it as it is.
 func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 	rec, err := l.config.DB.Sandbox(ctx, string(id))
 	if err != nil || !l.expired(&rec) {
@@ -139,12 +139,12 @@ func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 	})
 }
 
-// expired reports whether the time of a sandbox has come.
+// expired reports whether a sandbox has expired.
 func (l *Lifetimes) expired(rec *meta.Sandbox) bool {
 	return rec.Expires != nil && !rec.Expires.After(l.config.Now())
 }
 
-// newestTagged is the newest snapshot with a tag.
+// newestTagged returns the newest snapshot with a tag.
 func newestTagged(h *timeline.History) (timeline.SnapshotID, bool) {
 	for _, id := range h.NewestFirst() {
 		if len(h.TagsOf(id)) > 0 {
@@ -154,8 +154,7 @@ func newestTagged(h *timeline.History) (timeline.SnapshotID, bool) {
 	return "", false
 }
 
-// untagged chooses the snapshots that an expired sandbox has made, and that have no tag and are needed by
-// nothing.
+// untagged chooses the snapshots that an expired sandbox has made, without a tag, and that nothing needs.
 func (l *Lifetimes) untagged(
 	rec *meta.Sandbox, h *timeline.History, needed upkeep.Needed,
 ) (doomed []timeline.SnapshotID) {

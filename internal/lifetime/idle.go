@@ -14,31 +14,30 @@ import (
 )
 
 const (
-	// A sandbox is looked at so many times in the time after which it is idle, but
-	// within these limits.
+	// A sandbox is checked this often during its idle limit, but within these bounds.
 	idleLooks    = 8
 	idleLookMin  = 100 * time.Millisecond
 	idleLookMost = 30 * time.Second
-	// idleShare is how much of a core processes may take that count as idle.
+	// idleShare is the share of a core up to which processes count as idle.
 	idleShare = 0.01
 )
 
-// idleLook is what was seen of a sandbox's processes.
+// idleLook is the state of a sandbox's processes at one check.
 type idleLook struct {
 	box   Box
 	at    time.Time
 	since time.Time // it has not been seen busy since
 	cpuMS int64
-	who   uint64 // digest of which processes there are
+	who   uint64 // digest of the set of processes
 }
 
-// StopAllIdle stops the processes of sandboxes that have been idle for as long as
-// they were given, until ctx ends. A failure is logged, and the sandbox looked at again.
+// StopAllIdle stops the processes of sandboxes that have been idle for longer than their limit, until ctx is
+// canceled. A failure is logged and retried.
 func (l *Lifetimes) StopAllIdle(ctx context.Context) {
 	seed := maphash.MakeSeed()
 	looks := map[timeline.SandboxID]idleLook{}
 	for {
-		var timer <-chan time.Time // nil with nothing to look at
+		var timer <-chan time.Time // nil if there is nothing to check
 		next := map[timeline.SandboxID]idleLook{}
 		wait := idleLookMost
 		for _, id := range l.config.Finder.Known() {
@@ -62,8 +61,8 @@ func (l *Lifetimes) StopAllIdle(ctx context.Context) {
 	}
 }
 
-// idleLimit is the time after which a sandbox is to be stopped; 0 when it is not, or
-// does not run.
+// idleLimit returns the idle time after which a sandbox is to be stopped; 0 if it has no limit, or does not
+// run.
 func (l *Lifetimes) idleLimit(ctx context.Context, id timeline.SandboxID) (time.Duration, error) {
 	rec, err := l.config.DB.Sandbox(ctx, string(id))
 	if fault.Is(err, fault.NotFound) || err == nil && rec.IdleStopMS == 0 {
@@ -78,8 +77,7 @@ func (l *Lifetimes) idleLimit(ctx context.Context, id timeline.SandboxID) (time.
 	return time.Duration(rec.IdleStopMS) * time.Millisecond, nil
 }
 
-// tendIdle looks at one sandbox, and stops it when it is idle. A look that leaves it
-// running is in next.
+// tendIdle checks one sandbox, and stops it if it is idle. Otherwise the check is added to next.
 func (l *Lifetimes) tendIdle(
 	ctx context.Context, id timeline.SandboxID, limit time.Duration, before idleLook,
 	next map[timeline.SandboxID]idleLook, seed maphash.Seed,
@@ -99,8 +97,8 @@ func (l *Lifetimes) tendIdle(
 	return l.stopOne(ctx, id, b, look.since, limit)
 }
 
-// lookIdle looks whether a sandbox has been busy since the look before: used by
-// somebody, with other processes, or with processes that take time.
+// lookIdle checks whether a sandbox has been busy since the last check: used by a client, with other
+// processes, or with processes that use CPU time.
 func (l *Lifetimes) lookIdle(
 	ctx context.Context, id timeline.SandboxID, b Box, before idleLook, seed maphash.Seed,
 ) (idleLook, error) {
@@ -125,14 +123,13 @@ func (l *Lifetimes) lookIdle(
 	return now, nil
 }
 
-// busySince compares two looks at the same sandbox.
+// busySince compares two checks of the same sandbox.
 func busySince(before, now idleLook) bool {
 	took := time.Duration(now.cpuMS-before.cpuMS) * time.Millisecond
 	return before.box != now.box || before.who != now.who || float64(took) > idleShare*float64(now.at.Sub(before.at))
 }
 
-// stopOne captures and stops a sandbox whose box is b, unless a client has used it since it was found
-// idle.
+// stopOne captures and stops a sandbox whose box is b, unless a client has used it since it was found idle.
 func (l *Lifetimes) stopOne(
 	ctx context.Context, id timeline.SandboxID, b Box, since time.Time, limit time.Duration,
 ) error {

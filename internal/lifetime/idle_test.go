@@ -17,7 +17,7 @@ func (*fakeBox) Processes(context.Context) (wire.ProcessesResult, error) {
 	return wire.ProcessesResult{}, nil
 }
 
-func TestWhatCountsAsBusy(t *testing.T) {
+func TestBusySince(t *testing.T) {
 	box, other := new(fakeBox), new(fakeBox)
 	at := time.Now()
 	before := idleLook{box: box, at: at, cpuMS: 1000, who: 7}

@@ -14,71 +14,71 @@ import (
 	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
-// Box is the box of a sandbox. Two are the same box if they are equal.
+// Box is the box of a sandbox. Equal values are the same box.
 type Box interface {
-	// Processes lists the processes that run in it.
+	// Processes lists the processes that run in the box.
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
 }
 
-// Finder is what Lifetimes need to look at sandboxes.
+// Finder gives Lifetimes access to sandboxes.
 type Finder interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience.
-	// what names the operation for callers that find the sandbox busy. The caller calls release.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
+	// the operation in the error that other callers get meanwhile. The caller calls release.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
 	// Describe describes a sandbox for clients.
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
 	// Known returns the sandboxes that may have boxes.
 	Known() []timeline.SandboxID
-	// Box returns the box of a sandbox, nil if it has none. It does not wait for the sandbox's lock:
-	// ok is false if another caller holds it. what is as for Acquire.
+	// Box returns the box of a sandbox, nil if it has none. It does not wait for the sandbox's lock: ok is
+	// false if another caller holds it. what is as in Acquire.
 	Box(id timeline.SandboxID, what string) (b Box, ok bool)
 }
 
-// Still reports whether a sandbox is still to be ended. An Ender calls it with the sandbox's record
-// once it has the sandbox's lock, and does nothing if it is false.
+// Still reports whether a sandbox is still to be ended. An Ender calls it with the sandbox's record once it
+// has the sandbox's lock, and does nothing if it returns false.
 type Still func(rec *meta.Sandbox) bool
 
-// Ender is what Lifetimes end sandboxes with.
+// Ender ends sandboxes for Lifetimes.
 type Ender interface {
 	// Remove ends the processes of a sandbox and removes it.
 	Remove(ctx context.Context, id timeline.SandboxID, still Still) error
-	// Stop ends the processes of a sandbox and captures what they left. It waits for callers that
-	// hold the sandbox's lock no longer than their start or capture can be cancelled.
+	// Stop ends the processes of a sandbox and captures what they left. If another caller holds the sandbox's
+	// lock, it cancels that caller's start or capture.
 	Stop(ctx context.Context, id timeline.SandboxID, still Still) error
-	// StopIdle captures a sandbox, stops its box b, and captures what that left; message is that of
-	// both snapshots. It waits for the sandbox's lock. If the sandbox has another box than b by then,
-	// it does nothing. stopped reports whether b was stopped, also with an error.
+	// StopIdle captures a sandbox, stops its box b, and captures what that left; both snapshots have message.
+	// It waits for the sandbox's lock. If the sandbox has another box than b by then, it does nothing.
+	// stopped reports whether b was stopped, also with an error.
 	StopIdle(
 		ctx context.Context, id timeline.SandboxID, b Box, message string, still Still,
 	) (stopped bool, err error)
-	// Checkout takes a sandbox to one of its snapshots.
+	// Checkout rewinds a sandbox to one of its snapshots.
 	Checkout(ctx context.Context, id timeline.SandboxID, to timeline.SnapshotID) error
 }
 
-// Config is what Lifetimes are made of. All fields are required.
+// Config configures Lifetimes. All fields are required.
 type Config struct {
 	DB     *meta.DB
 	Finder Finder
 	Ender  Ender
-	// Drop drops snapshots of a sandbox; see upkeep.Upkeep.
+	// Drop removes snapshots of a sandbox; see upkeep.Upkeep.
 	Drop func(ctx context.Context, id timeline.SandboxID, choose upkeep.Choice) error
 	Now  func() time.Time
 	Log  *slog.Logger
 }
 
-// Lifetimes end sandboxes when their time has come. Make them with New, and run ExpireAll and StopAllIdle
-// in the background. All methods are safe for concurrent use.
+// Lifetimes ends sandboxes that are expired or idle. New makes one, and the caller runs ExpireAll and
+// StopAllIdle in the background. All methods are safe for concurrent use.
 type Lifetimes struct {
 	config Config // never changed
 
-	expiries chan struct{} // one token: when a sandbox expires has changed
-	idles    chan struct{} // one token: there may be another sandbox to stop when it is idle
+	expiries chan struct{} // one token: the expiry of a sandbox has changed
+	idles    chan struct{} // one token: there may be another sandbox with an idle limit
 
 	mu   sync.Mutex
 	uses map[timeline.SandboxID]usage // guarded by mu
 }
 
-// New makes Lifetimes. They do nothing by themselves before ExpireAll and StopAllIdle run.
+// New returns Lifetimes. It does nothing in the background before ExpireAll and StopAllIdle run.
 func New(c Config) *Lifetimes {
 	return &Lifetimes{
 		config: c, expiries: make(chan struct{}, 1), idles: make(chan struct{}, 1),
@@ -86,15 +86,15 @@ func New(c Config) *Lifetimes {
 	}
 }
 
-// WakeExpiry has ExpireAll look again: when a sandbox expires has changed, or there is a new one. It
+// WakeExpiry makes ExpireAll check again: the expiry of a sandbox has changed, or there is a new sandbox. It
 // does not wait, and the caller may hold any lock.
 func (l *Lifetimes) WakeExpiry() { wake(l.expiries) }
 
-// WakeIdle has StopAllIdle look again: a sandbox has another box or another limit. It does not wait, and
+// WakeIdle makes StopAllIdle check again: a sandbox has another box or another limit. It does not wait, and
 // the caller may hold any lock.
 func (l *Lifetimes) WakeIdle() { wake(l.idles) }
 
-// wake puts the one token into a channel, unless it is there.
+// wake puts a token into a channel, unless it has one.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -102,14 +102,14 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// usage is how many callers use a sandbox, and when one last did.
+// usage is the number of callers that use a sandbox, and the end of the last use.
 type usage struct {
 	now  int
 	last time.Time
 }
 
-// Use notes that a caller uses a sandbox until it calls done, which it may do more than once: meanwhile
-// the sandbox is not idle. It does not wait, and the caller may hold any lock.
+// Use marks a sandbox as in use, and so not idle, until done is called, which may be called again. It does
+// not wait, and the caller may hold any lock.
 func (l *Lifetimes) Use(id timeline.SandboxID) (done func()) {
 	add := func(n int) {
 		l.mu.Lock()
@@ -125,7 +125,7 @@ func (l *Lifetimes) Use(id timeline.SandboxID) (done func()) {
 	return sync.OnceFunc(func() { add(-1) })
 }
 
-// used reports whether a caller uses a sandbox now, and when one last did.
+// used reports whether a sandbox is in use, and when it last was.
 func (l *Lifetimes) used(id timeline.SandboxID) (now bool, last time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +133,7 @@ func (l *Lifetimes) used(id timeline.SandboxID) (now bool, last time.Time) {
 	return u.now > 0, u.last
 }
 
-// Forget discards who used a sandbox, which is removed.
+// Forget discards the uses of a removed sandbox.
 func (l *Lifetimes) Forget(id timeline.SandboxID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

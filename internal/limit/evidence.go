@@ -55,9 +55,9 @@ const (
 func evidence() area {
 	const (
 		budgets = "internal/engine/budget_test.go "
-		classes = "internal/audit/budget_test.go TestBudget_ClassesAreApart"
-		network = budgets + "TestTellNet_RecordsNoMoreThanTheBudget"
-		program = budgets + "TestPrograms_AreRecordedWithinTheBudget"
+		classes = "internal/audit/budget_test.go TestBudget_SeparatesClasses"
+		network = budgets + "TestNetworkRecords_StayWithinBudget"
+		program = budgets + "TestProgramRecords_StayWithinBudget"
 		texts   = budgets + "TestRecords_CarryBoundedTexts"
 		lost    = "a `lost` record counts the others"
 		more    = "the record counts the others"
@@ -65,7 +65,7 @@ func evidence() area {
 	return area{title: "Evidence", bounds: []Bound{
 		{"time in which an exhausted budget of a sandbox refills, evenly", evidenceHours, "hours",
 			"the budget is full again; a restarted daemon finds in the ledger what was spent",
-			"internal/audit/budget_test.go TestBudget_FillsEvenly"},
+			"internal/audit/budget_test.go TestBudget_RefillsEvenly"},
 		{"budget for records of decoys that were opened", EvidenceDecoys, "bytes", lost, classes},
 		{"budget for records of refused system calls", EvidenceRefusals, "bytes", lost, classes},
 		{"budget for records of denied network access", EvidenceDenials, "bytes", lost, classes},
@@ -76,15 +76,15 @@ func evidence() area {
 		{"budget for snapshots, rewinds and tags requested inside", InsideChanges, "changes",
 			"`unavailable`, with the time to wait", budgets + "TestMark_RefusesBeyondTheBudget"},
 		{"budget for automatic snapshots of a supervised command", AutoSnapshots, "snapshots", "they are delayed",
-			budgets + "TestCaptureByItself_WaitsForTheBudget"},
+			budgets + "TestAutomaticCapture_WaitsForBudget"},
 		{"interval between `lost` records of the network, unless a command ends", lostSeconds, "seconds",
 			"losses are counted until then", network},
 		{"interval between records of programs", programSeconds, "seconds",
 			"records are written, and a `lost` one if some were left out", program},
 		{"records of programs in one interval", ProgramGroups, "records", "one more record sums up the others",
-			budgets + "TestFetchPrograms_HoldsNoMoreThanTheLimit"},
+			budgets + "TestFetchPrograms_IsBounded"},
 		{"programs held in memory, about", ProgramsHeld, "bytes", "they are recorded at once",
-			budgets + "TestFetchPrograms_HoldsNoMoreThanTheLimit"},
+			budgets + "TestFetchPrograms_IsBounded"},
 		{"a text in a record", RecordText, "bytes", "it is truncated, and ends with `...`", texts},
 		{"the arguments of a command in a record", RecordArgs, "bytes", more, texts},
 		{"names of variables or candidates in a record", RecordNames, "bytes", more, texts},
@@ -92,6 +92,6 @@ func evidence() area {
 		{"bytes of these paths", RecordPaths, "bytes", "`changes_total` counts all of them", texts},
 		{"deleted snapshots in one record", RecordIDs, "snapshots", "another record lists the others", texts},
 		{"records queued until the ledger can be written", RecordsUnsaid, "records", lost,
-			"internal/audit/book_linux_test.go TestKeepUnsaid_CountsWhatIsTooMuch"},
+			"internal/audit/book_linux_test.go TestKeepLate_CountsExcessRecords"},
 	}}
 }

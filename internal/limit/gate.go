@@ -88,52 +88,52 @@ func gate() area {
 	const (
 		here     = "internal/gate/"
 		defaults = here + "bounds_linux_test.go "
-		conns    = here + "tcp_linux_test.go TestBoundsHold" + lowered
-		flows    = here + "life_linux_test.go TestDatagramsPassByRuleOnly" + lowered
-		asks     = here + "ask_test.go TestQuestionsAreBounded" + lowered
-		pins     = here + "pins_test.go TestPinsAreBounded"
-		hellos   = here + "hello_test.go TestHellosThatAreRefused"
-		journal  = here + "events_test.go TestTheJournalIsBounded"
+		conns    = here + "tcp_linux_test.go TestTCP_BoundsConnectionsAndBytes" + lowered
+		flows    = here + "life_linux_test.go TestDatagrams_PassByRuleOnly" + lowered
+		asks     = here + "ask_test.go TestPendingRequests_AreBounded" + lowered
+		pins     = here + "pins_test.go TestPins_AreBounded"
+		hellos   = here + "hello_test.go TestHello_RefusesInvalid"
+		journal  = here + "events_test.go TestJournal_IsBounded"
 		names    = here + "names_test.go "
 		denied   = "further ones are denied"
 	)
 	return area{title: "Network", bounds: append([]Bound{
 		{"TCP connections", GateConns, "connections", denied, conns},
 		{"TCP connections whose requests are inspected", GateInspected, "connections", denied,
-			here + "inspect_linux_test.go TestInspectedConnectionsAreBounded" + lowered},
+			here + "inspect_linux_test.go TestInspection_BoundsConnections" + lowered},
 		{"TCP connections that are being opened", GateOpening, "connections",
 			"further ones are dropped; the sandbox's kernel tries again", defaults + "TestOpening_IsBounded" + lowered},
 		{"flows of datagrams", GateFlows, "flows", denied, flows},
 		{"connections and flows dialled in a second, and twice as many in a burst", GateDials, "dials", "further ones wait",
-			defaults + "TestDials_WaitForTheirTurn" + lowered},
+			defaults + "TestDials_AreRateLimited" + lowered},
 		{"idle time of a connection", GateIdleSeconds, "seconds", "it is closed", conns},
 		{"idle time of a flow of datagrams", GateDatagramIdleSeconds, "seconds", "it is closed", flows},
 		{"time to dial a host", GateDialSeconds, "seconds", "the connection is refused",
-			defaults + "TestDial_EndsWithItsPatience" + lowered},
+			defaults + "TestDial_TimesOut" + lowered},
 		{"time for a ClientHello, a handshake, or the head of a request", GateHelloSeconds, "seconds",
-			"the connection is closed", here + "inspect/patience_test.go TestServe_EndsWithItsPatience"},
+			"the connection is closed", here + "inspect/patience_test.go TestServe_TimesOut"},
 		{"time for which a destination waits for a decision", GateAskSeconds, "seconds", "it is denied",
-			here + "ask_linux_test.go TestPatienceEnds"},
+			here + "ask_linux_test.go TestPendingRequest_TimesOut"},
 		{"destinations that wait for a decision", GateQuestions, "places", denied, asks},
 		{"queries and connections that wait for a decision", GateWaiting, "entries", denied, asks},
 		{"packets queued for the sandbox", LinkWaiting, "bytes", "further ones are dropped",
-			here + "pipe_linux_test.go TestWhoDoesNotReadIsNotWaitedFor"},
+			here + "pipe_linux_test.go TestPipe_DropsForSlowReader"},
 		{"bytes queued in a socket of a link", LinkQueue, "bytes", "further packets are dropped",
-			here + "link/pair_linux_test.go TestAPairQueues"},
+			here + "link/pair_linux_test.go TestPair_QueuesUpToLimit"},
 		{"a DNS query", DNSQuery, "bytes", "it is refused (FORMERR); over TCP, the connection is closed",
-			here + "dns_test.go TestWhatIsNoQueryIsRefused"},
+			here + "dns_test.go TestParseQuery_RefusesInvalid"},
 		{"a DNS answer in a datagram", DNSDatagram, "bytes", "the answer has `TC` set, and the client asks again over TCP",
-			names + "TestAnswer_OfManyAddressesIsBounded"},
+			names + "TestAnswer_BoundsAddresses"},
 		{"addresses in a DNS answer", DNSAnswers, "addresses", "further ones are left out",
-			names + "TestAnswer_OfManyAddressesIsBounded"},
+			names + "TestAnswer_BoundsAddresses"},
 		{"DNS queries answered at a time", DNSQueries, "queries", "further ones are dropped; over TCP, denied",
-			names + "TestQueries_AreAnsweredSoManyAtATime"},
+			names + "TestQueries_AreBoundedAtOnce"},
 		{"DNS queries over one TCP connection", DNSStream, "queries", "the connection is closed",
 			defaults + "TestDNS_OverTCPIsBounded"},
 		{"names resolved in a burst, and then 20 in a second", DNSLookupBurst, "names", "further ones are denied",
-			here + "resolve_linux_test.go TestLookupsAreLimited"},
+			here + "resolve_linux_test.go TestLookups_AreRateLimited"},
 		{"time to resolve a name", DNSLookupSeconds, "seconds", "the answer is SERVFAIL",
-			names + "TestLookup_EndsWithItsPatience"},
+			names + "TestLookup_TimesOut"},
 		{"remembered pairs of a name and an address", Pins, "pairs", "the name is not answered", pins},
 		{"remembered addresses of a name", PinAddrs, "addresses", "the oldest are forgotten", pins},
 		{"remembered names of an address", PinNames, "names", "the name is not answered", pins},
@@ -143,6 +143,6 @@ func gate() area {
 		{"distinct denials that are counted at a time", JournalDenials, "denials",
 			"further ones are counted together", journal},
 		{"a method, a path or a name in an event", EventText, "bytes", "it is truncated",
-			names + "TestPrintable_CutsLongText"},
+			names + "TestPrintable_TruncatesLongText"},
 	}, inspection()...)}
 }

@@ -56,7 +56,7 @@ const admissionTest = "internal/admission/admission_test.go "
 
 const inotifyTest = "internal/boxtest/escape/counts_test.go TestInotify_IsLeftToTheOwner"
 
-const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_AreReachedInANamespace"
+const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_BoundUserNamespace"
 
 // OfHost returns a sandbox's part of the host's limit for one user: an eighth, at most most.
 func OfHost(host, most int64) int64 { return max(1, min(host/8, most)) }
@@ -68,7 +68,7 @@ func host() area {
 			Name: "time that a stop of the daemon takes", Value: StopSeconds, Unit: "seconds",
 			Reached: "requests are cancelled after 3 seconds; then the process exits whatever still runs, and the next start " +
 				"recovers",
-			Test: "internal/daemon/serve_linux_test.go TestStop_EndsThoughBackgroundWorkHangs",
+			Test: "internal/daemon/serve_linux_test.go TestCloseBy_TimesOutHungWork",
 		},
 		{"the least soft memory limit of the daemon, where twice as much is available; otherwise a quarter of the memory " +
 			"of its control group or host", DaemonMemory, "bytes",
@@ -76,18 +76,18 @@ func host() area {
 			admissionTest + "TestSoftLimit"},
 		{"memory reserved for a request that lists or packs a tree; all requests share half of the soft limit, and those " +
 			"of one sandbox or token half of that", CostLarge, "bytes",
-			"the request waits", admissionTest + "TestGate_OneSandboxLeavesRoomForOthers"},
+			"the request waits", admissionTest + "TestGate_LimitsShareOfSandbox"},
 		{"memory reserved for a request that lists a history or records", CostSmall, "bytes", "the request waits",
 			"internal/httpapi/admission_test.go TestAdmission_CountsSmallRequests"},
 		{"time for which a request waits for memory", AdmissionSeconds, "seconds", "`unavailable`, 503 with Retry-After",
-			admissionTest + "TestGate_RefusesAfterItsTime"},
+			admissionTest + "TestGate_TimesOut"},
 		{"requests that wait for memory", AdmissionWaiting, "requests", "`unavailable`, 503 with Retry-After",
-			admissionTest + "TestGate_BoundsWhoWaits"},
+			admissionTest + "TestGate_BoundsQueue"},
 		{"requests of one sandbox or token that wait for memory", AdmissionWaitingOne, "requests",
-			"`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsWhoWaits"},
+			"`unavailable`, 503 with Retry-After", admissionTest + "TestGate_BoundsQueue"},
 		{"time in which the holder of a token must receive 64 KiB of an answer for which memory is reserved", AnswerSeconds,
 			"seconds", "the connection is closed",
-			"internal/httpapi/admission_test.go TestAdmission_EndsAnAnswerThatIsNotReceived"},
+			"internal/httpapi/admission_test.go TestAdmission_EndsStalledResponse"},
 		{"inotify instances of each user in a sandbox, or an eighth of the host's `fs.inotify.max_user_instances` if that " +
 			"is less", Inotify, "instances",
 			"EMFILE inside", inotifyTest},

@@ -30,29 +30,29 @@ func repositories() area {
 		snapshots = "internal/repo/snapshot_linux_test.go "
 		killed    = "git is killed and nothing is imported: `invalid`"
 		invalid   = "nothing is imported: `invalid`"
-		accepts   = "internal/repo/accept_linux_test.go TestLimitsOfWhatIsAccepted" + lowered
+		accepts   = "internal/repo/accept_linux_test.go TestAccept_EnforcesLimits" + lowered
 		opens     = "internal/repo/open_linux_test.go "
 	)
 	return area{title: "Repositories", bounds: []Bound{
 		{"a path of a work tree", TreePath, "bytes", "the file is left out, and listed as skipped",
 			storms + "TestSnapshot_SkipsPathsBeyondPathMax"},
 		{"paths of a work tree that are held in memory", TreePaths, "bytes", refused,
-			storms + "TestSnapshot_BoundsThePathsThatItHolds"},
-		{"entries of a work tree", TreeEntries, "entries", refused, snapshots + "TestLimitsOfASnapshot" + lowered},
+			storms + "TestSnapshot_BoundsPaths"},
+		{"entries of a work tree", TreeEntries, "entries", refused, snapshots + "TestSnapshot_EnforcesLimits" + lowered},
 		{"paths of a work tree that differ from the commit", TreeChanges, "paths", refused,
-			snapshots + "TestLimitsOfASnapshot" + lowered},
-		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestLimitsOfASnapshot" + lowered},
+			snapshots + "TestSnapshot_EnforcesLimits" + lowered},
+		{"a file of a work tree", ObjectBytes, "bytes", refused, snapshots + "TestSnapshot_EnforcesLimits" + lowered},
 		{"a bundle of commits", BundleBytes, "bytes", invalid, accepts},
 		{"unpacked objects of a bundle", ObjectsBytes, "bytes", invalid, accepts},
 		{"a patch", DeltaBytes, "bytes", invalid, opens + "TestDifferences" + lowered},
 		{"memory of a git that reads what a sandbox wrote", GitMemory, "bytes", killed,
-			opens + "TestABombIsRefusedWithinTheLimits" + lowered},
+			opens + "TestAccept_RefusesBombWithinLimits" + lowered},
 		{"processor time of a git that reads what a sandbox wrote", GitSeconds, "seconds", killed,
-			opens + "TestGit_IsKilledAfterItsProcessorTime" + lowered},
+			opens + "TestGit_IsKilledAtCPULimit" + lowered},
 		{"the git index of the base that a sandbox is created from", IndexBytes, "bytes",
-			"the sandbox is not created: `too_large`", "internal/worktree/worktree_test.go TestGitIndex_IsRefusedBeyondItsSize"},
+			"the sandbox is not created: `too_large`", "internal/worktree/worktree_test.go TestGitIndex_RefusesTooLarge"},
 		{"a `.gitignore` of a work tree", RuleFile, "bytes", "its rules are not applied",
-			storms + "TestSnapshot_TakesRulesOfFilesAlone"},
+			storms + "TestSnapshot_ReadsRulesOnlyFromFiles"},
 		{"`.gitignore` files of a work tree", RuleFiles, "files", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
 		{"ignore rules of a work tree", RuleBytes, "bytes", refused, storms + "TestSnapshot_BoundsIgnoreRules"},
 		{"processor time of a git that matches ignore rules", RuleWork, "seconds", refused,

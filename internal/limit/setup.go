@@ -68,7 +68,7 @@ func setup() area {
 		{
 			Name: "a bundle of CA certificates in the sandbox", Value: TrustStoreBytes, Unit: "bytes",
 			Reached: "a start leaves the bundle unchanged; a resume from memory fails (`too_large`)",
-			Test:    "internal/box/guest/held_test.go TestHeld_RefusesABundleBeyondTheLimit",
+			Test:    "internal/box/guest/held_test.go TestHeld_RefusesLargeBundle",
 		},
 		{
 			Name: "Java's stores of CA certificates in the sandbox, together", Value: TrustStoreBytes, Unit: "bytes",
@@ -88,38 +88,38 @@ func setup() area {
 		{
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the start fails (`timeout`)",
-			Test:    "internal/box/keeper/late_test.go TestStart_KillsAnInitThatIsNotReady" + lowered,
+			Test:    "internal/box/keeper/late_test.go TestStart_KillsInitThatIsNotReady" + lowered,
 		},
 		{
 			Name: "re-keying a fork with memory", Value: RekeySeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the fork stays quarantined",
-			Test:    "internal/box/keeper/late_test.go TestReseal_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/late_test.go TestRekey_KillsBoxOfUnresponsiveInit" + lowered,
 		},
 		{
 			Name: "waiting for the keepers of an earlier daemon, when the daemon starts", Value: RecoverSeconds, Unit: "seconds",
 			Reached: "the sandbox cannot be used until its keeper answers (`unavailable`): each use asks it again",
-			Test:    "internal/engine/recovery_test.go TestRecovery_DoesNotWaitForAHungKeeper",
+			Test:    "internal/engine/recovery_test.go TestRecovery_DoesNotWaitForHungMonitor",
 		},
 		{
 			Name: "waiting for a keeper, in a list of sandboxes", Value: StateSeconds, Unit: "seconds",
 			Reached: "the state of the sandbox is `unavailable`",
-			Test:    "internal/engine/recovery_test.go TestList_DoesNotWaitForAHungKeeper",
+			Test:    "internal/engine/recovery_test.go TestList_DoesNotWaitForHungMonitor",
 		},
 		{
 			Name:  "waiting for an init that does not answer a stop, after the grace period of processes",
 			Value: UnansweredStopSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the stop succeeds",
-			Test:    "internal/box/keeper/late_test.go TestStop_KillsAnInitThatDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/late_test.go TestStop_KillsUnresponsiveInit" + lowered,
 		},
 		{
 			Name: "any other answer of init", Value: InitAnswerSeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
-			Test:    "internal/box/keeper/answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/answer_test.go TestAsk_KillsBoxOfUnresponsiveInit" + lowered,
 		},
 		{
 			Name: "saving a memory image", Value: SaveSeconds, Unit: "seconds",
 			Reached: "the keeper kills the sandbox's processes, and the request fails (`timeout`)",
-			Test:    "internal/box/keeper/answer_test.go TestAsk_KillsABoxWhoseInitDoesNotAnswer" + lowered,
+			Test:    "internal/box/keeper/answer_test.go TestAsk_KillsBoxOfUnresponsiveInit" + lowered,
 		},
 		{
 			Name: "a capture that a stop waits for", Value: CaptureStopSeconds, Unit: "seconds",
@@ -144,13 +144,13 @@ func setup() area {
 		{
 			Name: "a message of the keeper: why a call failed, or why a command did not start", Value: KeeperText, Unit: "bytes",
 			Reached: "it is truncated, and ends in `...`",
-			Test:    "internal/box/keeper/answer_test.go TestStart_CutsTheMessageOfACommand",
+			Test:    "internal/box/keeper/answer_test.go TestStart_TruncatesCommandMessage",
 		},
 		{
 			Name: "descriptors that init may need to find the parent of each program", Value: InitFiles, Unit: "descriptors",
 			Reached: "where the hard limit is lower, `coppice status` shows `descriptors weak`, and a strong policy refuses " +
 				"to start",
-			Test: "internal/plan/descriptors_test.go TestDecide_TellsThatThereAreTooFewDescriptors",
+			Test: "internal/plan/descriptors_test.go TestDecide_ReportsTooFewDescriptors",
 		},
 	}}
 }

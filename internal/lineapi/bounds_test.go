@@ -67,7 +67,7 @@ func (v *vast) Head(context.Context, string) (string, error) {
 	return "", nil
 }
 
-func TestGuest_GetsAFewChanges(t *testing.T) {
+func TestGuest_BoundsChanges(t *testing.T) {
 	t.Parallel()
 	for _, q := range []string{`{"op":"diff","a":"HEAD~1","b":"HEAD"}`, `{"op":"show","node":"HEAD"}`} {
 		v := &vast{fake: newFake()}
@@ -84,7 +84,7 @@ func TestGuest_GetsAFewChanges(t *testing.T) {
 	}
 }
 
-func TestGuest_GetsTheNewestSnapshots(t *testing.T) {
+func TestGuest_ListsNewestSnapshots(t *testing.T) {
 	t.Parallel()
 	for n, cut := range map[int]bool{limit.LineNodes: false, limit.LineNodes + 1: true} {
 		v := &vast{fake: newFake(), nodes: n}
@@ -101,7 +101,7 @@ func TestGuest_GetsTheNewestSnapshots(t *testing.T) {
 	}
 }
 
-func TestGuest_AnAbandonedDiffEnds(t *testing.T) {
+func TestGuest_AbandonedDiffIsCancelled(t *testing.T) {
 	t.Parallel()
 	v := &vast{fake: newFake(), ask: make(chan struct{}), answer: make(chan struct{})}
 	_, dial := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
@@ -116,7 +116,7 @@ func TestGuest_AnAbandonedDiffEnds(t *testing.T) {
 	}
 }
 
-func TestGuest_HasTwoTurnsAtOnce(t *testing.T) {
+func TestGuest_LimitsConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	const clients = limit.LineTurns + 3
 	v := &vast{fake: newFake(), ask: make(chan struct{}, clients), answer: make(chan struct{}, clients)}
@@ -147,10 +147,10 @@ func allocated(fn func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// A line from inside took 1.6 GB for 60 MB of it.
+// TestGuest_LineUsesLittleMemory exists because a line of 60 MB from inside once took 1.6 GB.
 //
 // Not parallel: it counts what the process allocates.
-func TestGuest_ALineCostsLittle(t *testing.T) {
+func TestGuest_LineUsesLittleMemory(t *testing.T) {
 	_, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
 	p := dial()
 	p.want(`{"op":"head"}`, `"ok":true`)
@@ -180,7 +180,7 @@ func TestGuest_ALineCostsLittle(t *testing.T) {
 	}
 }
 
-func TestGuest_NamesAFewPaths(t *testing.T) {
+func TestGuest_BoundsPaths(t *testing.T) {
 	t.Parallel()
 	_, inside := serve(t, Options{Engine: newFake(), Level: Read, Guard: NewGuard()})
 	_, outside := serve(t, Options{Engine: newFake(), Level: Owner})

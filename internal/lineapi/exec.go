@@ -133,7 +133,7 @@ func (s *stream) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-// Write takes one whole frame.
+// Write processes one whole frame.
 func (s *stream) Write(frame []byte) (int, error) {
 	t, p, err := wire.ReadFrame(bytes.NewReader(frame), nil)
 	if err != nil {

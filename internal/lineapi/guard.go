@@ -27,7 +27,7 @@ const (
 	snapshotRest = 100 * time.Millisecond
 )
 
-// Guard is what the servers of all sandboxes share whose clients are not trusted.
+// Guard is the limit shared by the servers of all sandboxes with untrusted clients.
 type Guard struct{ long chan struct{} }
 
 // NewGuard makes one.

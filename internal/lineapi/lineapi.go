@@ -1,15 +1,12 @@
-// Package lineapi speaks the line protocol: one JSON object a line in, one or more
-// a line out, over a unix socket that belongs to one sandbox. It is for harnesses
-// in any language, outside, and for what runs in the sandbox itself, inside. Only
-// the daemon imports it; it imports client/wire, timeline and fault.
+// Package lineapi implements the line protocol: one JSON object per line as a request, one or more lines as the
+// answer, over the Unix socket of one sandbox. Clients are harnesses in any language, outside, and processes in the
+// sandbox itself, inside. Only the daemon imports it; it imports client/wire, timeline and fault.
 //
-// Requests of one connection are carried out one after the other, in their order.
-// Connections do not wait for each other. Every answer ends in a line with
-// "ok":true, or with "error" and, where there is one, "hint"; "kind" is to branch
-// on. Only exec has lines before that one. A request that was read is carried out,
-// whether or not anybody is left to hear the answer; a tournament, a show and a diff
-// end with their client. A list that was cut off says "truncated":true: inside a sandbox
-// it is much shorter than outside.
+// Requests of one connection are carried out in order; connections are independent. Every answer ends in a line with
+// "ok":true, or with "error" and an optional "hint"; "kind" is to branch on. Only exec has lines before that one. A
+// request that was read is carried out even if the client has disconnected; a tournament, a show and a diff are
+// cancelled with their client. A truncated list has "truncated":true: inside a sandbox the limit is much lower than
+// outside.
 //
 //	op               in                    out                            least
 //	head                                   head                           Read
@@ -35,8 +32,7 @@
 //	gc                                     removed                        Owner
 //	retain           keep (30)             dropped                        Owner
 //
-// With Rewind, a checkout is always in place: what asks for it is among what a
-// checkout would stop.
+// With Rewind, a checkout is always in place: the requesting process is among those that a checkout would stop.
 package lineapi
 
 import (
@@ -53,8 +49,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Engine is what the operations need. A sandbox is named by its id. Every method
-// may be called from several goroutines at once; errors carry a fault.Kind.
+// Engine is the engine as the operations need it. A sandbox is named by its ID. Every method is safe for concurrent
+// use; errors carry a fault.Kind.
 type Engine interface {
 	// Exec is that of httpapi.Commands.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
@@ -73,7 +69,7 @@ type Engine interface {
 	GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error)
 }
 
-// Level is what a client may do; each includes the one before.
+// Level is the access of a client; each level includes the previous one.
 type Level int
 
 // The levels.
@@ -88,14 +84,13 @@ type Options struct {
 	Engine  Engine
 	Sandbox string // its id
 	Level   Level
-	// Guard bounds what clients can make this process do, and tells them nothing
-	// of its inner errors: for clients in the sandbox. nil trusts them.
+	// Guard limits what clients can make this process do, and hides internal errors from them: for clients in the
+	// sandbox. nil trusts them.
 	Guard *Guard
 	// Admission has costly requests wait for memory; nil admits all.
 	Admission *admission.Gate
-	// Spawned is the file that remembers what spawn started, for the next server;
-	// "" forgets. Key is the secret of the key, for package seal, that it is sealed by:
-	// there are command lines in it. None leaves it in clear.
+	// Spawned is the file that stores what spawn started, for the next server; "" stores nothing. It contains command
+	// lines, so it is encrypted with Key, the secret of a key of package seal; without a key it is not encrypted.
 	Spawned string
 	Key     []byte
 	// Base is the context of requests; nil is context.Background().
@@ -132,7 +127,7 @@ type Server struct {
 // errClosed is what requests are cancelled with.
 var errClosed = errors.New("the socket was closed")
 
-// New makes a Server, which takes up what an earlier one spawned. Close it.
+// New returns a Server, which takes over what an earlier one spawned. The caller must call Close.
 func New(opt Options) *Server {
 	if opt.Base == nil {
 		opt.Base = context.Background()
@@ -149,7 +144,7 @@ func New(opt Options) *Server {
 	return s
 }
 
-// Serve answers whoever connects, until the listener or the server is closed.
+// Serve answers connections until the listener or the server is closed.
 func (s *Server) Serve(ln net.Listener) error {
 	for {
 		conn, err := ln.Accept()
@@ -205,8 +200,8 @@ func (s *Server) refuse(conn net.Conn) {
 	rest(s.ctx, refusalRest)
 }
 
-// Close ends all connections, and returns when nobody works for them any more.
-// What was executed or spawned runs on. The listener is the caller's.
+// Close closes all connections, and returns when their goroutines have ended. Started commands continue. The listener
+// belongs to the caller.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

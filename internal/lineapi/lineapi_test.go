@@ -176,7 +176,7 @@ func TestTranscript(t *testing.T) {
 	}
 }
 
-func TestRequestsCanBeSentAhead(t *testing.T) {
+func TestRequests_CanBePipelined(t *testing.T) {
 	t.Parallel()
 	_, dial := serve(t, Options{Engine: newFake(), Level: Owner})
 	p := dial()
@@ -205,7 +205,7 @@ func TestRequestsCanBeSentAhead(t *testing.T) {
 	}
 }
 
-func TestALongExecBlocksNobodyElse(t *testing.T) {
+func TestExec_DoesNotBlockOtherClients(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	_, dial := serve(t, Options{Engine: f, Level: Owner})
@@ -224,7 +224,7 @@ func TestALongExecBlocksNobodyElse(t *testing.T) {
 	}
 }
 
-func TestACommandIsSeenThroughWhenItsClientVanishes(t *testing.T) {
+func TestExec_CompletesAfterDisconnect(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	s, dial := serve(t, Options{Engine: f, Level: Owner})
@@ -249,7 +249,7 @@ func TestACommandIsSeenThroughWhenItsClientVanishes(t *testing.T) {
 	})
 }
 
-func TestATournamentEndsWithItsClientAndNotWithItsLastWord(t *testing.T) {
+func TestTournament_EndsOnDisconnectNotHalfClose(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	_, dial := serve(t, Options{Engine: full{f}, Level: Owner})
@@ -271,7 +271,7 @@ func TestATournamentEndsWithItsClientAndNotWithItsLastWord(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotReadStallsNobody(t *testing.T) {
+func TestSlowReader_DoesNotBlockOtherClients(t *testing.T) {
 	t.Parallel()
 	_, dial := serve(t, Options{Engine: newFake(), Level: Owner})
 	for range 8 {
@@ -290,7 +290,7 @@ func TestWhoDoesNotReadStallsNobody(t *testing.T) {
 	}
 }
 
-func TestLinesAsLongAsTheyMayBe(t *testing.T) {
+func TestLines_OfMaximumLength(t *testing.T) {
 	t.Parallel()
 	s, dial := serve(t, Options{Engine: newFake(), Level: Owner})
 	p := dial()
@@ -311,8 +311,8 @@ func TestLinesAsLongAsTheyMayBe(t *testing.T) {
 	}
 }
 
-// TestAHostileClientIsBounded is what a sandbox can do to its own socket.
-func TestAHostileClientIsBounded(t *testing.T) {
+// TestHostileClient_IsBounded does what a sandbox can do to its own socket.
+func TestHostileClient_IsBounded(t *testing.T) {
 	t.Parallel()
 	s, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
 	var crowd []*peer
@@ -366,7 +366,7 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhatWasSpawnedIsFoundAgain(t *testing.T) {
+func TestSpawned_AreFoundAfterRestart(t *testing.T) {
 	t.Parallel()
 	opt := Options{Engine: newFake(), Level: Owner, Spawned: filepath.Join(t.TempDir(), "spawned")}
 	s, dial := serve(t, opt)
@@ -388,7 +388,7 @@ func TestWhatWasSpawnedIsFoundAgain(t *testing.T) {
 	}
 }
 
-func TestCloseEndsEverything(t *testing.T) {
+func TestClose_EndsConnections(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	s, dial := serve(t, Options{Engine: f, Level: Owner})
@@ -406,7 +406,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 }
 
-func TestConnectionsDoNotMixTheirAnswers(t *testing.T) {
+func TestConnections_KeepResponsesApart(t *testing.T) {
 	t.Parallel()
 	_, dial := serve(t, Options{Engine: newFake(), Level: Owner})
 	var all sync.WaitGroup

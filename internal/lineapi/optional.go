@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Marker is an Engine that can label what happens.
+// Marker is an Engine that can set labels.
 type Marker interface {
 	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/label"
 )
 
-// Files are a sandbox's live files, for one request. While they are open, no move
-// changes them all at once; any number of requests, and commands, work beside each
-// other. Its calls are made with Context.
+// Files gives one request access to the live files of a sandbox. While it is open, no rewind changes all
+// files at once; other requests and commands may use the files meanwhile. Calls are made with Context. The
+// caller calls Done or Close.
 type Files struct {
 	*boxfs.Root
 
@@ -31,20 +31,20 @@ type Files struct {
 	once   sync.Once
 	closed chan struct{}
 
-	watching bool // guarded by Opener.mu; moves do not wait for it
+	watching bool // guarded by Opener.mu; rewinds do not wait for it
 }
 
-// Context ends with the request, and when the sandbox is stopped meanwhile.
+// Context returns a context that is canceled when the request ends, or when the sandbox is stopped meanwhile.
 func (f *Files) Context() context.Context { return f.ctx }
 
-// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile, the
-// request ends or the files are closed, until unhook.
+// OnStop calls fn, once and with the cause, when the sandbox is stopped, the request ends or the files are
+// closed, until unhook.
 func (f *Files) OnStop(fn func(cause error)) (unhook func()) {
 	stop := context.AfterFunc(f.ctx, func() { fn(context.Cause(f.ctx)) })
 	return func() { stop() }
 }
 
-// Begin says what is being done, for callers that have to wait for it.
+// Begin sets the name of what is being done, for callers that have to wait for it.
 func (f *Files) Begin(what string) {
 	f.o.mu.Lock()
 	defer f.o.mu.Unlock()
@@ -60,8 +60,8 @@ func (f *Files) Open(p string) (wire.FileInfo, io.ReadSeekCloser, error) {
 	return file.Info(), file, nil
 }
 
-// Move is boxfs.Root.Move. A directory that layers below have can only be renamed by
-// the sandbox's own init, for a process of the sandbox: see Root.Rename.
+// Move is boxfs.Root.Move. A directory that is in lower layers can only be renamed by the sandbox's init, for
+// a process of the sandbox: see Root.Rename.
 func (f *Files) Move(from, to string) error {
 	err := f.Root.Move(from, to)
 	if !errors.Is(err, unix.EXDEV) {
@@ -70,8 +70,7 @@ func (f *Files) Move(from, to string) error {
 	return f.in.Rename(f.ctx, from, to, err)
 }
 
-// Watch is boxfs.Root.Watch. A move does not wait for it: it ends when the sandbox is
-// stopped or moved.
+// Watch is boxfs.Root.Watch. A rewind does not wait for it: it ends when the sandbox is stopped or rewound.
 func (f *Files) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
 	f.o.mu.Lock()
 	f.watching = true
@@ -79,7 +78,7 @@ func (f *Files) Watch(ctx context.Context, p string, recursive bool, yield func(
 	return f.Root.Watch(ctx, p, recursive, yield)
 }
 
-// Close lets go of the files. It may be called again, and after Done.
+// Close closes the files. It may be called again, and after Done.
 func (f *Files) Close() error {
 	var err error
 	f.once.Do(func() {
@@ -93,9 +92,8 @@ func (f *Files) Close() error {
 	return err
 }
 
-// Done closes the files and takes a snapshot of what was written, which the label what names.
-// Where a supervised command is captured by itself, that is left to its own pace.
-// It sees this through also when the client has gone away.
+// Done closes the files and takes a snapshot of what was written, with the label what. If a supervised
+// command has automatic history, that captures it later. Done completes even if the client has disconnected.
 func (f *Files) Done(ctx context.Context, what string) error {
 	if err := f.Close(); err != nil {
 		return err

@@ -90,7 +90,7 @@ func opened(t *testing.T, o *Opener) *Files {
 	return f
 }
 
-func TestDone_CapturesWithTheLockAfterTheFilesAreClosed(t *testing.T) {
+func TestDone_CapturesAfterFilesAreClosed(t *testing.T) {
 	t.Parallel()
 	s, o := newOne(t)
 	if err := os.MkdirAll(filepath.Join(s.dir, "fixed", "d"), 0o700); err != nil {
@@ -120,7 +120,7 @@ func TestDone_CapturesWithTheLockAfterTheFilesAreClosed(t *testing.T) {
 	}
 }
 
-func TestAlone_WaitsForTheFilesThatAreOpenWithoutTheLock(t *testing.T) {
+func TestAlone_WaitsForOpenFiles(t *testing.T) {
 	t.Parallel()
 	s, o := newOne(t)
 	f := opened(t, o)
@@ -153,7 +153,7 @@ func TestAlone_WaitsForTheFilesThatAreOpenWithoutTheLock(t *testing.T) {
 	}
 }
 
-func TestCut_EndsWhatIsDoneAndWaitsForIt(t *testing.T) {
+func TestCut_CancelsOperationsAndWaits(t *testing.T) {
 	t.Parallel()
 	s, o := newOne(t)
 	f := opened(t, o)
@@ -213,8 +213,9 @@ func (h noDecoysHeld) Root(ctx context.Context, rec *meta.Sandbox) (*Root, error
 	return in, err
 }
 
-// An open root keeps the mount of the sandbox: one that stays open after an error would hold it for good.
-func TestOpen_ClosesTheRootAfterAnError(t *testing.T) {
+// TestOpen_ClosesRootOnError matters because an open root keeps the mount of the sandbox: one
+// that stays open after an error would hold it for good.
+func TestOpen_ClosesRootOnError(t *testing.T) {
 	t.Parallel()
 	s, _ := newOne(t)
 	n := &noDecoys{one: s}

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// patience is how long a move waits for requests that read or write files.
+	// patience is how long a rewind waits for requests that read or write files.
 	patience = 30 * time.Second
-	// grace is what requests have to close their files when the sandbox is stopped.
+	// grace is the time that requests have to close their files when the sandbox is stopped.
 	grace = 5 * time.Second
 )
 
-// Sandboxes is what an Opener needs of sandboxes.
+// Sandboxes gives an Opener access to sandboxes.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what
-	// names the operation for callers that find the sandbox busy.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
+	// the operation in the error that other callers get meanwhile.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
-	// Fixed returns the places at which something is mounted inside, or has a decoy.
+	// Fixed returns the paths inside that have a mount or a decoy.
 	Fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error)
-	// Decoys returns the places of decoys. The sandbox is live.
+	// Decoys returns the paths of decoys. The sandbox is live.
 	Decoys(ctx context.Context, rec *meta.Sandbox) ([]string, error)
 }
 
 // Held is a sandbox whose lock is held until Release.
 type Held interface {
-	// Root starts the sandbox if it is not live, and opens its root.
+	// Root starts the sandbox unless it is live, and opens its root.
 	Root(ctx context.Context, rec *meta.Sandbox) (*Root, error)
-	// Capture takes a snapshot of what was written, unless the sandbox is captured by itself. what is the
+	// Capture takes a snapshot of what was written, unless the sandbox has automatic history. what is the
 	// label.
 	Capture(ctx context.Context, what string) error
 	// Release releases the lock.
@@ -48,19 +48,19 @@ type Held interface {
 // Root is a live root as the processes of its sandbox see it.
 type Root struct {
 	Dir  *os.File
-	User boxfs.User // who commands run as
-	// Unseen are directories whose files lie in memory of the sandbox, and not in Dir.
+	User boxfs.User // the user that commands run as
+	// Unseen are directories whose files are in memory of the sandbox, and not in Dir.
 	Unseen []string
-	// Close lets go of all but Dir.
+	// Close releases everything but Dir.
 	Close func() error
-	// Lock takes the lock of the sandbox, for which it waits as long as ctx allows. what names the operation
-	// for callers that find the sandbox busy.
+	// Lock takes the lock of the sandbox, and waits as long as ctx allows. what names the operation in the
+	// error that other callers get meanwhile.
 	Lock func(ctx context.Context, what string) (Held, error)
-	// Rename renames a file by a process of the sandbox; failed is the error where that cannot be done.
+	// Rename renames a file by a process of the sandbox. It returns failed if that is not possible.
 	Rename func(ctx context.Context, from, to string, failed error) error
 }
 
-// Opener opens the files of sandboxes. Make one with New; all methods are safe for concurrent use.
+// Opener opens the files of sandboxes. New makes one; all methods are safe for concurrent use.
 type Opener struct {
 	sandboxes Sandboxes           // never changed
 	watchers  boxfs.WatchersOfAll // of all sandboxes
@@ -69,17 +69,17 @@ type Opener struct {
 	trees map[timeline.SandboxID]*tree // the sandboxes used since New; guarded by mu
 }
 
-// tree is what is known of the live files of a sandbox.
+// tree is the state of the live files of a sandbox.
 type tree struct {
 	renames sync.Mutex      // see boxfs.Options.Renames
 	watches boxfs.Watches   // see boxfs.Options.Watches
-	open    map[*Files]bool // which requests have open; guarded by Opener.mu
+	open    map[*Files]bool // the requests that have files open; guarded by Opener.mu
 }
 
-// New makes an Opener.
+// New returns an Opener.
 func New(s Sandboxes) *Opener { return &Opener{sandboxes: s, trees: map[timeline.SandboxID]*tree{}} }
 
-// tree returns what is known of a sandbox.
+// tree returns the state of a sandbox.
 func (o *Opener) tree(id timeline.SandboxID) *tree {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,8 +99,8 @@ func (o *Opener) opened(id timeline.SandboxID) map[*Files]bool {
 	return nil
 }
 
-// Open opens the files of a sandbox, which is started when it is not live. The
-// caller calls Done or Close, once what was opened by it is not used any more.
+// Open opens the files of a sandbox, and starts it unless it is live. The caller calls Done or Close, once
+// everything that was opened through Files is no longer used.
 func (o *Opener) Open(ctx context.Context, name string) (*Files, error) {
 	h, rec, err := o.sandboxes.Acquire(ctx, name, "opening its files")
 	if err != nil {
@@ -141,7 +141,7 @@ func (o *Opener) InUse(id timeline.SandboxID) bool {
 	return len(o.opened(id)) > 0
 }
 
-// HoldNames calls fn while no client renames files of a sandbox. fn opens no files.
+// HoldNames calls fn while no client renames files of a sandbox. fn must not open files.
 func (o *Opener) HoldNames(id timeline.SandboxID, fn func()) {
 	t := o.tree(id)
 	t.renames.Lock()
@@ -149,9 +149,9 @@ func (o *Opener) HoldNames(id timeline.SandboxID, fn func()) {
 	fn()
 }
 
-// Alone calls acquire, which takes the lock of a sandbox, until no request reads or writes files of the
-// sandbox, and returns with the lock, for what changes all files at once. Files are opened with the lock, so
-// that no request begins to read or write before it is released.
+// Alone takes the lock of a sandbox with acquire once no request reads or writes files of the sandbox, for an
+// operation that changes all files at once, and returns with the lock. Files are opened under the lock, so no
+// request starts to read or write before it is released.
 func (o *Opener) Alone(ctx context.Context, acquire func() (timeline.SandboxID, Held, error)) error {
 	enough, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -173,7 +173,7 @@ func (o *Opener) Alone(ctx context.Context, acquire func() (timeline.SandboxID, 
 	}
 }
 
-// working returns the files of a request that reads or writes, and what it does; nil: there is none.
+// working returns the files of a request that reads or writes, and its operation; nil: there is none.
 func (o *Opener) working(id timeline.SandboxID) (*Files, string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,7 +190,7 @@ func busy(id timeline.SandboxID, doing string) *fault.Error {
 		WithHint("wait until it has finished, then try again")
 }
 
-// Cut ends what is done with the live root of a sandbox, which is about to go. The caller holds the lock of
+// Cut ends all use of the live root of a sandbox, which is about to be removed. The caller holds the lock of
 // the sandbox, so that no files are opened meanwhile.
 func (o *Opener) Cut(ctx context.Context, _ *sandbox.Held, id timeline.SandboxID) error {
 	o.mu.Lock()
@@ -218,7 +218,7 @@ func (o *Opener) Cut(ctx context.Context, _ *sandbox.Held, id timeline.SandboxID
 	return nil
 }
 
-// Forget discards what is known of a sandbox that is gone.
+// Forget discards the state of a removed sandbox.
 func (o *Opener) Forget(id timeline.SandboxID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -27,31 +27,31 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Policies answer what the policy of a sandbox hides; a *policies.Policies does.
+// Policies returns what the policy of a sandbox hides; *policies.Policies implements it.
 type Policies interface {
 	Hides(ctx context.Context, rec *meta.Sandbox) (policies.Covered, error)
 }
 
-// Config is what Masks are made of. All fields are required.
+// Config configures Masks. All fields are required.
 type Config struct {
 	Policies Policies
 	Stacks   *stacks.Stacks
 	Home     string // COPPICE_HOME, which has the directories masks and sandboxes
 	FS       vfs.FS
-	// Discard removes a tree. It logs that one stays which cannot be removed, and fails only if ctx ends.
+	// Discard removes a tree. It logs a tree that cannot be removed, and fails only if ctx ends.
 	Discard func(ctx context.Context, dir string) error
 	Log     *slog.Logger
 }
 
-// Masks make and find the masks of sandboxes. Make one with New; all methods are safe for concurrent use.
+// Masks makes and finds the masks of sandboxes. Create one with New. All methods are safe for concurrent use.
 type Masks struct {
 	config Config // never changed
 
 	mu    sync.Mutex
-	known map[timeline.SandboxID]string // what sandboxes are read with, see Of; guarded by mu
+	known map[timeline.SandboxID]string // the mask that each sandbox is read with, see Of; guarded by mu
 }
 
-// New makes the Masks of a home.
+// New returns the Masks of a home.
 func New(c Config) *Masks { return &Masks{config: c, known: map[timeline.SandboxID]string{}} }
 
 func (m *Masks) dir() string { return filepath.Join(m.config.Home, "masks") }
@@ -61,7 +61,8 @@ func (m *Masks) note(id timeline.SandboxID) string {
 	return filepath.Join(m.config.Home, "sandboxes", string(id), "mask")
 }
 
-// Make makes the mask of a sandbox for the host as it is now. The zero value: nothing is to be hidden.
+// Make makes the mask of a sandbox for the current state of the host. The result is zero if nothing is to be
+// hidden.
 func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
 	c, err := m.config.Policies.Hides(ctx, rec)
 	if err != nil || !rec.Host && len(c.Hide) == 0 {
@@ -85,8 +86,8 @@ func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error
 	return made, fault.Wrap(err, "hide paths from sandbox %s", rec.Name)
 }
 
-// ForMount makes the mask that a live root is about to be mounted with, and reads the sandbox with it from
-// then on. The caller holds the lock of the sandbox, and nothing of the live root is mounted.
+// ForMount makes the mask for the next mount of a live root; the sandbox is read with it from then on. The
+// caller holds the lock of the sandbox, and nothing of the live root is mounted.
 func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) (rootfs.Made, error) {
 	made, err := m.Make(ctx, rec)
 	if err != nil || made.Dir == "" {
@@ -104,8 +105,8 @@ func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox
 	return made, nil
 }
 
-// Of returns the directory of the mask that a sandbox is read with: that of its live root, or one that is
-// made for it; "" is none.
+// Of returns the directory of the mask that a sandbox is read with: that of its live root, or one made for
+// it; "" if there is none.
 func (m *Masks) Of(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	m.mu.Lock()
 	dir := m.known[rec.ID]
@@ -135,15 +136,15 @@ func (m *Masks) Of(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	return m.known[rec.ID], nil
 }
 
-// Forget discards what is remembered of a sandbox that is gone.
+// Forget drops the cached state of a removed sandbox.
 func (m *Masks) Forget(id timeline.SandboxID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, id)
 }
 
-// Stack finds the directories that make up the root of a snapshot, as the sandbox may see it, and the
-// layers among them, topmost first. The layers are not to be changed.
+// Stack returns the directories that make up the root of a snapshot, as the sandbox may see it, and the IDs
+// of its layers, topmost first. The caller must not change the layers.
 func (m *Masks) Stack(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID,
 ) (rootspec.Stack, []timeline.LayerID, error) {
@@ -163,7 +164,7 @@ func (m *Masks) Stack(
 		return rootspec.Stack{Layers: m.config.Stacks.Dirs(ids)}, ids, nil
 	}
 	st := rootspec.Stack{Host: rec.Host, Mask: mask}
-	over := len(ids) // how many lie on the mask
+	over := len(ids) // the number of layers above the mask
 	if rec.Base != "" {
 		if ids, over, err = m.config.Stacks.Over(ctx, timeline.SnapshotID(rec.Base), id); err != nil {
 			return rootspec.Stack{}, nil, err
@@ -173,9 +174,9 @@ func (m *Masks) Stack(
 	return st, ids, nil
 }
 
-// Sweep removes the masks that no live root can be mounted with. It is called before anybody reads through
-// one. After a reboot none is mounted, and one may not be whole. A mask is renamed before it is removed:
-// part of one is never found by the name of the whole.
+// Sweep removes the masks that no live root can be mounted with. It must be called before any file is read
+// through one. After a reboot none is mounted, and one may be incomplete. A mask is renamed before it is
+// removed, so that an incomplete one is never found by its name.
 func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 	masks, err := os.ReadDir(m.dir())
 	if errors.Is(err, fs.ErrNotExist) {

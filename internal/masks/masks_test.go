@@ -69,7 +69,7 @@ func TestStack_WithoutAMaskIsTheLayers(t *testing.T) {
 	}
 }
 
-func TestStack_OfTheHostFailsWithThePolicy(t *testing.T) {
+func TestStack_FailsOnDamagedPolicy(t *testing.T) {
 	t.Parallel()
 	m, _ := newMasks(t, hides{err: fault.New(fault.Corrupt, "the policy is damaged")})
 	rec := meta.Sandbox{ID: "0123456789ab", Config: meta.Config{Host: true}}
@@ -78,8 +78,9 @@ func TestStack_OfTheHostFailsWithThePolicy(t *testing.T) {
 	}
 }
 
-// What a sandbox was mounted with hides its paths until it is mounted again, whatever its policy says now.
-func TestOf_IsTheMaskThatTheFileOfTheSandboxNames(t *testing.T) {
+// TestOf_ReadsMaskFileOfSandbox checks that the paths that the mask of a mounted sandbox hides
+// stay hidden until it is mounted again, whatever its policy says now.
+func TestOf_ReadsMaskFileOfSandbox(t *testing.T) {
 	t.Parallel()
 	m, home := newMasks(t, hides{})
 	rec := meta.Sandbox{ID: "0123456789ab"}
@@ -101,7 +102,7 @@ func TestOf_IsTheMaskThatTheFileOfTheSandboxNames(t *testing.T) {
 	}
 }
 
-func TestSweep_LeavesMasksThatMayBeMounted(t *testing.T) {
+func TestSweep_KeepsMasksThatMayBeMounted(t *testing.T) {
 	t.Parallel()
 	m, home := newMasks(t, hides{})
 	if err := m.Sweep(t.Context(), false); err != nil {

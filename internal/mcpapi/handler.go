@@ -24,19 +24,17 @@ const (
 	sessionIdle   = 30 * time.Minute
 )
 
-// Caller is who sends a request.
+// Caller is the sender of a request.
 type Caller struct {
-	// ID tells callers apart: a session belongs to the caller that began it, and
-	// does not exist for any other.
+	// ID identifies the caller: a session belongs to the caller that started it, and does not exist for others.
 	ID string
-	// Options is what the caller works with. Its Client may do what the caller may,
-	// and no more.
+	// Options are those for the caller. Its Client must have exactly the caller's rights.
 	Options Options
 }
 
 // HandlerOptions configures a Handler.
 type HandlerOptions struct {
-	// Caller says who sends a request; it is asked for each one.
+	// Caller returns the sender of a request; it is called for each one.
 	Caller func(*http.Request) (Caller, error)
 	// Base ends all sessions; nil is context.Background().
 	Base context.Context
@@ -45,7 +43,7 @@ type HandlerOptions struct {
 	Sessions, Own int
 	// Idle ends a session that has sent nothing for so long; 0 is 30 minutes.
 	Idle time.Duration
-	// Log gets what goes wrong between client and server; nil is slog.Default().
+	// Log receives errors between client and server; nil is slog.Default().
 	Log *slog.Logger
 }
 

@@ -105,8 +105,7 @@ func enter(t *testing.T, srv *httptest.Server, who string) (*mcp.ClientSession, 
 		nil)
 }
 
-// A session is its caller's alone.
-func TestSessionsBelongToTheirCaller(t *testing.T) {
+func TestSessions_BelongToCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{})
 	alice, err := enter(t, srv, "alice")
@@ -138,8 +137,7 @@ func TestSessionsBelongToTheirCaller(t *testing.T) {
 	}
 }
 
-// There are so many sessions and no more.
-func TestSessionsAreBounded(t *testing.T) {
+func TestSessions_AreBounded(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 2})
 	for _, who := range []string{"alice", "bob"} {
@@ -155,8 +153,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// A session in which nothing is asked for ends, and leaves room for another.
-func TestIdleSessionsEnd(t *testing.T) {
+// TestSessions_EndWhenIdle checks that a session without requests ends, and leaves room for another.
+func TestSessions_EndWhenIdle(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 1, Idle: 2 * time.Second})
 	alice, err := enter(t, srv, "alice")
@@ -173,8 +171,8 @@ func TestIdleSessionsEnd(t *testing.T) {
 	})
 }
 
-// One caller leaves room for the others.
-func TestSessionsOfOneCallerAreBounded(t *testing.T) {
+// TestSessions_AreBoundedPerCaller checks that one caller leaves room for the others.
+func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 3, Own: 2})
 	for range 2 {
@@ -195,8 +193,8 @@ func TestSessionsOfOneCallerAreBounded(t *testing.T) {
 	s.Close()
 }
 
-// When the base ends, so do the sessions and their streams.
-func TestBaseEndsSessions(t *testing.T) {
+// TestSessions_EndWithBase also checks that their streams end.
+func TestSessions_EndWithBase(t *testing.T) {
 	t.Parallel()
 	base, cancel := context.WithCancelCause(t.Context())
 	srv := hall(t, mcpapi.HandlerOptions{Base: base})

@@ -18,13 +18,13 @@ import (
 
 // Options configures a server.
 type Options struct {
-	// Client is what every tool works through. It is the caller's to close.
+	// Client is used by every tool. The caller closes it.
 	Client *client.Client
 	// Sandbox is the one that all tools are about. With "" they have an input
 	// "sandbox", which may be left out when there is one sandbox only.
 	Sandbox string
 	Version string // of this build
-	// Log gets what goes wrong between client and server; nil is slog.Default().
+	// Log receives errors between client and server; nil is slog.Default().
 	Log *slog.Logger
 }
 

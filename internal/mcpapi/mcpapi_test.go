@@ -24,9 +24,9 @@ var update = flag.Bool("update", false, "write docs/mcp-tools.json anew")
 
 const golden = "../../docs/mcp-tools.json"
 
-// What clients are told of the tools is in the documents, and changes only with
-// them.
-func TestToolsAreAsDocumented(t *testing.T) {
+// TestTools_MatchDocumentation checks that the descriptions of the tools that clients receive
+// are those in the documents.
+func TestTools_MatchDocumentation(t *testing.T) {
 	t.Parallel()
 	nobody := client.New(client.Options{Socket: "/nonexistent"})
 	m := meet(t, mcpapi.Options{Client: nobody})

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// What passes in pieces of any size comes out whole when it is short, else with
-// its beginning and its end, and the numbers add up.
-func TestExcerptKeepsTheBeginningAndTheEnd(t *testing.T) {
+// TestExcerpt_KeepsHeadAndTail checks that a short text passed in pieces of any size is whole,
+// that a long one has its beginning and its end, and that the numbers add up.
+func TestExcerpt_KeepsHeadAndTail(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, total := range []int{0, 1, maxText / 2, maxText/2 + 1, maxText, maxText + 1, 3 * maxText, 1 << 20} {
@@ -68,8 +68,9 @@ func harmlessText(t *testing.T, s string) {
 	}
 }
 
-// Each piece of a patch that is too long ends it, and nothing more is read.
-func TestAtMostEndsWithEnough(t *testing.T) {
+// TestAtMost_StopsAtLimit checks that any piece of a patch that exceeds the limit ends it, and
+// that nothing more is read.
+func TestAtMost_StopsAtLimit(t *testing.T) {
 	t.Parallel()
 	w := &atMost{limit: 10}
 	if n, err := w.Write([]byte("12345")); n != 5 || err != nil {
@@ -83,7 +84,7 @@ func TestAtMostEndsWithEnough(t *testing.T) {
 	}
 }
 
-func TestPlacesOfResources(t *testing.T) {
+func TestPlace_ParsesResourceURI(t *testing.T) {
 	t.Parallel()
 	s := &server{}
 	for uri, want := range map[string]string{

@@ -14,17 +14,15 @@ import (
 // addWorkers is how many processors Add may use: the sandbox runs on meanwhile.
 const addWorkers = 2
 
-// Add stores the image that is in a directory, which must lie on the store's file
-// system, and gives its ID when it is durable. The store owns the directory from
-// the call on and moves its files; when Add fails the directory is gone, unless it
-// could not be moved. The image is the caller's to keep: the next Sweep drops it
-// unless keep says otherwise.
+// Add stores the image in a directory, which must be on the store's file system, and returns it when it is
+// durable. The store owns the directory from the call on and moves its files; if Add fails the directory is
+// removed, unless it could not be moved. The next Sweep removes the image unless its keep function keeps it.
 //
-// With it the program is kept that is PID 1 in it, unless init is nil: the caller's, open
-// for reading. Facts name it then, by InitFact.
+// The program that is PID 1 in the image is stored with it, unless init is nil, which the caller has opened
+// for reading and closes. Facts then name it, by InitFact.
 //
-// It is fault.Invalid when the directory does not hold the files of an image,
-// fault.NoSpace when the disk is full.
+// It returns Invalid if the directory does not contain the files of an image, and NoSpace if the disk is
+// full.
 func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File) (_ Image, err error) {
 	in, err := s.takeIn(dir)
 	if err != nil {
@@ -47,7 +45,7 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File)
 	return img, nil
 }
 
-// adding is one Add under way.
+// adding is one Add in progress.
 type adding struct {
 	s       *Store
 	in      intake
@@ -119,7 +117,7 @@ func (a *adding) read(ctx context.Context) (err error) {
 	return a.punchZeros(ctx)
 }
 
-// punchZeros gives back what pages of zeros take of the disk.
+// punchZeros frees the disk space of pages of zeros.
 func (a *adding) punchZeros(ctx context.Context) error {
 	filled := newPageSet(uint32(len(a.digests)))
 	for i, d := range a.digests {
@@ -184,8 +182,8 @@ func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (_ ID, isNew bo
 	return id, true, nil
 }
 
-// announce lets the others see the image, which is durable now, and makes what
-// gVisor wrote its cached copy. When that fails it is assembled when it is needed.
+// announce makes the image, which is durable now, visible, and makes the files of gVisor its cached copy. If
+// that fails it is assembled when it is needed.
 func (a *adding) announce(id ID, isNew bool) Image {
 	s := a.s
 	img := a.m.image(id)

@@ -58,7 +58,7 @@ func (s *Store) putPages(ctx context.Context, dir int, id ID, m *manifest) error
 	return s.gatherPages(ctx, dir, m)
 }
 
-// isPack says whether the pages of an image are, byte for byte, the file of a pack.
+// isPack reports whether the pages of an image are, byte for byte, the file of a pack.
 func (s *Store) isPack(m *manifest) (bool, error) {
 	if len(m.packs) != 1 {
 		return false, nil
@@ -123,7 +123,7 @@ func (s *Store) gatherPages(ctx context.Context, dir int, m *manifest) error {
 	})
 }
 
-// part is some pages of an image that lie one after the other and are no zeros.
+// part is a sequence of adjacent pages of an image that are not zeros.
 type part struct {
 	at   int64 // the first page, in the image
 	runs []run
@@ -157,13 +157,12 @@ func (m *manifest) parts() []part {
 type stored struct {
 	id    digest
 	fd    int
-	want  []digest // what its pages are to hash to; nil when they are known to
+	want  []digest // the digests of its pages; nil if they are known to be right
 	pages int64
 }
 
-// eachPart reads the pages of an image from its packs and gives them to fn, many
-// at once in any order. Pages are hashed unless they are known to be right, or
-// always.
+// eachPart reads the pages of an image from its packs and passes them to fn, concurrently and in any order.
+// It hashes pages unless they are known to be right, or always, if asked to.
 func (s *Store) eachPart(
 	ctx context.Context, m *manifest, always bool, workers int, fn func(p []byte, off int64) error,
 ) error {

@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Adding, checking out, sweeping and verifying at once: nobody sees half of an
-// image, and what is held stays.
-func TestAllAtOnce(t *testing.T) {
+// TestStore_ConcurrentUse adds, checks out, sweeps and verifies at once: no reader sees half
+// of an image, and images that are held stay.
+func TestStore_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 1 << 20})
 	defer h.close()
@@ -93,8 +93,8 @@ func TestAllAtOnce(t *testing.T) {
 	}
 }
 
-// Eight forks that need a cold image have it assembled once.
-func TestEightForksShareOneCopy(t *testing.T) {
+// TestCheckout_ForksShareCopy checks out one cold image for eight forks: it is assembled once.
+func TestCheckout_ForksShareCopy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -128,8 +128,8 @@ func TestEightForksShareOneCopy(t *testing.T) {
 	nothingLeft(t, "all released", h)
 }
 
-// Who waits for another's work can stop waiting.
-func TestWaitingEndsWithItsContext(t *testing.T) {
+// TestStore_WaitStopsOnCancel checks that a caller that waits for another's work can stop waiting.
+func TestStore_WaitStopsOnCancel(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()

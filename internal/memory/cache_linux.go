@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// account notes what the files of an image take of the cache, unless it is known.
-// The caller holds busy.
+// account records how much of the cache the files of an image use, unless it is known. The caller holds busy.
 func (s *Store) account(id ID, e *entry) {
 	s.mu.Lock()
 	known := e.bytes > 0
@@ -26,7 +25,7 @@ func (s *Store) account(id ID, e *entry) {
 	s.mu.Unlock()
 }
 
-// makeRoom drops what can be made again where the disk has less than need free.
+// makeRoom drops what can be made again if the disk has less than need bytes free.
 func (s *Store) makeRoom(need int64) {
 	const spare = 16 << 20 // for what the file system itself needs
 	if free, ok := s.free(); ok && free < need+spare {
@@ -43,7 +42,7 @@ func (s *Store) free() (int64, bool) {
 	return int64(st.Bavail) * st.Bsize, true
 }
 
-// noRoom says how much room was needed, where err is that there is none.
+// noRoom adds to err how much space was needed, if err is that the disk is full.
 func (s *Store) noRoom(err error, need int64) error {
 	if !fault.Is(err, fault.NoSpace) {
 		return err
@@ -58,8 +57,8 @@ func (s *Store) noRoom(err error, need int64) error {
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// evict drops cached files until they take no more than limit, those first that
-// were not used for longest. Those that are held stay.
+// evict drops cached files until they use no more than limit, least recently used first. Those that are held
+// stay.
 func (s *Store) evict(limit int64) {
 	for {
 		id, e := s.victim(limit)
@@ -71,7 +70,7 @@ func (s *Store) evict(limit int64) {
 	}
 }
 
-// victim takes the image whose cached files are to go next, with its busy, or nil.
+// victim returns the image whose cached files are to be dropped next, with its busy taken, or nil.
 func (s *Store) victim(limit int64) (ID, *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +93,8 @@ func (s *Store) victim(limit int64) (ID, *entry) {
 	return id, oldest
 }
 
-// uncache drops the files of an image from the cache, if they are there. The
-// caller holds busy, or nobody else knows the image.
+// uncache drops the files of an image from the cache, if they are there. The caller holds busy, or is the
+// only one that knows the image.
 func (s *Store) uncache(id ID) error {
 	pages, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
@@ -127,9 +126,9 @@ func (s *Store) uncache(id ID) error {
 	return s.keepChecked(dir, pagesName, drop)
 }
 
-// Verify hashes everything that is stored of an image again, its init, and its cached copy.
-// The first difference is fault.Corrupt and says where it is; a cached copy that
-// differs is dropped, and the image is whole without it.
+// Verify hashes everything that is stored of an image again, its init, and its cached copy. The first
+// difference is Corrupt and says where it is; a cached copy that differs is removed, and the image is intact
+// without it.
 func (s *Store) Verify(ctx context.Context, id ID) error {
 	e, err := s.hold(id)
 	if err != nil {

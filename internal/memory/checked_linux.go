@@ -11,13 +11,12 @@ import (
 
 const checkedName = "checked"
 
-// record describes files of an open directory that were just hashed, or made of
-// what was. While it describes them still they are not hashed again: this guards
-// against a failing disk, other programs and accidents, not against whoever owns
-// the store and can write this record as well.
+// record describes files of an open directory that were just hashed, or made of verified data. While it still
+// matches them they are not hashed again: this guards against a failing disk, other programs and accidents,
+// not against the owner of the store, who can write this record as well.
 //
-// It holds until the machine is started anew, so that neither it nor what it
-// describes need be flushed: after a power loss everything is hashed once.
+// It is valid until the machine is restarted, so that neither it nor what it describes need be flushed: after
+// a power loss everything is hashed once.
 func (s *Store) record(dir int, files ...string) ([]byte, error) {
 	b := s.recordHead()
 	for _, name := range files {
@@ -39,12 +38,12 @@ func (s *Store) recordHead() (b bytes.Buffer) {
 	return b
 }
 
-// describeFile writes what a file is known by.
+// describeFile writes what identifies a file.
 func describeFile(b *bytes.Buffer, name string, st *unix.Stat_t) {
 	fmt.Fprintf(b, "%s %d %d %d %d %d\n", name, st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
 }
 
-// isChecked says whether the files are those that were hashed.
+// isChecked reports whether the files are those that were hashed.
 func (s *Store) isChecked(dir int, files ...string) bool {
 	was, err := readAt(dir, checkedName, 4096)
 	if err != nil {
@@ -72,8 +71,8 @@ func (s *Store) setChecked(dir int, files ...string) error {
 	return nil
 }
 
-// keepChecked calls fn, which changes the times of files but not what is in them,
-// and notes that they are still those that were hashed, if they were.
+// keepChecked calls fn, which changes the times of files but not their content, and then records that they
+// are still those that were hashed, if they were.
 func (s *Store) keepChecked(dir int, file string, fn func() error) error {
 	was := s.isChecked(dir, file)
 	err := fn()

@@ -17,14 +17,13 @@ import (
 // imageFiles are all files of an image.
 var imageFiles = []string{kernelName, metaName, pagesName}
 
-// Checkout gives a directory that has the files of an image, whole and verified,
-// to be read only. It stays until release is called, which may be done twice; what is
-// open, and locked by flock(2), stays as it is beyond that, and beyond this process;
-// several callers may hold one image. What was added or checked out lately is
-// there at once; else the image is assembled, on all processors.
+// Checkout returns a directory with the files of an image, complete and verified, which must only be read. It
+// stays until release is called, which may be called again. Files that are open, and locked by flock(2), stay
+// as they are beyond that, and beyond this process; several callers may hold one image. What was added or
+// checked out recently is returned at once; otherwise the image is assembled, on all processors.
 //
-// It is fault.NotFound when there is no such image, fault.Corrupt when what is
-// stored is not what was, fault.NoSpace when the disk is full.
+// It returns NotFound if there is no such image, Corrupt if the stored data is damaged, and NoSpace if the
+// disk is full.
 func (s *Store) Checkout(ctx context.Context, id ID) (dir string, release func(), err error) {
 	e, err := s.hold(id)
 	if err != nil {
@@ -37,7 +36,7 @@ func (s *Store) Checkout(ctx context.Context, id ID) (dir string, release func()
 	return filepath.Join(s.dir, cacheDir, string(id)), sync.OnceFunc(func() { s.letGo(e) }), nil
 }
 
-// hold keeps an image, and its files in the cache, from being dropped.
+// hold keeps an image, and its files in the cache, from being removed.
 func (s *Store) hold(id ID) (*entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,9 +93,8 @@ func (s *Store) present(ctx context.Context, id ID, e *entry) error {
 	return nil
 }
 
-// stillRight says whether the cached copy of an image is there and right, and
-// hashes it unless it is known to be. A wrong one is no error, but where it is
-// the stored pages themselves.
+// stillRight reports whether the cached copy of an image exists and is right, and hashes it unless it is
+// known to be. A wrong one is not an error, unless it is the stored pages themselves.
 func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 	dir, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
@@ -127,7 +125,7 @@ func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 	return false, nil
 }
 
-// errPages says that it was the pages that were not right.
+// errPages says that the pages were wrong, and not something else.
 var errPages = errors.New("page mismatch in the image")
 
 // compare hashes the files in a directory and compares them with the manifest.
@@ -172,7 +170,7 @@ func hashPages(ctx context.Context, dir int, at string, want, workers int) ([]di
 	return hashFile(ctx, fd, want, workers)
 }
 
-// digests gives those of an image's pages, from the indexes of its packs.
+// digests returns the digests of an image's pages, from the indexes of its packs.
 func (s *Store) digests(m *manifest) ([]digest, error) {
 	indexes := make([][]digest, len(m.packs))
 	for i, id := range m.packs {
@@ -200,7 +198,7 @@ func beyond(id digest) error {
 	return corrupt("a memory image refers to pages that %s/%s does not have", packsDir, id)
 }
 
-// manifest reads the manifest of an image, which must be what its ID says.
+// manifest reads the manifest of an image, which must match its ID.
 func (s *Store) manifest(id ID) (*manifest, error) {
 	b, err := readAt(s.images, string(id), maxStored)
 	if transient(err) {

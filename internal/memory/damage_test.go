@@ -44,7 +44,7 @@ func packOf(t *testing.T, h *home, pages int64) string {
 	return ""
 }
 
-func TestAChangedPageIsFound(t *testing.T) {
+func TestCheckout_DetectsChangedPage(t *testing.T) {
 	t.Parallel()
 	h, _, b, one, two := twice(t)
 	flip(t, filepath.Join(packOf(t, h, 600), pagesName), 77*pageSize+5)
@@ -53,7 +53,7 @@ func TestAChangedPageIsFound(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
-	// The second has a copy of its own, which is whole.
+	// The second has its own copy, which is intact.
 	h.check("cached", two.ID, b)
 	for _, id := range []ID{one.ID, two.ID} {
 		if err := h.s.Verify(t.Context(), id); !fault.Is(err, fault.Corrupt) {
@@ -77,7 +77,7 @@ func TestAChangedPageIsFound(t *testing.T) {
 	}
 }
 
-func TestAChangedCopyIsMadeAgain(t *testing.T) {
+func TestCheckout_ReplacesDamagedCopy(t *testing.T) {
 	t.Parallel()
 	for _, name := range imageFiles {
 		h, _, b, _, two := twice(t)
@@ -99,8 +99,8 @@ func TestAChangedCopyIsMadeAgain(t *testing.T) {
 	}
 }
 
-// After the machine was started anew everything is hashed once, not believed.
-func TestNothingIsBelievedAfterAReboot(t *testing.T) {
+// TestStore_RehashesAfterReboot checks that after a reboot everything is hashed once instead of trusted.
+func TestStore_RehashesAfterReboot(t *testing.T) {
 	t.Parallel()
 	h, a, b, one, two := twice(t)
 	h.forget()
@@ -118,7 +118,7 @@ func TestNothingIsBelievedAfterAReboot(t *testing.T) {
 	}
 }
 
-func TestDamagedFilesAreTold(t *testing.T) {
+func TestStore_ReportsDamagedFiles(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(h *home, one, two Image){
 		"index":         func(h *home, _, _ Image) { flip(t, filepath.Join(packOf(t, h, 30), indexName), 200) },

@@ -114,10 +114,10 @@ func nothingLeft(t *testing.T, what string, h *home) {
 	}
 }
 
-// Whichever write fails, once or from then on as on a full disk, nothing that was
-// acknowledged is lost, nothing half-made is seen, and when the disk works again
-// the store goes on, both as it is open and opened anew.
-func TestEveryWriteMayFail(t *testing.T) {
+// TestWriteFailure_LosesNothing lets each write fail, once or permanently as on a full disk:
+// nothing acknowledged is lost, nothing incomplete is visible, and the store continues when
+// the disk works again, both without and after reopening it.
+func TestWriteFailure_LosesNothing(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 31)
 	for _, c := range []struct {
@@ -155,8 +155,8 @@ func TestEveryWriteMayFail(t *testing.T) {
 	}
 }
 
-// The same without opening it anew in between.
-func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
+// TestStore_ContinuesAfterFailure is TestWriteFailure_LosesNothing without reopening the store.
+func TestStore_ContinuesAfterFailure(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 31)
 	for k := 1 + first; ; k += step {
@@ -176,9 +176,9 @@ func TestTheStoreGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-// Dead at any call, with or without the power: what was acknowledged is whole, the
-// rest whole or gone.
-func TestACrashAtAnyPoint(t *testing.T) {
+// TestStore_SurvivesCrash stops at any call, with or without a power loss: what was
+// acknowledged is complete, and the rest complete or missing.
+func TestStore_SurvivesCrash(t *testing.T) {
 	t.Parallel()
 	for name, crash := range map[string]func(k int) vfs.Crash{
 		"the process":        func(int) vfs.Crash { return vfs.Kill },
@@ -231,8 +231,8 @@ func crashAt(t *testing.T, k int, crash vfs.Crash) bool {
 	return f.Failed()
 }
 
-// A full disk is told with how much is needed, and where.
-func TestAFullDiskIsTold(t *testing.T) {
+// TestStore_ReportsFullDisk checks that the error says how much space is needed, and where.
+func TestStore_ReportsFullDisk(t *testing.T) {
 	t.Parallel()
 	f := &vfs.Faulty{FS: vfs.OS()}
 	h := newHome(t, inMemory(t), Options{FS: f})

@@ -33,7 +33,7 @@ func someManifest(t *rapid.T) *manifest {
 	return m
 }
 
-func TestManifestsComeBack(t *testing.T) {
+func TestManifest_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := someManifest(t)
@@ -56,9 +56,9 @@ func TestManifestsComeBack(t *testing.T) {
 	})
 }
 
-// The second checkpoint of an idle process has a small manifest, also when every
-// other page of it moved.
-func TestManifestsAreSmall(t *testing.T) {
+// TestManifest_IsSmall checks that the second checkpoint of an idle process has a small
+// manifest, also when every other page of it moved.
+func TestManifest_IsSmall(t *testing.T) {
 	t.Parallel()
 	var m manifest
 	m.packs = make([]digest, 2)
@@ -72,7 +72,7 @@ func TestManifestsAreSmall(t *testing.T) {
 	}
 }
 
-func TestLaterFormatsAreRefusedByName(t *testing.T) {
+func TestDecode_RefusesLaterVersion(t *testing.T) {
 	t.Parallel()
 	b, _, err := (&manifest{}).encode()
 	must(t, err)
@@ -146,8 +146,9 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// Runs are the same however the pages are cut, and parts cover them in order.
-func TestPartsCoverTheImage(t *testing.T) {
+// TestManifest_PartsCoverImage checks that runs are the same however the pages are split, and
+// that parts cover them in order.
+func TestManifest_PartsCoverImage(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := someManifest(t)

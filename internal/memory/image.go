@@ -26,8 +26,7 @@ const (
 	maxStored = 128 << 20 // bytes of a manifest
 )
 
-// digest is a SHA-256. That of a page of zeros is never computed: the zero value
-// stands for it.
+// digest is a SHA-256. That of a page of zeros is never computed: it is the zero value.
 type digest [32]byte
 
 func (d digest) String() string { return hex.EncodeToString(d[:]) }
@@ -35,26 +34,24 @@ func (d digest) String() string { return hex.EncodeToString(d[:]) }
 // ID names an image: the SHA-256 of its manifest, 64 lower-case hex digits.
 type ID string
 
-// Facts is what the caller wants to know of an image before it restores it, such
-// as the version of gVisor. The store keeps it in the manifest, and it is part of
-// what the ID vouches for. Keys and values are UTF-8.
+// Facts is what the caller needs to know about an image before it restores it, such as the version of gVisor.
+// It is stored in the manifest, and is part of what the ID authenticates. Keys and values are UTF-8.
 type Facts map[string]string
 
-// Image is what is known of a stored image.
+// Image describes a stored image.
 type Image struct {
 	ID        ID
 	Size      int64 // bytes of its three files
 	Pages     int64 // pages of 4 KiB
 	ZeroPages int64 // of these, pages of zeros
-	// AddedBytes is what the disk gave for it: pages, index, manifest, small files.
-	// The cached copy, which can go at any time, does not count, nor does its init, of which
-	// others have the same. Only Add knows it;
-	// it is 0 from Stat and List.
+	// AddedBytes is the disk space that Add used for the image, in bytes: pages, index, manifest, small
+	// files. The cached copy, which can be removed at any time, does not count, nor does its init, which is
+	// shared. It is 0 from Stat and List.
 	AddedBytes int64
 	Facts      Facts
 }
 
-// encode gives the one form in which facts are written.
+// encode returns the canonical encoding of facts.
 func (f Facts) encode() ([]byte, error) {
 	if f == nil {
 		f = Facts{}
@@ -72,8 +69,8 @@ func (f Facts) encode() ([]byte, error) {
 	return b, err
 }
 
-// parseID gives the digest of an id, and false when it is malformed: only what
-// passes here becomes a file's name.
+// parseID returns the digest of an id, and false if it is malformed: only what it accepts becomes a file's
+// name.
 func parseID(s string) (d digest, ok bool) {
 	if len(s) != 2*len(d) {
 		return d, false

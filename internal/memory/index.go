@@ -20,8 +20,8 @@ type header struct {
 	pages uint32
 }
 
-// encodeIndex gives the bytes of an index, and the pack's id. The digest of a
-// page that the pack does not have is zero.
+// encodeIndex returns the bytes of an index, and the pack's id. The digest of a page that the pack does not
+// have is zero.
 func encodeIndex(h header, digests []digest) ([]byte, digest) {
 	b := make([]byte, 0, indexHeader+len(digests)*len(digest{}))
 	b = append(append(b, indexMagic...), h.nonce[:]...)

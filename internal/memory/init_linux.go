@@ -14,12 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// An image has the memory of the program that was PID 1 in it, and not its code: that is
-// mapped from a file, which has to be the same where the image is resumed. So the program is
-// kept with the images, once for all that have the same.
+// An image contains the memory of the program that was PID 1 in it, and not its code: that is mapped from a
+// file, which has to be the same where the image is resumed. So the program is stored with the images, once
+// for all that have the same.
 
-// InitFact is the fact of an image that names its init, by the digest of what is in it. Add
-// writes it.
+// InitFact is the fact of an image that names its init, by the digest of its content. Add sets it.
 const InitFact = "init"
 
 const (
@@ -29,17 +28,15 @@ const (
 	// were hashed: as long as that is the same, it is not read again.
 	sourceName = "source"
 	maxInit    = 512 << 20 // bytes of an init
-	// initMode has the program be read by whoever it is shown to: another user, where the ids
-	// of a sandbox are shifted. Its directories are ours alone.
+	// initMode lets any user read the program: where the ids of a sandbox are shifted, it is another user's.
+	// Its directories are accessible only to the owner.
 	initMode = 0o555
 )
 
-// Init gives the file with the init of an image, whole and verified; "" when it was added
-// without one. The file stays as long as the image does, and as long as somebody has it
-// locked by flock(2).
+// Init returns the file with the init of an image, complete and verified; "" if the image was added without
+// one. The file stays as long as the image does, and as long as a process has it locked by flock(2).
 //
-// It is fault.NotFound when there is no such image, fault.Corrupt when the init is not what
-// was stored, or is gone.
+// It returns NotFound if there is no such image, and Corrupt if the init is damaged or missing.
 func (s *Store) Init(ctx context.Context, id ID) (string, error) {
 	e, err := s.hold(id)
 	if err != nil {
@@ -65,8 +62,8 @@ func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, erro
 	return filepath.Join(s.dir, initsDir, name, initName), nil
 }
 
-// checkInit makes sure that an init is there and what was stored. It is hashed unless it was
-// since the machine was started, or again is set.
+// checkInit returns an error unless an init exists and is what was stored. It is hashed unless it was since
+// the machine was started, or again is set.
 func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 	at := filepath.Join(s.dir, initsDir, sum.String(), initName)
 	dir, err := dirfd.OpenDir(s.inits, sum.String())
@@ -93,20 +90,20 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 		return withoutInit("%s, the init of a memory image, is missing", at)
 	}
 	if dir >= 0 {
-		_ = s.fs.Unlink(dir, checkedName) // whatever it says
+		_ = s.fs.Unlink(dir, checkedName) // whatever it says, it is stale
 	}
 	return withoutInit("%s, the init of a memory image, does not match its digest", at).Because(err)
 }
 
-// withoutInit is an image whose init is not what it was.
+// withoutInit returns the error of an image whose init is damaged or missing.
 func withoutInit(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
 		WithHint("the disk or another program changed it; it is restored when the memory of a sandbox with the same init " +
 			"is saved again; to rewind only files: coppice rewind NAME REF --files-only")
 }
 
-// copyHashed reads a file of size bytes, has write take each piece of it, unless that is nil,
-// and gives the digest of it all.
+// copyHashed reads a file of size bytes, passes each piece of it to write, unless that is nil, and returns
+// its digest.
 func copyHashed(
 	ctx context.Context, fd int, size int64, write func(p []byte, off int64) error,
 ) (sum digest, err error) {
@@ -149,7 +146,7 @@ func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 	}
 	sum, err := a.s.keepInit(ctx, int(a.init.Fd()), &st, u)
 	if err != nil {
-		a.need += st.Size // where it is that there is no room
+		a.need += st.Size // bytes that the disk lacks
 		return fault.Wrap(err, "store the init of the image")
 	}
 	facts := Facts{InitFact: sum.String()}
@@ -160,7 +157,7 @@ func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 	return nil
 }
 
-// keepInit makes sure that the store has what is in an open file. The caller holds writing.
+// keepInit stores the content of an open file, unless the store has it. The caller holds writing.
 func (s *Store) keepInit(ctx context.Context, fd int, st *unix.Stat_t, u *undo.Stack) (sum digest, err error) {
 	b := s.recordHead()
 	describeFile(&b, sourceName, st)
@@ -183,7 +180,7 @@ func (s *Store) keepInit(ctx context.Context, fd int, st *unix.Stat_t, u *undo.S
 	return sum, nil
 }
 
-// copiedFrom finds the init that was copied from a file, by what describes it.
+// copiedFrom finds the init that was copied from a file with this description.
 func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
 	all, err := dirfd.Names(s.inits)
 	if err != nil {
@@ -207,7 +204,7 @@ func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
 	return sum, false
 }
 
-// noteSource notes what an init was copied from. When it fails that is read again.
+// noteSource records what an init was copied from. If it fails, the source is read again next time.
 func (s *Store) noteSource(sum digest, source []byte) {
 	dir, err := dirfd.OpenDir(s.inits, sum.String())
 	if err != nil {
@@ -223,8 +220,8 @@ func (s *Store) noteSource(sum digest, source []byte) {
 	}
 }
 
-// writeInit writes an init, which is not there or is damaged, and flushes it. It is never a
-// further name of the file itself, which whoever installs another version may write over.
+// writeInit writes an init, which is missing or damaged, and flushes it. It is never a further name of the
+// source file itself, which an installation of another version may overwrite.
 func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u *undo.Stack) (err error) {
 	temp := scratch("init")
 	out, err := s.fs.Create(s.tmp, temp, 0o600)
@@ -282,8 +279,8 @@ func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u
 	return nil
 }
 
-// unusedInit says whether an init, which no image names, is used by nobody either: a sandbox
-// that goes on from an image outlives it, and the daemon.
+// unusedInit reports whether an init, which no image names, is not in use: a sandbox that resumed from an
+// image outlives it, and the daemon.
 func (s *Store) unusedInit(name string) bool {
 	dir, err := dirfd.OpenDir(s.inits, name)
 	if err != nil {
@@ -292,7 +289,7 @@ func (s *Store) unusedInit(name string) bool {
 	defer unix.Close(dir)
 	fd, _, err := dirfd.OpenRegular(dir, initName)
 	if err != nil {
-		return errors.Is(err, unix.ENOENT) // one that was not written to the end
+		return errors.Is(err, unix.ENOENT) // one that was not completely written
 	}
 	defer unix.Close(fd)
 	_, err = again(func() (struct{}, error) { return struct{}{}, unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })

@@ -24,7 +24,7 @@ func (h *home) addWith(x shape, which int) Image {
 	return img
 }
 
-func TestAnInitIsKeptOnce(t *testing.T) {
+func TestInit_IsStoredOnce(t *testing.T) {
 	t.Parallel()
 	f := &vfs.Faulty{FS: vfs.OS()}
 	h := newHome(t, t.TempDir(), Options{FS: f})
@@ -58,7 +58,7 @@ func TestAnInitIsKeptOnce(t *testing.T) {
 	h.close()
 }
 
-func TestAnImageWithoutInit(t *testing.T) {
+func TestInit_OfImageWithoutOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -81,9 +81,9 @@ func TestAnImageWithoutInit(t *testing.T) {
 	}
 }
 
-// A damaged init is not given, also where the file's times are what they were and everything
-// is hashed again; who adds an image with the same mends it.
-func TestADamagedInitIsRefused(t *testing.T) {
+// TestInit_RefusesDamage checks that a damaged init is not returned, also where the file has
+// its old times and everything is hashed again. Adding an image with the same init repairs it.
+func TestInit_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -116,7 +116,7 @@ func TestADamagedInitIsRefused(t *testing.T) {
 		h.checkInit("mended: "+what, img.ID, 0)
 		must(t, h.s.Verify(t.Context(), img.ID))
 	}
-	// What the record of what was hashed cannot tell, verify finds, and it is refused from then on.
+	// Damage that the record of hashes does not show is found by verify, and refused from then on.
 	b := h.text(0)
 	b[0] ^= 1
 	must(t, os.Chmod(at, 0o700))
@@ -134,9 +134,9 @@ func TestADamagedInitIsRefused(t *testing.T) {
 	}
 }
 
-// An init goes with the last image that names it, unless a sandbox has it open still: one that
-// lives on over a daemon's end.
-func TestAnInitIsSwept(t *testing.T) {
+// TestSweep_RemovesUnusedInit checks that an init is removed with the last image that names
+// it, unless a sandbox that outlived a daemon still has it open.
+func TestSweep_RemovesUnusedInit(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	one, two := h.addWith(image(seeds(1, 3)), 0), h.addWith(image(seeds(10, 3)), 0)

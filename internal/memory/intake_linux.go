@@ -18,8 +18,7 @@ type intake struct {
 	fd   int
 }
 
-// takeIn moves the directory of a new image to where nobody else looks for it.
-// When that fails it is where it was.
+// takeIn moves the directory of a new image to where nothing else uses it. If that fails it is where it was.
 func (s *Store) takeIn(dir string) (in intake, err error) {
 	parent, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(dir))
 	if err != nil {
@@ -56,9 +55,8 @@ func (in intake) check() error {
 	return nil
 }
 
-// own opens a file of the new image, which is ours alone then: whoever wrote it
-// may have been taken over by what ran in the sandbox, so a file that somebody can
-// still write to is copied. The caller closes it.
+// own opens a file of the new image for exclusive use: its writer may have been taken over by what ran in the
+// sandbox, so a file that a process can still write to is copied. The caller closes it.
 func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd int, size int64, err error) {
 	var st unix.Stat_t
 	if fd, st, err = dirfd.OpenRegular(in.fd, name); err != nil {
@@ -84,8 +82,8 @@ func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd
 	return fd, st.Size, nil
 }
 
-// unwritten says whether nobody has the file open, or mapped, for writing: only
-// then the kernel grants a lease on reading it.
+// unwritten reports whether no process has the file open, or mapped, for writing: only then the kernel grants
+// a lease on reading it.
 func unwritten(fd int) bool {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return false

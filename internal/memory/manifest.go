@@ -11,7 +11,7 @@ import (
 
 const manifestMagic = "coppice-image-01"
 
-// manifest says where each page of an image lies, and which small files it has.
+// manifest says where each page of an image is stored, and which small files it has.
 type manifest struct {
 	facts Facts
 	small [len(smallNames)]small
@@ -43,14 +43,14 @@ func (m *manifest) pages() (all, zero int64) {
 	return all, zero
 }
 
-// image is what callers are told of it.
+// image returns the description of an image for callers.
 func (m *manifest) image(id ID) Image {
 	all, zero := m.pages()
 	return Image{ID: id, Size: m.small[0].size + m.small[1].size + all*pageSize, Pages: all, ZeroPages: zero,
 		Facts: m.facts}
 }
 
-// add appends a run, or lengthens the last one where it goes on.
+// add appends a run, or extends the last one if r continues it.
 func (m *manifest) add(r run) {
 	if n := len(m.runs); n > 0 && m.runs[n-1].leadsTo(r) {
 		m.runs[n-1].count += r.count
@@ -59,12 +59,12 @@ func (m *manifest) add(r run) {
 	m.runs = append(m.runs, r)
 }
 
-// leadsTo says whether next goes on where r ends.
+// leadsTo reports whether next continues r.
 func (r run) leadsTo(next run) bool {
 	return r.pack == next.pack && (r.pack == 0 || r.first+r.count == next.first)
 }
 
-// encode gives the bytes of a manifest, and its ID.
+// encode returns the bytes of a manifest, and its ID.
 func (m *manifest) encode() ([]byte, ID, error) {
 	facts, err := m.facts.encode()
 	if err != nil {
@@ -97,8 +97,8 @@ func (m *manifest) encode() ([]byte, ID, error) {
 	return b, ID(digest(sha256.Sum256(b)).String()), nil
 }
 
-// decodeManifest reads a manifest strictly: there is one way to write each, and
-// everything else is fault.Corrupt, or fault.Version for a later format.
+// decodeManifest reads a manifest strictly: each has only one encoding, and everything else is Corrupt, or
+// Version for a later format.
 func decodeManifest(b []byte) (*manifest, error) {
 	r := reader{b: b}
 	if err := r.magic(manifestMagic); err != nil {
@@ -126,8 +126,8 @@ func decodeManifest(b []byte) (*manifest, error) {
 	return m, nil
 }
 
-// readRuns reads the runs and makes sure that they are in their one form: none
-// goes on where the one before ends, and packs are in the order of their use.
+// readRuns reads the runs and checks that they are canonical: none continues the one before, and packs are in
+// the order of their use.
 func (m *manifest) readRuns(r *reader) {
 	next := make([]uint32, len(m.packs)+1)
 	var used uint32

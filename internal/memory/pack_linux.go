@@ -57,9 +57,8 @@ func (s *Store) header(id digest) (header, error) {
 	return decodeHeader(b)
 }
 
-// layOut plans how an image is stored. No page is taken for stored unless it was
-// hashed since the machine was started: a rotten one would make the new image
-// rotten as well. The caller holds writing.
+// layOut plans how an image is stored. A page counts as stored only if it was hashed since the machine was
+// started: a damaged one would damage the new image as well. The caller holds writing.
 func (s *Store) layOut(ctx context.Context, pages []digest) (layout, error) {
 	bad := map[digest]bool{}
 	for {
@@ -86,7 +85,7 @@ func (s *Store) layOut(ctx context.Context, pages []digest) (layout, error) {
 	}
 }
 
-// sources gives the newest packs that are not bad, up to LookupPages pages.
+// sources returns the newest packs that are not bad, up to LookupPages pages.
 func (s *Store) sources(ctx context.Context, bad map[digest]bool) ([]source, error) {
 	ids := slices.SortedFunc(maps.Keys(s.live), func(a, b digest) int {
 		return cmp.Or(cmp.Compare(s.live[b].head.made, s.live[a].head.made), slices.Compare(a[:], b[:]))
@@ -108,7 +107,7 @@ func (s *Store) sources(ctx context.Context, bad map[digest]bool) ([]source, err
 			return nil, err
 		}
 		if err != nil {
-			bad[id] = true // what uses it learns of it
+			bad[id] = true // images that use it report it
 			continue
 		}
 		digests = digests[:min(len(digests), room)]
@@ -118,8 +117,7 @@ func (s *Store) sources(ctx context.Context, bad map[digest]bool) ([]source, err
 	return out, nil
 }
 
-// checkPack makes sure that the pages of a pack that are used are what was stored.
-// The caller holds writing.
+// checkPack returns an error unless the used pages of a pack are what was stored. The caller holds writing.
 func (s *Store) checkPack(ctx context.Context, id digest) error {
 	dir, err := dirfd.OpenDir(s.packs, id.String())
 	if err != nil {
@@ -147,14 +145,13 @@ func (s *Store) checkPack(ctx context.Context, id digest) error {
 	return nil
 }
 
-// wrongPage is a page of a pack that is not what was stored.
+// wrongPage returns the error of a damaged page of a pack.
 func wrongPage(id digest, page uint32) *fault.Error {
 	return corrupt("page %d (at byte %d) of %s/%s/%s does not match its digest", page, int64(page)*pageSize, packsDir,
 		id, pagesName)
 }
 
-// putPack makes the pack of what is new in the image, if anything is, and puts
-// the runs into the manifest.
+// putPack makes the pack of the new pages of the image, if there are any, and adds the runs to the manifest.
 func (a *adding) putPack(ctx context.Context, l layout, u *undo.Stack) error {
 	a.m.packs, a.m.runs = l.packs, l.runs
 	a.need -= int64(len(a.digests)) * pageSize // it is there, or is not needed
@@ -173,7 +170,7 @@ func (a *adding) putPack(ctx context.Context, l layout, u *undo.Stack) error {
 	a.need += int64(len(digests) * len(digest{}))
 	a.s.makeRoom(a.need)
 	h := header{made: time.Now().UnixNano(), pages: uint32(len(digests))}
-	_, _ = rand.Read(h.nonce[:]) // never fails: the program ends instead
+	_, _ = rand.Read(h.nonce[:]) // never fails: the program exits instead
 	b, id := encodeIndex(h, digests)
 	a.id, a.m.packs[k] = id, id
 	a.made = &pack{head: h, live: newPageSet(h.pages)}
@@ -251,9 +248,9 @@ func (a *adding) writePages(ctx context.Context, dir int, fresh []uint32) error 
 	return a.s.fs.Sync(fd)
 }
 
-// punch gives back what the disk holds for pages that are not in the set, where
-// the file system can. A file that somebody has locked is left as it is, until the next
-// sweep: a kernel may go on from it, also when nothing here knows of that any more.
+// punch frees the disk space of pages that are not in the set, if the file system can. A file that a process
+// has locked is left as it is until the next sweep: a kernel may have resumed from it, even if this store no
+// longer knows.
 func (s *Store) punch(ctx context.Context, dir int, keep pageSet, pages uint32) error {
 	st, err := dirfd.Lstat(dir, pagesName)
 	if err != nil || onDisk(&st) <= int64(keep.count())*pageSize {

@@ -20,10 +20,10 @@ var (
 	buffers  = sync.Pool{New: func() any { b := make([]byte, chunk*pageSize); return &b }}
 )
 
-// isZero says whether a page, or a part of one, is all zeros.
+// isZero reports whether a page, or a part of one, is all zeros.
 func isZero(p []byte) bool { return bytes.Equal(p, zeroPage[:len(p)]) }
 
-// hashPage gives the digest of a page; that of zeros is zero.
+// hashPage returns the digest of a page; that of zeros is zero.
 func hashPage(p []byte) digest {
 	if isZero(p) {
 		return digest{}
@@ -31,8 +31,8 @@ func hashPage(p []byte) digest {
 	return sha256.Sum256(p)
 }
 
-// spread calls fn(buffer, i) for each i below n, by so many workers at once. It
-// returns when all have ended; after an error, or the end of ctx, none begins.
+// spread calls fn(buffer, i) for each i below n, on so many workers. It returns when all calls have; after an
+// error, or when ctx is canceled, no further call starts.
 func spread(ctx context.Context, n, workers int, fn func(buf []byte, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
@@ -57,7 +57,7 @@ func spread(ctx context.Context, n, workers int, fn func(buf []byte, i int) erro
 	return g.Wait()
 }
 
-// hashFile gives the digests of a file's pages. Holes are not read.
+// hashFile returns the digests of a file's pages. Holes are not read.
 func hashFile(ctx context.Context, fd int, pages, workers int) ([]digest, error) {
 	out := make([]digest, pages)
 	return out, spread(ctx, (pages+chunk-1)/chunk, workers, func(buf []byte, i int) error {
@@ -76,7 +76,7 @@ func hashFile(ctx context.Context, fd int, pages, workers int) ([]digest, error)
 	})
 }
 
-// inHole says whether none of n pages has data on the disk.
+// inHole reports whether none of n pages has data on the disk.
 func inHole(fd, first, n int) bool {
 	off := int64(first) * pageSize
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)

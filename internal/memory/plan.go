@@ -10,7 +10,7 @@ type source struct {
 	live    pageSet // pages that are there: dead ones may have been punched out
 }
 
-// layout says how an image is stored.
+// layout describes how an image is stored.
 type layout struct {
 	// identity: the file of the pages is the new pack as it is, so that restoring
 	// it needs no copy.
@@ -23,8 +23,7 @@ type layout struct {
 // An image of which at most this part of the pages is known is its own pack.
 const mostKnown = 16
 
-// plan decides how an image with these pages is stored beside the sources, of
-// which those before come first.
+// plan decides how an image with these pages is stored beside the sources, the first of which are preferred.
 func plan(pages []digest, sources []source) layout {
 	n := len(pages)
 	for _, s := range sources {

@@ -7,14 +7,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// reader takes values from the front of b. After the first that is not there or
-// too large it is bad, and gives zeros.
+// reader decodes values from the front of b. After the first that is missing or too large it is bad, and
+// returns zeros.
 type reader struct {
 	b   []byte
 	bad bool
 }
 
-// magic takes the 16 bytes that say what b is. The last two are its version.
+// magic reads the 16 bytes that identify the format. The last two are its version.
 func (r *reader) magic(want string) error {
 	kind := want[:len(want)-2]
 	switch got := string(r.take(len(want))); {
@@ -27,7 +27,7 @@ func (r *reader) magic(want string) error {
 	return fault.New(fault.Corrupt, "must begin with %q", kind)
 }
 
-// take gives the next n bytes, which stay b's.
+// take returns the next n bytes, which alias b.
 func (r *reader) take(n int) []byte {
 	if r.bad || n < 0 || n > len(r.b) {
 		r.bad = true
@@ -38,13 +38,13 @@ func (r *reader) take(n int) []byte {
 	return p
 }
 
-// array takes a digest.
+// array reads a digest.
 func (r *reader) array() (d digest) {
 	copy(d[:], r.take(len(d)))
 	return d
 }
 
-// upTo takes an unsigned varint that is at most most.
+// upTo reads an unsigned varint that is at most most.
 func (r *reader) upTo(most uint64) int {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 || v > most {
@@ -55,7 +55,7 @@ func (r *reader) upTo(most uint64) int {
 	return int(v)
 }
 
-// signed takes a signed varint.
+// signed reads a signed varint.
 func (r *reader) signed() int64 {
 	v, n := binary.Varint(r.b)
 	if n <= 0 || v > maxPages || v < -maxPages {

@@ -10,9 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
-// putSmall stores a small file, flushed, and says what the disk gave for it. One
-// that was stored before is written again: this mends it when it is damaged, and
-// the rename leaves one or the other.
+// putSmall stores a small file, flushed, and returns the disk space that it used. One that was stored before
+// is written again: this repairs a damaged one, and the rename leaves one or the other.
 func (s *Store) putSmall(b []byte) (f small, added int64, isNew bool, err error) {
 	f = small{size: int64(len(b)), sum: sha256.Sum256(b)}
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
@@ -33,7 +32,7 @@ func (s *Store) putSmall(b []byte) (f small, added int64, isNew bool, err error)
 	return f, onDisk(&after) - onDisk(&before), isNew, err
 }
 
-// small reads a small file and makes sure that it is what was stored.
+// small reads a small file and checks that it is what was stored.
 func (s *Store) small(f small) ([]byte, error) {
 	// What cannot be compressed becomes a little larger.
 	b, err := readAt(s.blobs, f.sum.String(), f.size+f.size/64+1024)
@@ -49,7 +48,7 @@ func (s *Store) small(f small) ([]byte, error) {
 	return nil, corrupt("%s/%s does not match its digest", blobsDir, f.sum).Because(err)
 }
 
-// unpack gives the size bytes that b was made of; more is never unpacked.
+// unpack returns the size bytes that b was made of; more is never unpacked.
 func unpack(b []byte, size int64) ([]byte, error) {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(size, 1<<20))))
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 
 // Options of a store; the zero value works.
 type Options struct {
-	// FS is what the store writes through; the real file system when nil.
+	// FS is the file system that the store writes through; nil: the real one.
 	FS vfs.FS
-	// CacheBytes bounds what assembled images that nobody holds may take of the
-	// disk beside what is stored; 0: 2 GiB. An image that is checked out stays.
+	// CacheBytes bounds the disk space of assembled images that are not held; 0: 2 GiB. An image that is
+	// checked out stays.
 	CacheBytes int64
 	// LookupPages bounds how many stored pages, of the newest packs, a new image
 	// is compared with, and so the memory for it; 0: 2^21, which is 8 GiB of pages
@@ -63,10 +63,10 @@ type entry struct {
 	image Image
 	err   error // why it cannot be used, or nil
 
-	busy  lock   // held by who makes, checks or drops its files in the cache
+	busy  lock   // held while its files in the cache are made, checked or dropped
 	held  int    // guarded by Store.mu: check-outs that were not released
 	used  uint64 // guarded by Store.mu: when it was last checked out; larger is later
-	bytes int64  // guarded by Store.mu: what only its files in the cache take
+	bytes int64  // guarded by Store.mu: disk space of what is only in the cache
 }
 
 // subdirectories of a store.
@@ -79,10 +79,9 @@ const (
 	cacheDir  = "cache"
 )
 
-// Open opens the store at dir and makes it when it is missing. What a killed
-// process left half-made is swept away. Only one process may have a store open.
-// A damaged image does not keep the others from being used. The caller calls
-// Close.
+// Open opens the store at dir and creates it if it is missing. It removes what a killed process left half
+// made. Only one process may have a store open. A damaged image does not prevent the use of the others. The
+// caller calls Close.
 func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -136,9 +135,8 @@ func (s *Store) openDirs() (err error) {
 	return s.fs.Sync(s.top)
 }
 
-// Close releases the store's descriptors. No method may run then or later, but
-// releases may be called; what was checked out stays where it is until the store
-// is opened again.
+// Close releases the store's descriptors. No method may run then or later, but releases may be called; what
+// was checked out stays until the store is opened again.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -152,8 +150,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Stat says what is known of an image. It is fault.NotFound when there is none,
-// fault.Corrupt when its manifest is damaged.
+// Stat returns the description of an image. It returns NotFound if there is none, and Corrupt if its manifest
+// is damaged.
 func (s *Store) Stat(id ID) (Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +162,7 @@ func (s *Store) Stat(id ID) (Image, error) {
 	return e.image, e.err
 }
 
-// List gives the images whose manifests are whole, by ID.
+// List returns the images whose manifests are intact, sorted by ID.
 func (s *Store) List() []Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,15 +180,14 @@ func missing(id ID) error {
 	return fault.New(fault.NotFound, "memory image %.64q not found", string(id))
 }
 
-// corrupt is a stored image that is not what it was.
+// corrupt returns the error of a damaged image.
 func corrupt(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
 		WithHint("the disk or another program changed it, and the memory is lost; the files of the snapshot are stored " +
 			"separately: coppice rewind NAME REF --files-only")
 }
 
-// bootID names this start of the machine. One that cannot be told is like none
-// before.
+// bootID identifies this start of the machine. If it cannot be determined, it is different each time.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if id := strings.TrimSpace(string(b)); err == nil && id != "" && len(id) < 64 && !strings.ContainsAny(id, " \n") {

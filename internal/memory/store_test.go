@@ -17,8 +17,9 @@ import (
 
 const mib = 1 << 20
 
-// The first image is its own pack: nothing is copied, at any time.
-func TestTheFirstImageIsItsOwnPack(t *testing.T) {
+// TestAdd_FirstImageIsItsPack checks that the first image is stored as its own pack, and is
+// not copied at any time.
+func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -57,8 +58,9 @@ func TestTheFirstImageIsItsOwnPack(t *testing.T) {
 	}
 }
 
-// What somebody reads stays as it is, though its image is gone and nobody else holds it.
-func TestPagesThatSomebodyReadsStay(t *testing.T) {
+// TestPages_OfRemovedImageStayReadable checks that pages that a reader has open stay as they
+// are when their image is removed and nothing else holds it.
+func TestPages_OfRemovedImageStayReadable(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -92,8 +94,9 @@ func TestPagesThatSomebodyReadsStay(t *testing.T) {
 	}
 }
 
-// A second image that differs in little adds little, wherever its pages are.
-func TestWhatIsKnownIsNotStoredAgain(t *testing.T) {
+// TestAdd_DeduplicatesPages checks that a second image with few differences adds little,
+// wherever its pages are.
+func TestAdd_DeduplicatesPages(t *testing.T) {
 	t.Parallel()
 	const n = 25600 // 100 MiB
 	first := seeds(1, n)
@@ -133,8 +136,8 @@ func reversed(s []uint32) []uint32 {
 	return s
 }
 
-// What is added again, with the same facts, is the same image.
-func TestTheSameImageHasTheSameID(t *testing.T) {
+// TestAdd_SameImageHasSameID checks that adding the same pages with the same facts again gives the same ID.
+func TestAdd_SameImageHasSameID(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -152,8 +155,9 @@ func TestTheSameImageHasTheSameID(t *testing.T) {
 	h.check("with other facts", c.ID, x)
 }
 
-// An image of many equal pages is stored without them, not as its own pack.
-func TestEqualPagesWithinAnImageAreStoredOnce(t *testing.T) {
+// TestAdd_DeduplicatesPagesWithinImage checks that an image of many equal pages is stored
+// without the duplicates, and not as its own pack.
+func TestAdd_DeduplicatesPagesWithinImage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -187,8 +191,9 @@ func TestEmptyAndZeroImages(t *testing.T) {
 	}
 }
 
-// What Add refuses it does not keep; what it cannot move it leaves.
-func TestAddRefuses(t *testing.T) {
+// TestAdd_RefusesInvalidImages checks that Add does not keep what it refuses, and leaves in
+// place what it cannot move.
+func TestAdd_RefusesInvalidImages(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
 	defer h.close()
@@ -242,8 +247,8 @@ func relink(dir, name, to string) error {
 	return os.Symlink(to, filepath.Join(dir, name))
 }
 
-// A directory on another file system is refused, and stays.
-func TestAnotherFileSystemIsRefused(t *testing.T) {
+// TestAdd_RefusesOtherFileSystem also checks that the refused directory stays.
+func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -263,9 +268,9 @@ func TestAnotherFileSystemIsRefused(t *testing.T) {
 	}
 }
 
-// Whoever wrote the image and still can write to its files does not reach what is
-// stored.
-func TestAFileThatSomebodyCanWriteToIsCopied(t *testing.T) {
+// TestAdd_CopiesWritableFiles covers a process that wrote an image and can still write to its
+// files: it cannot change what is stored.
+func TestAdd_CopiesWritableFiles(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
@@ -306,9 +311,9 @@ func TestAFileThatSomebodyCanWriteToIsCopied(t *testing.T) {
 	}
 }
 
-// The cache holds no more than its limit, those longest that were used last, and
-// all that are held.
-func TestTheCacheIsBounded(t *testing.T) {
+// TestCache_IsBounded checks that the cache stays within its limit, keeps the images that were
+// used last, and all that are held.
+func TestCache_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 6 * mib})
 	defer h.close()
@@ -364,7 +369,7 @@ func TestUnknownImages(t *testing.T) {
 	}
 }
 
-func TestTheBootIDIsTheKernels(t *testing.T) {
+func TestBootID(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -11,14 +11,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Sweep drops the images that keep does not want and nobody holds, and gives back
-// what only they used: packs, pages of packs that others use, small files, inits. It
-// says how many bytes the disk got back. keep is called for each image, from this
-// goroutine; between Add and the record that makes keep want the image the caller
-// must not sweep.
+// Sweep removes the images for which keep returns false and that are not held, and frees what only they used:
+// packs, pages of packs that others use, small files, inits. It returns how many bytes of disk space that
+// freed. keep is called for each image, from this goroutine; between Add and the record that makes keep
+// return true for the image the caller must not call Sweep.
 //
-// As long as an image that keep wants is damaged, it is unknown what it uses:
-// nothing but images is dropped, and the error is fault.Corrupt.
+// As long as an image that is kept is damaged, it is unknown what it uses: only images are removed, and the
+// error is Corrupt.
 func (s *Store) Sweep(ctx context.Context, keep func(id ID) bool) (freed int64, err error) {
 	if err := s.writing.take(ctx); err != nil {
 		return 0, fault.Wrap(err, "sweep the memory store")
@@ -53,7 +52,7 @@ func (s *Store) ids() []ID {
 	return out
 }
 
-// drop removes an image, unless somebody holds it.
+// drop removes an image, unless it is held.
 func (s *Store) drop(ctx context.Context, id ID) (freed int64, err error) {
 	s.mu.Lock()
 	e := s.entries[id]
@@ -61,14 +60,14 @@ func (s *Store) drop(ctx context.Context, id ID) (freed int64, err error) {
 		s.mu.Unlock()
 		return 0, nil
 	}
-	delete(s.entries, id) // nobody finds it from here on
+	delete(s.entries, id) // it cannot be found from here on
 	s.mu.Unlock()
 	putBack := func() {
 		s.mu.Lock()
 		s.entries[id] = e
 		s.mu.Unlock()
 	}
-	if err := e.busy.take(ctx); err != nil { // somebody drops its files
+	if err := e.busy.take(ctx); err != nil { // another caller drops its files
 		putBack()
 		return 0, err
 	}
@@ -86,7 +85,7 @@ func (s *Store) drop(ctx context.Context, id ID) (freed int64, err error) {
 	return cached + own, nil
 }
 
-// load finds what is stored, and clears away what is not whole.
+// load finds what is stored, and removes what is incomplete.
 func (s *Store) load(ctx context.Context) error {
 	left, err := dirfd.Names(s.tmp)
 	if err != nil {
@@ -103,7 +102,7 @@ func (s *Store) load(ctx context.Context) error {
 	return s.loadCache()
 }
 
-// loadCache finds what is cached of images that there are, and drops the rest.
+// loadCache finds what is cached of existing images, and removes the rest.
 func (s *Store) loadCache() error {
 	cached, err := dirfd.Names(s.cache)
 	if err != nil {
@@ -136,8 +135,7 @@ type uses struct {
 	err   error // an image of which it is unknown what it uses
 }
 
-// collect reads what the images use, and gives back the rest. The caller holds
-// writing.
+// collect reads what the images use, and removes the rest. The caller holds writing.
 func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	u, err := s.used(ctx)
 	if err != nil {
@@ -183,8 +181,8 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// dropAll removes what is unused of a directory. A pack goes out of sight first,
-// so that it is never found without one of its files.
+// dropAll removes unused entries of a directory. A pack is first renamed, so that it is never found without
+// one of its files.
 func (s *Store) dropAll(ctx context.Context, dir int, unused func(name string) bool) (freed int64, err error) {
 	all, err := dirfd.Names(dir)
 	if err != nil {
@@ -219,7 +217,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 	defer unix.Close(dir)
 	before, err := dirfd.Lstat(dir, pagesName)
 	if errors.Is(err, unix.ENOENT) || onDisk(&before) <= int64(p.live.count())*pageSize {
-		return 0, nil // who uses it learns that it is lost
+		return 0, nil // an image that uses it reports that it is lost
 	}
 	err = s.keepChecked(dir, pagesName, func() error { return s.punch(ctx, dir, p.live, p.head.pages) })
 	if err != nil {
@@ -229,8 +227,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 	return onDisk(&before) - onDisk(&after), err
 }
 
-// used reads all manifests, makes entries of images that it did not know, and
-// says what they use.
+// used reads all manifests, adds entries of unknown images, and returns what they use.
 func (s *Store) used(ctx context.Context) (uses, error) {
 	u := uses{packs: map[digest]*pack{}, blobs: map[digest]bool{}, inits: map[digest]bool{}}
 	all, err := dirfd.Names(s.images)
@@ -259,7 +256,7 @@ func (s *Store) used(ctx context.Context) (uses, error) {
 	return u, nil
 }
 
-// know makes an entry of an image, if there is none, with what is wrong with it.
+// know adds an entry of an image, unless it has one, with the error that it has.
 func (s *Store) know(id ID, m *manifest, wrong error) {
 	img := Image{ID: id}
 	if wrong == nil {
@@ -274,8 +271,7 @@ func (s *Store) know(id ID, m *manifest, wrong error) {
 	s.entries[id] = &entry{image: img, err: wrong, busy: newLock()}
 }
 
-// use adds what an image uses. A pack that is not there, or damaged, is the
-// trouble of who reads it.
+// use adds what an image uses. A missing or damaged pack is reported when it is read.
 func (s *Store) use(u *uses, m *manifest) error {
 	for _, f := range m.small {
 		u.blobs[f.sum] = true

@@ -53,10 +53,10 @@ func readFull(fd int, p []byte, off int64) error {
 	return nil
 }
 
-// onDisk is what the disk gives for a file, in bytes.
+// onDisk returns the disk space of a file, in bytes.
 func onDisk(st *unix.Stat_t) int64 { return st.Blocks * 512 }
 
-// remove deletes dir/name and what is in it. What is not there is no error.
+// remove deletes dir/name and its content. A missing one is not an error.
 func remove(fs vfs.FS, dir int, name string) error {
 	st, err := dirfd.Lstat(dir, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -88,7 +88,7 @@ func remove(fs vfs.FS, dir int, name string) error {
 // scratch is a name that nothing in tmp has.
 func scratch(what string) string {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails: the program ends instead
+	_, _ = rand.Read(b[:]) // never fails: the program exits instead
 	return what + "-" + hex.EncodeToString(b[:])
 }
 
@@ -97,7 +97,7 @@ type lock chan struct{}
 
 func newLock() lock { return make(lock, 1) }
 
-// take waits for the lock, or for the end of ctx.
+// take waits for the lock, or until ctx is canceled.
 func (l lock) take(ctx context.Context) error {
 	select {
 	case l <- struct{}{}:
@@ -124,8 +124,7 @@ func (l lock) try() bool {
 
 func (l lock) free() { <-l }
 
-// transient says whether err is the reader's trouble, and tells nothing of what
-// was to be read.
+// transient reports whether err is due to the reader, and says nothing about the data.
 func transient(err error) bool {
 	for _, one := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, context.Canceled,
 		context.DeadlineExceeded} {
@@ -136,8 +135,8 @@ func transient(err error) bool {
 	return false
 }
 
-// usage is what the disk gives for a directory and the files in it, but for files
-// that have further names elsewhere unless all is set.
+// usage returns the disk space of a directory and the files in it, without files that have names elsewhere
+// unless all is set.
 func usage(dir int, name string, all bool) int64 {
 	st, err := dirfd.Lstat(dir, name)
 	if err != nil {

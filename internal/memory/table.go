@@ -2,7 +2,7 @@ package memory
 
 import "hash/maphash"
 
-// place is where a page lies.
+// place is the location of a page.
 type place struct {
 	pack uint32 // as in a run: 1 + index of the pack; own stands for the pack that is being planned
 	page uint32
@@ -11,8 +11,8 @@ type place struct {
 // table finds pages by digest. Its memory is bounded by the number of pages that
 // it is made for: about 45 bytes a page.
 type table struct {
-	// The sandbox chooses what is in its memory, and with it the digests: a secret
-	// seed keeps it from choosing such as meet in one slot.
+	// The sandbox chooses what is in its memory, and with it the digests: a secret seed prevents it from
+	// choosing digests that collide.
 	seed    maphash.Seed
 	slots   []uint32 // 0: empty; else 1 + index in digests
 	digests []digest
@@ -29,8 +29,7 @@ func newTable(n int) *table {
 		places: make([]place, 0, n)}
 }
 
-// put gives the place of a page, which is at at from now on when none was known, and
-// whether one was.
+// put returns the place of a page, which is at from now on if none was known, and whether one was.
 func (t *table) put(d digest, at place) (place, bool) {
 	mask := uint64(len(t.slots) - 1)
 	for i := maphash.Bytes(t.seed, d[:]) & mask; ; i = (i + 1) & mask {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Answer finds what is kept under key; nil when nothing is, or no longer.
+// Answer returns the answer stored under key; nil if there is none, or it has expired.
 func (d *DB) Answer(ctx context.Context, key string) (answer []byte, err error) {
 	err = d.rows(ctx, "SELECT answer FROM answers WHERE key=? AND expires>?",
 		func(s scanner) error { return s.Scan(&answer) },
@@ -17,8 +17,7 @@ func (d *DB) Answer(ctx context.Context, key string) (answer []byte, err error) 
 	return []byte(text), err
 }
 
-// KeepAnswer keeps something under key for so long, in the place of what is kept
-// there, and sweeps what has expired.
+// KeepAnswer stores an answer under key for a time, in place of an earlier one, and removes expired ones.
 func (d *DB) KeepAnswer(ctx context.Context, key string, answer []byte, keep time.Duration) error {
 	now := d.Now()
 	sealed, err := d.key.Seal(forAnswer, answer)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestAnswersAreKeptForAsLongAsTheyShould(t *testing.T) {
+func TestAnswers_Expire(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := must(Open(ctx, filepath.Join(t.TempDir(), "meta.db")))(t)

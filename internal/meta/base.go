@@ -20,7 +20,7 @@ func (d *DB) Bases(ctx context.Context, key string) (out []Base, err error) {
 	return out, err
 }
 
-// UseBase has a base be the newest of its key at that time, unless a newer one is.
+// UseBase makes a base the newest of its key at that time, unless there is a newer one.
 func (d *DB) UseBase(ctx context.Context, id string, at time.Time) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.exec("UPDATE bases SET created=?2 WHERE id=?1 AND created<?2", id, at.UnixMicro())
@@ -28,9 +28,8 @@ func (d *DB) UseBase(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// ForgetBases has those bases found no more whose keys begin with prefix, on which no
-// snapshot stands, and which were neither made nor used since before. What they hold is
-// unreferenced then.
+// ForgetBases removes the keys of those bases whose keys begin with prefix, on which no snapshot stands, and
+// which were neither made nor used since before. Their content is then unreferenced.
 func (d *DB) ForgetBases(ctx context.Context, prefix string, before time.Time) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.exec(`UPDATE bases SET key='' WHERE substr(key,1,length(?1))=?1 AND created<?2

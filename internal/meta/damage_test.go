@@ -36,7 +36,7 @@ func withKey(t testing.TB, from, to string) {
 	ok(t, os.WriteFile(filepath.Join(filepath.Dir(to), keyName), b, 0o600))
 }
 
-func TestFilesThatAreNotOurs(t *testing.T) {
+func TestOpen_RefusesForeignFiles(t *testing.T) {
 	t.Parallel()
 	sample := sample(t)
 	good, err := os.ReadFile(sample)
@@ -190,7 +190,7 @@ func TestTornLog(t *testing.T) {
 	}
 }
 
-func TestHalfMadeDatabaseIsMadeAnew(t *testing.T) {
+func TestOpen_ReplacesIncompleteDatabase(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "meta.db")
 	ok(t, os.WriteFile(path+".new", []byte("torn"), 0o600))
@@ -214,8 +214,9 @@ func TestNoDirectory(t *testing.T) {
 	wantFault(t, err, fault.NotFound, "open")
 }
 
-// A home outlives the comments in the schema that it was made with.
-func TestCommentsOfTheSchemaMayChange(t *testing.T) {
+// TestOpen_IgnoresSchemaComments matters because a database has the comments of the schema
+// that it was created with.
+func TestOpen_IgnoresSchemaComments(t *testing.T) {
 	t.Parallel()
 	edit := func(t *testing.T, what string) error {
 		t.Helper()

@@ -1,9 +1,8 @@
-// Package meta is the database of sandboxes, snapshots, routes and layers: one
-// SQLite file in WAL mode. Every change is one transaction; what was committed
-// survives the death of every process (synchronous=NORMAL: after a power loss
-// the newest transactions may be missing, never half there; MarkSealed waits
-// until the disk has everything up to itself). Only engine imports it; it
-// imports timeline, seal, vfs, fault and client/wire.
+// Package meta is the database of sandboxes, snapshots, routes and layers: one SQLite file in WAL mode. Every
+// change is one transaction. Committed transactions survive the death of every process (synchronous=NORMAL:
+// after a power loss the newest transactions may be missing, but never half there; MarkSealed waits until the
+// disk has everything up to itself). Only engine imports it; it imports timeline, seal, vfs, fault and
+// client/wire.
 package meta
 
 import (
@@ -24,8 +23,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// DB is an open database. All methods are safe for concurrent use and give
-// faults. A change runs to its end even when its context ends meanwhile.
+// DB is an open database. All methods are safe for concurrent use and return faults. A change that has
+// started completes even if its context is canceled meanwhile.
 type DB struct {
 	// Now is the clock for records of when HEAD moved. Set it before use, or not.
 	Now func() time.Time
@@ -33,33 +32,32 @@ type DB struct {
 	fs   vfs.FS
 	path string
 	made bool
-	key  seal.Key // what is private is sealed by
+	key  seal.Key // encrypts private values
 	w, r *sql.DB  // one writing connection, several reading ones
 
 	turn    chan struct{} // holds a token while a change runs; guards writer, closed
 	writer  *link
 	closed  bool
-	readers chan *link // those that nobody uses; nil is one that is not made yet
+	readers chan *link // the unused ones; nil stands for one that is not made yet
 }
 
 // maxReaders is how many reads run at a time.
 const maxReaders = 4
 
-// reserved is how much space for its log an open database holds, in bytes: SQLite
-// empties the log when it has grown to 4 MiB.
+// reserved is the space that an open database reserves for its log, in bytes: SQLite empties the log when it
+// has grown to 4 MiB.
 const reserved = 6 << 20
 
 // checkBelow is the size up to which Open checks the whole structure of the
 // file: about 10 ms. Check does so for any size.
 const checkBelow = 4 << 20
 
-// Open opens the database at path, whose directory exists, or makes it. The
-// errors are Version for one of another build, Corrupt for a damaged one,
-// ReadOnly, NoSpace and Denied; the file is changed in no such case. Beside it lies the
-// key of what it seals, which is made where nothing is sealed yet.
+// Open opens the database at path, whose directory exists, or creates it. The errors are Version for one of
+// another version, Corrupt for a damaged one, ReadOnly, NoSpace and Denied; the file is not changed then. The
+// key of encrypted values is a file beside it, which is created if nothing is encrypted yet.
 func Open(ctx context.Context, path string) (*DB, error) { return OpenOn(ctx, vfs.OS(), path) }
 
-// OpenOn is Open on a file system, through which all is written but what SQLite writes.
+// OpenOn is Open on a file system, through which everything is written except what SQLite writes.
 func OpenOn(ctx context.Context, fsys vfs.FS, path string) (_ *DB, err error) {
 	d := &DB{Now: time.Now, fs: fsys, path: path, turn: make(chan struct{}, 1), readers: make(chan *link, maxReaders)}
 	for range maxReaders {
@@ -100,8 +98,8 @@ func OpenOn(ctx context.Context, fsys vfs.FS, path string) (_ *DB, err error) {
 	return d, nil
 }
 
-// openFault is fault, for errors of Open. All that SQLite reads then is the file,
-// so what it calls an error in SQL is a header or schema that makes no sense.
+// openFault is fault, for errors of Open. SQLite reads only the file then, so what it reports as an error in
+// SQL is a header or schema that makes no sense.
 func (d *DB) openFault(err error) error {
 	var se *sqlite.Error
 	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR {
@@ -110,8 +108,8 @@ func (d *DB) openFault(err error) error {
 	return d.fault(err, "open %s", d.path)
 }
 
-// Made reports whether Open made the database: no record of any layer exists, so
-// layers that are there are not garbage but orphans.
+// Made reports whether Open created the database: no layer has a record then, so existing layers are not
+// garbage but orphans.
 func (d *DB) Made() bool { return d.made }
 
 func dsn(path, mode, more string) string {
@@ -119,8 +117,8 @@ func dsn(path, mode, more string) string {
 		"&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" + more
 }
 
-// preflight finds what SQLite would not tell or would take for an empty
-// database, and gives the size of the file.
+// preflight finds problems that SQLite would not report or would take for an empty database, and returns the
+// size of the file.
 func (d *DB) preflight() (int64, error) {
 	f, err := os.OpenFile(d.path, os.O_RDWR, 0)
 	if err != nil {
@@ -137,8 +135,7 @@ func (d *DB) preflight() (int64, error) {
 	return st.Size(), nil
 }
 
-// create makes a database beside path and moves it there: one that lacks
-// anything is never seen.
+// create makes a database beside path and renames it to path, so that an incomplete one is never visible.
 func create(ctx context.Context, fsys vfs.FS, path string) (err error) {
 	tmp := path + ".new"
 	if err := vfs.Remove(fsys, tmp+"-journal"); err != nil {
@@ -230,8 +227,8 @@ func (d *DB) upgrade(ctx context.Context, from int) (err error) {
 	return nil
 }
 
-// bare is a statement without comments, with one space for each run of them: what
-// the file keeps is what was typed when it was made.
+// bare returns a statement without comments, with one space for each run of them: the file stores statements
+// as they were typed when it was created.
 func bare(sql string) string {
 	var b strings.Builder
 	for line := range strings.Lines(sql) {
@@ -244,8 +241,8 @@ func bare(sql string) string {
 	return strings.ReplaceAll(strings.TrimSpace(b.String()), " ;", ";")
 }
 
-// checkSchema finds a schema that is not, but for comments, the one of this
-// version: then nothing that follows could be trusted.
+// checkSchema returns an error if the schema is not, except for comments, that of this version: then nothing
+// else could be trusted.
 func (d *DB) checkSchema(ctx context.Context, schema string, version int) error {
 	rows, err := d.writer.conn.QueryContext(ctx,
 		"SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
@@ -330,9 +327,8 @@ func (d *DB) Close() error {
 	return errors.Join(errs...)
 }
 
-// Flush waits until the disk has every transaction that was committed before.
-// The log is flushed here and not by SQLite, so that no change waits for it. A
-// checkpoint that runs meanwhile flushes what it moves.
+// Flush waits until the disk has every transaction that was committed before. The log is flushed here and not
+// by SQLite, so that no change waits for it. A concurrent checkpoint flushes what it moves.
 func (d *DB) Flush() error {
 	err := vfs.Sync(d.fs, d.path+"-wal")
 	if errors.Is(err, os.ErrNotExist) {

@@ -125,9 +125,8 @@ func TestFullDisk(t *testing.T) {
 	wantFault(t, err, fault.NoSpace, "open")
 }
 
-// TestFullDiskLetsGo removes a sandbox while something else has filled the disk:
-// that is how people make room.
-func TestFullDiskLetsGo(t *testing.T) {
+// TestFullDisk_AllowsRemove removes a sandbox while a file fills the disk: removing is how users free space.
+func TestFullDisk_AllowsRemove(t *testing.T) {
 	t.Parallel()
 	if !inNamespace(t) {
 		return

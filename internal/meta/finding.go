@@ -8,8 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Finding is what a start of a sandbox found out about the host: that it provides a
-// protection, or lacks it.
+// Finding says that the host provides a protection, or lacks it, as a start of a sandbox found.
 type Finding struct {
 	Protection string `json:"protection"`
 	On         string `json:"on,omitempty"`    // type of file system, if it depends on one
@@ -19,7 +18,7 @@ type Finding struct {
 
 const settingFindings = "findings"
 
-// Findings returns what the home's starts have found, in the order of the first time.
+// Findings returns the findings of the home's starts, in the order in which each was first made.
 func (d *DB) Findings(ctx context.Context) ([]Finding, error) {
 	text, err := d.Setting(ctx, settingFindings)
 	if err != nil {
@@ -38,9 +37,9 @@ func decodeFindings(text string) (all []Finding, err error) {
 	return all, nil
 }
 
-// AddFindings adds what a start has found, and returns all findings. That the host provides a
-// protection is never replaced. That it lacks one is replaced by the opposite, or by what
-// another kernel lacks.
+// AddFindings adds the findings of a start, and returns all findings. A finding that the host provides a
+// protection is never replaced. A finding that it lacks one is replaced by the opposite, or by what another
+// kernel lacks.
 func (d *DB) AddFindings(ctx context.Context, found []Finding) (known []Finding, err error) {
 	if known, err = d.Findings(ctx); err != nil {
 		return nil, err
@@ -69,7 +68,7 @@ func (d *DB) AddFindings(ctx context.Context, found []Finding) (known []Finding,
 	return known, err
 }
 
-// mergeFindings reports as well whether found says more than known.
+// mergeFindings merges findings; more reports whether found adds to known.
 func mergeFindings(known, found []Finding) (all []Finding, more bool) {
 	all = slices.Clone(known)
 	for _, f := range found {

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestFindings_WhatTheHostHasGivenIsFinal(t *testing.T) {
+func TestFindings_ProvidedProtectionIsFinal(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	has := func(kernel string) Finding { return Finding{Protection: "user", On: "ext4", Kernel: kernel} }
@@ -35,7 +35,7 @@ func TestFindings_WhatTheHostHasGivenIsFinal(t *testing.T) {
 	}
 }
 
-func TestFindings_OfConcurrentStartsAreAllKept(t *testing.T) {
+func TestFindings_KeepAllOfConcurrentStarts(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	const starts = 8
@@ -59,7 +59,7 @@ func TestFindings_OfConcurrentStartsAreAllKept(t *testing.T) {
 	}
 }
 
-func TestFindings_RefusesWhatItCannotRead(t *testing.T) {
+func TestFindings_RefuseDamage(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	ok(t, d.SetSetting(t.Context(), settingFindings, "{"))

@@ -14,9 +14,9 @@ import (
 const keyName = "seal.key"
 
 const (
-	// settingKey is the id of the key that everything is sealed by.
+	// settingKey is the id of the key that encrypts everything.
 	settingKey = "seal.key"
-	// settingSwept says that nothing is left on free pages of what was in clear: "yes".
+	// settingSwept says that no cleartext is left on free pages: "yes".
 	settingSwept = "seal.swept"
 )
 
@@ -24,17 +24,17 @@ const (
 	keyHint = "restore it from a backup. Files and history do not require the key: if it is lost, continue without the " +
 		"values " +
 		"it encrypted: echo lost >%s"
-	// lostNotice is what people are told of each sandbox then.
+	// lostNotice is the notice that each sandbox gets then.
 	lostNotice = "the key that encrypted its environment, policy " +
 		"and command is lost, and so are these"
 )
 
-// Derive gives the secret of a key for a purpose, for package seal: what belongs to the
-// home and lies elsewhere is sealed by that.
+// Derive returns a secret for a purpose, derived from the key of the home, by which package seal encrypts
+// values of the home that are stored elsewhere.
 func (d *DB) Derive(purpose string) []byte { return d.key.Derive(purpose) }
 
-// openKey has the key, and all that is to be sealed is sealed by it. The errors are those
-// of seal.Load, and Corrupt for a key that is not there or not the right one.
+// openKey opens the key, and encrypts all that has to be. The errors are those of seal.Load, and Corrupt if
+// the key is missing or not the right one.
 func (d *DB) openKey(ctx context.Context) error {
 	sealedBy, err := d.Setting(ctx, settingKey)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *DB) openKey(ctx context.Context) error {
 	return d.sweep(ctx)
 }
 
-// sealAll seals what is in clear: the key is new, or the database of a version before.
+// sealAll encrypts what is in cleartext, if the key is new, or the database is of an older version.
 func (d *DB) sealAll(ctx context.Context) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.eachConfig(func(config string) (string, error) {
@@ -94,7 +94,7 @@ func (d *DB) sealAll(ctx context.Context) error {
 	})
 }
 
-// forgetSealed drops what nobody can open any more, and tells people.
+// forgetSealed removes what cannot be decrypted any more, and adds a notice.
 func (d *DB) forgetSealed(ctx context.Context) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.eachConfig(func(config string) (string, error) {
@@ -113,7 +113,7 @@ func (d *DB) forgetSealed(ctx context.Context) error {
 	})
 }
 
-// eachConfig replaces the configs of all sandboxes by what fn makes of them.
+// eachConfig replaces the configs of all sandboxes by the result of fn.
 func (t *tx) eachConfig(fn func(config string) (string, error)) {
 	t.eachText("SELECT id,config FROM sandboxes", "UPDATE sandboxes SET config=?2 WHERE id=?1",
 		func(config string) (any, error) {
@@ -121,8 +121,7 @@ func (t *tx) eachConfig(fn func(config string) (string, error)) {
 		})
 }
 
-// eachText replaces values by what fn makes of them. They are read first, with their keys,
-// and then written.
+// eachText replaces values by the result of fn. All are read, with their keys, before the first is written.
 func (t *tx) eachText(read, write string, fn func(text string) (any, error)) {
 	type row struct{ key, text string }
 	var rows []row
@@ -146,8 +145,8 @@ func (t *tx) set(key, value string) {
 	t.exec("INSERT INTO settings VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value", key, value)
 }
 
-// sweep makes the file anew once, so that nothing of what was there in clear is left on
-// pages that are free, or in the log. On a full disk that waits for the next start.
+// sweep rewrites the file once, so that no cleartext is left on free pages, or in the log. If the disk is
+// full, the next start does it.
 func (d *DB) sweep(ctx context.Context) error {
 	swept, err := d.Setting(ctx, settingSwept)
 	if err != nil || swept != "" {

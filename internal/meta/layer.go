@@ -35,7 +35,7 @@ func (d *DB) layers(ctx context.Context, where string, args ...any) (out []Layer
 // Layers lists all layers, oldest first.
 func (d *DB) Layers(ctx context.Context) ([]Layer, error) { return d.layers(ctx, "") }
 
-// LayersUnsealed lists the layers that are not sealed, oldest first.
+// LayersUnsealed lists the layers that are not finalized, oldest first.
 func (d *DB) LayersUnsealed(ctx context.Context) ([]Layer, error) {
 	return d.layers(ctx, "WHERE sealed=0")
 }
@@ -67,12 +67,12 @@ func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID
 	return d.Flush()
 }
 
-// markSealed gives how many layers it found.
+// markSealed returns how many layers it marked.
 func (t *tx) markSealed(l Layer) int64 {
 	return t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", l.Digest, l.DiffID, l.Size, l.ID)
 }
 
-// SnapshotOfLayer finds the snapshot whose route a layer is.
+// SnapshotOfLayer finds the snapshot that has a layer as its route.
 func (d *DB) SnapshotOfLayer(ctx context.Context, id timeline.LayerID) (s timeline.Snapshot, err error) {
 	err = d.rows(ctx,
 		"SELECT "+snapCols+" FROM routes o JOIN snapshots s ON o.top=s.id WHERE o.layer=? ORDER BY s.created LIMIT 1",
@@ -86,7 +86,7 @@ func (d *DB) SnapshotOfLayer(ctx context.Context, id timeline.LayerID) (s timeli
 	return s, err
 }
 
-// Usage is what a sandbox's history takes, in bytes of content of sealed layers.
+// Usage is the size of a sandbox's history, in bytes of content of finalized layers.
 type Usage struct {
 	Own    int64 // layers that no other sandbox's history uses
 	Shared int64 // layers that others use as well
@@ -95,9 +95,9 @@ type Usage struct {
 // Usage adds up the layers of a sandbox's history; merged ones hold nothing of
 // their own. It looks at nothing but that history and its children.
 func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err error) {
-	// Others use a snapshot that they made, one whose child is not in this
-	// history, one that is their head, and all ancestors of these. CROSS JOIN
-	// begins at this history, however many others there are.
+	// Others use a snapshot that they made, one whose child is not in this history, one that is their head,
+	// and all ancestors of these. CROSS JOIN makes the query start at this history, however many others there
+	// are.
 	const query = owned + `, shared(id) AS (
 		SELECT s.id FROM line CROSS JOIN snapshots s ON s.id=line.id
 			WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
@@ -115,7 +115,7 @@ func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err err
 	return u, err
 }
 
-// Dead is what nothing refers to.
+// Dead lists what nothing refers to.
 type Dead struct {
 	Snapshots []timeline.SnapshotID
 	Layers    []timeline.LayerID
@@ -140,7 +140,7 @@ const dead = `WITH RECURSIVE loose(id) AS (
 // current is whether a base is the newest of its key, and so will be found again.
 const current = `bases.key<>'' AND NOT EXISTS (SELECT 1 FROM bases n WHERE n.key=bases.key AND n.created>bases.created)`
 
-// Unreferenced finds what nothing refers to: what DropUnreferenced would drop.
+// Unreferenced returns what nothing refers to: what DropUnreferenced would remove.
 func (d *DB) Unreferenced(ctx context.Context, loose string) (out Dead, err error) {
 	return out, d.view(ctx, func(v *view) {
 		v.each(dead+"SELECT id FROM gone ORDER BY id", collect(&out.Snapshots), loose)
@@ -150,9 +150,8 @@ func (d *DB) Unreferenced(ctx context.Context, loose string) (out Dead, err erro
 	})
 }
 
-// DropUnreferenced forgets what nothing refers to, and gives the layers whose
-// records are gone. The newest base of a key is kept for the next sandbox, except
-// that of the key loose and bases on it.
+// DropUnreferenced removes what nothing refers to, and returns the layers whose records were removed. The
+// newest base of a key is kept for the next sandbox, except that of the key loose and bases on it.
 func (d *DB) DropUnreferenced(ctx context.Context, loose string) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		t.doom(dead+"SELECT id FROM gone", loose)
@@ -171,8 +170,8 @@ func (t *tx) doom(query string, args ...any) {
 	t.exec("INSERT INTO temp.doomed "+query, args...)
 }
 
-// dropDoomed deletes the snapshots in doomed with everything that hangs on them,
-// and gives the layers of their routes.
+// dropDoomed deletes the snapshots in doomed with everything that depends on them, and returns the layers of
+// their routes.
 func (t *tx) dropDoomed() (loose []timeline.LayerID) {
 	const ids = "(SELECT id FROM temp.doomed)"
 	t.each("DELETE FROM routes WHERE top IN "+ids+" OR below IN "+ids+" RETURNING layer", collect(&loose))
@@ -182,9 +181,8 @@ func (t *tx) dropDoomed() (loose []timeline.LayerID) {
 	return loose
 }
 
-// candidates is a query over what may become unreferenced when a sandbox (?1) is
-// gone, which had head ?2: its snapshots, and those below them that no living
-// sandbox made.
+// candidates is a query for what may become unreferenced when a sandbox (?1) with head ?2 is removed: its
+// snapshots, and those below them that no living sandbox made.
 const candidates = `WITH RECURSIVE cand(id) AS (
 	SELECT id FROM snapshots WHERE sandbox=?1
 	UNION SELECT s.id FROM snapshots s WHERE s.id=?2 AND NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
@@ -194,8 +192,7 @@ const candidates = `WITH RECURSIVE cand(id) AS (
 		WHERE NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=p.sandbox)
 ) SELECT id FROM cand`
 
-// held is a query over those in doomed that something else refers to, and what
-// they are built on.
+// held is a query for those in doomed that something else refers to, and those that they stand on.
 const held = `WITH RECURSIVE held(id) AS (
 	SELECT d.id FROM temp.doomed d WHERE
 		EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=d.id AND c.id NOT IN (SELECT id FROM temp.doomed))
@@ -208,9 +205,8 @@ const held = `WITH RECURSIVE held(id) AS (
 	UNION SELECT r.below FROM held JOIN routes r ON r.top=held.id WHERE r.below IS NOT NULL
 ) SELECT id FROM held`
 
-// DeleteSandbox forgets a sandbox and those snapshots that nothing refers to
-// any more, and gives the layers that nothing refers to, whose records are gone.
-// It looks at nothing but the sandbox's history.
+// DeleteSandbox removes a sandbox and those snapshots that nothing refers to any more, and returns the layers
+// that nothing refers to, whose records were removed. It reads only the sandbox's history.
 func (d *DB) DeleteSandbox(ctx context.Context, id timeline.SandboxID) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		var head timeline.SnapshotID
@@ -233,10 +229,9 @@ type Moved struct {
 	Head timeline.SnapshotID
 }
 
-// LoseLayer forgets a layer that may be torn: every snapshot whose root needs it
-// leaves the history, and sandboxes whose head or live root was there go to the
-// nearest snapshot that is left, with a new generation. A sandbox of which
-// nothing is left keeps its record, with a notice.
+// LoseLayer removes a layer that may be torn: every snapshot whose root needs it leaves the history, and
+// sandboxes whose head or live root was there move to the nearest snapshot that is left, with a new
+// generation. A sandbox of which nothing is left keeps its record, with a notice.
 func (d *DB) LoseLayer(ctx context.Context, id timeline.LayerID) (moved []Moved, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		// A merged layer that is lost costs only time.
@@ -289,7 +284,7 @@ func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 	return err
 }
 
-// left is the nearest of a snapshot and its ancestors that is not doomed.
+// left returns the nearest of a snapshot and its ancestors that is not doomed.
 func (t *tx) left(at timeline.SnapshotID) (id timeline.SnapshotID) {
 	t.each(`WITH RECURSIVE line(id,far) AS (
 			SELECT ?1,0 UNION ALL SELECT s.parent,far+1 FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL

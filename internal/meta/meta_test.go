@@ -101,7 +101,7 @@ func wantFault(t testing.TB, err error, kind fault.Kind, says string) {
 	}
 }
 
-func TestRecordsSurviveReopening(t *testing.T) {
+func TestDatabase_PersistsSandboxes(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "a b?c%d#e", "meta.db")
@@ -168,7 +168,7 @@ func TestRecordsSurviveReopening(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestDatabase_RefusesInvalidChanges(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := open(t)
@@ -235,7 +235,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-func TestMomentsFollowHead(t *testing.T) {
+func TestHistory_ResolvesTimeByHead(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := open(t)
@@ -258,7 +258,7 @@ func TestMomentsFollowHead(t *testing.T) {
 	}
 }
 
-func TestForksShareTheirPast(t *testing.T) {
+func TestForks_ShareHistory(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := open(t)
@@ -313,7 +313,7 @@ func TestForksShareTheirPast(t *testing.T) {
 	}
 }
 
-func TestASandboxKeepsWhatItsHeadStandsOn(t *testing.T) {
+func TestDeleteSandbox_KeepsHistoryOfForks(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := open(t)
@@ -335,7 +335,7 @@ func TestASandboxKeepsWhatItsHeadStandsOn(t *testing.T) {
 	}
 }
 
-func TestDeleteInTheMiddle(t *testing.T) {
+func TestDeleteSnapshot_InMiddle(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := open(t)
@@ -513,7 +513,7 @@ func TestLoseLayer(t *testing.T) {
 	must(d.DeleteSandbox(ctx, got.ID))(t)
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestDatabase_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	var wg sync.WaitGroup
@@ -535,9 +535,8 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestReadersDoNotWaitForEachOther holds every reading connection while each of
-// them prepares a statement.
-func TestReadersDoNotWaitForEachOther(t *testing.T) {
+// TestReaders_DoNotBlockEachOther holds every reading connection while each of them prepares a statement.
+func TestReaders_DoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	d := open(t)
 	var inside, done sync.WaitGroup

@@ -175,8 +175,8 @@ func (w *world) create(t *rapid.T, parent timeline.SnapshotID) {
 	}
 }
 
-// TestAgainstMaps drives the database with what the engine does, beside a model.
-func TestAgainstMaps(t *testing.T) {
+// TestDatabase_MatchesModel compares the database with a model under the operations that the engine uses.
+func TestDatabase_MatchesModel(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ok(t, must(Open(t.Context(), dir+"/empty.db"))(t).Close())

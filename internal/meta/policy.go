@@ -6,8 +6,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Policy gives the text of a policy that a sandbox names. Whoever believes it hashes it
-// first. One that is not there is Corrupt.
+// Policy returns the text of a policy that a sandbox names. The caller compares its hash before it trusts it.
+// A missing one is Corrupt.
 func (d *DB) Policy(ctx context.Context, digest string) (text string, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT text FROM policies WHERE digest=?", func(s scanner) error {
@@ -23,8 +23,8 @@ func (d *DB) Policy(ctx context.Context, digest string) (text string, err error)
 	return d.openText(forPolicy, text)
 }
 
-// pin keeps the policy that a record names, and who said what of it. Where the latter
-// is lost, the record does without.
+// pin stores the policy that a record names, and its origins. If the origins are lost, the record does
+// without.
 func (t *tx) pin(r *Sandbox) error {
 	if !t.kept(r.Policy, r.PolicyText) && t.err == nil {
 		return noPolicy(r.Policy)
@@ -35,13 +35,13 @@ func (t *tx) pin(r *Sandbox) error {
 	return t.err
 }
 
-// kept keeps a text by its digest, and reports whether it is there then. A text of "" is
-// one that is kept already.
+// kept stores a text by its digest, and reports whether it is stored afterwards. "" stands for a text that
+// already is.
 func (t *tx) kept(digest, text string) bool {
 	if digest == "" {
 		return true
 	}
-	if text != "" { // also mends what was damaged
+	if text != "" { // this also repairs a damaged one
 		sealed, err := t.d.key.Seal(forPolicy, []byte(text))
 		if t.err == nil {
 			t.err = err

@@ -9,9 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestPoliciesAreKeptAsLongAsASandboxNamesThem: a sandbox cannot name one that there
-// is not, and gc drops what none names.
-func TestPoliciesAreKeptAsLongAsASandboxNamesThem(t *testing.T) {
+// TestPolicies_AreKeptWhileReferenced checks that a sandbox cannot name a policy that is
+// missing, and that gc removes policies that no sandbox names.
+func TestPolicies_AreKeptWhileReferenced(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	d := must(Open(ctx, filepath.Join(t.TempDir(), "meta.db")))(t)

@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve sets space for the log aside, beyond its end: so that a disk that
-// something else filled does not keep people from removing what fills it. A file
-// system that cannot do so goes without.
+// reserve reserves disk space for the log, beyond its end, so that a disk that something else filled does not
+// prevent removing what fills it. A file system that cannot do so goes without.
 func (d *DB) reserve() error {
 	f, err := os.OpenFile(d.path+"-wal", os.O_WRONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {

@@ -19,29 +19,28 @@ type Sandbox struct {
 	ID       timeline.SandboxID
 	Name     string
 	Created  time.Time
-	Head     timeline.SnapshotID // what the live state descends from
-	MountTop timeline.SnapshotID // what the live root stands on
+	Head     timeline.SnapshotID // the snapshot that the live state descends from
+	MountTop timeline.SnapshotID // the snapshot that the live root stands on
 	Gen      int                 // the live root's generation, from 1
-	// PolicyText is what Policy names, where the database may not have it yet. It is
-	// set by who writes a record, and "" in what is read: see DB.Policy.
+	// PolicyText is the text of Policy, if the database may not have it yet. A writer of a record sets it; it
+	// is "" in what is read: see DB.Policy.
 	PolicyText string
-	// OriginsText is what Origins names, in the same way.
+	// OriginsText is the text of Origins, in the same way.
 	OriginsText string
 	Config
 }
 
-// TimedRule is a rule for the network that holds for a time.
+// TimedRule is a network rule with an expiry.
 type TimedRule struct {
 	Rule  string    `json:"rule"` // as package policy writes it
 	Deny  bool      `json:"deny,omitempty"`
 	Until time.Time `json:"until"`
 }
 
-// Unchanged is the PolicyRecord of a sandbox whose policy is the one that it was made with.
+// Unchanged is the PolicyRecord of a sandbox whose policy has not changed since it was created.
 const Unchanged = "unchanged"
 
-// Config is the part of a record that is not searched for. What is in private as well is
-// sealed where it is kept.
+// Config is the part of a record that is not searched. Fields that are also in private are stored encrypted.
 type Config struct {
 	From string `json:"from"` // for people
 	Base string `json:"base,omitempty"`
@@ -56,9 +55,9 @@ type Config struct {
 	User         string `json:"user"`
 	Net          string `json:"net"`
 	Policy       string `json:"policy,omitempty"` // digest; "" in a record of before there were policies
-	// digest of who said what of Policy, for people; "" where nobody knows
+	// digest of the origins of the parts of Policy, for people; "" if they are not known
 	Origins string      `json:"origins,omitempty"`
-	Timed   []TimedRule `json:"timed,omitempty"` // what holds for a time besides
+	Timed   []TimedRule `json:"timed,omitempty"` // rules with an expiry, besides Policy
 	// digest of the record in the ledger of the newest change of Policy or Timed, which is stored with the
 	// change, or Unchanged; "" in a record of before that was stored
 	PolicyRecord string   `json:"policy_record,omitempty"`
@@ -67,27 +66,27 @@ type Config struct {
 	Learnt []string    `json:"learnt,omitempty"`
 	Limits wire.Limits `json:"limits,omitzero"`
 	Strong bool        `json:"strong,omitempty"` // refuse to start where less than all is enforced
-	// what the inside may do with its history; "" is wire.SelfRead
+	// what the inside may do with its history; "": wire.SelfRead
 	Self     string             `json:"self,omitempty"`
 	Enforced []wire.Enforcement `json:"enforced,omitempty"` // as of the last start
-	// protections that it, or what it was forked from, has run with
+	// protections that it, or the sandbox it was forked from, has run with
 	Required   []string              `json:"required,omitempty"`
 	Redo       []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
 	Mark       string                `json:"mark,omitempty"`        // label of automatic snapshots
 	KeepRecent int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
 	KeepForMS  int64                 `json:"keep_for_ms,omitempty"` // so too
-	Notices    []string              `json:"notices,omitempty"`     // what people must be told
+	Notices    []string              `json:"notices,omitempty"`     // notices for people
 	// a power loss took its first snapshot, and so all of it
 	Lost     bool       `json:"lost,omitempty"`
 	Halted   *Halt      `json:"halted,omitempty"`   // the last time that it was stopped for what it did
 	Run      *wire.Run  `json:"run,omitempty"`      // the supervised command, also when it has ended
-	Again    bool       `json:"again,omitempty"`    // Run is to be started again: a rewind is under way
-	Starting bool       `json:"starting,omitempty"` // Run was asked for, and may not have begun
+	Again    bool       `json:"again,omitempty"`    // Run is to be started again: a rewind is in progress
+	Starting bool       `json:"starting,omitempty"` // Run was requested, and may not have been started
 	Expires  *time.Time `json:"expires,omitempty"`
 	// after so long without use its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
-	Tournament string `json:"tournament,omitempty"` // whose candidate's fork this is: gc removes it
-	// nothing passes its gate; nil: it is a sandbox of its own
+	Tournament string `json:"tournament,omitempty"` // the tournament, if it is a candidate's fork; gc removes it
+	// why nothing passes its gate; nil: it is not quarantined
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// the repository of the host that it works on; nil is none
 	Repo *Repo `json:"repo,omitempty"`
@@ -97,18 +96,18 @@ type Config struct {
 type Repo struct {
 	Top    string `json:"top"`            // of the work tree, on the host and inside
 	Common string `json:"common"`         // its git directory, on the host
-	Dir    string `json:"dir"`            // where commands begin, inside
+	Dir    string `json:"dir"`            // working directory of commands, inside
 	Branch string `json:"branch"`         // that it began on, by its short name
 	Base   string `json:"base"`           // the frozen commit
-	Start  string `json:"start"`          // what it began with: Base, or a commit on it of what was not committed
+	Start  string `json:"start"`          // the commit it started from: Base, or one on it with uncommitted work
 	From   string `json:"from,omitempty"` // the branch of the host that Base was the tip of
 	// Objects are directories of the host that have the objects: shown inside, in this
 	// order.
 	Objects []string `json:"objects,omitempty"`
 }
 
-// Quarantine is why nothing passes the gate of a sandbox whose processes go on from what
-// those of another had in memory.
+// Quarantine is why nothing passes the gate of a sandbox whose processes resumed from the memory of another
+// sandbox.
 type Quarantine struct {
 	Since  time.Time           `json:"since"`
 	At     timeline.SnapshotID `json:"at"`             // its snapshot with the memory
@@ -124,8 +123,8 @@ type Halt struct {
 
 const sandboxCols = "id,name,created,head,mount,gen,config,enforced"
 
-// encode gives the two columns of JSON that a config is stored in. What is
-// enforced is long, and mostly equal for all sandboxes of a host.
+// encode returns the two columns of JSON that store a config. What is enforced is long, and mostly equal for
+// all sandboxes of a host.
 func (c Config) encode(key seal.Key) (config, enforced string, err error) {
 	e, err := json.Marshal(c.Enforced)
 	if err != nil {
@@ -136,14 +135,13 @@ func (c Config) encode(key seal.Key) (config, enforced string, err error) {
 	return config, string(e), err
 }
 
-// decoded is what was decoded once, by its JSON.
+// decoded caches decoded values by their JSON.
 type decoded struct {
 	config   map[string]Config
 	enforced map[string][]wire.Enforcement
 }
 
-// scanSandbox reads a record. What is in seen, which may be nil, is not decoded
-// again.
+// scanSandbox reads a record. What is in seen, which may be nil, is not decoded again.
 func scanSandbox(s scanner, key seal.Key, seen *decoded) (rec Sandbox, err error) {
 	var created int64
 	var config, enforced sql.RawBytes
@@ -191,7 +189,7 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 	return rec, err
 }
 
-// Head gives the head of a sandbox, which is found as Sandbox finds it.
+// Head returns the head of a sandbox, which is found as Sandbox finds it.
 func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT head FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1",
@@ -205,8 +203,8 @@ func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, e
 	return head, err
 }
 
-// At finds a sandbox whose head a snapshot is, or else whose live root stands on
-// it, or NotFound.
+// At finds a sandbox that has a snapshot as its head, or else whose live root stands on it. It returns
+// NotFound if there is none.
 func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE head=?1 OR mount=?1 ORDER BY head=?1 DESC LIMIT 1",
@@ -260,13 +258,13 @@ func (d *DB) Sandboxes(ctx context.Context) (out []Sandbox, err error) {
 	return out, err
 }
 
-// Name gives the name of a sandbox; "" when it was removed.
+// Name returns the name of a sandbox; "" if it was removed.
 func (d *DB) Name(ctx context.Context, id timeline.SandboxID) (name string, err error) {
 	err = d.rows(ctx, "SELECT name FROM sandboxes WHERE id=?", func(s scanner) error { return s.Scan(&name) }, id)
 	return name, err
 }
 
-// CreateSandbox records a sandbox and the snapshot that it begins with.
+// CreateSandbox records a sandbox and its first snapshot.
 func (d *DB) CreateSandbox(ctx context.Context, rec Sandbox, first timeline.Snapshot) error {
 	return d.CreateSandboxes(ctx, []Sandbox{rec}, []timeline.Snapshot{first})
 }
@@ -277,8 +275,8 @@ func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timel
 	return d.tx(ctx, func(t *tx) error { return t.createSandboxes(recs, firsts) })
 }
 
-// CreateSandboxOn is CreateSandbox for one that begins with something of its own: r is the
-// route of first. intent, which was begun for it, ends in the same transaction; 0 is none.
+// CreateSandboxOn is CreateSandbox for a sandbox whose first snapshot has a layer: r is the route of first.
+// intent, which was begun for it, ends in the same transaction; 0: none.
 func (d *DB) CreateSandboxOn(
 	ctx context.Context, rec Sandbox, first timeline.Snapshot, r timeline.Route, intent int64,
 ) error {
@@ -323,8 +321,8 @@ func (t *tx) createSandboxes(recs []Sandbox, firsts []timeline.Snapshot) error {
 	return nil
 }
 
-// UpdateSandbox changes a record by fn, which must not keep it and must not use
-// the database. With an error from fn nothing is changed.
+// UpdateSandbox changes a record with fn, which must not retain it and must not use the database. If fn
+// returns an error, nothing is changed.
 func (d *DB) UpdateSandbox(ctx context.Context, id timeline.SandboxID, fn func(*Sandbox) error) error {
 	return d.tx(ctx, func(t *tx) error {
 		before, after, err := t.update(id, fn)
@@ -335,7 +333,7 @@ func (d *DB) UpdateSandbox(ctx context.Context, id timeline.SandboxID, fn func(*
 	})
 }
 
-// update changes a record by fn, and gives HEAD before and after.
+// update changes a record with fn, and returns HEAD before and after.
 func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, after timeline.SnapshotID, err error) {
 	var rec Sandbox
 	found := false
@@ -376,7 +374,7 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	return before, rec.Head, t.err
 }
 
-// setRedo records what a sandbox can redo to, of which nothing is recorded.
+// setRedo stores the redo list of a sandbox, about which nothing is recorded.
 func (t *tx) setRedo(id timeline.SandboxID, redo []timeline.SnapshotID) {
 	for _, snap := range redo {
 		t.exec("INSERT OR IGNORE INTO redos(sandbox,snapshot) VALUES(?,?)", id, snap)
@@ -400,7 +398,7 @@ func (d *DB) SetTag(ctx context.Context, id timeline.SandboxID, name string, sna
 	})
 }
 
-// DeleteTag removes a name. One that is gone already is no error.
+// DeleteTag removes a tag. A missing one is not an error.
 func (d *DB) DeleteTag(ctx context.Context, id timeline.SandboxID, name string) error {
 	return d.tx(ctx, func(t *tx) error { t.exec("DELETE FROM tags WHERE sandbox=? AND name=?", id, name); return nil })
 }

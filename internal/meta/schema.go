@@ -5,10 +5,9 @@ import "fmt"
 const (
 	// applicationID is PRAGMA application_id: the file is ours ("copp").
 	applicationID = 0x636f7070
-	// schemaVersion is PRAGMA user_version of the database that this build reads
-	// and writes. One of a version before is given the tables that it lacks when it
-	// is opened; any other is refused. Version 4 has no table more: it seals what may
-	// hold secrets.
+	// schemaVersion is PRAGMA user_version of the database that this build reads and writes. An older one
+	// gets the tables that it lacks when it is opened; any other is refused. Version 4 adds no table: it
+	// encrypts what may hold secrets.
 	schemaVersion = 6
 )
 
@@ -21,10 +20,10 @@ var (
 // schema is the database.
 const schema = schema1 + schema2 + schema3 + schema5 + schema6
 
-// schemas are what each version has and the one before had not.
+// schemas returns what each version adds to the one before.
 func schemas() []string { return []string{schema1, schema2, schema3, "", schema5, schema6} }
 
-// schema6 is what version 6 has and version 5 had not.
+// schema6 is what version 6 adds to version 5.
 const schema6 = `
 -- The snapshots of Config.Redo, found by snapshot. One of them may be gone.
 CREATE TABLE redos (
@@ -37,7 +36,7 @@ INSERT INTO redos SELECT DISTINCT b.id,r.value
 	FROM sandboxes b, json_each(iif(json_valid(b.config),b.config,'{}'),'$.redo') r;
 `
 
-// schema5 is what version 5 has and version 4 had not.
+// schema5 is what version 5 adds to version 4.
 const schema5 = `
 -- What the processes of a snapshot had in memory, for those that have it.
 CREATE TABLE memories (
@@ -48,7 +47,7 @@ CREATE TABLE memories (
 CREATE INDEX memories_image ON memories(image);
 `
 
-// schema3 is what version 3 has and version 2 had not.
+// schema3 is what version 3 adds to version 2.
 const schema3 = `
 -- What sandboxes may use. Config.Policy names a row; one that no sandbox names goes
 -- with the next gc.
@@ -58,7 +57,7 @@ CREATE TABLE policies (
 ) STRICT, WITHOUT ROWID;
 `
 
-// schema2 is what version 2 has and version 1 had not.
+// schema2 is what version 2 adds to version 1.
 const schema2 = `
 -- Who may come over TCP. Secrets are not kept.
 CREATE TABLE tokens (
@@ -81,10 +80,9 @@ CREATE TABLE answers (
 CREATE INDEX answers_expires ON answers(expires);
 `
 
-// schema1 is the database of version 1. Identifiers are lower-case hex, times are microseconds
-// since 1970 UTC, structured values are JSON. What refers to a snapshot is
-// checked when a transaction ends, so no change can leave a dangling reference.
-// The exceptions are head and mount: where a power loss took a sandbox's first
+// schema1 is the database of version 1. Identifiers are lower-case hex, times are microseconds since 1970
+// UTC, structured values are JSON. References to snapshots are checked when a transaction ends, so no change
+// can leave a dangling one. The exceptions are head and mount: if a power loss took a sandbox's first
 // snapshot, they stay, and name what was lost.
 const schema1 = `
 -- What a person works with. A removed sandbox has no row; those of its snapshots

@@ -8,18 +8,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// What may hold secrets and must come back as it was is sealed by a key that lies beside
-// the database: the texts of policies, what was answered, and of a record what is in
-// private. What a version before wrote in clear is sealed when this one opens it.
+// What may hold secrets and must be read back unchanged is encrypted by a key in a file beside the database:
+// the texts of policies, stored answers, and those fields of a record that are in private. Cleartext from an
+// older version is encrypted when this one opens it.
 
-// What values are sealed for: one of a kind is not taken for one of another.
+// The purposes of encrypted values: a value of one kind is not accepted as one of another.
 const (
 	forConfig = "config"
 	forPolicy = "policy"
 	forAnswer = "answer"
 )
 
-// private is the part of a Config that is sealed. Its fields are those of Config.
+// private is the part of a Config that is encrypted. Its fields are those of Config.
 type private struct {
 	From    string      `json:"from,omitempty"`
 	Timed   []TimedRule `json:"timed,omitempty"`
@@ -31,13 +31,13 @@ type private struct {
 	Run     *wire.Run   `json:"run,omitempty"`
 }
 
-// stored is a Config as it is kept.
+// stored is a Config as it is stored.
 type stored struct {
 	Config
 	Sealed string `json:"sealed,omitempty"` // private
 }
 
-// sealConfig gives a config as it is kept.
+// sealConfig returns a config as it is stored.
 func sealConfig(key seal.Key, c Config) (s stored, err error) {
 	p, err := json.Marshal(
 		private{From: c.From, Timed: c.Timed, Env: c.Env, Learnt: c.Learnt, Mark: c.Mark, Notices: c.Notices,
@@ -61,7 +61,7 @@ func encodeConfig(key seal.Key, c Config) (string, error) {
 	return string(b), err
 }
 
-// openConfig reads a config as it is kept, or as a version before kept it.
+// openConfig reads a config as it is stored, now or by an older version.
 func openConfig(key seal.Key, text []byte) (Config, error) {
 	var s stored
 	if err := json.Unmarshal(text, &s); err != nil || s.Sealed == "" {
@@ -74,7 +74,7 @@ func openConfig(key seal.Key, text []byte) (Config, error) {
 	return s.Config, err
 }
 
-// openText reads a text that may be sealed.
+// openText reads a text that may be encrypted.
 func (d *DB) openText(purpose, text string) (string, error) {
 	if !seal.Is(text) {
 		return text, nil

@@ -57,8 +57,9 @@ func hide(r *Sandbox) {
 		Exec: "x", Exit: &wire.Exit{Message: secret}}
 }
 
-// TestNoSecretLiesInTheDatabase: not while it is written, in no file of it, nor after.
-func TestNoSecretLiesInTheDatabase(t *testing.T) {
+// TestDatabase_HoldsNoPlaintextSecret looks at every file of the database while a secret is
+// written, and after it.
+func TestDatabase_HoldsNoPlaintextSecret(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "meta.db")
@@ -130,9 +131,9 @@ func old(t testing.TB) (path string, want Sandbox) {
 	return path, want
 }
 
-// TestADatabaseOfBeforeIsSealed: what it has in clear is read as it was, and nothing of it
-// is left anywhere; also when the first to open it came only half way.
-func TestADatabaseOfBeforeIsSealed(t *testing.T) {
+// TestOpen_EncryptsOldDatabase opens a database with plaintext values: they are read, and no file
+// contains them afterwards, also when an earlier attempt was interrupted or the key was lost.
+func TestOpen_EncryptsOldDatabase(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(t *testing.T, path string){
 		"at once": func(*testing.T, string) {},
@@ -190,9 +191,9 @@ func TestADatabaseOfBeforeIsSealed(t *testing.T) {
 	}
 }
 
-// TestWithoutTheKey: what is sealed is not given up until its owner says so, and then no
-// more than that is.
-func TestWithoutTheKey(t *testing.T) {
+// TestOpen_WithoutKeyKeepsEncryptedValues checks that encrypted values without their key are
+// refused and kept until the user gives them up explicitly, and that nothing else is lost then.
+func TestOpen_WithoutKeyKeepsEncryptedValues(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "meta.db")
@@ -265,8 +266,7 @@ func TestWithoutTheKey(t *testing.T) {
 	ok(t, d.Close())
 }
 
-// TestASealedValueThatIsDamagedIsRefused: a record that was tampered with is no record.
-func TestASealedValueThatIsDamagedIsRefused(t *testing.T) {
+func TestEncryptedValue_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := sample(t)
@@ -280,8 +280,9 @@ func TestASealedValueThatIsDamagedIsRefused(t *testing.T) {
 	}
 }
 
-// TestAConfigComesBack, whatever is in it, and by its sealed form alone.
-func TestAConfigComesBack(t *testing.T) {
+// TestConfig_RoundTripsEncrypted encodes arbitrary configurations, and decodes them from the
+// encrypted form only.
+func TestConfig_RoundTripsEncrypted(t *testing.T) {
 	t.Parallel()
 	key := must(seal.New(make([]byte, seal.Size)))(t)
 	rapid.Check(t, func(rt *rapid.T) {

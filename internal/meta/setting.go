@@ -52,13 +52,12 @@ func (d *DB) BeginIntent(ctx context.Context, kind string, body any) (id int64, 
 	return id, err
 }
 
-// EndIntent forgets an intent: it was completed or undone. One that is gone
-// already is no error.
+// EndIntent removes an intent: it was completed or undone. A missing one is not an error.
 func (d *DB) EndIntent(ctx context.Context, id int64) error {
 	return d.tx(ctx, func(t *tx) error { t.exec("DELETE FROM intents WHERE id=?", id); return nil })
 }
 
-// Intents lists what was begun and not ended, oldest first.
+// Intents lists the intents that have not ended, oldest first.
 func (d *DB) Intents(ctx context.Context) (out []Intent, err error) {
 	err = d.rows(ctx, "SELECT id,kind,body FROM intents ORDER BY id", func(s scanner) error {
 		var i Intent

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// lineage is the start of a query over a snapshot (?1) and all that it is built
-// on: parents, and whatever routes end in.
+// lineage is the start of a query for a snapshot (?1) and all that it stands on: parents, and the snapshots
+// that routes end in.
 const lineage = `WITH RECURSIVE line(id) AS (
 	SELECT ?1
 	UNION SELECT s.parent FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
@@ -27,8 +27,8 @@ const owned = `WITH RECURSIVE line(id) AS (
 	UNION SELECT s.parent FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
 ) `
 
-// snapCols reads a snapshot s. It is sealed when its own layer is; one without a
-// layer is as safe as its parent.
+// snapCols reads a snapshot s. It is finalized if its own layer is; one without a layer is as safe as its
+// parent.
 const snapCols = `s.id,s.sandbox,coalesce(s.parent,''),s.cause,s.message,s.created,s.exit,s.paths,s.bytes,
 	NOT EXISTS (SELECT 1 FROM routes r JOIN layers l ON l.id=r.layer WHERE r.top=s.id AND NOT r.merged AND NOT l.sealed),
 	(SELECT m.body FROM memories m WHERE m.snapshot=s.id)`
@@ -99,9 +99,8 @@ func (t *tx) mustExist(id timeline.SnapshotID) error {
 	return t.err
 }
 
-// AddSnapshot records a snapshot with its route (nil: it changed nothing), lets
-// fn change its sandbox's record, and ends intent (0: none), in one transaction.
-// fn must not use the database.
+// AddSnapshot records a snapshot with its route (nil: it changed nothing), changes its sandbox's record with
+// fn, and ends intent (0: none), in one transaction. fn must not use the database.
 func (d *DB) AddSnapshot(
 	ctx context.Context, s timeline.Snapshot, r *timeline.Route, intent int64, fn func(*Sandbox),
 ) error {
@@ -148,9 +147,9 @@ const stretch = `WITH RECURSIVE line(id) AS (
 	UNION SELECT p.id FROM line JOIN snapshots s ON s.id=line.id JOIN snapshots p ON p.id=s.parent AND p.sandbox=s.sandbox
 ) `
 
-// TakeOver makes a snapshot, and all below it that the same sandbox made, snapshots
-// of sandbox id, in whose history they are from then on. That its HEAD was elsewhere
-// when they were made is recorded as moves, so that the times of its HEAD stay right.
+// TakeOver makes a snapshot, and all below it that the same sandbox made, snapshots of sandbox id, in whose
+// history they are from then on. It records as moves that the HEAD of id was elsewhere when they were made,
+// so that the times of its HEAD stay right.
 func (d *DB) TakeOver(ctx context.Context, id timeline.SandboxID, top timeline.SnapshotID) error {
 	return d.tx(ctx, func(t *tx) error {
 		found := false
@@ -243,14 +242,14 @@ func (d *DB) Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Line
 	}, id)
 }
 
-// HasSnapshot reports whether there is a snapshot.
+// HasSnapshot reports whether a snapshot exists.
 func (d *DB) HasSnapshot(ctx context.Context, id timeline.SnapshotID) (there bool, err error) {
 	err = d.rows(ctx, "SELECT 1 FROM snapshots WHERE id=?", func(scanner) error { there = true; return nil }, id)
 	return there, err
 }
 
-// Ground reads what a snapshot itself is built on: its parent and its routes. Both
-// are empty for an unknown one.
+// Ground returns what a snapshot directly stands on: its parent and its routes. Both are empty for an unknown
+// one.
 func (d *DB) Ground(
 	ctx context.Context, id timeline.SnapshotID,
 ) (parent timeline.SnapshotID, routes []timeline.Route, err error) {
@@ -266,14 +265,14 @@ func (d *DB) Ground(
 	return parent, routes, err
 }
 
-// Cut is what taking a snapshot out of the history means for routes.
+// Cut describes what removing a snapshot from the history means for routes.
 type Cut struct {
 	Below timeline.SnapshotID // where routes that ended in the snapshot shall end
 	Own   *timeline.Route     // its own route; nil when it changed nothing
 	Above []timeline.Route    // the routes, not merged ones, that end in it
 }
 
-// Cut reads what DeleteSnapshot needs.
+// Cut returns what DeleteSnapshot needs.
 func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error) {
 	return c, d.view(ctx, func(v *view) {
 		v.each("SELECT coalesce(parent,'') FROM snapshots WHERE id=?", func(s scanner) error { return s.Scan(&c.Below) }, id)
@@ -290,13 +289,12 @@ func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error)
 	})
 }
 
-// DeleteSnapshot takes a snapshot out: its children get its parent, the routes
-// that ended in it are replaced by led, tags on it and merged routes from or to
-// it go. A child without a route of its own equals the snapshot, so it inherits
-// the snapshot's route. It gives the layers that nothing refers to any more,
-// whose records are gone. A snapshot that is some sandbox's head, or what a live
-// root stands on, is Conflict, and so is a led that lacks a route which meanwhile
-// ends in the snapshot. sealed are those layers of led that are safe on the disk.
+// DeleteSnapshot removes a snapshot: its children get its parent, the routes that ended in it are replaced by
+// led, and tags on it and merged routes from or to it are removed. A child without a route of its own equals
+// the snapshot, so it inherits the snapshot's route. It returns the layers that nothing refers to any more,
+// whose records were removed. It returns Conflict for a snapshot that is some sandbox's head, or that a live
+// root stands on, and if led lacks a route that meanwhile ends in the snapshot. sealed are those layers of
+// led that are safe on the disk.
 func (d *DB) DeleteSnapshot(
 	ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer,
 ) (unused []timeline.LayerID, err error) {
@@ -307,8 +305,8 @@ func (d *DB) DeleteSnapshot(
 	return unused, err
 }
 
-// DropSnapshot is DeleteSnapshot for one that nobody asked for by name: it is
-// Conflict also when Held would list the snapshot.
+// DropSnapshot is DeleteSnapshot for a snapshot that was not named in a request: it also returns Conflict if
+// Held would list the snapshot.
 func (d *DB) DropSnapshot(
 	ctx context.Context, id timeline.SnapshotID, led []timeline.Route, sealed ...Layer,
 ) (unused []timeline.LayerID, err error) {
@@ -355,8 +353,8 @@ const isHeld = `(EXISTS (SELECT 1 FROM tags g WHERE g.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM redos r WHERE r.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=s.id AND c.sandbox<>s.sandbox))`
 
-// Held lists those snapshots of a sandbox that are tagged, a head, what a live
-// root stands on, what another sandbox was forked from, or what any can redo to.
+// Held returns those snapshots of a sandbox that are tagged, are a head, carry a live root, are the origin of
+// a fork, or are in a redo list.
 func (d *DB) Held(ctx context.Context, id timeline.SandboxID) (map[timeline.SnapshotID]bool, error) {
 	out := map[timeline.SnapshotID]bool{}
 	return out, d.rows(ctx, "SELECT s.id FROM snapshots s WHERE s.sandbox=? AND "+isHeld, func(s scanner) error {
@@ -411,8 +409,7 @@ func (t *tx) deleteSnapshot(
 	return t.dropUnused(loose), nil
 }
 
-// dropUnused deletes the records of those layers that no route uses, and gives
-// them.
+// dropUnused deletes the records of those layers that no route uses, and returns these layers.
 func (t *tx) dropUnused(loose []timeline.LayerID) (unused []timeline.LayerID) {
 	for _, id := range loose {
 		t.each("DELETE FROM layers WHERE id=?1 AND NOT EXISTS (SELECT 1 FROM routes WHERE layer=?1) RETURNING id",
@@ -421,7 +418,7 @@ func (t *tx) dropUnused(loose []timeline.LayerID) (unused []timeline.LayerID) {
 	return unused
 }
 
-// collect gives a scan function that gathers a column.
+// collect returns a scan function that appends the values of a column to out.
 func collect[T any](out *[]T) func(scanner) error {
 	return func(s scanner) error {
 		var v T
@@ -434,9 +431,9 @@ func collect[T any](out *[]T) func(scanner) error {
 // Base is an imported bottom of stacks.
 type Base struct {
 	ID      string
-	Key     string              // what it is found again by; "" for never
-	Top     timeline.SnapshotID // the snapshot that holds it
-	Parent  timeline.SnapshotID // what it was refreshed from; "" when imported whole. Not stored here.
+	Key     string              // by which it is found again; "": never
+	Top     timeline.SnapshotID // the snapshot that contains it
+	Parent  timeline.SnapshotID // the base that it was refreshed from; "" if imported whole. Not stored here.
 	Host    bool                // the host itself: no snapshot. Not stored.
 	Label   string              // for people
 	Print   string              // fingerprint of the source
@@ -459,7 +456,7 @@ func (d *DB) Base(ctx context.Context, key string) (b Base, err error) {
 	return b, err
 }
 
-// BaseKey gives the key of a base; "" is none, or no such base.
+// BaseKey returns the key of a base; "" if it has none, or does not exist.
 func (d *DB) BaseKey(ctx context.Context, id string) (key string, err error) {
 	err = d.rows(ctx, "SELECT key FROM bases WHERE id=?", func(s scanner) error { return s.Scan(&key) }, id)
 	return key, err
@@ -476,8 +473,7 @@ func (d *DB) AddBase(ctx context.Context, b Base, s timeline.Snapshot, r timelin
 	})
 }
 
-// SetBasePrint records that a base is what its source is now, which has the
-// fingerprint print.
+// SetBasePrint records that a base equals its source as it is now, with the fingerprint print.
 func (d *DB) SetBasePrint(ctx context.Context, id, print string) error {
 	return d.tx(ctx, func(t *tx) error {
 		if t.exec("UPDATE bases SET print=? WHERE id=?", print, id) == 0 && t.err == nil {
@@ -487,8 +483,7 @@ func (d *DB) SetBasePrint(ctx context.Context, id, print string) error {
 	})
 }
 
-// Grown tells how much content the import at the bottom of a base brought, and
-// how much all refreshes on it did.
+// Grown returns the size of the import at the bottom of a base, and of all refreshes on it, in bytes.
 func (d *DB) Grown(ctx context.Context, top timeline.SnapshotID) (whole, since int64, err error) {
 	err = d.rows(ctx, `WITH RECURSIVE line(id,parent,bytes) AS (
 			SELECT id,parent,bytes FROM snapshots WHERE id=?
@@ -498,7 +493,7 @@ func (d *DB) Grown(ctx context.Context, top timeline.SnapshotID) (whole, since i
 	return whole, since, err
 }
 
-// MemoryImages gives the memory images that snapshots have, each once.
+// MemoryImages returns the distinct memory images of snapshots.
 func (d *DB) MemoryImages(ctx context.Context) (images []string, err error) {
 	return images, d.rows(ctx, "SELECT DISTINCT image FROM memories ORDER BY image", collect(&images))
 }

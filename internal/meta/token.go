@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Token is the record of a token. What it means is its user's to say.
+// Token is the record of a token. Its user defines its meaning.
 type Token struct {
 	ID        string
 	Name      string
@@ -97,7 +97,7 @@ func (d *DB) RemoveToken(ctx context.Context, id string) error {
 	})
 }
 
-// TokenUsed notes when a token was used last. One that is gone is no error.
+// TokenUsed records when a token was last used. A missing one is not an error.
 func (d *DB) TokenUsed(ctx context.Context, id string, at time.Time) error {
 	return d.tx(ctx, func(x *tx) error {
 		x.exec("UPDATE tokens SET used=?2 WHERE id=?1 AND (used IS NULL OR used<?2)", id, at.UnixMicro())

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-func TestTokensAreKept(t *testing.T) {
+func TestTokens_ArePersisted(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "meta.db")
 	d := must(Open(t.Context(), path))(t)
@@ -59,7 +59,7 @@ func TestTokensAreKept(t *testing.T) {
 	ok(t, d.Check(ctx))
 }
 
-func TestATokenOfNoSenseIsCorruptAndNotForAll(t *testing.T) {
+func TestToken_DamagedScopeIsCorrupt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "meta.db")
 	d := must(Open(t.Context(), path))(t)
@@ -75,9 +75,9 @@ func TestATokenOfNoSenseIsCorruptAndNotForAll(t *testing.T) {
 	}
 }
 
-// TestVersionsBeforeAreOpened: what a database of a version before holds is there in
-// this version, which the file then has.
-func TestVersionsBeforeAreOpened(t *testing.T) {
+// TestOpen_MigratesOldVersions opens a database of each earlier version: its content is there,
+// and the file then has the current version.
+func TestOpen_MigratesOldVersions(t *testing.T) {
 	t.Parallel()
 	const five = "DROP TABLE redos"
 	const four = five + "; DROP TABLE memories"

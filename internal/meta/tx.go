@@ -32,7 +32,7 @@ func newLink(ctx context.Context, db *sql.DB) (*link, error) {
 	return &link{conn: c, stmts: map[string]*sql.Stmt{}}, nil
 }
 
-// stmt gives the prepared form of a statement.
+// stmt returns the prepared form of a statement.
 func (l *link) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if s := l.stmts[query]; s != nil {
 		return s, nil
@@ -83,8 +83,7 @@ func scanAll(rows *sql.Rows, scan func(scanner) error) error {
 	return rows.Err()
 }
 
-// reading runs fn on a reading connection. fn must not call it again: there are
-// only so many connections.
+// reading runs fn on a reading connection. fn must not call reading: the number of connections is limited.
 func (d *DB) reading(ctx context.Context, fn func(*link) error) (err error) {
 	var l *link
 	select {
@@ -151,7 +150,7 @@ type tx struct {
 	err error
 }
 
-// exec runs a statement and gives how many rows it changed.
+// exec runs a statement and returns how many rows it changed.
 func (t *tx) exec(query string, args ...any) int64 {
 	if t.err != nil {
 		return 0
@@ -173,8 +172,8 @@ func (t *tx) each(query string, scan func(scanner) error, args ...any) {
 	}
 }
 
-// tx runs fn in a writing transaction: all of it happens, or nothing. It waits
-// for its turn until ctx ends, and then runs to its end.
+// tx runs fn in a writing transaction: all of it happens, or nothing. It waits for its turn until ctx is
+// canceled; once started, it completes.
 func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 	select {
 	case d.turn <- struct{}{}:
@@ -200,7 +199,7 @@ func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 		return nil
 	}
 	t.err = nil
-	t.exec("ROLLBACK") // fails where SQLite has rolled back by itself
+	t.exec("ROLLBACK") // fails if SQLite has already rolled back
 	return d.fault(err, "write the database")
 }
 
@@ -211,8 +210,7 @@ const (
 		"COPPICE_HOME=DIR coppice create"
 )
 
-// fault gives an error of SQLite or the system the kind that people need; faults
-// pass.
+// fault converts an error of SQLite or the system into a fault; faults are returned unchanged.
 func (d *DB) fault(err error, format string, args ...any) error {
 	var f *fault.Error
 	if err == nil || errors.As(err, &f) {
@@ -240,7 +238,7 @@ func (d *DB) fault(err error, format string, args ...any) error {
 	return f
 }
 
-// kindOf says what a result code of SQLite means for people.
+// kindOf returns the kind of fault for a result code of SQLite.
 func (d *DB) kindOf(e *sqlite.Error) fault.Kind {
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_FULL:
@@ -269,7 +267,7 @@ func (d *DB) kindOf(e *sqlite.Error) fault.Kind {
 	return fault.Internal
 }
 
-// tryWrite writes a little to dir, and gives the error that it met.
+// tryWrite writes a little to dir, and returns the error.
 func tryWrite(dir string) (err error) {
 	f, err := os.CreateTemp(dir, ".try-*")
 	if err != nil {

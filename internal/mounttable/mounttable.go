@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package mounttable reads the mounts of the calling process. It is github.com/moby/sys/mountinfo
-// for lines of any length: that reads at most 64 KiB, and the options of a file system may be
-// longer, as those of an overlay with hundreds of layers. One such mount of anybody on the host
-// must not keep sandboxes from starting.
+// Package mounttable reads the mounts of the calling process. It wraps github.com/moby/sys/mountinfo for
+// lines of any length: that reads at most 64 KiB, and the options of a file system may be longer, as those of
+// an overlay with hundreds of layers. A single such mount on the host must not keep sandboxes from starting.
 package mounttable
 
 import (
@@ -17,11 +16,11 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// maxLine is how many bytes of a line are passed on, of which bufio.Scanner takes 64 KiB.
+// maxLine is how many bytes of a line are passed on, of which bufio.Scanner accepts 64 KiB.
 const maxLine = 60 << 10
 
-// List returns those mounts of the calling process that filter takes, or all if it is nil. Of
-// their VFSOptions there may be only the beginning, about 60 KiB.
+// List returns the mounts of the calling process that filter accepts, or all if it is nil. VFSOptions may be
+// truncated, to about 60 KiB.
 func List(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -10,26 +10,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Facts are what the keeper found out.
+// Facts are what the keeper has determined about the host and the sandbox's root.
 type Facts struct {
 	Passwd   []byte // of the mounted root; nil when it has none
 	Group    []byte
-	Resolv   []byte // what a sandbox with a network finds in /etc/resolv.conf: the host's, or the gate's
-	Landlock int    // ABI of the host; 0 is none
+	Resolv   []byte // the /etc/resolv.conf of a sandbox with a network: the host's, or the gate's
+	Landlock int    // ABI of the host's Landlock; 0 if it has none
 	Kernel   string // release of the host's kernel
 	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
 	PidMax bool
 	Cgroup CgroupFacts
-	// OpenFiles is the hard RLIMIT_NOFILE of the keeper, and so of init, which raises its
-	// soft one to it.
+	// OpenFiles is the hard RLIMIT_NOFILE of the keeper, and so of init, which raises its soft limit to it.
 	OpenFiles uint64
-	// Shift is the host's id that stands for the sandbox's 0, where real root
-	// mounts the root with shifted ids; 0 where it does not.
+	// Shift is the host id of the sandbox's id 0, if real root mounts the root with shifted ids, else 0.
 	Shift uint32
 }
 
-// CgroupFacts say what the box's own control group (version 2) offers, or groups of
-// version 1 in its place.
+// CgroupFacts say what the box's own control group (version 2) offers, or the groups of version 1 that
+// replace it.
 type CgroupFacts struct {
 	Freeze bool // there is one of version 2: its freezer works
 	Memory bool // memory.max works
@@ -37,8 +35,8 @@ type CgroupFacts struct {
 	CPU    bool // cpu.max works
 }
 
-// RootCaps are what commands of root keep within the sandbox's own user
-// namespace: what Docker leaves, without NET_RAW.
+// RootCaps are the capabilities that root's commands keep in the sandbox's user namespace: Docker's default
+// set without NET_RAW.
 var RootCaps = []uint{
 	0,  // CHOWN
 	1,  // DAC_OVERRIDE
@@ -55,11 +53,11 @@ var RootCaps = []uint{
 	31, // SETFCAP
 }
 
-// InnerCaps are what PID 1 has inside the sandbox's own kernel, of tier gvisor: what
-// commands of root keep, and that it mounts and gives the box its name.
+// InnerCaps returns the capabilities of PID 1 inside the kernel of a tier gvisor sandbox: RootCaps, and
+// SYS_ADMIN to mount and to set the host name.
 func InnerCaps() []uint { return append(slices.Clone(RootCaps), 21) } // SYS_ADMIN
 
-// consistent refuses what contradicts itself.
+// consistent returns an error if c and f contradict themselves.
 func consistent(c Config, f Facts) error {
 	gated := c.Gated()
 	switch {
@@ -90,7 +88,8 @@ func consistent(c Config, f Facts) error {
 	return nil
 }
 
-// Decide makes the plan.
+// Decide returns the plan for c on a host with facts f: what init carries out, and what is enforced. The
+// error is a fault: Invalid or Unsupported settings.
 func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	if err := consistent(c, f); err != nil {
 		return Guest{}, Enforced{}, err
@@ -132,13 +131,13 @@ type deciding struct {
 	config Config
 	facts  Facts
 	single bool // one uid alone is mapped
-	own    bool // it has a kernel of its own, which the host's filters are not for
+	own    bool // the sandbox has its own kernel, to which the host's filters do not apply
 
 	guest    Guest
 	enforced Enforced
 }
 
-// add appends an item to what is enforced.
+// add appends a protection to what is enforced.
 func (d *deciding) add(name, state, detail string) {
 	d.enforced.Items = append(d.enforced.Items, Item{name, state, detail})
 }
@@ -159,7 +158,7 @@ func (d *deciding) workspace() error {
 	return nil
 }
 
-// basics sets what of the plan is no item.
+// basics sets the fields of the plan that have no item.
 func (d *deciding) basics() {
 	c, g := d.config, &d.guest
 	if c.Hostname != "" {
@@ -182,7 +181,7 @@ func (d *deciding) basics() {
 	}
 }
 
-// identity adds what the ids of the sandbox are on the host, and what root may do inside.
+// identity adds the sandbox's ids on the host, and what root may do inside.
 func (d *deciding) identity() {
 	g, shifted := &d.guest, d.facts.Shift != 0
 	g.Emulate = d.single && g.User.UID == 0
@@ -221,7 +220,7 @@ func (d *deciding) identity() {
 		strconv.Itoa(len(g.Caps))+" kept, within the sandbox's namespaces; no new privileges")
 }
 
-// network adds what can be reached.
+// network adds what the sandbox can connect to.
 func (d *deciding) network() {
 	c, f, g := d.config, d.facts, &d.guest
 	switch {
@@ -248,8 +247,7 @@ func (d *deciding) network() {
 	}
 }
 
-// landlock adds the scopes of the host's kernel, or what a kernel of the sandbox's own has in
-// their place.
+// landlock adds the Landlock scopes of the host's kernel, or their equivalent in the sandbox's own kernel.
 func (d *deciding) landlock() {
 	switch {
 	case d.own:
@@ -265,7 +263,7 @@ func (d *deciding) landlock() {
 	}
 }
 
-// kernel adds what a kernel of the sandbox's own means.
+// kernel adds the effects of the sandbox's own kernel.
 func (d *deciding) kernel() {
 	d.add("kernel", On, "gVisor's, in user space: no system call of the sandbox reaches the host's kernel")
 	d.add("renames", Weak, "directories of lower layers are not moved (EXDEV: programs copy them)")
@@ -275,7 +273,7 @@ func (d *deciding) kernel() {
 		"and no snapshot of files has them; those on the disk cannot be opened")
 }
 
-// freeze adds what stops all processes.
+// freeze adds the mechanism that freezes all processes.
 func (d *deciding) freeze() {
 	switch {
 	case d.own:
@@ -310,7 +308,7 @@ func (d *deciding) programs() {
 	}
 }
 
-// hide adds what of the host's files the inside does not see.
+// hide adds which of the host's files are hidden from the sandbox.
 func (d *deciding) hide() {
 	switch {
 	case d.config.Hidden > 0:
@@ -321,7 +319,7 @@ func (d *deciding) hide() {
 	}
 }
 
-// access adds what can be changed, and what of the host is shown besides.
+// access adds what the sandbox can change, and which other files of the host it sees.
 func (d *deciding) access() {
 	c, a := d.config, d.config.Access
 	if n := len(a.ReadOnly); n > 0 {
@@ -360,5 +358,5 @@ func (d *deciding) access() {
 	}
 }
 
-// AptConfig is where init puts a configuration for apt when root is emulated.
+// AptConfig is where init writes a configuration for apt if root is emulated.
 const AptConfig = "/run/coppice-apt.conf"

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-func TestDecide_TellsThatThereAreTooFewDescriptors(t *testing.T) {
+func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		config Config

@@ -20,8 +20,7 @@ func environment(c Config, u User) []string {
 	return MergeEnv(env, c.Env)
 }
 
-// MergeEnv lays KEY=VALUE words over others; a word without "=" is left out. The
-// later word wins.
+// MergeEnv returns env overridden by over, all KEY=VALUE. A later value wins; a word without "=" is dropped.
 func MergeEnv(env []string, over ...[]string) []string {
 	env = slices.Clone(env)
 	for _, words := range over {

@@ -60,7 +60,7 @@ func (e Enforced) Findings(f Facts) (found []Finding) {
 	return found
 }
 
-// Missed returns those of found by which the host lacks what it has provided before.
+// Missed returns those of found where the host lacks what known says it has provided.
 func Missed(known, found []Finding) (missed []Finding) {
 	for _, f := range found {
 		if k, ok := FindingOf(known, f.Protection, f.On); ok && k.Lacks == "" && f.Lacks != "" {
@@ -70,7 +70,7 @@ func Missed(known, found []Finding) (missed []Finding) {
 	return missed
 }
 
-// Describe returns the names of findings that a host lacks, with reasons, and what the host needs.
+// Describe returns the names of the findings in lacks, with reasons, and what the host needs.
 func Describe(lacks []Finding) (names, needs string) {
 	all, protections := make([]string, len(lacks)), make([]string, len(lacks))
 	for i, f := range lacks {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestFindings_AreWhatTheHostAloneDecides(t *testing.T) {
+func TestFindings_DependOnlyOnHost(t *testing.T) {
 	t.Parallel()
 	all := CgroupFacts{Freeze: true, Memory: true, Pids: true, CPU: true}
 	full := Facts{Landlock: 7, PidMax: true, Shift: 1 << 30, Cgroup: all, Kernel: "6.1"}
@@ -56,7 +56,7 @@ func TestFindings_AreWhatTheHostAloneDecides(t *testing.T) {
 	}
 }
 
-func TestFindings_TakeNoLackForAProtectionForWantOfAReason(t *testing.T) {
+func TestFindings_GiveReasonForEachLack(t *testing.T) {
 	t.Parallel()
 	e := Enforced{Tier: TierProcess, Quiet: []string{ownProc},
 		Items: []Item{{Name: ownProc, State: Weak}, {Name: toldCalls, State: Off}}}
@@ -66,7 +66,7 @@ func TestFindings_TakeNoLackForAProtectionForWantOfAReason(t *testing.T) {
 	}
 }
 
-func TestMissed_IsWhatTheHostHasGivenBefore(t *testing.T) {
+func TestMissed_ListsProtectionsProvidedBefore(t *testing.T) {
 	t.Parallel()
 	known := []Finding{{Protection: "freeze"}, {Protection: ShiftedIDs, On: "ext4"},
 		{Protection: "memory", Lacks: "no controller"}}

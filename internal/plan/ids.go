@@ -8,25 +8,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ShiftSize is how many ids a sandbox with shifted ids has.
+// ShiftSize is the number of ids that a sandbox with shifted ids has.
 const ShiftSize = 1 << 16
 
-// ShiftFor gives the host's id that stands for 0 in the sandbox with the given
-// id. It lies where neither distributions, systemd nor subordinate ids have
-// theirs (systemd, UIDS-GIDS.md: 1879048192 and up are unused). Two sandboxes may
-// share a range: their walls are the namespaces, not the ids.
+// ShiftFor returns the host id of id 0 in the sandbox with the given ID. The range is one that neither
+// distributions, systemd nor subordinate ids use (systemd, UIDS-GIDS.md: 1879048192 and up are unused). Two
+// sandboxes may share a range: namespaces isolate them, not ids.
 func ShiftFor(id string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id))
 	return 0x70000000 + h.Sum32()%0xffe<<16
 }
 
-// MapsKnown reports whether Maps do not depend on Facts.Passwd.
+// MapsKnown reports whether the result of Maps does not depend on Facts.Passwd.
 func MapsKnown(c Config) bool {
 	return c.Caller.Root || c.User == "" || c.User == UserRoot || c.User == UserMe
 }
 
-// Maps gives the uid and gid map of the sandbox's user namespace.
+// Maps returns the uid and gid maps of the sandbox's user namespace.
 func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
 	switch {
 	case c.Caller.Root && f.Shift != 0:
@@ -40,8 +39,7 @@ func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
 	return []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, err
 }
 
-// Identity decides the user that commands run as. The user NAME
-// is looked up in the sandbox's own passwd alone.
+// Identity returns the user that commands run as. A user name is looked up only in the sandbox's own passwd.
 func Identity(c Config, f Facts) (u User, err error) {
 	want := c.User
 	if want == "" {

@@ -29,7 +29,8 @@ var lasting = []struct{ name, needs string }{
 // other tiers from the host: that one of these has it says nothing about the other.
 var byKernel = []string{"pids", "freeze", ownProc, toldCalls, "programs"}
 
-// Protections returns the names of those that hold. Later starts of the sandbox need them too.
+// Protections returns the names of the lasting protections that are on. Later starts of the sandbox require
+// them.
 func (e Enforced) Protections() (names []string) {
 	for _, p := range lasting {
 		if e.holds(p.name) {
@@ -45,8 +46,7 @@ func (e Enforced) holds(name string) bool {
 	return s == On || s == "" && slices.Contains(e.Quiet, name)
 }
 
-// Lost returns the names in require that are weak or off. A name that is not in e was not
-// asked for.
+// Lost returns the names in require that are weak or off. A name that is not in e was not requested.
 func (e Enforced) Lost(require []string) (names []string) {
 	for _, name := range require {
 		if name == "programs" && e.Tier == TierGvisor {
@@ -59,7 +59,7 @@ func (e Enforced) Lost(require []string) (names []string) {
 	return names
 }
 
-// Needs returns what the host must have for lasting protections.
+// Needs returns what the host must provide for the named lasting protections.
 func Needs(names []string) (needs []string) {
 	for _, p := range lasting {
 		if slices.Contains(names, p.name) && !slices.Contains(needs, p.needs) {
@@ -69,8 +69,8 @@ func Needs(names []string) (needs []string) {
 	return needs
 }
 
-// Inherited returns those of require that a fork needs too. If the fork is of another tier,
-// the protections that the tiers provide differently are left out.
+// Inherited returns those of require that a fork also requires. If the fork has another tier, the protections
+// that the tiers provide differently are left out.
 func Inherited(require []string, from, to string) []string {
 	if (from == TierGvisor) == (to == TierGvisor) {
 		return slices.Clone(require)

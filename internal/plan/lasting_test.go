@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestProtections_AreWhatTheHostAloneDecides(t *testing.T) {
+func TestProtections_DependOnlyOnHost(t *testing.T) {
 	t.Parallel()
 	full := Facts{Landlock: 7, PidMax: true, Shift: 1 << 30,
 		Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true, CPU: true}}
@@ -37,7 +37,7 @@ func TestProtections_AreWhatTheHostAloneDecides(t *testing.T) {
 	}
 }
 
-func TestInherited_DropsWhatTheOtherTierDoesInAnotherWay(t *testing.T) {
+func TestInherited_DropsTierSpecificProtections(t *testing.T) {
 	t.Parallel()
 	all := []string{"user", "memory", "pids", "freeze", "proc"}
 	for _, tt := range []struct {

@@ -9,10 +9,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// OwnTasks are the tasks of init itself that every limit of tasks counts.
+// OwnTasks is the number of init's own tasks, which every limit of tasks includes.
 const OwnTasks = 24
 
-// TermGrace is what a command whose time is up has between SIGTERM and SIGKILL.
+// TermGrace is the time between SIGTERM and SIGKILL for a command that has run out of time.
 const TermGrace = 2 * time.Second
 
 // leastData keeps init itself alive below RLIMIT_DATA.
@@ -24,8 +24,8 @@ const leastPidMax = 301
 // limitNames are the items that limits has.
 var limitNames = []string{"memory", "cpus", "pids", "disk", "time", "output", "files"}
 
-// CPULack is the error for a limit of processors that nothing enforces. To keep a
-// sandbox to some of the processors is not the same, and it could take others.
+// CPULack returns the error for a CPU limit that nothing enforces. Pinning a sandbox to some of the CPUs is
+// not a substitute: it could choose others.
 func CPULack() error {
 	return fault.New(fault.Unsupported,
 		"cannot enforce the limit cpus: no cpu controller is delegated to the daemon").
@@ -46,7 +46,7 @@ func memoryLack(strong bool) error {
 		WithHint("%s", mend)
 }
 
-// limits adds the limits that the box has, and what enforces each.
+// limits adds the limits of the box, and what enforces each.
 func (d *deciding) limits() {
 	c, f := d.config, d.facts
 	if n := c.Limits.MilliCPUs; n > 0 {

@@ -1,14 +1,14 @@
 package plan
 
-// Where init puts certificates. What is in TrustDir is in no history.
+// Paths to which init writes certificates. The content of TrustDir is in no history.
 const (
 	TrustDir    = "/run/coppice-ca"
 	TrustBundle = TrustDir + "/bundle.pem" // the system's, and the gate's authority
 	TrustCA     = TrustDir + "/ca.pem"     // the gate's authority alone
 )
 
-// TrustStores are the files in which systems keep the authorities that programs trust,
-// as crypto/x509 knows them. Those that exist get the gate's authority as well.
+// TrustStores are the files in which systems keep trusted authorities, as listed in crypto/x509. The gate's
+// authority is added to those that exist.
 var TrustStores = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo, Arch
 	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL
@@ -18,8 +18,8 @@ var TrustStores = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// JavaStores are the files in which systems keep the authorities that Java trusts, and
-// those that JDKs bring. A * stands for any one name.
+// JavaStores are the files in which systems and JDKs keep the authorities that Java trusts. A * matches any
+// one name.
 var JavaStores = []string{
 	"/etc/ssl/certs/java/cacerts",              // Debian, Ubuntu, Arch, Alpine
 	"/etc/pki/ca-trust/extracted/java/cacerts", // Fedora, RHEL
@@ -32,7 +32,7 @@ var JavaStores = []string{
 	"/opt/*/*/lib/security/cacerts", // as of images: /opt/java/openjdk
 }
 
-// JavaStore is a store of authorities of Java's.
+// JavaStore is one Java trust store.
 type JavaStore struct {
 	Paths   [][]byte `json:"paths"` // where it is inside, absolute
 	Content []byte   `json:"content"`
@@ -46,8 +46,8 @@ var trustEnv = []string{
 	"GIT_SSL_CAINFO=" + TrustBundle, "CARGO_HTTP_CAINFO=" + TrustBundle, "NODE_EXTRA_CA_CERTS=" + TrustCA,
 }
 
-// Trust has the inside trust an authority, if there is one. What the sandbox's own
-// environment says about such files stays.
+// Trust makes the inside trust the authority ca, if it is not empty. Environment variables for such files
+// that the sandbox sets itself take precedence.
 func Trust(g *Guest, e *Enforced, ca []byte) {
 	if len(ca) == 0 {
 		return

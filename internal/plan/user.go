@@ -17,8 +17,8 @@ type User struct {
 	Shell  string   `json:"shell"`
 }
 
-// ParsePasswd reads passwd(5). Lines that are wrong are left out: the file
-// belongs to the sandbox, and one bad line must not lock its user out.
+// ParsePasswd parses passwd(5). It skips malformed lines: the file belongs to the sandbox, and one bad line
+// must not lock its user out.
 func ParsePasswd(b []byte) []User {
 	var users []User
 	for line := range bytes.Lines(b) {
@@ -36,8 +36,7 @@ func ParsePasswd(b []byte) []User {
 	return users
 }
 
-// ParseGroups reads group(5) and gives the ids of the groups that have name as a
-// member.
+// ParseGroups parses group(5) and returns the ids of the groups that have name as a member.
 func ParseGroups(b []byte, name string) []uint32 {
 	var ids []uint32
 	for line := range bytes.Lines(b) {
@@ -52,7 +51,7 @@ func ParseGroups(b []byte, name string) []uint32 {
 	return ids
 }
 
-// complete fills in what passwd left empty.
+// complete returns u with defaults for empty fields.
 func (u User) complete() User {
 	if !strings.HasPrefix(u.Home, "/") {
 		u.Home = "/"

@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// accessIn gives what a policy lets be changed in a sandbox whose base has been the
-// directory root of the host, and what of the host it shows. A path is meant inside at
-// its own place and, of a directory that was imported, where it has come to lie.
+// accessIn returns which paths a policy makes writable in a sandbox whose base was the host directory root, and which
+// host paths it mounts. A path stands for the same path inside and, for an imported directory, for its path after the
+// import.
 func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, err error) {
 	place := func(s policy.Said[policy.Path]) (rootspec.Place, error) {
 		out := rootspec.Place{Said: s.Value.String()}
@@ -71,7 +71,7 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 				WithHint("use absolute paths for both")
 		}
 		m := rootspec.HostMount{From: from[0], To: to[0], Write: s.Value.Write}
-		// What is read-only is that by the mount's name for it, too.
+		// A read-only path is also read-only under the path of its mount.
 		for i, s := range p.ReadOnly {
 			for _, h := range s.Value.Within(homes...) {
 				if h = strings.TrimSuffix(h, "/*"); rootspec.Within(m.From, h) {
@@ -86,8 +86,8 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 	return a, a.Validate()
 }
 
-// allows gives what can be changed in a sandbox, and what of the host it shows, once that
-// has been found to be nothing that is hidden.
+// allows returns the writable paths and mounts of a sandbox, after checking that the mounts show nothing that is
+// hidden.
 func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, error) {
 	a, err := accessIn(p, rec.Root, s.config.Homes)
 	if err != nil {
@@ -104,8 +104,8 @@ func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, 
 	return a, s.showsNothingHidden(p, a)
 }
 
-// showsNothingHidden refuses mounts of what is hidden on the host, of what is around it,
-// and of the store, wherever links and other mounts have them lie.
+// showsNothingHidden refuses mounts of hidden host paths, of directories that contain them, and of the store, after
+// resolving links and mounts.
 func (s *Policies) showsNothingHidden(p policy.Policy, a rootspec.Access) error {
 	if len(a.Mounts) == 0 {
 		return nil
@@ -133,8 +133,8 @@ func (s *Policies) showsNothingHidden(p policy.Policy, a rootspec.Access) error 
 	return nil
 }
 
-// Access gives what can be changed in a sandbox, and what of the host it shows; see Check. It
-// looks at the host again: a link there may lead to what is hidden by now.
+// Access returns the writable paths and mounts of a sandbox; see Check. It checks the host again, where a link may
+// lead to a hidden path by now.
 func (s *Policies) Access(ctx context.Context, rec *meta.Sandbox) (rootspec.Access, error) {
 	if rec.Tier == workspace {
 		return rootspec.Access{}, nil // refused when it was made
@@ -147,8 +147,7 @@ func (s *Policies) Access(ctx context.Context, rec *meta.Sandbox) (rootspec.Acce
 	return a, fault.Wrap(err, "enforce the policy of sandbox %s", rec.Name)
 }
 
-// Places is Access as the policy says it, without a look at the host: for a sandbox that has been
-// started with it.
+// Places is Access without the check of the host: for a sandbox that was already started with it.
 func (s *Policies) Places(ctx context.Context, rec *meta.Sandbox) (rootspec.Access, error) {
 	p, err := s.Of(ctx, rec)
 	if err != nil || rec.Tier == workspace {

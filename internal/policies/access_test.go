@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// TestWhatAPolicyLetsBeChanged: paths are meant at their own places and where they have
-// come to lie; what is read-only is so by every name that a mount gives it.
-func TestWhatAPolicyLetsBeChanged(t *testing.T) {
+// TestAccessIn checks that a path applies where it is on the host and where the sandbox has
+// it, and that a read-only path is read-only under each name that a mount gives it.
+func TestAccessIn(t *testing.T) {
 	t.Parallel()
 	at := func(said string, paths ...string) rootspec.Place { return rootspec.Place{Said: said, At: paths} }
 	for _, c := range []struct {

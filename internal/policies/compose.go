@@ -15,13 +15,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// maxPolicyFiles is how many files one policy may be made of.
+// maxPolicyFiles is the maximum number of files of one policy.
 const maxPolicyFiles = 64
 
-// Flag is where what a request says outside of files was said.
+// Flag returns the origin of settings that a request has outside of files.
 func Flag(name string) policy.Origin { return policy.Origin{Source: name} }
 
-// flagsDocument is what a request says of a policy outside of files, as a document.
+// flagsDocument returns the settings that a request has outside of files, as a document.
 func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 	if req.Tier != "" && req.Tier != "auto" {
 		d.Tier = &policy.Said[policy.Tier]{Value: policy.Tier(req.Tier), At: Flag("--tier")}
@@ -51,7 +51,7 @@ func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 	return d, nil
 }
 
-// layers reads the files of a request, and gives what may not be meant in them.
+// layers parses the files of a request. warnings are possible mistakes in them.
 func layers(files []wire.PolicyFile) (out []policy.Layer, warnings []string, err error) {
 	if len(files) > maxPolicyFiles {
 		return nil, nil, fault.New(fault.Invalid, "too many policy files: %d; the limit is %d", len(files), maxPolicyFiles).
@@ -86,8 +86,7 @@ func texts(problems policy.Problems) (out []string) {
 	return out
 }
 
-// compose makes the policy of layers, all of which can be enforced. Notes are what has
-// no effect.
+// compose merges layers into a policy that can be enforced. notes are settings without effect.
 func compose(all ...policy.Layer) (p policy.Policy, notes []string, err error) {
 	if p, err = policy.Merge(all...); err != nil {
 		return p, nil, err
@@ -96,8 +95,7 @@ func compose(all ...policy.Layer) (p policy.Policy, notes []string, err error) {
 	return p, texts(p.Notes), err
 }
 
-// Ask makes the policy that a request for a new sandbox comes to. warnings are what
-// may not be meant, and what has no effect.
+// Ask returns the policy for a new sandbox. warnings are possible mistakes, and settings without effect.
 func Ask(req wire.CreateRequest) (p policy.Policy, warnings []string, err error) {
 	flags, err := flagsDocument(req)
 	if err != nil {
@@ -119,8 +117,7 @@ func Ask(req wire.CreateRequest) (p policy.Policy, warnings []string, err error)
 	return p, append(warnings, notes...), nil
 }
 
-// environment is what a policy says of it, as a record has it; what a request says goes
-// as it was said.
+// environment returns the environment of a policy for a record; variables of the request are kept as written.
 func environment(p policy.Policy, said []string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(p.Env)) {
@@ -131,10 +128,9 @@ func environment(p policy.Policy, said []string) []string {
 	return append(out, said...)
 }
 
-// Refork gives the record of a fork the policy that files and its parent's come to, in the tier
-// that is asked for; "" is none. rec is the record of the parent, as the fork is to have it.
-// choose sets the tier of rec where the policy names another one. warnings are what may not be
-// meant, and what has no effect.
+// Refork sets the policy of a fork's record, made from files and the parent's policy, in the requested tier; "" is
+// none. rec is the record of the parent, as changed for the fork. choose sets the tier of rec if the policy names
+// another one. warnings are possible mistakes, and settings without effect.
 func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile, tier string,
 	choose func(policy.Policy) error) (warnings []string, err error) {
 	if tier != "" && tier != rec.Tier && (tier == workspace || rec.Tier == workspace) {

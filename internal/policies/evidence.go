@@ -12,8 +12,8 @@ import (
 // maxEvidence is how many answers of Evidence are remembered.
 const maxEvidence = 1 << 10
 
-// Evidence gives what is kept as evidence of a sandbox, by its policy. Policies do not
-// change but by their rules for the network, so it is remembered by the digest.
+// Evidence returns what is recorded as evidence of a sandbox, by its policy. Only network rules of a policy change,
+// so it is cached by the digest.
 func (s *Policies) Evidence(ctx context.Context, rec *meta.Sandbox) (policy.Evidence, error) {
 	if rec.Policy == "" {
 		return policy.DefaultEvidence(), nil

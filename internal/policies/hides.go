@@ -18,10 +18,9 @@ import (
 // maxHidden is how many answers of Hides are remembered.
 const maxHidden = 1 << 15
 
-// Hides lists the paths inside that are hidden in a sandbox, and those that have decoys: absolute
-// ones, whose last part may be *. A copy of the host is hidden from as the host is. Of another
-// base, what is built in says nothing; what somebody named is hidden there at its own path, and
-// where that path of the host has come to lie.
+// Hides returns the hidden paths inside a sandbox, and those of decoys: absolute, with an optional * as last part. In
+// a copy of the host the same paths are hidden as on the host. With another base, built-in rules do not apply; a path
+// that the user named is hidden both at that path and at its path after the import.
 func (s *Policies) Hides(ctx context.Context, rec *meta.Sandbox) (Covered, error) {
 	if rec.Tier == workspace {
 		return Covered{}, nil // see hidesNothing
@@ -56,12 +55,11 @@ func (s *Policies) Hides(ctx context.Context, rec *meta.Sandbox) (Covered, error
 	return c, nil
 }
 
-// Covered is what a policy hides inside, and where it has decoys. It belongs to everybody and is
-// not to be changed.
+// Covered is what a policy hides inside, and where it has decoys. It is shared and must not be modified.
 type Covered struct{ Hide, Decoys []string }
 
-// rootBelow says which directory of the host the root of a sandbox has been; "" is none.
-// The record of a sandbox that was made before masks does not; its base does.
+// rootBelow returns the host directory that the root of a sandbox was; "" if none. The record of a sandbox that was
+// made before masks has none, but its base has.
 func (s *Policies) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	if rec.Host {
 		return "/", nil
@@ -102,7 +100,7 @@ func hiddenIn(p policy.Policy, root string, homes []string) ([]string, error) {
 	return slices.Compact(list), nil
 }
 
-// hidesNothing refuses what cannot be hidden: in tier workspace commands see the host.
+// hidesNothing refuses a policy that hides paths in tier workspace, where commands see the host.
 func hidesNothing(p policy.Policy, tier string) error {
 	if tier != workspace {
 		return nil
@@ -116,7 +114,7 @@ func hidesNothing(p policy.Policy, tier string) error {
 	return nil
 }
 
-// RootOf says which directory of the host the root of a base has been.
+// RootOf returns the host directory that the root of a base was; "" if none.
 func RootOf(from wire.Source) string {
 	switch from.Kind {
 	case "", wire.SourceHost, wire.SourceHostCopy:
@@ -127,8 +125,8 @@ func RootOf(from wire.Source) string {
 	return ""
 }
 
-// decoysIn lists the paths inside at which a policy has decoys.
-// What lies in a directory that was imported is meant where it has come to lie.
+// decoysIn returns the paths inside at which a policy has decoys. A path in an imported directory stands for its path
+// after the import.
 func decoysIn(p policy.Policy, root string, homes []string) (list []string, err error) {
 	builtIn, said := p.DecoyPaths(homes...)
 	if root == "/" {
@@ -148,7 +146,7 @@ func decoysIn(p policy.Policy, root string, homes []string) (list []string, err 
 	return slices.Compact(list), nil
 }
 
-// placeDecoys refuses decoys where nothing can be mounted, or besides what is.
+// placeDecoys refuses decoys where nothing can be mounted, or next to a mount.
 func placeDecoys(p policy.Policy, root string, homes []string, a rootspec.Access) error {
 	list, err := decoysIn(p, root, homes)
 	for _, at := range list {

@@ -10,15 +10,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// limitsOf gives the limits of a policy as a record has them.
+// limitsOf returns the limits of a policy for a record.
 func limitsOf(p policy.Policy) wire.Limits {
 	l := p.Limits
 	return wire.Limits{Memory: l.MemoryBytes, Pids: l.PIDs, Disk: l.DiskBytes, MilliCPUs: l.MilliCPUs,
 		TimeMS: int64(l.Time / time.Millisecond), Output: l.OutputBytes, Files: l.OpenFiles}
 }
 
-// limitable refuses limits that no box of a tier could be held to here. What there are
-// weaker ways to, a box tells of when it starts; drivers answer for the disk.
+// limitable refuses limits that this host cannot enforce in a tier. If only weaker means exist, a box reports that
+// when it starts; drivers check the disk limit.
 func (s *Policies) limitable(l policy.Limits, tier string) error {
 	switch {
 	case l == policy.Limits{}:

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package policies answers what the policy of a sandbox says. It makes the policy of a request out
-// of files and flags, pins it in the record of a sandbox, and reads it back with the rules that
-// hold for a time; and it derives from it what the engine enforces: access to paths, what is
-// hidden, decoys, limits and evidence. It reads records and never writes any.
+// Package policies evaluates the policies of sandboxes. It makes the policy of a request from files and flags, pins
+// it in the record of a sandbox, and reads it back with its temporary rules; and it derives from it what the engine
+// enforces: access to paths, hidden paths, decoys, limits and evidence. It reads records and never writes any.
 //
 // The engine imports it; it never imports the engine.
 package policies
@@ -21,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// workspace is the tier without confinement: it has no root of its own.
+// workspace is the tier without confinement: it has no root file system of its own.
 const workspace = string(policy.Workspace)
 
 // Gated reports whether all that goes in and out of a tier's boxes goes through a gate.
@@ -31,30 +30,29 @@ func Gated(tier string) bool {
 
 // Records are the records that policies are read from.
 type Records interface {
-	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	// Sandbox returns a sandbox by name or ID, or a NotFound error.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
-	// Policy gives the text of a policy, or of who said what of one, by its digest.
+	// Policy returns the text of a policy, or of the origins of its settings, by its digest.
 	Policy(ctx context.Context, digest string) (string, error)
-	// BaseKey gives the key of a base, or "" if it has none.
+	// BaseKey returns the key of a base, or "" if it has none.
 	BaseKey(ctx context.Context, base string) (string, error)
 }
 
-// Config is what Policies are made of. All fields are required.
+// Config configures New. All fields are required.
 type Config struct {
 	Records Records
 	Home    string   // COPPICE_HOME, which is never shown inside
-	Homes   []string // what ~ stands for in a policy
+	Homes   []string // home directories that ~ stands for in a policy
 	// HostCopyKey is the key of the base that is a copy of the host.
 	HostCopyKey string
-	// CanLimitCPU says why no box can be held to a share of the processors; nil where one can.
+	// CanLimitCPU returns why CPU limits cannot be enforced; nil if they can.
 	CanLimitCPU func() error
 	Now         func() time.Time
 	Log         *slog.Logger
 }
 
-// Policies answers from records. Make one with New. All methods are safe for concurrent use. A
-// method that is given a record keeps to its policy, which it need not have in the database yet:
-// see Pin.
+// Policies evaluates the policies of records. New creates one. All methods are safe for concurrent use. A method with
+// a record uses the policy of the record, which need not be in the database yet: see Pin.
 type Policies struct {
 	config Config // never changed
 
@@ -68,7 +66,7 @@ func New(c Config) *Policies {
 	return &Policies{config: c, kept: map[string]policy.Evidence{}, hidden: map[string]Covered{}}
 }
 
-// Phase is a policy that holds until Until; zero is for ever.
+// Phase is a policy in force until Until; the zero time means without end.
 type Phase struct {
 	Policy string // as package policy writes it
 	Digest string
@@ -81,7 +79,7 @@ func Pin(rec *meta.Sandbox, p policy.Policy) error {
 	if err != nil {
 		return fault.Wrap(err, "write the policy")
 	}
-	// What could not be read again would never let the sandbox start.
+	// A policy that cannot be parsed again would keep the sandbox from starting.
 	if _, err := policy.ParseCanonical(text); err != nil {
 		return fault.New(fault.Invalid, "cannot store the policy").Because(err).
 			WithHint("check it for invisible characters and a very long --env")
@@ -97,7 +95,7 @@ func Pin(rec *meta.Sandbox, p policy.Policy) error {
 	return nil
 }
 
-// Text gives the policy that a record names, as it was written.
+// Text returns the policy that a record names, as it was written.
 func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	if rec.PolicyText != "" {
 		return rec.PolicyText, nil // it is about to be written
@@ -121,7 +119,7 @@ func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) 
 	return text, nil
 }
 
-// pinOld gives a record of before there were policies the one that it comes to.
+// pinOld sets the policy of a record that was made before policies existed.
 func pinOld(rec *meta.Sandbox) error {
 	d, err := flagsDocument(wire.CreateRequest{Tier: rec.Tier, Net: rec.Net, Env: rec.Env, Limits: policy.Limits{
 		MemoryBytes: rec.Limits.Memory, PIDs: rec.Limits.Pids, DiskBytes: rec.Limits.Disk}.String()})
@@ -135,7 +133,7 @@ func pinOld(rec *meta.Sandbox) error {
 	return Pin(rec, p)
 }
 
-// Of gives the policy of a sandbox, without rules that hold for a time.
+// Of returns the policy of a sandbox, without temporary rules.
 func (s *Policies) Of(ctx context.Context, rec *meta.Sandbox) (policy.Policy, error) {
 	text, err := s.Text(ctx, rec)
 	if err != nil {
@@ -158,7 +156,7 @@ func (s *Policies) MayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
 	return nil
 }
 
-// Placed is Of with what is known of who said what.
+// Placed is Of with the known origins of its settings.
 func (s *Policies) Placed(ctx context.Context, rec *meta.Sandbox) (policy.Policy, error) {
 	p, err := s.Of(ctx, rec)
 	if err != nil {
@@ -167,8 +165,8 @@ func (s *Policies) Placed(ctx context.Context, rec *meta.Sandbox) (policy.Policy
 	return s.place(ctx, rec, p), nil
 }
 
-// place gives the policy of a sandbox with what is known of who said what. That is for
-// people: where it is lost or damaged, nothing else is wanting.
+// place returns p with the known origins of its settings. They are informational: if they are lost or damaged, p is
+// returned without them.
 func (s *Policies) place(ctx context.Context, rec *meta.Sandbox, p policy.Policy) policy.Policy {
 	text := rec.OriginsText
 	if text == "" && rec.Origins != "" {
@@ -185,7 +183,7 @@ func (s *Policies) place(ctx context.Context, rec *meta.Sandbox, p policy.Policy
 	return out
 }
 
-// InForce gives the policy that a sandbox keeps to now, and what comes after it.
+// InForce returns the policy now in force in a sandbox, and all its phases.
 func (s *Policies) InForce(ctx context.Context, rec *meta.Sandbox) (p policy.Policy, all []Phase, err error) {
 	if all, err = s.Phases(ctx, rec); err != nil {
 		return p, nil, err
@@ -202,14 +200,14 @@ func (s *Policies) InForce(ctx context.Context, rec *meta.Sandbox) (p policy.Pol
 	return p, all, nil
 }
 
-// Timed gives the rules of a record that hold at now, the first to end first.
+// Timed returns the temporary rules of a record that are valid at now, the first to expire first.
 func Timed(rec *meta.Sandbox, now time.Time) []meta.TimedRule {
 	left := slices.DeleteFunc(slices.Clone(rec.Timed), func(t meta.TimedRule) bool { return !t.Until.After(now) })
 	slices.SortStableFunc(left, func(a, b meta.TimedRule) int { return a.Until.Compare(b.Until) })
 	return left
 }
 
-// Phases gives the policies of a sandbox from now on, at least one. The last one is for ever.
+// Phases returns the policies of a sandbox from now on, at least one. The last one has no end.
 func (s *Policies) Phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, error) {
 	text, err := s.Text(ctx, rec)
 	if err != nil {
@@ -248,8 +246,8 @@ func (s *Policies) Phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, erro
 	return append(out, last), nil
 }
 
-// Confine gives the policies that the box of a sandbox is started with, none in a tier without a
-// gate. It refuses a policy that is damaged, whatever the tier.
+// Confine returns the policies to start the box of a sandbox with, none in a tier without a gate. It refuses a
+// damaged policy in every tier.
 func (s *Policies) Confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, err error) {
 	switch {
 	case Gated(rec.Tier):
@@ -260,7 +258,7 @@ func (s *Policies) Confine(ctx context.Context, rec *meta.Sandbox) (phases []Pha
 	return phases, err
 }
 
-// Policy tells the policy that a sandbox has now.
+// Policy returns the current policy of a sandbox, for users.
 func (s *Policies) Policy(ctx context.Context, name string) (res wire.PolicyResult, err error) {
 	rec, err := s.config.Records.Sandbox(ctx, name)
 	if err != nil {
@@ -284,15 +282,15 @@ func (s *Policies) Policy(ctx context.Context, name string) (res wire.PolicyResu
 	return res, nil
 }
 
-// Configure gives a record the limits, the strength and the environment that a policy says; env is
-// what the request says of the environment, which goes as it was said.
+// Configure sets the limits, Strong and the environment of a record from a policy; env are the variables of the
+// request, kept as written.
 func Configure(rec *meta.Sandbox, p policy.Policy, env []string) {
 	rec.Limits, rec.Strong = limitsOf(p), p.Strong.Value
 	rec.Env = environment(p, env)
 }
 
-// Check refuses a policy that cannot be enforced in a sandbox of rec's tier and root: what cannot
-// be hidden, changed, mounted or limited there, and mounts of what is hidden on the host.
+// Check refuses a policy that cannot be enforced in a sandbox of rec's tier and root: paths that cannot be hidden,
+// changed or mounted there, limits, and mounts of hidden host paths.
 func (s *Policies) Check(p policy.Policy, rec *meta.Sandbox) error {
 	if err := hidesNothing(p, rec.Tier); err != nil {
 		return err

@@ -76,9 +76,9 @@ func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 	}
 }
 
-// TestPhases_EndWithTheRules: one phase for each time at which rules end, and the policy itself
-// for ever after.
-func TestPhases_EndWithTheRules(t *testing.T) {
+// TestPhases_EndWithRules checks that there is one phase for each time at which rules expire,
+// and a last one without end for the policy itself.
+func TestPhases_EndWithRules(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s, _, rec := newPolicies(t, "network: {allow: [good.example]}", now)
@@ -119,8 +119,7 @@ func TestHides_DependsOnTheRoot(t *testing.T) {
 	}
 }
 
-// TestCheck_RefusesWhatATierDoesNotHave.
-func TestCheck_RefusesWhatATierDoesNotHave(t *testing.T) {
+func TestCheck_RefusesUnsupportedByTier(t *testing.T) {
 	t.Parallel()
 	for text, fits := range map[string]bool{
 		"env: {A: b}": true, "files: {hide: [/work/key]}": false, "files: {readonly: [/work]}": false,

@@ -95,9 +95,9 @@ func Special(a netip.Addr) string {
 	return what
 }
 
-// Inside reports whether a rule for a name with private lets that name lead to a: it is of a
-// private network, a carrier's (CGNAT), or unique local, and in no smaller range of another kind,
-// as the metadata of clouds is. An IPv4 address behind NAT64 or in another form is not.
+// Inside reports whether a rule for a name with private lets that name lead to a: it is in a private network, a
+// carrier's (CGNAT), or unique local, and not in a smaller range of another kind, such as cloud metadata. An IPv4
+// address behind NAT64 or in another form is not.
 func Inside(a netip.Addr) bool {
 	a = plain(a)
 	in, _, ok := guarded(a)

@@ -10,8 +10,8 @@ import (
 // pinned is where all that a canonical text says comes from.
 const pinned = "the sandbox's policy"
 
-// ParseCanonical reads what Canonical wrote. Nothing is merged with it, not even what
-// is built in; who said what is known of built-in paths alone. Any other text, even one of an equal policy, is Corrupt.
+// ParseCanonical parses the output of Canonical. It merges nothing with it, not even built-in rules; only built-in
+// paths have a known origin. Any other text, even of an equal policy, is Corrupt.
 func ParseCanonical(text []byte) (Policy, error) {
 	d, err := Parse(pinned, text)
 	if err != nil {
@@ -81,9 +81,8 @@ func unplacedRules(list []Rule) []Rule {
 	return list
 }
 
-// Layer gives p as a document of a level. Merged with nothing else it comes to p, but
-// for built-in hidden paths that p shows. Tier process, which is the default, is not
-// said, so that another layer can have rules.
+// Layer returns p as a document of a level. Merged on its own it results in p, except for built-in hidden paths that
+// p shows. The default tier, process, is omitted, so that another layer can have rules.
 func (p Policy) Layer(level Level) Layer {
 	d := p.document()
 	if p.Tier.Value == defaultTier {
@@ -92,8 +91,7 @@ func (p Policy) Layer(level Level) Layer {
 	return Layer{level, d}
 }
 
-// With gives p with more rules for the network. Where the network is off, a rule that
-// allows turns it on for what it names.
+// With returns p with additional network rules. If the network is off, an allow rule turns it on for its destination.
 func (p Policy) With(rules ...Rule) (Policy, error) {
 	if len(rules) == 0 {
 		return p, nil

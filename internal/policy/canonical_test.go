@@ -7,10 +7,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestAPolicyThatWasKeptIsTheSame: what comes back of a canonical text is the same
-// policy, decides the same and is shown the same; a text that was touched is not
-// believed.
-func TestAPolicyThatWasKeptIsTheSame(t *testing.T) {
+// TestCanonical_RoundTrips checks that a policy read from its canonical text is the same,
+// decides the same and is shown the same, and that a changed text is refused.
+func TestCanonical_RoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"", "tier: workspace", "network: host", "network: {}",
@@ -52,9 +51,9 @@ func TestAPolicyThatWasKeptIsTheSame(t *testing.T) {
 	}
 }
 
-// TestRulesThatAreAdded: With widens and tightens what Merge made, denying wins, and
-// what cannot be kept to is refused.
-func TestRulesThatAreAdded(t *testing.T) {
+// TestWith_AddsRules checks that With allows and denies beyond what Merge made, that deny
+// wins, and that a rule that cannot be enforced is refused.
+func TestWith_AddsRules(t *testing.T) {
 	t.Parallel()
 	rule := func(s string, denies bool) Rule {
 		r, err := ParseRule(s, denies)
@@ -112,9 +111,9 @@ func TestRulesThatAreAdded(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotEnforcedIsNamed: each key that nothing keeps to is told with its place,
-// and nothing else is.
-func TestWhatIsNotEnforcedIsNamed(t *testing.T) {
+// TestUnenforced checks that each key that cannot be enforced is reported with its place, and
+// that nothing else is.
+func TestUnenforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "", "tier: supervised": "", "tier: gvisor": "", "network: host": "", "tier: workspace": "",

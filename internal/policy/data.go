@@ -61,10 +61,10 @@ func load[T any](d *data, name string, text []byte, s shape[T]) (v T) {
 	return v
 }
 
-// Presets gives the presets, by name.
+// Presets returns the presets, by name.
 func Presets() []Preset { return slices.Clone(builtIn().presets) }
 
-// PresetNames gives the names of the presets, in order.
+// PresetNames returns the names of the presets, in order.
 func PresetNames() []string {
 	var names []string
 	for _, p := range builtIn().presets {
@@ -73,5 +73,5 @@ func PresetNames() []string {
 	return names
 }
 
-// HiddenPaths gives what a sandbox does not see of the host unless its owner says so.
+// HiddenPaths returns the host paths that a sandbox does not see by default.
 func HiddenPaths() []Hidden { return slices.Clone(builtIn().hidden) }

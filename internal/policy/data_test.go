@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// The embedded files are read like any other, so they are right, in order, and name
-// nothing twice.
-func TestTheBuiltInDataIsRight(t *testing.T) {
+// TestBuiltInData_IsValid checks that the embedded files can be read like any other, and are
+// in order without duplicates.
+func TestBuiltInData_IsValid(t *testing.T) {
 	t.Parallel()
 	d := builtIn()
 	for _, p := range d.problems {
@@ -46,7 +46,7 @@ func TestTheBuiltInDataIsRight(t *testing.T) {
 	}
 }
 
-func TestHiddenPathsAreInOrderAndHiddenOnce(t *testing.T) {
+func TestHiddenPaths_AreSortedAndUnique(t *testing.T) {
 	t.Parallel()
 	var all []Path
 	last := ""

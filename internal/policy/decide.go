@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Network is what a sandbox can reach. The zero Network reaches nothing.
+// Network is the set of reachable destinations. The zero Network is empty.
 type Network struct {
 	Mode  Net
 	Allow []Rule
@@ -19,8 +19,8 @@ type Network struct {
 	Ask   bool   // a person is asked about places that no rule names
 }
 
-// Request is one thing that a sandbox wants to reach. A name is decided on twice:
-// by itself, before it is resolved, and with the address, before that is dialled.
+// Request is a destination to decide about. A name is decided about twice: alone, before it is resolved, and with the
+// address, before that is dialled.
 type Request struct {
 	Host     Host       // zero for an address that no name was resolved to
 	Addr     netip.Addr // zero for a name that was not resolved yet
@@ -34,7 +34,7 @@ func (n Network) Inspects() bool {
 	return n.Mode == NetRules && (slices.ContainsFunc(n.Allow, Rule.hasHTTP) || slices.ContainsFunc(n.Deny, Rule.hasHTTP))
 }
 
-// Verdict is what is done with a request.
+// Verdict is the decision about a request.
 type Verdict string
 
 // The verdicts. Only Allow lets anything pass.
@@ -45,7 +45,7 @@ const (
 	Inspect Verdict = "inspect" // it depends on the HTTP request: ask again with that
 )
 
-// Decision is a verdict, why, and what would change it. The zero Decision denies.
+// Decision is a verdict, its reason, and what would change it. The zero Decision denies.
 type Decision struct {
 	Verdict Verdict
 	Rule    *Rule // what decided; nil when no rule did
@@ -60,8 +60,7 @@ type Decision struct {
 	// The smallest limits of all the rules that allow it; 0 is no limit.
 	MaxRequest, MaxBytes int64
 	Rate                 Rate
-	// Limited are the rules that allow it and have limits, in an order that is not the
-	// list's. Each holds by itself.
+	// Limited are the allowing rules that have limits, in unspecified order. Each applies on its own.
 	Limited []*Rule
 }
 
@@ -79,11 +78,9 @@ func (q Request) String() string {
 	return s + ":" + strconv.Itoa(int(q.Port))
 }
 
-// Decide says whether q may pass. What no rule names is denied, and what a rule
-// denies is denied whatever else is allowed. A rule for a name never allows a bare
-// address, nor one for addresses a name. An address that is not of the internet is
-// denied, whatever its name, unless a rule for addresses names it, or it is Inside and
-// the name's rule is Private.
+// Decide decides about q. A destination without a rule is denied, and a deny rule wins over any allow rule. A rule
+// for a name never allows a bare address, nor one for addresses a name. An address that is not public is denied,
+// whatever its name, unless a rule for addresses allows it, or it is Inside and the name's rule is Private.
 func (n Network) Decide(q Request) Decision {
 	switch {
 	case q.Host.IsZero() && !q.Addr.IsValid(), q.Port == 0, q.Protocol != TCP && q.Protocol != UDP,

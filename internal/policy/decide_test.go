@@ -54,8 +54,9 @@ func requests() *rapid.Generator[Request] {
 
 func (d Decision) passes() bool { return d.Verdict == Allow || d.Verdict == Inspect }
 
-// What no rule names is denied; what passes, a rule that allows it names.
-func TestNothingPassesThatNoRuleNames(t *testing.T) {
+// TestDecide_DeniesByDefault checks that what no rule names is denied, and that what is
+// allowed names the rule that allows it.
+func TestDecide_DeniesByDefault(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -83,8 +84,8 @@ func TestNothingPassesThatNoRuleNames(t *testing.T) {
 	})
 }
 
-// A rule that denies wins, whatever is allowed beside it and in whatever order.
-func TestDenyWinsInAnyOrder(t *testing.T) {
+// TestDecide_DenyWinsInAnyOrder checks that a deny rule wins whatever is allowed beside it.
+func TestDecide_DenyWinsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -108,9 +109,9 @@ func TestDenyWinsInAnyOrder(t *testing.T) {
 	})
 }
 
-// Any rule that denies can only take away, with conditions too: what it leaves to
-// the HTTP request was not denied before.
-func TestARuleThatDeniesOnlyTakesAway(t *testing.T) {
+// TestDecide_DenyRuleOnlyTightens checks that a deny rule can only make the verdict stricter,
+// with conditions too: what it leaves to the HTTP request was not denied before.
+func TestDecide_DenyRuleOnlyTightens(t *testing.T) {
 	t.Parallel()
 	rank := map[Verdict]int{Deny: 0, Ask: 1, Inspect: 2, Allow: 3}
 	rapid.Check(t, func(t *rapid.T) {
@@ -123,9 +124,9 @@ func TestARuleThatDeniesOnlyTakesAway(t *testing.T) {
 	})
 }
 
-// What Inspect leaves open is never allowed by the connection alone, and what is
-// allowed by the connection alone no HTTP request is denied.
-func TestAConnectionAndItsRequestsAgree(t *testing.T) {
+// TestDecide_ConnectionAndRequestsAgree checks that each request is allowed on an allowed
+// connection, denied on a denied one, and asked about or denied on one that is asked about.
+func TestDecide_ConnectionAndRequestsAgree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -143,9 +144,9 @@ func TestAConnectionAndItsRequestsAgree(t *testing.T) {
 	})
 }
 
-// An address that is not of the internet passes only by a rule for addresses that
-// lies in the same range, whatever its name is and whatever else is allowed.
-func TestGuardedAddressesAreNamedOrDenied(t *testing.T) {
+// TestDecide_GuardedAddressNeedsAddressRule checks that an address outside the public internet is allowed only by an
+// address rule within the same range, or by a rule with private, whatever its name is and whatever else is allowed.
+func TestDecide_GuardedAddressNeedsAddressRule(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -266,8 +267,9 @@ func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
 	}
 }
 
-// Rules for names and rules for addresses do not stand in for each other.
-func TestARuleForANameNeverAllowsAnAddress(t *testing.T) {
+// TestDecide_NameRuleAllowsNoAddress checks that rules for names and rules for addresses do
+// not stand in for each other.
+func TestDecide_NameRuleAllowsNoAddress(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -279,8 +281,9 @@ func TestARuleForANameNeverAllowsAnAddress(t *testing.T) {
 	})
 }
 
-// The smallest limit holds, so no rule lifts that of another.
-func TestAnotherRuleLiftsNoLimit(t *testing.T) {
+// TestDecide_RuleLiftsNoOtherLimit checks that the smallest limit applies, so that no rule
+// lifts the limit of another.
+func TestDecide_RuleLiftsNoOtherLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, q := networks().Draw(t, "network"), requests().Draw(t, "request")
@@ -297,7 +300,7 @@ func TestAnotherRuleLiftsNoLimit(t *testing.T) {
 	})
 }
 
-func TestTheSmallestLimitHolds(t *testing.T) {
+func TestDecide_SmallestLimitHolds(t *testing.T) {
 	t.Parallel()
 	n := Network{Mode: NetRules, Allow: []Rule{
 		{Host: pattern("*.example"), MaxBytes: 5, MaxRequest: 2, Rate: Rate{2, time.Minute}},
@@ -316,7 +319,7 @@ func TestTheSmallestLimitHolds(t *testing.T) {
 	}
 }
 
-func TestDecideByExample(t *testing.T) {
+func TestDecide_Examples(t *testing.T) {
 	t.Parallel()
 	get := func(path, query string) *HTTPRequest { return &HTTPRequest{"GET", path, query} }
 	for _, c := range []struct {
@@ -450,8 +453,8 @@ func pattern(s string) Pattern {
 	return p
 }
 
-// The hint of a denial is the line that allows it.
-func TestHintsOfDenialsAreRulesThatAllow(t *testing.T) {
+// TestDenialHint_IsAllowRule checks that the hint of a denial is a rule that allows the request.
+func TestDenialHint_IsAllowRule(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"example.com", "example.com:80", "10.1.2.3:5432", "udp://[::1]:53", "127.0.0.1",
 		"169.254.169.254:80"} {
@@ -471,7 +474,7 @@ func TestHintsOfDenialsAreRulesThatAllow(t *testing.T) {
 	}
 }
 
-func TestParseRequestRefusesMoreThanOnePlace(t *testing.T) {
+func TestParseRequest_RefusesSeveralDestinations(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"", "*.example.com", "10.0.0.0/8:80", "example.com:80,81", "example.com:80-81",
 		"example.com:", "https://example.com/", "example.com/x", "[::1]80", "::ffff:10.0.0.1", "127.1"} {
@@ -481,7 +484,7 @@ func TestParseRequestRefusesMoreThanOnePlace(t *testing.T) {
 	}
 }
 
-func TestTheZeroNetworkReachesNothing(t *testing.T) {
+func TestNetwork_ZeroValueDeniesAll(t *testing.T) {
 	t.Parallel()
 	if d := (Network{}).Decide(Request{Host: host(t, "a.example"), Port: 443, Protocol: TCP}); d.Verdict != Deny {
 		t.Errorf("%+v", d)
@@ -519,8 +522,8 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// TestWhatIsAskedAbout: places that no rule names, and nothing that was said anything of.
-func TestWhatIsAskedAbout(t *testing.T) {
+// TestDecide_Ask checks that only public destinations that no allow or deny rule covers are asked about.
+func TestDecide_Ask(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(layer(t, Flags, `network:
   ask: true

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Way says what a change does to what a sandbox may.
+// Way is the effect of a change on what a sandbox may do.
 type Way string
 
 // The ways.
@@ -25,9 +25,8 @@ type Change struct {
 	Gone  bool   `json:"gone,omitempty"`
 }
 
-// Diff says what b lets a sandbox do that a does not, and the other way round. A rule
-// in whose place another came is told as one that is gone and one that is new:
-// whether one of them names all that the other does is not looked at.
+// Diff returns what b allows that a does not, and the other way round. A replaced rule is reported as removed and
+// added: whether one includes the other is not examined.
 func Diff(a, b Policy) []Change {
 	var out []Change
 	turned := func(key, was, is string, wider bool) {

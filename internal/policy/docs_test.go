@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// The examples of the document are files that are right, and it speaks of every key
-// and preset.
-func TestTheDocumentIsRight(t *testing.T) {
+// TestPolicyDocument_ExamplesAreValid also checks that the document mentions every key and every preset.
+func TestPolicyDocument_ExamplesAreValid(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "policy.md"))
 	if err != nil {

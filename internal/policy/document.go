@@ -32,12 +32,12 @@ const (
 	defaultTier      = Process
 )
 
-// Tiers gives the tiers, from the weakest to the strongest.
+// Tiers returns the tiers, from the weakest to the strongest.
 func Tiers() []Tier { return []Tier{Workspace, Process, Supervised, GVisor, Container, MicroVM} }
 
 func (t Tier) rank() int { return slices.Index(Tiers(), t) }
 
-// Touch is what follows when a decoy is opened, or a token of one comes to the gate.
+// Touch is the response to a decoy that is opened, or to a token that is sent to the gate.
 type Touch string
 
 // What may follow. Either way it is an event of its own, and the token passes nowhere.
@@ -52,7 +52,7 @@ type Mount struct {
 	Write    bool // what is written inside is written on the host, without history
 }
 
-// Access is what a file says of the network.
+// Access is the network section of a file.
 type Access struct {
 	Mode        Net
 	Presets     []Said[string]
@@ -60,8 +60,8 @@ type Access struct {
 	Ask         *Said[bool]
 }
 
-// Document is what one file says. What it does not say is nil, and differs from what
-// it says to be empty: a list of nothing names nothing.
+// Document is the content of one file. An absent setting is nil, which differs from an empty one: an empty list
+// overrides.
 type Document struct {
 	Name     string
 	Tier     *Said[Tier]
@@ -75,19 +75,18 @@ type Document struct {
 	DecoyAt  []Said[Path] // and at these
 	OnTouch  *Said[Touch] // what follows when a decoy is touched
 	Network  *Said[Access]
-	// MemoryFork is whether forks may go on with what processes have in memory.
+	// MemoryFork is whether forks may continue with the memory of processes.
 	MemoryFork *Said[MemoryFork]
 	Limits     map[string]Said[int64]
 	Evidence   *EvidenceSaid // what is kept as evidence
 	Env        map[string]Said[string]
 
-	// Warnings are what may not be meant.
+	// Warnings are possible mistakes.
 	Warnings Problems
 }
 
-// Parse reads a file. Its name is for errors, and its directory is what ./x is
-// relative to; give an absolute one where a policy is made of it. Reading is strict,
-// and an error tells all that is wrong: see ProblemsOf.
+// Parse parses a file. name is used in errors, and its directory is the base of relative paths; use an absolute name
+// to make a policy. Parsing is strict, and an error lists all problems: see ProblemsOf.
 func Parse(name string, data []byte) (Document, error) {
 	r := &reader{name: name, dir: path.Dir(name)}
 	failed := func(k fault.Kind) (Document, error) {

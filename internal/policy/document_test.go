@@ -31,7 +31,7 @@ func told(err error) string {
 	return b.String()
 }
 
-func TestBadFilesAreRefused(t *testing.T) {
+func TestParse_RefusesBadFiles(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join("testdata", "bad.txtar")
 	a, err := txtar.ParseFile(name)
@@ -62,7 +62,7 @@ func TestBadFilesAreRefused(t *testing.T) {
 	}
 }
 
-func TestBytesThatAreNoTextAreRefused(t *testing.T) {
+func TestParse_RefusesInvalidText(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"":                                                   "1:1: the file is empty",
@@ -85,7 +85,7 @@ func TestBytesThatAreNoTextAreRefused(t *testing.T) {
 	}
 }
 
-func TestAFileThatSaysEverything(t *testing.T) {
+func TestParse_FileWithEveryKey(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("testdata", "whole.yaml"))
 	if err != nil {
@@ -330,8 +330,8 @@ func documents() *rapid.Generator[Document] {
 	})
 }
 
-// What is printed reads as what it was printed from.
-func TestDocumentsRoundTrip(t *testing.T) {
+// TestDocument_RoundTrips checks that the printed form is read as what it was printed from.
+func TestDocument_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := documents().Draw(t, "document")
@@ -380,7 +380,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestWhatLooksLikeASecretIsWarnedOf(t *testing.T) {
+func TestSecret_DetectsKnownFormats(t *testing.T) {
 	t.Parallel()
 	x := strings.Repeat("aB3", 20)
 	for in, want := range map[string]bool{

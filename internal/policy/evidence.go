@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// Programs says what is recorded of the programs that a sandbox starts.
+// Programs is which programs that a sandbox starts are recorded.
 type Programs string
 
 // What may be recorded of programs.
@@ -23,14 +23,14 @@ func (p Programs) rank() int {
 }
 
 const (
-	// DefaultOutput is how much of each stream of a command's output is kept where nobody
-	// says: the first half has what was run, and the last half why it failed.
+	// DefaultOutput is the default size of the captured output of each stream of a command, in bytes: the first half
+	// shows what was run, and the last half why it failed.
 	DefaultOutput = 256 << 10
 	// MaxOutput is how much may be kept: the sandbox's keeper holds it in memory.
 	MaxOutput = 1 << 20
 )
 
-// Evidence is what is kept as evidence of what a sandbox does.
+// Evidence is what is recorded about a sandbox.
 type Evidence struct {
 	Output   Said[int64]    // of each stream of a command's output, in bytes; 0 is none
 	Redact   []Said[string] // expressions of what is not kept, besides what is known; in order
@@ -38,7 +38,7 @@ type Evidence struct {
 	Programs Said[Programs]
 }
 
-// EvidenceSaid is what a file says of it.
+// EvidenceSaid is the evidence section of a file.
 type EvidenceSaid struct {
 	Output   *Said[int64]
 	Redact   []Said[string]
@@ -46,7 +46,7 @@ type EvidenceSaid struct {
 	Programs *Said[Programs]
 }
 
-// DefaultEvidence is what is kept where nobody says anything.
+// DefaultEvidence returns the evidence that is recorded by default.
 func DefaultEvidence() Evidence {
 	at := builtInOrigin("")
 	return Evidence{Output: Said[int64]{DefaultOutput, at}, Entropy: Said[bool]{false, at},

@@ -23,7 +23,7 @@ func evidenceOf(t *testing.T, tier, user, project string) (Policy, error) {
 	return Merge(layers...)
 }
 
-func TestAProjectHasMoreKeptAndMoreRedacted(t *testing.T) {
+func TestEvidence_ProjectOnlyExtends(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		user, project     string
@@ -64,7 +64,7 @@ func TestAProjectHasMoreKeptAndMoreRedacted(t *testing.T) {
 	}
 }
 
-func TestTheSupervisedRecordPrograms(t *testing.T) {
+func TestEvidence_SupervisedRequiresPrograms(t *testing.T) {
 	t.Parallel()
 	if _, err := evidenceOf(t, "tier: supervised\n", "{programs: none}", ""); err == nil ||
 		!strings.Contains(told(err), "programs: summary") {

@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// Line is one thing that a policy says, for people, and who said it.
+// Line is one setting of a policy, for people, with its origin.
 type Line struct {
 	Key   string `json:"key"` // as in a file: "files.hide"
 	Value string `json:"value"`
 	From  string `json:"from"`
 }
 
-// Explain tells a policy in lines, in the order of a file. Built-in hidden paths of a
-// kind share a line.
+// Explain describes a policy in lines, in the order of a file. Built-in hidden paths of a kind share a line.
 func Explain(p Policy) []Line {
 	var out []Line
 	say := func(key, value string, at Origin) { out = append(out, Line{key, value, at.String()}) }
@@ -66,7 +65,7 @@ func Explain(p Policy) []Line {
 	return out
 }
 
-// String gives "~/a at /b, ro".
+// String returns text such as "~/a at /b, ro".
 func (m Mount) String() string { return m.From.String() + " at " + m.To.String() + ", " + m.mode() }
 
 func names[T any](m map[string]T) []string {

@@ -29,7 +29,7 @@ func TestExplain(t *testing.T) {
 	golden(t, "explain.txt", b.Bytes())
 }
 
-func TestDiffTellsWiderFromTighter(t *testing.T) {
+func TestDiff_ClassifiesWiderAndTighter(t *testing.T) {
 	t.Parallel()
 	a, err := Merge(
 		layer(t, User,
@@ -52,8 +52,9 @@ func TestDiffTellsWiderFromTighter(t *testing.T) {
 	golden(t, "diff.txt", out.Bytes())
 }
 
-// What one way is wider is the other way tighter, and nothing differs from itself.
-func TestDiffTurnsAround(t *testing.T) {
+// TestDiff_IsAntisymmetric checks that what is wider in one direction is tighter in the other,
+// and that a policy does not differ from itself.
+func TestDiff_IsAntisymmetric(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a, aerr := Merge(layersOf(t, 2)...)

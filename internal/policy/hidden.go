@@ -1,7 +1,7 @@
 package policy
 
-// Hidden gives the paths that p hides, built in ones and others, with each of homes in
-// the place of ~. A path of p that is relative stays so.
+// Hidden returns the paths that p hides, built-in ones and others, with ~ expanded to each of homes. A relative path
+// stays relative.
 func (p Policy) Hidden(homes ...string) (builtIn, said []string) {
 	for _, s := range p.Hide {
 		list := &said
@@ -13,7 +13,7 @@ func (p Policy) Hidden(homes ...string) (builtIn, said []string) {
 	return builtIn, said
 }
 
-// DecoyPaths gives the paths at which p has decoys, as Hidden gives what it hides.
+// DecoyPaths returns the paths at which p has decoys, in the form of Hidden.
 func (p Policy) DecoyPaths(homes ...string) (builtIn, said []string) {
 	for _, s := range p.Decoys {
 		list := &said

@@ -80,7 +80,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-func TestWidePatternsAreKnown(t *testing.T) {
+func TestPattern_Wide(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{"*.com": true, "*.co.uk": true, "*.github.io": true, "*.example.com": false,
 		"github.io": false, "com": false} {
@@ -104,8 +104,8 @@ func host(t interface{ Fatal(...any) }, s string) Host {
 	return h
 }
 
-// A name is read once: what was read reads as itself, and in any case of letters.
-func TestHostsRoundTrip(t *testing.T) {
+// TestHost_RoundTrips checks that a name that was read is read as itself again, in upper and lower case.
+func TestHost_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.StringMatching(`[a-zA-Z0-9_.*-]{1,24}`).Draw(t, "host")

@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// HTTPRequest is what of a request a rule can be about, as it was sent: the path is
-// still escaped, and the query without its question mark.
+// HTTPRequest is the part of a request that rules can match, as sent: the path is still escaped, and the query has no
+// question mark.
 type HTTPRequest struct {
 	Method string
 	Path   string

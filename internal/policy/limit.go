@@ -49,7 +49,7 @@ func limits() []limit {
 	}
 }
 
-// Said gives l as a document has it: without what is no limit.
+// Said returns l as in a document, without unlimited entries.
 func (l Limits) Said(at Origin) map[string]Said[int64] {
 	var out map[string]Said[int64]
 	for _, one := range limits() {

@@ -1,8 +1,8 @@
 package policy
 
-// MemoryFork says whether a sandbox may be forked with what its processes have in memory.
-// Some of it cannot be made another's from outside: a generator of random numbers that a
-// program has seeded by itself gives the same in each copy.
+// MemoryFork is whether a sandbox may be forked with the memory of its processes. Some of that state cannot be
+// changed from outside: a random number generator that a program has seeded itself returns the same numbers in each
+// copy.
 type MemoryFork string
 
 // What may be said.

@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Level says whose word a document is. Later levels win over earlier ones, where
-// they may.
+// Level is the source of a document. Later levels take precedence, within what a level may do.
 type Level int
 
 // The levels. Below them all lies what is built in.
@@ -28,7 +27,7 @@ type Layer struct {
 	Document Document
 }
 
-// Policy is what several documents come to. Lists are in order, without repetition.
+// Policy is the result of merging documents. Lists are sorted and have no duplicates.
 type Policy struct {
 	Tier       Said[Tier]
 	Strong     Said[bool]
@@ -46,8 +45,7 @@ type Policy struct {
 	Evidence   Evidence
 	Env        map[string]Said[string]
 
-	// Notes are what was said and has no effect, because somebody else was stricter.
-	// They are no part of what makes policies equal.
+	// Notes are settings without effect, because another level was stricter. Equality of policies ignores them.
 	Notes Problems
 }
 
@@ -62,13 +60,11 @@ func builtInOrigin(what string) Origin {
 	return Origin{Source: strings.TrimSpace(builtIns + " " + what)}
 }
 
-// Merge makes a policy of what is built in and of layers, whose order does not
-// matter; of one level the stricter word counts. Denying wins: hidden paths, rules
-// that deny and read-only paths add up, and of limits the smaller one counts, but
-// flags set them. A project's file can allow hosts that nobody denied, and otherwise
-// only tighten: what else it says is an error or, where it is merely weaker than what
-// the owner says, a note. Paths are compared by their texts: who follows links has to
-// compare again what they lead to.
+// Merge makes a policy from the built-in rules and from layers, whose order does not matter; within a level the
+// stricter setting applies. Denials win: hidden paths, deny rules and read-only paths accumulate, and the smaller
+// limit applies, unless flags set it. A project's file can allow hosts that no level denied, and otherwise only
+// tighten: its other settings are errors or, if they are only weaker than the owner's, notes. Paths are compared as
+// text: a caller that follows links must compare the results again.
 func Merge(layers ...Layer) (Policy, error) { return MergeAt("", layers...) }
 
 // MergeAt is Merge where it is known which directory ~ is, so that paths below it are

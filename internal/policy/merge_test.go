@@ -31,7 +31,7 @@ func canonical(t interface{ Fatal(...any) }, p Policy) string {
 	return string(text)
 }
 
-func TestWhatIsBuiltIn(t *testing.T) {
+func TestMerge_BuiltIn(t *testing.T) {
 	t.Parallel()
 	p, err := Merge()
 	if err != nil {
@@ -47,7 +47,7 @@ func TestWhatIsBuiltIn(t *testing.T) {
 	}
 }
 
-func TestMergeByExample(t *testing.T) {
+func TestMerge_Examples(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		about                string
@@ -218,7 +218,7 @@ func TestMergeByExample(t *testing.T) {
 	}
 }
 
-func TestTwoValuesOfOneLevelAreAMistake(t *testing.T) {
+func TestMerge_RefusesConflictWithinLevel(t *testing.T) {
 	t.Parallel()
 	_, err := Merge(layer(t, Flags, "env: {A: x}"), layer(t, Flags, "env: {A: y}"))
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "A has a different value") {
@@ -263,9 +263,9 @@ func tame(d *Document) {
 	}
 }
 
-// The order of layers changes nothing, and neither does it whether those of one level
-// were joined before.
-func TestMergeIsAssociativeAndKnowsNoOrder(t *testing.T) {
+// TestMerge_IsAssociativeAndCommutative checks that the order of layers does not matter, nor
+// whether those of one level were merged before.
+func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 	t.Parallel()
 	tried, merged := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -316,9 +316,9 @@ func TestMergeIsAssociativeAndKnowsNoOrder(t *testing.T) {
 	}
 }
 
-// Whatever a project's file says, it widens nothing that its owner said: what it
-// can do is to allow hosts that nobody denied.
-func TestAProjectOnlyTightens(t *testing.T) {
+// TestMerge_ProjectOnlyTightens checks that the file of a project widens nothing that the user
+// restricted: it can only allow hosts that are not denied.
+func TestMerge_ProjectOnlyTightens(t *testing.T) {
 	t.Parallel()
 	tried, both := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -399,7 +399,7 @@ func TestAProjectOnlyTightens(t *testing.T) {
 	}
 }
 
-func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
+func TestDigest_IgnoresOrigin(t *testing.T) {
 	t.Parallel()
 	digest := func(text string) string {
 		p, err := Merge(layer(t, User, text))
@@ -427,8 +427,9 @@ func TestDigestsDifferByWhatIsSaidAndNotByWhere(t *testing.T) {
 	}
 }
 
-// Of one level the stricter word counts, whichever file comes first.
-func TestOfOneLevelTheStricterCounts(t *testing.T) {
+// TestMerge_StricterWinsWithinLevel checks that the stricter value wins within a level,
+// whichever file comes first.
+func TestMerge_StricterWinsWithinLevel(t *testing.T) {
 	t.Parallel()
 	a := layer(t, User,
 		"tier: supervised\nstrong: true\nnetwork: {allow: [a.example], ask: true}\nlimits: {pids: 5, files: 9}\nfiles: "+
@@ -459,8 +460,9 @@ func TestOfOneLevelTheStricterCounts(t *testing.T) {
 	}
 }
 
-// A project at the root of the file system is no leave to mount all of it.
-func TestAProjectAtTheRootMountsNothing(t *testing.T) {
+// TestMerge_RootProjectMountsNothing checks that a project at the root of the file system is
+// not a permission to mount all of it.
+func TestMerge_RootProjectMountsNothing(t *testing.T) {
 	t.Parallel()
 	d, err := Parse("/coppice.yaml", []byte("version: 1\nfiles: {mounts: [{from: ./srv, to: /mnt}]}"))
 	if err != nil {

@@ -78,8 +78,8 @@ func (p Policy) clone() Policy {
 	return p
 }
 
-// Origins writes who said what of p, which its canonical text does not have, for
-// Placed. What a canonical text tells by itself is left out; "" is nothing at all.
+// Origins encodes the origins of the settings of p, which its canonical text does not have, for Placed. Origins that
+// the canonical text implies are omitted; "" means none.
 func (p Policy) Origins() (string, error) {
 	hidden := map[string]bool{}
 	for _, g := range HiddenPaths() {
@@ -112,8 +112,8 @@ func (p Policy) Origins() (string, error) {
 	return string(text), fault.Wrap(err, "write the origins of a policy")
 }
 
-// Placed gives p, which ParseCanonical read, with the origins that Origins wrote of an
-// equal one. What that does not know stays as it is. Nothing is decided by origins.
+// Placed returns p, from ParseCanonical, with origins that Origins encoded of an equal policy. Unknown origins stay
+// as they are. No decision depends on origins.
 func (p Policy) Placed(origins string) (Policy, error) {
 	if origins == "" {
 		return p, nil

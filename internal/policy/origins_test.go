@@ -8,9 +8,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestOriginsAreKeptBesidesAPolicy: a policy that was kept says who said what, as it did
-// when it was merged, and its digest knows nothing of that.
-func TestOriginsAreKeptBesidesAPolicy(t *testing.T) {
+// TestOrigins_AreKeptBesidePolicy checks that a stored policy names the source of each rule as
+// after the merge, and that its digest does not depend on sources.
+func TestOrigins_AreKeptBesidePolicy(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(
 		layer(t, User,
@@ -64,7 +64,7 @@ func TestOriginsAreKeptBesidesAPolicy(t *testing.T) {
 	}
 }
 
-func TestARuleIsTakenBack(t *testing.T) {
+func TestWithout_RemovesRule(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(layer(t, Flags, `network:
   allow:

@@ -8,10 +8,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Path is a path of the host or of the inside: absolute, below the home ("~/x"), or,
-// where the name of the file that says it is not absolute, relative ("./x"). It is
-// clean, goes up nowhere, and may end in /*, which is everything in a directory. The
-// zero Path is none.
+// Path is a path on the host or inside: absolute, below the home ("~/x"), or, if its file has no absolute name,
+// relative ("./x"). It is clean, never goes up, and may end in /*, which matches everything in a directory. The zero
+// Path is empty.
 type Path struct{ text string }
 
 const pathHint = "use a path such as /etc/x, ~/x or ./x; a * is only valid as the last part"

@@ -31,7 +31,7 @@ func TestParsePath(t *testing.T) {
 	}
 }
 
-func TestWhatIsBeneathWhat(t *testing.T) {
+func TestPath_Beneath(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		p, o string

@@ -1,9 +1,7 @@
-// Package policy is what a sandbox may use, as pure data: limits, network,
-// environment, files; what a file says of them, how several files are merged, and what
-// follows for a request. Parsing is strict: an unknown key, a wrong unit or a value
-// twice is an error that names the nearest right one. Nothing here reads or writes
-// anything but bytes that it is given. Any room may import it; it imports fault,
-// redact and visible.
+// Package policy defines what a sandbox may use, as pure data: limits, network, environment, files; the syntax of
+// policy files, how several files are merged, and how a request is decided. Parsing is strict: an unknown key, a
+// wrong unit or a duplicate value is an error that names the nearest valid one. It does no I/O. Every package may
+// import it; it imports fault, redact and visible.
 package policy
 
 import (
@@ -17,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Net says what a sandbox can reach.
+// Net is the network access of a sandbox.
 type Net string
 
 // The nets.
@@ -39,7 +37,7 @@ func ParseNet(s string) (Net, error) {
 	return "", fault.New(fault.Invalid, "unknown network %q", s).WithHint("use --net off, --net rules or --net host")
 }
 
-// Limits are what a sandbox may use at most; 0 is no limit.
+// Limits are the resource limits of a sandbox; 0 is unlimited.
 type Limits struct {
 	MemoryBytes int64
 	PIDs        int64
@@ -52,8 +50,8 @@ type Limits struct {
 
 const limitsHint = "for example: --limit memory=4GiB,pids=512,time=30m"
 
-// ParseLimits reads "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024",
-// of which any may be left out; "" is no limits.
+// ParseLimits parses "memory=4GiB,cpus=1.5,pids=512,disk=10GiB,time=30m,output=100MiB,files=1024"; every part is
+// optional, and "" is unlimited.
 func ParseLimits(s string) (l Limits, err error) {
 	if s == "" {
 		return l, nil

@@ -83,7 +83,7 @@ func TestParseNet(t *testing.T) {
 	}
 }
 
-func TestUnknownLimitsNameTheRightOne(t *testing.T) {
+func TestParseLimits_SuggestsKnownLimit(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"mem=1GiB": "mean memory?", "PIDS=5": "mean pids?",
 		"processes=5": "mean pids?", "quota=5": "mean disk?", "CPU=2": "mean cpus?", "timeout=1h": "mean time?",

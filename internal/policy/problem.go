@@ -24,7 +24,7 @@ type Problem struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// String gives "coppice.yaml:3:5: what is wrong".
+// String returns text such as "coppice.yaml:3:5: unknown key".
 func (p Problem) String() string {
 	at := p.File
 	for _, n := range []int{p.Line, p.Column} {
@@ -35,11 +35,10 @@ func (p Problem) String() string {
 	return at + ": " + p.Message
 }
 
-// Problems are what is wrong with a file, in the order of its lines. As an error
-// they are the cause of what Parse gives.
+// Problems are the errors of a file, in the order of its lines. They are the cause of an error of Parse.
 type Problems []Problem
 
-// Error gives all of them.
+// Error returns the text of all problems.
 func (p Problems) Error() string {
 	var all []string
 	for _, one := range p {
@@ -48,7 +47,7 @@ func (p Problems) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// ProblemsOf gives the problems that are the cause of err, or nil.
+// ProblemsOf returns the problems that are the cause of err, or nil.
 func ProblemsOf(err error) Problems {
 	var p Problems
 	if errors.As(err, &p) {

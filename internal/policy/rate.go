@@ -9,8 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Rate is a number of requests in a second, a minute or an hour; the zero Rate is no
-// limit.
+// Rate is a number of requests per second, minute or hour; the zero Rate is unlimited.
 type Rate struct {
 	Count int64
 	Per   time.Duration

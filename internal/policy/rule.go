@@ -12,7 +12,7 @@ type Origin struct {
 	Line   int    // 0 where there are no lines
 }
 
-// String gives "coppice.yaml:3", or the source alone.
+// String returns text such as "coppice.yaml:3", or only the source.
 func (o Origin) String() string {
 	if o.Line > 0 && !strings.HasPrefix(o.Source, "--") { // a flag has one line
 		return o.Source + ":" + strconv.Itoa(o.Line)
@@ -20,10 +20,10 @@ func (o Origin) String() string {
 	return o.Source
 }
 
-// BuiltIn reports whether nobody said it.
+// BuiltIn reports whether the setting is built in.
 func (o Origin) BuiltIn() bool { return strings.HasPrefix(o.Source, builtIns) }
 
-// Protocol is what a packet carries.
+// Protocol is the protocol of a packet.
 type Protocol string
 
 // The protocols.
@@ -35,7 +35,7 @@ const (
 // Ports is a range of ports, both ends included.
 type Ports struct{ Low, High uint16 }
 
-// String gives "443" or "8000-8100".
+// String returns text such as "443" or "8000-8100".
 func (p Ports) String() string {
 	if p.Low == p.High {
 		return strconv.Itoa(int(p.Low))
@@ -43,9 +43,8 @@ func (p Ports) String() string {
 	return strconv.Itoa(int(p.Low)) + "-" + strconv.Itoa(int(p.High))
 }
 
-// Rule names places in the network, either by Host or by Net. A rule that allows
-// always says a protocol and ports; in one that denies, what it does not say is
-// everything.
+// Rule matches network destinations, either by Host or by Net. An allow rule always has a protocol and ports; in a
+// deny rule, a missing one matches everything.
 type Rule struct {
 	Denies   bool
 	Name     string // for people; may be ""
@@ -53,11 +52,11 @@ type Rule struct {
 	Net      netip.Prefix
 	Protocol Protocol
 	Ports    []Ports // in order, without overlap
-	// Private lets Host lead to addresses that are Inside, which otherwise a rule has to name.
-	// Only a rule that allows has it.
+	// Private lets Host lead to addresses that are Inside, which otherwise need a rule of their own. Only an allow
+	// rule has it.
 	Private bool
 
-	// What follows is about HTTP, and has a host. Nil is everything.
+	// The fields below are about HTTP, and need a Host. nil matches everything.
 	Methods []string          // in order
 	Paths   []string          // in order; "/a" or "/a/*"
 	Query   map[string]string // these keys alone, with these values; "*" is any
@@ -115,8 +114,8 @@ func (r Rule) cidr() string {
 	return r.Net.String()
 }
 
-// String writes r as a policy's file has it: the short form where that says all of
-// it, else a mapping. Equal rules have equal texts, wherever they were said.
+// String formats r for a policy file: in short form if that is complete, else as a mapping. Equal rules have equal
+// texts, whatever their origin.
 func (r Rule) String() string {
 	if r.short() {
 		return r.where()

@@ -71,7 +71,7 @@ func TestParseRule(t *testing.T) {
 	}
 }
 
-func TestRatesAndTheirOrder(t *testing.T) {
+func TestRate_ParseAndCompare(t *testing.T) {
 	t.Parallel()
 	order := []string{"1/h", "59/h", "1/m", "59/m", "1/s", "60/m", "2/s", "1000000/s"}
 	var last Rate
@@ -108,7 +108,7 @@ func TestPathsOfRules(t *testing.T) {
 	}
 }
 
-func TestWhatTwoServersReadDifferentlyIsNoPath(t *testing.T) {
+func TestCleanPath_RefusesAmbiguousPaths(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"/": "/", "/a%20b": "/a b", "/a/b/": "/a/b/", "/%41": "/A"} {
 		if got, ok := cleanPath(in); !ok || got != want {
@@ -166,7 +166,7 @@ func rules(denies bool) *rapid.Generator[Rule] {
 	})
 }
 
-func TestRulesInTheirShortFormRoundTrip(t *testing.T) {
+func TestRule_ShortFormRoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		denies := rapid.Bool().Draw(t, "denies")

@@ -9,8 +9,8 @@ import (
 // SchemaURL is where editors find the schema.
 const SchemaURL = "https://raw.githubusercontent.com/coppice-dev/coppice/main/docs/policy.schema.json"
 
-// Schema gives the JSON Schema of a file, draft 2020-12. It is made of the table that
-// the parser is made of: what it refuses, Parse refuses, which knows more.
+// Schema returns the JSON Schema of a file, draft 2020-12. It is generated from the parser's table: Parse refuses
+// everything that the schema refuses, and more.
 func Schema() ([]byte, error) {
 	s := schema{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -39,8 +39,8 @@ func validator(t *testing.T) func(text []byte) error {
 	}
 }
 
-// The schema that is published is that of the parser.
-func TestTheSchemaIsAsDocumented(t *testing.T) {
+// TestSchema_MatchesPublished checks that the published schema is that of the parser.
+func TestSchema_MatchesPublished(t *testing.T) {
 	t.Parallel()
 	got, err := Schema()
 	if err != nil {
@@ -57,8 +57,9 @@ func TestTheSchemaIsAsDocumented(t *testing.T) {
 	}
 }
 
-// What is wrong by its structure the schema refuses too; what is right it takes.
-func TestTheSchemaAndTheParserAgree(t *testing.T) {
+// TestSchema_AgreesWithParser checks that the schema refuses what is wrong in its structure,
+// and accepts what is valid.
+func TestSchema_AgreesWithParser(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
 	a, err := txtar.ParseFile(filepath.Join("testdata", "bad.txtar"))
@@ -86,9 +87,9 @@ func TestTheSchemaAndTheParserAgree(t *testing.T) {
 	}
 }
 
-// What is printed the schema takes; and where it refuses what was spoilt, so does the
-// parser.
-func TestTheParserTakesNothingThatTheSchemaRefuses(t *testing.T) {
+// TestSchema_AcceptsWhatParserAccepts checks that the schema accepts what is printed, and that
+// the parser refuses whatever the schema refuses of damaged documents.
+func TestSchema_AcceptsWhatParserAccepts(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -142,8 +143,7 @@ func sortedKeys(m map[string]any) (keys []string) {
 	return keys
 }
 
-// Every key of the schema says what it is for.
-func TestEveryKeyIsDescribed(t *testing.T) {
+func TestSchema_DescribesEveryKey(t *testing.T) {
 	t.Parallel()
 	text, err := Schema()
 	if err != nil {

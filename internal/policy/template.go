@@ -7,8 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Template gives the text of a new file with some presets, and with a comment on what
-// else it could say.
+// Template returns the text of a new file with some presets, and with comments on further settings.
 func Template(presets []string) ([]byte, error) {
 	for _, p := range presets {
 		if !slices.Contains(PresetNames(), p) {

@@ -11,8 +11,9 @@ import (
 // commented are lines of a template that would say something without their #.
 var commented = regexp.MustCompile(`(?m)^( *)# ( *(?:- .*|[A-Za-z]+:(?: [^ ]+| \[.*\])?)$)`)
 
-// A new file is right, and so it is when what it has as a comment is said.
-func TestTemplatesAreRight(t *testing.T) {
+// TestTemplate_IsValid checks that a new file is valid, and that it stays so when its comments
+// are uncommented.
+func TestTemplate_IsValid(t *testing.T) {
 	t.Parallel()
 	for _, presets := range [][]string{nil, {"pypi"}, {"npm", "github", "npm"}} {
 		text, err := Template(presets)

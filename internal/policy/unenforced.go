@@ -9,8 +9,7 @@ import (
 // unenforcedHint is the way out of what Unenforced tells.
 const unenforcedHint = "remove it; it is not enforced yet"
 
-// Unenforced tells what p says that nothing enforces yet, and where it was said. What
-// is built in is left out.
+// Unenforced returns the settings of p that are not enforced yet, with their origins, except built-in ones.
 func (p Policy) Unenforced() Problems {
 	var out Problems
 	say := func(at Origin, key, value string) {
@@ -55,8 +54,8 @@ func (p Path) unhideable() string {
 	return ""
 }
 
-// Enforceable gives p as it is, or Unsupported, with Unenforced as its cause, where p
-// says what nothing enforces yet.
+// Enforceable returns p unchanged, or Unsupported, with Unenforced as its cause, if p has settings that are not
+// enforced yet.
 func (p Policy) Enforceable() (Policy, error) {
 	if all := p.Unenforced(); len(all) > 0 {
 		if len(all) > maxProblems {

@@ -8,18 +8,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// param is the name of our parameter in links, and of our cookie.
+// param is the name of the parameter in links, and of the cookie.
 const param = "coppice_preview"
 
-// What a request was admitted by.
+// The ways in which a request was admitted.
 const (
 	byNothing = iota
 	byLink    // a token in its query, to be exchanged for a cookie
 	byCookie
-	byCaller // what Options.Allow knows of the caller
+	byCaller // by Options.Allow
 )
 
-// admission is what became of a request.
+// admission is the decision about a request.
 type admission struct {
 	by      int
 	sandbox string // id
@@ -27,10 +27,9 @@ type admission struct {
 	expired bool   // it had a link or cookie that was good once
 }
 
-// admit decides whether a request may be passed on to the port that its host names.
-// tokens are those of its query. Nothing is looked up for who has nothing to show;
-// and whether there is such a sandbox is told to nobody who may not use it. An error
-// is the engine's.
+// admit decides whether a request may be forwarded to the port of its host. tokens are those of its query. Without
+// credentials nothing is looked up, and whether the sandbox exists is not revealed to a caller without access. An
+// error is the engine's.
 func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admission, error) {
 	shown := p.shown(r, key, t.Port, tokens)
 	var may func(string) error
@@ -63,8 +62,7 @@ func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admi
 	return admission{expired: expired}, nil
 }
 
-// shown gives what a request has of links and cookies to this port, of whatever
-// sandbox, that we have signed.
+// shown returns the valid links and cookies of a request for this port, of any sandbox.
 func (p *Proxy) shown(r *http.Request, key Key, port int, tokens []string) (list []admission) {
 	now := p.opt.Now()
 	if upgrades(r) && !sameOrigin(r) {
@@ -72,7 +70,7 @@ func (p *Proxy) shown(r *http.Request, key Key, port int, tokens []string) (list
 	}
 	by := byLink
 	if upgrades(r) {
-		by = byCookie // nobody follows a redirection here
+		by = byCookie // redirects are not followed here
 	}
 	for _, token := range tokens {
 		if c, good := key.read(token, forLink, port, now); c != (claim{}) {
@@ -93,8 +91,7 @@ func (p *Proxy) shown(r *http.Request, key Key, port int, tokens []string) (list
 // which browsers let any page open.
 func upgrades(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }
 
-// sameOrigin reports whether a request comes from a page of the host that it goes to,
-// or from no page.
+// sameOrigin reports whether a request comes from a page of its own host, or from no page.
 func sameOrigin(r *http.Request) bool {
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
@@ -105,9 +102,8 @@ func sameOrigin(r *http.Request) bool {
 	return true
 }
 
-// wanted reports whether a request may be meant by who sent it: pages of other sites
-// can make a browser send any, but for showing a page on its own they gain nothing.
-// The cookie needs no such question (SameSite).
+// wanted reports whether a request may be intentional: pages of other sites can make a browser send any, but gain
+// nothing from plain navigation. The cookie needs no such check (SameSite).
 func wanted(r *http.Request) bool {
 	if !sameOrigin(r) {
 		return false
@@ -120,8 +116,7 @@ func wanted(r *http.Request) bool {
 		r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
-// takeParam takes our parameter out of a raw query, all of it, and leaves the rest as
-// it is.
+// takeParam removes every occurrence of the parameter from a raw query, and leaves the rest unchanged.
 func takeParam(query string) (tokens []string, rest string) {
 	if !strings.Contains(query, "=") {
 		return nil, query
@@ -140,8 +135,8 @@ func takeParam(query string) (tokens []string, rest string) {
 	return tokens, strings.Join(kept, "&")
 }
 
-// withoutOurs takes what is the daemon's own out of a header that goes into a
-// sandbox: our cookie, our tokens, and where a link was.
+// withoutOurs removes what belongs to the daemon from a header to a sandbox: its cookie, its tokens, and the
+// parameter of links.
 func withoutOurs(h http.Header) {
 	var cookies []string
 	for _, line := range h.Values("Cookie") {
@@ -157,7 +152,7 @@ func withoutOurs(h http.Header) {
 		h.Set("Cookie", strings.Join(cookies, "; "))
 	}
 	for name, values := range h {
-		// A token of ours has no business anywhere inside.
+		// The daemon's tokens must never reach a sandbox.
 		for _, v := range values {
 			if holdsToken(v) && (name == "Authorization" || name == "Sec-Websocket-Protocol") || name == "Referer" &&
 				strings.Contains(v, param) {
@@ -168,11 +163,11 @@ func withoutOurs(h http.Header) {
 	}
 }
 
-// tokenPrefix is what the daemon's bearer tokens begin with.
+// tokenPrefix is the prefix of the daemon's bearer tokens.
 const tokenPrefix = "cpc_"
 
-// holdsToken reports whether a word begins in s as our tokens do. Within a word, as
-// of an application's own token, it is chance.
+// holdsToken reports whether a word in s has the prefix of the daemon's tokens. Inside a word, as in an application's
+// own token, it is a coincidence.
 func holdsToken(s string) bool {
 	for rest := s; ; {
 		before, after, found := strings.Cut(rest, tokenPrefix)
@@ -203,8 +198,7 @@ func headerSize(r *http.Request) int {
 	return n
 }
 
-// clean takes out of an answer what would reach further than its host. It is
-// httputil.ReverseProxy.ModifyResponse.
+// clean removes from a response what would affect other hosts. It is httputil.ReverseProxy.ModifyResponse.
 func clean(res *http.Response) error {
 	h := res.Header
 	var kept []string
@@ -223,9 +217,9 @@ func clean(res *http.Response) error {
 	return nil
 }
 
-// staysHere reports whether a Set-Cookie is for its own host alone, and is not ours.
-// One with a Domain of any kind may be for others: as localhost, for all sandboxes and
-// the daemon. What browsers might read otherwise than we do is for others as well.
+// staysHere reports whether a Set-Cookie is for its own host only, and not the daemon's cookie. One with any Domain
+// may be for others: with localhost, for all sandboxes and the daemon. So may one that browsers might parse
+// differently.
 func staysHere(cookie string) bool {
 	for i := range len(cookie) {
 		if c := cookie[i]; c < ' ' || c == 0x7f {

@@ -22,9 +22,9 @@ func FuzzTakeParam(f *testing.F) {
 	})
 }
 
-// FuzzWhatGoesInAndOut: no cookie or token of ours goes in, whatever else is in the
-// headers, and no cookie that reaches further comes out.
-func FuzzWhatGoesInAndOut(f *testing.F) {
+// FuzzProxyHeaders checks that none of Coppice's cookies and tokens is forwarded to the
+// sandbox, whatever else is in the headers, and that no cookie for a wider domain is returned.
+func FuzzProxyHeaders(f *testing.F) {
 	for _, s := range [][3]string{
 		{"a=b; coppice_preview=x", "Bearer cpc_x", "a=b"},
 		{"coppice_preview=x; coppice_preview=y", "Bearer its-own", "a=b; Domain=localhost"},

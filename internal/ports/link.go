@@ -22,9 +22,8 @@ type Key [32]byte
 // keyName is the file of the key in a home.
 const keyName = "preview.key"
 
-// LoadKey reads the key of a home, which it makes when there is none. The file is
-// 0600, and the home is closed to others. Without the file, all links that were given
-// out are void.
+// LoadKey reads the key of a home, or creates it. The file has mode 0600, in a home that is closed to others.
+// Deleting the file invalidates all links.
 func LoadKey(home string) (Key, error) {
 	path := filepath.Join(home, keyName)
 	k, err := readKey(path)
@@ -63,7 +62,7 @@ func readKey(path string) (k Key, err error) {
 	return k, nil
 }
 
-// makeKey writes a key unless there is one; it is there as a whole or not at all.
+// makeKey writes a key unless there is one, atomically.
 func makeKey(home, path string) error {
 	var k Key
 	if _, err := rand.Read(k[:]); err != nil {
@@ -73,7 +72,7 @@ func makeKey(home, path string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it has another name by then, or is of no use
+	defer os.Remove(f.Name()) //nolint:errcheck // it was renamed, or is useless
 	_, err = f.Write(k[:])
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
@@ -84,7 +83,7 @@ func makeKey(home, path string) error {
 	return nil
 }
 
-// What a token is for. One that was made for one is void for the other.
+// Uses of a token. A token for one use is invalid for the other.
 const (
 	forLink   = "link"
 	forCookie = "cookie"
@@ -93,8 +92,7 @@ const (
 // maxToken is the longest token, in bytes.
 const maxToken = 256
 
-// claim is what a token says: who has it may use one port of one sandbox until a
-// second of the clock.
+// claim is the content of a token: its holder may use one port of one sandbox until a time.
 type claim struct {
 	use     string
 	sandbox string // id
@@ -102,13 +100,12 @@ type claim struct {
 	expires int64 // seconds since 1970
 }
 
-// text is what is signed.
+// text is the signed text.
 func (c claim) text() string {
 	return "1." + c.sandbox + "." + strconv.Itoa(c.port) + "." + strconv.FormatInt(c.expires, 10)
 }
 
-// sign makes a token: the claim, and its HMAC-SHA256. What it is for is signed and
-// not said.
+// sign returns a token: the claim, and its HMAC-SHA256. The use is signed but not included.
 func (k Key) sign(c claim) string {
 	return c.text() + "." + base64.RawURLEncoding.EncodeToString(k.mac(c))
 }
@@ -119,8 +116,8 @@ func (k Key) mac(c claim) []byte {
 	return h.Sum(nil)
 }
 
-// read reads a token of ours for a port of whatever sandbox; the zero claim is none.
-// It is good until it expires. There is one way to write a token.
+// read verifies a token for a port of any sandbox, and returns its claim. A token is valid until it expires, and has
+// exactly one spelling.
 func (k Key) read(token, use string, port int, now time.Time) (c claim, good bool) {
 	if len(token) > maxToken {
 		return claim{}, false
@@ -135,7 +132,7 @@ func (k Key) read(token, use string, port int, now time.Time) (c claim, good boo
 	}
 	c = claim{use: use, sandbox: part[1], port: port, expires: expires}
 	mac, err := base64.RawURLEncoding.Strict().DecodeString(part[4])
-	// The decoder skips line ends, which are in no token of ours.
+	// The decoder skips line ends, which no token has.
 	if err != nil || strings.ContainsAny(part[4], "\r\n") || token != c.text()+"."+part[4] || !hmac.Equal(mac, k.mac(c)) {
 		return claim{}, false
 	}

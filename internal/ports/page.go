@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// forbid answers who may not use a port, or any.
+// forbid answers a request without access to a port.
 func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
 	message := "The ports of a sandbox require a link or a daemon token with scope operate."
 	if expired {
@@ -21,12 +21,11 @@ func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
 	page(w, r, http.StatusForbidden, "Link required", message, "create one: coppice net forward NAME PORT")
 }
 
-// failed answers when nothing came of a request that was passed on. It is
-// httputil.ReverseProxy.ErrorHandler.
+// failed answers a request whose forwarding failed. It is httputil.ReverseProxy.ErrorHandler.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	to, _ := r.Context().Value(upstreamKey{}).(upstream)
 	if r.Context().Err() != nil && errors.Is(context.Cause(r.Context()), context.Canceled) {
-		return // nobody reads it
+		return // the client has gone
 	}
 	if errors.Is(context.Cause(r.Context()), errExpired) {
 		forbid(w, r, true)
@@ -44,7 +43,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		page(w, r, http.StatusGatewayTimeout, "No response",
 			"The server on "+port+" accepted the request but did not respond.", "list the processes: coppice process ls NAME")
 	default:
-		// The error holds what the server said: nothing to put before people.
+		// The error quotes the server, so it is not shown.
 		page(w, r, http.StatusBadGateway, "Not reachable", "The server on "+port+" did not send a valid HTTP response.",
 			"to use another protocol: coppice net forward NAME "+strconv.Itoa(to.port)+" --forward")
 	}
@@ -58,8 +57,7 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:] + "."
 }
 
-// page answers in the name of the daemon: for people as HTML where the request
-// accepts that, else as text.
+// page answers for the daemon itself: as HTML if the request accepts that, else as text.
 func page(w http.ResponseWriter, r *http.Request, code int, title, message, hint string) {
 	message, hint = line(message), line(hint)
 	h := w.Header()
@@ -88,7 +86,7 @@ func page(w http.ResponseWriter, r *http.Request, code int, title, message, hint
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write([]byte(body)) // the client may be gone
+		_, _ = w.Write([]byte(body)) // the client may have gone
 	}
 }
 

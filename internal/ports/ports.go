@@ -1,12 +1,11 @@
 // Package ports serves the ports of sandboxes over HTTP: host names for ports, signed links that
 // expire, and a reverse proxy. It reaches sandboxes through its interface Engine.
 //
-// A port has a host of its own, PORT--NAME.localhost, so that what it serves is no neighbour, to a
-// browser, of other sandboxes or of the daemon's API. Access is decided before a request is
-// forwarded: by a link, by the cookie that a link was exchanged for, or by what Options.Allow says
-// of a caller whom the listener knows.
+// Each port has its own host, PORT--NAME.localhost, so that a browser isolates it from other sandboxes and from the
+// daemon's API. Access is decided before a request is forwarded: by a link, by the cookie that a link was exchanged
+// for, or by Options.Allow for a caller that the listener has authenticated.
 //
-// It may be imported by daemon; it imports client/wire and fault.
+// The daemon imports it; it imports client/wire and fault.
 package ports
 
 import (
@@ -15,8 +14,7 @@ import (
 	"strings"
 )
 
-// domain is what the hosts of all ports end in. Browsers resolve it to the machine
-// that they run on (RFC 6761, 6.3).
+// domain is the parent domain of all ports. Browsers resolve it to the machine that they run on (RFC 6761, 6.3).
 const domain = ".localhost"
 
 // maxLabel is the longest label of a host name, in bytes.
@@ -28,16 +26,14 @@ type Target struct {
 	Name string // or id of the sandbox
 }
 
-// IsPreview reports whether a Host header is one that a Proxy answers: any below
-// ".localhost", also one that says nothing.
+// IsPreview reports whether a Proxy answers a Host header: any name below ".localhost", even an invalid one.
 func IsPreview(host string) bool {
 	name, _ := splitHost(host)
 	return len(name) > len(domain) && strings.HasSuffix(lower(name), domain)
 }
 
-// ParseHost reads PORT--NAME.localhost, with or without the number of a port behind
-// it. The name is one label of a-z, 0-9 and "-"; a sandbox whose name has more in it
-// goes by its id.
+// ParseHost parses PORT--NAME.localhost, with or without a port number. The name is one label of a-z, 0-9 and "-"; a
+// sandbox whose name has other characters is addressed by its ID.
 func ParseHost(host string) (t Target, ok bool) {
 	name, ok := splitHost(host)
 	if !ok {
@@ -58,8 +54,7 @@ func ParseHost(host string) (t Target, ok bool) {
 	return t, true
 }
 
-// Host gives the name of the host of a port: by the sandbox's name, where that can be
-// one, else by its id. ParseHost reads it.
+// Host returns the host name of a port: with the sandbox's name if possible, else with its ID. ParseHost parses it.
 func Host(port int, name, id string) string {
 	label := strconv.Itoa(port) + "--" + name
 	if !plain(name) || len(label) > maxLabel {
@@ -68,8 +63,7 @@ func Host(port int, name, id string) string {
 	return label + domain
 }
 
-// lower makes letters of ASCII small, and no other: to strings.ToLower, some that are
-// none have such a small one.
+// lower converts ASCII letters to lower case; strings.ToLower also maps some other characters to ASCII letters.
 func lower(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {
@@ -79,8 +73,7 @@ func lower(s string) string {
 	}, s)
 }
 
-// splitHost takes the number of a port off a Host header. Addresses are none of our
-// names.
+// splitHost removes the port number from a Host header. IP addresses are not ok.
 func splitHost(host string) (name string, ok bool) {
 	name, number, found := strings.Cut(host, ":")
 	if found {

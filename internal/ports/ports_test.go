@@ -50,7 +50,7 @@ func TestParseHost(t *testing.T) {
 	}
 }
 
-func TestHostIsReadBack(t *testing.T) {
+func TestHost_ParsesBack(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"box": "80--box.localhost", "a.b": "80--0123456789ab.localhost", "a_b": "80--0123456789ab.localhost",
@@ -200,7 +200,7 @@ func TestLoadKey(t *testing.T) {
 	}
 }
 
-func TestTokensOfOursAreFoundInHeaders(t *testing.T) {
+func TestHoldsToken(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]bool{
 		"Bearer cpc_x": true, "cpc_": true, "bearer  cpc_1": true, "a, cpc_b": true, "token:cpc_1": true, "acpc_ cpc_": true,
@@ -236,7 +236,7 @@ func TestTakeParam(t *testing.T) {
 	}
 }
 
-func TestCookiesThatStayHere(t *testing.T) {
+func TestStaysHere(t *testing.T) {
 	t.Parallel()
 	for cookie, want := range map[string]bool{
 		"a=b": true, "a=b; Path=/; HttpOnly": true, "a=Domain=x": true, "domain=x": true, "": true,

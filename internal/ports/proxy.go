@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Engine is what a Proxy needs of sandboxes.
+// Engine finds and connects to sandboxes.
 type Engine interface {
-	// Identify gives id and name of the sandbox that one of them names.
+	// Identify returns ID and name of a sandbox, by either.
 	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
 	// DialPort connects to a port that a process of the sandbox listens on.
 	DialPort(ctx context.Context, name string, port int) (net.Conn, error)
@@ -31,7 +31,7 @@ type Engine interface {
 // Listener is where a Proxy is reached by HTTP.
 type Listener struct {
 	Addr   netip.AddrPort
-	Secure bool // by TLS, or behind a proxy that speaks TLS
+	Secure bool // uses TLS, or is behind a proxy that does
 }
 
 // Options configures a Proxy.
@@ -39,12 +39,12 @@ type Options struct {
 	Engine Engine
 	// Home holds the key that links are signed with, which is made when it is needed.
 	Home string
-	// Allow gives, for a caller whom the listener knows (by a bearer token), whether he
-	// may use the ports of a sandbox, by its id; an error says that not. For any other
-	// it gives nil. nil: links alone let anybody in.
+	// Allow returns, for a caller that the listener has authenticated with a bearer token, a function that checks
+	// access to the ports of a sandbox, by its ID: nil or an error. For any other caller it returns nil. If Allow is
+	// nil, only links give access.
 	Allow func(r *http.Request) (may func(sandboxID string) error)
-	// Proved is told of each request that has shown something good: its connection is
-	// no stranger's. nil: nobody is.
+	// Proved is called for each request with a valid link or cookie: its connection is then not anonymous. It may be
+	// nil.
 	Proved func(ctx context.Context)
 	// HeaderTimeout is how long a server in a sandbox may think before it answers; 0 is
 	// two minutes.
@@ -56,7 +56,7 @@ const (
 	defaultTTL = time.Hour
 	maxTTL     = 7 * 24 * time.Hour
 
-	// maxRequestHeader and maxResponseHeader bound what is passed on, in bytes.
+	// maxRequestHeader and maxResponseHeader limit forwarded headers, in bytes.
 	maxRequestHeader  = 64 << 10
 	maxResponseHeader = 256 << 10
 )
@@ -74,8 +74,7 @@ type Proxy struct {
 	key *Key // guarded by mu; nil: not loaded yet
 }
 
-// New makes a Proxy; Options.Engine and Home must be set. Close it when nobody uses it
-// any more.
+// New returns a Proxy; Options.Engine and Home are required. The caller must call Close when it is no longer used.
 func New(opt Options) *Proxy {
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -86,7 +85,7 @@ func New(opt Options) *Proxy {
 	p := &Proxy{opt: opt}
 	p.tr = &http.Transport{
 		DialContext: p.dial,
-		// What is asked for is passed on as it is.
+		// Responses are forwarded as they are.
 		DisableCompression:     true,
 		ResponseHeaderTimeout:  opt.HeaderTimeout,
 		MaxResponseHeaderBytes: maxResponseHeader,
@@ -102,11 +101,10 @@ func New(opt Options) *Proxy {
 	return p
 }
 
-// ServedAt says where the Proxy is reached: links lead there. Before that none are
-// made.
+// ServedAt sets where the Proxy is reached, for links. No links can be made before.
 func (p *Proxy) ServedAt(l Listener) { p.served.Store(&l) }
 
-// secret gives the key.
+// secret returns the key.
 func (p *Proxy) secret() (Key, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,11 +118,10 @@ func (p *Proxy) secret() (Key, error) {
 	return *p.key, nil
 }
 
-// Close lets go of connections that nothing goes over.
+// Close closes idle connections.
 func (p *Proxy) Close() { p.tr.CloseIdleConnections() }
 
-// Before gives a handler that answers the hosts of ports itself, and leaves the rest
-// to next.
+// Before returns a handler that answers the hosts of ports, and passes other requests to next.
 func (p *Proxy) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if IsPreview(r.Host) {
@@ -223,7 +220,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.exchange(w, r, key.sign(claim{use: forCookie, sandbox: a.sandbox, port: t.Port, expires: a.expires}),
 			a.expires, rest)
 	case byCookie:
-		// Streams and WebSockets end with what let them in.
+		// Streams and WebSockets end when their link or cookie expires.
 		ctx, cancel := context.WithTimeoutCause(r.Context(), time.Unix(a.expires, 0).Sub(p.opt.Now()), errExpired)
 		defer cancel()
 		p.pass(w, r.WithContext(ctx), upstream{a.sandbox, t.Port, rest})
@@ -232,14 +229,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// errExpired ends what a link has let in.
+// errExpired is the cause that ends requests of an expired link.
 var errExpired = errors.New("the link has expired")
 
 // upstream is where a request goes.
 type upstream struct {
 	sandbox string // id
 	port    int
-	query   string // raw, without our own parameter
+	query   string // raw, without the parameter of links
 }
 
 type upstreamKey struct{}
@@ -249,7 +246,7 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, to upstream) {
 	p.proxy.ServeHTTP(final{w}, r.WithContext(context.WithValue(r.Context(), upstreamKey{}, to)))
 }
 
-// exchange gives a cookie for a link, and leads to the same place without the token.
+// exchange sets a cookie for a link, and redirects to the same URL without the token.
 func (p *Proxy) exchange(w http.ResponseWriter, r *http.Request, token string, until int64, rest string) {
 	secure := p.secure(r)
 	expires := time.Unix(until, 0)
@@ -260,7 +257,7 @@ func (p *Proxy) exchange(w http.ResponseWriter, r *http.Request, token string, u
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
-	// The host was parsed: it is one of ours, whatever the path looks like.
+	// The host was parsed, so this cannot lead elsewhere, whatever the path.
 	to := url.URL{Scheme: scheme(secure), Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: rest}
 	h.Set("Location", to.String())
 	w.WriteHeader(http.StatusTemporaryRedirect)
@@ -291,8 +288,7 @@ func (p *Proxy) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	return p.opt.Engine.DialPort(ctx, sandbox, port)
 }
 
-// final is a ResponseWriter without informational answers: what a server in a sandbox
-// says in them is not looked through.
+// final is a ResponseWriter that drops informational responses, because clean does not see them.
 type final struct{ http.ResponseWriter }
 
 // WriteHeader writes the header of an answer that is one.

@@ -189,7 +189,7 @@ func (w *world) cookie() string {
 	return "Cookie: " + param + "=" + res.Cookies()[0].Value
 }
 
-func TestALinkIsExchangedForACookie(t *testing.T) {
+func TestPreviewLink_BecomesCookie(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s %s", r.Method, r.RequestURI) })
@@ -232,7 +232,7 @@ func TestALinkIsExchangedForACookie(t *testing.T) {
 	}
 }
 
-func TestWhoIsKeptOut(t *testing.T) {
+func TestPreview_RefusesUnauthorized(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("it reached the sandbox") })
@@ -273,7 +273,7 @@ func TestWhoIsKeptOut(t *testing.T) {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
 		}
 	}
-	// Who has nothing to show makes nobody look anything up.
+	// A request without valid credentials causes no lookup.
 	w.asked.Store(0)
 	for _, headers := range [][]string{nil, {"Cookie: " + param + "=1.0123456789ab.3000.99999999999.AAAA"},
 		{"Authorization: Bearer x"}} {
@@ -298,8 +298,8 @@ func TestWhoIsKeptOut(t *testing.T) {
 	w.mu.Unlock()
 }
 
-// TestALinkEndsWhatItLetIn: streams and WebSockets do not outlive the link.
-func TestALinkEndsWhatItLetIn(t *testing.T) {
+// TestPreviewLink_ExpiryEndsStreams covers streams and WebSockets that were opened by the link.
+func TestPreviewLink_ExpiryEndsStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ended := make(chan struct{}, 2)
@@ -339,7 +339,7 @@ func TestALinkEndsWhatItLetIn(t *testing.T) {
 	}
 }
 
-func TestACookieUnderTLSIsForTLSAlone(t *testing.T) {
+func TestPreviewCookie_IsSecureUnderTLS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.proxy.ServedAt(Listener{Addr: netip.MustParseAddrPort(w.front.Listener.Addr().String()), Secure: true})
@@ -375,7 +375,7 @@ func TestHostileHosts(t *testing.T) {
 	}
 }
 
-func TestWhatTheListenerAllows(t *testing.T) {
+func TestPreview_AcceptsListenerToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) {
 		o.Allow = func(r *http.Request) func(string) error {
@@ -419,7 +419,7 @@ func TestWhatTheListenerAllows(t *testing.T) {
 	}
 }
 
-func TestWhatGoesInside(t *testing.T) {
+func TestProxy_CleansRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var got *http.Request
@@ -451,7 +451,7 @@ func TestWhatGoesInside(t *testing.T) {
 	}
 }
 
-func TestWhatComesOut(t *testing.T) {
+func TestProxy_CleansResponse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(func(w http.ResponseWriter, _ *http.Request) {
@@ -483,7 +483,7 @@ func TestWhatComesOut(t *testing.T) {
 	}
 }
 
-func TestServersThatAreNone(t *testing.T) {
+func TestProxy_RejectsInvalidResponses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) { o.HeaderTimeout = 300 * time.Millisecond })
 	cookie := w.cookie()
@@ -583,7 +583,7 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-func TestEventsComeAtOnce(t *testing.T) {
+func TestProxy_StreamsEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	next := make(chan struct{})
@@ -613,7 +613,7 @@ func TestEventsComeAtOnce(t *testing.T) {
 	}
 }
 
-func TestConnectionsBelongToOneSandbox(t *testing.T) {
+func TestProxy_SharesNoConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *Options) {
 		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
@@ -635,7 +635,7 @@ func TestConnectionsBelongToOneSandbox(t *testing.T) {
 	}
 }
 
-func TestLinksThatAreNotMade(t *testing.T) {
+func TestPreviewLink_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, c := range map[string]struct {

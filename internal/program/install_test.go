@@ -36,7 +36,7 @@ func TestInstall_FindsTheHelpersOfItsVersion(t *testing.T) {
 		}
 	}
 	probe := func(version string) (string, error) {
-		cmd := exec.Command(filepath.Join(bin, version, "coppice"), "probe")
+		cmd := exec.Command(filepath.Join(bin, version, "coppice"), "system", "probe")
 		cmd.Env = append(os.Environ(), "COPPICE_HOME="+t.TempDir(), "COPPICE_EXEC_PATH=", "COPPICE_IDLE=1s")
 		out, err := cmd.CombinedOutput()
 		return string(out), err

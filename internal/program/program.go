@@ -28,7 +28,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Name names a helper program.
+// Name is the name of a helper program.
 type Name string
 
 // The helper programs.
@@ -38,10 +38,10 @@ const (
 	Sentry Name = "coppice-sentry" // gVisor, for tier gvisor
 )
 
-// Names are all helper programs.
+// Names lists all helper programs.
 var Names = [...]Name{Init, Gate, Sentry}
 
-// Set gives the helper programs of one build. Its methods may be called from any goroutine.
+// Set provides the helper programs of one build. Its methods are safe for concurrent use.
 type Set struct {
 	embedded fs.FS  // SHA256SUMS and compressed programs, in "embedded"; or nothing
 	unpacked string // directory of unpacked programs
@@ -82,7 +82,7 @@ func (s *Set) File(name Name) (*os.File, error) {
 	return f, nil
 }
 
-// aboveGiven is more than the number of descriptors that any process of ours is given.
+// aboveGiven is more than the number of descriptors that any child process is given.
 const aboveGiven = 16
 
 // Executable returns f with a descriptor that a child process still has when it executes
@@ -159,7 +159,7 @@ func check(f *os.File, name Name) error {
 	if err := isProgram(f, name); err != nil {
 		return err
 	}
-	own, _ := debug.ReadBuildInfo() // of a program that was built without modules there is none
+	own, _ := debug.ReadBuildInfo() // a program that was built without modules has none
 	return sameVersion(f, versionOf(own))
 }
 

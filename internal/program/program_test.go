@@ -190,7 +190,7 @@ func TestFile_IsNotBusy(t *testing.T) {
 	others.Wait()
 }
 
-func TestFile_ReplacesWhatIsUnfinished(t *testing.T) {
+func TestFile_ReplacesUnfinishedFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	files, program := built(t, "one")
@@ -208,7 +208,7 @@ func TestFile_ReplacesWhatIsUnfinished(t *testing.T) {
 	}
 }
 
-func TestFile_ReplacesWhatDiffers(t *testing.T) {
+func TestFile_ReplacesModifiedFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	files, program := built(t, "one")
@@ -231,7 +231,7 @@ func TestFile_ReplacesWhatDiffers(t *testing.T) {
 	}
 }
 
-func TestFile_RemovesThatOfAnotherBuild(t *testing.T) {
+func TestFile_RemovesOtherBuilds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old, _ := built(t, "old")
@@ -252,8 +252,9 @@ func TestFile_RemovesThatOfAnotherBuild(t *testing.T) {
 	}
 }
 
-// A home's path is no pattern: its programs alone are removed.
-func TestFile_RemovesNothingOfAnotherHome(t *testing.T) {
+// TestFile_KeepsProgramsOfOtherHomes checks that a home removes only its own programs, even if
+// its path has the characters of a pattern.
+func TestFile_KeepsProgramsOfOtherHomes(t *testing.T) {
 	t.Parallel()
 	homes := t.TempDir()
 	files, _ := built(t, "one")
@@ -275,7 +276,7 @@ func TestFile_RemovesNothingOfAnotherHome(t *testing.T) {
 	}
 }
 
-func TestFile_RefusesWhatWasBuiltInDamaged(t *testing.T) {
+func TestFile_RefusesDamagedEmbeddedProgram(t *testing.T) {
 	t.Parallel()
 	files, _ := built(t, "one")
 	other, _ := built(t, "other")
@@ -293,8 +294,9 @@ func TestFile_RefusesWhatWasBuiltInDamaged(t *testing.T) {
 	}
 }
 
-// Where nothing is executed from the home, programs are in memory, and cannot be changed.
-func TestFile_IsInMemoryWhereNothingIsExecuted(t *testing.T) {
+// TestFile_UsesMemoryOnNoexec covers a home on a file system without execution: programs are
+// in memory then, and cannot be changed.
+func TestFile_UsesMemoryOnNoexec(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOEXEC, "mode=755"); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Encode writes a proposal, which ends with a newline. Invalid says what cannot be written.
+// Encode encodes a proposal, with a final newline. Invalid: it cannot be encoded.
 func Encode(p *Proposal) ([]byte, error) {
 	if why := p.bad(); why != "" {
 		return nil, fault.New(fault.Invalid, "cannot encode the proposal: %s", why)
@@ -29,9 +29,8 @@ func Encode(p *Proposal) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Decode reads what Encode wrote, and nothing else: no field that it does not know, nothing
-// twice, nothing behind it. Version is for a proposal of a newer Coppice, Invalid for all
-// that is none.
+// Decode decodes the output of Encode, and nothing else: no unknown or duplicate fields, and no trailing data.
+// Version: the proposal is from a newer Coppice. Invalid: it is not a valid proposal.
 func Decode(b []byte) (*Proposal, error) {
 	if int64(len(b)) > Limit(FileProposal) {
 		return nil, notOne("it is too large")

@@ -11,14 +11,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// FileLayers is the file of packed layers that says what they are, as EncodeLayers writes it.
-// Beside it each layer lies as LayerFile calls it, unless they are an artifact elsewhere.
+// FileLayers is the file that describes packed layers, written by EncodeLayers. The layers are next to it, named by
+// LayerFile, unless they are in an artifact.
 const FileLayers = "layers.json"
 
 // maxLayers is how long that file may be, in bytes.
 const maxLayers = 16 << 20
 
-// Layers say how packed layers make up a history.
+// Layers describes how packed layers form a history.
 type Layers struct {
 	Schema    int              `json:"schema"`
 	Sandbox   string           `json:"sandbox"` // the id of the sandbox
@@ -29,14 +29,14 @@ type Layers struct {
 	Artifact  *Artifact        `json:"artifact,omitempty"` // where the layers are; nil: beside this
 }
 
-// Artifact is where packed layers are in an OCI registry, and by what they are known again.
+// Artifact is the location and the digests of packed layers in an OCI registry.
 type Artifact struct {
 	Repository string `json:"repository"` // REGISTRY/REPOSITORY
 	Digest     string `json:"digest"`     // of its manifest
 	Blobs      []Blob `json:"blobs"`      // of each layer, in the order of Layers.Digests
 }
 
-// Blob is a layer as it lies in a registry.
+// Blob is a layer in a registry.
 type Blob struct {
 	Layer  string `json:"layer"`  // the digest of the layer as a tar archive
 	Digest string `json:"digest"` // of what lies there: the archive, compressed
@@ -68,13 +68,12 @@ type PackedSnapshot struct {
 	Exit    *int      `json:"exit,omitempty"` // of the command that it is of
 	Paths   int       `json:"paths"`
 	Bytes   int64     `json:"bytes"`
-	// what it changed against Below: the digest of the layer as a tar archive; "" where it
-	// changed nothing
+	// changes against Below: the digest of the layer as a tar archive; "" if it changed nothing
 	Layer string `json:"layer,omitempty"`
 	Below string `json:"below,omitempty"` // as Parent
 }
 
-// LayerFile is what the file of a layer is called; "" of what is no digest.
+// LayerFile returns the file name of a layer; "" for an invalid digest.
 func LayerFile(digest string) string {
 	hex, ok := strings.CutPrefix(digest, "sha256:")
 	if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
@@ -83,7 +82,7 @@ func LayerFile(digest string) string {
 	return hex + ".tar.zst"
 }
 
-// EncodeLayers writes what packed layers are. Invalid says what cannot be written.
+// EncodeLayers encodes a description of packed layers. Invalid: it cannot be encoded.
 func EncodeLayers(l *Layers) ([]byte, error) {
 	if why := l.bad(); why != "" {
 		return nil, fault.New(fault.Invalid, "cannot pack the layers: %s", why)
@@ -101,7 +100,7 @@ func EncodeLayers(l *Layers) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// DecodeLayers reads what EncodeLayers wrote, and nothing else.
+// DecodeLayers decodes the output of EncodeLayers, and nothing else.
 func DecodeLayers(b []byte) (*Layers, error) {
 	none := func(why string) error {
 		return fault.New(fault.Invalid, "invalid list of packed layers %s: %s", FileLayers, why)

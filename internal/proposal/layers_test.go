@@ -21,7 +21,7 @@ func someLayers() *Layers {
 		}}
 }
 
-func TestPackedLayersAreReadAsTheyWereWritten(t *testing.T) {
+func TestLayers_RoundTrip(t *testing.T) {
 	t.Parallel()
 	b, err := EncodeLayers(someLayers())
 	if err != nil {
@@ -43,7 +43,7 @@ func elsewhere() *Layers {
 	return l
 }
 
-func TestLayersInARegistry(t *testing.T) {
+func TestLayers_InRegistry(t *testing.T) {
 	t.Parallel()
 	b, err := EncodeLayers(elsewhere())
 	if err != nil {
@@ -72,7 +72,7 @@ func TestLayersInARegistry(t *testing.T) {
 	}
 }
 
-func TestWrongLayersAreRefused(t *testing.T) {
+func TestDecodeLayers_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(l *Layers){
 		"a schema of later":     func(l *Layers) { l.Schema++ },

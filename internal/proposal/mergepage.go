@@ -21,9 +21,9 @@ type place struct {
 	path   []string // the parts of its path, without .git
 }
 
-// MergePage returns the address of the page on which a request is made, as far as the URL of the
-// remote says. It is "" if the forge is not known, or the URL is not of a forge: a path, or
-// something that cannot be part of an address. It has no name or password of the URL.
+// MergePage returns the address of the page to create a merge request, derived from the URL of the remote. It is ""
+// if the forge is unknown, or the URL is not that of a forge: a path, or something that cannot be part of an address.
+// It contains no name or password of the URL.
 func MergePage(remote string, r MergeRequest) string {
 	p, ok := parse(remote)
 	if !ok {
@@ -177,7 +177,7 @@ func PublicRemote(remote string) string {
 	return head + "://" + authority + path
 }
 
-// RemoteSecret returns what is before the host of a remote's URL, or "". It must not be shown.
+// RemoteSecret returns the part before the host of a remote's URL, or "". It must not be shown.
 func RemoteSecret(remote string) string {
 	_, rest, is := strings.Cut(remote, "://")
 	if !is {

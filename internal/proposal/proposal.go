@@ -1,15 +1,14 @@
-// Package proposal writes and strictly reads what a proposal of a sandbox's work says, and
-// makes the report for its reviewer. It is pure. How a proposal is kept in git is in docs/git.md.
-// It imports fault, timeline and visible; the engine and the command line import it.
+// Package proposal encodes and strictly decodes proposals of a sandbox's changes, and writes the report for their
+// reviewer. It does no I/O. docs/git.md describes how git stores a proposal. It imports fault, timeline and visible;
+// the engine and the command line import it.
 //
-// A proposal comes from a colleague, and most of what it says from a sandbox: all of it is
-// hostile to who reads it. So Decode takes what Encode writes and nothing else, and a report
-// shows foreign text in code spans alone (see code).
+// A proposal comes from another user, and most of its content from a sandbox: all of it is hostile. So Decode accepts
+// only the output of Encode, and a report shows foreign text only in code spans (see code).
 package proposal
 
 import "time"
 
-// Schema is the version of what Encode writes.
+// Schema is the version of the output of Encode.
 const Schema = 1
 
 // The files of a proposal's tree.
@@ -56,7 +55,7 @@ const (
 	maxText      = 64 << 10 // bytes of one text
 )
 
-// Proposal is what a sandbox did, to be reviewed. Paths are as Path writes them.
+// Proposal is the changes of a sandbox, for review. Paths are in the form of Path.
 type Proposal struct {
 	Schema  int       `json:"schema"`
 	Name    string    `json:"name"`            // of the sandbox
@@ -66,7 +65,7 @@ type Proposal struct {
 	Time    time.Time `json:"time"`            // when it was proposed
 
 	Base string `json:"base"` // the frozen commit of the repository
-	// what the sandbox began with: Base, or a commit on it of what was not committed
+	// the commit that the sandbox started from: Base, or a commit on it with uncommitted changes
 	Start   string `json:"start"`
 	Tip     string `json:"tip"`            // its HEAD
 	Work    string `json:"work"`           // Tip, or a commit on it of what is not committed
@@ -93,7 +92,7 @@ type Proposal struct {
 	Snapshots []Snapshot `json:"snapshots,omitempty"` // the newest MaxSnapshots of the history, the oldest first
 }
 
-// Stat counts what changed.
+// Stat counts changes.
 type Stat struct {
 	Files     int `json:"files"`
 	Added     int `json:"added"`   // lines
@@ -113,14 +112,14 @@ type Change struct {
 	Deleted int    `json:"deleted"` // lines
 }
 
-// Mark says that a host would later run or trust a path that changed.
+// Mark marks a changed path that a host would later run or trust.
 type Mark struct {
 	Path string `json:"path"`
 	Kind string `json:"kind"`
 	Why  string `json:"why"`
 }
 
-// Skipped is what of the work tree is in no commit.
+// Skipped is a part of the work tree that is not in a commit.
 type Skipped struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`

@@ -63,7 +63,7 @@ func sample() *proposal.Proposal {
 	}
 }
 
-func TestTheReportReadsLikeThis(t *testing.T) {
+func TestReport_MatchesGolden(t *testing.T) {
 	t.Parallel()
 	got := proposal.Report(sample(), `{"version":1,"network":"off","files":{"hide":["~/.ssh"]}}`)
 	golden := filepath.Join("testdata", "report.md")
@@ -84,7 +84,7 @@ func TestTheReportReadsLikeThis(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestProposal_RoundTrips(t *testing.T) {
 	t.Parallel()
 	p := sample()
 	b, err := proposal.Encode(p)
@@ -100,7 +100,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsWrittenIsRead(t *testing.T) {
+func TestDecode_RefusesNonCanonical(t *testing.T) {
 	t.Parallel()
 	b, err := proposal.Encode(sample())
 	if err != nil {
@@ -142,7 +142,7 @@ func TestOnlyWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestTooMuchCannotBeProposed(t *testing.T) {
+func TestEncode_RefusesTooManyChanges(t *testing.T) {
 	t.Parallel()
 	p := sample()
 	p.Changes = make([]proposal.Change, proposal.MaxChanges+1)
@@ -264,14 +264,14 @@ func notForged(t interface {
 	}
 }
 
-func TestNoTextForgesTheReport(t *testing.T) {
+func TestReport_ResistsKnownForgeries(t *testing.T) {
 	t.Parallel()
 	for _, s := range attacks {
 		notForged(t, s)
 	}
 }
 
-func TestNoTextsForgeTheReport(t *testing.T) {
+func TestReport_ResistsRandomForgeries(t *testing.T) {
 	t.Parallel()
 	part := rapid.OneOf(rapid.SampledFrom(attacks), rapid.String())
 	rapid.Check(t, func(t *rapid.T) {
@@ -279,7 +279,7 @@ func TestNoTextsForgeTheReport(t *testing.T) {
 	})
 }
 
-func TestPathsAreShownAsGitDoes(t *testing.T) {
+func TestPath_QuotesLikeGit(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"a/b.go": "a/b.go", "": `""`, `a"b`: `"a\"b"`, "a\nb": `"a\nb"`, `a\nb`: `"a\\nb"`, "a\xffb": `"a\377b"`,

@@ -37,7 +37,7 @@ func Report(p *Proposal, policy string) []byte {
 	return []byte(r.String())
 }
 
-// Summary writes the beginning of a report: what it is of, and what is to be looked at first.
+// Summary returns the beginning of a report: its subject, and what to review first.
 func Summary(p *Proposal) string {
 	r := &report{}
 	r.head(p)

@@ -6,8 +6,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Path writes a path, which may have any bytes, as git shows it: as it is when it is plain,
-// else in double quotes with escapes.
+// Path formats a path of any bytes as git does: plain if possible, else quoted with escapes.
 func Path(p string) string {
 	if plain := visible.Clean(p); plain == p && !strings.ContainsAny(p, `"\`) && p != "" && strings.TrimSpace(p) == p {
 		return p
@@ -15,8 +14,7 @@ func Path(p string) string {
 	return `"` + visible.Clean(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(p)) + `"`
 }
 
-// Text makes any bytes a text that can be written: what is no UTF-8 is replaced, zero bytes
-// go, and what is too long is cut.
+// Text converts bytes to text: invalid UTF-8 is replaced, NUL bytes are removed, and long text is truncated.
 func Text(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "")
 	if len(s) > maxText {

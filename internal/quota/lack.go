@@ -5,7 +5,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Facts are what was found about a file system on which limits do not hold.
+// Facts describes a file system on which limits are not enforced.
 type Facts struct {
 	Dir    string // on it
 	FS     string // "ext4", "xfs", "btrfs", …
@@ -33,7 +33,7 @@ func NoDriver(driver string) error {
 		WithHint("use --driver auto, or %s", elsewhere)
 }
 
-// Lack says what is missing for project quotas, with what mends it.
+// Lack returns the error that says what is missing for project quotas, with a hint.
 func Lack(f Facts) error {
 	lack := func(format string, args ...any) *fault.Error {
 		return fault.New(fault.Unsupported, "cannot enforce a disk limit: "+format, args...)

@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestLackNamesWhatIsMissingAndTheMend(t *testing.T) {
+func TestLack_NamesCauseAndRemedy(t *testing.T) {
 	t.Parallel()
 	on := func(fs string, counts, holds bool) Facts {
 		return Facts{Dir: "/srv/home", FS: fs, Device: "/dev/vdb", Mount: "/srv", Counts: counts, Holds: holds}

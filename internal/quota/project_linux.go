@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Project is the number of a project. 0 is what files have that belong to none.
+// Project is the number of a project. 0 is the project of files that belong to none.
 type Project uint32
 
 // Numbers from first on are taken by us: people write small ones into
@@ -41,15 +41,14 @@ func Inodes(limit int64) int64 {
 	return max(limit/bytesPerInode, leastInodes)
 }
 
-// Figures are what a file system has recorded of a project. 0 is no limit.
+// Figures are the usage and limits of a project that a file system has recorded. 0: no limit.
 type Figures struct {
 	Limit, Used       int64 // bytes
 	InodeLimit, Inode int64 // files, directories and all else
 }
 
-// Holds says why the limits of projects do not hold on the file system of dir, as
-// an Unsupported fault with a hint; nil when they do. It asks, where TryProject
-// tries.
+// Holds returns nil if the limits of projects are enforced on the file system of dir, otherwise an
+// Unsupported fault with the reason and a hint. It asks the kernel, where TryProject tries.
 func Holds(dir string) error {
 	f, err := state(dir)
 	if err != nil {
@@ -78,8 +77,8 @@ func state(dir string) (Facts, error) {
 	return f, nil
 }
 
-// Of gives the project of a directory, and whether what is made in it belongs to
-// that too. A file system without projects has 0.
+// Of returns the project of a directory, and whether new files in it inherit it. On a file system without
+// projects it is 0.
 func Of(dir string) (p Project, inherited bool, err error) {
 	fd, err := openDir(dir)
 	if err != nil {
@@ -111,7 +110,7 @@ func Put(fd int, p Project) error {
 	return nil
 }
 
-// Read gives the figures of a project on the file system of dir.
+// Read returns the figures of a project on the file system of dir.
 func Read(dir string, p Project) (Figures, error) {
 	fd, err := openDir(dir)
 	if err != nil {
@@ -136,10 +135,9 @@ func read(fd int, p Project) (Figures, error) {
 	}, nil
 }
 
-// Limit sets the limit of a project on the file system of dir, in bytes, and with
-// it that of its files (Inodes); 0 takes both away. It is rounded down to whole
-// KiB, but for the first. Afterwards the kernel's own record says so, or there is
-// an error.
+// Limit sets the limit of a project on the file system of dir, in bytes, and with it that of its files
+// (Inodes); 0 removes both. It is rounded down to whole KiB, except for the first. It reads the limit back
+// and returns an error if the kernel did not record it.
 func Limit(dir string, p Project, bytes int64) error {
 	fd, err := openDir(dir)
 	if err != nil {
@@ -180,10 +178,9 @@ var claiming sync.Mutex
 // tries is how many numbers are looked at before something else must be wrong.
 const tries = 32
 
-// Claim makes dir, a directory with nothing in it that is to count, the top of a
-// new project with a limit in bytes. The number is one that the file system has
-// neither use nor limit of. A crash may leave a limit that nobody has use for,
-// never a project without one.
+// Claim makes dir, a directory without content that is to count, the top of a new project with a limit in
+// bytes. The number is one for which the file system has neither usage nor limit. A crash may leave an unused
+// limit, never a project without one.
 func Claim(dir string, bytes int64) (Project, error) {
 	claiming.Lock()
 	defer claiming.Unlock()
@@ -219,9 +216,8 @@ func Claim(dir string, bytes int64) (Project, error) {
 	return 0, fmt.Errorf("no free project found in %d tries", tries)
 }
 
-// Exempt reports whether no limit of a project stands in this process's own way
-// on the file system of dir: with CAP_SYS_RESOURCE, but for xfs, which holds
-// everybody to them.
+// Exempt reports whether this process is exempt from limits of projects on the file system of dir: with
+// CAP_SYS_RESOURCE, except on xfs, which exempts no process.
 func Exempt(dir string) bool {
 	return fileSystem(dir) != "xfs" && hasCap(unix.CAP_SYS_RESOURCE)
 }

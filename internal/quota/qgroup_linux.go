@@ -56,8 +56,8 @@ type Subvolume struct {
 // String is the name of the qgroup, as in "0/257".
 func (s Subvolume) String() string { return "0/" + strconv.FormatUint(s.id, 10) }
 
-// OpenSubvolume finds the qgroup of the subvolume that dir is the root of. Where
-// btrfs keeps none, or ones that are not right, the fault says so, with a hint.
+// OpenSubvolume finds the qgroup of the subvolume that dir is the root of. If btrfs has none, or its figures
+// are not right, it returns a fault with a hint.
 func OpenSubvolume(dir string) (Subvolume, error) {
 	s := Subvolume{}
 	fd, err := openDir(dir)
@@ -111,8 +111,8 @@ func (s Subvolume) state() (q qgroupState, err error) {
 // Used is how many bytes the subvolume refers to.
 func (s Subvolume) Used() (int64, error) { return s.number(s.entry("referenced")) }
 
-// Limit sets how many bytes the subvolume that dir is the root of may refer to.
-// Afterwards the kernel's own record says so, or there is an error.
+// Limit sets how many bytes the subvolume that dir is the root of may refer to. It reads the limit back and
+// returns an error if the kernel did not record it.
 func (s Subvolume) Limit(dir string, bytes int64) error {
 	same := func() error {
 		got, err := s.number(s.entry("max_referenced"))
@@ -153,9 +153,9 @@ func (s Subvolume) number(name string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// TrySubvolume finds out whether a command would be stopped by the limit of a
-// subvolume in dir, by being stopped; if not, the fault says what is missing, with
-// a hint. It leaves nothing behind. Who calls it is real root.
+// TrySubvolume returns nil if the limit of a subvolume in dir stops a command, which it finds out by trying;
+// otherwise a fault that says what is missing, with a hint. It leaves nothing behind. The caller must be real
+// root.
 func TrySubvolume(dir string) error {
 	err := trySubvolume(dir)
 	if err == nil || fault.Is(err, fault.Unsupported) {

@@ -158,7 +158,7 @@ func TestProject(t *testing.T) {
 	}
 }
 
-func TestProjectInAProject(t *testing.T) {
+func TestProject_Nested(t *testing.T) {
 	dir := onProjects(t)
 	fd, err := openDir(dir)
 	if err != nil {

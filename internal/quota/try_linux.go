@@ -18,9 +18,9 @@ const (
 	tryWrite = 4 << 20
 )
 
-// TryProject finds out whether a command would be stopped by the limit of a
-// project in dir, by being stopped; if not, the fault says what is missing, with
-// a hint. It leaves nothing behind. Who calls it is real root.
+// TryProject returns nil if the limit of a project in dir stops a command, which it finds out by trying;
+// otherwise a fault that says what is missing, with a hint. It leaves nothing behind. The caller must be real
+// root.
 func TryProject(dir string) error {
 	f, err := state(dir)
 	if err != nil {
@@ -45,8 +45,8 @@ func TryProject(dir string) error {
 	return nil
 }
 
-// Try is the one of TryProject and TrySubvolume that fits the file system of dir.
-// by says what holds the limit, for people.
+// Try calls TryProject or TrySubvolume, as fits the file system of dir. by names what enforces the limit, for
+// people.
 func Try(dir string) (by string, err error) {
 	switch fs := fileSystem(dir); fs {
 	case "btrfs":

@@ -24,13 +24,13 @@ type edge struct {
 	to    int32 // with the sign of hit
 }
 
-// hit is the sign of a transition to a state where words end.
+// hit marks a transition to a state where words end.
 const hit = int32(-1) << 31
 
 // maxRows bounds the memory of rows: a megabyte where words have 256 kinds of bytes.
 const maxRows = 1024
 
-// step gives the state after a byte of class c, and whether words end there.
+// step returns the state after a byte of class c, and whether words end there.
 func (a *automaton) step(state int32, c uint8) (int32, bool) {
 	for state >= a.dense {
 		for _, e := range a.edges[a.child[state]:a.child[state+1]] {
@@ -44,7 +44,7 @@ func (a *automaton) step(state int32, c uint8) (int32, bool) {
 	return to &^ hit, to < 0
 }
 
-// each calls with the words that end in state, the longest first.
+// each calls with for the words that end in state, longest first.
 func (a *automaton) each(state int32, with func(word int32)) {
 	if a.word[state] < 0 {
 		state = a.shorter[state]

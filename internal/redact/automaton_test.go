@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The automaton finds what looking everywhere finds, near the root and far from it.
-func TestTheAutomatonFindsAllOccurrences(t *testing.T) {
+// TestAutomaton_FindsAllOccurrences compares the automaton with a search at each position,
+// near the root and far from it.
+func TestAutomaton_FindsAllOccurrences(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var b builder

@@ -15,7 +15,7 @@ type node struct {
 	b              byte  // the last byte of the part
 }
 
-// add gives the number of a word, which is folded: numbers are given from 0 on.
+// add returns the number of a word, which is folded: numbers start at 0.
 func (b *builder) add(word string) int32 {
 	if b.nodes == nil {
 		b.nodes = []node{{word: -1}}
@@ -31,7 +31,7 @@ func (b *builder) add(word string) int32 {
 	return b.nodes[at].word
 }
 
-// step gives the child by c, which is made where there is none.
+// step returns the child by c, which it creates if necessary.
 func (b *builder) step(at int32, c byte) int32 {
 	for to := b.nodes[at].child; to != 0; to = b.nodes[to].sibling {
 		if b.nodes[to].b == c {
@@ -81,7 +81,7 @@ func (b *builder) classes(a *automaton) int {
 	return n
 }
 
-// connect says where each state falls back to, and fills the rows.
+// connect sets where each state falls back to, and fills the rows.
 func (a *automaton) connect() {
 	states := int32(len(a.word))
 	a.fall, a.shorter = make([]int32, states), make([]int32, states)
@@ -110,7 +110,7 @@ func (a *automaton) connect() {
 	}
 }
 
-// fill makes the row of a state: that of its fall, but for its own children.
+// fill makes the row of a state: that of its fall, except for its own children.
 func (a *automaton) fill(s int32) {
 	row := a.rows[int(s)<<a.shift : int(s+1)<<a.shift]
 	if s != 0 {

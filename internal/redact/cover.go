@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// cover puts out the input without what spans cover, and with marks in its place. Of spans
-// that overlap, the first is named, until it ends or one of a better rank begins; one that
-// begins when the named one has ended is named in turn, though others still cover it.
+// cover writes the input without what spans cover, and with marks in its place. Of spans that overlap, the
+// first is named, until it ends or one of a better rank begins; one that begins when the named one has ended
+// is named in turn, though others still cover it.
 type cover struct {
 	r     *Redactor
 	spans []*span // which begin at or after what was put out, in any order
@@ -18,8 +18,8 @@ type cover struct {
 	mac   hash.Hash
 }
 
-// put puts out b, the input from at on, of which it is known what begins in it. An open
-// span reaches to the end of b, or beyond.
+// put writes b, the input from at on, for which all spans that begin in it are known. An open span extends to
+// the end of b, or beyond.
 func (c *cover) put(dst, b []byte, at int64) []byte {
 	if len(c.spans) > 0 {
 		slices.SortFunc(c.spans, func(a, b *span) int {
@@ -60,7 +60,7 @@ func (c *cover) put(dst, b []byte, at int64) []byte {
 	return dst
 }
 
-// begin takes a span that begins at a place.
+// begin adds a span that begins at a position.
 func (c *cover) begin(dst []byte, sp *span, at int64) []byte {
 	if sp.open {
 		c.open = append(c.open, sp)
@@ -78,7 +78,7 @@ func (c *cover) begin(dst []byte, sp *span, at int64) []byte {
 	return dst
 }
 
-// covered is where the cover ends of what has begun, as far as end.
+// covered returns the end of the open spans, at most end.
 func (c *cover) covered(end int64) int64 {
 	c.open = slices.DeleteFunc(c.open, func(sp *span) bool {
 		if !sp.open {
@@ -106,5 +106,5 @@ func (c *cover) mark(dst []byte) []byte {
 	return dst
 }
 
-// end puts out the mark that is due when nothing follows.
+// end writes the mark that is due if nothing follows.
 func (c *cover) end(dst []byte) []byte { return c.mark(dst) }

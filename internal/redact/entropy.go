@@ -17,8 +17,7 @@ type tokenAt struct {
 	decided bool
 }
 
-// readTokens looks for tokens that look random. One is judged when it has ended, or by its
-// beginning.
+// readTokens finds tokens that look random. A token is judged when it has ended, or by its beginning.
 func (s *Stream) readTokens() {
 	t := &s.token
 	for t.read = max(t.read, s.base); t.read < s.end(); t.read++ {
@@ -37,7 +36,7 @@ func (s *Stream) readTokens() {
 	}
 }
 
-// judge decides on the token that ends, or is long enough, at what was read.
+// judge decides on the token that ends, or is long enough, at the end of what was read.
 func (s *Stream) judge() {
 	t := &s.token
 	if t.decided {
@@ -50,8 +49,7 @@ func (s *Stream) judge() {
 	}
 }
 
-// random reports whether a token looks as if nobody had thought of it: it has letters and
-// digits, and many different ones.
+// random reports whether a token looks machine-made: it has letters and digits, and many different ones.
 func random(token []byte) bool {
 	var counts [256]int
 	var letters, digits bool

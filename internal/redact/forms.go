@@ -14,11 +14,11 @@ type form struct {
 	left, right bool // the neighbour carries bits of the secret, in base64
 }
 
-// minLine is the length of a line of a secret that stands for it by itself.
+// minLine is the minimum length of a line of a secret that is searched on its own.
 const minLine = 20
 
-// forms gives the ways in which value, which has no white space around it, is looked for.
-// Letters' case does not matter.
+// forms returns the forms in which value, which has no white space around it, is searched. Case does not
+// matter.
 func forms(value string) []form {
 	var all []form
 	for _, text := range append([]string{value}, lines(value)...) {
@@ -77,7 +77,7 @@ func inJSON(text string, html bool) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(b.String(), "\n"), `"`), `"`)
 }
 
-// ascii is JSON as writers give it that escape all that is not ASCII.
+// ascii returns JSON as written by encoders that escape all non-ASCII characters.
 func ascii(quoted string) string {
 	var b strings.Builder
 	const digits = "0123456789abcdef"
@@ -101,9 +101,9 @@ func ascii(quoted string) string {
 	return b.String()
 }
 
-// inBase64 is what is sure of text's encoding where offset bytes, modulo three, come before
-// it and anything after. Six bits are a character: those that text shares with its
-// neighbours are left out, and told of.
+// inBase64 returns the part of text's encoding that does not depend on its surroundings, where offset bytes,
+// modulo three, come before it and anything after. Six bits are a character: those that text shares with its
+// neighbours are left out, and reported in the form.
 func inBase64(text string, offset int) form {
 	whole := base64.RawStdEncoding.EncodeToString(append(make([]byte, offset), text...))
 	bits := 8 * (offset + len(text))

@@ -21,8 +21,7 @@ func (r *Redactor) Reach() int { return int(slices.Max(r.words.depth)) }
 // tokenBytes are those that tokens which may look random have.
 const tokenBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+_=-"
 
-// NameOf gives the name of a secret for what somebody calls it: without the characters
-// that names do not have.
+// NameOf returns s as the name of a secret, without the characters that names cannot have.
 func NameOf(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

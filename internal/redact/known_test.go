@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestWhatLooksRandom(t *testing.T) {
+func TestRandom(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]bool{
 		"9f86d081884c7d659a2feaa0c55ad015": true, " 8Xk2pQz7RmN4vB1cT6yL \n": true, "": false,

@@ -8,8 +8,8 @@ type lineAt struct {
 	seen int64 // no line ends between at and here
 }
 
-// readLines searches with one pattern. A line is searched as a whole; one that is longer
-// than window in parts, of which each begins where no match can have begun before.
+// readLines searches with one pattern. A line is searched as a whole; one that is longer than window in
+// parts, each of which starts where no earlier match can have begun.
 func (s *Stream) readLines(i int) {
 	l := &s.lines[i]
 	for l.at < s.end() {
@@ -32,8 +32,7 @@ func (s *Stream) readLines(i int) {
 	}
 }
 
-// search takes the matches that begin in the first bytes of part, and says how many bytes
-// are done with.
+// search finds the matches that begin in the first bytes of part, and returns how many bytes are done.
 func (s *Stream) search(i int, part []byte, first int) (done int) {
 	done = first
 	p, at := s.r.patterns[i], s.lines[i].at

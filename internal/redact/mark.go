@@ -15,16 +15,16 @@ const (
 	markTail  = 2*printSize + len("]")
 )
 
-// marks is what a mark looks like.
+// marks matches marks.
 var marks = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\A\[redacted:[A-Za-z0-9][A-Za-z0-9_.-]{0,63}:[0-9a-f]{12}\]`)
 })
 
-// mark is what stands for a secret.
+// mark returns the text that replaces a secret.
 func mark(name, print string) string { return markBegin + name + ":" + print + "]" }
 
-// fingerprint is the same for the same secret in the same home, and tells nothing to whoever
-// does not have the home's key.
+// fingerprint returns the same text for the same secret in the same home, which reveals nothing without the
+// home's key.
 func (r *Redactor) fingerprint(secret []byte) string {
 	h := r.mac()
 	h.Write(secret)

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// MaxPatterns is how many patterns a Redactor takes.
+	// MaxPatterns is the maximum number of patterns of a Redactor.
 	MaxPatterns = 64
-	// MaxMatch is how much of a line a pattern is sure to see from where a match begins, in
-	// bytes. What is longer is found in parts, or not at all.
+	// MaxMatch is how many bytes of a line, from the start of a match, a pattern is certain to see. A longer
+	// match is found in parts, or not at all.
 	MaxMatch = 1 << 10
 
 	maxExpr    = 1 << 10 // bytes of an expression
 	maxProgram = 4 << 10 // instructions of what it is compiled to
 
-	// window is how much of a line is looked at, where it does not end before.
+	// window is how much of a line is searched at a time, unless it ends before.
 	window = 2 * MaxMatch
 )
 
@@ -51,7 +51,7 @@ func compile(patterns []Pattern) ([]compiled, error) {
 	return all, nil
 }
 
-// Check says what is wrong with an expression for a Pattern; nil is nothing.
+// Check returns what is wrong with an expression for a Pattern; nil if it is valid.
 func Check(expr string) error {
 	_, err := Pattern{Name: "redact", Expr: expr}.compile()
 	return err
@@ -91,8 +91,8 @@ func (p Pattern) compile() (c compiled, err error) {
 	return compiled{p.Name, re, []byte(literal(tree))}, nil
 }
 
-// literal is the longest text that every match of an expression has in it, as far as is
-// easily seen. It is looked for first, which is much faster.
+// literal returns the longest text that every match of an expression contains, as far as that is easily
+// found. It is searched first, which is much faster.
 func literal(e *syntax.Regexp) (longest string) {
 	switch e.Op {
 	case syntax.OpLiteral:

@@ -27,7 +27,7 @@ type Secret struct {
 	Value string
 }
 
-// Options are what a Redactor knows. Key is needed; the known formats are always looked for.
+// Options configures a Redactor. Key is required; the known formats are always redacted.
 type Options struct {
 	Key      []byte // of the home, for fingerprints: 16 bytes at least
 	Secrets  []Secret
@@ -35,7 +35,7 @@ type Options struct {
 	Entropy  bool // also look for tokens that look random, commit ids among them
 }
 
-// Reason says why a secret is not, or not wholly, kept out.
+// Reason says why a secret cannot be redacted, or not in every case.
 type Reason string
 
 // The reasons.
@@ -45,8 +45,8 @@ const (
 	InMark   Reason = "in mark"   // it is replaced, and the words of a mark contain it all the same
 )
 
-// Unfit is a secret that cannot be kept out. Whoever gives secrets to sandboxes does not
-// give one that is left where it stands.
+// Unfit is a secret that cannot be redacted. The caller must not give it to a sandbox if it would be left as
+// it is.
 type Unfit struct {
 	Name string
 	Why  Reason
@@ -66,11 +66,11 @@ type Redactor struct {
 	finds    [][]find // what each word of the automaton stands for
 }
 
-// known is a secret as marks tell it.
+// known is a secret as it appears in marks.
 type known struct{ name, print string }
 
-// find is what it means that a word was found: a form of a secret, a key of a rule, or the
-// beginning of a mark.
+// find is the meaning of a word that was found: a form of a secret, a key of a rule, or the beginning of a
+// mark.
 type find struct {
 	rule   int // of a key; or ofForm, ofMark
 	secret int
@@ -86,8 +86,8 @@ const (
 
 var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
 
-// New makes a Redactor, and says which secrets it cannot keep out. Errors are
-// fault.Invalid: of the key, a name or a pattern.
+// New returns a Redactor, and the secrets that it cannot redact. The error is Invalid for a bad key, name or
+// pattern.
 func New(o Options) (*Redactor, []Unfit, error) {
 	if len(o.Key) < minKey {
 		return nil, nil, fault.New(fault.Invalid, "invalid fingerprint key: %d bytes, must be at least "+
@@ -169,12 +169,12 @@ func (r *Redactor) inMark(value string) bool {
 		slices.ContainsFunc(r.patterns, func(c compiled) bool { return in(c.name) })
 }
 
-// Bytes gives b without secrets. The result is never b itself.
+// Bytes returns b with secrets redacted. The result never shares memory with b.
 func (r *Redactor) Bytes(b []byte) []byte {
 	s := r.Stream()
 	return s.Finish(s.Append(nil, b))
 }
 
-// String gives text without secrets: an argument, a path, an address. A rule may need to
-// know what a value belongs to: give "Cookie: a=b" for a header, "KEY=value" for a variable.
+// String returns text with secrets redacted: an argument, a path, an address. A rule may depend on the name
+// of a value: pass "Cookie: a=b" for a header, "KEY=value" for a variable.
 func (r *Redactor) String(text string) string { return string(r.Bytes([]byte(text))) }

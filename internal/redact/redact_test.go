@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestSecretsThatCannotBeKeptOutAreReported(t *testing.T) {
+func TestNew_ReportsUnfitSecrets(t *testing.T) {
 	t.Parallel()
 	r, unfit, err := New(Options{Key: key, Secrets: []Secret{
 		{"empty", ""}, {"blank", " \n\t        "}, {"short", "abcde"}, {"just", " abcdef\n"},
@@ -40,7 +40,7 @@ func TestSecretsThatCannotBeKeptOutAreReported(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeUsedIsRefused(t *testing.T) {
+func TestNew_RefusesInvalidOptions(t *testing.T) {
 	t.Parallel()
 	pattern := func(name, expr string) Options { return Options{Key: key, Patterns: []Pattern{{name, expr}}} }
 	for name, o := range map[string]Options{
@@ -105,8 +105,9 @@ func TestSecretsOfSeveralLines(t *testing.T) {
 	}
 }
 
-// A secret that the host knows is named also where something else covers it.
-func TestAKnownSecretIsNamed(t *testing.T) {
+// TestKnownSecret_IsNamed checks that a secret that the host knows is named also where another
+// match covers it.
+func TestKnownSecret_IsNamed(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Secrets: []Secret{{"db", "hunter2hunter2"}}})
 	for _, text := range []string{"password=hunter2hunter2", "Cookie: a=b; c=hunter2hunter2; d=e",
@@ -117,7 +118,7 @@ func TestAKnownSecretIsNamed(t *testing.T) {
 	}
 }
 
-func TestPatternsMatchWithinLines(t *testing.T) {
+func TestPatterns_MatchWithinLines(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Patterns: []Pattern{
 		{"start", `^id [0-9]+$`}, {"group", `pin=([0-9]{4})`}, {"wide", `<[^>]*>`}, {"either", `(?i)alpha-\d|BETA-\d`},
@@ -143,7 +144,7 @@ func TestPatternsMatchWithinLines(t *testing.T) {
 	}
 }
 
-func TestRandomTokensGoWhereThatIsAsked(t *testing.T) {
+func TestEntropy_RedactsRandomTokens(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Entropy: true})
 	for text, want := range map[string]string{
@@ -161,8 +162,7 @@ func TestRandomTokensGoWhereThatIsAsked(t *testing.T) {
 	}
 }
 
-// Many use one Redactor.
-func TestARedactorIsSharedByMany(t *testing.T) {
+func TestRedactor_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Secrets: fifty(), Patterns: policy})
 	var wg sync.WaitGroup

@@ -14,10 +14,9 @@ import (
 //go:embed rules.txt
 var rulesText string
 
-// rule is a known format. Where one of its keys stands, and no byte of left before it, head
-// is tried, on as many bytes as near says. What its first group matched is the secret, or
-// all of it; where there is a body, the secret goes on from the head's end as long as bytes
-// are of that class, and over tail, where that follows.
+// rule is a known format. Where one of its keys is found, and no byte of left is before it, head is tried, on
+// near bytes. What its first group matched is the secret, or all of it; if there is a body, the secret
+// continues after the head as long as bytes are of that class, and over tail, if that follows.
 type rule struct {
 	name  string
 	keys  []string // folded; none of a rule's begins another
@@ -35,7 +34,7 @@ type rule struct {
 	ready func() machine // made when first needed: most rules never are
 }
 
-// machine is what a rule is compiled to.
+// machine is a compiled rule.
 type machine struct {
 	left, body *class
 	head, tail *regexp.Regexp
@@ -44,8 +43,8 @@ type machine struct {
 // class is a set of bytes.
 type class [256]bool
 
-// nearest is how many bytes a head is tried on where a rule does not say. No rule has
-// fewer, and a mark is shorter.
+// nearest is how many bytes a head is tried on if a rule does not say. No rule has fewer, and a mark is
+// shorter.
 const nearest = 128
 
 // nearTail is how many bytes a tail may have.
@@ -73,7 +72,7 @@ func builtin() ([]*rule, error) {
 	return all, nil
 }
 
-// set takes one line of a rule.
+// set parses one line of a rule.
 func (l *rule) set(word, rest string) bool {
 	switch word {
 	case "keys":
@@ -110,7 +109,7 @@ func example(text string) string {
 	return strings.NewReplacer("~", "", `\n`, "\n", `\r`, "\r", `\t`, "\t", `\\`, `\`).Replace(text)
 }
 
-// machine compiles a rule, of which a test shows that it can be.
+// machine compiles a rule; a test shows that all rules compile.
 func (l *rule) machine() machine {
 	m := machine{head: regexp.MustCompile(`\A(?:` + l.head + `)`)}
 	if l.left != "" {

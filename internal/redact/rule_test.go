@@ -20,8 +20,9 @@ func alone(t testing.TB) *Redactor {
 	return r
 }
 
-// Of every example, what is marked as the secret goes, and all else stays.
-func TestRulesByTheirExamples(t *testing.T) {
+// TestRules_RedactExamples checks that the marked secret of each example is redacted, and that
+// everything else stays.
+func TestRules_RedactExamples(t *testing.T) {
 	t.Parallel()
 	r := alone(t)
 	for _, l := range r.rules {
@@ -54,8 +55,9 @@ func TestRulesByTheirExamples(t *testing.T) {
 	}
 }
 
-// An example of a rule is found by that rule, but where a better one has the same place.
-func TestEveryRuleFindsItsExamples(t *testing.T) {
+// TestRules_MatchTheirExamples checks that an example of a rule is found by that rule, unless
+// a better rule matches at the same place.
+func TestRules_MatchTheirExamples(t *testing.T) {
 	t.Parallel()
 	for i, l := range alone(t).rules {
 		for _, e := range l.drop {
@@ -73,8 +75,8 @@ func TestEveryRuleFindsItsExamples(t *testing.T) {
 	}
 }
 
-// What the reader and the engine take for granted of rules.txt.
-func TestRulesAreSound(t *testing.T) {
+// TestRules_AreWellFormed checks what the reader and the engine assume about rules.txt.
+func TestRules_AreWellFormed(t *testing.T) {
 	t.Parallel()
 	for _, l := range alone(t).rules {
 		if !names().MatchString(l.name) {

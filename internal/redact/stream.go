@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// piece is how much of the input is looked at before what is decided is let go.
+// piece is how much input is read before what is decided is written.
 const piece = 32 << 10
 
-// Stream redacts one stream of bytes, given in any pieces: what comes out does not depend
-// on them. It holds back what may yet turn out to be a secret, and no more: bytes that
-// begin a word that is looked for, the near bytes of a rule whose key was found, and,
-// where there are patterns, a line, of which it looks at 2 KiB at a time. Of a secret
-// without an end it holds nothing.
+// Stream redacts one stream of bytes, given in pieces of any size, which do not affect the output. It buffers
+// only what may still turn out to be a secret: bytes that begin a word that is searched, the near bytes of a
+// rule whose key was found, and, if there are patterns, a line, of which it searches 2 KiB at a time. A
+// secret without an end is not buffered.
 //
-// It is for one goroutine.
+// It is not safe for concurrent use.
 type Stream struct {
 	r *Redactor
 
@@ -53,7 +52,7 @@ type span struct {
 	open bool // it may grow beyond to
 }
 
-// rank says which of several spans the mark names.
+// rank decides which of several spans the mark names.
 type rank int
 
 const (
@@ -75,7 +74,7 @@ type growth struct {
 	stopped bool // a tail may follow
 }
 
-// Stream begins one.
+// Stream returns a new Stream.
 func (r *Redactor) Stream() *Stream {
 	return &Stream{
 		r: r, before: -1, print: -1,
@@ -84,7 +83,7 @@ func (r *Redactor) Stream() *Stream {
 	}
 }
 
-// Append adds to dst what of the input up to and including src is decided on.
+// Append appends to dst the output for the input up to and including src, as far as it is decided.
 func (s *Stream) Append(dst, src []byte) []byte {
 	for len(src) > 0 {
 		n := min(len(src), piece)
@@ -95,7 +94,7 @@ func (s *Stream) Append(dst, src []byte) []byte {
 	return dst
 }
 
-// Finish adds to dst what was held back: the input has ended. The stream begins anew.
+// Finish appends to dst what was buffered, at the end of the input. The Stream can be used again.
 func (s *Stream) Finish(dst []byte) []byte {
 	s.ended = true
 	dst = s.release(dst)
@@ -105,16 +104,16 @@ func (s *Stream) Finish(dst []byte) []byte {
 	return dst
 }
 
-// end is where the known input ends.
+// end is the position of the end of the known input.
 func (s *Stream) end() int64 { return s.base + int64(len(s.buf)) }
 
-// from gives the input from a place on, n bytes of it at most.
+// from returns at most n bytes of the input from a position on.
 func (s *Stream) from(at int64, n int) []byte {
 	b := s.buf[at-s.base:]
 	return b[:min(n, len(b))]
 }
 
-// at gives one byte, or -1 before the beginning.
+// at returns one byte, or -1 before the beginning.
 func (s *Stream) at(at int64) int {
 	if at < s.base {
 		return s.before
@@ -122,7 +121,7 @@ func (s *Stream) at(at int64) int {
 	return int(s.buf[at-s.base])
 }
 
-// read takes a piece of the input, and finds words in it.
+// read reads a piece of the input, and finds words in it.
 func (s *Stream) read(src []byte) {
 	at := s.end()
 	s.buf = append(s.buf, src...)
@@ -168,7 +167,7 @@ func (s *Stream) found(state int32, to int64) {
 	})
 }
 
-// add takes a span that was found, in any order.
+// add adds a span that was found, in any order.
 func (s *Stream) add(sp *span) {
 	if sp.open {
 		s.grow(sp)
@@ -181,7 +180,7 @@ func (s *Stream) add(sp *span) {
 	}
 }
 
-// release lets go of what is decided.
+// release writes what is decided.
 func (s *Stream) release(dst []byte) []byte {
 	s.growing = slices.DeleteFunc(s.growing, func(sp *span) bool { s.grow(sp); return !sp.open })
 	s.tryKeys()
@@ -253,7 +252,7 @@ func (s *Stream) try(k keyAt) {
 	s.add(sp)
 }
 
-// grow extends a span over what is known of the input.
+// grow extends a span over the known input.
 func (s *Stream) grow(sp *span) {
 	g := &sp.grow
 	for ; !g.stopped; sp.to++ {
@@ -293,7 +292,7 @@ func (s *Stream) grow(sp *span) {
 	}
 }
 
-// decided is where the first byte stands of which it is not known whether it is to go.
+// decided returns the position of the first byte that is not decided yet.
 func (s *Stream) decided() int64 {
 	at := s.end()
 	if s.ended {

@@ -127,9 +127,9 @@ func texts(secrets []string, rules []*rule) *rapid.Generator[string] {
 
 var policy = []Pattern{{"acme", `\bACME-[0-9]+`}, {"numbered", `^key [0-9]+: (\S*)`}, {"many", `[ab]{7,}`}}
 
-// However the input is cut, what comes out is the same, and no secret that the host knows
-// is in it.
-func TestNoSecretComesOutHoweverTheInputIsCut(t *testing.T) {
+// TestStream_RedactsAcrossChunks checks that the output is the same however the input is
+// split, and contains no secret that the host knows.
+func TestStream_RedactsAcrossChunks(t *testing.T) {
 	t.Parallel()
 	rules := alone(t).rules
 	rapid.Check(t, func(t *rapid.T) {
@@ -150,7 +150,7 @@ func TestNoSecretComesOutHoweverTheInputIsCut(t *testing.T) {
 			}
 			for name, write := range writings {
 				if strings.HasPrefix(name, "base64") {
-					continue // what is sure of it: TestBase64OfASecretIsFoundWhereverItStands
+					continue // what is sure of it: TestStream_RedactsBase64AtAnyOffset
 				}
 				written := write(v)
 				if strings.HasPrefix(name, "JSON") {
@@ -181,8 +181,9 @@ func every(size, n int) (places []int) {
 	return places
 }
 
-// Each example and each writing, at every place, and in pieces of every size.
-func TestEveryPlaceAndEverySize(t *testing.T) {
+// TestStream_EveryOffsetAndChunkSize puts each example, in each encoding, at each position and
+// in pieces of each size.
+func TestStream_EveryOffsetAndChunkSize(t *testing.T) {
 	t.Parallel()
 	value := `tr0ub4dor&3/"x`
 	r := redactor(t, Options{Secrets: []Secret{{"known", value}}, Patterns: policy, Entropy: true})
@@ -218,8 +219,9 @@ func TestEveryPlaceAndEverySize(t *testing.T) {
 	}
 }
 
-// Of values alone, what comes out is the input without any byte of any occurrence.
-func TestExactlyTheOccurrencesOfValuesGo(t *testing.T) {
+// TestStream_RemovesExactlyOccurrences checks that for values only, the output is the input
+// without the bytes of their occurrences.
+func TestStream_RemovesExactlyOccurrences(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[ab ]{6,9}`)
@@ -256,8 +258,9 @@ func TestExactlyTheOccurrencesOfValuesGo(t *testing.T) {
 	})
 }
 
-// Whatever stands around a secret before it is encoded, what is sure of it goes.
-func TestBase64OfASecretIsFoundWhereverItStands(t *testing.T) {
+// TestStream_RedactsBase64AtAnyOffset checks that the part of an encoded secret that does not
+// depend on the text around it is redacted.
+func TestStream_RedactsBase64AtAnyOffset(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.StringMatching(`[!-Z^-~]{6,30}`).Draw(t, "value")
@@ -280,9 +283,9 @@ func TestBase64OfASecretIsFoundWhereverItStands(t *testing.T) {
 	})
 }
 
-// What cannot be the beginning of a secret is passed on at once, and what is held back is
-// bounded, whatever comes.
-func TestNoMoreIsHeldBackThanNeeded(t *testing.T) {
+// TestStream_HoldsBackOnlyPossibleSecrets checks that bytes that cannot begin a secret are
+// passed on at once, and that the number of bytes held back is bounded.
+func TestStream_HoldsBackOnlyPossibleSecrets(t *testing.T) {
 	t.Parallel()
 	const value = "correct horse battery"
 	r := redactor(t, Options{Secrets: []Secret{{"s", value}}})
@@ -313,8 +316,8 @@ func TestNoMoreIsHeldBackThanNeeded(t *testing.T) {
 	})
 }
 
-// A secret without an end is dropped as it comes.
-func TestASecretWithoutAnEndTakesNoMemory(t *testing.T) {
+// TestStream_EndlessSecretUsesNoMemory checks that a secret without an end is dropped as it arrives.
+func TestStream_EndlessSecretUsesNoMemory(t *testing.T) {
 	t.Parallel()
 	for begin, more := range map[string]string{
 		"-----BEGIN RSA PRIVATE KEY-----\n": strings.Repeat("MIIE", 16) + "\n",

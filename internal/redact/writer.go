@@ -2,7 +2,7 @@ package redact
 
 import "io"
 
-// Writer redacts what is written to it, and passes it on. It is for one goroutine.
+// Writer redacts what is written to it, and passes it on. It is not safe for concurrent use.
 type Writer struct {
 	w   io.Writer
 	s   *Stream
@@ -10,11 +10,11 @@ type Writer struct {
 	err error
 }
 
-// Writer begins a stream that goes to w, which the caller closes, after the Writer.
+// Writer returns a Writer that writes to w, which the caller closes, after the Writer.
 func (r *Redactor) Writer(w io.Writer) *Writer { return &Writer{w: w, s: r.Stream()} }
 
-// Write takes all of b, and passes on what is decided. An error of the writer behind it
-// stays: nothing is passed on after it.
+// Write takes all of b, and passes on what is decided. After an error of the underlying writer, which every
+// later call returns, nothing is passed on.
 func (w *Writer) Write(b []byte) (int, error) {
 	for n := 0; n < len(b); n += piece {
 		if w.err == nil {
@@ -27,7 +27,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close passes on what was held back. What is written afterwards is another stream.
+// Close passes on what was buffered. What is written afterwards is another stream.
 func (w *Writer) Close() error {
 	if w.err == nil {
 		w.pass(w.s.Finish(w.out[:0]))

@@ -47,8 +47,8 @@ func UserCredentials(getenv func(string) string) *Credentials {
 	return c
 }
 
-// get gives the first that are there for a registry. Why some cannot be read is not told in
-// the words of a helper or a file, which might have them.
+// get returns the first credentials for a registry. Errors do not quote a helper or file, whose output may contain
+// secrets.
 func (c *Credentials) get(ctx context.Context, ref Reference) (auth.Credential, error) {
 	for _, f := range c.files {
 		none := func() error {
@@ -73,7 +73,7 @@ func (c *Credentials) get(ctx context.Context, ref Reference) (auth.Credential, 
 	return auth.EmptyCredential, nil
 }
 
-// keys are what a repository's credentials may be called in a file, the closest first.
+// keys returns the names of a repository's credentials in a file, the most specific first.
 func (f credentialFile) keys(ref Reference) (keys []string) {
 	if f.nested {
 		for at := ref.Name(); strings.Contains(at, "/"); at = at[:strings.LastIndex(at, "/")] {

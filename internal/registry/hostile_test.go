@@ -33,7 +33,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhatARegistryGivesIsChecked(t *testing.T) {
+func TestRegistry_ChecksResponses(t *testing.T) {
 	t.Parallel()
 	good := bytes.Repeat([]byte("layer "), 10_000)
 	b := blobOf(good)
@@ -98,8 +98,9 @@ func TestWhatARegistryGivesIsChecked(t *testing.T) {
 	}
 }
 
-// What breaks off goes on where it was, and what fails once is tried again.
-func TestARegistryMayFailForAMoment(t *testing.T) {
+// TestRegistry_RetriesAndResumes checks that an interrupted transfer resumes where it was, and
+// that a request that fails once is retried.
+func TestRegistry_RetriesAndResumes(t *testing.T) {
 	t.Parallel()
 	good := bytes.Repeat([]byte("layer "), 10_000)
 	for name, ranges := range map[string]bool{"with ranges": true, "without": false} {
@@ -153,9 +154,9 @@ func TestARegistryMayFailForAMoment(t *testing.T) {
 	})
 }
 
-// Whatever a registry says, who else is asked for something by it does not get what the
-// user has for the registry.
-func TestCredentialsGoNowhereElse(t *testing.T) {
+// TestCredentials_StayWithRegistry checks that no other server gets the user's credentials for
+// a registry, whatever the registry answers.
+func TestCredentials_StayWithRegistry(t *testing.T) {
 	t.Parallel()
 	var reached, told atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -223,8 +224,9 @@ func TestCredentialsGoNowhereElse(t *testing.T) {
 	}
 }
 
-// A registry of https names nothing else: no redirect, realm or upload gets out of it.
-func TestEncryptionIsNotLeft(t *testing.T) {
+// TestHTTPS_IsNeverDowngraded checks that a registry with HTTPS cannot lead to plain HTTP by a
+// redirect, a realm or an upload.
+func TestHTTPS_IsNeverDowngraded(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told.Add(1) }))
@@ -267,7 +269,7 @@ func TestEncryptionIsNotLeft(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedGetEnds(t *testing.T) {
+func TestGet_StopsOnWriteError(t *testing.T) {
 	t.Parallel()
 	r := hostile(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("layer")) })
 	stop := errors.New("nobody takes more")

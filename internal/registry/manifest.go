@@ -10,25 +10,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ArtifactType says what the artifact of packed layers is.
+// ArtifactType is the artifact type of packed layers.
 const ArtifactType = "application/vnd.coppice.layers.v1"
 
 // DiffID is the annotation of a layer with its digest before it was compressed.
 const DiffID = "dev.coppice.layer.diffid"
 
-// maxManifest is what registries take at least, in bytes.
+// maxManifest is the size that every registry accepts, in bytes.
 const maxManifest = 4 << 20
 
 // Layer is a layer of an artifact: a tar archive, by zstd.
 type Layer struct {
 	Blob
-	DiffID string // the digest of the archive as it is before
+	DiffID string // digest of the uncompressed archive
 }
 
 // Manifest is the manifest of an artifact, the same bytes for the same layers.
 type Manifest struct{ bytes []byte }
 
-// NewManifest writes the manifest of packed layers. NoSpace says that there are too many.
+// NewManifest returns the manifest of packed layers. NoSpace means that there are too many.
 func NewManifest(layers []Layer) (*Manifest, error) {
 	config := ocispec.DescriptorEmptyJSON
 	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
@@ -39,7 +39,7 @@ func NewManifest(layers []Layer) (*Manifest, error) {
 		m.Layers = append(m.Layers, d)
 	}
 	if len(layers) == 0 {
-		m.Layers = append(m.Layers, config) // a manifest has one at least
+		m.Layers = append(m.Layers, config) // a manifest needs at least one
 	}
 	b, err := json.Marshal(m)
 	if err != nil {

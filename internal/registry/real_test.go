@@ -111,7 +111,7 @@ func roundTrip(t *testing.T, r *registry.Repository) registry.Blob {
 	return m.Blob()
 }
 
-func TestAnArtifactGoesIntoARegistry(t *testing.T) {
+func TestArtifact_RoundTrips(t *testing.T) {
 	t.Parallel()
 	host, _ := registrytest.Start(t, registrytest.Nobody)
 	m := roundTrip(t, open(t, host+"/team/layers", registry.Options{}))
@@ -147,7 +147,7 @@ func TestAnArtifactGoesIntoARegistry(t *testing.T) {
 	}
 }
 
-func TestARegistryAsksWhoIsThere(t *testing.T) {
+func TestRegistry_Authenticates(t *testing.T) {
 	t.Parallel()
 	for name, auth := range map[string]registrytest.Auth{"basic": registrytest.Basic, "token": registrytest.Token} {
 		t.Run(name, func(t *testing.T) {
@@ -170,9 +170,9 @@ func TestARegistryAsksWhoIsThere(t *testing.T) {
 	}
 }
 
-// A helper is a program of the user's, found by PATH. What it says when it fails is not
-// repeated.
-func TestCredentialsComeFromAHelper(t *testing.T) {
+// TestCredentials_FromHelper uses a credential helper of the user, found by PATH. What it
+// prints when it fails is not repeated.
+func TestCredentials_FromHelper(t *testing.T) {
 	host, _ := registrytest.Start(t, registrytest.Basic)
 	home := t.TempDir()
 	file(t, home, "bin/docker-credential-test",

@@ -12,12 +12,12 @@ import (
 
 // Reference names a repository of a registry, and perhaps a tag in it.
 type Reference struct {
-	Host       string // with a port, where it has one
+	Host       string // including a port, if any
 	Repository string // in it
 	Tag        string // or ""
 }
 
-// Parse reads HOST/REPOSITORY[:TAG]. Invalid says what it is to be.
+// Parse parses HOST/REPOSITORY[:TAG]. An error is Invalid.
 func Parse(s string) (Reference, error) {
 	none := func(err error) (Reference, error) {
 		return Reference{}, fault.New(fault.Invalid, "invalid repository reference %q", tty.Cut(tty.Clean(s), 80)).
@@ -26,7 +26,7 @@ func Parse(s string) (Reference, error) {
 	}
 	host, _, _ := strings.Cut(s, "/")
 	if !strings.ContainsAny(host, ".:") && host != "localhost" {
-		return none(nil) // docker would take it for a part of Docker Hub's
+		return none(nil) // docker would take it for a part of Docker Hub's name space
 	}
 	r, err := registry.ParseReference(s)
 	if err != nil {
@@ -41,7 +41,7 @@ func Parse(s string) (Reference, error) {
 // Name is the reference without its tag.
 func (r Reference) Name() string { return r.Host + "/" + r.Repository }
 
-// Local tells whether it is a registry of this machine, by its name.
+// Local reports whether the host name is that of this machine.
 func (r Reference) Local() bool {
 	host := r.Host
 	if a, err := netip.ParseAddrPort(host); err == nil {

@@ -1,8 +1,7 @@
-// Package registry puts packed layers into an OCI registry, and gets them from one. A
-// registry is believed in nothing: what it gives is bounded by the size, and checked by the
-// digest, that the caller has from elsewhere. It talks https, but where the caller asks for
-// less; credentials go to the registry and to the token service that it names, and with no
-// redirect anywhere else.
+// Package registry pushes packed layers to an OCI registry, and pulls them. A registry is not trusted: its data is
+// limited by a size, and verified by a digest, that the caller knows from elsewhere. It uses https, unless the caller
+// asks for less; credentials are sent only to the registry and to the token service that it names, never along a
+// redirect.
 package registry
 
 import (
@@ -39,11 +38,11 @@ func (b Blob) descriptor(kind string) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: kind, Digest: digest.Digest(b.Digest), Size: b.Size}
 }
 
-// Options say how a registry is talked to.
+// Options configures Open.
 type Options struct {
 	PlainHTTP   bool              // without encryption
 	Credentials *Credentials      // nil: none
-	Transport   http.RoundTripper // nil: one of its own
+	Transport   http.RoundTripper // nil uses a default transport
 }
 
 // Repository is a repository of a registry. Its methods may be called at the same time.
@@ -52,14 +51,14 @@ type Repository struct {
 	remote *remote.Repository
 }
 
-// Tries of what may go better the next time.
+// Retries of transient errors.
 const (
 	tries    = 4
 	shortest = 250 * time.Millisecond
 	longest  = 3 * time.Second
 )
 
-// Open makes ready for a repository. Nothing is asked yet.
+// Open returns a handle for a repository, without a request.
 func Open(ref Reference, opt Options) (*Repository, error) {
 	r, err := remote.NewRepository(ref.Name())
 	if err != nil {
@@ -88,8 +87,7 @@ func Open(ref Reference, opt Options) (*Repository, error) {
 	return &Repository{ref, r}, nil
 }
 
-// transport is the way to registries. What they send is taken as it is: a digest is that of
-// bytes before anything unpacked them.
+// transport returns the HTTP transport. It does not decompress, since a digest is that of the bytes as sent.
 func transport() *http.Transport {
 	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
 		MaxResponseHeaderBytes: 1 << 20,
@@ -114,7 +112,7 @@ func follow(req *http.Request, via []*http.Request) error {
 	return errors.New("it redirects to an unencrypted or unknown URL")
 }
 
-// Has tells whether a blob is there.
+// Has reports whether the repository has a blob.
 func (r *Repository) Has(ctx context.Context, b Blob) (bool, error) {
 	d, err := r.remote.Blobs().Resolve(ctx, b.Digest)
 	switch {
@@ -130,8 +128,7 @@ func (r *Repository) Has(ctx context.Context, b Blob) (bool, error) {
 	return true, nil
 }
 
-// Put puts a blob there, unless it is there already; that is told by sent. What content
-// gives has to be the blob.
+// Put uploads a blob, unless the repository has it already; sent reports whether it did. content must be the blob.
 func (r *Repository) Put(ctx context.Context, b Blob, content io.ReaderAt) (sent bool, err error) {
 	has, err := r.Has(ctx, b)
 	if has || err != nil {
@@ -151,7 +148,7 @@ func (r *Repository) Put(ctx context.Context, b Blob, content io.ReaderAt) (sent
 	}
 }
 
-// PutManifest puts a manifest there under a tag. All that it names has to be there.
+// PutManifest uploads a manifest with a tag. All blobs that it names must be uploaded already.
 func (r *Repository) PutManifest(ctx context.Context, m *Manifest, tag string) error {
 	if _, err := r.Put(ctx,
 		Blob{Digest: ocispec.DescriptorEmptyJSON.Digest.String(), Size: ocispec.DescriptorEmptyJSON.Size},
@@ -163,8 +160,8 @@ func (r *Repository) PutManifest(ctx context.Context, m *Manifest, tag string) e
 	return r.fail(ctx, err, "push a manifest to %s", r.ref.Name())
 }
 
-// Get writes a blob to w. After an error w may hold a part of it, and after Corrupt anything
-// of that size. Where the connection breaks it goes on from there.
+// Get writes a blob to w. After an error w may hold a part of it, and after Corrupt arbitrary data of that size. It
+// resumes a broken connection.
 func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 	sum := sha256.New()
 	to := &sink{w: io.MultiWriter(w, sum)}
@@ -215,7 +212,7 @@ func (r *Repository) part(ctx context.Context, b Blob, to *sink) (err error) {
 	return err
 }
 
-// sink counts what is written, and keeps why it could not be.
+// sink counts bytes written, and keeps the error of a failed write.
 type sink struct {
 	w   io.Writer
 	n   int64
@@ -241,7 +238,7 @@ func pause(ctx context.Context, try int) error {
 	}
 }
 
-// passing tells of an error of sending that may be none the next time.
+// passing reports whether an error of a request may be transient.
 func passing(err error) bool {
 	var res *errcode.ErrorResponse
 	if errors.As(err, &res) {
@@ -255,8 +252,8 @@ func passing(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// fail says what a registry refused, in words that have neither what it has to say at
-// length nor an address with a signature in it.
+// fail describes the error of a registry, without its response body and without addresses, which may contain a
+// signature.
 func (r *Repository) fail(ctx context.Context, err error, doing string, args ...any) error {
 	if err == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package removal deletes trees that a sandbox wrote. It is the one remover of live
-// roots, sandboxes and what is left of them.
+// Package removal deletes trees that a sandbox wrote. All removals of live roots, sandboxes and their
+// leftovers use it.
 package removal
 
 import (

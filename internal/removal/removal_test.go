@@ -29,7 +29,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestTree_RemovesWhatHasNoPermissionBits(t *testing.T) {
+func TestTree_RemovesEntriesWithoutPermissions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "top")
 	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "a/b/f"), []byte("x"), 0o000))

@@ -17,10 +17,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Accept is what is taken out of a sandbox.
+// Accept configures Repo.Accept.
 type Accept struct {
-	// Bundle is what the sandbox's own git wrote: `git bundle create - REF ^BASE`. It is
-	// read to its end, or to the first thing that is wrong.
+	// Bundle is the output of the sandbox's own git: `git bundle create - REF ^BASE`. It is read to its end, or to
+	// the first error.
 	Bundle io.Reader
 	Ref    Ref   // the one reference of the bundle that is meant; "" is its HEAD
 	Base   OID   // the frozen commit that the sandbox began from
@@ -31,7 +31,7 @@ type Accept struct {
 	Message string // for the reflog; one line
 }
 
-// Accepted is what came out.
+// Accepted is the result of Repo.Accept.
 type Accepted struct {
 	Tip     OID
 	Commits int // that the tip has and the base does not
@@ -39,16 +39,14 @@ type Accepted struct {
 	Bytes   int64 // of the objects, unpacked
 }
 
-// Accept checks what a sandbox made and takes it into the user's repository: the objects
-// first, durably, and then the reference, if it still is what it was. Until all is
-// checked nothing of the user's repository is touched. Invalid is what is wrong with the
-// bundle; Conflict, that To is not as Old says or is checked out in a work tree.
+// Accept checks the commits of a sandbox and imports them into the user's repository: the objects first, durably, and
+// then the reference, if it has not changed. Until all checks have passed, the user's repository is not changed.
+// Invalid: the bundle is invalid. Conflict: To is not as Old says or is checked out in a work tree.
 //
-// Checked are: each object by fsck, with its warnings as errors (so no tree has an entry
-// that is .git on any file system); that the tip is a commit; that each object that the
-// tip has and Base and Have do not came in the bundle, so that none of the user's other
-// objects is had by naming it; their sizes; that each path that differs from the base can
-// be applied. What the tip does not reach is left behind.
+// It checks: each object by fsck, with warnings as errors (so no tree has an entry that is .git on any file system);
+// that the tip is a commit; that each object that the tip has, but not Base or Have, came in the bundle, so that a
+// sandbox cannot obtain the user's other objects by naming them; their sizes; that each path that differs from the
+// base can be applied. Objects that the tip does not reach are not imported.
 func (r *Repo) Accept(ctx context.Context, a Accept) (got Accepted, err error) {
 	if err := r.sane(ctx, append([]OID{a.Base}, a.Have...)...); err != nil {
 		return got, err

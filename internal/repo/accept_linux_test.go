@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestWhatASandboxCommittedIsAccepted(t *testing.T) {
+func TestAccept_ImportsCommits(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		t.Run(string(f), func(t *testing.T) {
@@ -91,8 +91,9 @@ var reasons = map[string]string{
 	"a .git directory":                                     "hasDotgit",
 }
 
-// Each of these is what a sandbox might send. None may touch the user's repository.
-func TestHostileObjectsAreRefused(t *testing.T) {
+// TestAccept_RefusesHostileObjects sends what a hostile sandbox might send. None of it may
+// change the user's repository.
+func TestAccept_RefusesHostileObjects(t *testing.T) {
 	t.Parallel()
 	blobTree := func(mode, name string) func(*lab, string) []byte {
 		return func(l *lab, dir string) []byte {
@@ -288,7 +289,7 @@ func (l *lab) packWith(dir string, base OID, delta []byte, ids ...string) []byte
 	return append(b[:at:at], append(pack, sha1sum(pack)...)...)
 }
 
-func TestAReferenceThatMovedIsNotSet(t *testing.T) {
+func TestAccept_RefusesMovedReference(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -315,7 +316,7 @@ func TestAReferenceThatMovedIsNotSet(t *testing.T) {
 	l.sound()
 }
 
-func TestLimitsOfWhatIsAccepted(t *testing.T) {
+func TestAccept_EnforcesLimits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -375,7 +376,7 @@ func TestHugeTrees(t *testing.T) {
 	l.sound()
 }
 
-func TestAShallowRepositoryAcceptsAndApplies(t *testing.T) {
+func TestShallowRepository_AcceptsAndApplies(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.file(l.top, "a.txt", "another\n")

@@ -21,7 +21,7 @@ const (
 	Patch  Way = "patch"  // no commit: changes in the work tree and the index
 )
 
-// Apply says what is applied, and onto what.
+// Apply configures Repo.Apply.
 type Apply struct {
 	Base, Tip OID // what changed between them is applied; Tip was accepted
 	Way       Way
@@ -43,7 +43,7 @@ type Apply struct {
 	Do func(now Applied, write func() error) error `json:"-"`
 }
 
-// Applied is what came of it.
+// Applied is the result of Repo.Apply.
 type Applied struct {
 	Ref      Ref // "" with Patch
 	Old, New OID // commits; with Patch both are what is checked out
@@ -57,13 +57,12 @@ type Conflicts struct{ Paths []string }
 
 func (c *Conflicts) Error() string { return some(c.Paths) }
 
-// Dirty are the paths of the user's work tree that stand in the way. It is the cause of
-// a Conflict.
+// Dirty lists the conflicting paths of the user's work tree. It is the cause of a Conflict.
 type Dirty struct{ Paths []string }
 
 func (d *Dirty) Error() string { return some(d.Paths) }
 
-// Untrusted are marks that nobody looked at. It is the cause of Denied.
+// Untrusted lists marks that were not reviewed. It is the cause of Denied.
 type Untrusted struct{ Marks []Mark }
 
 func (u *Untrusted) Error() string {
@@ -90,19 +89,16 @@ func some(paths []string) string {
 	return b.String()
 }
 
-// Apply applies what a sandbox changed. It ends with ctx until something is written, and is
-// finished afterwards. All of it is computed first, as objects: when
-// there is a conflict (Conflict), a mark that is not trusted (Denied), or something in
-// the way (Conflict), nothing was touched. Then the objects are kept, the work tree and
-// the index follow if the branch is checked out here, and at last the branch is set, if
-// it is what it was. Killed at any point the branch is at the old or the new commit, and
-// the next Apply or Mend puts work tree and index where the branch is.
+// Apply applies the changes of a sandbox. It can be cancelled with ctx until it starts to write. It first computes
+// the result, as objects: on a conflict (Conflict), an untrusted mark (Denied), or an obstacle (Conflict), nothing is
+// changed. Then it stores the objects, updates the work tree and the index if the branch is checked out here, and at
+// last sets the branch, if that has not changed. If it is killed at any point, the branch is at the old or the new
+// commit, and the next Apply or Mend brings work tree and index to the branch.
 //
-// The merge itself reads no attributes, and so runs no driver and converts nothing. The
-// files of the user's work tree are written by the user's git, with the user's filters
-// (LFS, line ends): they would look changed else. Which files these are for is said by
-// .gitattributes, also those that come from the sandbox: they choose among the filters that
-// the user's own configuration defines, and can define none. Every change of one is marked.
+// The merge itself reads no attributes, and so runs no driver and converts nothing. The user's git writes the files
+// of the user's work tree, with the user's filters (LFS, line ends): they would look modified otherwise.
+// .gitattributes selects the files for filters, also one from the sandbox: it selects among the filters that the
+// user's own configuration defines, and can define none. Every change of one is marked.
 func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	if err := a.check(); err != nil {
 		return got, err

@@ -23,7 +23,7 @@ func (l *lab) work(r *Repo) Accepted {
 	return l.accept(r, dir)
 }
 
-func TestTheWaysToApply(t *testing.T) {
+func TestApply_Ways(t *testing.T) {
 	t.Parallel()
 	who := []Trailer{{"Co-authored-by", "Agent <agent@example.org>"}}
 	for way, want := range map[Way]string{
@@ -98,7 +98,7 @@ func TestTheWaysToApply(t *testing.T) {
 	}
 }
 
-func TestConflictsTouchNothing(t *testing.T) {
+func TestApply_ConflictChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, way := range []Way{Squash, Merge, Rebase, Patch} {
 		t.Run(string(way), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestConflictsTouchNothing(t *testing.T) {
 	}
 }
 
-func TestWhatIsInTheWayIsRefused(t *testing.T) {
+func TestApply_RefusesLocalChanges(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		do   func(l *lab)
@@ -205,7 +205,7 @@ func TestWhatIsInTheWayIsRefused(t *testing.T) {
 	})
 }
 
-func TestSomePathsAlone(t *testing.T) {
+func TestApply_SelectedPaths(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -231,7 +231,7 @@ func TestSomePathsAlone(t *testing.T) {
 	l.sound()
 }
 
-func TestMarksNeedTrust(t *testing.T) {
+func TestApply_MarkedPathsRequireTrust(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -260,7 +260,7 @@ func TestMarksNeedTrust(t *testing.T) {
 	l.sound()
 }
 
-func TestTheBranchIsFollowedFromADetachedHeadOn(t *testing.T) {
+func TestApply_DetachedHeadAllowsOnlyPatch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "checkout", "-q", "--detach")
@@ -277,8 +277,9 @@ func TestTheBranchIsFollowedFromADetachedHeadOn(t *testing.T) {
 	l.sound()
 }
 
-// The user's own filters and line ends make the files of the user's work tree.
-func TestTheUsersFiltersApplyToTheUsersFiles(t *testing.T) {
+// TestApply_RunsUserFilters checks that the user's own filters and line endings apply to the
+// files of the user's work tree.
+func TestApply_RunsUserFilters(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "config", "filter.shout.smudge", "tr a-z A-Z")
@@ -304,7 +305,7 @@ func TestTheUsersFiltersApplyToTheUsersFiles(t *testing.T) {
 	l.sound()
 }
 
-func TestMessagesAndPersonsOfApply(t *testing.T) {
+func TestApply_ValidatesMessageAndPersons(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

@@ -141,9 +141,9 @@ var attacks = []attack{
 		[]string{"cat-file", "-p", strings.Repeat("ab", 20)}},
 }
 
-// Each attack, and all that the host does with a sandbox: nothing of the sandbox's runs.
-// The bundle alone is made by the sandbox's own git, which stands for the inside.
-func TestNoKnownAttackRunsAnything(t *testing.T) {
+// TestKnownAttacks_RunNothing runs everything that the host does with a sandbox against each attack: nothing
+// from the sandbox is executed. Only the bundle is made by the sandbox's own git, which stands for the inside.
+func TestKnownAttacks_RunNothing(t *testing.T) {
 	t.Parallel()
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
@@ -207,9 +207,9 @@ func (l *lab) everything(r *Repo, dir string, bundle []byte) {
 	}
 }
 
-// The same with the user's own git: what the user's configuration has, the user wants, but
-// no hook runs, nothing is fetched, and no program besides filters is started.
-func TestTheUsersProgramsAreNotStartedInPassing(t *testing.T) {
+// TestUserConfig_RunsNoPrograms runs the known attacks with the user's own git: the user's configuration
+// applies, but no hook runs, nothing is fetched, and no program except filters is started.
+func TestUserConfig_RunsNoPrograms(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()

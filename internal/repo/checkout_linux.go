@@ -10,31 +10,28 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Checkout writes the files of a commit below a directory that nobody else sees yet.
+// Checkout writes the files of a commit below a directory that no sandbox sees yet.
 //
-// Contents are the bytes of the blobs: no filter runs and no attribute counts, so files
-// of LFS are pointers and line ends are as committed. Links are links, files have mode
-// 0644 or 0755, directories 0755, whatever the umask is; submodules are empty directories.
-// All files and directories that are written have one time, CheckedOut.Time; To itself
-// keeps what it has. Nothing is flushed. A commit with a path that git does not check out
-// either (`..`, `.git` in any spelling, one path twice) is Invalid; files may have been
-// written by then.
+// Contents are the bytes of the blobs: no filter and no attribute applies, so files of LFS are pointers and line ends
+// are as committed. Symbolic links are kept; files have mode 0644 or 0755, directories 0755, whatever the umask;
+// submodules are empty directories. All written files and directories have the same time, CheckedOut.Time; To itself
+// keeps its own. Nothing is flushed. A commit with a path that git does not check out either (`..`, `.git` in any
+// spelling, a duplicate path) is Invalid; files may have been written by then.
 type Checkout struct {
 	Commit OID
 	From   OID      // only what differs from this commit is written; "" is everything
 	To     *os.Root // the top of the work tree; it has none of the paths that are written
 
-	// With From: Remove is told of each path that From has and Commit has not, a file or a
-	// whole directory; the directories above it are there by then. Hide is told of each
-	// directory that was made where From has something else than a directory that goes on:
-	// nothing that lies below To's layer may show through it.
+	// If From is set, Remove is called for each path of From that Commit does not have, a file or a whole directory;
+	// its parents exist by then. Hide is called for each directory that was made where From has something other than
+	// a continued directory: nothing below To's layer may show through it.
 	Remove func(path string) error
 	Hide   func(path string) error
 
 	Progress func(done, total int64) // files, now and then, by one goroutine at a time; may be nil
 }
 
-// CheckedOut is what was written.
+// CheckedOut is the result of a Checkout.
 type CheckedOut struct {
 	Commit, From OID
 	Files        int      // files and links

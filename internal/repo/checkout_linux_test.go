@@ -221,8 +221,9 @@ func drawTree(t *rapid.T) map[string]leaf {
 	return files
 }
 
-// Whatever two commits have, the second one laid on the first shows what git checks out of it.
-func TestWhatIsCheckedOutIsWhatGitChecksOut(t *testing.T) {
+// TestCheckout_MatchesGit checks any two commits: the second one, laid on the first, shows
+// what git checks out of it.
+func TestCheckout_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
 	repos := []*Repo{labs[0].open(), labs[1].open()}
@@ -244,8 +245,9 @@ func TestWhatIsCheckedOutIsWhatGitChecksOut(t *testing.T) {
 	})
 }
 
-// All that is written has the commit's time and git's modes, whatever our umask is.
-func TestTimesAndModesOfACheckout(t *testing.T) {
+// TestCheckout_TimesAndModes checks that all files have the time of the commit and the modes
+// of git, whatever the umask is.
+func TestCheckout_TimesAndModes(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	l := newLab(t, SHA1)
@@ -295,8 +297,9 @@ func (l *lab) rawTree(entries ...string) OID {
 	return OID(strings.TrimSpace(commit))
 }
 
-// Trees that were made to harm are refused, and nothing is written above the top.
-func TestHostileTreesAreNotCheckedOut(t *testing.T) {
+// TestCheckout_RefusesHostileTrees checks that trees made to do harm are refused, and that
+// nothing is written above the top.
+func TestCheckout_RefusesHostileTrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -340,8 +343,9 @@ func TestHostileTreesAreNotCheckedOut(t *testing.T) {
 	}
 }
 
-// Trees of old histories have modes that git writes no more; it reads them as those that it does.
-func TestModesOfOldHistories(t *testing.T) {
+// TestCheckout_NormalizesOldModes covers trees of old histories, with modes that git no longer
+// writes: they are read as git reads them.
+func TestCheckout_NormalizesOldModes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	blob := l.run(l.top, "rev-parse", "HEAD:a.txt")

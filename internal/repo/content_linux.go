@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Marks says which of the changes the host would later run or trust. It reads what it
-// needs of the files that they are about, and runs nothing.
+// Marks returns marks for the changes that the host would later run or trust. It reads the files that it needs, and
+// runs nothing.
 func (r *Repo) Marks(ctx context.Context, changes []Change) (all []Mark, err error) {
 	d, err := r.desk()
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// What grows with what a sandbox changed ends with its context, in the middle.
-func TestLoops_EndWithTheirContext(t *testing.T) {
+// TestLoops_StopOnCancel checks that each loop over what a sandbox changed stops when its
+// context is cancelled in the middle.
+func TestLoops_StopOnCancel(t *testing.T) {
 	t.Parallel()
 	const n, after = 2000, 500
 	l := newLab(t, SHA1)

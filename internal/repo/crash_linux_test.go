@@ -152,9 +152,9 @@ func (l *lab) awkward(r *Repo) Accepted {
 	return l.accept(r, dir)
 }
 
-// Killed after each step: what is seen once somebody mended it is the old or the new
-// state, to the byte, and the branch is the old or the new commit at once.
-func TestKilledAtEachStepItIsTheOldOrTheNewState(t *testing.T) {
+// TestApply_IsAtomicWhenKilled kills the apply after each step: once it is repaired, the state is
+// the old or the new one to the byte, and the branch is at the old or the new commit from the start.
+func TestApply_IsAtomicWhenKilled(t *testing.T) {
 	t.Parallel()
 	for _, way := range []Way{Squash, Patch} {
 		for at := 1; at <= 6; at++ {
@@ -207,9 +207,9 @@ func TestKilledAtEachStepItIsTheOldOrTheNewState(t *testing.T) {
 	}
 }
 
-// git itself is killed while it writes files, and we with it: a filter of the user's does
-// it. A file that is half written is kept aside, and the old state comes back.
-func TestKilledWhileGitWritesFiles(t *testing.T) {
+// TestMend_RestoresStateAfterGitIsKilled uses a filter of the user's to kill git and this process
+// while git writes files: a file that is half written is kept aside, and the old state is restored.
+func TestMend_RestoresStateAfterGitIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} {
 		t.Run(fmt.Sprint(both), func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestKilledWhileGitWritesFiles(t *testing.T) {
 	}
 }
 
-// What the user changed between the crash and the mending is not lost.
-func TestMendingKeepsWhatTheUserChangedSince(t *testing.T) {
+// TestMend_KeepsUserChanges checks that what the user changed between the crash and the repair is not lost.
+func TestMend_KeepsUserChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -291,8 +291,9 @@ func TestMendingKeepsWhatTheUserChangedSince(t *testing.T) {
 	l.sound()
 }
 
-// Who moves on without mending has seen the work tree; it is left alone.
-func TestMendingLeavesWhoMovedOnAlone(t *testing.T) {
+// TestMend_IgnoresMovedHead covers a user who continued without a repair, and so has seen the
+// work tree: it is left alone.
+func TestMend_IgnoresMovedHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -314,7 +315,7 @@ func TestMendingLeavesWhoMovedOnAlone(t *testing.T) {
 	l.sound()
 }
 
-func TestTwoAppliesDoNotMeet(t *testing.T) {
+func TestApply_ExcludesConcurrentApply(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -334,8 +335,8 @@ func TestTwoAppliesDoNotMeet(t *testing.T) {
 	l.sound()
 }
 
-// A branch that somebody moves at the last moment: files and index go back.
-func TestABranchThatMovesAtTheLastMoment(t *testing.T) {
+// TestApply_UndoesFilesOnMovedBranch moves the branch at the last moment: files and index are restored.
+func TestApply_UndoesFilesOnMovedBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -356,8 +357,9 @@ func TestABranchThatMovesAtTheLastMoment(t *testing.T) {
 	l.sound()
 }
 
-// What somebody else wrote in the journal's place is not believed, and nothing is undone.
-func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
+// TestMend_RefusesOtherJournalVersion checks that a journal that this version did not write is
+// not trusted, and that nothing is undone.
+func TestMend_RefusesOtherJournalVersion(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -379,10 +381,10 @@ func TestAJournalOfAnotherVersionIsRefused(t *testing.T) {
 	l.sound()
 }
 
-// A program that another goroutine is just starting has a copy of every descriptor until
-// it runs, and what a filter of the user's leaves behind may keep one: neither holds the
-// lock once the apply is done.
-func TestTheLockIsGivenBackWhoeverHasADescriptor(t *testing.T) {
+// TestApplyLock_IsReleasedDespiteInheritedDescriptors checks that the lock is free after the apply
+// although other processes may have its descriptor: a program that another goroutine is starting
+// has a copy of every descriptor until it runs, and what a filter leaves behind may keep one.
+func TestApplyLock_IsReleasedDespiteInheritedDescriptors(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// DiffOptions say what is compared, and how.
+// DiffOptions configures Diff and Patch.
 type DiffOptions struct {
 	From, To OID      // commits or trees of the repository
 	Paths    []string // only these and what is below them, literally; none is all
@@ -29,9 +29,8 @@ func (o DiffOptions) args(form ...string) []string {
 	return append(append(args, "--end-of-options", string(o.From), string(o.To), "--"), o.Paths...)
 }
 
-// Diff gives the paths that differ, in git's order: without attributes, textconv or
-// drivers of anybody. Invalid where there are more than the limit or one can never be
-// applied.
+// Diff returns the changed paths, in git's order, without attributes, textconv or drivers. Invalid: there are more
+// than the limit, or one can never be applied.
 func (r *Repo) Diff(ctx context.Context, o DiffOptions) (changes []Change, err error) {
 	d, err := r.desk()
 	if err != nil {
@@ -54,9 +53,8 @@ func (d *desk) changes(ctx context.Context, o DiffOptions) ([]Change, error) {
 	return raw.changes, raw.end()
 }
 
-// Patch writes the difference as a patch that git applies. Names have no control bytes in
-// it; contents are as they are, and who shows them on a terminal strips theirs. Invalid
-// where it is longer than the limit.
+// Patch writes the difference as a patch that git applies. Names have no control bytes; contents are unchanged, and
+// must be sanitized before they are shown on a terminal. Invalid: it is longer than the limit.
 func (r *Repo) Patch(ctx context.Context, o DiffOptions, w io.Writer) (err error) {
 	d, err := r.desk()
 	if err != nil {

@@ -14,10 +14,9 @@ import (
 // fetchedRef is what the tip is called in a bundle that is made to be looked at.
 const fetchedRef = Ref("refs/coppice/fetched")
 
-// Examine checks what the user's git fetched from somebody else, as Accept checks what a
-// sandbox made: each object that tip has and base does not by fsck, with its warnings as
-// errors and whatever the user's configuration lets pass; sizes, numbers and paths. Base is
-// trusted: see Own. Nothing is written. Invalid is what is wrong with it.
+// Examine checks commits that the user's git fetched from another user, as Accept checks those of a sandbox: each
+// object that tip has and base does not by fsck, with warnings as errors whatever the user's configuration permits;
+// sizes, numbers and paths. Base is trusted: see Own. Nothing is written. Invalid: a check failed.
 func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err error) {
 	if err := r.sane(ctx, base, tip); err != nil || base == tip {
 		return Accepted{Tip: tip}, err
@@ -64,9 +63,8 @@ func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error
 	return f, fault.Wrap(err, "read the fetched objects")
 }
 
-// Own reports whether the user has a commit otherwise than by references of ours: whether
-// HEAD, a branch, a tag or what was fetched of branches has it in its history. Branches
-// called coppice/... do not count.
+// Own reports whether a commit is in the history of HEAD, a branch, a tag or a remote-tracking branch of the user.
+// References of Coppice and branches called coppice/... do not count.
 func (r *Repo) Own(ctx context.Context, c OID) (bool, error) {
 	if err := r.sane(ctx, c); err != nil {
 		return false, err
@@ -85,9 +83,8 @@ type RefMove struct {
 	To, Old OID // "": it is deleted; it is not there
 }
 
-// MoveRefs sets several references at once, if each is what Old says, with a line in their
-// reflogs, and has them on the disk. It is for references of ours, which nobody checks out.
-// Conflict where one is not as it was to be: then none is set.
+// MoveRefs sets several references durably, if each is what Old says, with lines in their reflogs. It is for
+// references of Coppice, which are never checked out. Conflict: one is not as expected; then none is set.
 func (r *Repo) MoveRefs(ctx context.Context, message string, moves ...RefMove) error {
 	var list strings.Builder
 	for _, m := range moves {

@@ -18,7 +18,7 @@ func (l *lab) fetched(dir, branch string) OID {
 	return OID(l.run(l.top, "rev-parse", "refs/coppice/staging/origin/fix/heads"))
 }
 
-func TestWhatWasFetchedIsLookedAt(t *testing.T) {
+func TestExamine_CountsFetchedCommits(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		t.Run(string(f), func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestWhatWasFetchedIsLookedAt(t *testing.T) {
 	}
 }
 
-func TestHostileObjectsThatWereFetchedAreRefused(t *testing.T) {
+func TestExamine_RefusesHostileObjects(t *testing.T) {
 	t.Parallel()
 	blob := func(l *lab, dir string) OID { return l.hostileObject(dir, "blob", []byte("[core]\n")) }
 	for name, c := range map[string]struct {
@@ -100,8 +100,8 @@ func TestHostileObjectsThatWereFetchedAreRefused(t *testing.T) {
 	}
 }
 
-// A clone whose objects went missing is said to be damaged, and not passed.
-func TestWhatIsMissingIsRefused(t *testing.T) {
+// TestExamine_RefusesMissingObjects covers a clone that lacks objects: it is reported as damaged.
+func TestExamine_RefusesMissingObjects(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -121,7 +121,7 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 	}
 }
 
-func TestOwnIsWhatBranchesHave(t *testing.T) {
+func TestOwn_ReportsCommitsOnUserBranches(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -146,7 +146,7 @@ func TestOwnIsWhatBranchesHave(t *testing.T) {
 	}
 }
 
-func TestSeveralReferencesMoveTogetherOrNotAtAll(t *testing.T) {
+func TestMoveRefs_IsAtomic(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Env is what the user's git is told of the user's environment, and all of it.
+// Env is the environment of the user's git processes, complete.
 type Env struct {
 	Home   string // HOME: where the user's configuration is
 	Config string // XDG_CONFIG_HOME, or ""

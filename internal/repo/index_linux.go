@@ -18,18 +18,16 @@ import (
 // inode does not count, see Inside). Where they show others, git reads them once.
 type Index struct {
 	Written CheckedOut // by Checkout; nothing of it was changed since
-	// Commit is what the index is of: what is staged inside. "" is Written.Commit; another
-	// one is for a tree that holds changes on top of it. Files that differ from it have no
-	// stat data, so that git looks at them.
+	// Commit is the commit that the index matches: what is staged inside. "" is Written.Commit; use another one for a
+	// tree with changes on top. Files that differ from it have no stat data, so that git compares their contents.
 	Commit   OID
 	Before   []byte   // where Written has a From: the index of From, as Index wrote it
 	UID, GID uint32   // who owns the files inside
 	To       *os.Root // a .git directory, in which "index" is not there
 }
 
-// Index writes it, mode 0644. Its own modification time is one second after all that it
-// tells of and not in the future, so that git never takes an entry for "racily clean".
-// Nothing is flushed.
+// Index writes the index, mode 0644. Its own modification time is one second after all times in it and not in the
+// future, so that git never takes an entry for "racily clean". Nothing is flushed.
 func (r *Repo) Index(ctx context.Context, i Index) error {
 	x, err := r.indexOf(ctx, i)
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Without stat data an index is, to the byte, what git itself writes of a tree.
-func TestAnIndexIsWhatGitWrites(t *testing.T) {
+// TestIndex_MatchesGit checks that an index without stat data is, to the byte, what git itself
+// writes of the same tree.
+func TestIndex_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
 	repos := []*Repo{labs[0].open(), labs[1].open()}
@@ -62,8 +63,9 @@ func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 	return back
 }
 
-// A tree with something in it that an index does not have is not said to be known.
-func TestATreeWithoutEntries(t *testing.T) {
+// TestIndex_TreeWithoutEntries checks that a tree that contains an empty tree, which an index
+// cannot have, is not recorded as known in the index.
+func TestIndex_TreeWithoutEntries(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

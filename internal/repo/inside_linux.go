@@ -14,24 +14,22 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Inside is the .git of a sandbox: a repository of its own that borrows the user's objects
-// and has the user's branches, tags and remotes as they are now. Submodules that the user
-// has initialised have theirs in it.
+// Inside is the .git of a sandbox: a separate repository that borrows the user's objects and has the user's current
+// branches, tags and remotes, including those of initialised submodules.
 //
-// Configuration is written anew, by a list of what may be in it: what concerns contents and
-// the ways of working. No credential, header, helper or command comes along, and no password
-// in an address. The user's hooks do: they run inside only. The index is not written.
+// Its configuration is written from an allow list of settings about contents and workflow. It contains no
+// credentials, headers, helpers or commands, and no passwords in addresses. The user's hooks are included: they run
+// inside only. The index is not written.
 type Inside struct {
 	Branch Ref // HEAD names it
 	Commit OID // where it is
-	// Objects gives where inside each directory of ObjectDirs is found; one that is not in
-	// it is not borrowed.
+	// Objects maps each directory of ObjectDirs to its path inside; one without a path is not borrowed.
 	Objects map[string]string
-	// Moved: files do not have the inodes and owners inside that the index tells of
-	// (copied trees, other ids). Git then compares only size and modification time.
+	// Moved means that files inside do not have the inodes and owners that the index records (copied trees, mapped
+	// IDs). Git then compares only size and modification time.
 	Moved bool
-	// Identity: the name and address that the user's own configuration gives are written
-	// down, also those that are not of this repository: the sandbox does not see the user's home.
+	// Identity writes the user's configured name and address, even if they are not set in this repository, because
+	// the sandbox does not see the user's home.
 	Identity bool
 	To       *os.Root // .git: empty, or with an index
 }

@@ -78,8 +78,9 @@ func (b *box) clean() {
 	}
 }
 
-// status is all that git reads of a fresh tree: the content of each file could be anything.
-func TestAFreshStatusReadsNoFile(t *testing.T) {
+// TestIndex_FreshStatusReadsNoFile checks that git status reads only the index of a fresh
+// tree: the content of each file could be anything.
+func TestIndex_FreshStatusReadsNoFile(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
@@ -127,8 +128,9 @@ func (b *box) deceive(name, text string) {
 	}
 }
 
-// With what is not committed the index is of the commit below, and git sees the difference.
-func TestTheIndexOfATreeWithChangesOnIt(t *testing.T) {
+// TestIndex_WithUncommittedChanges checks that with uncommitted changes the index is that of
+// the commit below them, so that git sees the difference.
+func TestIndex_WithUncommittedChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -169,7 +171,7 @@ func TestTheIndexOfATreeWithChangesOnIt(t *testing.T) {
 	}
 }
 
-func TestAnIndexIsOnlyBuiltOnThatOfItsTree(t *testing.T) {
+func TestIndex_RefusesIndexOfOtherTree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -202,8 +204,9 @@ func (s *stack) again(commit OID) CheckedOut {
 	return s.lay(commit)
 }
 
-// All that people do with git works inside, and nothing of it touches the user's repository.
-func TestGitWorksInside(t *testing.T) {
+// TestGit_WorksInSandbox uses the common commands of git inside a sandbox, and checks that the
+// user's repository is not changed.
+func TestGit_WorksInSandbox(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
@@ -248,8 +251,9 @@ func TestGitWorksInside(t *testing.T) {
 	}
 }
 
-// What a configuration may hold that nobody else is to have, and what is needed inside.
-func TestWhatOfTheConfigurationComesAlong(t *testing.T) {
+// TestInside_FiltersConfig checks that secrets and private settings of a configuration are
+// left out, and that what is needed inside is kept.
+func TestInside_FiltersConfig(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	secret := "s3cr3t"
@@ -332,8 +336,9 @@ func normal(s string) string {
 	return strings.Join(fields, " ")
 }
 
-// The user's hooks run inside, and what is no hook does not come along.
-func TestHooksComeAlong(t *testing.T) {
+// TestInside_CopiesHooks checks that the user's hooks run inside, and that files that are not
+// hooks are not copied.
+func TestInside_CopiesHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.program(l.top, ".git/hooks/pre-commit", "#!/bin/sh\necho ran >ran\n")
@@ -366,8 +371,9 @@ func TestHooksComeAlong(t *testing.T) {
 	}
 }
 
-// A branch of the user's that could not be beside the sandbox's is left out.
-func TestABranchInTheWay(t *testing.T) {
+// TestInside_SkipsConflictingBranch covers a branch of the user's whose name excludes that of
+// the sandbox's branch: it is left out.
+func TestInside_SkipsConflictingBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "branch", "coppice")
@@ -420,8 +426,9 @@ func TestRepositoriesOfOtherForms(t *testing.T) {
 	}
 }
 
-// Submodules, and theirs, are checked out inside without any network.
-func TestSubmodulesInside(t *testing.T) {
+// TestInside_ChecksOutSubmodules checks out submodules, and submodules of these, inside a
+// sandbox without a network.
+func TestInside_ChecksOutSubmodules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	dir := t.TempDir()

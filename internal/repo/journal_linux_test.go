@@ -94,8 +94,8 @@ func TestJournal_SurvivesACrash(t *testing.T) {
 	t.Logf("%d calls", calls)
 }
 
-// Whichever write fails, the git directory can be mended.
-func TestJournal_EveryWriteMayFail(t *testing.T) {
+// TestJournal_SurvivesWriteFailure checks that the git directory can be repaired whichever write fails.
+func TestJournal_SurvivesWriteFailure(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
 		for k := 1; ; k++ {

@@ -9,15 +9,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Commit is what a commit says. All of it is its author's word. The message has no control
-// bytes but ends of lines and tabs.
+// Commit is the content of a commit, all of it as claimed by its author. The message has no control bytes except
+// newlines and tabs.
 type Commit struct {
 	ID      OID
 	Author  Person
 	Message string
 }
 
-// Count gives how many commits the one has and the other does not.
+// Count returns the number of commits of to that from does not have.
 func (r *Repo) Count(ctx context.Context, from, to OID) (n int, err error) {
 	d, err := r.desk()
 	if err != nil {
@@ -35,8 +35,8 @@ func (r *Repo) Count(ctx context.Context, from, to OID) (n int, err error) {
 // maxMessage is how long a commit may be whose message is read, in bytes.
 const maxMessage = 64 << 10
 
-// Commits gives the newest commits, no more than most, that the one has and the other does
-// not, oldest first. One that is very long has no message.
+// Commits returns the newest commits, at most most, of to that from does not have, oldest first. A very long one has
+// no message.
 func (r *Repo) Commits(ctx context.Context, from, to OID, most int) (all []Commit, err error) {
 	d, err := r.desk()
 	if err != nil {

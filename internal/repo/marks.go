@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Mark says that the host would later run or trust a changed path.
+// Mark marks a changed path that the host would later run or trust.
 type Mark struct {
 	Path string
 	Kind Kind

@@ -62,8 +62,9 @@ func TestMarksOfPaths(t *testing.T) {
 	}
 }
 
-// NTFS makes short names with a part of a hash, too; which name they are of is not seen.
-func TestShortNamesOfHashesAreMarked(t *testing.T) {
+// TestMarks_ShortNamesWithHash covers the short names that NTFS makes with a hash: the long
+// name that one stands for cannot be known.
+func TestMarks_ShortNamesWithHash(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"gi7d29~1", "GI7EBA~1", "claf00~2.md"} {
 		if kinds(Change{Status: 'A', Path: p, Mode: ModeFile}, "", "b") == "" {
@@ -134,8 +135,9 @@ func TestMarksOfLinks(t *testing.T) {
 	}
 }
 
-// Links that are not marked stay within the tree, whichever of them there are.
-func TestLinksThatAreNotMarkedStayWithin(t *testing.T) {
+// TestMarks_UnmarkedLinksStayWithinTree checks that links that are not marked stay within the
+// tree, in any combination.
+func TestMarks_UnmarkedLinksStayWithinTree(t *testing.T) {
 	t.Parallel()
 	parts := []string{"..", "a", "b", ".", "c"}
 	all := []string{""}
@@ -196,8 +198,8 @@ func escapes(links map[string]string, p string) bool {
 	return false
 }
 
-// The index finds what a look at each pattern finds.
-func TestTheIndexOfRulesIsOfTheRules(t *testing.T) {
+// TestMarks_IndexMatchesRules checks that the index finds the same rules as a search of all patterns.
+func TestMarks_IndexMatchesRules(t *testing.T) {
 	t.Parallel()
 	if len(rules) > 64 {
 		t.Fatal("there are more rules than byName has room for")
@@ -237,8 +239,8 @@ const (
 	tableEnd   = "<!-- /marks -->\n"
 )
 
-// The table of the documents is made from the rules.
-func TestTheTableOfMarksIsOfTheCode(t *testing.T) {
+// TestMarks_TableMatchesRules checks that the table in the documents is generated from the rules.
+func TestMarks_TableMatchesRules(t *testing.T) {
 	t.Parallel()
 	const name = "../../docs/git.md"
 	b, err := os.ReadFile(name)

@@ -14,11 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Mend ends what an apply that was killed left: where the branch was set, it clears away;
-// else it puts work tree and index back. A file that is neither what it was nor what it
-// was to be (half written by git, or changed by the user since) is not lost: it is moved
-// below the directory whose name is given back, which is "" where there was none. Without
-// a killed apply it does nothing.
+// Mend completes an apply that was killed: if the branch was set, it cleans up; otherwise it restores work tree and
+// index. A file that has neither its old nor its new content (half written by git, or changed by the user since) is
+// moved below the directory that is returned, "" if there was none. Without a killed apply it does nothing.
 func (r *Repo) Mend(ctx context.Context) (saved string, err error) {
 	unlock, err := r.lock()
 	if err != nil {

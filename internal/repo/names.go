@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// OID is the name of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
-// The zero value is no object.
+// OID is the ID of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits. The zero value is no object.
 type OID string
 
 // ParseOID reads an object's name in full; abbreviations and the null name are refused.
@@ -53,12 +52,11 @@ func (f Format) digits() int {
 // maxRef is how long the name of a reference may be, in bytes.
 const maxRef = 200
 
-// Ref is the full name of a reference that was checked: it begins with "refs/".
+// Ref is the validated full name of a reference: it begins with "refs/".
 type Ref string
 
-// ParseRef checks the full name of a reference. It is stricter than git: everything
-// git refuses, and besides what a terminal or a command line could take for something
-// else: bytes that are no UTF-8, what is not printed, components with a leading dash.
+// ParseRef validates the full name of a reference. It is stricter than git: it also refuses what a terminal or a
+// command line could misinterpret: invalid UTF-8, unprintable characters, components with a leading dash.
 func ParseRef(s string) (Ref, error) {
 	if why := badRef(s); why != "" {
 		return "", fault.New(fault.Invalid, "invalid reference name %q: %s", clip(s), why)
@@ -66,7 +64,7 @@ func ParseRef(s string) (Ref, error) {
 	return Ref(s), nil
 }
 
-// ParseBranch gives the reference of a branch called by its short name.
+// ParseBranch returns the reference of a branch by its short name.
 func ParseBranch(short string) (Ref, error) {
 	if short == "HEAD" || strings.HasPrefix(short, "refs/") {
 		return "", fault.New(fault.Invalid, "invalid branch name %q", clip(short)).
@@ -142,8 +140,7 @@ func badName(name string) string {
 	return ""
 }
 
-// CheckPath says whether a path of a tree, of slashes and below the top, could ever be
-// applied; Invalid where not.
+// CheckPath returns Invalid if a path of a tree, with slashes and relative to the top, can never be applied.
 func CheckPath(p string) error {
 	if why := badPath(p); why != "" {
 		return fault.New(fault.Invalid, "cannot apply path %q: %s", clip(p), why).

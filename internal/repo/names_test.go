@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestReferencesThatAreRefused(t *testing.T) {
+func TestParseRef_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
 		"", "HEAD", "main", "refs", "refs/", "refs/heads", "refs/heads/", "refs/heads//x", "refs/heads/x/", "refs/heads/-x",
@@ -39,8 +39,8 @@ func TestReferencesThatAreRefused(t *testing.T) {
 	}
 }
 
-// What is taken for a reference, git takes as well.
-func TestReferencesAreReferencesForGit(t *testing.T) {
+// TestParseRef_AgreesWithGit checks that git accepts what is accepted as a reference.
+func TestParseRef_AgreesWithGit(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -55,7 +55,7 @@ func TestReferencesAreReferencesForGit(t *testing.T) {
 	})
 }
 
-func TestPrintable_ReplacesWhatIsNotSeen(t *testing.T) {
+func TestPrintable_ReplacesInvisible(t *testing.T) {
 	t.Parallel()
 	if got := printable(" a\x1b[1m\u3164\u202eb\n\u00e4\u2800 "); got != "a?[1m??b \u00e4?" {
 		t.Errorf("%q", got)
@@ -69,7 +69,7 @@ var spellings = []string{
 	`x\.git`, `.git\config`, "a\\.GIT\\b", ".gıt", ".gİt", "git~1 ", ".\u00adgit",
 }
 
-func TestEverySpellingOfDotGitIsRefused(t *testing.T) {
+func TestBadPath_RefusesDotGitSpellings(t *testing.T) {
 	t.Parallel()
 	for _, s := range spellings {
 		for _, p := range []string{s, "a/" + s, s + "/config", "a/" + s + "/hooks/x"} {

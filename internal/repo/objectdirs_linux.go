@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// ObjectDirs gives the directories of objects that a sandbox has to see: that of the
-// repository, all that it borrows from (its alternates, and theirs), and those of its
-// initialised submodules. They are absolute host paths without links, each once, in an
-// order that does not change.
+// ObjectDirs returns the object directories that a sandbox must see: that of the repository, those that it borrows
+// from (its alternates, transitively), and those of its initialised submodules. They are absolute host paths without
+// symbolic links or duplicates, in a stable order.
 func (r *Repo) ObjectDirs(ctx context.Context) ([]string, error) {
 	all := borrowed(filepath.Join(r.Common, "objects"))
 	seen := set(all)

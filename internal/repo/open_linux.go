@@ -17,15 +17,15 @@ import (
 
 // Options make a Repo.
 type Options struct {
-	// Scratch is an existing directory of ours alone, in which desks are made. No sandbox
-	// can reach it. What a process that was killed leaves in it may go when none works there.
+	// Scratch is an existing directory, used only by Coppice, for desks. No sandbox can access it. Leftovers of a
+	// killed process may be deleted when no other process uses it.
 	Scratch string
 	Limits  Limits
 	Now     func() time.Time // nil: time.Now
 	FS      vfs.FS           // what the journal and the lock of an apply are written through; nil: the real one
 }
 
-// Limits bound what comes out of a sandbox. The zero value is DefaultLimits.
+// Limits are the limits on data from a sandbox. The zero value is DefaultLimits.
 type Limits struct {
 	Input   int64         // bytes of a bundle
 	Objects int           // objects that it has
@@ -66,7 +66,7 @@ func fill[T comparable](to *T, with T) {
 	}
 }
 
-// Head is what a repository's HEAD says.
+// Head is the HEAD of a repository.
 type Head struct {
 	Branch Ref // "" where it is detached
 	Commit OID
@@ -92,10 +92,9 @@ type Repo struct {
 	held *os.File // the lock of applies, while one runs; guarded by mu
 }
 
-// Open finds the repository that dir lies in, as the user's git finds it, with the user's
-// idea of whose repositories are safe. Nothing in it is run. Refused are: no repository
-// (NotFound), one that belongs to somebody else (Denied), and (Unsupported) a bare one, a
-// partial clone, and one without a commit.
+// Open finds the repository that contains dir, as the user's git does, including the user's safe.directory. It runs
+// nothing in the repository. Errors: no repository (NotFound), one of another user (Denied), and a bare one, a
+// partial clone, or one without a commit (Unsupported).
 func Open(ctx context.Context, g *Git, dir string, opt Options) (*Repo, error) {
 	opt.Limits = opt.Limits.or(DefaultLimits)
 	if opt.Now == nil {
@@ -232,8 +231,7 @@ func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
 	return ParseOID(strings.TrimSpace(string(out)))
 }
 
-// Commit gives the commit that a revision names, as the user wrote it; NotFound where it
-// names none.
+// Commit returns the commit that a revision names, as the user wrote it; NotFound if there is none.
 func (r *Repo) Commit(ctx context.Context, rev string) (OID, error) { return r.commit(ctx, rev) }
 
 // user runs git in the user's repository, as the user's git but for the settings always.

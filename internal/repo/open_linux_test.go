@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestARepositoryIsFoundFromWithin(t *testing.T) {
+func TestOpen_FromSubdirectory(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	strange := filepath.Join(l.top, "dir", "a\nb \xff")
@@ -46,7 +46,7 @@ func TestARepositoryIsFoundFromWithin(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRepositoryToWorkInIsRefused(t *testing.T) {
+func TestOpen_RefusesUnusableRepositories(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	dir := t.TempDir()
@@ -80,8 +80,9 @@ func TestWhatIsNoRepositoryToWorkInIsRefused(t *testing.T) {
 	}
 }
 
-// A submodule is a repository like any other, with its git directory elsewhere.
-func TestASubmoduleAndALinkedWorkTreeAreWorkedIn(t *testing.T) {
+// TestOpen_SubmoduleAndLinkedWorktree checks that a submodule, whose git directory is
+// elsewhere, can be used like any other repository.
+func TestOpen_SubmoduleAndLinkedWorktree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	super := t.TempDir()
@@ -110,7 +111,7 @@ func TestASubmoduleAndALinkedWorkTreeAreWorkedIn(t *testing.T) {
 	}
 }
 
-func TestGitIsFoundOnceAndOldOnesAreRefused(t *testing.T) {
+func TestFindGit_RefusesOldVersions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := &lab{t: t}
@@ -131,8 +132,9 @@ func TestGitIsFoundOnceAndOldOnesAreRefused(t *testing.T) {
 	}
 }
 
-// What git prints is bounded, and a git that is cancelled is killed with all it started.
-func TestGitIsBoundedAndCancelled(t *testing.T) {
+// TestGit_IsBoundedAndCancellable checks that the output of git is bounded, and that a git
+// that is cancelled is killed with all processes that it started.
+func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := &lab{t: t}
@@ -180,8 +182,8 @@ func TestGitIsBoundedAndCancelled(t *testing.T) {
 	}
 }
 
-// A git that spins ends with its processor time, whatever it reads.
-func TestGit_IsKilledAfterItsProcessorTime(t *testing.T) {
+// TestGit_IsKilledAtCPULimit checks that a git that loops ends at its limit of CPU time, whatever it reads.
+func TestGit_IsKilledAtCPULimit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -198,8 +200,9 @@ func TestGit_IsKilledAfterItsProcessorTime(t *testing.T) {
 	}
 }
 
-// A git that has its limits before its input dies of a pack that asks for too much.
-func TestABombIsRefusedWithinTheLimits(t *testing.T) {
+// TestAccept_RefusesBombWithinLimits checks that git gets its limits before its input, so that
+// it dies of a pack that asks for too much.
+func TestAccept_RefusesBombWithinLimits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -291,8 +294,9 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// Wherever the repository lies, the desk finds the user's objects.
-func TestARepositoryWithAStrangePath(t *testing.T) {
+// TestOpen_StrangePath covers a path with a newline, a quote and an invalid byte, at which git
+// must still find the objects of the user's repository.
+func TestOpen_StrangePath(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	strange := filepath.Join(filepath.Dir(l.top), "#a\n\"b\\\xff: c")
@@ -308,8 +312,8 @@ func TestARepositoryWithAStrangePath(t *testing.T) {
 	l.sound()
 }
 
-// A desk that a mischievous user's configuration, environment or templates would change.
-func TestNothingOfOurEnvironmentComesToGit(t *testing.T) {
+// TestGit_IgnoresEnvironment sets variables that would change what git does.
+func TestGit_IgnoresEnvironment(t *testing.T) {
 	for _, kv := range []string{"GIT_DIR=/nowhere", "GIT_INDEX_FILE=/nowhere", "GIT_OBJECT_DIRECTORY=/nowhere",
 		"GIT_EXEC_PATH=/nowhere", "GIT_EXTERNAL_DIFF=false", "GIT_TRACE=1", "GIT_CONFIG_PARAMETERS='core.bare'='true'",
 		"GIT_NAMESPACE=x", "GIT_DIFF_OPTS=-u0", "GIT_REPLACE_REF_BASE=refs/x", "GIT_PAGER=false"} {

@@ -42,7 +42,7 @@ type Change struct {
 	Added, Deleted int  // lines, of DiffOptions.Stat
 }
 
-// Mode is what kind of file an entry of a tree is, as git has it.
+// Mode is the mode of a tree entry, as git stores it.
 type Mode uint32
 
 // The modes that git knows.

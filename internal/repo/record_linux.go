@@ -18,7 +18,7 @@ type File struct {
 	Content io.Reader // that never blocks: a file, or what is in memory
 }
 
-// Record is a commit of files of ours that no work tree holds.
+// Record is a commit of Coppice's own files, which no work tree contains.
 type Record struct {
 	Files   []File
 	Parents []OID
@@ -29,8 +29,8 @@ type Record struct {
 	Old OID // what To must be now; "" is not to be there
 }
 
-// Record writes such a commit and sets its reference, durably. Conflict where the reference is
-// not what it was to be.
+// Record writes such a commit and sets its reference, durably. Conflict: the reference does not have its expected
+// value.
 func (r *Repo) Record(ctx context.Context, rec Record) (id OID, err error) {
 	if err := r.settable(ctx, rec.To, rec.Old); err != nil {
 		return "", err
@@ -84,8 +84,8 @@ func (d *desk) files(ctx context.Context, files []File) (OID, error) {
 	return id, fault.Wrap(err, "write a tree")
 }
 
-// ReadRecord gives the names of the files of a record's commit, which anybody may have made,
-// with their sizes. Invalid is what no Record wrote.
+// ReadRecord returns the names and sizes of the files of a record's commit, which is untrusted. Invalid: Record did
+// not write such a commit.
 func (r *Repo) ReadRecord(ctx context.Context, commit OID) (sizes map[string]int64, err error) {
 	d, err := r.desk()
 	if err != nil {
@@ -136,12 +136,12 @@ func (r *Repo) ReadFile(ctx context.Context, commit OID, name string, most int64
 	return fault.Wrap(hostile(err, "git cannot read the object"), "read %s of %s", name, commit)
 }
 
-// User gives the person that the user's git commits as. Invalid where it does not know.
+// User returns the author that the user's git is configured with. Invalid if there is none.
 func (r *Repo) User(ctx context.Context) (Person, error) {
 	return r.committer(ctx, Apply{})
 }
 
-// Parents gives the parents of a commit.
+// Parents returns the parents of a commit.
 func (r *Repo) Parents(ctx context.Context, commit OID) ([]OID, error) {
 	out, err := r.user(ctx,
 		call{args: []string{"rev-list", "--parents", "--max-count=1", "--end-of-options", string(commit), "--"}})
@@ -161,8 +161,8 @@ func (r *Repo) Parents(ctx context.Context, commit OID) ([]OID, error) {
 	return ids, nil
 }
 
-// Settable reports by a Conflict that a reference is not what old says ("" is not there), or
-// that a work tree has it checked out. SetRef asks again.
+// Settable returns a Conflict if a reference is not what old says ("" is missing), or is checked out in a work tree.
+// SetRef checks again.
 func (r *Repo) Settable(ctx context.Context, ref Ref, old OID) error {
 	return r.settable(ctx, ref, old)
 }

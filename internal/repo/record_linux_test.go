@@ -17,7 +17,7 @@ func files(texts ...string) (all []File) {
 	return all
 }
 
-func TestARecordIsACommitOfItsFiles(t *testing.T) {
+func TestRecord_IsCommitOfFiles(t *testing.T) {
 	t.Parallel()
 	for _, format := range []Format{SHA1, SHA256} {
 		l := newLab(t, format)
@@ -55,7 +55,7 @@ func TestARecordIsACommitOfItsFiles(t *testing.T) {
 	}
 }
 
-func TestARecordThatIsRefusedLeavesNothing(t *testing.T) {
+func TestRecord_RefusedLeavesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -92,7 +92,7 @@ func TestARecordThatIsRefusedLeavesNothing(t *testing.T) {
 	l.sound()
 }
 
-func TestWhatIsNoRecordIsNotReadAsOne(t *testing.T) {
+func TestReadRecord_RefusesOtherCommits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()

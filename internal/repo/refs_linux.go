@@ -110,14 +110,13 @@ func (r *Repo) checkedOut(ctx context.Context) (map[Ref]string, error) {
 	return parseWorktrees(string(out)), nil
 }
 
-// SetRef sets a reference, if it is what old says ("" is not there), with a line in its
-// reflog, and has it on the disk. Conflict where it is not, or where a work tree has it
-// checked out.
+// SetRef sets a reference durably, if it is what old says ("" is missing), with a line in its reflog. Conflict: it is
+// not, or it is checked out in a work tree.
 func (r *Repo) SetRef(ctx context.Context, ref Ref, to, old OID, message string) error {
 	return r.setRef(ctx, ref, to, old, message)
 }
 
-// Refs gives the references at or below a name, which is none with a slash at its end.
+// Refs returns the references at or below a name. With a trailing slash it excludes the name itself.
 func (r *Repo) Refs(ctx context.Context, below Ref) (map[Ref]OID, error) {
 	if _, err := ParseRef(string(below)); err != nil {
 		return nil, err
@@ -138,7 +137,7 @@ func (r *Repo) Refs(ctx context.Context, below Ref) (map[Ref]OID, error) {
 	return all, nil
 }
 
-// DropRefs deletes the references at or below a name. That there are none is no error.
+// DropRefs deletes the references at or below a name. It is not an error if there are none.
 func (r *Repo) DropRefs(ctx context.Context, below Ref) error {
 	all, err := r.Refs(ctx, below)
 	if err != nil || len(all) == 0 {

@@ -41,14 +41,14 @@ func (c call) name() string {
 // maxOutput bounds the output of a call that says nothing else.
 const maxOutput = 64 << 20
 
-// GitError says that git ended with an error. It is the cause of errors of this package.
+// GitError is a failed git command. It is the cause of errors of this package.
 type GitError struct {
 	Command string // the command of git's
 	Code    int    // its exit code; -1 where a signal ended it
 	Stderr  string // the beginning of what it said, without control bytes
 }
 
-// Error says what git said.
+// Error returns the message of git.
 func (e *GitError) Error() string {
 	if e.Stderr == "" {
 		return "git " + e.Command + " failed: exit code " + strconv.Itoa(e.Code)

@@ -58,7 +58,7 @@ func (l *lab) tree(of OID) string {
 	return b.String()
 }
 
-func TestASnapshotIsWhatTheWorkTreeHolds(t *testing.T) {
+func TestSnapshot_MatchesWorktree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -88,7 +88,7 @@ func TestASnapshotIsWhatTheWorkTreeHolds(t *testing.T) {
 	l.sound()
 }
 
-func TestASnapshotOfNothingIsTheBase(t *testing.T) {
+func TestSnapshot_WithoutChangesIsBase(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA256)
 	r, dir := l.open(), l.sandbox()
@@ -98,8 +98,9 @@ func TestASnapshotOfNothingIsTheBase(t *testing.T) {
 	l.sound()
 }
 
-// The sandbox can hide files from the commit, and cannot bring in what the user hides.
-func TestIgnoreRulesCanBeAddedToAndNotTakenFrom(t *testing.T) {
+// TestSnapshot_SandboxOnlyAddsIgnoreRules checks that the sandbox can hide files from the
+// commit, and cannot add files that the user ignores.
+func TestSnapshot_SandboxOnlyAddsIgnoreRules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.file(l.home, ".config/git/ignore", "*.mine\n")
@@ -134,7 +135,7 @@ func TestIgnoreRulesCanBeAddedToAndNotTakenFrom(t *testing.T) {
 	l.sound()
 }
 
-func TestWhatNoCommitCanHoldIsLeftOutAndTold(t *testing.T) {
+func TestSnapshot_ReportsSkippedEntries(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -178,7 +179,7 @@ func TestWhatNoCommitCanHoldIsLeftOutAndTold(t *testing.T) {
 	l.sound()
 }
 
-func TestNothingBelowALinkIsTaken(t *testing.T) {
+func TestSnapshot_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -200,7 +201,7 @@ func TestNothingBelowALinkIsTaken(t *testing.T) {
 	l.sound()
 }
 
-func TestSubmodulesStayAsTheyAreInTheBase(t *testing.T) {
+func TestSnapshot_KeepsSubmodulesOfBase(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	other := t.TempDir()
@@ -230,7 +231,7 @@ func TestSubmodulesStayAsTheyAreInTheBase(t *testing.T) {
 	l.sound()
 }
 
-func TestAFileThatShrinksWhileItIsReadIsAConflict(t *testing.T) {
+func TestSnapshot_ShrinkingFileIsConflict(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	_, dir := l.open(), l.sandbox()
@@ -254,9 +255,9 @@ func TestAFileThatShrinksWhileItIsReadIsAConflict(t *testing.T) {
 	}
 }
 
-// A model: whatever a sandbox does to its files, the commit is what git itself would
-// make of them, whether all is looked at or the paths that changed.
-func TestSnapshotsAreWhatGitWouldCommit(t *testing.T) {
+// TestSnapshot_MatchesGit checks that whatever a sandbox does to its files, the commit is what
+// git itself would make of them, whether all files are compared or only the paths that changed.
+func TestSnapshot_MatchesGit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	names := []string{"a", "b", "a b", "-x", "ä", "x\ny", "\xfe", "*.c", ":y", "\"q"}
@@ -316,7 +317,7 @@ func TestSnapshotsAreWhatGitWouldCommit(t *testing.T) {
 	})
 }
 
-func TestLimitsOfASnapshot(t *testing.T) {
+func TestSnapshot_EnforcesLimits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()

@@ -73,9 +73,9 @@ func (l *lab) walked(r *Repo, dir string, paths []string) (*walk, error) {
 	return w, w.all(ctx, paths)
 }
 
-// 300 directories one in another took 42 seconds: each was opened from the top, for each
-// of those above it.
-func TestWalk_OpensEachDirectoryOnceHoweverDeep(t *testing.T) {
+// TestWalk_OpensEachDirectoryOnce covers 300 nested directories, which took 42 seconds when
+// each was opened from the top for each of those above it.
+func TestWalk_OpensEachDirectoryOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -94,7 +94,7 @@ func TestWalk_OpensEachDirectoryOnceHoweverDeep(t *testing.T) {
 	}
 }
 
-func TestTops_LeaveOutWhatLiesBelowOthers(t *testing.T) {
+func TestTops_DropNestedPaths(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ paths, want []string }{
 		{[]string{"a/x", "a", "a-b", "a.b/c", "a.b", "ab/c", "a/b/c", "a-b/x"}, []string{"a", "a-b", "a.b", "ab/c"}},
@@ -117,7 +117,7 @@ func TestTops_LeaveOutWhatLiesBelowOthers(t *testing.T) {
 	}
 }
 
-func TestSnapshot_TakesDeepDirectoriesWhole(t *testing.T) {
+func TestSnapshot_IncludesDeepDirectories(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -147,7 +147,7 @@ func TestSnapshot_SkipsPathsBeyondPathMax(t *testing.T) {
 	}
 }
 
-func TestSnapshot_BoundsThePathsThatItHolds(t *testing.T) {
+func TestSnapshot_BoundsPaths(t *testing.T) {
 	t.Parallel()
 	w := &walk{limits: DefaultLimits, seen: map[string]bool{}}
 	long := strings.Repeat("n", limit.TreePath-10)
@@ -165,9 +165,9 @@ func TestSnapshot_BoundsThePathsThatItHolds(t *testing.T) {
 	}
 }
 
-// An entry named .gitignore, .gitmodules or .gitattributes is opened only if it is a regular
-// file, and read only if it is not too large for rules.
-func TestSnapshot_TakesRulesOfFilesAlone(t *testing.T) {
+// TestSnapshot_ReadsRulesOnlyFromFiles checks that an entry named .gitignore, .gitmodules or
+// .gitattributes is opened only if it is a regular file, and read only if it is not too large for rules.
+func TestSnapshot_ReadsRulesOnlyFromFiles(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -252,9 +252,9 @@ func TestSnapshot_BoundsTheWorkOfIgnoreRules(t *testing.T) {
 	l.sound()
 }
 
-// The rules of a directory that the base does not have count, also where nothing was asked
-// of another directory since.
-func TestSnapshot_RulesOfANewDirectoryHideFilesInIt(t *testing.T) {
+// TestSnapshot_AppliesRulesOfNewDirectory checks that the rules of a directory that the base
+// lacks apply, also where no other directory was looked up in between.
+func TestSnapshot_AppliesRulesOfNewDirectory(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -270,7 +270,7 @@ func TestSnapshot_RulesOfANewDirectoryHideFilesInIt(t *testing.T) {
 	l.sound()
 }
 
-func TestSnapshot_RepositoriesInRepositoriesAreToldOnce(t *testing.T) {
+func TestSnapshot_ReportsNestedRepositoriesOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -291,7 +291,7 @@ func TestSnapshot_RepositoriesInRepositoriesAreToldOnce(t *testing.T) {
 	l.sound()
 }
 
-func TestSnapshot_EndsWithItsContext(t *testing.T) {
+func TestSnapshot_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()

@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// HEAD of a bundle is taken where no reference is named, whatever branch it is, and only
-// if there is one of it.
-func TestAcceptTakesHead(t *testing.T) {
+// TestAccept_TakesHead checks that HEAD of a bundle is taken when no reference is named,
+// whatever branch it is, and only if the bundle has exactly one.
+func TestAccept_TakesHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -45,9 +45,9 @@ func TestAcceptTakesHead(t *testing.T) {
 	l.sound()
 }
 
-// A few trees that are in each other ten times are more files than there can be. They are
-// counted before git makes a list of them.
-func TestAcceptRefusesTreesThatUnfold(t *testing.T) {
+// TestAccept_RefusesTreeBomb covers a few trees that contain each other ten times, and so more
+// files than there can be: they are counted before git lists them.
+func TestAccept_RefusesTreeBomb(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -75,7 +75,7 @@ func TestAcceptRefusesTreesThatUnfold(t *testing.T) {
 	l.sound()
 }
 
-func TestHistoryOfWhatWasTaken(t *testing.T) {
+func TestCommits_CountWithinAndHad(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -121,8 +121,9 @@ func TestHistoryOfWhatWasTaken(t *testing.T) {
 	}
 }
 
-// That a branch never was at a commit is known only as far as its reflog goes.
-func TestHad_IsNotKnownWithoutAReflog(t *testing.T) {
+// TestHad_RequiresReflog checks that Had knows only as far as the reflog reaches that a branch never was at
+// a commit.
+func TestHad_RequiresReflog(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
@@ -150,8 +151,9 @@ func TestHad_IsNotKnownWithoutAReflog(t *testing.T) {
 	}
 }
 
-// The same state again is the same commit; another one is not.
-func TestTheSameSnapshotAgain(t *testing.T) {
+// TestSnapshot_IsDeterministic checks that the same state gives the same commit, and another
+// state another one.
+func TestSnapshot_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -173,7 +175,7 @@ func TestTheSameSnapshotAgain(t *testing.T) {
 	l.sound()
 }
 
-func TestApplyInTwoSteps(t *testing.T) {
+func TestApply_DryRunThenApply(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
@@ -209,7 +211,7 @@ func TestApplyInTwoSteps(t *testing.T) {
 	l.sound()
 }
 
-func TestWordsOfPeople(t *testing.T) {
+func TestParsePerson(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]Person{"Ada Lovelace <ada@example.org>": {"Ada Lovelace", "ada@example.org"},
 		" A <a@b> ": {"A", "a@b"}} {

@@ -44,8 +44,9 @@ func (l *lab) uncommitted(r *Repo) (OID, []Skipped) {
 	return id, skipped
 }
 
-// What is not committed is what `git add -A` would take, however it lies there.
-func TestWhatIsNotCommitted(t *testing.T) {
+// TestUncommitted_MatchesGitAdd compares the uncommitted changes with what `git add -A` would
+// take, whatever the state of the files.
+func TestUncommitted_MatchesGitAdd(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
 		l := newLab(t, f)
@@ -101,8 +102,9 @@ func TestWhatIsNotCommitted(t *testing.T) {
 	}
 }
 
-// The user's filters run, as they would at a commit, and the user's hooks do not.
-func TestWhatIsNotCommittedIsFiltered(t *testing.T) {
+// TestUncommitted_RunsFiltersNotHooks checks that the user's filters run, as at a commit, and
+// that hooks do not.
+func TestUncommitted_RunsFiltersNotHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "config", "filter.up.clean", "tr a-z A-Z")
@@ -128,7 +130,7 @@ func TestWhatIsNotCommittedIsFiltered(t *testing.T) {
 	}
 }
 
-func TestAConflictIsNotTaken(t *testing.T) {
+func TestUncommitted_RefusesConflict(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	l.run(l.top, "checkout", "-q", "-b", "side")
@@ -145,8 +147,9 @@ func TestAConflictIsNotTaken(t *testing.T) {
 	}
 }
 
-// Changes in a linked work tree and in a submodule are theirs.
-func TestWhatIsNotCommittedElsewhere(t *testing.T) {
+// TestUncommitted_ExcludesOtherWorktrees checks that changes in a linked work tree or a
+// submodule are not counted as changes of this one.
+func TestUncommitted_ExcludesOtherWorktrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	super, linked := filepath.Join(t.TempDir(), "super"), filepath.Join(t.TempDir(), "linked")

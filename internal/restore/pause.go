@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// Pause has every process of a sandbox stand still until Resume. It is the keeper that
-// remembers it, so it holds over the daemon's end.
+// Pause freezes every process of a sandbox until Resume. The keeper holds the state, so it survives a restart
+// of the daemon.
 func (r *Restorer) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
 	rec, err := r.pause(ctx, name)
 	if err != nil {
@@ -32,8 +32,8 @@ func (r *Restorer) pause(ctx context.Context, name string) (meta.Sandbox, error)
 	return rec, r.setPaused(ctx, s, &rec, true)
 }
 
-// Resume ends a Pause. In a fork with memory that is quarantined it does again what is left
-// to be done before its gate may open.
+// Resume ends a Pause. In a quarantined fork with memory it repeats the steps that are left to be done before
+// the gate may open.
 func (r *Restorer) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
 	rec, err := r.resume(ctx, name)
 	if err == nil && rec.Quarantine != nil {
@@ -48,7 +48,7 @@ func (r *Restorer) Resume(ctx context.Context, name string) (wire.Sandbox, error
 	return r.config.Sandboxes.Describe(ctx, &rec), nil
 }
 
-// resume ends a Pause, for which a quarantined sandbox need not be live.
+// resume ends a Pause. A quarantined sandbox need not be live.
 func (r *Restorer) resume(ctx context.Context, name string) (meta.Sandbox, error) {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, name, "resuming")
 	if err != nil {
@@ -61,8 +61,8 @@ func (r *Restorer) resume(ctx context.Context, name string) (meta.Sandbox, error
 	return rec, r.setPaused(ctx, s, &rec, false)
 }
 
-// setPaused pauses or resumes a live sandbox, and records it; one that is so already stays
-// so.
+// setPaused pauses or resumes a live sandbox, and records it; if it is already in that state, it does
+// nothing.
 func (r *Restorer) setPaused(ctx context.Context, s Held, rec *meta.Sandbox, paused bool) error {
 	b := s.Box()
 	if b == nil {

@@ -21,29 +21,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// HooksDir holds the programs of a sandbox that make a copy of it a sandbox of its own, for what Coppice
-// does not know of. They run in the order of their names.
+// HooksDir holds the programs of a sandbox that re-key what Coppice does not know of in a fork. They run in
+// the order of their names.
 const HooksDir = "/etc/coppice/on-fork.d"
 
 const (
 	maxHooks = 64
-	// hookTime is what each hook may take, and keyTime all SSH host keys, in milliseconds.
+	// hookTime is the time limit of each hook, and keyTime that of all SSH host keys, in milliseconds.
 	hookTime = 30_000
 	keyTime  = 120_000
 	sshDir   = "/etc/ssh"
 )
 
-// The steps of a release that are not the box's own, as meta.Quarantine and the ledger name them.
+// The steps of a release that are not the box's, as meta.Quarantine and the audit log name them.
 const (
 	StepStart = "start"
 	StepSSH   = "ssh-host-keys"
-	StepHook  = "hook"  // one of them
-	StepHooks = "hooks" // finding them
+	StepHook  = "hook"  // a single hook
+	StepHooks = "hooks" // finding the hooks
 	StepGate  = "gate"
 )
 
-// newHostKeys replaces the SSH host keys that there are with new ones of the same kinds. Those that the
-// sandbox's user may not read, as of the host below it, are not what it is known by.
+// newHostKeys replaces the existing SSH host keys with new ones of the same kinds. Those that the sandbox's
+// user may not read, such as the host's below it, do not identify the sandbox.
 const newHostKeys = `for k in /etc/ssh/ssh_host_*_key; do
 	[ -r "$k" ] || continue
 	t=${k##*/ssh_host_}
@@ -59,7 +59,8 @@ type failed struct {
 func (f *failed) Error() string { return f.step + ": " + f.err.Error() }
 func (f *failed) Unwrap() error { return f.err }
 
-// claim reports whether the caller may release a sandbox, until unclaim: no other caller is doing so.
+// claim reserves the release of a sandbox for the caller until unclaim. It returns false if another caller
+// has reserved it.
 func (r *Restorer) claim(id timeline.SandboxID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,11 +77,11 @@ func (r *Restorer) unclaim(id timeline.SandboxID) {
 	delete(r.releasing, id)
 }
 
-// Release makes a quarantined sandbox one of its own, and releases it: its processes go on, it gets its
-// own identity, and its gate opens. What fails is recorded, also with the quarantine. It does nothing to a
-// sandbox that is not quarantined. Conflict: another caller is at it.
+// Release re-keys a quarantined sandbox and ends its quarantine: its processes resume, it gets its own
+// identity, and its gate opens. A failure is recorded, also in the quarantine. A sandbox that is not
+// quarantined is left as it is. It returns a Conflict if another caller is releasing the sandbox.
 func (r *Restorer) Release(ctx context.Context, name string) error {
-	ctx = context.WithoutCancel(ctx) // a client that goes leaves nothing half done
+	ctx = context.WithoutCancel(ctx) // a client that disconnects must leave nothing half done
 	rec, err := r.config.Records.Sandbox(ctx, name)
 	if err != nil {
 		return err
@@ -129,8 +130,8 @@ func (r *Restorer) noteQuarantine(ctx context.Context, id string, f *failed) err
 	return err
 }
 
-// seclude makes sure that the processes of a quarantined sandbox run, and gives their box an
-// identity of its own. It returns the box; nil if the sandbox is not quarantined.
+// seclude resumes the processes of a quarantined sandbox unless they run, and gives their box its own
+// identity. It returns the box; nil if the sandbox is not quarantined.
 func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "resuming from memory")
 	if err != nil {
@@ -162,7 +163,7 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 		return nil, rerr
 	}
 	if fault.Is(err, fault.Conflict) && len(steps) == 0 {
-		return b, nil // its gate is open: a daemon that was killed had come as far
+		return b, nil // its gate is open: a killed daemon had got this far
 	}
 	if err != nil && len(steps) > 0 && steps[len(steps)-1].Err != "" {
 		return nil, &failed{steps[len(steps)-1].Name, err}
@@ -170,7 +171,7 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	return b, err
 }
 
-// resealInside does what takes programs of the sandbox's own: SSH host keys, and its hooks.
+// resealInside does what needs programs of the sandbox: SSH host keys, and its hooks.
 func (r *Restorer) resealInside(ctx context.Context, id string) error {
 	keys, hooks, err := r.toReseal(ctx, id)
 	if err != nil {
@@ -190,9 +191,9 @@ func (r *Restorer) resealInside(ctx context.Context, id string) error {
 	return nil
 }
 
-// toReseal counts the SSH host keys of a sandbox, and finds its hooks: files that can be
-// executed, in the order of their names. Keys that its user may not read are passed over. A directory of
-// hooks that cannot be read is an error, since it may have some.
+// toReseal returns the number of SSH host keys of a sandbox, and its hooks: executable files, in the order of
+// their names. Keys that its user may not read are skipped. A directory of hooks that cannot be read is an
+// error, since it may have some.
 func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
 	f, err := r.config.Sandboxes.Files(ctx, id)
 	if err != nil {
@@ -229,8 +230,8 @@ func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []s
 	return keys, hooks, err
 }
 
-// resealBy runs a command of the sandbox as a step, and records what came of it. most is how long it may
-// take, in milliseconds.
+// resealBy runs a command of the sandbox as a step, and records the result. most is its time limit, in
+// milliseconds.
 func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most int64, cmd ...string) error {
 	out := new(tail.Client)
 	req := wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: most}
@@ -256,11 +257,11 @@ func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most i
 	return r.config.Recorder.Record(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: step, Detail: detail})...)
 }
 
-// isHook reports whether a file is one that can be executed.
+// isHook reports whether a file is an executable regular file.
 func isHook(i wire.FileInfo) bool { return i.Type == "file" && i.Mode&0o111 != 0 }
 
-// letOut opens the gate of a sandbox that is one of its own now, whose box is resealed. While the hooks ran,
-// without the lock, the sandbox may have been brought to other memory, in a box that is not resealed.
+// letOut opens the gate of a re-keyed sandbox, whose box is resealed. While the hooks ran, without the lock,
+// the sandbox may have been brought to other memory, in a box that is not resealed.
 func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "opening its gate")
 	if err != nil {

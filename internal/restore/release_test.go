@@ -194,9 +194,10 @@ func TestRelease_HasOneCaller(t *testing.T) {
 	}
 }
 
-// A sandbox can be brought to memory of yet another sandbox while its hooks run, for which no lock is held: the
-// processes from there have no identity of their own, and their gate stays closed.
-func TestRelease_OpensTheGateOfTheBoxThatItResealed(t *testing.T) {
+// TestRelease_OpensGateOnlyOfRekeyedProcesses covers a sandbox that is rewound to the memory
+// of another sandbox while its hooks run, for which no lock is held: those processes do not
+// have their own identity yet, and their gate stays closed.
+func TestRelease_OpensGateOnlyOfRekeyedProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	_, other := newFake(t)
@@ -212,8 +213,9 @@ func TestRelease_OpensTheGateOfTheBoxThatItResealed(t *testing.T) {
 	}
 }
 
-// What is no longer quarantined when its turn comes is left alone.
-func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
+// TestRelease_IgnoresReleasedSandbox covers a sandbox that is released by another client
+// before its turn comes.
+func TestRelease_IgnoresReleasedSandbox(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	f.acquired = func() { f.rec.Quarantine = nil }
@@ -222,9 +224,10 @@ func TestRelease_LeavesWhatIsReleasedAlone(t *testing.T) {
 	}
 }
 
-// A sandbox that was quarantined with the processes of another one, and comes back to its own, is quarantined no
-// longer when its gate opens: no release is left to be done, which would run its hooks and could fail.
-func TestRestore_OfItsOwnProcessesEndsAQuarantine(t *testing.T) {
+// TestRestore_OwnProcessesEndQuarantine covers a sandbox that was quarantined with the
+// processes of another one and is rewound to its own: its quarantine ends when its gate opens.
+// No release is left, which would run its hooks and could fail.
+func TestRestore_OwnProcessesEndQuarantine(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	rec := f.rec
@@ -240,8 +243,9 @@ func TestRestore_OfItsOwnProcessesEndsAQuarantine(t *testing.T) {
 	}
 }
 
-// The quarantine of the processes of another sandbox is one from now on, also if there was another before.
-func TestRestore_OfForeignProcessesQuarantines(t *testing.T) {
+// TestRestore_QuarantinesForeignProcesses checks that the quarantine for processes of another
+// sandbox begins now, also if there was one before.
+func TestRestore_QuarantinesForeignProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	rec := f.rec

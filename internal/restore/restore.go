@@ -22,62 +22,62 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// releasing is how many forks are released from quarantine at once.
+// releasing is how many forks are released from quarantine concurrently.
 const releasing = 4
 
-// Step is something that was done to make a box one of its own; Err says why it failed, "" if it did not.
+// Step is a step of giving a box its own identity; Err says why it failed, "" if it did not.
 type Step struct{ Name, Detail, Err string }
 
-// Box is the keeper of a live sandbox, as far as a Restorer needs it. Boxes are compared by ==.
+// Box is the keeper of a live sandbox, as far as a Restorer needs it. Equal values are the same keeper.
 type Box interface {
-	// Gone is closed when the keeper has ended.
+	// Gone returns a channel that is closed when the keeper has exited.
 	Gone() <-chan struct{}
-	// Pause suspends every process until Resume, which may be called by a later daemon.
+	// Pause suspends every process until Resume, which a later daemon may call.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	// Paused reports whether the processes stand still.
+	// Paused reports whether the processes are suspended by Pause.
 	Paused(ctx context.Context) (bool, error)
-	// Reseal gives a box that was started from an image an identity of its own. seed is 32 fresh random
-	// bytes. Nothing is done after a step that failed, which the error names. Conflict, without a step:
-	// the gate is open.
+	// Reseal gives a box that was started from an image its own identity. seed is 32 fresh random bytes. It
+	// stops at the first step that fails, which the error names. It returns a Conflict without a step if the
+	// gate is open.
 	Reseal(ctx context.Context, hostname string, seed []byte) ([]Step, error)
 	// Release opens the gate of a box that was started from an image.
 	Release(ctx context.Context) error
 }
 
-// Held is a sandbox whose lock the caller holds. It is not used after Unlock.
+// Held is a sandbox whose lock the caller holds. It must not be used after Unlock.
 type Held interface {
 	// Box returns the box of the sandbox while its keeper runs; nil otherwise.
 	Box() Box
 	// Bring captures the present of a sandbox without a box, and brings its files to one of its snapshots.
 	Bring(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error
-	// Start starts the box of a sandbox from a memory image; nothing passes its gate before Box.Release.
-	// The start is recorded once recorded returns nil.
+	// Start starts the box of a sandbox from a memory image; nothing passes its gate before Box.Release. The
+	// start is recorded once recorded has returned nil.
 	Start(ctx context.Context, rec *meta.Sandbox, img *images.Image) (b Box, recorded func() error, err error)
-	// Adopt takes up the commands that go on in a box that Start has started, under the ids that they had,
+	// Adopt takes over the commands that resume in a box that Start has started, under the ids that they had,
 	// which it returns; run is the id of the supervised one, "" if there is none.
 	Adopt(ctx context.Context, rec *meta.Sandbox, run string) (ids []string, err error)
-	// Stop ends the box.
+	// Stop stops the box.
 	Stop(ctx context.Context) error
 	// Unlock releases the lock.
 	Unlock()
 }
 
-// Files are the live files of a sandbox. The caller closes them.
+// Files is the live files of a sandbox. The caller closes it.
 type Files interface {
-	// List lists a directory, with what is in it to that depth; NotFound if there is none.
+	// List lists a directory to a depth. It returns NotFound if the directory does not exist.
 	List(ctx context.Context, dir string, depth int) (wire.FileList, error)
-	// Context ends when the files have to be closed. It is for calls of List.
+	// Context returns a context for calls of List, which is canceled when the files have to be closed.
 	Context() context.Context
 	Close() error
 }
 
 // Sandboxes finds sandboxes. The engine implements it.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock. what names the operation for callers that
-	// find the sandbox busy. The caller unlocks.
+	// Acquire finds a sandbox by name or id and takes its lock. what names the operation in the error that
+	// other callers get meanwhile. The caller unlocks.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
-	// Snapshot returns a snapshot of the history of a sandbox; the zero Snapshot if it is not there.
+	// Snapshot returns a snapshot of the history of a sandbox; the zero Snapshot if it is not in the history.
 	Snapshot(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (timeline.Snapshot, error)
 	// Exec runs a command in a sandbox, and relays its frames over stream.
 	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
@@ -87,64 +87,64 @@ type Sandboxes interface {
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
 }
 
-// Records are the records of sandboxes.
+// Records stores the records of sandboxes.
 type Records interface {
-	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	// Sandbox finds a sandbox by name or id. It returns NotFound if there is none.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
-	// UpdateSandbox has change edit the record of a sandbox, and stores it; an error of change, which
-	// it returns, leaves it as it is.
+	// UpdateSandbox stores the record of a sandbox as edited by change. If change fails, the record is not
+	// changed, and its error is returned.
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 }
 
-// Recorder keeps the records of the ledger. audit.Book implements it.
+// Recorder writes the audit log. audit.Book implements it.
 type Recorder interface {
-	// Drafts makes records of a sandbox as rec has it.
+	// Drafts returns records of a sandbox in the state of rec.
 	Drafts(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) []ledger.Draft
-	// Record writes records of a sandbox as rec has it. They are on the disk when it returns.
+	// Record writes records of a sandbox in the state of rec. They are on the disk when it returns without an
+	// error.
 	Record(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) error
 	// Note is Record for what has happened and can no longer be refused.
 	Note(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement)
-	// Do writes records of what fn is about to do, then calls fn. It returns without calling fn if
-	// they cannot be written. If fn fails, it records that they did not come about, and returns the
-	// error of fn.
+	// Do writes records of what fn is about to do, and then calls fn. It returns without calling fn if they
+	// cannot be written. If fn fails, it records that they did not happen, and returns the error of fn.
 	Do(ctx context.Context, drafts []ledger.Draft, fn func(context.Context) error) error
 }
 
-// Config is what a Restorer is made of. All fields are required.
+// Config configures a Restorer. All fields are required.
 type Config struct {
 	Sandboxes Sandboxes
 	Records   Records
 	Recorder  Recorder
 	Images    *images.Images
-	Cleaners  *audit.Cleaners // remove secrets from what is recorded
-	Feed      *events.Bus     // hears what happens
+	Cleaners  *audit.Cleaners // redact what is recorded
+	Feed      *events.Bus     // receives the events
 	Rand      io.Reader
 	Now       func() time.Time
 	Log       *slog.Logger
 }
 
-// Restorer lets the processes of the sandboxes of a home stand still and go on. Make one with New. All
-// methods are safe for concurrent use.
+// Restorer pauses and resumes the processes of the sandboxes of a home. New makes one. All methods are safe
+// for concurrent use.
 type Restorer struct {
 	config Config // never changed
 
-	mu        sync.Mutex                  // taken last: nothing is locked or read while it is held
+	mu        sync.Mutex                  // held last: see docs/design/locks.md
 	releasing map[timeline.SandboxID]bool // sandboxes that are being released from quarantine; guarded by mu
 }
 
-// New makes a Restorer.
+// New returns a Restorer.
 func New(c Config) *Restorer { return &Restorer{config: c, releasing: map[timeline.SandboxID]bool{}} }
 
-// Quarantine returns the quarantine of a sandbox from a time on, whose processes go on from the memory of
-// its snapshot at, until Release.
+// Quarantine returns the quarantine, starting at since, of a sandbox whose processes resume from the memory
+// of its snapshot at. It lasts until Release.
 func Quarantine(since time.Time, at timeline.SnapshotID) *meta.Quarantine {
 	return &meta.Quarantine{Since: since, At: at, Reason: "it is being re-keyed"}
 }
 
-// Restore lets processes go on from a memory image, over the files of the same snapshot, at which the
-// sandbox is. It returns the ids of the commands that go on, and releases the image. The gate of the
-// sandbox opens, unless the processes are those of another sandbox: then this one is quarantined until
-// Release. An earlier quarantine has ended with its processes. The sandbox has no box.
+// Restore resumes processes from a memory image, over the files of the same snapshot, which the sandbox is
+// at. It returns the ids of the commands that resume, and releases the image. The gate of the sandbox opens,
+// unless the processes are those of another sandbox: then this one is quarantined until Release. An earlier
+// quarantine has ended with its processes. The sandbox must not have a box.
 func (r *Restorer) Restore(
 	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image, foreign bool,
 ) ([]string, error) {
@@ -172,8 +172,8 @@ func (r *Restorer) Restore(
 	return append([]string{}, ids...), nil
 }
 
-// start starts the box of a sandbox from a memory image, over the files of the same snapshot, and takes up
-// the commands that go on in it, whose ids it returns. It releases the image. Nothing passes the gate yet.
+// start starts the box of a sandbox from a memory image, over the files of the same snapshot, and takes over
+// the commands that resume in it, whose ids it returns. It releases the image. Nothing passes the gate yet.
 func (r *Restorer) start(
 	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image,
 ) (Box, []string, error) {
@@ -193,7 +193,7 @@ func (r *Restorer) start(
 	return b, ids, nil
 }
 
-// startAt lets the processes of a snapshot go on over its files, in a sandbox that has the snapshot in its
+// startAt resumes the processes of a snapshot over its files, in a sandbox that has the snapshot in its
 // history and no box.
 func (r *Restorer) startAt(ctx context.Context, s Held, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
 	snap, err := r.config.Sandboxes.Snapshot(ctx, rec, at)
@@ -216,8 +216,8 @@ func (r *Restorer) startAt(ctx context.Context, s Held, rec *meta.Sandbox, at ti
 	return b, err
 }
 
-// ReleaseForks releases forks from quarantine, several at once. One for which that fails stays
-// quarantined, with the reason. recs has the records of the forks afterwards.
+// ReleaseForks releases forks from quarantine, several concurrently. One for which that fails stays
+// quarantined, with the reason. recs are updated to the records of the forks afterwards.
 func (r *Restorer) ReleaseForks(ctx context.Context, recs []meta.Sandbox) {
 	var g errgroup.Group
 	g.SetLimit(releasing)

@@ -21,10 +21,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// volumes makes live roots as btrfs subvolumes. For the stacks that were used
-// last it keeps a read-only subvolume each, below <home>/cache/btrfs, of which a
-// new generation is a snapshot: no file is visited. A cached one is named by the
-// layers of its stack, which are immutable, so it is never wrong; it may be
+// volumes makes live roots as btrfs subvolumes. For each recently used stack it keeps a read-only subvolume
+// below <home>/cache/btrfs, and makes a new generation as a snapshot of it, without visiting any file. A
+// cached one is named by the layers of its stack, which are immutable, so it is never stale; it may be
 // deleted at any time.
 type volumes struct{ home, cache string }
 
@@ -72,8 +71,8 @@ func (v *volumes) make(
 	return v.keep(ctx, dst, cached)
 }
 
-// keep puts a read-only snapshot of dst into the cache. Another generation may
-// do the same at the same time; then theirs stays.
+// keep puts a read-only snapshot of dst into the cache. If another generation does the same concurrently, the
+// other's stays.
 func (v *volumes) keep(ctx context.Context, dst, cached string) error {
 	if err := snapshot(dst, cached, true); err != nil {
 		if errors.Is(err, fs.ErrExist) {

@@ -74,7 +74,7 @@ func badHomes(root string, _ []byte, out io.Writer) error {
 	return nil
 }
 
-func TestStoresThatCannotCarryADriver(t *testing.T) {
+func TestDriver_ClassifiesStoreErrors(t *testing.T) {
 	if !rootfstest.AsUser(t) {
 		return
 	}
@@ -187,7 +187,7 @@ func keepsAttributes(dir string) bool {
 
 const btrfsEnv = "COPPICE_TEST_BTRFS"
 
-// onBtrfs gives stores on a btrfs of their own; as an ordinary user, on the one
+// onBtrfs returns stores on a btrfs of their own; as an ordinary user, on the one
 // that the environment names.
 func onBtrfs(t *testing.T) func(*testing.T) string {
 	t.Helper()

@@ -35,8 +35,7 @@ func (c *plain) Name() string {
 func (c *plain) Adoptable() bool { return false }
 func (c *plain) Plain() bool     { return true }
 
-// Present: see Driver. The host itself cannot be the bottom: all of it would have
-// to be copied.
+// Present implements Driver. It refuses the host as the base: all of it would have to be copied.
 func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if live.Stack.Host {
 		return rootspec.Spec{},
@@ -117,7 +116,7 @@ func (c *plain) fill(ctx context.Context, stack rootspec.Stack, dst string) erro
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// Parts: see Driver.
+// Parts implements Driver.
 func (c *plain) Parts(live Live) ([]rootspec.Part, error) {
 	root := filepath.Join(live.Dir, "root")
 	if _, err := os.Lstat(root); err != nil {
@@ -126,7 +125,7 @@ func (c *plain) Parts(live Live) ([]rootspec.Part, error) {
 	return []rootspec.Part{{Dir: root, Path: "/"}}, nil
 }
 
-// Remove: see Driver.
+// Remove implements Driver.
 func (c *plain) Remove(ctx context.Context, dir string) error {
 	return removal.Tree(ctx, dir)
 }

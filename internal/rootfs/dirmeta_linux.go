@@ -9,13 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyDirMeta makes the directory dst look like src from outside: mode, owner,
-// extended attributes, times. Attributes that the caller may not read or set
-// (another user's security labels) are left out.
+// copyDirMeta gives the directory dst the metadata of src: mode, owner, extended attributes, times. It skips
+// attributes that the caller may not read or set (another user's security labels).
 //
-// An ordinary user cannot give dst to src's owner when that is someone else. Then
-// dst is its own, and its owner's permission bits become what the user may do
-// with src: the live root must not allow what the host does not.
+// An ordinary user cannot give dst another owner. dst then belongs to the user, and its owner's permission
+// bits become what the user may do with src: the live root must not permit what the host does not.
 func copyDirMeta(src, dst string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(src, &st); err != nil {
@@ -45,7 +43,7 @@ func copyDirMeta(src, dst string) error {
 	return nil
 }
 
-// access gives what the caller may do with a directory, as permission bits.
+// access returns what the caller may do with a directory, as permission bits.
 func access(dir string) (bits uint32) {
 	for _, b := range []uint32{unix.R_OK, unix.W_OK, unix.X_OK} {
 		if unix.Faccessat(unix.AT_FDCWD, dir, b, unix.AT_EACCESS) == nil {
@@ -70,7 +68,7 @@ type xattr struct {
 	value []byte
 }
 
-// xattrsOf gives the attributes that the caller may see, but for those of overlayfs.
+// xattrsOf returns the attributes that the caller may see, but for those of overlayfs.
 func xattrsOf(src string) (out []xattr) {
 	size, err := unix.Llistxattr(src, nil)
 	if err != nil || size <= 0 {

@@ -25,10 +25,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// TestCapturesShowWhatWasCaptured changes a live root, captures, and wants a new
-// generation on the captured layers to show the same, with every driver: layers
-// as package layer writes them and roots as drivers present them agree.
-func TestCapturesShowWhatWasCaptured(t *testing.T) {
+// TestPresent_MatchesCapturedRoot changes a live root, captures it, and checks with every
+// driver that a new generation on the captured layers shows the same: layers as package layer
+// writes them and roots as drivers present them agree.
+func TestPresent_MatchesCapturedRoot(t *testing.T) {
 	if !rootfstest.IsUser() {
 		t.Run("root", func(t *testing.T) {
 			rootfstest.NeedsMount(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
-// HostMounts are the mounts that the caller sees.
+// HostMounts returns the mounts that the caller sees.
 func HostMounts() ([]*mountinfo.Info, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -22,9 +22,8 @@ func HostMounts() ([]*mountinfo.Info, error) {
 	return parseMounts(f)
 }
 
-// parseMounts reads the text of /proc/self/mountinfo. A line that it does not
-// understand is an error of kind fault.Internal: guessing what is mounted is not
-// safe.
+// parseMounts parses the text of /proc/self/mountinfo. A line that it does not understand is an error of kind
+// fault.Internal: guessing what is mounted is not safe.
 func parseMounts(r io.Reader) ([]*mountinfo.Info, error) {
 	ms, err := mounttable.Parse(r, nil)
 	if err != nil {
@@ -40,7 +39,7 @@ func parseMounts(r io.Reader) ([]*mountinfo.Info, error) {
 	return ms, nil
 }
 
-// ThisHost is the host that the caller runs on.
+// ThisHost returns the host that the caller runs on.
 func ThisHost(store string, root bool) (Host, error) {
 	ms, err := HostMounts()
 	if err != nil {

@@ -13,28 +13,28 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Host is what HostParts needs to know of the host.
+// Host provides the state of the host to HostParts.
 type Host struct {
 	Mounts []*mountinfo.Info
 	Root   bool   // real root looks at it
 	Store  string // canonical path of COPPICE_HOME
-	// Lstat, ReadDir and Readlink look at the host without following links.
+	// Lstat, ReadDir and Readlink examine the host without following links.
 	Lstat    func(path string) (fs.FileMode, error)
 	ReadDir  func(path string) ([]string, error)
 	Readlink func(path string) (string, error)
-	// Access gives what the caller may do with a path: bits 4, 2 and 1 for
-	// reading, writing, entering. Not asked for real root.
+	// Access returns what the caller may do with a path: bits 4, 2 and 1 for reading, writing, entering. It
+	// is not called for real root.
 	Access func(path string) uint32
-	// Keep lists parts that an ordinary user's root had before and that stay
-	// parts while nothing is mounted below them.
+	// Keep lists parts that an ordinary user's root had before and that remain parts while nothing is mounted
+	// below them.
 	Keep []string
-	// Covered reports whether the layers above the host have a directory of their own at a
-	// path, through which nothing of the host shows: a part whatever is mounted below
-	// it on the host. nil: nowhere.
+	// Covered reports whether the layers above the host have their own opaque directory at a path, through
+	// which the host is not visible: such a directory is a part whatever is mounted below it on the host. If
+	// nil, there is none.
 	Covered func(path string) bool
 }
 
-// HostPlan is the host as the bottom of a live root.
+// HostPlan describes the host as the base of a live root.
 type HostPlan struct {
 	Parts    []HostPart // parents before children
 	Skeleton []rootspec.Entry
@@ -43,24 +43,22 @@ type HostPlan struct {
 	Left     []LeftOut
 }
 
-// HostPart is a directory of the host that becomes the bottom of an overlay.
+// HostPart is a directory of the host that becomes the base of an overlay.
 type HostPart struct {
 	Path  string
-	Wrap  bool // the store lies below it, on the same file system
-	Empty bool // the host's own directory is not its bottom, but one that holds places for what is shown below
+	Wrap  bool // the store is below it, on the same file system
+	Empty bool // its base is not the host's directory, but one with mount points for what is shown below
 }
 
-// HostParts decides how the host's own root is put together as the bottom of a
-// live root. It is a function of h alone.
+// HostParts decides how the host's own root is assembled as the base of a live root. It is a function of h
+// alone.
 //
-// Real root: one part for "/" and one for each mount below it that holds data,
-// since an overlay shows no mounts of its lower directories. An ordinary user:
-// one part for each directory of "/"; where something is mounted below a
-// directory, that one becomes skeleton and its entries are looked at in turn,
-// because a user namespace may not use a directory with locked mounts below it
-// as a layer (has_locked_children in fs/namespace.c: EINVAL). Skeleton cannot be
-// written to, which anybody may with /var/tmp and its like: such a directory is a part
-// all the same, of which the host has no share, around its entries.
+// Real root: one part for "/" and one for each mount below it that holds data, since an overlay does not show
+// mounts in its lower directories. An ordinary user: one part for each directory of "/"; if something is
+// mounted below a directory, that one becomes skeleton and its entries are examined in turn, because a user
+// namespace may not use a directory with locked mounts below it as a layer (has_locked_children in
+// fs/namespace.c: EINVAL). The skeleton is not writable, but directories such as /var/tmp must be: such a
+// directory is still a part, around its entries, with nothing of the host in it.
 //
 // Never shown: rootspec.Reserved, file systems of the kernel, the store.
 func HostParts(h Host) HostPlan {
@@ -102,8 +100,8 @@ func (b *planner) part(p string) {
 	at, known := b.tree.place(p)
 	store := b.store
 	if !known || !b.stored {
-		// The mounts do not say where p lies (in a chroot): by name, then. To
-		// wrap for nothing does no harm.
+		// The mounts do not show where p is (in a chroot), so its name decides. An unnecessary wrap does no
+		// harm.
 		at, store = place{path: p}, place{path: b.Store}
 	}
 	switch {
@@ -246,8 +244,8 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 // mostScratch bounds the entries of a scratch directory that become parts.
 const mostScratch = 256
 
-// scratch says of a directory's mode that anybody may write there, and that nobody
-// keeps there what others rely on.
+// scratch reports whether a directory's mode permits all users to write there, so that no program relies on
+// its content.
 func scratch(mode fs.FileMode) bool {
 	return mode&fs.ModeSticky != 0 && mode.Perm()&0o002 != 0
 }
@@ -266,14 +264,13 @@ func (b *planner) barren(p string) bool {
 	return err == nil && len(names) == 0
 }
 
-// skeletonDir puts a directory into the skeleton that lets its owner, who is the
-// user, do no more than the host's does.
+// skeletonDir adds a directory to the skeleton that permits its owner, who is the user, no more than the
+// host's does.
 func (b *planner) skeletonDir(p string, mode fs.FileMode) {
 	b.plan.Skeleton = append(b.plan.Skeleton, rootspec.Entry{Path: p, Mode: unixMode(mode)&^0o700 | b.Access(p)<<6})
 }
 
-// mountBelow says whether any mount lies below p, covered ones included: those
-// are locked as well.
+// mountBelow reports whether any mount is below p, including covered ones: those are locked as well.
 func (b *planner) mountBelow(p string) bool {
 	return slices.ContainsFunc(b.Mounts,
 		func(m *mountinfo.Info) bool { return m.Mountpoint != p && rootspec.Within(m.Mountpoint, p) })
@@ -300,7 +297,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// unixMode gives permission, set-id and sticky bits as chmod(2) takes them.
+// unixMode returns permission, set-id and sticky bits as chmod(2) takes them.
 func unixMode(m fs.FileMode) uint32 {
 	u := uint32(m.Perm())
 	if m&fs.ModeSetuid != 0 {
@@ -315,11 +312,11 @@ func unixMode(m fs.FileMode) uint32 {
 	return u
 }
 
-// kernelFS is the reason that is not worth telling: nobody misses /proc.
+// kernelFS is the reason that is not worth reporting: no user misses /proc.
 const kernelFS = "it is a file system of the kernel"
 
-// refused says for types of file systems why a mount of them is no part of a
-// root. Types that are missing hold data and can be a lower layer.
+// refused maps types of file systems to the reason why their mounts are not part of a root. Other types hold
+// data and can be a lower layer.
 var refused = map[string]string{
 	"autofs":          "it is mounted on demand",
 	"binfmt_misc":     kernelFS,
@@ -362,9 +359,8 @@ var refused = map[string]string{
 	"smb3":            "network file systems that may ignore case cannot be a layer",
 }
 
-// refuse says why the mount m, which is not the root, is no part; "" when it is.
-// The kernel refuses lowers whose names are not compared byte by byte
-// (ovl_dentry_weird, fs/overlayfs/util.c).
+// refuse returns why the mount m, which is not the root, is not a part; "" if it is. The kernel refuses
+// lowers whose names are not compared byte by byte (ovl_dentry_weird, fs/overlayfs/util.c).
 func (b *planner) refuse(m *mountinfo.Info) string {
 	if why := refused[m.FSType]; why != "" {
 		return why

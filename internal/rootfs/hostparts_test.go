@@ -297,7 +297,7 @@ hide /home/me/c`,
 	}
 }
 
-func TestMountinfoThatCannotBeReadIsRefused(t *testing.T) {
+func TestParseMounts_RefusesMalformedLines(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"1 2 3", "x 1 8:1 / / rw - ext4 a rw", "1 1 8:1 / / rw ext4 a rw",
 		"1 x 8:1 / / rw - ext4 a rw", "1 1 8:1 / relative rw - ext4 a rw"} {

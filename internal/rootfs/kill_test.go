@@ -22,7 +22,7 @@ import (
 
 const presentEnv = "COPPICE_TEST_PRESENT"
 
-// presentOrder is what a child is told that presents and is killed meanwhile.
+// presentOrder is the argument of a child that calls Present and is killed meanwhile.
 type presentOrder struct {
 	Driver, Home string
 	Live         rootfs.Live
@@ -43,9 +43,9 @@ func presentChild(text string) error {
 	return err
 }
 
-// TestKilledWhilePresenting: whenever the daemon is killed, the next Present
-// makes exactly the stack.
-func TestKilledWhilePresenting(t *testing.T) {
+// TestPresent_SurvivesKill kills a process while it presents a stack: the next Present makes
+// exactly that stack.
+func TestPresent_SurvivesKill(t *testing.T) {
 	if !rootfstest.AsUser(t) {
 		return
 	}

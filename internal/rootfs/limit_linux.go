@@ -19,7 +19,7 @@ import (
 // directories that overlayfs renames out of. An upper that becomes a layer stays
 // in the project.
 
-// CanLimit: see Limiter.
+// CanLimit implements Limiter.
 func (o *overlay) CanLimit() error {
 	if !o.deps.Root {
 		return quota.NotRoot()
@@ -27,9 +27,9 @@ func (o *overlay) CanLimit() error {
 	return quota.TryProject(o.deps.Home)
 }
 
-// claim makes sure that the generation belongs to a project of its sandbox, with
-// a limit. Until hold, the limit may stand in the way of a new generation, when
-// the one before has used it up, and is lifted where it would: nothing runs then.
+// claim ensures that the generation belongs to a project of its sandbox, with a limit. If the previous
+// generation has used the limit up, it would block the new one: it is then lifted until hold. Nothing runs
+// meanwhile.
 func (o *overlay) claim(live Live) (quota.Project, error) {
 	if !o.deps.Root {
 		return 0, quota.NotRoot()
@@ -64,14 +64,14 @@ func (o *overlay) claim(live Live) (quota.Project, error) {
 	return quota.Claim(top, live.Disk)
 }
 
-// hold puts the limit in force, whatever happened to it meanwhile.
+// hold enforces the limit, whether or not it was lifted.
 func (o *overlay) hold(live Live, p quota.Project) error {
 	err := quota.Limit(filepath.Dir(live.Dir), p, live.Disk)
 	return fault.Wrap(err, "limit the disk of the live root")
 }
 
-// belongs makes sure that what overlayfs writes to is in the project, and so will
-// be what it makes there.
+// belongs ensures that the directories that overlayfs writes to are in the project, and so will be the files
+// that it creates there.
 func belongs(dir string, p quota.Project) error {
 	rec, err := readRecord(dir)
 	if err != nil {
@@ -100,7 +100,7 @@ func notLimited(dir string) error {
 		WithHint("start a new live root from the newest snapshot: coppice rewind NAME HEAD")
 }
 
-// Limit: see Limiter. Copies are charged where that can never make one fail.
+// Limit implements Limiter. Copies are charged only if that can never make one fail.
 func (o *overlay) Limit(live Live) (Limit, error) {
 	p, err := o.project(live)
 	if err != nil {
@@ -113,7 +113,7 @@ func (o *overlay) Limit(live Live) (Limit, error) {
 	return l, nil
 }
 
-// Used: see Limiter.
+// Used implements Limiter.
 func (o *overlay) Used(live Live) (int64, error) {
 	p, err := o.project(live)
 	if err != nil {
@@ -134,7 +134,7 @@ func (o *overlay) project(live Live) (quota.Project, error) {
 	return p, fault.Wrap(err, "read the limit of the live root")
 }
 
-// Unlimit: see Limiter.
+// Unlimit implements Limiter.
 func (o *overlay) Unlimit(dir string) error {
 	p, _, err := quota.Of(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,12 +146,11 @@ func (o *overlay) Unlimit(dir string) error {
 	return fault.Wrap(err, "remove the limit of %s", dir)
 }
 
-// Driver btrfs limits by the qgroup of each generation's subvolume: to what the
-// first generation of the sandbox referred to when nothing had changed it, and
-// the limit on top. baseAttr of the directory of the generations holds the former.
+// Driver btrfs limits by the qgroup of each generation's subvolume: to what the unchanged first generation of
+// the sandbox referred to, plus the limit. baseAttr of the directory of the generations stores the former.
 const baseAttr = "user.coppice.base"
 
-// CanLimit: see Limiter.
+// CanLimit implements Limiter.
 func (c *plain) CanLimit() error {
 	switch {
 	case c.vol == nil:
@@ -198,8 +197,8 @@ func (c *plain) hold(live Live, root string, fresh bool) error {
 	return fault.Wrap(err, "limit the disk of the live root")
 }
 
-// measure says what a subvolume refers to, after a flush: before one, the figures
-// lack what is not on the disk yet.
+// measure returns how many bytes a subvolume refers to, after a flush: before one, the figures lack what is
+// not on the disk yet.
 func measure(root string) (int64, error) {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -224,7 +223,7 @@ func readBase(top string) (int64, error) {
 	return strconv.ParseInt(string(b[:n]), 10, 64)
 }
 
-// Limit: see Limiter. Layers are not in the subvolume, and count for nobody.
+// Limit implements Limiter. Layers are not in the subvolume, and are not charged.
 func (c *plain) Limit(live Live) (Limit, error) {
 	if c.vol == nil {
 		return Limit{}, quota.NoDriver(c.Name())
@@ -233,7 +232,7 @@ func (c *plain) Limit(live Live) (Limit, error) {
 	return Limit{By: "btrfs qgroup " + s.String()}, fault.Wrap(err, "read the limit of the live root")
 }
 
-// Used: see Limiter.
+// Used implements Limiter.
 func (c *plain) Used(live Live) (int64, error) {
 	base, err := readBase(filepath.Dir(live.Dir))
 	if err != nil {
@@ -243,6 +242,6 @@ func (c *plain) Used(live Live) (int64, error) {
 	return max(used-base, 0), fault.Wrap(err, "read the usage of the live root")
 }
 
-// Unlimit: see Limiter. A qgroup goes with its subvolume (Linux 6.11), or stays
-// without a use (btrfs qgroup clear-stale): its number is never given again.
+// Unlimit implements Limiter. A qgroup is removed with its subvolume (Linux 6.11), or stays unused (btrfs
+// qgroup clear-stale): its number is never reused.
 func (c *plain) Unlimit(string) error { return nil }

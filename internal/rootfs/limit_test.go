@@ -146,7 +146,7 @@ func setProject(name string) error {
 	return err
 }
 
-// projectOf gives a file's project and whether it is inherited.
+// projectOf returns a file's project and whether it is inherited.
 func projectOf(fd int) (p [2]uint32, err error) {
 	var x [7]uint32
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), 0x801c581f, uintptr(unsafe.Pointer(&x))); e != 0 {
@@ -254,9 +254,9 @@ empty files: full
 	}
 }
 
-// TestLimitOfACopiedHome: what was put into place by something else than a driver
-// is refused, until a new generation begins.
-func TestLimitOfACopiedHome(t *testing.T) {
+// TestLimit_CopiedHome checks that a root that was put in place by something else than a
+// driver is refused under a limit, until a new generation begins.
+func TestLimit_CopiedHome(t *testing.T) {
 	for name, newHome := range limited {
 		t.Run(name, func(t *testing.T) {
 			home := newHome(t)
@@ -286,8 +286,8 @@ func TestLimitOfACopiedHome(t *testing.T) {
 	}
 }
 
-// TestNoLimit: who cannot enforce a limit does not present one.
-func TestNoLimit(t *testing.T) {
+// TestLimit_RefusesUnenforceable checks that a driver that cannot enforce a limit presents nothing.
+func TestLimit_RefusesUnenforceable(t *testing.T) {
 	home := tempHome(t)
 	if err := os.Mkdir(filepath.Join(home, "layer"), 0o755); err != nil {
 		t.Fatal(err)

@@ -14,16 +14,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Look is what a directory of ours is like that stands for one of the host.
+// Look is the owner and mode of a directory that represents one of the host.
 type Look struct {
 	Mode     uint32 // the low 12 bits
 	UID, GID uint32 // as the caller sees them; it may give a directory to them
 	Mtime    time.Time
 }
 
-// LookOf says what a directory that stands for dir is to be like, as copyDirMeta has
-// it, but for attributes: who owns it where that can be given to ours, or else what the caller
-// may do with it.
+// LookOf returns the owner and mode for a directory that represents dir, as copyDirMeta sets them, without
+// attributes: dir's owner if it can be set, or else what the caller may do with dir.
 func LookOf(dir string) (Look, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {

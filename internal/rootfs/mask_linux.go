@@ -21,40 +21,38 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Mask is a layer that hides paths of what it lies on: it holds a whiteout for each of
-// them, and the directories that lead there, which look like those that they cover.
-// Because it is a layer like any other, whatever reads a stack hides the same, and
-// hides nothing that the sandbox makes at these places itself.
+// Mask is a layer that hides paths of the stack below it: it holds a whiteout for each of them, and the
+// directories that lead there, with the metadata of those that they cover. Because it is a layer like any
+// other, every reader of a stack hides the same, and files that the sandbox creates at these places are
+// visible.
 type Mask struct {
-	// Below is what it lies on.
+	// Below is the stack below the mask.
 	Below rootspec.Stack
-	// Mounts are those of the host, where Below has the host at its bottom: what is
-	// hidden is hidden wherever else the same directory is mounted.
+	// Mounts are those of the host, if Below has the host as its base: a hidden directory is also hidden
+	// wherever else it is mounted.
 	Mounts []*mountinfo.Info
-	// Hide are absolute paths; DIR/* is all that is in a directory. What is not there
-	// is hidden too, with the first part of its path that is missing, as somebody may
-	// make it while the mask is mounted. What a link leads to is hidden with it.
+	// Hide are absolute paths; DIR/* means the entries of a directory. A missing path is hidden too, by its
+	// first missing component, as it may be created while the mask is mounted. The target of a link is hidden
+	// with the link.
 	Hide []string
-	// Decoys are absolute paths of files at which something is to be mounted, each of
-	// which lies in what is hidden. There the mask has an empty file instead of nothing.
+	// Decoys are absolute paths of files at which something is to be mounted, each of them in a hidden place.
+	// There the mask has an empty file.
 	Decoys []string
 }
 
-// Made is a mask on the disk.
+// Made is a mask on disk.
 type Made struct {
 	Dir    string
 	Places int // how many it hides
-	// Decoys says where each of Mask.Decoys has come to lie: links on the way are
-	// followed.
+	// Decoys maps each of Mask.Decoys to its resolved path.
 	Decoys map[string]string
 }
 
 // maxMaskLinks is how many links are followed on the way to one path.
 const maxMaskLinks = 40
 
-// Make gives the mask in the directory home, where it is named after all that is in it
-// and never changes: several live roots may be mounted through one. Times alone are
-// those of when it was made.
+// Make makes the mask in the directory home. It is named after its content and never changes: several live
+// roots may be mounted through one. Only its times depend on when it was made.
 func (k Mask) Make(home string) (Made, error) {
 	m, err := k.plan(false)
 	if err != nil {
@@ -80,8 +78,8 @@ func (k Mask) Make(home string) (Made, error) {
 	return made, fault.Wrap(m.write(home, made.Dir), "create the mask layer")
 }
 
-// Places lists what is to be hidden, wherever it lies, by paths without links; of a
-// directory that is there and empty, the directory.
+// Places lists the paths to hide in all their locations, without links; for an empty directory, the
+// directory.
 func (k Mask) Places() ([]string, error) {
 	m, err := k.plan(true)
 	if err != nil {
@@ -100,7 +98,7 @@ func (k Mask) Places() ([]string, error) {
 	return out, nil
 }
 
-// plan finds out what is hidden; with all, also where every sandbox has its own.
+// plan determines what is hidden; with all, also in places where every sandbox has its own files.
 func (k Mask) plan(all bool) (*masker, error) {
 	m := &masker{
 		all: all,
@@ -127,15 +125,15 @@ func (k Mask) plan(all bool) (*masker, error) {
 }
 
 type masker struct {
-	all    bool // also in what no root shows
+	all    bool // also in places that no root shows
 	stack  *stackReader
 	mounts []*mountinfo.Info
 	tree   mountTree
 	from   map[string][]string // directories of the stack that make up one; see stackReader.at
 	dirs   map[string]*maskDir // by path, without links
 	looked map[string]seen
-	asked  map[string]bool            // what was to be hidden
-	names  map[string]map[string]bool // what directories of the disk hold
+	asked  map[string]bool            // the paths to hide
+	names  map[string]map[string]bool // names in directories on disk
 	twice  map[device]bool            // file systems that are mounted more than once
 	places int
 	holds  []holder
@@ -155,13 +153,13 @@ type seen struct {
 
 // maskDir is a directory of a mask.
 type maskDir struct {
-	covers string          // what it is to look like
+	covers string          // the directory whose metadata it has
 	gone   map[string]bool // whiteouts
 	opaque bool
 }
 
-// at gives the directories that make up p, topmost first; none where there is no such
-// directory, or where it cannot be reached.
+// at returns the directories that make up p, topmost first; none if there is no such directory, or if it
+// cannot be reached.
 func (m *masker) at(p string) ([]string, error) {
 	if dirs, known := m.from[p]; known {
 		return dirs, nil
@@ -180,8 +178,7 @@ func unreachable(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// look finds what the stack has at name in dir: its type, and where it lies; 0 is
-// nothing, or nothing that can be reached.
+// look finds name in dir in the stack: its type and location; 0 if there is nothing that can be reached.
 func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
 	at := join(dir, name)
 	if s, known := m.looked[at]; known {
@@ -214,7 +211,7 @@ func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
 	return 0, "", nil
 }
 
-// mayHave says whether the directory d of the disk can have name. To list it once is
+// mayHave reports whether the directory d of the disk can have name. To list it once is
 // quicker than to ask for each of many names that are not there.
 func (m *masker) mayHave(d, name string) bool {
 	set, known := m.names[d]
@@ -230,7 +227,7 @@ func (m *masker) mayHave(d, name string) bool {
 	return set == nil || set[name] // nil: it cannot be listed
 }
 
-// hide marks what p, which is clean, names.
+// hide marks the clean path p.
 func (m *masker) hide(p string) error {
 	if m.asked[p] {
 		return nil
@@ -255,7 +252,7 @@ func (m *masker) hide(p string) error {
 		}
 		last := len(rest) == 0 && !all
 		if last && links > 0 && rootspec.Within(p, at) {
-			return nil // it leads up to where it lies
+			return nil // it leads to a parent of its own
 		}
 		if last || mode == 0 {
 			if err := m.gone(cur, name); err != nil {
@@ -267,7 +264,7 @@ func (m *masker) hide(p string) error {
 			return nil
 		case mode == unix.S_IFLNK:
 			if links++; links > maxMaskLinks {
-				return nil // nobody gets through either
+				return nil // the sandbox cannot get through either
 			}
 			to, err := os.Readlink(where)
 			if err != nil {
@@ -318,8 +315,7 @@ func (m *masker) gone(dir, name string) error {
 	return m.aliases(join(dir, name), "")
 }
 
-// hold puts an empty file at p, which is clean and lies in what is hidden, and gives the
-// path without links.
+// hold adds an empty file at p, which is clean and hidden, and returns the path without links.
 func (m *masker) hold(p string) (string, error) {
 	cur, rest, links := "/", parts(p), 0
 	for {
@@ -358,7 +354,7 @@ func (m *masker) hold(p string) (string, error) {
 			}
 			rest = append(parts(to), rest[1:]...)
 		default:
-			return "", fault.New(fault.Conflict, "%s is not hidden", p) // it has just come
+			return "", fault.New(fault.Conflict, "%s is not hidden", p) // it has just appeared
 		}
 	}
 	if slices.Contains(rest, "..") {
@@ -389,7 +385,7 @@ func (m *masker) aliases(p, all string) error {
 		if deviceOf(mt) != at.dev || !strings.HasPrefix(mt.Root, "/") {
 			continue
 		}
-		alias, want := mt.Mountpoint, place{deviceOf(mt), mt.Root} // all of it lies in what is hidden
+		alias, want := mt.Mountpoint, place{deviceOf(mt), mt.Root} // all of it is hidden
 		if rootspec.Within(at.path, mt.Root) {
 			alias, want = join(mt.Mountpoint,
 				strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
@@ -410,7 +406,7 @@ func (m *masker) aliases(p, all string) error {
 	return nil
 }
 
-// dir gives the directory of the mask for p, which is one of the stack or its root.
+// dir returns the directory of the mask for p, which is one of the stack or its root.
 func (m *masker) dir(p string) (*maskDir, error) {
 	if d := m.dirs[p]; d != nil {
 		return d, nil
@@ -432,8 +428,7 @@ func (m *masker) dir(p string) (*maskDir, error) {
 	return d, nil
 }
 
-// shown lists the directories of the mask, parents first, without those that lie in
-// what it hides.
+// shown lists the directories of the mask, parents first, without those in hidden places.
 func (m *masker) shown() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.dirs)), func(p string) bool {
 		for ; p != "/"; p = path.Dir(p) {
@@ -510,7 +505,7 @@ func (m *masker) write(home, to string) (err error) {
 			return err
 		}
 	}
-	for _, p := range slices.Backward(all) { // what is made in a directory changes its time
+	for _, p := range slices.Backward(all) { // creating an entry changes the directory's time
 		if err := copyDirMeta(m.dirs[p].covers, join(tmp, strings.TrimPrefix(p, "/"))); err != nil {
 			return err
 		}
@@ -542,7 +537,7 @@ func (h holder) write(tmp, covers string) error {
 		}
 		if err == nil && int(st.Uid) != unix.Geteuid() && unix.Geteuid() == 0 {
 			err = os.Lchown(at, int(st.Uid), int(st.Gid))
-			if errors.Is(err, unix.EINVAL) { // an id that is not mapped: it is ours then
+			if errors.Is(err, unix.EINVAL) { // the id is not mapped: the file stays the caller's
 				err = nil
 			}
 		}
@@ -566,8 +561,8 @@ func (h holder) write(tmp, covers string) error {
 	return nil
 }
 
-// Holders lists the paths at which the mask in dir has an empty file, at which something
-// is mounted in a live root: a mask has no others.
+// Holders lists the paths at which the mask in dir has an empty file, where something is mounted in a live
+// root: a mask has no other files.
 func Holders(dir string) ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -579,13 +574,13 @@ func Holders(dir string) ([]string, error) {
 	return out, fault.Wrap(err, "inspect the mask layer")
 }
 
-// hidden says whether the mask in dir hides p: also by an empty file in its place.
+// hidden reports whether the mask in dir hides p: also by an empty file in its place.
 func hidden(dir, p string) (bool, error) {
 	in, end, err := layerAt(dir, p)
 	return end && !in, err
 }
 
-// masked gives the plan without what the stack's mask hides.
+// masked returns the plan without what the stack's mask hides.
 func (p HostPlan) masked(stack rootspec.Stack, keep func(part string) bool) (HostPlan, error) {
 	if stack.Mask == "" {
 		return p, nil

@@ -50,7 +50,7 @@ func contents(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-func TestWhatAMaskHolds(t *testing.T) {
+func TestMask_Contents(t *testing.T) {
 	t.Parallel()
 	link := func(t *testing.T, root, at, to string) {
 		t.Helper()
@@ -117,9 +117,9 @@ func TestWhatAMaskHolds(t *testing.T) {
 	}
 }
 
-// TestAMaskHoldsPlacesForDecoys: an empty file where something is hidden, with the
-// directories that lead there, which hide what they cover.
-func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
+// TestMask_HasPlaceholdersForHoneytokens checks that a mask has an empty file where a hidden
+// path has a honeytoken, with the directories that lead there, which hide what they cover.
+func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -128,7 +128,7 @@ func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
 		hide   string
 		decoys string
 		want   string
-		at     string // where the last one lies
+		at     string // where the last one is
 		err    fault.Kind
 	}{
 		{name: "a file", base: []string{"h/", "h/.netrc-"}, hide: "/h/.netrc /h/b", decoys: "/h/.netrc",
@@ -211,9 +211,9 @@ func TestAMaskHoldsPlacesForDecoys(t *testing.T) {
 	}
 }
 
-// TestAMaskLooksLikeWhatItCovers: its directories are those of the topmost layer below
-// that has them, and a mask of something else has another name.
-func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
+// TestMask_CopiesModesOfCovered checks that the directories of a mask have the modes of those
+// in the topmost layer below, and that masks with other content have other names.
+func TestMask_CopiesModesOfCovered(t *testing.T) {
 	t.Parallel()
 	top, base, home := t.TempDir(), t.TempDir(), t.TempDir()
 	plant(t, top, "h/")
@@ -259,9 +259,9 @@ func TestAMaskLooksLikeWhatItCovers(t *testing.T) {
 	}
 }
 
-// TestAMaskHidesWhereElseTheHostShowsIt: a directory that is mounted at several places
-// is hidden at all of them, unless something else is mounted over it there.
-func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
+// TestMask_HidesOtherMountsOfDirectory checks that a directory that is mounted at several
+// places is hidden at all of them, unless something else is mounted over it there.
+func TestMask_HidesOtherMountsOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -305,9 +305,9 @@ func TestAMaskHidesWhereElseTheHostShowsIt(t *testing.T) {
 	}
 }
 
-// TestAPlanWithoutWhatIsHidden: single files, links, directories and parts that are
-// hidden are left out, but for parts that hold changes.
-func TestAPlanWithoutWhatIsHidden(t *testing.T) {
+// TestPlan_OmitsHiddenEntries checks that hidden files, links, directories and parts are left
+// out, except for parts that hold changes.
+func TestPlan_OmitsHiddenEntries(t *testing.T) {
 	t.Parallel()
 	mask := t.TempDir()
 	plant(t, mask, "etc/all/!")
@@ -330,7 +330,7 @@ func TestAPlanWithoutWhatIsHidden(t *testing.T) {
 		got.Files[0].Target != "/etc/hosts" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// What cannot be looked at is no plan.
+	// A mask that cannot be read makes the plan fail.
 	if _, err := got.masked(rootspec.Stack{Mask: mask + "/none"}, keep); err == nil {
 		t.Error("without the mask that it is to have it is planned all the same")
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mountTree answers which mount a path lies in.
+// mountTree finds the mount that a path is in.
 type mountTree struct {
 	root     *mountinfo.Info
 	children map[int][]*mountinfo.Info
@@ -30,9 +30,8 @@ func newMountTree(ms []*mountinfo.Info) mountTree {
 	return t
 }
 
-// at gives the mount that the path p leads to, nil when there is none: from the
-// root mount down, always into the child that covers p highest up; of several at
-// one place the last was mounted on top.
+// at returns the mount that the path p leads to, nil if there is none: from the root mount down, always into
+// the child that covers p highest up; of several at one place the last was mounted on top.
 func (t mountTree) at(p string) *mountinfo.Info {
 	cur := t.root
 	for cur != nil {
@@ -56,7 +55,7 @@ type device struct{ major, minor int }
 
 func deviceOf(m *mountinfo.Info) device { return device{m.Major, m.Minor} }
 
-// place is a directory as its file system knows it, whatever it is called by.
+// place identifies a directory by its file system and its path there, independent of its names.
 type place struct {
 	dev  device
 	path string

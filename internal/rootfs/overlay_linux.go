@@ -24,8 +24,8 @@ import (
 //
 //	upper/p0 …   the upper directory of each part
 //	work/p0 …    its work directory, marked with the part's path
-//	places0 …    the bottom of a part that has none of the host's; made anew each time
-//	left         what is left out of the host (JSON), when anything is
+//	places0 …    the base of a part without the host's; made again each time
+//	left         what is left out of the host (JSON), if anything is
 //
 // A part keeps its directory for as long as the generation lives.
 type overlay struct{ deps Deps }
@@ -34,9 +34,8 @@ func (o *overlay) Name() string    { return "overlay" }
 func (o *overlay) Adoptable() bool { return true }
 func (o *overlay) Plain() bool     { return false }
 
-// Present: see Driver. The root directory of an upper becomes the root directory
-// of the part, so a new one gets mode, owner, time and attributes of the
-// directory that it covers: mounting changes nothing.
+// Present implements Driver. The root directory of an upper becomes the root directory of the part, so a new
+// one gets mode, owner, time and attributes of the directory that it covers: mounting changes nothing.
 func (o *overlay) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if live.Disk == 0 {
 		return o.present(ctx, live)
@@ -133,7 +132,7 @@ func openScratch(upper, part string) error {
 		}
 		fi, err := os.Lstat(dir)
 		if err != nil || !fi.IsDir() || !scratch(fi.Mode()) {
-			continue // not what it usually is: its rights stand
+			continue // not a usual one: its own permissions apply
 		}
 		to := filepath.Join(upper, rel)
 		if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -148,10 +147,10 @@ func openScratch(upper, part string) error {
 	return nil
 }
 
-// places makes a directory at to that looks like part and holds what the plan has
-// below it: links, and places for other parts and for files to be mounted at.
+// places makes a directory at to that looks like part and holds the entries of the plan below it: links, and
+// mount points for other parts and for files.
 func (p HostPlan) places(part, to string) (string, error) {
-	if err := os.RemoveAll(to); err != nil { // nothing but what was made here
+	if err := os.RemoveAll(to); err != nil { // holds only what a previous call made
 		return "", err
 	}
 	if err := os.Mkdir(to, 0o700); err != nil {
@@ -193,8 +192,8 @@ func (p HostPlan) places(part, to string) (string, error) {
 	return to, copyDirMeta(part, to)
 }
 
-// plan computes the parts of the stack. What an existing generation has as parts
-// stays so: its uppers hold changes.
+// plan computes the parts of the stack. The parts of an existing generation remain parts: its uppers hold
+// changes.
 func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
 	if !stack.Host {
 		return HostPlan{Parts: []HostPart{{Path: "/"}}}, nil
@@ -308,7 +307,7 @@ var noUpper = map[int64]string{
 	unix.ECRYPTFS_SUPER_MAGIC:  "eCryptfs",
 }
 
-// Parts: see Driver.
+// Parts implements Driver.
 func (o *overlay) Parts(live Live) ([]rootspec.Part, error) {
 	rec, err := readRecord(live.Dir)
 	if err != nil {
@@ -321,10 +320,10 @@ func (o *overlay) Parts(live Live) ([]rootspec.Part, error) {
 	return parts, nil
 }
 
-// LeftOut: see Reporter.
+// LeftOut implements Reporter.
 func (o *overlay) LeftOut(live Live) []LeftOut { return readLeft(live.Dir) }
 
-// Remove: see Driver.
+// Remove implements Driver.
 func (o *overlay) Remove(ctx context.Context, dir string) error {
 	return removal.Tree(ctx, dir)
 }
@@ -335,8 +334,8 @@ type stackReader struct {
 	tops []*top // of Layers; nil: not looked at
 }
 
-// top is what the root directory of a layer holds, so that a part which a layer
-// does not touch, nearly all of them, costs nothing.
+// top caches the root directory of a layer, so that a part that a layer does not touch, as nearly all, costs
+// nothing.
 type top struct {
 	names  map[string]bool
 	opaque bool
@@ -362,7 +361,7 @@ func (s *stackReader) top(i int) (*top, error) {
 	return t, nil
 }
 
-// listDir gives the names in a directory with the fewest system calls: os.Open
+// listDir returns the names in a directory with the fewest system calls: os.Open
 // asks the poller as well, for every layer of every start.
 func listDir(dir string) ([]string, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -380,7 +379,7 @@ func listDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// at gives the directories that make up the directory p (absolute, inside) of the
+// at returns the directories that make up the directory p (absolute, inside) of the
 // stack, topmost first, as overlayfs would merge them were the whole stack one
 // mount: a layer in which p or a directory above it is opaque, removed, or
 // something else than a directory ends the list. Layers were written by
@@ -424,12 +423,12 @@ func (s *stackReader) at(p string) ([]string, error) {
 	return dirs, nil
 }
 
-// LayerAt says whether the tree of a layer has the directory p, and whether it hides all
-// that lies there in those below it; of what is no directory it says the latter alone.
+// LayerAt reports whether the tree of a layer has the directory p, and whether it hides everything at p in
+// the layers below it; if p is not a directory, only the latter.
 func LayerAt(layer, p string) (in, end bool, err error) { return layerAt(layer, p) }
 
-// layerAt says whether layer has the directory p, and whether it hides all that
-// lies below it there.
+// layerAt reports whether layer has the directory p, and whether it hides everything at p in the layers below
+// it.
 func layerAt(layer, p string) (in, end bool, err error) {
 	cur := layer
 	rest := strings.TrimPrefix(p, "/")

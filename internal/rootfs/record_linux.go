@@ -94,8 +94,7 @@ func (r *record) add(dir, path, covers string) (string, error) {
 	return name, nil
 }
 
-// What a generation leaves out is for people alone: a file that is missing or
-// torn means nothing.
+// The list of what a generation leaves out is only for display: a missing or torn file is ignored.
 
 func readLeft(dir string) []LeftOut {
 	text, err := os.ReadFile(filepath.Join(dir, "left"))

@@ -1,8 +1,7 @@
-// Package rootfs presents a stack of layers as the live root of a sandbox, in a
-// generation directory that belongs to a driver: overlay mounts the stack and
-// keeps what changes in upper directories, copy and btrfs make a plain tree of
-// it. It computes values (rootspec.Spec) and prepares directories; it mounts
-// nothing. It imports rootspec, quota, fault and undo; daemon wires it to the engine.
+// Package rootfs presents a stack of layers as the live root of a sandbox, in a generation directory that
+// belongs to a driver: overlay mounts the stack and keeps changes in upper directories, copy and btrfs make a
+// plain tree of it. It computes values (rootspec.Spec) and prepares directories; it mounts nothing. It
+// imports rootspec, quota, fault and undo; daemon wires it to the engine.
 package rootfs
 
 import (
@@ -14,45 +13,42 @@ import (
 // Live is one generation of a sandbox's live root.
 type Live struct {
 	Dir   string         // the generation directory (host path); the driver's own
-	Stack rootspec.Stack // what it stands on
-	// Disk is the limit of what the live root takes, in bytes; 0 is none. The
-	// parent of Dir then belongs to the generations of one sandbox alone.
+	Stack rootspec.Stack // the layers below it
+	// Disk limits the size of the live root, in bytes; 0 means no limit. With a limit, the parent of Dir must
+	// belong to the generations of a single sandbox.
 	Disk int64
 }
 
-// Driver versions a root file system. All methods may be called from any
-// goroutine, but one generation by one at a time.
+// Driver makes and removes live roots. All methods are safe for concurrent use, except on the same
+// generation.
 type Driver interface {
-	// Name is overlay, copy or btrfs.
+	// Name returns overlay, copy or btrfs.
 	Name() string
-	// Present makes the generation directory ready as live root of the stack
-	// and says how to mount it. It is idempotent: what a generation that was
-	// presented before holds is kept. The parent of the directory must exist;
-	// when a first Present fails, the directory is gone again. When it returns,
-	// a limit is in force, or there is an error.
+	// Present prepares the generation directory as live root of the stack and returns how to mount it. It is
+	// idempotent: it keeps the changes of a generation that was presented before. The parent of the directory
+	// must exist; if a first Present fails, it removes the directory. If it returns without an error, a limit
+	// is enforced.
 	Present(ctx context.Context, live Live) (rootspec.Spec, error)
-	// Parts says where the changes of a presented generation appear.
+	// Parts returns where the changes of a presented generation appear.
 	Parts(live Live) ([]rootspec.Part, error)
 	// Adoptable reports whether the parts may become a layer as they are.
 	Adoptable() bool
-	// Plain reports whether parts are plain trees, of which a full index is
-	// needed before the first change.
+	// Plain reports whether parts are plain trees, of which a full index is needed before the first change.
 	Plain() bool
-	// Remove deletes a generation directory; a missing one is no error.
+	// Remove deletes a generation directory; a missing one is not an error.
 	Remove(ctx context.Context, dir string) error
 }
 
-// Deps is what drivers are made of.
+// Deps are the dependencies of drivers.
 type Deps struct {
 	// Home is the store (COPPICE_HOME); it is hidden wherever a root shows it.
 	Home string
 	// Root says that the daemon is real root, not uid 0 of a user namespace.
 	Root bool
-	// Materialise writes the tree that stack shows into the existing empty
-	// directory dst, with everything that belongs to a file. Drivers copy and
-	// btrfs need it.
+	// Materialise writes the tree of stack into the existing empty directory dst, with all metadata. Drivers
+	// copy and btrfs need it.
 	Materialise func(ctx context.Context, stack rootspec.Stack, dst string) error
-	// Host tells about the host; nil reads the real one.
+	// Host returns the state of the host; if nil, the real one is read.
 	Host func() (Host, error)
 }
 
@@ -62,31 +58,30 @@ type LeftOut struct {
 	Why  string `json:"why"`
 }
 
-// Limiter is the power to hold a live root to Live.Disk. Where it cannot be had,
-// CanLimit says so, and Present refuses a limit.
+// Limiter is implemented by drivers that can limit a live root to Live.Disk. If that is not possible in the
+// store, CanLimit says so, and Present refuses a limit.
 type Limiter interface {
-	// CanLimit finds out by trying whether limits hold in the store. If not, the
-	// error is an Unsupported fault that says what is missing, with a hint.
+	// CanLimit tries whether limits work in the store. If not, the error is an Unsupported fault that says
+	// what is missing, with a hint.
 	CanLimit() error
-	// Limit says how the limit of a presented generation is enforced.
+	// Limit returns how the limit of a presented generation is enforced.
 	Limit(live Live) (Limit, error)
-	// Used is how many bytes count towards the limit. It may wait for a flush.
+	// Used returns how many bytes count towards the limit. It may wait for a flush.
 	Used(live Live) (int64, error)
-	// Unlimit gives back what the file system keeps about the limits of all
-	// generations below dir, which are about to be removed. A missing dir is no
-	// error.
+	// Unlimit releases the file system's records of the limits of all generations below dir, which are about
+	// to be removed. A missing dir is not an error.
 	Unlimit(dir string) error
 }
 
 // Limit is how a disk limit is enforced.
 type Limit struct {
 	By string // for people: "project quota 2147483650"
-	// Project is what copies of the live root are charged to; 0: to nobody.
+	// Project is the project that copies of the live root are charged to; 0 if they are not charged.
 	Project uint32
 }
 
-// Reporter is the power to say what a presented generation leaves out; drivers
-// that can stand on the host have it.
+// Reporter is implemented by drivers that can have the host as the base, and report what a presented
+// generation leaves out.
 type Reporter interface {
 	LeftOut(live Live) []LeftOut
 }

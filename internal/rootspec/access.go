@@ -9,23 +9,22 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Access says what of a live root can be changed from inside, and what of the host is
-// shown in it besides. Paths are absolute, and none may lead through a symbolic link: who
-// changes the link would have it name something else. The zero value changes nothing.
+// Access says which parts of a live root can be changed from inside, and which files of the host are shown in
+// it. Paths are absolute, and none may lead through a symbolic link, which the sandbox could change to lead
+// elsewhere. The zero value restricts nothing.
 type Access struct {
-	// ReadOnly are places that cannot be changed, with all that is in them.
+	// ReadOnly are places that cannot be changed, including everything in them.
 	ReadOnly []Place `json:"read_only,omitempty"`
-	// Only says that nothing can be changed but Writable, and what Mounts lets be
-	// written to.
+	// Only makes everything read-only except Writable and the writable Mounts.
 	Only     bool        `json:"only,omitempty"`
 	Writable []Place     `json:"writable,omitempty"`
 	Mounts   []HostMount `json:"mounts,omitempty"`
-	// Decoys are files of nobody's, in memory, that are shown read-only.
+	// Decoys are files in memory that are shown read-only.
 	Decoys []Decoy `json:"decoys,omitempty"`
 }
 
-// Decoy is a file that is made to be found. Whoever opens it does so by its own inode,
-// which nothing else has: see Sources.Decoys.
+// Decoy is a honeytoken: a file whose opening is reported. It has its own inode, which nothing else shares:
+// see Sources.Decoys.
 type Decoy struct {
 	At      string    `json:"at"` // where inside
 	Text    []byte    `json:"text"`
@@ -33,32 +32,32 @@ type Decoy struct {
 	ModTime time.Time `json:"mod_time"`
 }
 
-// Place is what somebody named by a path.
+// Place is a path in a policy.
 type Place struct {
 	Said string   `json:"said"`
 	At   []string `json:"at"` // where that may be inside; all that are there are meant
 }
 
-// HostMount shows a directory or regular file of the host at a path inside.
+// HostMount mounts a directory or regular file of the host at a path inside.
 type HostMount struct {
 	From  string `json:"from"`
 	To    string `json:"to"`
 	Write bool   `json:"write,omitempty"`
 }
 
-// Point is a place in a root that something is mounted at.
+// Point is a mount point in a root.
 type Point struct {
 	Path string `json:"path"`
 	File bool   `json:"file,omitempty"` // a regular file, and no directory
 }
 
-// IsZero reports whether a leaves a root as it is.
+// IsZero reports whether a restricts nothing.
 func (a Access) IsZero() bool {
 	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.Mounts) == 0 && len(a.Decoys) == 0
 }
 
-// Fixed lists the paths inside at which a puts a mount, and which therefore keep their
-// place: neither they nor the directories above them can be renamed or removed.
+// Fixed returns the paths inside at which a mounts something: neither they nor their parent directories can
+// be renamed or removed.
 func (a Access) Fixed() []string {
 	var all []string
 	for _, list := range [][]Place{a.ReadOnly, a.Writable} {
@@ -76,8 +75,8 @@ func (a Access) Fixed() []string {
 	return slices.Compact(all)
 }
 
-// Kept lists those of Fixed at which there are mounts in any case: what is writable within
-// what is writable needs none.
+// Kept returns those of Fixed at which there are always mounts: a writable place within a writable place
+// needs none.
 func (a Access) Kept() []string {
 	var writable []string
 	for _, p := range a.Writable {
@@ -88,8 +87,7 @@ func (a Access) Kept() []string {
 	return a.Fixed()
 }
 
-// Validate says whether a can be carried out at all, by the value alone. Its errors are
-// of kind fault.Invalid.
+// Validate checks the value of a, and not the host. Its errors are of kind fault.Invalid.
 func (a Access) Validate() error {
 	for _, p := range a.Fixed() {
 		if !isClean(p) {
@@ -132,7 +130,7 @@ func (a Access) Validate() error {
 // maxDecoy is how large one may be: they are in memory.
 const maxDecoy = 64 << 10
 
-// Bare gives the places of the decoys of a that lie in no overlay of s.
+// Bare returns the places of a's decoys that are in no overlay of s.
 func (s Spec) Bare(a Access) (out []Point) {
 	for _, d := range a.Decoys {
 		if s.deepest(d.At) < 0 {
@@ -154,7 +152,7 @@ func above(paths []string) []string {
 	return slices.Compact(all)
 }
 
-// outermost leaves out of sorted paths those that lie in another one.
+// outermost removes from sorted paths those that are inside another one.
 func outermost(paths []string) []string {
 	var out []string
 	for _, p := range paths {
@@ -165,7 +163,7 @@ func outermost(paths []string) []string {
 	return out
 }
 
-// deepest gives the index of the overlay that p lies in, or -1.
+// deepest returns the index of the innermost overlay that contains p, or -1.
 func (s Spec) deepest(p string) int {
 	at := -1
 	for i, o := range s.Overlays {
@@ -176,8 +174,7 @@ func (s Spec) deepest(p string) int {
 	return at
 }
 
-// points lists those that lie in the overlay i, by paths relative to it; -1 are those in
-// none.
+// points returns the points in the overlay i, by paths relative to it; -1 selects those in none.
 func (s Spec) points(i int) []Point {
 	var out []Point
 	for _, p := range s.Points {

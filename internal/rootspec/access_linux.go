@@ -15,20 +15,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Sources are what the mounts of an Access show, open.
+// Sources are the open files and directories that the mounts of an Access show. The holder closes them.
 type Sources struct {
 	fds    Descriptors
 	files  []bool      // by the index of the mount: no directory
 	decoys Descriptors // once they are made
 }
 
-// Decoys are the files that Restrict has made for Access.Decoys, in their order and open
-// with O_PATH: to be watched by their inodes before anybody can open them. Close closes
-// them.
+// Decoys returns the files that Restrict has made for Access.Decoys, in that order and open with O_PATH:
+// their inodes must be watched before any process can open them. Close closes them.
 func (s *Sources) Decoys() []int { return s.decoys }
 
-// DecoyDevice is the device of the file system that Restrict has made for the decoys, which
-// holds nothing else; 0 without decoys.
+// DecoyDevice returns the device of the file system that Restrict has made for the decoys, which holds
+// nothing else; 0 without decoys.
 func (s *Sources) DecoyDevice() (uint64, error) {
 	if len(s.decoys) == 0 {
 		return 0, nil
@@ -38,13 +37,13 @@ func (s *Sources) DecoyDevice() (uint64, error) {
 	return st.Dev, fault.Wrap(err, "inspect a honeytoken")
 }
 
-// Close lets go of them.
+// Close closes all descriptors.
 func (s *Sources) Close() {
 	s.fds.Close()
 	s.decoys.Close()
 }
 
-// Points are the places that the sources are mounted at.
+// Points returns the places at which the sources are mounted.
 func (s *Sources) Points(a Access) []Point {
 	out := make([]Point, len(s.files))
 	for i, file := range s.files {
@@ -61,8 +60,8 @@ var kernels = []int64{
 	unix.SELINUX_MAGIC, unix.SMACK_MAGIC,
 }
 
-// Sources checks a, and opens what it shows of the host: directories and regular files, by paths
-// without links. Nobody can have them lead elsewhere between a look and the mount.
+// Sources validates a, and opens what it shows of the host: directories and regular files, by paths without
+// links, so that they cannot be redirected between the check and the mount.
 func (a Access) Sources() (_ *Sources, err error) {
 	if err := a.Validate(); err != nil {
 		return nil, err
@@ -104,7 +103,7 @@ func (a Access) Sources() (_ *Sources, err error) {
 	return s, nil
 }
 
-// linkHint names what p leads to.
+// linkHint names the target of p.
 func linkHint(p string) string {
 	if to, err := filepath.EvalSymlinks(p); err == nil {
 		return "use its target: " + to
@@ -112,9 +111,8 @@ func linkHint(p string) string {
 	return "use its target"
 }
 
-// Restrict carries out a in the root that Mount has mounted at target, for Spec.Points
-// of s.Points. It can be undone by nobody who may not mount. Copies of the mounts that
-// were taken before are as they were.
+// Restrict carries out a in the root that Mount has mounted at target, for Spec.Points of s.Points. Undoing
+// it requires the right to mount. Copies of the mounts that were taken before are not restricted.
 func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 	if a.IsZero() {
 		return nil
@@ -170,7 +168,7 @@ func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 	return m.pin(above(append(fixed, held...)))
 }
 
-// find opens what is at p inside; -1 where nothing is. What is behind a link is refused.
+// find opens p inside; -1 if nothing is there. It refuses paths through a link.
 func (m *mounter) find(p, what string) (int, error) {
 	fd, err := m.inside(p, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -200,8 +198,8 @@ func (m *mounter) asZero(do func() error) error {
 	return WithFSIDs(m.uid, m.gid, do)
 }
 
-// point sees to it that p is there. Where a layer of ours could not show it, as where the
-// sandbox removed it, it is made, and that is in the history.
+// point creates p if it does not exist. It is created in the root, and so in the history, if a layer of mount
+// points could not show it, as where the sandbox removed it.
 func (m *mounter) point(p Point) error {
 	fd, err := m.find(p.Path, "a mount point")
 	if err != nil {
@@ -230,7 +228,7 @@ func (m *mounter) point(p Point) error {
 	return nil
 }
 
-// clonePart makes a detached copy of what is at fd and below, with the mounts in it.
+// clonePart makes a detached copy of the tree at fd, with the mounts in it.
 func (m *mounter) clonePart(fd int, attr unix.MountAttr) (int, error) {
 	mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 	if err != nil {
@@ -346,13 +344,11 @@ func (m *mounter) readOnly(places []Place) ([]string, error) {
 	return outermost(all), nil
 }
 
-// pin keeps directories from being renamed and removed, which would take the mounts in
-// them along and leave their paths free. The kernel refuses both (EBUSY) for what is a
-// mount point anywhere in the caller's mount namespace (is_local_mountpoint,
-// fs/namei.c), whichever mount it is reached through. So something is mounted on each
-// of them, on a copy of its mount that nobody can come to: it lies below what init
-// mounts. The directories themselves stay on the mount that they are on, within which
-// programs rename and link.
+// pin prevents directories from being renamed and removed, which would take the mounts in them along and
+// leave their paths free. The kernel refuses both (EBUSY) for a directory that is a mount point anywhere in
+// the caller's mount namespace (is_local_mountpoint, fs/namei.c), through whichever mount it is reached. So
+// something is mounted on each of them, on a copy of its mount that no process can reach: it is below what
+// init mounts. The directories themselves stay on their mount, within which programs rename and link.
 func (m *mounter) pin(dirs []string) error {
 	top := -1
 	for _, d := range dirs {
@@ -392,12 +388,12 @@ func (m *mounter) pin(dirs []string) error {
 	return nil
 }
 
-// pinsAt is where the mounts of pin lie. Init mounts a file system of its own there,
-// which nobody inside can take off.
+// pinsAt is where the mounts of pin are. Init mounts its own file system over it, which no process inside can
+// unmount.
 const pinsAt = "/sys"
 
-// pointsLayer makes a read-only layer of mount points, to lie below all others: it is
-// seen where no other layer has anything, and is in no history.
+// pointsLayer makes a read-only layer of mount points, below all others: an entry is visible where no other
+// layer has one, and is in no history.
 func (m *mounter) pointsLayer(points []Point) (int, error) {
 	mnt, err := m.tmpfs(attrs, "mode=0755", "size=1m")
 	if err != nil {
@@ -431,7 +427,7 @@ func (m *mounter) pointAt(layer int, p Point) error {
 			return err
 		}
 		m.own(next)
-		if err := errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid, m.gid)); err != nil { // whatever the umask
+		if err := errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid, m.gid)); err != nil { // regardless of the umask
 			return err
 		}
 		dir = next

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Region is the part of a root at and below a path, without other regions below it. It
-// decides whether a file of init's may be mounted there: see MayCover.
+// A Region is the part of a root at and below a path, without other regions below it. It decides whether init
+// may mount one of its files there: see MayCover.
 type Region struct {
 	At string `json:"at"` // absolute
 	// Open says that the sandbox may change files in the region, so that none of them
@@ -58,10 +58,10 @@ func RegionOf(all []Region, p string) Region {
 	return Region{Decoy: true}
 }
 
-// MayCover reports whether a file of init's may be mounted over file, to which name resolved.
-// Links in the sandbox decide where that is. So a file that the sandbox may not change is
-// covered only if name itself, which init chose, is in the same region. A decoy is never
-// covered, since opening it would go unnoticed.
+// MayCover reports whether init may mount one of its files over file, to which name resolved. Links in the
+// sandbox decide where that is. So a file that the sandbox may not change is covered only if name itself,
+// which init chose, is in the same region. A decoy is never covered, since its opening would then go
+// unnoticed.
 func MayCover(all []Region, name, file string) bool {
 	r := RegionOf(all, file)
 	return !r.Decoy && (r.Open || r == RegionOf(all, name))

@@ -8,9 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// decoys makes files in a file system of their own, in memory, which the host has at no
-// path: whoever opens one of them does so inside. Each is mounted by itself, and the
-// file system as a whole nowhere.
+// decoys makes files in their own file system in memory, which has no path on the host: only processes inside
+// can open them. Each file is mounted separately, and the file system as a whole nowhere.
 func (m *mounter) decoys(list []Decoy, s *Sources) error {
 	if len(list) == 0 {
 		return nil
@@ -27,8 +26,8 @@ func (m *mounter) decoys(list []Decoy, s *Sources) error {
 			return fault.Wrap(err, "create a honeytoken for %s", d.At)
 		}
 	}
-	// Only what is mounted can be mounted elsewhere, by kernels before 6.15. Init mounts a
-	// file system of its own there, over nothing by then.
+	// Before 6.15, the kernel can move only what is mounted. Init later mounts its own file system there,
+	// when it is empty again.
 	top, err := m.place(pinsAt)
 	if err == nil {
 		err = m.attach(mnt, top)

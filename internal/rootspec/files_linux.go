@@ -21,8 +21,8 @@ type Files struct {
 	Root    int      // the root, O_PATH
 	Proc    int      // a procfs that shows this process, O_PATH
 	Regions []Region // of the root
-	// Decoys is the device of the file system that holds the decoys: see Sources.DecoyDevice.
-	// A decoy is known by it wherever a rename outside of the sandbox has moved it.
+	// Decoys is the device of the file system that holds the decoys: see Sources.DecoyDevice. It identifies a
+	// decoy even after a rename outside of the sandbox has moved it.
 	Decoys uint64
 }
 

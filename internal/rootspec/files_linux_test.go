@@ -43,7 +43,7 @@ func watched(t *testing.T, name string) (opened func() bool) {
 	}
 }
 
-func TestFiles_OpenWhatTheyHaveLookedAtAlone(t *testing.T) {
+func TestFiles_OpenOnlyInspectedFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -88,9 +88,9 @@ func TestFiles_OpenWhatTheyHaveLookedAtAlone(t *testing.T) {
 	}
 }
 
-// TestFiles_KnowDecoysByTheirDevice: a decoy in a mount of the host's can be moved from
-// outside, to where its path says nothing.
-func TestFiles_KnowDecoysByTheirDevice(t *testing.T) {
+// TestFiles_RecognizeHoneytokensByDevice covers a honeytoken in a mount of the host, which can
+// be moved from outside to a path that does not identify it.
+func TestFiles_RecognizeHoneytokensByDevice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "moved"), []byte("text"), 0o644); err != nil {
@@ -113,9 +113,9 @@ func TestFiles_KnowDecoysByTheirDevice(t *testing.T) {
 	}
 }
 
-// TestFiles_OpenNoDecoyThatTakesAPlace has another process put a link to a decoy where the
-// file was, between the look and the opening.
-func TestFiles_OpenNoDecoyThatTakesAPlace(t *testing.T) {
+// TestFiles_DoNotOpenSwappedHoneytoken lets another process replace the file by a link to a
+// honeytoken between the lookup and the opening.
+func TestFiles_DoNotOpenSwappedHoneytoken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

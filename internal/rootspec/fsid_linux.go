@@ -10,14 +10,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// WithFSIDs runs fn as a thread whose file-system ids are uid and gid and whose
-// capabilities are all that it may have.
+// WithFSIDs runs fn on a thread whose file-system ids are uid and gid, with all permitted capabilities.
 //
-// overlayfs acts on its layers with the credentials of whoever created it
-// (creator_cred, fs/overlayfs/super.c). On shifted layers id 0 has no place, so
-// that making the work directory fails with EOVERFLOW and the mount is silently
-// read-only; the creator must be the id that 0 appears as. setfsuid(2) takes the
-// file-system capabilities away, and capset(2) gives back what is permitted.
+// overlayfs accesses its layers with the credentials of its creator (creator_cred, fs/overlayfs/super.c). On
+// shifted layers id 0 is not mapped, so that making the work directory fails with EOVERFLOW and the mount is
+// silently read-only; the creator must be the id that 0 appears as. setfsuid(2) drops the file-system
+// capabilities, and capset(2) restores the permitted ones.
 func WithFSIDs(uid, gid int, fn func() error) error {
 	runtime.LockOSThread()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

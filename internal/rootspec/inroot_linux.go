@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// OpenInRoot opens a name of a sandbox with dir as its root: links lead no further, and
-// magic links nowhere. The error is an errno about the name, or of kind fault.Unavailable
-// if renames disturb every try or the host lacks a resource.
+// OpenInRoot opens a name of a sandbox with dir as its root: links cannot leave it, and magic links are not
+// followed. The error is an errno about the name, or of kind fault.Unavailable if renames disturb every try
+// or the host lacks a resource.
 func OpenInRoot(dir int, name string, flags int) (int, error) {
 	fd, err := dirfd.Open(dir, name, flags, dirfd.InRoot)
 	if errors.Is(err, unix.EAGAIN) {
@@ -22,7 +22,7 @@ func OpenInRoot(dir int, name string, flags int) (int, error) {
 	return fd, ofHost(err)
 }
 
-// ofNames are the errors that say what a name is, or what is there (open(2)).
+// ofNames are the errors that concern a name or its file (open(2)).
 var ofNames = []unix.Errno{
 	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EXDEV, unix.EACCES, unix.EPERM, unix.EROFS,
 	unix.ENXIO, unix.ENODEV, unix.EBUSY, unix.ETXTBSY, unix.EOVERFLOW, unix.ESTALE,

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-func TestOpenInRoot_IsNotDisturbedByRenames(t *testing.T) {
+func TestOpenInRoot_SurvivesRenames(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	for _, d := range []string{"etc", "run", "storm"} {

@@ -15,33 +15,30 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Options of Mount. The zero value works.
+// Options configure Mount. The zero value is valid.
 type Options struct {
-	// IDMapFD is the descriptor of a user namespace (/proc/PID/ns/user) whose
-	// map is laid over every directory of the root: what is stored as id 0
-	// appears as the id that 0 has in that namespace, and is stored as 0 when
-	// written. 0 means no shift. Needs the capabilities of the initial user
-	// namespace and a file system that allows it (FS_ALLOW_IDMAP).
+	// IDMapFD is the descriptor of a user namespace (/proc/PID/ns/user) whose map is applied to every
+	// directory of the root: a stored id 0 appears as the id that 0 has in that namespace, and that id is
+	// stored as 0. 0 means no shift. It needs the capabilities of the initial user namespace and a file
+	// system that supports it (FS_ALLOW_IDMAP).
 	IDMapFD int
 
-	// Zero is whom id 0 appears as, where ids are shifted.
+	// Zero is the id that id 0 appears as, if ids are shifted.
 	Zero int
 
-	// Keep, when not nil, is given the descriptors that Mount opened, for the
-	// caller to close; else Mount closes them before it returns.
+	// Keep, if not nil, receives the descriptors that Mount opened, for the caller to close; else Mount
+	// closes them before it returns.
 	Keep *Descriptors
 
-	// For tests: what kernels before 6.15 and before 6.5 need.
+	// For tests: the code paths for kernels before 6.15 and before 6.5.
 	settle, classic bool
 }
 
-// Descriptors are open descriptors, some of them of detached mounts. Nothing that
-// is mounted needs them any more.
+// Descriptors are open descriptors, some of them of detached mounts. No mount depends on them.
 type Descriptors []int
 
-// Close closes them. It is slow, since a detached mount goes with its descriptor
-// and the kernel waits until nobody can see it any more (synchronize_rcu in
-// namespace_unlock, fs/namespace.c): about a millisecond each.
+// Close closes them. It is slow, since a detached mount ends with its descriptor and the kernel waits until
+// it is unused (synchronize_rcu in namespace_unlock, fs/namespace.c): about a millisecond each.
 func (d *Descriptors) Close() {
 	for _, fd := range *d {
 		_ = unix.Close(fd)
@@ -53,15 +50,14 @@ func (d *Descriptors) Close() {
 // were imported or written by others have no effect, nor do set-id bits.
 const attrs = unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
 
-// Mount carries out s: afterwards the live root is mounted at the directory
-// target. The calling process must be in a mount namespace of its own whose
-// propagation is private, and have CAP_SYS_ADMIN over it: either as real root or
-// as uid 0 of a user namespace. /proc must be mounted. Nothing is mounted at
-// Reserved; that is left to the caller. When Mount fails nothing stays mounted.
+// Mount mounts the live root s at the directory target. The calling process must be in its own mount
+// namespace with private propagation, and have CAP_SYS_ADMIN over it: either as real root or as uid 0 of a
+// user namespace. /proc must be mounted. Mount leaves Reserved to the caller. If it fails, nothing stays
+// mounted.
 //
-// Directories are given to overlayfs as /proc/self/fd/N. So their paths may be of
-// any length (a string of fsconfig(2) ends at 255 bytes) and hold ':', ',' and
-// '\', and mountinfo inside the sandbox shows no path of the host.
+// Directories are passed to overlayfs as /proc/self/fd/N. So their paths may have any length (a string of
+// fsconfig(2) ends at 255 bytes) and contain ':', ',' and '\', and mountinfo inside the sandbox shows no path
+// of the host.
 func Mount(s Spec, target string, opts Options) (err error) {
 	if err := s.Validate(); err != nil {
 		return err
@@ -124,7 +120,7 @@ func Mount(s Spec, target string, opts Options) (err error) {
 	return nil
 }
 
-// covers says whether p lies in one of the overlays.
+// covers reports whether p is in one of the overlays.
 func (s Spec) covers(p string) bool {
 	return slices.ContainsFunc(s.Overlays, func(o Overlay) bool { return Within(p, o.Target) })
 }
@@ -137,7 +133,7 @@ type mounter struct {
 	mounted bool // something is mounted at target
 	fds     Descriptors
 
-	uid, gid int // whom id 0 appears as, when ids are shifted
+	uid, gid int // the ids that id 0 appears as, if ids are shifted
 
 	settle, classically bool // as in Options
 }
@@ -156,8 +152,8 @@ func (m *mounter) openHost(p string) (int, error) {
 	return m.own(fd), nil
 }
 
-// place opens a directory inside the root, topmost mount, without following any
-// symbolic link: what lies there may have been written by the sandbox.
+// place opens a directory inside the root, topmost mount, without following any symbolic link: the sandbox
+// may have written there.
 func (m *mounter) place(p string) (int, error) {
 	if p == "/" && m.root < 0 {
 		return m.openHost(m.target)
@@ -214,9 +210,9 @@ func (m *mounter) bind(dir string) error {
 	return m.attachRoot(mnt)
 }
 
-// clone makes a detached copy of the mount that fd lies in, rooted at fd, shifted
-// where ids are to be shifted. (open_tree(2) with OPEN_TREE_CLONE;
-// mount_setattr(2): a mount can be given an id map only while it is detached.)
+// clone makes a detached copy of the mount of fd, rooted at fd, with shifted ids if the options say so.
+// (open_tree(2) with OPEN_TREE_CLONE; mount_setattr(2): a mount can be given an id map only while it is
+// detached.)
 func (m *mounter) clone(fd int, set uint64) (int, error) {
 	mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -257,8 +253,7 @@ func (m *mounter) tmpfs(set int, opts ...string) (int, error) {
 	return m.own(mnt), nil
 }
 
-// skeleton mounts a tmpfs as the root and fills it with what s needs to be there
-// before overlays are mounted on it.
+// skeleton mounts a tmpfs as the root and creates in it what must exist before overlays are mounted on it.
 func (m *mounter) skeleton(s Spec) error {
 	mnt, err := m.tmpfs(attrs, "mode=0755", "size=16m")
 	if err != nil {
@@ -415,8 +410,8 @@ func (m *mounter) hide(p string) error {
 // procPath is a path to an open descriptor that every path option accepts.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// kernelSays adds to err what the kernel logged in the file-system context fs:
-// each read(2) gives one line, "e ", "w " or "i " and the text (fsopen(2)).
+// kernelSays adds to err what the kernel logged in the file-system context fs: each read(2) returns one line,
+// "e ", "w " or "i " and the text (fsopen(2)).
 func kernelSays(fs int, err error) error {
 	var lines []string
 	buf := make([]byte, 1024)

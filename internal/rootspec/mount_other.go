@@ -4,10 +4,10 @@ package rootspec
 
 import "github.com/coppice-dev/coppice/internal/fault"
 
-// Options of Mount.
+// Options configure Mount.
 type Options struct{ IDMapFD int }
 
-// Mount needs Linux.
+// Mount returns an error: it needs Linux.
 func Mount(Spec, string, Options) error {
 	return fault.New(fault.Unsupported, "sandboxes require Linux").
 		WithHint("run the daemon on Linux and point COPPICE_HOST at it")

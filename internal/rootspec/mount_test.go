@@ -157,7 +157,7 @@ func both(t *testing.T, fn func(t *testing.T)) {
 	}
 }
 
-func TestLayersShowInOrderAndWritesGoToTheUpper(t *testing.T) {
+func TestMount_OrdersLayersAndWritesToUpper(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/",
@@ -168,7 +168,7 @@ func TestLayersShowInOrderAndWritesGoToTheUpper(t *testing.T) {
 	})
 }
 
-func TestOddAndLongPathsOfLayers(t *testing.T) {
+func TestMount_OddAndLongLayerPaths(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		long := "a:b,c\\d e\nf\"" + strings.Repeat("/"+strings.Repeat("n", 200), 15)
@@ -181,7 +181,7 @@ func TestOddAndLongPathsOfLayers(t *testing.T) {
 	})
 }
 
-func TestFiveHundredLowers(t *testing.T) {
+func TestMount_MaxLowers(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		var lowers []string
@@ -193,7 +193,7 @@ func TestFiveHundredLowers(t *testing.T) {
 	})
 }
 
-func TestMountinfoShowsNoPathOfTheStore(t *testing.T) {
+func TestMount_HidesStorePaths(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		s := rootspec.Spec{Overlays: []rootspec.Overlay{f.overlay("/", f.tree("secret-layer", "a 1"))}}
@@ -204,7 +204,7 @@ func TestMountinfoShowsNoPathOfTheStore(t *testing.T) {
 	})
 }
 
-func TestWrapAllowsLayersBelowTheBottom(t *testing.T) {
+func TestMount_WrapAllowsLayersWithinBase(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		base := f.tree("base", "f base", "store/keep hidden", "store/layer/f top", "store/layer/n 1",
@@ -285,7 +285,7 @@ func TestOlderKernels(t *testing.T) {
 	})
 }
 
-func TestTooManyLayersForAnOlderKernelAreRefused(t *testing.T) {
+func TestOlderKernel_RefusesTooManyLayers(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		var lowers []string
@@ -300,7 +300,7 @@ func TestTooManyLayersForAnOlderKernelAreRefused(t *testing.T) {
 	})
 }
 
-func TestWhatFailsLeavesNothingMounted(t *testing.T) {
+func TestMount_FailureLeavesNothingMounted(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		good := f.overlay("/", f.tree("base", "a/", "file 1"))
@@ -367,7 +367,7 @@ func TestSkeletonFilesAndSeveralOverlays(t *testing.T) {
 	})
 }
 
-func TestNestedOverlaysIgnoreLinksPlantedInside(t *testing.T) {
+func TestMount_IgnoresPlantedLinks(t *testing.T) {
 	both(t, func(t *testing.T) {
 		f := newFixture(t)
 		outside := f.tree("outside", "host 1")

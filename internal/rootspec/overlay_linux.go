@@ -49,7 +49,7 @@ func (m *mounter) overlay(o Overlay, points []Point) error {
 	return f
 }
 
-// wraps says whether the bottom must be wrapped: a lone lower overlaps nothing.
+// wraps reports whether the bottom must be wrapped: a lone lower overlaps nothing.
 func (o Overlay) wraps() bool { return o.Wrap && len(o.Lowers) > 1 }
 
 // tryOverlay mounts o; with settle every detached mount that serves as a layer is
@@ -163,8 +163,8 @@ func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
 	if err != nil {
 		return fmt.Errorf("shift the ids of %s: %w", parent, err)
 	}
-	// The generation directory is stored as id 0: seen through the clone it
-	// belongs to whom 0 appears as.
+	// The generation directory is stored with id 0: seen through the clone its owner is the id that 0 appears
+	// as.
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -175,9 +175,8 @@ func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
 	return nil
 }
 
-// wrap gives a read-only overlay that shows what the directory fd shows. Layers
-// that lie below fd on the same file system are then no longer below a lower of
-// the outer overlay, which ovl_check_layer (fs/overlayfs/super.c) refuses with
+// wrap makes a read-only overlay that shows the directory fd. Layers below fd on the same file system are
+// then not below a lower of the outer overlay, which ovl_check_layer (fs/overlayfs/super.c) refuses with
 // ELOOP. An overlay without upper needs two lowers: the second is empty.
 func (m *mounter) wrap(fd int, h *hideout) (int, error) {
 	empty, err := m.tmpfs(attrs|unix.MOUNT_ATTR_RDONLY, "mode=0755", "size=4k", "nr_inodes=2")
@@ -210,15 +209,13 @@ func writable(mnt int) error {
 // errClassic says that this kernel lacks lowerdir+ (before 6.5).
 var errClassic = errors.New("option lowerdir+ is not supported")
 
-// makeOverlay gives a detached overlay mount.
+// makeOverlay makes a detached overlay mount.
 //
-// userxattr: the marks of overlayfs are user.overlay.*, so that an ordinary user
-// may write them. xino=on: where layers lie on several file systems, st_dev is
-// one and st_ino is unique all the same, so that du -x, find -xdev and tar
-// --one-file-system see one file system (Documentation/filesystems/overlayfs.rst,
-// "Inode properties"; the default is a choice of the kernel's configuration). A
-// wrapped bottom leaves it off: it would use up the bits that the outer overlay
-// needs.
+// userxattr: the marks of overlayfs are user.overlay.*, so that an ordinary user may write them. xino=on: if
+// layers are on several file systems, st_dev is one and st_ino is still unique, so that du -x, find -xdev and
+// tar --one-file-system see one file system (Documentation/filesystems/overlayfs.rst, "Inode properties"; the
+// default depends on the kernel's configuration). A wrapped base leaves it off: it would use up the bits that
+// the outer overlay needs.
 func (m *mounter) makeOverlay(set layerSet, flags int, h *hideout) (mnt int, err error) {
 	try := func() error {
 		mnt, err = m.newOverlay(set, flags)
@@ -283,7 +280,7 @@ func (m *mounter) newOverlay(set layerSet, flags int) (int, error) {
 	return m.own(mnt), nil
 }
 
-// hasLowerPlus says whether the kernel knows lowerdir+: asked with a directory
+// hasLowerPlus reports whether the kernel knows lowerdir+: asked with a directory
 // that is always there. Before Linux 6.5 overlayfs takes any option, and finds out
 // when it is created (fs/fs_context.c, legacy_parse_param).
 func hasLowerPlus() bool {
@@ -343,9 +340,8 @@ func (m *mounter) classic(set layerSet, flags int, h *hideout) (int, error) {
 	return mnt, nil
 }
 
-// hideout is a tmpfs over the mount point in which detached mounts are attached
-// one by one for as long as an overlay is being made of them; overlayfs keeps
-// private clones of its own.
+// hideout is a tmpfs over the mount point in which detached mounts are attached one by one while an overlay
+// is being made from them; overlayfs keeps its own private clones.
 type hideout struct {
 	m      *mounter
 	at     string
@@ -355,7 +351,7 @@ type hideout struct {
 	n      int
 }
 
-// use gives a descriptor by which the detached mount mnt can be a layer.
+// use returns a descriptor by which the detached mount mnt can be a layer.
 func (h *hideout) use(mnt int) (int, error) {
 	if !h.settle {
 		return mnt, nil
@@ -410,7 +406,7 @@ func (h *hideout) leave() error {
 	return nil
 }
 
-// sameDev says whether all directories are on one file system.
+// sameDev reports whether all directories are on one file system.
 func sameDev(fds []int) bool {
 	var first uint64
 	for i, fd := range fds {

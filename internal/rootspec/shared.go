@@ -2,12 +2,12 @@ package rootspec
 
 import "strconv"
 
-// SharedAt is the directory inside in which a box shows directories of the host that
-// the sandbox needs and that no policy names: the objects of its git repository.
+// SharedAt is the directory inside in which a box mounts directories of the host that the sandbox needs and
+// that no policy names: the objects of its git repository.
 const SharedAt = "/run/coppice-git"
 
-// MaxShared bounds how many there are.
+// MaxShared bounds the number of shared directories.
 const MaxShared = 32
 
-// SharedPath is where inside the i-th of them is shown, counted from 0.
+// SharedPath returns the path inside of the shared directory with index i.
 func SharedPath(i int) string { return SharedAt + "/" + strconv.Itoa(i) }

@@ -1,7 +1,6 @@
-// Package rootspec says how the live root of a sandbox is put together: a value
-// that a driver (rootfs) computes, that the engine passes on, and that the
-// keeper (box) carries out with Mount in a separate mount namespace. It
-// imports fault alone.
+// Package rootspec describes how the live root of a sandbox is assembled: as a value that a driver (rootfs)
+// computes, that the engine passes on, and that the keeper (box) carries out with Mount in a separate mount
+// namespace. It imports only fault.
 package rootspec
 
 import (
@@ -11,24 +10,21 @@ import (
 
 // Spec describes a live root. Exactly one of Bind and Overlays is used.
 type Spec struct {
-	// Bind is a plain directory (host path) that is the root: drivers copy and
-	// btrfs.
+	// Bind is the host path of a plain directory to use as the root: drivers copy and btrfs.
 	Bind string `json:"bind,omitempty"`
-	// Overlays are mounted in order, parents before children. When none has
-	// Target "/", the root is a read-only tmpfs that holds Skeleton and the
-	// mount points.
+	// Overlays are mounted in order, parents before children. If none has Target "/", the root is a read-only
+	// tmpfs that holds Skeleton and the mount points.
 	Overlays []Overlay `json:"overlays,omitempty"`
-	// Skeleton is what the tmpfs root holds besides mount points.
+	// Skeleton is the content of the tmpfs root in addition to mount points.
 	Skeleton []Entry `json:"skeleton,omitempty"`
-	// Files are single files (host paths) bound read-only at a place in the
-	// root, for files that are mount points of their own on the host.
+	// Files are single files (host paths) that are bind-mounted read-only, for files that are mount points on
+	// the host.
 	Files []File `json:"files,omitempty"`
-	// Hide lists absolute paths inside that are covered by an empty read-only
-	// tmpfs after everything else is mounted: the store itself.
+	// Hide lists absolute paths inside that are covered by an empty read-only tmpfs after everything else is
+	// mounted: the store itself.
 	Hide []string `json:"hide,omitempty"`
-	// Points are shown where nothing else is, so that something can be mounted at
-	// them: in a layer below all others of their overlay, or in the skeleton. A bound
-	// directory is left as it is.
+	// Points are created where nothing else exists, so that something can be mounted at them: in a layer
+	// below all others of their overlay, or in the skeleton. A bound directory is not changed.
 	Points []Point `json:"points,omitempty"`
 }
 
@@ -38,9 +34,9 @@ type Overlay struct {
 	Lowers []string `json:"lowers"` // host paths, topmost first, at least one
 	Upper  string   `json:"upper"`  // host path
 	Work   string   `json:"work"`   // host path, same file system as Upper
-	// Wrap is set when the last lower contains the store (so that the other
-	// lowers lie below it, which overlayfs refuses with ELOOP): Mount then puts
-	// a read-only overlay of {last lower, empty tmpfs directory} in its place.
+	// Wrap is set if the last lower contains the store, so that the other lowers are below it, which
+	// overlayfs refuses with ELOOP: Mount then replaces it by a read-only overlay of {last lower, empty tmpfs
+	// directory}.
 	Wrap bool `json:"wrap,omitempty"`
 }
 
@@ -48,25 +44,24 @@ type Overlay struct {
 type Entry struct {
 	Path string `json:"path"`           // absolute, inside
 	Link string `json:"link,omitempty"` // target, when a symbolic link
-	Mode uint32 `json:"mode,omitempty"` // permission bits, when a directory; 0 is no permission
+	Mode uint32 `json:"mode,omitempty"` // permission bits of a directory; 0 is no permission
 }
 
-// File binds host file Source, read-only, at Target inside.
+// File mounts host file Source, read-only, at Target inside.
 type File struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
 }
 
-// Part is a place where changes of the live root appear: the tree at Dir (host
-// path) holds the changes of the subtree at Path (absolute, inside). In overlay
-// form (whiteouts, opaque markers) for driver overlay; the plain tree itself for
-// the others.
+// Part is a place where changes of the live root appear: the tree at Dir (host path) holds the changes of the
+// subtree at Path (absolute, inside). For driver overlay it is in overlay form (whiteouts, opaque markers);
+// for the others it is the plain tree itself.
 type Part struct {
 	Dir  string `json:"dir"`
 	Path string `json:"path"`
 }
 
-// Places returns the paths of parts, cleaned.
+// Places returns the cleaned paths of parts.
 func Places(parts []Part) []string {
 	out := make([]string, len(parts))
 	for i, p := range parts {
@@ -75,26 +70,23 @@ func Places(parts []Part) []string {
 	return out
 }
 
-// Workshop is the directory in the root of an overlay mount in which init builds
-// what a rename(2) of a lower directory needs. One that is found when nothing runs
-// belongs to a rename that was cut off, or was made by the sandbox itself. The
-// next init takes the rename back.
+// Workshop is the directory in the root of an overlay mount in which init prepares the rename(2) of a lower
+// directory. One that exists while nothing runs belongs to an interrupted rename, or was made by the sandbox
+// itself. The next init undoes the rename.
 const Workshop = ".coppice-promote"
 
-// Stack is what a live root is made of, as host paths.
+// Stack lists the directories that make up a live root, as host paths.
 type Stack struct {
-	// Host is set for base "host": the host's own root is at the bottom.
+	// Host is set for base "host": the host's own root is the base.
 	Host bool `json:"host,omitempty"`
-	// Layers are fs trees of layers, topmost first; without Host the last one
-	// is the base.
+	// Layers are the fs trees of layers, topmost first; without Host the last one is the base.
 	Layers []string `json:"layers"`
-	// Mask is the one of Layers that hides paths of those below it and of the host; ""
-	// is none.
+	// Mask is the one of Layers that hides paths of those below it and of the host; "" if there is none.
 	Mask string `json:"mask,omitempty"`
 }
 
 // Differing returns the trees in which the roots of two stacks can differ: the layers that only one of the
-// stacks has. Both end in the layers that they have in common.
+// stacks has. Both have the remaining, lowest layers in common.
 func Differing(a, b Stack) (trees []Part) {
 	for _, dir := range difference(a.Layers, b.Layers) {
 		trees = append(trees, Part{Dir: dir, Path: "/"})

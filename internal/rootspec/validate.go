@@ -7,17 +7,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// MaxLowers is how many lower directories one overlay may have: OVL_MAX_STACK of
-// the kernel (fs/overlayfs/params.h).
+// MaxLowers is the maximum number of lower directories of one overlay: OVL_MAX_STACK of the kernel
+// (fs/overlayfs/params.h).
 const MaxLowers = 500
 
-// Reserved lists the places of a live root that belong to the box: it mounts its
-// own file systems there, so no part of a root lies at or below them, and a
-// read-only skeleton always holds them as empty directories.
+// Reserved lists the places of a live root that belong to the box: it mounts its own file systems there, so
+// no part of a root is at or below them, and a read-only skeleton always has them as empty directories.
 var Reserved = []string{"/dev", "/proc", "/run", "/sys", "/tmp"}
 
-// Validate says whether s can be carried out at all; it looks at the value alone,
-// never at the host. Its errors are of kind fault.Invalid.
+// Validate checks the value of s, and not the host. Its errors are of kind fault.Invalid.
 func (s Spec) Validate() error {
 	if (s.Bind == "") == (len(s.Overlays) == 0) {
 		return fault.New(fault.Invalid, "root: exactly one of a bound directory and overlays is required")
@@ -90,7 +88,7 @@ func (o Overlay) validate() error {
 	return nil
 }
 
-// Within says whether the clean absolute path p is dir or lies below it.
+// Within reports whether the clean absolute path p is dir or is below it.
 func Within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }

@@ -1,7 +1,6 @@
-// Package sandbox decides whose turn it is to work on a sandbox. Sandbox is the lock of one;
-// Held proves that the caller has it, and is the way to what it guards. A caller that ends a
-// sandbox's processes does not wait for others: it cancels the start and, after a while, the
-// capture that hold the lock.
+// Package sandbox is the lock of a sandbox. Sandbox is the lock of one; Held proves that the caller holds it,
+// and gives access to the state that it guards. A caller that ends a sandbox's processes does not wait for
+// others: it cancels the start and, after a while, the capture that hold the lock.
 package sandbox
 
 import (
@@ -12,30 +11,30 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Sandbox is the lock of one sandbox, and who holds it. Make one with New; its methods are safe
-// for concurrent use.
+// Sandbox is the lock of one sandbox, and knows its holder. New makes one; its methods are safe for
+// concurrent use.
 type Sandbox struct {
-	// ID names the sandbox. It does not change.
+	// ID is the id of the sandbox. It does not change.
 	ID timeline.SandboxID
 
-	lock chan struct{} // one token: whoever has taken it holds the lock
+	lock chan struct{} // one token: its receiver holds the lock
 
-	mu      sync.Mutex // a leaf: no other lock is taken while it is held
-	owner   string     // what holds the lock, for messages; guarded by mu
+	mu      sync.Mutex // held last: see docs/design/locks.md
+	owner   string     // the operation that holds the lock, for messages; guarded by mu
 	start   work       // the start in progress; guarded by mu
 	capture work       // the capture in progress; guarded by mu
 }
 
-// New returns the lock of a sandbox, which nobody holds.
+// New returns the lock of a sandbox, which is free.
 func New(id timeline.SandboxID) *Sandbox {
 	b := &Sandbox{ID: id, lock: make(chan struct{}, 1)}
 	b.lock <- struct{}{}
 	return b
 }
 
-// Lock waits for the lock. what says what the caller does with it, for the message that other
-// callers get. If ctx ends first, the error is a Conflict that names the sandbox as name, and
-// what holds the lock.
+// Lock waits for the lock. what names the caller's operation, for the error that other callers get meanwhile.
+// If ctx is canceled first, the error is a Conflict that names the sandbox as name, and the operation that
+// holds the lock.
 func (b *Sandbox) Lock(ctx context.Context, name, what string) (*Held, error) {
 	select {
 	case <-b.lock:
@@ -45,7 +44,7 @@ func (b *Sandbox) Lock(ctx context.Context, name, what string) (*Held, error) {
 	return b.held(what), nil
 }
 
-// TryLock takes the lock if nobody holds it; nil otherwise.
+// TryLock takes the lock if it is free; otherwise it returns nil.
 func (b *Sandbox) TryLock(what string) *Held {
 	select {
 	case <-b.lock:
@@ -70,13 +69,13 @@ func (b *Sandbox) busy(ctx context.Context, name string) error {
 		WithHint("wait until it has finished, then try again").Because(context.Cause(ctx))
 }
 
-// Held is the lock of a sandbox in the hands of its caller, from Lock until Unlock.
+// Held proves that its owner holds the lock of a sandbox, from Lock until Unlock.
 type Held struct{ b *Sandbox }
 
-// SandboxID names the sandbox whose lock it is.
+// SandboxID returns the id of the sandbox.
 func (h *Held) SandboxID() timeline.SandboxID { return h.b.ID }
 
-// Unlock releases the lock. The Held is not used afterwards.
+// Unlock releases the lock. The Held must not be used afterwards.
 func (h *Held) Unlock() {
 	h.b.mu.Lock()
 	h.b.owner = ""
@@ -90,6 +89,6 @@ type Guarded[T any] struct{ v T }
 // Guard returns a Guarded that holds v.
 func Guard[T any](v T) Guarded[T] { return Guarded[T]{v: v} }
 
-// Of returns the value, for as long as the caller holds the lock h, which is that of the sandbox
-// that the value belongs to.
+// Of returns the value. The caller holds h, the lock of the sandbox that the value belongs to, and uses the
+// value only until Unlock.
 func (g *Guarded[T]) Of(*Held) *T { return &g.v }

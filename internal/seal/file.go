@@ -23,12 +23,11 @@ const (
 	maxFile = 256
 )
 
-// ErrLost says that the owner gave the key in a file up.
+// ErrLost says that the owner has marked the key in a file as lost.
 var ErrLost = errors.New("the key is marked as lost")
 
-// Load reads a key from its file, which nobody else can read. The errors are
-// fault.NotFound where there is none, ErrLost, fault.Denied for one that is open to others,
-// and fault.Version or fault.Corrupt for one that is none.
+// Load reads a key from its file, which only its owner may read. The errors are NotFound if there is none,
+// ErrLost, Denied for a file that others may read, and Version or Corrupt for one that is not a key.
 func Load(path string) (Key, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,8 +76,8 @@ func parse(path, text string) (Key, error) {
 	return New(secret)
 }
 
-// Make makes a new key in a file, 0600, in the place of what is there. It is on the disk
-// when Make returns.
+// Make writes a new key to a file, mode 0600, and replaces an existing one. It is on the disk when Make
+// returns.
 func Make(fsys vfs.FS, path string) (Key, error) {
 	secret := make([]byte, Size)
 	_, _ = rand.Read(secret) // it never fails

@@ -1,16 +1,14 @@
-// Package seal encrypts, with a key of the home, values that the home stores and must give
-// back as they were, such as environments. It is pure but
-// for Load and Make, which keep the key in a file. It imports fault alone; meta, journal and
-// those who hand their keys on may import it.
+// Package seal encrypts, with a key of the home, values that the home stores and must read back unchanged,
+// such as environments. It is pure except for Load and Make, which store the key in a file. It imports only
+// fault; meta, journal and packages that pass their keys on may import it.
 //
 //	sealed1:KEY:DATA
 //
-// KEY is the id of the key, 16 hex digits; DATA is base64 for URLs, without padding, of a
-// nonce of 12 bytes and what AES-256-GCM makes of the value, with the purpose as additional
-// data. The nonce is the beginning of an HMAC-SHA256 of purpose and value under a key of its
-// own: so no nonce comes again with another value, no random number can be bad, and what is
-// equal is sealed equally. That two values are equal, and how long they are, is what
-// somebody without the key can tell.
+// KEY is the id of the key, 16 hex digits; DATA is base64 for URLs, without padding, of a nonce of 12 bytes
+// and the output of AES-256-GCM for the value, with the purpose as additional data. The nonce is the
+// beginning of an HMAC-SHA256 of purpose and value under a separate key: so no nonce is used again with
+// another value, no random number can be bad, and equal values are encrypted equally. Without the key, only
+// the length of values and whether two are equal can be seen.
 package seal
 
 import (
@@ -35,8 +33,8 @@ const (
 	idBytes = 8
 )
 
-// Key seals and opens. Make one with New or Load; the zero Key neither seals nor opens. It
-// does not change, and may be used by many at the same time.
+// Key encrypts and decrypts values. New or Load makes one; the zero Key does neither. It is immutable and
+// safe for concurrent use.
 type Key struct {
 	id     string
 	secret []byte // others are derived from
@@ -67,11 +65,10 @@ func New(secret []byte) (k Key, err error) {
 	return k, nil
 }
 
-// ID tells keys apart, and nothing of the secret.
+// ID identifies the key, and reveals nothing of the secret.
 func (k Key) ID() string { return k.id }
 
-// Derive gives the secret of another key, for a purpose: whoever has it cannot open what
-// this one seals.
+// Derive returns the secret of another key, for a purpose, which cannot decrypt what this one encrypts.
 func (k Key) Derive(purpose string) []byte {
 	if k.aead == nil {
 		return nil
@@ -81,8 +78,8 @@ func (k Key) Derive(purpose string) []byte {
 	return h.Sum(nil)
 }
 
-// Seal gives a value so that only the key opens it, for the same purpose. The error is
-// fault.Internal: of the zero Key.
+// Seal encrypts a value, so that only this key decrypts it, for the same purpose. The error of the zero Key
+// is Internal.
 func (k Key) Seal(purpose string, value []byte) (string, error) {
 	if k.aead == nil {
 		return "", fault.New(fault.Internal, "no key to encrypt with")
@@ -97,8 +94,8 @@ func (k Key) Seal(purpose string, value []byte) (string, error) {
 		nil
 }
 
-// Open gives a value that was sealed for a purpose. The errors are fault.Corrupt for one
-// that is damaged or of another purpose, and fault.Denied for one of another key.
+// Open decrypts a value that was encrypted for a purpose. The errors are Corrupt for one that is damaged or
+// of another purpose, and Denied for one of another key.
 func (k Key) Open(purpose, sealed string) ([]byte, error) {
 	id, data, found := strings.Cut(strings.TrimPrefix(sealed, prefix), ":")
 	switch {
@@ -121,5 +118,5 @@ func (k Key) Open(purpose, sealed string) ([]byte, error) {
 	return value, nil
 }
 
-// Is reports whether a text is a sealed value, by its beginning.
+// Is reports whether a text looks like an encrypted value, by its prefix.
 func Is(s string) bool { return strings.HasPrefix(s, prefix) }

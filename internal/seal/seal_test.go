@@ -25,7 +25,7 @@ func key(t testing.TB, fill byte) seal.Key {
 	return k
 }
 
-func TestWhatIsSealedComesBackAndOnlySo(t *testing.T) {
+func TestKey_EncryptsAndAuthenticates(t *testing.T) {
 	t.Parallel()
 	k, other := key(t, 1), key(t, 2)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -65,7 +65,7 @@ func TestWhatIsSealedComesBackAndOnlySo(t *testing.T) {
 	})
 }
 
-func TestTheZeroKeyDoesNothing(t *testing.T) {
+func TestKey_ZeroValueIsRefused(t *testing.T) {
 	t.Parallel()
 	var none seal.Key
 	if s, err := none.Seal("a", []byte("x")); err == nil {
@@ -86,7 +86,7 @@ func TestTheZeroKeyDoesNothing(t *testing.T) {
 	}
 }
 
-func TestADerivedKeyIsAnotherOne(t *testing.T) {
+func TestDerive_YieldsDistinctKey(t *testing.T) {
 	t.Parallel()
 	k := key(t, 1)
 	d, err := seal.New(k.Derive("journal"))
@@ -99,7 +99,7 @@ func TestADerivedKeyIsAnotherOne(t *testing.T) {
 	}
 }
 
-func TestTheFileOfAKey(t *testing.T) {
+func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "seal.key")
 	if _, err := seal.Load(path); !fault.Is(err, fault.NotFound) {

@@ -1,8 +1,8 @@
 // Package stacks finds the layers that make up snapshots.
 //
-// Stacks owns the answers that it remembers, because reading the lineage of a long history takes longer
-// than starting a command. Its lock, Stacks.mu, guards them, and is a leaf: no other lock is taken while
-// it is held. It needs nothing of the engine, which imports it, but the call of Rerouted.
+// Stacks caches its answers, because reading the lineage of a long history takes longer than starting a
+// command. Its lock, Stacks.mu, guards them; no other lock is taken while it is held. Of the engine, which
+// imports it, it needs only calls of Rerouted.
 package stacks
 
 import (
@@ -14,34 +14,35 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// maxStacks is how many answers of Below are remembered, and maxSteps how
-// far it looks down for one of them before it reads the whole lineage.
+// maxStacks is how many answers of Below are cached, and maxSteps how far down it looks for one of them
+// before it reads the whole lineage.
 const (
 	maxStacks = 1 << 15
 	maxSteps  = 8
 )
 
-// Records are the records of histories; a *meta.DB has them.
+// Records reads histories; a *meta.DB implements it.
 type Records interface {
-	// Lineage returns how a snapshot and what it stands on are tied together.
+	// Lineage returns a snapshot and those it stands on, with their routes.
 	Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Lineage, error)
 	// Ground returns the parent of a snapshot and the routes that lead down from it.
 	Ground(ctx context.Context, id timeline.SnapshotID) (timeline.SnapshotID, []timeline.Route, error)
 }
 
-// Stacks finds the layers of snapshots. Make one with New; all methods are safe for concurrent use, and
-// the caller may hold any lock.
+// Stacks finds the layers of snapshots. New makes one; all methods are safe for concurrent use, and the
+// caller may hold any lock.
 type Stacks struct {
 	records Records                          // never changed
 	dir     func(id timeline.LayerID) string // never changed
 
 	mu    sync.Mutex
 	known map[timeline.SnapshotID][]timeline.LayerID // answers of Below; guarded by mu
-	// routes is how often routes changed: an answer that was read before a change is not kept; guarded by mu
+	// routes counts the changes of routes: an answer that was read before a change is not cached; guarded by
+	// mu
 	routes int
 }
 
-// New makes a Stacks; dir returns the directory of a layer.
+// New returns a Stacks; dir returns the directory of a layer.
 func New(records Records, dir func(timeline.LayerID) string) *Stacks {
 	return &Stacks{records: records, dir: dir, known: map[timeline.SnapshotID][]timeline.LayerID{}}
 }
@@ -55,8 +56,7 @@ func (s *Stacks) Dirs(ids []timeline.LayerID) []string {
 	return dirs
 }
 
-// Rerouted discards what is remembered. It is to be called when routes other than those of new snapshots
-// have changed.
+// Rerouted discards the cache. It must be called when routes other than those of new snapshots have changed.
 func (s *Stacks) Rerouted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +64,8 @@ func (s *Stacks) Rerouted() {
 	clear(s.known)
 }
 
-// Below finds the layers that make up a snapshot, topmost first. The answer
-// is shared with other callers and is not to be changed.
+// Below returns the layers that make up a snapshot, topmost first. The slice is shared with other callers and
+// must not be modified.
 func (s *Stacks) Below(ctx context.Context, id timeline.SnapshotID) ([]timeline.LayerID, error) {
 	if id == "" {
 		return nil, nil
@@ -101,8 +101,8 @@ func (s *Stacks) Below(ctx context.Context, id timeline.SnapshotID) ([]timeline.
 	return ids, nil
 }
 
-// stepDown looks for a snapshot just below that is remembered. While there is
-// only one way down, the shortest one goes there.
+// stepDown looks for a cached answer for a snapshot just below. While there is only one route down, the
+// shortest stack takes it.
 func (s *Stacks) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []timeline.LayerID, found bool, err error) {
 	for range maxSteps {
 		parent, routes, err := s.records.Ground(ctx, id)
@@ -125,9 +125,9 @@ func (s *Stacks) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []ti
 	return nil, false, nil
 }
 
-// Over finds the layers that make up a snapshot, and how many of them lie on base, a snapshot that it
-// stands on. They differ from the answer of Below where that has a layer that was merged of both. The
-// layers are not to be changed.
+// Over returns the layers that make up a snapshot, and how many of them are above base, a snapshot that it
+// stands on. They differ from the answer of Below if that has a merged layer that contains parts of both. The
+// slice must not be modified.
 func (s *Stacks) Over(ctx context.Context, base, id timeline.SnapshotID) ([]timeline.LayerID, int, error) {
 	ids, err := s.Below(ctx, id)
 	if err != nil {
@@ -144,7 +144,7 @@ func (s *Stacks) Over(ctx context.Context, base, id timeline.SnapshotID) ([]time
 	if err != nil {
 		return nil, 0, err
 	}
-	// As if the base were the bottom: no way leads past it.
+	// As if base were the bottom: no route passes it.
 	under := map[timeline.SnapshotID]bool{"": true}
 	for at := base; at != ""; {
 		up := line.Parents[at]
@@ -158,7 +158,7 @@ func (s *Stacks) Over(ctx context.Context, base, id timeline.SnapshotID) ([]time
 	for top, routes := range line.Routes {
 		line.Routes[top] = slices.DeleteFunc(slices.Clone(routes), func(r timeline.Route) bool { return under[r.Below] })
 		if len(routes) > 0 && len(line.Routes[top]) == 0 {
-			delete(line.Parents, top) // else it would equal its parent
+			delete(line.Parents, top) // otherwise it would equal its parent
 		}
 	}
 	line.Parents[base] = ""

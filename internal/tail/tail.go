@@ -10,24 +10,24 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// What is kept of a command's output.
+// Limits on the stored output of a command.
 const (
 	tailBytes = 4 << 10
 	tailLines = 20
 )
 
-// Client is the client's end of a command without a client: it sends nothing, and keeps the end of the
+// Client is the client's end of a command that runs without a client: it sends nothing, and keeps the end of the
 // output. The zero Client is ready for use; its methods are safe for concurrent use.
 type Client struct {
 	mu     sync.Mutex
-	all    Tail // stdout and stderr as they came; guarded by mu
+	all    Tail // stdout and stderr as they arrived; guarded by mu
 	stdout Tail // guarded by mu
 }
 
 // Read returns io.EOF: the input ends at once.
 func (*Client) Read([]byte) (int, error) { return 0, io.EOF }
 
-// Write takes one frame of the command's stream.
+// Write processes one frame of the command's stream.
 func (c *Client) Write(p []byte) (int, error) {
 	t, payload, err := wire.ReadFrame(bytes.NewReader(p), nil)
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *Client) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// All returns the last bytes of stdout and stderr, in the order in which they came.
+// All returns the last bytes of stdout and stderr, in the order of their arrival.
 func (c *Client) All() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +71,8 @@ func (t *Tail) Add(p []byte) {
 	*t = append(*t, p...)
 }
 
-// Lines returns the last lines of text, which may be a Tail: whole ones if there are any. What is not
-// UTF-8 is replaced.
+// Lines returns the last lines of text, which may be a Tail: only complete ones if there are any. Bytes that are not
+// UTF-8 are replaced.
 func Lines(text string) string {
 	text = strings.ToValidUTF8(strings.TrimRight(text, "\n"), "\ufffd")
 	if over := len(text) - tailBytes; over > 0 {

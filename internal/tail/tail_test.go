@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-func TestTheEndOfTheOutputIsKept(t *testing.T) {
+func TestClient_KeepsTailOfOutput(t *testing.T) {
 	t.Parallel()
 	var a Client
 	if n, err := a.Read(nil); n != 0 || err != io.EOF {

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnOwn runs f, which may change its thread for good, on a thread of its own. The thread
-// ends when f returns, and OnOwn returns then. It is never the first thread of the process,
-// which cannot end, and whose namespaces and credentials /proc/PID shows as those of the process.
+// OnOwn runs f, which may change its thread permanently, on its own thread, and returns when f does; the
+// thread then exits. It is never the first thread of the process, which cannot exit, and whose namespaces and
+// credentials /proc/PID shows as those of the process.
 //
-// A child that was started with Pdeathsig from f, or from a thread that no goroutine
-// had locked, may take the end of the thread for the death of its parent (prctl(2)).
+// A child that was started with Pdeathsig from f, or from a thread that no goroutine had locked, may be
+// killed by the exit of that thread, as if its parent had died (prctl(2)).
 func OnOwn(f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -12,10 +12,9 @@ type Row struct {
 	ID    SnapshotID
 }
 
-// Graph draws the history as git log --graph does, newest snapshot first, in
-// "*", "|" and "/". Lines carry no space at their end. They have at most so many bytes in
-// all, and no more work is done than that takes; more says that older snapshots are left
-// out.
+// Graph draws the history as git log --graph does, newest snapshot first, with "*", "|" and "/". Lines have
+// no trailing space. They have at most most bytes in total, and the work is bounded accordingly; more reports
+// that older snapshots are left out.
 func (h *History) Graph(most int) (rows []Row, more bool) {
 	d := drawing{left: most}
 	h.draw(&d)
@@ -29,7 +28,7 @@ type drawing struct {
 	full bool
 }
 
-// add adds a row, and says whether there was room for it.
+// add adds a row, and reports whether it fit.
 func (d *drawing) add(line string, id SnapshotID) bool {
 	if d.left -= len(line) + 1; d.left < 0 {
 		d.full = true
@@ -93,8 +92,7 @@ func nodeLine(n, at int) string {
 	return trim(line)
 }
 
-// moveLine draws n lanes of which those from first on move one to the left, and
-// the lanes below still lanes stay where they are.
+// moveLine draws n lanes; the lanes from first on move one to the left, those below still do not move.
 func moveLine(still, first, n int) string {
 	line := blank(n)
 	for i := range still {
@@ -106,8 +104,8 @@ func moveLine(still, first, n int) string {
 	return trim(line)
 }
 
-// join draws lane right going into lane left, behind the lanes between, and the lanes
-// beyond right closing up, out of n. It says whether there was room for that.
+// join draws lane right joining lane left, behind the lanes between, and the lanes beyond right closing up,
+// out of n. It reports whether the rows fit.
 func (d *drawing) join(left, right, n int) bool {
 	fits := d.add(moveLine(right, right, n), "")
 	for to := right - 2; fits && to >= left; to-- {

@@ -117,9 +117,9 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestGraphShowsTheTree reads the drawing back: following the lanes down from
-// every snapshot must lead to its parent.
-func TestGraphShowsTheTree(t *testing.T) {
+// TestGraph_MatchesParents reads the drawing: following the lanes down from every snapshot
+// must lead to its parent.
+func TestGraph_MatchesParents(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, 40)
@@ -173,7 +173,7 @@ func TestGraphShowsTheTree(t *testing.T) {
 	})
 }
 
-func TestNewestFirstIsTopologicalAndByTime(t *testing.T) {
+func TestNewestFirst_IsTopologicalAndByTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, 60)
@@ -221,7 +221,7 @@ func drawHistory(t *rapid.T, most int) *History {
 	return h
 }
 
-func TestDamagedHistoriesEnd(t *testing.T) {
+func TestDamagedHistory_Terminates(t *testing.T) {
 	t.Parallel()
 	h := tree("a<c", "b<a", "c<b", "d<d", "e<gone")
 	h.Head = "a"
@@ -252,7 +252,7 @@ func crossed(n int) *History {
 	return tree(words...)
 }
 
-func TestGraph_EndsAtItsLimit(t *testing.T) {
+func TestGraph_StopsAtLimit(t *testing.T) {
 	h := crossed(1000)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// History is the tree of snapshots that a sandbox can go to: all that it made,
-// and their ancestors, which other sandboxes may have made. Methods only read;
-// they end on any input, also on one with cycles or missing parents, which only
-// a damaged database has.
+// History is the tree of snapshots that a sandbox can be brought to: all that it made, and their ancestors,
+// which other sandboxes may have made. Methods only read; they terminate on any input, also with cycles or
+// missing parents, which only a damaged database has.
 type History struct {
 	Snapshots map[SnapshotID]Snapshot
 	Head      SnapshotID
 	Tags      map[string]SnapshotID
-	Sandbox   SandboxID // whose history this is; "" counts every snapshot as its own
+	Sandbox   SandboxID // the sandbox; "" counts every snapshot as its own
 	Moves     []Move    // by time; what @{5m} needs besides the snapshots
 }
 
@@ -26,8 +25,8 @@ type Move struct {
 	To SnapshotID
 }
 
-// Ancestors lists id's ancestors, nearest first, without id itself. It ends at
-// a parent that the history does not hold.
+// Ancestors lists id's ancestors, nearest first, without id itself. It stops at a parent that is not in the
+// history.
 func (h *History) Ancestors(id SnapshotID) []SnapshotID {
 	var out []SnapshotID
 	for s, ok := h.Snapshots[id]; ok && len(out) <= len(h.Snapshots); {
@@ -39,8 +38,8 @@ func (h *History) Ancestors(id SnapshotID) []SnapshotID {
 	return out
 }
 
-// Began gives the snapshot that a sandbox at id began with: the nearest import. Of a fork it is the one that
-// its parent began with. Without an import it is the eldest ancestor.
+// Began returns the snapshot that a sandbox at id started from: the nearest import. For a fork it is that of
+// its parent. Without an import it is the oldest ancestor.
 func (h *History) Began(id SnapshotID) SnapshotID {
 	line := append([]SnapshotID{id}, h.Ancestors(id)...)
 	i := slices.IndexFunc(line, func(id SnapshotID) bool { return h.Snapshots[id].Cause == CauseImport })
@@ -107,8 +106,7 @@ func (h *History) LowestCommonAncestor(a, b SnapshotID) (SnapshotID, bool) {
 	return "", false
 }
 
-// At gives the snapshot that HEAD was at time t; false when the sandbox has
-// nothing that old.
+// At returns the snapshot that HEAD was at time t; false if the history does not go back that far.
 func (h *History) At(t time.Time) (SnapshotID, bool) {
 	var best SnapshotID
 	var when time.Time

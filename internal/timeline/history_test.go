@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestTreeQuestions(t *testing.T) {
+func TestHistory_AncestorsAndChildren(t *testing.T) {
 	t.Parallel()
 	h := tree("a", "b<a", "c<b", "d<b", "e<d", "x")
 	for id, want := range map[SnapshotID][]SnapshotID{"a": nil, "b": {"a"}, "e": {"d", "b", "a"}, "x": nil,
@@ -106,9 +106,9 @@ func TestUndoAndRedo(t *testing.T) {
 	}
 }
 
-// TestHistoryAgainstAMap drives a history with what people do, beside the
-// plainest model that there is: the list of ancestors of every snapshot.
-func TestHistoryAgainstAMap(t *testing.T) {
+// TestHistory_MatchesModel compares a history under the operations of users with the simplest
+// model: the list of ancestors of every snapshot.
+func TestHistory_MatchesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := &History{Snapshots: map[SnapshotID]Snapshot{}, Tags: map[string]SnapshotID{}, Sandbox: "0000000000aa"}

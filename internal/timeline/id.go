@@ -37,7 +37,7 @@ func NewLayerID(rand io.Reader) (LayerID, error) {
 	return LayerID(s), err
 }
 
-// ParseSandboxID accepts exactly what NewSandboxID makes. The error is Invalid.
+// ParseSandboxID accepts exactly the output of NewSandboxID. The error is Invalid.
 func ParseSandboxID(s string) (SandboxID, error) {
 	if !isHex(s, sandboxDigits) {
 		return "", fault.New(fault.Invalid, "invalid sandbox id %q: must be %d lower-case hexadecimal "+
@@ -46,8 +46,8 @@ func ParseSandboxID(s string) (SandboxID, error) {
 	return SandboxID(s), nil
 }
 
-// ParseSnapshotID accepts exactly what NewSnapshotID makes. The error is
-// Invalid. For what people type there is History.Resolve.
+// ParseSnapshotID accepts exactly the output of NewSnapshotID. The error is Invalid. Use History.Resolve for
+// what people type.
 func ParseSnapshotID(s string) (SnapshotID, error) {
 	if !isHex(s, snapshotDigits) {
 		return "", fault.New(fault.Invalid, "invalid snapshot id %q: must be %d lower-case hexadecimal "+
@@ -56,7 +56,7 @@ func ParseSnapshotID(s string) (SnapshotID, error) {
 	return SnapshotID(s), nil
 }
 
-// ParseLayerID accepts exactly what NewLayerID makes. The error is Invalid.
+// ParseLayerID accepts exactly the output of NewLayerID. The error is Invalid.
 func ParseLayerID(s string) (LayerID, error) {
 	if !isHex(s, layerDigits) {
 		return "", fault.New(fault.Invalid, "invalid layer id %q: must be %d lower-case hexadecimal digits", s, layerDigits)

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-func TestNewIDsAreWhatParseAccepts(t *testing.T) {
+func TestNewID_ParsesBack(t *testing.T) {
 	t.Parallel()
 	random := bytes.NewReader(
 		[]byte{0, 1, 2, 0xfd, 0xfe, 0xff, 0, 1, 2, 3, 4, 5, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff, 0, 1})
@@ -42,7 +42,7 @@ func TestNewIDsAreWhatParseAccepts(t *testing.T) {
 	}
 }
 
-func TestParseIDsIsStrict(t *testing.T) {
+func TestParseID_IsStrict(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{
 		"", "0", "00010203040", "0001020304050", "00010203040G", "00010203040A", " 0010203040f", "../../../../x",
@@ -83,7 +83,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestValidTagsResolve(t *testing.T) {
+func TestValidTag_Resolves(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tag := rapid.StringMatching(`[a-z0-9][a-z0-9_.-]{0,62}`).Draw(t, "tag")

@@ -1,7 +1,7 @@
 package timeline
 
-// MergePlan says that the layers, topmost first, should be merged into one, which
-// becomes the Layer of a merged Route from Top to Below.
+// MergePlan is a plan to merge layers, topmost first, into one, which becomes the Layer of a merged Route
+// from Top to Below.
 type MergePlan struct {
 	Top    SnapshotID
 	Below  SnapshotID
@@ -18,12 +18,11 @@ const (
 	maxStack = 30
 )
 
-// PlanMerges says which merges shorten target's stack below 30 layers, however
-// long its chain is, given the routes that are there already, merged ones among
-// them. The plans need only layers that exist, so they can be carried out in any
-// order, at once, and in part; smaller merges come first. Merges that a shorter
-// ancestor of target profits from are planned even where a larger one makes them
-// superfluous for target. Once all are built the plan is empty.
+// PlanMerges returns the merges that shorten target's stack below 30 layers, however long its chain is, given
+// the existing routes, merged ones among them. The plans need only layers that exist, so they can be carried
+// out in any order, concurrently, and in part; smaller merges come first. Merges that help a shorter ancestor
+// of target are planned even if a larger one makes them superfluous for target. Once all are built the plan
+// is empty.
 func PlanMerges(routes Routes, target SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) ([]MergePlan, error) {
 	path, err := shortestPath(routes, target, parentOf)
 	if err != nil {
@@ -63,8 +62,8 @@ func (p piece) class() int {
 	return c
 }
 
-// mergeEqual merges, from the bottom up, every MergeArity neighbours of one
-// class, and gives the stack that results.
+// mergeEqual merges, from the bottom up, every MergeArity neighbours of one class, and returns the resulting
+// stack.
 func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
 	var up []piece // bottom first
 	for end := len(stack); end > 0; {
@@ -116,7 +115,7 @@ func join(ps []piece) piece {
 	return p
 }
 
-// spans tells how many unmerged layers each route of path stands for.
+// spans returns how many unmerged layers each route of path stands for.
 func spans(routes Routes, path []Route, parentOf func(SnapshotID) (SnapshotID, bool)) []int {
 	out := make([]int, len(path))
 	for i, r := range path {

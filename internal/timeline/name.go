@@ -9,8 +9,8 @@ import (
 // MaxName is the greatest length of a sandbox's name or a tag, in bytes.
 const MaxName = 63
 
-// ValidName checks the name of a sandbox: [a-z0-9][a-z0-9_.-]{0,62}, and nothing
-// that looks like an id. The error is Invalid and says what is wrong.
+// ValidName checks the name of a sandbox: [a-z0-9][a-z0-9_.-]{0,62}, except what looks like an id. The error
+// is Invalid and gives the reason.
 func ValidName(name string) error { return validName("sandbox name", name) }
 
 // ValidTag checks a tag: the same rule as for a sandbox's name, and not "head".

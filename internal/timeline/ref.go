@@ -27,7 +27,7 @@ const maxCandidates = 8
 const refHint = "a reference is an id, a prefix of one, a tag, HEAD, HEAD~2 or " +
 	"@{5m}; list them: coppice log NAME"
 
-// Ref is a parsed reference: where to begin, and how many ancestors up.
+// Ref is a parsed reference: the starting point, and how many ancestors up.
 type Ref struct {
 	Name string        // tag, id or prefix; "" for HEAD and moments
 	Ago  time.Duration // with IsAgo
@@ -164,9 +164,9 @@ func parseAgo(s string) (time.Duration, bool) {
 	return total + d, true
 }
 
-// Resolve finds the snapshot that a reference means. Its errors are Invalid (the
-// form), Ambiguous and NotFound; the latter two list what may have been meant.
-// now decides what "@{5m}" is, and the zone of times that have none.
+// Resolve finds the snapshot that a reference names. Its errors are Invalid (the form), Ambiguous and
+// NotFound; the latter two list candidates. now is the time that "@{5m}" is relative to, and its zone is that
+// of times without one.
 func (h *History) Resolve(ref string, now time.Time) (SnapshotID, error) {
 	r, err := ParseRef(ref, now.Location())
 	if err != nil {

@@ -53,7 +53,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestResolveRefuses(t *testing.T) {
+func TestResolve_Errors(t *testing.T) {
 	t.Parallel()
 	now := epoch.Add(10 * time.Minute)
 	for _, c := range []struct {
@@ -176,7 +176,7 @@ func FuzzRef(f *testing.F) {
 	})
 }
 
-func TestBrief_ReplacesWhatIsNotSeen(t *testing.T) {
+func TestBrief_ReplacesInvisible(t *testing.T) {
 	t.Parallel()
 	if got := brief("fix\u3164 \u202eit\x1b[31m\nmore"); got != "fix? ?it?[31m" {
 		t.Errorf("%q", got)

@@ -13,7 +13,7 @@ type Keep struct {
 	Every  time.Duration
 }
 
-// None is the span of which nothing is kept.
+// None is the span of which no snapshot is kept.
 const None = time.Duration(-1)
 
 // Retention is a policy: the first rule that covers a snapshot's age decides,
@@ -39,8 +39,8 @@ func AutoRetention(all time.Duration) Retention {
 	return append(Retention{{Within: all}, {Within: 24 * time.Hour, Every: time.Minute}}, DefaultRetention()[1:]...)
 }
 
-// Sparse is the policy that keeps everything for a while, then the newest of each
-// of so many hours, days and weeks before now, and nothing older.
+// Sparse returns the policy that keeps everything for a while, then the newest of each of the given numbers
+// of hours, days and weeks before now, and nothing older.
 func Sparse(within time.Duration, hours, days, weeks int) Retention {
 	var p Retention
 	add := func(every time.Duration, n int) {
@@ -57,22 +57,20 @@ func Sparse(within time.Duration, hours, days, weeks int) Retention {
 	return append(p, Keep{Every: None})
 }
 
-// Retain lists the snapshots that policy drops at now, oldest first. Every one of
-// them has a parent and exactly one child, so each can be merged into its child,
-// in any order.
+// Retain lists the snapshots that policy removes at now, oldest first. Every one of them has a parent and
+// exactly one child, so each can be merged into its child, in any order.
 //
-// Never dropped are HEAD, tagged and pinned snapshots, first snapshots (also of a
-// fork or an import), leaves, snapshots with several children, those that another
-// sandbox made, and those with cause manual. In each stretch between such snapshots the newest of a span
-// stays. Spans are counted from the Unix epoch, so that the answer does not
-// depend on when Retain was called before. pinned may be nil.
+// It never removes HEAD, tagged and pinned snapshots, first snapshots (also of a fork or an import), leaves,
+// snapshots with several children, those that another sandbox made, and those with cause manual. In each
+// stretch between such snapshots the newest of a span stays. Spans are counted from the Unix epoch, so that
+// the answer does not depend on when Retain was called before. pinned may be nil.
 func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool) (drop []SnapshotID) {
 	return retain(h, policy, now, pinned, nil)
 }
 
-// Thin is Retain for a history that thins by itself: of the snapshots that Retain
-// might drop it drops those alone that may says. The others stay, and count for
-// their spans: where one of a span stays anyway, no other is kept for it.
+// Thin is Retain for the automatic thinning of a history: of the snapshots that Retain might remove it
+// removes only those for which may returns true. The others stay, and count for their spans: if one of a span
+// stays anyway, no other is kept for it.
 func Thin(
 	h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool,
 ) (drop []SnapshotID) {
@@ -120,8 +118,8 @@ func retain(
 	return slices.Clip(drop)
 }
 
-// spanOf tells which rule covers a snapshot made at t, -1 for none, and the
-// number of the span that t lies in.
+// spanOf returns the rule that covers a snapshot made at t, -1 for none, and the number of the span that
+// contains t.
 func (p Retention) spanOf(t, now time.Time) (span int64, rule int) {
 	age := now.Sub(t)
 	for i, k := range p {

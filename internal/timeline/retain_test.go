@@ -57,7 +57,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-func TestRetainNeverDropsWhatIsReferredTo(t *testing.T) {
+func TestRetain_KeepsReferencedSnapshots(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, 40)
@@ -167,7 +167,7 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-func TestThinDropsOnlyWhatItMay(t *testing.T) {
+func TestThin_DropsOnlyOldAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHistory(t, 40)
@@ -202,9 +202,9 @@ func TestThinDropsOnlyWhatItMay(t *testing.T) {
 	})
 }
 
-// A snapshot every two seconds for a week, thinned every 500: every timestamp,
-// and nothing but the plan.
-func TestAWeekLevelsOff(t *testing.T) {
+// TestThin_LevelsOffWithinWeek thins every 500 snapshots a history that gets a snapshot every
+// two seconds for a week. It tests the plan alone, see TestRetention_BoundsAutomaticSnapshots.
+func TestThin_LevelsOffWithinWeek(t *testing.T) {
 	t.Parallel()
 	const recent, every = 200, 500
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Sandbox: "a"}

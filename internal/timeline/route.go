@@ -16,14 +16,14 @@ func RoutesByTop(routes []Route) Routes {
 	return m
 }
 
-// Lineage is what is known of a snapshot and all that it is built on.
+// Lineage is the known parents and routes of a snapshot and all that it stands on.
 type Lineage struct {
 	Parents map[SnapshotID]SnapshotID // "" for a first snapshot
 	Routes  Routes
 }
 
-// ParentOf has the shape that StackOf and PlanMerges take; false means that the
-// snapshot is unknown.
+// ParentOf returns the parent of a snapshot, for StackOf and PlanMerges; false means that the snapshot is
+// unknown.
 func (l Lineage) ParentOf(id SnapshotID) (SnapshotID, bool) {
 	p, ok := l.Parents[id]
 	return p, ok
@@ -39,11 +39,10 @@ func (l Lineage) Merges(target SnapshotID) ([]MergePlan, error) {
 	return PlanMerges(l.Routes, target, l.ParentOf)
 }
 
-// StackOf lists the layers that make up target above its base, topmost first,
-// and as few as the routes allow. A snapshot without a route equals its parent.
-// parentOf tells a snapshot's parent ("" for a first snapshot) and whether the
-// snapshot is known; the error is Corrupt when every way down meets an unknown
-// one or a circle. An empty target is the base itself.
+// StackOf lists the layers that make up target above its base, topmost first, and as few as the routes allow.
+// A snapshot without a route equals its parent. parentOf returns a snapshot's parent ("" for a first
+// snapshot) and whether the snapshot is known; the error is Corrupt if every way down meets an unknown one or
+// a cycle. An empty target is the base itself.
 func StackOf(routes Routes, target SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) ([]LayerID, error) {
 	path, err := shortestPath(routes, target, parentOf)
 	if err != nil {

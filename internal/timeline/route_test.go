@@ -167,10 +167,10 @@ func newWorld() *world {
 	}
 }
 
-// TestStacksEqualTheChanges: however snapshots branch, whatever their routes end
-// in, whichever merges are built, and whichever snapshots are taken out, a stack
-// holds what applying every snapshot's own changes in order gives.
-func TestStacksEqualTheChanges(t *testing.T) {
+// TestStackOf_EqualsAppliedChanges checks that a stack contains what applying every snapshot's
+// own changes in order gives, however snapshots branch, wherever their routes end, and
+// whichever merges are built or snapshots removed.
+func TestStackOf_EqualsAppliedChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
@@ -273,7 +273,7 @@ func (w *world) remove(id SnapshotID) {
 	w.ids = slices.DeleteFunc(w.ids, func(x SnapshotID) bool { return x == id })
 }
 
-func TestMergesKeepChainsShort(t *testing.T) {
+func TestMerges_KeepChainsShort(t *testing.T) {
 	t.Parallel()
 	for built, n := range map[string]int{"as it grows": 1200, "at the end": 4095} {
 		t.Run(built, func(t *testing.T) {
@@ -325,7 +325,7 @@ func TestMergesKeepChainsShort(t *testing.T) {
 	}
 }
 
-func TestMergesOfRaggedStacks(t *testing.T) {
+func TestMerges_OfRaggedStacks(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()

@@ -8,8 +8,7 @@ import (
 	"os"
 )
 
-// roomForOne is the memory that a candidate is reckoned with when its sandbox has
-// no limit of its own.
+// roomForOne is the memory reserved for a candidate whose sandbox has no memory limit, in bytes.
 const roomForOne = 256 << 20
 
 // jobs is how many candidates run at once: as many as asked for, or, with 0, four
@@ -26,8 +25,7 @@ func jobs(asked, candidates, cores int, available, need int64) int {
 	return max(1, min(n, candidates))
 }
 
-// memAvailable is what the kernel reckons can be used without swapping, in bytes;
-// 0 when it does not say.
+// memAvailable returns the memory available without swapping, in bytes, as estimated by the kernel; 0 if unknown.
 func memAvailable() int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -25,15 +25,15 @@ const (
 // match is one candidate in its fork.
 type match struct {
 	t     *Tournaments
-	base  timeline.SnapshotID // what the fork began at
+	base  timeline.SnapshotID // the snapshot that the fork started from
 	fork  wire.Sandbox
 	began time.Time
 	limit time.Duration // for everything; 0: none
-	told  []string      // what the commands printed
+	told  []string      // output of the commands
 }
 
-// hold runs the candidate, then the test, and then the score when the test passed.
-// Only the end of ctx is an error: whatever else goes wrong is the candidate's.
+// hold runs the candidate, then the test, and then the score if the test passed. It returns an error only if ctx
+// ends: any other failure counts against the candidate.
 func (m *match) hold(
 	ctx context.Context, req wire.TournamentRequest, c wire.Candidate,
 ) (b wire.TournamentBranch, err error) {
@@ -63,7 +63,7 @@ func (m *match) hold(
 		switch score, ok := number(out.Stdout()); {
 		case ok && x.Code == 0:
 			b.Score, wanting = &score, false
-			m.told = told // a score that is read is not what the candidate printed
+			m.told = told // the score command's output is not the candidate's
 		case x.Code == 0:
 			m.told = append(m.told, "invalid score: the last line must be a number")
 		}
@@ -79,8 +79,7 @@ func (m *match) hold(
 	return b, err
 }
 
-// run runs one shell command in what is left of the time. One that cannot be run
-// ends with ExitNotRun.
+// run runs one shell command in the remaining time. One that cannot be run exits with ExitNotRun.
 func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Client, error) {
 	req, out := wire.ExecRequest{Cmd: Shell(cmd), Label: label}, &tail.Client{}
 	x := wire.Exit{Code: ExitTimeout, TimedOut: true}
@@ -99,7 +98,7 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 				x.Message += "\nhint: " + hint
 			}
 		}
-		if x.Head == "" { // nothing of it is in the history
+		if x.Head == "" { // it is not in the history
 			x.Code = ExitNotRun
 		}
 	}
@@ -114,14 +113,14 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 	return x, out, nil
 }
 
-// halt ends what the candidate left running: its files are what stays.
+// halt stops processes that the candidate left running: only its files are kept.
 func (m *match) halt(ctx context.Context) {
 	if err := m.t.config.Operations.Halt(ctx, m.fork.ID); err != nil && ctx.Err() == nil {
 		m.t.config.Log.Warn("could not stop a candidate", "sandbox", m.fork.Name, "err", err)
 	}
 }
 
-// weigh counts what was changed from the beginning to a snapshot.
+// weigh counts the changes from the base to a snapshot.
 func (m *match) weigh(ctx context.Context, node timeline.SnapshotID) (paths int, bytes int64, err error) {
 	if node == m.base {
 		return 0, 0, nil
@@ -129,8 +128,7 @@ func (m *match) weigh(ctx context.Context, node timeline.SnapshotID) (paths int,
 	return m.t.config.Operations.Weigh(ctx, m.fork.ID, m.base, node)
 }
 
-// Shell is the command line that has a shell run a command: bash, or sh where
-// there is no bash.
+// Shell returns the command line to run a shell command: with bash, or with sh if bash is missing.
 func Shell(cmd string) []string {
 	return []string{"/bin/sh", "-c", `command -v bash >/dev/null 2>&1 && exec bash -lc -- "$1"; exec sh -lc -- "$1"`,
 		"sh", cmd}

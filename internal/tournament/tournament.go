@@ -26,10 +26,9 @@ import (
 // MaxCandidates is how many candidates one tournament may have at most.
 const MaxCandidates = 1000
 
-// Tournament runs every candidate in a fork of its own, and then the test, and
-// finds the winner, whose snapshot becomes a branch of the sandbox's history. The
-// forks stay, marked, until gc. When ctx ends before there is a winner, whatever
-// runs is killed and the forks are removed; the sandbox is as it was.
+// Tournament runs every candidate in its own fork, then the test, and selects the winner, whose snapshot becomes a
+// branch of the sandbox's history. The forks are kept, marked, until gc. If ctx ends before there is a winner,
+// running commands are killed and the forks are removed; the sandbox is unchanged.
 func (t *Tournaments) Tournament(
 	ctx context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
 ) (res wire.TournamentResult, err error) {
@@ -68,7 +67,7 @@ func (t *Tournaments) Tournament(
 	if err != nil {
 		return res, err
 	}
-	cleanup.Release() // from here on it has ended
+	cleanup.Release() // the tournament is over
 	ev := events.About(&rec, wire.EventTournament)
 	ev.Snapshot, ev.Message, ev.Detail = res.WinnerNode, res.Winner, tag
 	t.config.Feed.Emit(ev)
@@ -126,8 +125,8 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	return out, nil
 }
 
-// draw makes the forks of a new tournament, called box-t3f2a-1 and so on, which gc
-// leaves alone until the caller calls finish.
+// draw creates the forks of a new tournament, called box-t3f2a-1 and so on. gc ignores them until the caller calls
+// finish.
 func (t *Tournaments) draw(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest,
 ) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
@@ -172,8 +171,8 @@ func (t *Tournaments) scratch(ctx context.Context, forks []wire.Sandbox) error {
 	return g.Wait()
 }
 
-// contest runs all candidates, so many at once. forks[i] began at snapshot at, and
-// belongs to req.Candidates[i].
+// contest runs all candidates, with limited concurrency. forks[i] started from snapshot at, and belongs to
+// req.Candidates[i].
 func (t *Tournaments) contest(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, at timeline.SnapshotID, forks []wire.Sandbox,
 	progress func(wire.Progress),
@@ -185,7 +184,7 @@ func (t *Tournaments) contest(
 	g, within := errgroup.WithContext(ctx)
 	g.SetLimit(jobs(req.Jobs, len(forks), runtime.NumCPU(), memAvailable(), need))
 	branches := make([]wire.TournamentBranch, len(forks))
-	var mu sync.Mutex // one progress line at a time
+	var mu sync.Mutex // serializes progress lines
 	done := 0
 	tell := func(b *wire.TournamentBranch) {
 		mu.Lock()
@@ -219,8 +218,8 @@ func (t *Tournaments) contest(
 	return branches, err
 }
 
-// decide gives the index of the winner, or -1: the first that passed its test, or
-// with scored the one with the best score among these.
+// decide returns the index of the winner, or -1: the first that passed its test, or with scored the one of these with
+// the best score.
 func decide(branches []wire.TournamentBranch, scored bool) int {
 	win := -1
 	for i, b := range branches {

@@ -38,7 +38,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestDecideHoldsForAll(t *testing.T) {
+func TestDecide_Properties(t *testing.T) {
 	t.Parallel()
 	one := rapid.Custom(func(t *rapid.T) (b wire.TournamentBranch) {
 		b.TestExit = rapid.IntRange(0, 1).Draw(t, "test")

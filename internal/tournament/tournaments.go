@@ -19,20 +19,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Operations are what Tournaments do with sandboxes. Each takes the locks that it needs.
+// Operations are the operations on sandboxes that Tournaments needs. Each acquires its own locks.
 type Operations interface {
-	// Fork makes forks of a sandbox, whose records name tag as their tournament, and returns the
-	// snapshot that they begin at. An Exists error says that a name is taken.
+	// Fork creates forks of a sandbox, whose records have the tournament tag, and returns the snapshot that they
+	// start from. Exists: a name is taken.
 	Fork(
 		ctx context.Context, of timeline.SandboxID, req wire.ForkRequest, tag string,
 	) (res wire.ForkResult, at timeline.SnapshotID, err error)
-	// Exec runs a command in a sandbox, whose frames go to stream.
+	// Exec runs a command in a sandbox; its frames go to stream.
 	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
-	// Halt ends all processes of a sandbox. It does nothing if the sandbox cannot be acquired.
+	// Halt stops all processes of a sandbox. It does nothing if the sandbox cannot be acquired.
 	Halt(ctx context.Context, id string) error
-	// Remove ends the processes of a sandbox and removes it. NotFound: there is none.
+	// Remove stops and removes a sandbox. NotFound: it does not exist.
 	Remove(ctx context.Context, id string) error
-	// Checkout takes a sandbox to a snapshot.
+	// Checkout rewinds a sandbox to a snapshot.
 	Checkout(ctx context.Context, id timeline.SandboxID, to string) error
 	// Head returns the head of a sandbox.
 	Head(ctx context.Context, id timeline.SandboxID) (string, error)
@@ -41,7 +41,7 @@ type Operations interface {
 	Weigh(ctx context.Context, id string, from, to timeline.SnapshotID) (paths int, bytes int64, err error)
 }
 
-// Config is what Tournaments are made of. All fields are required.
+// Config configures New. All fields are required.
 type Config struct {
 	DB         *meta.DB
 	Operations Operations
@@ -60,10 +60,10 @@ type Tournaments struct {
 	trials chan struct{} // holds one for each trial that runs
 
 	mu      sync.Mutex
-	playing map[string]bool // tags of what is under way; guarded by mu
+	playing map[string]bool // tags in progress; guarded by mu
 }
 
-// New makes a Tournaments, with nothing under way.
+// New returns a Tournaments with nothing in progress.
 func New(c Config) *Tournaments {
 	return &Tournaments{
 		config: c, playing: map[string]bool{},
@@ -71,7 +71,7 @@ func New(c Config) *Tournaments {
 	}
 }
 
-// TrialsAtOnce is how many trials run at once; others wait for them.
+// TrialsAtOnce returns the maximum number of concurrent trials; further ones wait.
 func (t *Tournaments) TrialsAtOnce() int { return cap(t.trials) }
 
 // UnderWay returns the tags of the tournaments and trials that are under way, in alphabetical order.
@@ -82,8 +82,7 @@ func (t *Tournaments) UnderWay() []string {
 	return slices.Sorted(maps.Keys(t.playing))
 }
 
-// begin notes that a tournament is under way until it is passed to finish; false if another one has the
-// tag.
+// begin registers a tournament until it is passed to finish. It returns false if the tag is in use.
 func (t *Tournaments) begin(tag string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

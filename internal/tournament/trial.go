@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/tail"
 )
 
-// Trial runs a command in a fork of a sandbox, which is removed then, as the forks of a
-// tournament are that does not end. How the command ends is no error.
+// Trial runs a command in a temporary fork of a sandbox. If the removal of the fork is interrupted, gc removes it,
+// like those of a tournament. A command that fails is not an error.
 func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequest) (res wire.Trial, err error) {
 	switch {
 	case strings.TrimSpace(req.Cmd) == "" || strings.ContainsRune(req.Cmd, 0):
@@ -32,8 +32,8 @@ func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequ
 	return t.try(ctx, &rec, req)
 }
 
-// try is Trial in a fork of the sandbox of rec, for a request whose command and time are valid. TrialsAtOnce
-// of them run at once.
+// try is Trial for a request whose command and time are valid, in a fork of the sandbox of rec. At most TrialsAtOnce
+// run concurrently.
 func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
 	select {
 	case t.trials <- struct{}{}:

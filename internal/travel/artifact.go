@@ -176,9 +176,9 @@ func wireArtifact(a *proposal.Artifact) *wire.Artifact {
 	return out
 }
 
-// UnpackLayers makes a sandbox of the layers of a proposal that was pulled, whose layers are in a registry.
-// r gives the layers one after the other, in the order of the list. r need not be trusted, since each layer
-// is checked by its digest. The sandbox is called as; if that is "", like the proposal.
+// UnpackLayers creates a sandbox from the layers of a pulled proposal, whose layers are in a registry. r holds the
+// layers concatenated, in the order of the list. r need not be trusted, since each layer is checked by its digest. as
+// is the name of the sandbox; "" uses that of the proposal.
 func (t *Travel) UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error) {
 	in, err := t.pulled(ctx, at)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Sending lists the references that are to be pushed for a sandbox that was proposed, and what the remote
-// had of each at the last push or pull, so that the push overwrites nothing else. If the request has an
-// artifact or asks for layers, the layers are recorded in the repository first.
+// Sending returns the references to push for a proposed sandbox, each with its value on the remote at the last push
+// or pull, so that the push overwrites nothing else. If the request has an artifact or asks for layers, the layers
+// are recorded in the repository first.
 func (t *Travel) Sending(ctx context.Context, req wire.SendRequest) (res wire.Sending, err error) {
 	rec, err := t.c.DB.Sandbox(ctx, req.Name)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *Travel) Sending(ctx context.Context, req wire.SendRequest) (res wire.Se
 	return res, nil
 }
 
-// Sent notes that references were pushed: from then on they count as what the remote has.
+// Sent records that references were pushed: from then on they are the known state of the remote.
 func (t *Travel) Sent(ctx context.Context, req wire.SentRequest) error {
 	tr, err := t.trip(ctx, req.Travelled)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// API is what Travel asks of sandboxes as any client does: the methods are those of client.Client, with
-// the same contracts.
+// API is the part of the client API that Travel needs: the methods are those of client.Client, with the same
+// contracts.
 type API interface {
 	// Create makes a sandbox.
 	Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error)
@@ -27,17 +27,17 @@ type API interface {
 	Remove(ctx context.Context, name string, force bool) error
 }
 
-// Sandboxes are the sandboxes of this home, beyond what a client can do with them.
+// Sandboxes are operations on the sandboxes of this home that clients do not have.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, which the caller releases. what names the
-	// operation for callers that find the sandbox busy.
+	// Acquire returns a sandbox by name or ID, locked until the caller calls release. what names the operation, for
+	// the error message of a concurrent caller.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
 	// Describe describes a sandbox to clients.
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
 	// Repository opens the repository that a sandbox works on. It is Invalid if there is none, and
 	// Conflict if another repository is in its place.
 	Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error)
-	// Stack gives the layers, and the mask, through which a sandbox sees a snapshot.
+	// Stack returns the layers, and the mask, of a snapshot as a sandbox sees it.
 	Stack(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) (rootspec.Stack, error)
 }
 
@@ -46,20 +46,19 @@ type Stacks interface {
 	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
 	// removes it although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
-	// MayBeDeep says that the chain below a snapshot may need merging.
+	// MayBeDeep reports that the chain below a snapshot may need merging.
 	MayBeDeep(id timeline.SnapshotID)
 }
 
 // Repos opens the git repositories of the host.
 type Repos interface {
-	// Open finds the repository that a directory lies in.
+	// Open finds the repository that contains a directory.
 	Open(ctx context.Context, dir string) (*repo.Repo, error)
-	// Scratch gives a directory of the daemon's alone, which exists once Open has returned without an
-	// error.
+	// Scratch returns a directory used only by the daemon, which exists once Open has succeeded.
 	Scratch() string
 }
 
-// Config is what Travel is made of. All fields are required.
+// Config configures New. All fields are required.
 type Config struct {
 	API       API
 	Sandboxes Sandboxes
@@ -71,7 +70,7 @@ type Config struct {
 	Book      *audit.Book
 	Keep      sync.Locker                     // while it is held, no layer is removed
 	Seal      func(ctx context.Context) error // seals all layers, so that they have digests
-	// RecordText bounds a text, and replaces what looks like a secret in it.
+	// RecordText truncates a text, and redacts secrets in it.
 	RecordText func(text string) string
 	Rand       io.Reader
 	Now        func() time.Time

@@ -19,7 +19,7 @@ import (
 
 var _ API = (*client.Client)(nil)
 
-func TestInOrder_GivesEachLayerOnceAndWhole(t *testing.T) {
+func TestInOrder_ReturnsEachLayerOnce(t *testing.T) {
 	t.Parallel()
 	list := &proposal.Artifact{Blobs: []proposal.Blob{{Layer: "one", Size: 3}, {Layer: "two", Size: 4}}}
 	first := func(r io.Reader) error { _, err := r.Read(make([]byte, 1)); return err }
@@ -58,7 +58,7 @@ func TestUpTo_RefusesMoreBytes(t *testing.T) {
 	}
 }
 
-func TestCauseOf_NeverBeginsASandbox(t *testing.T) {
+func TestCauseOf_ImportBecomesManual(t *testing.T) {
 	t.Parallel()
 	if c := causeOf(string(timeline.CauseExec)); c != timeline.CauseExec {
 		t.Errorf("a command's: %s", c)
@@ -68,7 +68,7 @@ func TestCauseOf_NeverBeginsASandbox(t *testing.T) {
 	}
 }
 
-func TestAbove_ListsTheDirectoriesAbove(t *testing.T) {
+func TestAbove_ListsParents(t *testing.T) {
 	t.Parallel()
 	if got, want := above("/a/b/../c/"), []string{"/a/c", "/a"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

@@ -11,8 +11,8 @@ import (
 // Clean makes one line of text from a sandbox harmless, as visible.Clean does.
 func Clean(s string) string { return visible.Clean(s) }
 
-// Quote writes a path as git does: as it is when it is plain, else in double
-// quotes with escapes, so that it is one line and can be told from others.
+// Quote formats a path as git does: unchanged if it is plain, else in double quotes with escapes, so that it
+// is one unambiguous line.
 func Quote(path string) string {
 	c := Clean(path)
 	if c == path && !strings.ContainsAny(path, `"\`) && path != "" && strings.TrimSpace(path) == path {
@@ -31,7 +31,7 @@ func Quote(path string) string {
 	return b.String()
 }
 
-// Cut shortens text to that many characters; 0 or less leaves it.
+// Cut truncates text to cols characters; 0 or less leaves it.
 func Cut(s string, cols int) string {
 	if cols <= 0 || utf8.RuneCountInString(s) <= cols {
 		return s
@@ -43,8 +43,8 @@ func Cut(s string, cols int) string {
 	return string(r[:cols-3]) + "..."
 }
 
-// Wrap splits text at spaces into lines of at most cols characters, and of one word at least.
-// A cols below 20 counts as 20.
+// Wrap splits text at spaces into lines of at most cols characters, but of at least one word. A cols below 20
+// counts as 20.
 func Wrap(s string, cols int) (lines []string) {
 	cols = max(cols, 20)
 	line := ""
@@ -64,8 +64,7 @@ func Wrap(s string, cols int) (lines []string) {
 	return lines
 }
 
-// Cleaner is a writer that makes what passes harmless, line by line: newlines
-// and tabs stay.
+// Cleaner returns a writer that makes text harmless and writes it to w, line by line; newlines and tabs stay.
 func Cleaner(w io.Writer) io.Writer { return &cleaner{w: w} }
 
 type cleaner struct {
@@ -77,7 +76,7 @@ type cleaner struct {
 func (c *cleaner) Write(p []byte) (int, error) {
 	text := append(c.rest, p...)
 	n := len(text)
-	// Keep back what may be the beginning of a character.
+	// The end of the text may be the beginning of a character.
 	for k := 1; k < utf8.UTFMax && k <= len(text); k++ {
 		if utf8.RuneStart(text[len(text)-k]) {
 			if !utf8.FullRune(text[len(text)-k:]) {

@@ -1,6 +1,6 @@
 package tty
 
-// Palette colours text, or leaves it as it is. The zero value leaves it.
+// Palette colours text if On is set. The zero value leaves text as it is.
 type Palette struct{ On bool }
 
 func (p Palette) sgr(code, s string) string {
@@ -10,20 +10,20 @@ func (p Palette) sgr(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// Bold makes s bold.
+// Bold returns s in bold.
 func (p Palette) Bold(s string) string { return p.sgr("1", s) }
 
-// Dim makes s faint.
+// Dim returns s in faint.
 func (p Palette) Dim(s string) string { return p.sgr("2", s) }
 
-// Red colours s.
+// Red returns s in red.
 func (p Palette) Red(s string) string { return p.sgr("31", s) }
 
-// Green colours s.
+// Green returns s in green.
 func (p Palette) Green(s string) string { return p.sgr("32", s) }
 
-// Yellow colours s.
+// Yellow returns s in yellow.
 func (p Palette) Yellow(s string) string { return p.sgr("33", s) }
 
-// Cyan colours s.
+// Cyan returns s in cyan.
 func (p Palette) Cyan(s string) string { return p.sgr("36", s) }

@@ -25,7 +25,7 @@ const (
 	lineEvery = 10 * time.Second
 )
 
-// NewBar returns a bar on f, which may be nil: it then shows nothing.
+// NewBar returns a bar on f; if f is nil, the bar shows nothing.
 func NewBar(f *os.File) *Bar {
 	b := &Bar{now: time.Now}
 	wait := lineEvery
@@ -42,8 +42,7 @@ func NewBar(f *os.File) *Bar {
 	return b
 }
 
-// Set draws the bar. total 0 is unknown. bytes says that done and total are
-// bytes.
+// Set draws the bar. A total of 0 is unknown. bytes says that done and total are bytes.
 func (b *Bar) Set(phase string, done, total int64, bytes bool) {
 	if b.w == nil || b.now().Before(b.next) {
 		return
@@ -74,7 +73,7 @@ func (b *Bar) Set(phase string, done, total int64, bytes bool) {
 	b.shown = true
 }
 
-// Clear takes the bar away, so that other lines may be written.
+// Clear removes the bar, so that other lines may be written.
 func (b *Bar) Clear() {
 	if b.shown {
 		fmt.Fprint(b.w, "\r\x1b[K")

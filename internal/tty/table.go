@@ -6,17 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// Table is rows of cells, written in columns. The zero value is ready.
+// Table is rows of cells, written in columns. The zero value is ready to use.
 type Table struct{ rows [][]string }
 
-// Row adds a row. Cells from inside a sandbox must be cleaned before.
+// Row adds a row. The caller must clean cells from inside a sandbox first.
 func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
 
-// Len gives the number of rows.
+// Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Write writes the table with two spaces between columns, and none at the end
-// of a line.
+// Write writes the table with two spaces between columns, without spaces at the end of a line.
 func (t *Table) Write(w io.Writer) error {
 	var cols []int
 	for _, r := range t.rows {

@@ -1,5 +1,5 @@
-// Package tty is output to terminals: tables, progress, sizes and times for people,
-// harmless forms of untrusted text, and raw mode. It imports visible.
+// Package tty formats output for terminals: tables, progress, sizes and times, harmless forms of untrusted
+// text, and raw mode. It imports visible.
 package tty
 
 import (
@@ -12,17 +12,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// IsTerminal reports whether f is a terminal; nil is none.
+// IsTerminal reports whether f is a terminal; nil is not.
 func IsTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
 
-// Size gives a terminal's size in character cells; ok is false for other files.
+// Size returns a terminal's size in character cells; ok is false for other files.
 func Size(f *os.File) (cols, rows int, ok bool) {
 	cols, rows, err := term.GetSize(int(f.Fd()))
 	return cols, rows, err == nil
 }
 
-// Raw puts a terminal into raw mode. restore puts it back, and may be called
-// more than once.
+// Raw puts a terminal into raw mode. restore undoes that, and may be called more than once.
 func Raw(f *os.File) (restore func(), _ error) {
 	old, err := term.MakeRaw(int(f.Fd()))
 	if err != nil {
@@ -31,7 +30,7 @@ func Raw(f *os.File) (restore func(), _ error) {
 	return func() { _ = term.Restore(int(f.Fd()), old) }, nil
 }
 
-// Bytes writes a size for people: "12 B", "3.4 MiB".
+// Bytes formats a size: "12 B", "3.4 MiB".
 func Bytes(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
@@ -44,12 +43,12 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", f, "KMGTPE"[i])
 }
 
-// Ago writes how long before now t was: "just now", "5 min ago", "3 days ago".
+// Ago formats how long before now t was: "just now", "5 min ago", "3 days ago".
 func Ago(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
 	case d < -2*time.Second:
-		return t.Local().Format("2006-01-02 15:04") // a clock is wrong: say what it said
+		return t.Local().Format("2006-01-02 15:04") // in the future: a clock is wrong
 	case d < 2*time.Second:
 		return "just now"
 	case d < time.Minute:
@@ -64,8 +63,8 @@ func Ago(t, now time.Time) string {
 	return t.Local().Format("2006-01-02")
 }
 
-// Count writes a number with its noun, as visible.Count does.
+// Count formats a number with its noun, as visible.Count does.
 func Count(n int, noun string) string { return visible.Count(n, noun) }
 
-// Word writes a word for a shell, as visible.Word does.
+// Word quotes a word for a shell, as visible.Word does.
 func Word(s string) string { return visible.Word(s) }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestCleanLeavesNothingThatATerminalActsOn(t *testing.T) {
+func TestClean_EscapesControlCharacters(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"rm -rf /usr":           "rm -rf /usr",
@@ -29,7 +29,7 @@ func TestCleanLeavesNothingThatATerminalActsOn(t *testing.T) {
 	}
 }
 
-func TestQuoteLikeGit(t *testing.T) {
+func TestQuote_MatchesGit(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"usr/bin/git": "usr/bin/git",
@@ -46,7 +46,7 @@ func TestQuoteLikeGit(t *testing.T) {
 	}
 }
 
-func TestCleanerKeepsCharactersThatAreSplit(t *testing.T) {
+func TestCleaner_JoinsSplitCharacters(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	w := Cleaner(&b)
@@ -60,7 +60,7 @@ func TestCleanerKeepsCharactersThatAreSplit(t *testing.T) {
 	}
 }
 
-func TestTableAlignsAndTrims(t *testing.T) {
+func TestTable_AlignsAndTrims(t *testing.T) {
 	t.Parallel()
 	var tab Table
 	tab.Row("NAME", "STATE", "")
@@ -94,7 +94,7 @@ func TestBytesAgoCut(t *testing.T) {
 	}
 }
 
-func TestBarShowsOnATerminalOnlyAndClears(t *testing.T) {
+func TestBar_ShowsOnTerminalAndClears(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	now := time.Unix(0, 0)

@@ -1,23 +1,21 @@
-// Package undo is a stack of clean-ups for things that are half built: each step
-// pushes how to take it back, success releases the stack, and every other way
-// out runs it in reverse. Every room may import it; it imports none of ours.
-// (The idea is gVisor's pkg/cleanup.)
+// Package undo is a stack of clean-ups for things that are half built: each step pushes the function that
+// reverts it, success releases the stack, and every other return runs it in reverse. Every package may import
+// it; it imports no package of Coppice. (The idea is gVisor's pkg/cleanup.)
 package undo
 
 import "errors"
 
-// Stack holds the pending clean-ups. The zero value is ready. Not safe for
-// concurrent use.
+// Stack holds pending clean-ups. The zero value is an empty stack. It is not safe for concurrent use.
 type Stack struct{ fns []func() error }
 
-// Push adds a clean-up, to be run before all earlier ones.
+// Push adds a clean-up, which runs before all earlier ones.
 func (s *Stack) Push(fn func() error) { s.fns = append(s.fns, fn) }
 
-// Release forgets all clean-ups: what was built stays.
+// Release discards all clean-ups: what was built stays.
 func (s *Stack) Release() { s.fns = nil }
 
-// Run runs the clean-ups, newest first, and joins their errors to *errp. Meant
-// for defer with a named result; after Release it does nothing.
+// Run runs the clean-ups, newest first, and joins their errors to *errp. It is meant for defer with a named
+// result; after Release it does nothing.
 func (s *Stack) Run(errp *error) {
 	fns := s.fns
 	s.fns = nil

@@ -1,5 +1,5 @@
-// Package unixsock makes unix domain sockets under names of any length, with the
-// mode that they are to have from birth. It imports nothing of ours.
+// Package unixsock creates Unix domain sockets at paths of any length, with their final mode from the start. It
+// imports no other package of Coppice.
 package unixsock
 
 import (
@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen makes the socket name in the directory dir, with the permission bits mode,
-// whatever the umask. It takes its name when it is ready: a dead socket of before is
-// replaced, and nobody meets one that does not listen yet. The caller closes the
-// listener, which leaves the name.
+// Listen creates the socket name in the directory dir, with the permission bits mode, whatever the umask. The name
+// appears only once the socket listens, and replaces a stale socket. The caller closes the listener, which does not
+// remove the name.
 func Listen(dir, name string, mode os.FileMode) (_ *net.UnixListener, err error) {
 	short, d, err := through(dir)
 	if err != nil {
@@ -40,11 +39,10 @@ func Listen(dir, name string, mode os.FileMode) (_ *net.UnixListener, err error)
 	return ln, nil
 }
 
-// backlog is how many connections may wait; the kernel takes less when
-// net.core.somaxconn is less.
+// backlog is the maximum number of waiting connections; the kernel reduces it to net.core.somaxconn.
 const backlog = 4096
 
-// listen makes a socket that nobody may connect to for whom mode is not.
+// listen creates a socket that only users with access by mode can connect to.
 func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -63,7 +61,7 @@ func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	if err := unix.Listen(fd, backlog); err != nil {
 		return nil, os.NewSyscallError("listen", err)
 	}
-	ln, err := net.FileListener(f) // of a descriptor of its own, and it leaves the name
+	ln, err := net.FileListener(f) // duplicates the descriptor, and does not remove the name
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +78,8 @@ func Dial(dir, name string) (*net.UnixConn, error) {
 	return net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(short, name), Net: "unix"})
 }
 
-// through gives a short name of a directory, which is good until d is closed: a
-// socket's path may have 107 bytes only (unix(7)).
+// through returns a short path of a directory, valid until d is closed: a socket's path is at most 107 bytes
+// (unix(7)).
 func through(dir string) (short string, d *os.File, err error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestListen_Errors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if _, err := unixsock.Listen(filepath.Join(dir, "none"), "s", 0o600); !errors.Is(err, os.ErrNotExist) {
@@ -90,8 +90,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What other threads make meanwhile gets the mode that they ask for.
-func TestUmaskStays(t *testing.T) {
+// TestListen_KeepsUmask checks that files that other threads create meanwhile get the mode that they ask for.
+func TestListen_KeepsUmask(t *testing.T) {
 	t.Parallel()
 	dir, made := t.TempDir(), t.TempDir()
 	var done sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// DeleteSnapshot drops a snapshot from the history. What it changed is merged
-// into its children, whose roots stay what they were. It gives the head.
+// DeleteSnapshot removes a snapshot from the history. Its changes are merged into its children, whose roots
+// do not change. It returns the head.
 func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head string, err error) {
 	release, rec, err := u.config.Sandboxes.Acquire(ctx, name, "deleting "+ref)
 	if err != nil {
@@ -42,7 +42,7 @@ func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	return string(rec.Head), nil
 }
 
-// deletable says why a snapshot must stay.
+// deletable returns why a snapshot must stay; nil if it may be removed.
 func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.History, id timeline.SnapshotID) error {
 	snap := h.Snapshots[id]
 	switch {
@@ -69,7 +69,7 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 		WithHint("start a new one from HEAD: coppice rewind %s HEAD", user.Name)
 }
 
-// takeOut is splice, which is recorded before it returns, with the reason why.
+// takeOut is splice, recorded with a reason before it returns.
 func (u *Upkeep) takeOut(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper,
 ) error {
@@ -77,9 +77,8 @@ func (u *Upkeep) takeOut(
 	return u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error { return u.splice(ctx, id, drop) })
 }
 
-// splice takes a snapshot out: every route that ended in it is led on to what
-// lies below, through a merged copy where both changed something. drop takes it
-// out of the database. The caller holds shape.
+// splice removes a snapshot: every route that ended in it is extended to what is below, through a merged
+// layer if both changed something. drop removes it from the database. The caller holds shape.
 func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop dropper) (err error) {
 	cut, err := u.config.DB.Cut(ctx, id)
 	if err != nil {
@@ -108,7 +107,7 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 			if err := u.config.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
 			}
-			// What it takes the place of may be sealed, and is gone after this.
+			// The layers that it replaces may be finalized, and are removed after this.
 			got, err := u.config.Layers.Seal(ctx, led.Layer)
 			if err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
@@ -126,14 +125,14 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 	return nil
 }
 
-// dropper takes a snapshot out of the database. led are the routes that replace those which ended in it;
+// dropper removes a snapshot from the database. led are the routes that replace those which ended in it;
 // unused are the layers that nothing refers to any more.
 type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route,
 	sealed ...meta.Layer) (unused []timeline.LayerID, err error)
 
-// Discard deletes layers that have no record any more; what is mounted, and
-// what fails, is left for gc. That they are not needed has to survive a power loss
-// before they go. The caller may hold any lock.
+// Discard deletes layers that have no record any more; those that are mounted or cannot be deleted are left
+// for garbage collection. Before they are deleted, it makes sure that the records that do not need them
+// survive a power loss. The caller may hold any lock.
 func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 	if len(ids) == 0 {
 		return
@@ -154,8 +153,8 @@ func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 	}
 }
 
-// Retire deletes, in the background, a generation of a live root all of whose changes are captured,
-// once their new place survives a power loss. The caller may hold any lock.
+// Retire deletes, in the background, a generation of a live root all of whose changes are captured, once the
+// record of the next one survives a power loss. The caller may hold any lock.
 func (u *Upkeep) Retire(dir string) {
 	u.config.Go(func(ctx context.Context) {
 		if err := u.Secure(ctx); err != nil {
@@ -166,8 +165,8 @@ func (u *Upkeep) Retire(dir string) {
 	})
 }
 
-// RemoveTree deletes a directory that nothing refers to any more. One that cannot be deleted is logged,
-// and left for gc. The caller may hold any lock.
+// RemoveTree deletes a directory that nothing refers to any more. One that cannot be deleted is logged, and
+// left for garbage collection. The caller may hold any lock.
 func (u *Upkeep) RemoveTree(ctx context.Context, dir string) {
 	if err := u.config.Layers.RemoveTree(ctx, dir); err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		u.config.Log.Warn("could not remove leftover files; gc will remove them", "dir", dir, "err", err)

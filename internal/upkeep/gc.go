@@ -21,10 +21,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// GC frees what nothing refers to: snapshots of removed sandboxes that nobody
-// descends from, a copy of the host that no sandbox stands on, layers without a
-// record, generations that were left, and what a crash left half made. Before that it removes the forks of ended
-// tournaments, and drops what the request's rules do not keep.
+// GC frees what nothing refers to: snapshots of removed sandboxes that no sandbox descends from, a copy of
+// the host that no sandbox stands on, layers without a record, leftover generations, and what a crash left
+// half made. Before that it removes the forks of ended tournaments, and the snapshots that the request's
+// rules do not keep.
 func (u *Upkeep) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	res, err := u.collectGarbage(ctx, req, progress)
 	if err != nil || req.DryRun {
@@ -33,7 +33,7 @@ func (u *Upkeep) GC(ctx context.Context, req wire.GCRequest, progress func(wire.
 	return res, u.config.Sweeps.SweepImages(ctx, &res)
 }
 
-// collectGarbage is GC for all but memory images.
+// collectGarbage is GC for everything but memory images.
 func (u *Upkeep) collectGarbage(
 	ctx context.Context, req wire.GCRequest, progress func(wire.Progress),
 ) (wire.GCResult, error) {
@@ -80,7 +80,7 @@ func (u *Upkeep) collectGarbage(
 	if req.DryRun {
 		return res, nil
 	}
-	var cleared error // the records are gone all the same
+	var cleared error // the records are removed all the same
 	d := Dropped{Snapshots: dead.Snapshots, Reason: "unreferenced"}
 	err = u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error {
 		if _, err := u.config.DB.DropUnreferenced(ctx, bases.HostCopyKey); err != nil {
@@ -92,7 +92,7 @@ func (u *Upkeep) collectGarbage(
 	return res, errors.Join(cleared, err)
 }
 
-// clear deletes layers that have no record any more, and what else is left over.
+// clear deletes layers that have no record any more, and other leftovers.
 func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress func(wire.Progress)) error {
 	if err := u.config.DB.Flush(); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress
 	return u.config.Sweeps.SweepLeftovers(ctx)
 }
 
-// dropForks removes the forks of tournaments that have ended, also by a crash, and
-// adds them to res. One in which commands run stays.
+// dropForks removes the forks of tournaments that have ended, also by a crash, and adds them to res. Forks
+// with running commands stay.
 func (u *Upkeep) dropForks(ctx context.Context, res *wire.GCResult, progress func(wire.Progress)) error {
 	recs, err := u.config.DB.Sandboxes(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (u *Upkeep) dropForks(ctx context.Context, res *wire.GCResult, progress fun
 	return err
 }
 
-// dropFork removes one, unless it is in use, and tells how many bytes that frees.
+// dropFork removes a fork unless it is in use, and returns how many bytes that frees.
 func (u *Upkeep) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (freed int64, gone bool, err error) {
 	use, err := u.config.DB.Usage(ctx, rec.ID)
 	if err != nil {
@@ -158,10 +158,10 @@ func (u *Upkeep) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 	return use.Own, true, nil
 }
 
-// maxSpans bounds how many hours, days and weeks a rule may count.
+// maxSpans bounds how many hours, days and weeks a rule may specify.
 const maxSpans = 10_000
 
-// checkRules says what is wrong with a request's rules.
+// checkRules returns an error if the request's rules are invalid.
 func checkRules(req wire.GCRequest) error {
 	k := req.Keep
 	for _, n := range []int64{int64(k.Last), k.WithinMS, int64(k.Hourly), int64(k.Daily), int64(k.Weekly)} {
@@ -181,8 +181,8 @@ func checkRules(req wire.GCRequest) error {
 	return nil
 }
 
-// retain drops the snapshots that the request's rules do not keep, and adds them
-// to res. Without a rule it drops nothing.
+// retain removes the snapshots that the request's rules do not keep, and adds them to res. Without a rule it
+// removes nothing.
 func (u *Upkeep) retain(
 	ctx context.Context, req wire.GCRequest, res *wire.GCResult, progress func(wire.Progress),
 ) error {
@@ -197,7 +197,7 @@ func (u *Upkeep) retain(
 			return err
 		}
 		for i := range recs {
-			if u.config.Sandboxes.Whole(recs[i].ID) == nil { // of others nothing can be dropped
+			if u.config.Sandboxes.Whole(recs[i].ID) == nil { // nothing can be removed from others
 				names = append(names, recs[i].Name)
 			}
 		}
@@ -215,7 +215,7 @@ func (u *Upkeep) retain(
 	return nil
 }
 
-// retainIn drops what the rules do not keep in one sandbox.
+// retainIn removes what the rules do not keep in one sandbox.
 func (u *Upkeep) retainIn(
 	ctx context.Context, name string, k wire.Keep, dry bool, res *wire.GCResult, progress func(wire.Progress),
 ) error {
@@ -255,7 +255,7 @@ func (u *Upkeep) retainIn(
 			err := u.takeOut(ctx, &rec, id, retention, u.config.DB.DropSnapshot)
 			u.shape.Unlock()
 			if fault.Is(err, fault.Conflict) {
-				continue // forked or tagged in this moment
+				continue // forked or tagged just now
 			}
 			if err != nil {
 				return fault.Wrap(err, "delete snapshot %s of sandbox %s", id, name)
@@ -272,7 +272,7 @@ func (u *Upkeep) retainIn(
 	return nil
 }
 
-// surplus is what the rules do not keep, in the order in which it is dropped.
+// surplus returns what the rules do not keep, in the order of removal.
 func (u *Upkeep) surplus(
 	ctx context.Context, rec *meta.Sandbox, h *timeline.History, k wire.Keep,
 ) ([]timeline.SnapshotID, error) {
@@ -288,9 +288,8 @@ func (u *Upkeep) surplus(
 	return byHalves(drop), nil
 }
 
-// byHalves puts every second one first, then every fourth, and so on. A snapshot
-// that goes is merged into the next one: in the order of time the last one would
-// be merged with all before it again and again.
+// byHalves puts every second one first, then every fourth, and so on. A removed snapshot is merged into the
+// next one: in the order of time the last one would be merged with all before it again and again.
 func byHalves(ids []timeline.SnapshotID) []timeline.SnapshotID {
 	out := make([]timeline.SnapshotID, 0, len(ids))
 	for step := range bits.Len(uint(len(ids))) {

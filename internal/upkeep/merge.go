@@ -12,11 +12,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// maxShallow is how many snapshots are remembered whose chains need no merging.
+// maxShallow is how many snapshots are cached whose chains need no merging.
 const maxShallow = 1 << 15
 
-// MayBeDeep has Work look whether a snapshot's chain needs merging. It does not wait, and the caller
-// may hold any lock.
+// MayBeDeep makes Work check whether a snapshot's chain needs merging. It does not wait, and the caller may
+// hold any lock.
 func (u *Upkeep) MayBeDeep(id timeline.SnapshotID) {
 	queue(u, u.deep, id)
 	u.Wake()
@@ -29,8 +29,7 @@ func queue[ID comparable](u *Upkeep, q map[ID]bool, id ID) {
 	q[id] = true
 }
 
-// queued empties a queue of u, and returns what was in it. The caller may not see what is queued from now
-// on.
+// queued empties a queue of u, and returns its content.
 func queued[ID comparable](u *Upkeep, q map[ID]bool) []ID {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -39,8 +38,8 @@ func queued[ID comparable](u *Upkeep, q map[ID]bool) []ID {
 	return ids
 }
 
-// Merge builds the merged layers that keep chains short, for every snapshot that MayBeDeep has
-// queued. What cannot be done now is tried again next time.
+// Merge builds the merged layers that keep chains short, for every snapshot that MayBeDeep has queued.
+// Snapshots for which that fails stay queued.
 func (u *Upkeep) Merge(ctx context.Context) error {
 	u.merging.Lock()
 	defer u.merging.Unlock()
@@ -54,8 +53,8 @@ func (u *Upkeep) Merge(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Flatten merges the chain below a snapshot now, whatever was known of it. The caller may hold a
-// sandbox's lock, but not Config.Shape.
+// Flatten merges the chain below a snapshot now, whatever is cached about it. The caller may hold a sandbox's
+// lock, but not Config.Shape.
 func (u *Upkeep) Flatten(ctx context.Context, top timeline.SnapshotID) error {
 	u.mu.Lock()
 	delete(u.shallow, top)
@@ -63,7 +62,7 @@ func (u *Upkeep) Flatten(ctx context.Context, top timeline.SnapshotID) error {
 	return u.merge(ctx, top)
 }
 
-// chainsChanged discards what is known of chains.
+// chainsChanged discards the cache of chains.
 func (u *Upkeep) chainsChanged() {
 	u.config.Stacks.Rerouted()
 	u.mu.Lock()
@@ -71,7 +70,7 @@ func (u *Upkeep) chainsChanged() {
 	u.mu.Unlock()
 }
 
-// merge builds the merged layers that the lineage of a snapshot asks for, deepest first.
+// merge builds the merged layers that the lineage of a snapshot needs, deepest first.
 func (u *Upkeep) merge(ctx context.Context, top timeline.SnapshotID) error {
 	u.mu.Lock()
 	known := u.shallow[top]
@@ -102,7 +101,7 @@ func (u *Upkeep) merge(ctx context.Context, top timeline.SnapshotID) error {
 }
 
 func (u *Upkeep) mergeOne(ctx context.Context, p timeline.MergePlan) (err error) {
-	// Deleting a snapshot takes layers away: not while they are read here.
+	// shape prevents the removal of layers while they are read here.
 	u.shape.RLock()
 	defer u.shape.RUnlock()
 	id, made, err := u.config.Stacks.NewLayer()

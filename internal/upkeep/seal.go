@@ -11,10 +11,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Seal makes every new layer safe against power loss, oldest first. A layer that cannot be
-// sealed is logged, and the others are sealed all the same: its content is up to a sandbox,
-// and a power loss takes only the snapshots that need it. The error joins all failures. The caller
-// may hold a sandbox's lock, but not Config.Shape.
+// Seal finalizes every new layer, oldest first, so that it survives a power loss. A layer that cannot be
+// finalized is logged, and does not block the others: its content is up to a sandbox, and a power loss takes
+// only the snapshots that need it. The error joins all failures. The caller may hold a sandbox's lock, but
+// not Config.Shape.
 func (u *Upkeep) Seal(ctx context.Context) error {
 	u.sealing.Lock()
 	defer u.sealing.Unlock()
@@ -37,8 +37,7 @@ func (u *Upkeep) Seal(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sealOne seals a layer and records that. It ignores the error of a layer that was removed
-// meanwhile.
+// sealOne finalizes a layer and records that. It ignores the error of a layer that was removed meanwhile.
 func (u *Upkeep) sealOne(ctx context.Context, id timeline.LayerID) error {
 	err := u.sealWhileKept(ctx, id)
 	if err == nil {
@@ -53,7 +52,7 @@ func (u *Upkeep) sealOne(ctx context.Context, id timeline.LayerID) error {
 func (u *Upkeep) sealWhileKept(ctx context.Context, id timeline.LayerID) error {
 	kept, done := u.whileKept(ctx, id)
 	defer done()
-	if _, err := u.config.DB.Layer(ctx, id); err != nil { // it was removed before removing could cancel this
+	if _, err := u.config.DB.Layer(ctx, id); err != nil { // it was removed before the removal could cancel this
 		return err
 	}
 	sealed, err := u.config.Layers.Seal(kept, id)
@@ -67,14 +66,14 @@ func (u *Upkeep) sealWhileKept(ctx context.Context, id timeline.LayerID) error {
 	return fault.Wrap(err, "record that layer %s is finalized", id)
 }
 
-// seal is the sealing of a layer that is under way.
+// seal is a layer that is being finalized.
 type seal struct {
 	layer  timeline.LayerID
 	cancel context.CancelCauseFunc
 }
 
-// whileKept returns the context for sealing a layer, which CancelSeal cancels. The caller holds
-// sealing, and calls done.
+// whileKept returns the context for finalizing a layer, which CancelSeal cancels. The caller holds sealing,
+// and calls done.
 func (u *Upkeep) whileKept(ctx context.Context, id timeline.LayerID) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	u.mu.Lock()
@@ -88,8 +87,8 @@ func (u *Upkeep) whileKept(ctx context.Context, id timeline.LayerID) (_ context.
 	}
 }
 
-// Secure waits until all that is recorded is safe against power loss. The caller may hold a sandbox's
-// lock, but not Config.Shape.
+// Secure waits until all that is recorded would survive a power loss. The caller may hold a sandbox's lock,
+// but not Config.Shape.
 func (u *Upkeep) Secure(ctx context.Context) error {
 	if err := u.Seal(ctx); err != nil {
 		return err
@@ -97,9 +96,8 @@ func (u *Upkeep) Secure(ctx context.Context) error {
 	return u.config.DB.Flush()
 }
 
-// CancelSeal cancels the seal in progress if its layer is among ids, whose records are gone:
-// hashing it would delay other layers, and keep its space from being freed. It does not wait, and the
-// caller may hold any lock.
+// CancelSeal stops finalizing a layer if it is among ids, whose records are removed: hashing it would delay
+// other layers, and keep its space from being freed. It does not wait, and the caller may hold any lock.
 func (u *Upkeep) CancelSeal(ids []timeline.LayerID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -15,29 +15,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Automatic snapshots, and no others, are dropped without a request: many of the young ones stay, and few
-// of the old ones. That happens in the background, which holds locks for one transaction at a time: layers
-// are merged and sealed without them, and when something has changed meanwhile the merged layer is
-// removed.
+// Only automatic snapshots are removed without a request: many of the young ones stay, and few of the old
+// ones. That happens in the background, which holds locks for one transaction at a time: layers are merged
+// and finalized without them, and if something has changed meanwhile the merged layer is removed.
 
 const (
-	// ThinEvery is how many new automatic snapshots make it worth while to look.
+	// ThinEvery is the number of new automatic snapshots after which a history is checked.
 	ThinEvery = 100
-	// maxRun is how many neighbours are dropped at a time, which is what a
-	// transaction takes.
+	// maxRun is how many adjacent snapshots one transaction removes at most.
 	maxRun = 32
-	// retention is the reason that is recorded for snapshots that rules do not keep.
+	// retention is the recorded reason for removing snapshots that rules do not keep.
 	retention = "retention"
-	// patience is how often, every patienceStep, the locks are tried for.
+	// patience is how many times the locks are tried, every patienceStep.
 	patience     = 50
 	patienceStep = 20 * time.Millisecond
 )
 
-// ErrBusy is the error of a drop of snapshots that found layers or the sandbox in use for too long.
+// ErrBusy is the error of a removal of snapshots that found layers or the sandbox in use for too long.
 var ErrBusy = errors.New("layers are in use")
 
-// MayBeThick counts a new snapshot, and has Work thin out its sandbox every so often. It does not
-// wait, and the caller may hold any lock.
+// MayBeThick counts a new snapshot, and makes Work thin its sandbox every ThinEvery. It does not wait, and
+// the caller may hold any lock.
 func (u *Upkeep) MayBeThick(snap timeline.Snapshot) {
 	if snap.Cause == timeline.CauseAuto && u.isThick(snap.Sandbox) {
 		u.Wake()
@@ -58,8 +56,7 @@ func (u *Upkeep) isThick(id timeline.SandboxID) bool {
 	return true
 }
 
-// thinQueued thins out the sandboxes that MayBeThick has queued. What cannot be done now is tried
-// again next time.
+// thinQueued thins the sandboxes that MayBeThick has queued. Those for which that fails stay queued.
 func (u *Upkeep) thinQueued(ctx context.Context) error {
 	var errs []error
 	for _, id := range queued(u, u.thick) {
@@ -74,8 +71,8 @@ func (u *Upkeep) thinQueued(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Thin drops the automatic snapshots of a sandbox that its rules do not keep; nothing if the sandbox
-// was removed. ErrBusy: see Drop.
+// Thin removes the automatic snapshots of a sandbox that its rules do not keep; nothing if the sandbox was
+// removed. For ErrBusy see Drop.
 func (u *Upkeep) Thin(ctx context.Context, id timeline.SandboxID) error {
 	u.thinning.Lock()
 	defer u.thinning.Unlock()
@@ -92,15 +89,15 @@ func (u *Upkeep) Thin(ctx context.Context, id timeline.SandboxID) error {
 	return fault.Wrap(err, "thin out sandbox %s", rec.Name)
 }
 
-// Needed are the snapshots of a history that something needs: a tag, a fork, or a live root.
+// Needed is the set of the snapshots of a history that a tag, a fork, or a live root needs.
 type Needed = map[timeline.SnapshotID]bool
 
-// Choice chooses snapshots of a history to drop; none of needed may be among them.
+// Choice chooses snapshots of a history to remove; none of needed may be among them.
 type Choice func(rec *meta.Sandbox, h *timeline.History, needed Needed) []timeline.SnapshotID
 
-// Drop drops the snapshots of a sandbox that are chosen, several neighbours at a time, and holds its
-// lock for one transaction at a time. What has come into use since it was chosen stays. ErrBusy: the
-// sandbox, or the layers, were in use for too long; some snapshots may be gone.
+// Drop removes the chosen snapshots of a sandbox, several adjacent ones at a time, and holds its lock for one
+// transaction at a time. Snapshots that have come into use since they were chosen stay. It returns ErrBusy if
+// the sandbox, or the layers, were in use for too long; some snapshots may be removed then.
 func (u *Upkeep) Drop(ctx context.Context, id timeline.SandboxID, choose Choice) error {
 	u.thinning.Lock()
 	defer u.thinning.Unlock()
@@ -129,7 +126,7 @@ func (u *Upkeep) drop(ctx context.Context, rec *meta.Sandbox, h *timeline.Histor
 	return nil
 }
 
-// thinPlan is what goes now.
+// thinPlan returns what is removed now.
 func thinPlan(
 	rec *meta.Sandbox, h *timeline.History, held map[timeline.SnapshotID]bool, now time.Time,
 ) []timeline.SnapshotID {
@@ -148,8 +145,8 @@ func thinPlan(
 		func(s timeline.Snapshot) bool { return s.Cause == timeline.CauseAuto })
 }
 
-// dropRun drops neighbours, newest first, by one merged layer; where their routes
-// are not those of neighbours, one by one.
+// dropRun removes adjacent snapshots, newest first, with one merged layer; one by one if their routes are not
+// those of adjacent snapshots.
 func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.History, run []timeline.SnapshotID) error {
 	c, err := u.prepareCut(ctx, run)
 	if errors.Is(err, errUnlike) {
@@ -182,7 +179,7 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 		}
 		u.Discard(ctx, ids)
 		if fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) {
-			return nil // it has come into use, or is gone: the next look sees
+			return nil // it came into use, or was removed: the next check finds out
 		}
 		return err
 	}
@@ -193,7 +190,7 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	return nil
 }
 
-// cutting is a run that is ready to be taken out.
+// cutting is a run of adjacent snapshots that is ready to be removed.
 type cutting struct {
 	run    []timeline.SnapshotID // newest first
 	seen   []meta.Cut            // what it was made from
@@ -202,10 +199,10 @@ type cutting struct {
 	made   func()
 }
 
-// errUnlike says that a run is no plain chain of layers.
+// errUnlike says that a run is not a plain chain of layers.
 var errUnlike = errors.New("the snapshots to merge are not neighbours")
 
-// prepareCut makes the layers that take the place of a run's. Nothing is recorded.
+// prepareCut makes the layers that replace those of a run. It records nothing.
 func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c cutting, err error) {
 	c = cutting{run: run, led: make([][]timeline.Route, len(run)), made: func() {}}
 	u.shape.RLock()
@@ -249,7 +246,7 @@ func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c c
 		}
 	}
 	u.shape.RUnlock()
-	// What they take the place of may be sealed, and is gone afterwards.
+	// The layers that they replace may be finalized, and are removed afterwards.
 	for _, id := range merged {
 		if err != nil {
 			break
@@ -264,7 +261,7 @@ func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c c
 	return c, nil
 }
 
-// cuts reads how each of a run is tied to its neighbours.
+// cuts reads how each snapshot of a run is connected to its neighbours.
 func (u *Upkeep) cuts(ctx context.Context, run []timeline.SnapshotID) ([]meta.Cut, error) {
 	out := make([]meta.Cut, len(run))
 	for i, id := range run {
@@ -276,8 +273,7 @@ func (u *Upkeep) cuts(ctx context.Context, run []timeline.SnapshotID) ([]meta.Cu
 	return out, nil
 }
 
-// chained reports whether one route leads from above through each of a run to the
-// next.
+// chained reports whether one route leads from above through each snapshot of a run to the next.
 func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
 	for i, c := range cuts {
 		switch {
@@ -290,8 +286,8 @@ func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
 	return true
 }
 
-// commitCut records that a run is gone, if nothing has changed since it was prepared; else the error is a
-// Conflict. It waits for no lock, so that no caller waits longer than for a transaction. unused are the
+// commitCut records the removal of a run, if nothing has changed since it was prepared; otherwise the error
+// is a Conflict. It waits for no lock, so that no caller waits longer than for a transaction. unused are the
 // layers that nothing refers to any more.
 func (u *Upkeep) commitCut(
 	ctx context.Context, id timeline.SandboxID, c cutting,

@@ -15,87 +15,86 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Sandboxes is what Upkeep needs of live sandboxes.
+// Sandboxes gives Upkeep access to sandboxes.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience.
-	// what names the operation for callers that find the sandbox busy. The caller calls release.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
+	// the operation in the error that other callers get meanwhile. The caller calls release.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
-	// TryAcquire takes the lock of a sandbox if nobody holds it; ok reports whether it did.
+	// TryAcquire takes the lock of a sandbox if it is free; ok reports whether it did.
 	TryAcquire(id timeline.SandboxID, what string) (release func(), ok bool)
 	// Whole returns an error if the sandbox can only be removed or forked.
 	Whole(id timeline.SandboxID) error
-	// Playing reports whether a tournament, named by its tag, is under way.
+	// Playing reports whether a tournament, named by its tag, is running.
 	Playing(tournament string) bool
 	// Idle reports whether no process runs in a sandbox. It does not wait for the sandbox's lock.
 	Idle(ctx context.Context, rec *meta.Sandbox) bool
-	// Remove removes a sandbox; a Conflict if processes run in it.
+	// Remove removes a sandbox; it returns a Conflict if processes run in it.
 	Remove(ctx context.Context, id timeline.SandboxID) error
 	// Nodes describes the snapshots of a history for clients.
 	Nodes(ctx context.Context, h *timeline.History) (map[timeline.SnapshotID]wire.Snapshot, error)
 }
 
-// Stacks is what Upkeep needs of the layers that others make, read and mount.
+// Stacks gives Upkeep access to layers that others make, read and mount.
 type Stacks interface {
 	// NewLayer names a layer that is about to be made. Until made is called, Garbage leaves it out
 	// although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
-	// Rerouted discards the stacks that are remembered: routes other than those of new snapshots have
-	// changed.
+	// Rerouted discards the cached stacks: routes other than those of new snapshots have changed.
 	Rerouted()
-	// Mounted returns the layers that live roots are mounted through. They stay on the disk.
+	// Mounted returns the layers that live roots are mounted with. They stay on the disk.
 	Mounted() map[timeline.LayerID]bool
-	// LetGo forgets the mounts of sandboxes whose keepers have ended.
+	// LetGo forgets the mounts of sandboxes whose keepers have exited.
 	LetGo(ctx context.Context) error
-	// Garbage returns the layers that may be deleted: those of dead, and those on the disk that have
-	// no record, except layers that are mounted, being made, or to be moved back to a live root.
+	// Garbage returns the layers that may be deleted: those in dead, and those on the disk without a record,
+	// except layers that are mounted, being made, or to be moved back to a live root.
 	Garbage(ctx context.Context, dead []timeline.LayerID) ([]timeline.LayerID, error)
 }
 
-// Dropped is what a Recorder records: snapshots that are dropped, and why.
+// Dropped describes snapshots that are removed, and why.
 type Dropped struct {
 	Of        *meta.Sandbox // nil: the host, for snapshots of removed sandboxes
 	Snapshots []timeline.SnapshotID
 	Reason    string
 }
 
-// Recorder records what Upkeep drops. Dropping makes room, so a full disk must not prevent it.
+// Recorder records what Upkeep removes. A removal frees space, so a full disk must not prevent it.
 type Recorder interface {
-	// Drop notes that snapshots are about to be dropped, calls drop, and records that they are gone
-	// unless drop fails. A later process records what this one no longer can. The error is that of
-	// drop, or says that drop was not called, or that the record is not written yet.
+	// Drop notes that snapshots are about to be removed, calls drop, and records that they are removed unless
+	// drop fails. A later process writes the record if this one cannot. The error is that of drop, or says
+	// that drop was not called, or that the record is not written yet.
 	Drop(ctx context.Context, d Dropped, drop func(context.Context) error) error
 }
 
 // Sweeps are the garbage collections of other parts, which GC calls in this order.
 type Sweeps interface {
-	// SweepReferences drops references to commits in users' repositories, and imported files of commits,
+	// SweepReferences removes references to commits in users' repositories, and imported files of commits,
 	// that no sandbox needs.
 	SweepReferences(ctx context.Context) error
-	// SweepLeftovers deletes directories that belong to no sandbox and to no current generation.
-	// GC calls it with Config.Shape locked.
+	// SweepLeftovers deletes directories that belong neither to a sandbox nor to a current generation. GC
+	// calls it with Config.Shape locked.
 	SweepLeftovers(ctx context.Context) error
-	// SweepImages drops memory images that no snapshot has, and adds them to res.
+	// SweepImages removes memory images that belong to no snapshot, and adds them to res.
 	SweepImages(ctx context.Context, res *wire.GCResult) error
 }
 
-// Config is what an Upkeep is made of. All fields are required.
+// Config configures an Upkeep. All fields are required.
 type Config struct {
 	DB        *meta.DB
 	Layers    *layer.Store
-	Shape     *sync.RWMutex // see the comment of the package
+	Shape     *sync.RWMutex // see the package comment
 	Sandboxes Sandboxes
 	Stacks    Stacks
 	Recorder  Recorder
 	Sweeps    Sweeps
 	Feed      *events.Bus
-	// Go runs fn in the background. The context ends when the engine closes, which waits for fn.
+	// Go runs fn in the background. Its context is canceled when the engine is closed, which waits for fn.
 	Go  func(fn func(context.Context))
 	Now func() time.Time
 	Log *slog.Logger
 }
 
-// Upkeep keeps layers and histories in order. Make one with New, and run Work in the background. All
-// methods are safe for concurrent use. None of them is called with a sandbox's lock held, unless its
+// Upkeep keeps layers and histories in order. New makes one, and the caller runs Work in the background. All
+// methods are safe for concurrent use. A sandbox's lock must not be held in calls of them, unless their
 // comment says so.
 type Upkeep struct {
 	config Config        // never changed
@@ -105,17 +104,17 @@ type Upkeep struct {
 	merging  sync.Mutex // one caller at a time merges what is queued
 	sealing  sync.Mutex // one sealer at a time
 
-	work chan struct{} // one token: there may be something to seal, to merge or to thin out
+	work chan struct{} // one token: there may be something to finalize, to merge or to thin
 
 	mu        sync.Mutex
 	deep      map[timeline.SnapshotID]bool // snapshots whose chains may need merging; guarded by mu
 	shallow   map[timeline.SnapshotID]bool // snapshots whose chains need none; guarded by mu
-	thick     map[timeline.SandboxID]bool  // histories that may have snapshots to drop; guarded by mu
+	thick     map[timeline.SandboxID]bool  // histories that may have snapshots to remove; guarded by mu
 	autos     map[timeline.SandboxID]int   // automatic snapshots since the history was queued; guarded by mu
-	underSeal seal                         // the layer that is sealed now; guarded by mu
+	underSeal seal                         // the layer that is being finalized; guarded by mu
 }
 
-// New makes an Upkeep. It does nothing by itself before Work runs.
+// New returns an Upkeep. It does nothing in the background before Work runs.
 func New(c Config) *Upkeep {
 	return &Upkeep{
 		config: c, shape: c.Shape, work: make(chan struct{}, 1),
@@ -124,7 +123,7 @@ func New(c Config) *Upkeep {
 	}
 }
 
-// Wake has Work look for something to do. It does not wait, and the caller may hold any lock.
+// Wake makes Work look for something to do. It does not wait, and the caller may hold any lock.
 func (u *Upkeep) Wake() {
 	select {
 	case u.work <- struct{}{}:
@@ -132,9 +131,8 @@ func (u *Upkeep) Wake() {
 	}
 }
 
-// Work seals new layers, keeps chains short and thins out old automatic snapshots, until ctx ends. A
-// failure is logged, and tried again when something new is captured: nothing that was acknowledged
-// depends on it.
+// Work finalizes new layers, keeps chains short and thins old automatic snapshots, until ctx is canceled. A
+// failure is logged, and retried when something new is captured: nothing that was acknowledged depends on it.
 func (u *Upkeep) Work(ctx context.Context) {
 	for {
 		select {
@@ -154,8 +152,8 @@ func (u *Upkeep) Work(ctx context.Context) {
 	}
 }
 
-// Hold waits for a seal and for merges that are in progress, and prevents others until release is
-// called. It is for tests, of what is lost before a layer is sealed for example.
+// Hold waits for a layer that is being finalized and for merges in progress, and prevents others until
+// release is called. It is for tests, for example of what is lost before a layer is finalized.
 func (u *Upkeep) Hold() (release func()) {
 	u.merging.Lock()
 	u.sealing.Lock()
@@ -165,7 +163,7 @@ func (u *Upkeep) Hold() (release func()) {
 	}
 }
 
-// Forget drops what is remembered of a sandbox that was removed. The caller may hold any lock.
+// Forget discards the state of a removed sandbox. The caller may hold any lock.
 func (u *Upkeep) Forget(id timeline.SandboxID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -31,8 +31,8 @@ func TestByHalves(t *testing.T) {
 	}
 }
 
-// A layer whose turn comes after its removal is not hashed at all.
-func TestSealOne_LeavesWhatWasRemovedBefore(t *testing.T) {
+// TestSealOne_SkipsRemovedLayer checks that a layer that was removed before its turn is not hashed at all.
+func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
 	db, err := meta.Open(ctx, filepath.Join(dir, "coppice.db"))
@@ -59,8 +59,9 @@ func TestSealOne_LeavesWhatWasRemovedBefore(t *testing.T) {
 	}
 }
 
-// The first automatic snapshot that is seen of a sandbox, and then each hundredth, has it thinned out.
-func TestMayBeThick_QueuesASandboxEverySoOften(t *testing.T) {
+// TestMayBeThick_QueuesEveryHundredthSnapshot checks that the first automatic snapshot that is
+// seen of a sandbox, and then every hundredth, causes it to be thinned out.
+func TestMayBeThick_QueuesEveryHundredthSnapshot(t *testing.T) {
 	t.Parallel()
 	u := New(Config{})
 	const id = timeline.SandboxID("0123456789ab")

@@ -91,8 +91,8 @@ func (c *Crashable) Close() error {
 	return nil
 }
 
-// Unsync makes everything below a directory count as never synced, for what was written there
-// by other means.
+// Unsync makes everything below a directory count as never synced, for files that were written by other
+// means.
 func (c *Crashable) Unsync(dir string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

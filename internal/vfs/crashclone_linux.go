@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrashClone makes a directory that holds what a crash at this moment could leave: all that was
-// synced, and as much of the rest as how says. The same calls before it and the same how give
-// the same clone. Descriptors and locks do not survive a crash, so a store can be opened there
-// while the original is open.
+// CrashClone makes a directory with what a crash at this moment could leave: all that was synced, and as much
+// of the rest as how says. The same calls before it and the same how give the same clone. Descriptors and
+// locks do not survive a crash, so a store can be opened there while the original is open.
 func (c *Crashable) CrashClone(to string, how Crash) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,8 +29,8 @@ func (f *Faulty) FailAt(k int, errno syscall.Errno, stay bool) {
 	f.count, f.at, f.errno, f.after, f.dead, f.match, f.ops = 0, k, errno, stay, false, "", nil
 }
 
-// CrashAt makes the k-th call from now (from 1) and all later ones fail with EIO: what
-// the calls before it did is all that a process that is killed there leaves.
+// CrashAt makes the k-th call from now (from 1) and all later ones fail with EIO: what the calls before it
+// did is all that a process killed at that moment leaves.
 func (f *Faulty) CrashAt(k int) {
 	f.FailAt(k, syscall.EIO, true)
 	f.mu.Lock()
@@ -45,14 +45,14 @@ func (f *Faulty) FailOp(op Op, k int, errno syscall.Errno) {
 	f.count, f.at, f.errno, f.after, f.dead, f.match, f.ops = 0, k, errno, false, false, op, nil
 }
 
-// Calls says how many calls were made since the last FailAt or FailOp.
+// Calls returns how many calls were made since the last FailAt or FailOp.
 func (f *Faulty) Calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.count
 }
 
-// Ops says how many calls of a kind were made since then.
+// Ops returns how many calls of a kind were made since the last FailAt or FailOp.
 func (f *Faulty) Ops(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

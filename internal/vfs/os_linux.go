@@ -180,6 +180,5 @@ func (system) Sync(fd int) error { return retry(func() error { return unix.Fsync
 // SyncFS implements FS.
 func (system) SyncFS(fd int) error { return retry(func() error { return unix.Syncfs(fd) }) }
 
-// FDPath is a path by which an open directory can be reached by calls that take
-// paths only.
+// FDPath returns a path of an open directory for calls that take only paths.
 func FDPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -1,13 +1,11 @@
-// Package vfs is the file system that stores write through: the calls by which
-// a store changes the disk, as an interface, so that tests can count them, make
-// the k-th one fail (Faulty), and crash between any two (Crashable). Reading goes
-// straight to the kernel: stores read through real descriptors, so what can crash
-// is a real directory as well, and no copy of it in memory.
+// Package vfs is the file system that stores write through: the calls by which a store changes the disk, as
+// an interface, so that tests can count them, make the k-th one fail (Faulty), and crash between any two
+// (Crashable). Reading does not use it: stores read through real descriptors, so a crashed store is a real
+// directory, too, and not a copy of it in memory.
 //
-// Every name is a single path component, resolved beneath an open directory and
-// never through a symbolic link: what lies in the trees that stores handle was
-// made by programs that nobody trusts. Any room that keeps data may import it;
-// it imports none of ours.
+// Every name is a single path component, resolved beneath an open directory and never through a symbolic
+// link: the trees that stores handle were made by untrusted programs. Any package that stores data may import
+// it; it imports no package of Coppice.
 package vfs
 
 import "errors"
@@ -56,8 +54,7 @@ type FS interface {
 	Symlink(target string, dir int, name string) error
 	// Mknod makes a FIFO, socket or device; mode holds the type bits.
 	Mknod(dir int, name string, mode uint32, dev uint64) error
-	// Link gives the file at (fromDir, from) a second name. A symbolic link is
-	// linked itself.
+	// Link creates a second name for the file at (fromDir, from). A symbolic link is linked itself.
 	Link(fromDir int, from string, toDir int, to string) error
 	// Rename moves an entry; an existing file or empty directory is replaced.
 	Rename(fromDir int, from string, toDir int, to string) error
@@ -68,8 +65,8 @@ type FS interface {
 
 	// WriteAt writes all of p at offset off, or fails.
 	WriteAt(fd int, p []byte, off int64) error
-	// CopyRange copies up to n bytes at the same offset off from src to dst in
-	// the kernel and says how many; 0 means that src ends at off.
+	// CopyRange copies up to n bytes at the same offset off from src to dst in the kernel and returns how
+	// many; 0 means that src ends at off.
 	CopyRange(dst, src int, off int64, n int64) (int64, error)
 	// Clone makes dst share all of src's extents. ErrNoClone where the file
 	// system cannot.
@@ -82,8 +79,8 @@ type FS interface {
 
 	// Chmod sets permission, setuid, setgid and sticky bits of an open file.
 	Chmod(fd int, mode uint32) error
-	// ChmodAt does so by name, for what is better not opened. The entry must be
-	// the caller's own creation and no symbolic link.
+	// ChmodAt sets the mode by name, for entries that should not be opened. The entry must be the caller's
+	// own creation and not a symbolic link.
 	ChmodAt(dir int, name string, mode uint32) error
 	// ChownAt sets the owner of an entry itself, of the directory when name is "".
 	ChownAt(dir int, name string, uid, gid uint32) error
@@ -101,6 +98,6 @@ type FS interface {
 
 	// Sync flushes a file or directory to the medium.
 	Sync(fd int) error
-	// SyncFS flushes the whole file system that fd lies on.
+	// SyncFS flushes the whole file system that contains fd.
 	SyncFS(fd int) error
 }

@@ -26,10 +26,9 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Replace has write fill a new file, 0600, and puts it in the place of name in an open
-// directory. It is durable when Replace returns. Until then, and after an error or a crash, the
-// name leads to what it led to before, or to the new file, whole. One caller at a time may
-// replace a name.
+// Replace calls write to fill a new file, 0600, and renames it to name in an open directory. It is durable
+// when Replace returns. Until then, and after an error or a crash, name is either the old file or the
+// complete new one. Concurrent calls for the same name are not allowed.
 func Replace(fsys FS, dir int, name string, write func(w *Writer) error) error {
 	err := replace(fsys, dir, name, func(w *Writer) error {
 		if err := write(w); err != nil {
@@ -88,8 +87,8 @@ func WriteFile(fsys FS, path string, content []byte) error {
 	return in("write", path, func(dir int, name string) error { return Replace(fsys, dir, name, all(content)) })
 }
 
-// WriteUnsynced is WriteFile without a flush, for what a power loss may take: then the file may
-// be missing, old or torn.
+// WriteUnsynced is WriteFile without a flush, for files that a power loss may take: then the file may be
+// missing, old or torn.
 func WriteUnsynced(fsys FS, path string, write func(w *Writer) error) error {
 	return in("write", path, func(dir int, name string) error { return replace(fsys, dir, name, write) })
 }
@@ -132,7 +131,7 @@ func Rename(fsys FS, from, to string) error {
 	})
 }
 
-// Link gives a file a second name, where none is.
+// Link creates a second name for a file; it must not exist.
 func Link(fsys FS, from, to string) error {
 	return in("link", from, func(fromDir int, fromName string) error {
 		return in("link to", to, func(toDir int, toName string) error {
@@ -146,7 +145,7 @@ func Chmod(fsys FS, path string, mode fs.FileMode) error {
 	return in("chmod", path, func(dir int, name string) error { return fsys.ChmodAt(dir, name, uint32(mode.Perm())) })
 }
 
-// Remove removes what is not a directory. What is missing is not an error.
+// Remove removes a file that is not a directory. A missing one is not an error.
 func Remove(fsys FS, path string) error {
 	err := in("remove", path, func(dir int, name string) error { return unlink(fsys, dir, name) })
 	if errors.Is(err, fs.ErrNotExist) { // nor is its directory

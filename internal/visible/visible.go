@@ -1,7 +1,6 @@
-// Package visible decides which characters people see as they are, and writes the others
-// as escapes, so that untrusted text is what it looks like. It also writes words as a
-// shell reads them, and numbers with their nouns. It imports none of ours; whatever
-// shows, or checks, foreign text imports it.
+// Package visible decides which characters are printed as they are, and escapes the others, so that untrusted text
+// looks like what it is. It also quotes words for a shell, and formats numbers with their nouns. It imports no other
+// package of Coppice; everything that shows or checks untrusted text imports it.
 package visible
 
 import (
@@ -11,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// blank are characters that are defined to be printed, and print nothing.
+// blank are characters of printable categories that print nothing.
 var blank = &unicode.RangeTable{
 	R16: []unicode.Range16{{Lo: 0x2800, Hi: 0x2800, Stride: 1}}, // BRAILLE PATTERN BLANK
 	R32: []unicode.Range32{
@@ -21,12 +20,11 @@ var blank = &unicode.RangeTable{
 	},
 }
 
-// Rune reports whether r is seen as itself behind another character that is. The space
-// is; no other white space, and no control, format, private, surrogate or unassigned
-// character is, which IsPrint leaves out. Neither is what Unicode lets a renderer ignore:
-// Default_Ignorable_Code_Point is derived (UAX #44, DerivedCoreProperties) from the
-// category Cf and the two tables here. So characters that turn the direction of writing
-// around, all of them in Cf, are not seen either.
+// Rune reports whether r may be printed after another printable character. The space may; other white space, and
+// control, format, private, surrogate and unassigned characters may not, which IsPrint excludes. Neither may what
+// Unicode lets a renderer ignore: Default_Ignorable_Code_Point is derived (UAX #44, DerivedCoreProperties) from the
+// category Cf and the two tables here. So characters that change the direction of writing, all of them in Cf, are
+// excluded as well.
 func Rune(r rune) bool {
 	if ' ' <= r && r <= '~' {
 		return true // nearly all that is read
@@ -35,13 +33,12 @@ func Rune(r rune) bool {
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, blank)
 }
 
-// Line writes one line of text, and decides by what it has written whether the next
-// character is seen. The zero value is at the beginning of a line.
+// Line tracks one line of printed text, to decide whether the next character may be printed. The zero value is the
+// start of a line.
 type Line struct{ based bool }
 
-// Shows reports whether r, which comes next, is seen as itself. A combining mark is where
-// it has a character to combine with; on a space, or at the beginning, it would change
-// what stands before the text.
+// Shows reports whether r, the next character, may be printed. A combining mark may if it follows a character to
+// combine with; after a space, or at the start of the line, it would change what precedes the text.
 func (l *Line) Shows(r rune) bool {
 	ok := Rune(r) && (l.based || !unicode.Is(unicode.M, r))
 	l.based = ok && r != ' '

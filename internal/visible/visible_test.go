@@ -22,7 +22,7 @@ var invisible = []struct{ from, to rune }{
 	{0xe0000, 0xe0fff}, {0xf0000, 0x10ffff},
 }
 
-func TestRune_NothingInvisibleIsShown(t *testing.T) {
+func TestRune_RejectsInvisible(t *testing.T) {
 	t.Parallel()
 	for _, in := range invisible {
 		for r := in.from; r <= in.to; r++ {
@@ -38,8 +38,8 @@ func TestRune_NothingInvisibleIsShown(t *testing.T) {
 	}
 }
 
-// The names that the review hid from a list of changes.
-func TestClean_EscapesWhatIsNotSeen(t *testing.T) {
+// TestClean_EscapesInvisible covers the names that a review had hidden from a list of changes.
+func TestClean_EscapesInvisible(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"a\u3164": `a\u3164`, "\u115f": `\u115f`, "\uffa0": `\uffa0`, "\u2800": `\u2800`, "x\ufe0f": `x\ufe0f`,
@@ -54,9 +54,9 @@ func TestClean_EscapesWhatIsNotSeen(t *testing.T) {
 	}
 }
 
-// Of every character, alone and among others: what comes out is seen, and text that is
-// different still looks different.
-func TestClean_WhateverComesOutIsSeen(t *testing.T) {
+// TestClean_OutputIsVisible checks any character, alone and among others: the output is
+// visible, and different texts still look different.
+func TestClean_OutputIsVisible(t *testing.T) {
 	t.Parallel()
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if r >= 0xd800 && r < 0xe000 || r > 0x33000 && r&0xfff > 0x1ff {

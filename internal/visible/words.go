@@ -8,8 +8,8 @@ import (
 // plain are the characters that a word of a shell needs no quotes for.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,"
 
-// Word writes s as one word for a POSIX shell: as it is where the shell reads that as s,
-// else in single quotes. It does not make s harmless to look at, as Clean does.
+// Word quotes s as one word for a POSIX shell: unchanged if that is possible, else in single quotes. It does not
+// escape invisible characters, as Clean does.
 func Word(s string) string {
 	if s != "" && strings.Trim(s, plain) == "" {
 		return s

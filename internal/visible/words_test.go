@@ -21,8 +21,8 @@ func TestWord(t *testing.T) {
 	}
 }
 
-// A shell reads the arguments of a command as they were.
-func TestCommand_IsWhatAShellReads(t *testing.T) {
+// TestCommand_ParsesBackInShell checks that a shell reads the arguments of a command as they were given.
+func TestCommand_ParsesBackInShell(t *testing.T) {
 	t.Parallel()
 	arg := rapid.OneOf(rapid.StringMatching(`[ -~\n\t]*`),
 		rapid.Map(rapid.String(), func(s string) string { return strings.ReplaceAll(s, "\x00", "") }))

@@ -23,10 +23,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Create makes a sandbox that works on a repository, on what lies below its work tree. It completes rec, has the
-// commits stay in the repository, imports the files of the commit unless an earlier sandbox has them, and
-// makes the sandbox's own .git. notes are what was done, and warnings what may not be meant, for people.
-// After an error there is no sandbox, and nothing of it in the repository.
+// Create creates a sandbox on a repository, with the files below its work tree. It completes rec, keeps the commits
+// in the repository, imports the files of the commit unless an earlier sandbox has them, and makes the sandbox's own
+// .git. notes describe what was done, and warnings possible mistakes, for people. After an error there is no sandbox,
+// and nothing of it in the repository.
 func (t *Trees) Create(
 	ctx context.Context, w *Site, rec *meta.Sandbox, below bases.Base, progress func(wire.Progress),
 ) (notes, warnings []string, err error) {
@@ -184,9 +184,9 @@ func (t *Trees) writeGit(
 	})
 }
 
-// Directories gives the directories of a sandbox in which a command begins that names none: the first one that
-// exists; and the directories of the host, with the objects of the repository, that are shown inside. Both
-// are empty if the sandbox works on no repository.
+// Directories returns the default working directories of commands in a sandbox: the first that exists is used; and
+// the host directories with the repository's objects that are shown inside. Both are empty if the sandbox has no
+// repository.
 func Directories(rec *meta.Sandbox, spec rootspec.Spec) (dirs, shared []string) {
 	r := rec.Repo
 	switch {

@@ -1,15 +1,15 @@
 //go:build linux
 
-// Package worktree makes sandboxes that work on a git repository of the host. It finds the repository that a
-// request names (Trees.Find), imports the files of a commit as a base that all sandboxes at that commit
-// share (Trees.Import), and gives each sandbox a .git of its own, which borrows the objects of the user's
-// repository (Trees.Create). The commits stay there for as long as the sandbox exists: see gitrefs.
+// Package worktree creates sandboxes that work on a git repository of the host. It finds the repository that a
+// request names (Trees.Find), imports the files of a commit as a base shared by all sandboxes at that commit
+// (Trees.Import), and gives each sandbox its own .git, which borrows the objects of the user's repository
+// (Trees.Create). The commits are kept there for as long as the sandbox exists: see gitrefs.
 //
 // Trees has no lock and no state in memory. The records of the trees that were imported are those of bases
 // whose keys begin with "git "; Bases.Importing is held while one is made. Config.Keep is held from the check
 // that a base is there until the sandbox on it is recorded, so that no layer of the base is removed.
 //
-// It needs the engine for little. Maker makes the first snapshot of a sandbox, and records the sandbox
-// in the ledger and in the database; Stacks names layers while they are made, and finds those of a snapshot.
+// It declares what it needs of the engine as interfaces: Maker makes the first snapshot of a sandbox, and records the
+// sandbox in the ledger and in the database; Stacks names layers while they are made, and finds those of a snapshot.
 // The engine implements both; the package never imports the engine.
 package worktree

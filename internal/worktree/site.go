@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Site is a repository of the host that a sandbox is to work on, and where in it the sandbox begins.
+// Site is a repository of the host for a sandbox, with the directory that the sandbox starts in.
 type Site struct {
 	*repo.Repo
 	Base    repo.OID // the commit that the sandbox begins at
@@ -130,8 +130,8 @@ func canLie(top, home string) error {
 	return nil
 }
 
-// Visible refuses a repository that is in one of the hidden places of a policy, since its objects would tell
-// what is in it. Places in its work tree may be hidden.
+// Visible refuses a repository inside a hidden place of a policy, since its objects would reveal the content. Places
+// in its work tree may be hidden.
 func (w *Site) Visible(hidden []string) error { return visible(w.Top, w.objects, hidden) }
 
 // visible is Visible for a work tree at top, whose objects are in directories.

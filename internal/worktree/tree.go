@@ -26,7 +26,7 @@ import (
 // layer of its first snapshot (Trees.Record).
 
 const (
-	// KeepUnused is how long the base of a tree is kept on which no snapshot stands.
+	// KeepUnused is how long the base of a tree is kept after its last snapshot is gone.
 	KeepUnused = 14 * 24 * time.Hour
 	// keys is the prefix of the keys of such bases.
 	keys = "git "
@@ -68,8 +68,8 @@ func (t *Tree) print() string {
 	return string(t.Start)
 }
 
-// Import finds the base of a tree, or imports it: as a whole, or as the difference from the base of another
-// commit. The notes of the base say what was imported. The caller must hold no lock.
+// Import finds or imports the base of a tree: completely, or as the difference from the base of another commit. The
+// notes of the base describe the import. The caller must hold no lock.
 func (t *Trees) Import(ctx context.Context, tree *Tree, progress func(wire.Progress)) (bases.Base, error) {
 	if b, known, err := t.known(ctx, tree); known || err != nil {
 		return b, err
@@ -203,8 +203,8 @@ func (t *Trees) view(ctx context.Context, id timeline.SnapshotID) (*layer.View, 
 	return t.c.Layers.View(rootspec.Stack{Layers: dirs}), nil
 }
 
-// Forget forgets the bases of trees on which no snapshot stands and which no sandbox was made on for
-// KeepUnused. Their layers are garbage then.
+// Forget deletes the bases of trees without snapshots that were not used for a new sandbox for KeepUnused. Their
+// layers become garbage.
 func (t *Trees) Forget(ctx context.Context) error {
 	return t.c.DB.ForgetBases(ctx, keys, t.c.Now().Add(-KeepUnused))
 }

@@ -27,7 +27,7 @@ const (
 
 // Maker makes the records of sandboxes.
 type Maker interface {
-	// First makes the snapshot with which a sandbox begins, on parent. It is not recorded yet.
+	// First makes the first snapshot of a sandbox, on parent. It does not record it.
 	First(
 		ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, message string,
 	) (timeline.Snapshot, error)
@@ -38,18 +38,18 @@ type Maker interface {
 	) error
 }
 
-// Stacks is what Trees need of the layers that others make and read.
+// Stacks are the layers that other packages make and read.
 type Stacks interface {
 	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
 	// removes it although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
 	// Dirs returns the directories of the layers that make up a snapshot, topmost first.
 	Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error)
-	// MayBeDeep says that the chain below a snapshot may need merging.
+	// MayBeDeep reports that the chain below a snapshot may need merging.
 	MayBeDeep(id timeline.SnapshotID)
 }
 
-// Config is what Trees are made of. All fields are required.
+// Config configures New. All fields are required.
 type Config struct {
 	Maker  Maker
 	Stacks Stacks
@@ -58,7 +58,7 @@ type Config struct {
 	Bases  *bases.Bases
 	Refs   *gitrefs.Refs
 	Keep   sync.Locker // while it is held, no layer is removed
-	// Open finds the repository that a directory of the host lies in.
+	// Open finds the repository that contains a host directory.
 	Open func(ctx context.Context, dir string) (*repo.Repo, error)
 	// Plain reports whether the roots of a driver are copies, in which files do not have the inodes of
 	// the layers. It is true for a driver that is not known.

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-func TestRepositoriesThatCannotBeHad(t *testing.T) {
+func TestRepository_UnusableIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ top, home, want string }{
 		{"/", "/home/me/c", "cannot use repository"},
@@ -39,8 +39,9 @@ func TestRepositoriesThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// An index of the largest size would take a gigabyte of memory: its size is looked at first.
-func TestGitIndex_IsRefusedBeyondItsSize(t *testing.T) {
+// TestGitIndex_RefusesTooLarge checks the size before reading, since an index of the largest
+// size would take a gigabyte of memory.
+func TestGitIndex_RefusesTooLarge(t *testing.T) {
 	t.Parallel()
 	f, err := os.Create(filepath.Join(t.TempDir(), "index"))
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 		`,{"role":"assistant","content":[{"type":"tool_use"}]},{"role":"user","content":[{"type":"tool_result","content":"`
 )
 
-func TestAStoryIsPlayedAndChecked(t *testing.T) {
+func TestModel_PlaysAndChecksStory(t *testing.T) {
 	t.Parallel()
 	story := []model.Turn{{Say: "I count.", Tool: "Bash", Input: map[string]any{"command": "seq 3"}, Want: "3"},
 		{Say: "Done."}}

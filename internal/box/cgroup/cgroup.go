@@ -1,7 +1,7 @@
 //go:build linux && (amd64 || arm64)
 
-// Package cgroup puts a sandbox into control groups and holds it to its limits by them, of
-// version 2 where one is delegated, and of version 1 elsewhere. Package keeper uses it.
+// Package cgroup puts a sandbox into control groups, which freeze it and enforce its limits: of version 2 if
+// one is delegated, else of version 1. Package keeper uses it.
 package cgroup
 
 import (
@@ -27,21 +27,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Group is the box's own control group (version 2), with init and everything
-// else of the box in it. It is made beside the daemon's own where that was
-// delegated to us, or by real root at the top. The nil one does nothing.
+// Group is the box's own control group (version 2), which contains init and all other processes of the box.
+// It is beside the daemon's own group if that was delegated, or at the top for real root. A nil Group does
+// nothing.
 type Group struct {
 	path  string
 	FD    int              // of the directory, for clone3(2)
-	Facts plan.CgroupFacts // what it can do
+	Facts plan.CgroupFacts // what the group offers
 
 	mu   sync.Mutex
 	stat int  // cpu.stat, once it was read; guarded by mu
 	gone bool // it is removed; guarded by mu
 }
 
-// New makes the group. It returns nil if none is delegated to us. Any
-// other failure is an error, so that no limit is dropped silently.
+// New makes the group. It returns nil if none is delegated to the caller. Any other failure is an error, so
+// that no limit is dropped silently.
 func New(c plan.Config) (_ *Group, err error) {
 	if c.NoCgroup {
 		return nil, nil
@@ -96,7 +96,7 @@ func (g *Group) limit(c plan.Config) (err error) {
 			}
 		}
 	}
-	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has tasks of its own, more or fewer
+	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has its own tasks, more or fewer
 		if g.Facts.Pids, err = g.set("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
 			return err
 		}
@@ -119,8 +119,8 @@ func (g *Group) Take(pid int) error {
 	return fault.Wrap(g.write("cgroup.procs", strconv.Itoa(pid)), "move the sandbox into its control group")
 }
 
-// delegated takes the error of an access to a file of a control group. It reports false if
-// the group or controller is not ours to use; any other error is returned.
+// delegated classifies the error of an access to a file of a control group. It reports false if the caller
+// may not use the group or controller; it returns any other error.
 func delegated(err error) (bool, error) {
 	for _, not := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.EINVAL,
 		unix.EOPNOTSUPP, unix.ENODEV} {
@@ -131,9 +131,8 @@ func delegated(err error) (bool, error) {
 	return err == nil, err
 }
 
-// groupMount finds where control groups are mounted: the last mount of a type ("cgroup2",
-// or "cgroup" of version 1) that has an option, which of version 1 is its controller. It
-// gives "" where there is none.
+// groupMount returns where control groups are mounted: the last mount of a type ("cgroup2", or "cgroup" of
+// version 1) that has an option, which for version 1 is its controller. It returns "" if there is none.
 func groupMount(kind, option string) (mount string, err error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -193,7 +192,7 @@ func makeGroup(dir string) (bool, error) {
 	return made, fault.Wrap(err, "create a control group")
 }
 
-// ownGroup gives our own group, below the mount of a controller of version 1, or of
+// ownGroup returns the group of this process, relative to the mount of a controller of version 1, or of
 // version 2 for "". It returns "" if there is none.
 func ownGroup(controller string) (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
@@ -211,10 +210,10 @@ func ownGroup(controller string) (string, error) {
 	return "", nil
 }
 
-// Hits are how often the group came to its limits.
+// Hits counts how often a group has reached its limits.
 type Hits struct{ memory, pids int64 }
 
-// Hits counts, where there is something to be counted; the rest is 0.
+// Hits returns the counts of the group; a count that cannot be read is 0.
 func (g *Group) Hits() (h Hits) {
 	if g == nil {
 		return h
@@ -228,7 +227,7 @@ func (g *Group) Hits() (h Hits) {
 	return h
 }
 
-// Since names the limits that were reached after before.
+// Since returns the names of the limits that were reached after before.
 func (h Hits) Since(before Hits) (names []string) {
 	if h.memory > before.memory {
 		names = append(names, wire.LimitMemory)
@@ -239,10 +238,10 @@ func (h Hits) Since(before Hits) (names []string) {
 	return names
 }
 
-// Plus adds what others counted.
+// Plus returns the sum of h and o.
 func (h Hits) Plus(o Hits) Hits { return Hits{h.memory + o.memory, h.pids + o.pids} }
 
-// count reads one count of a file of counts; 0 where there is none.
+// count reads one value of a file of counters; 0 if there is none.
 func count(file, key string) int64 {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -261,7 +260,7 @@ func (g *Group) write(name, value string) error {
 	return os.WriteFile(filepath.Join(g.path, name), []byte(value), 0)
 }
 
-// Remove removes the group, whose processes are gone or going.
+// Remove removes the group, whose processes have exited or are exiting.
 func (g *Group) Remove() {
 	if g == nil {
 		return
@@ -290,7 +289,7 @@ func removeOwn(path string) {
 // cgroupPatience is how long the group is waited for to freeze.
 const cgroupPatience = 10 * time.Second
 
-// Freeze stops everything in the group.
+// Freeze freezes all processes of the group.
 func (g *Group) Freeze() error {
 	if err := g.write("cgroup.freeze", "1"); err != nil {
 		return fault.Wrap(err, "freeze the control group")
@@ -301,7 +300,7 @@ func (g *Group) Freeze() error {
 		if err != nil {
 			return fault.Wrap(err, "freeze the control group")
 		}
-		if bytes.Contains(b, []byte("frozen 1")) || wait == time.Millisecond && g.Stands() {
+		if bytes.Contains(b, []byte("frozen 1")) || wait == time.Millisecond && g.Frozen() {
 			return nil
 		}
 		if time.Since(start) > cgroupPatience {
@@ -314,9 +313,9 @@ func (g *Group) Freeze() error {
 	}
 }
 
-// Stands reports whether every task is frozen, or waits for init, which is: the
-// kernel does not count the latter as frozen.
-func (g *Group) Stands() bool {
+// Frozen reports whether every task is frozen, or waits for init, which is frozen: the kernel does not count
+// the latter as frozen.
+func (g *Group) Frozen() bool {
 	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.threads"))
 	if err != nil {
 		return false
@@ -329,12 +328,12 @@ func (g *Group) Stands() bool {
 	return true
 }
 
-// Thaw lets the processes of the group run.
+// Thaw thaws the processes of the group.
 func (g *Group) Thaw() error {
 	return fault.Wrap(g.write("cgroup.freeze", "0"), "thaw the control group")
 }
 
-// PIDs lists the processes of the group.
+// PIDs returns the pids of the processes of the group.
 func (g *Group) PIDs() ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
 	if err != nil {
@@ -351,9 +350,8 @@ func (g *Group) PIDs() ([]int, error) {
 	return pids, nil
 }
 
-// Usage is the processor time of the group so far, in microseconds: cpu.stat is
-// there without any controller (cgroup-v2.rst). It is read often, so the file stays
-// open.
+// Usage returns the processor time of the group so far, in microseconds: cpu.stat exists without any
+// controller (cgroup-v2.rst). It is read often, so the file stays open.
 func (g *Group) Usage() (uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,8 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestDelegated_TellsTheHostFromAFailure has the errno of everything that a start may do without.
-func TestDelegated_TellsTheHostFromAFailure(t *testing.T) {
+// TestDelegated_DistinguishesLackFromFailure lists every errno that means the host has no
+// delegated groups, without which a start continues, and errnos that are failures.
+func TestDelegated_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	for _, e := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV,
 		unix.EBUSY, unix.EINVAL} {
@@ -60,16 +61,17 @@ func limited(name string) plan.Config {
 		Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
 }
 
-// A keeper that is killed leaves its groups, and another one may get its number.
-func TestGroup_TakesTheNameOfOneThatWasLeft(t *testing.T) {
+// TestGroup_ReusesNameOfLeftGroup covers a monitor that was killed: its groups remain, and
+// another monitor may get its PID.
+func TestGroup_ReusesNameOfLeftGroup(t *testing.T) {
 	c := limited("left")
 	ownGroups(t, c)
 	ownGroups(t, c)
 }
 
-// TestGroup_FailsForWhatSaysNothingOfTheHost makes groups where there is one of that name:
-// the host has groups all the same.
-func TestGroup_FailsForWhatSaysNothingOfTheHost(t *testing.T) {
+// TestGroup_FailsWhenNameIsInUse checks that a group whose name is in use is an error, not a
+// sign that the host has no control groups.
+func TestGroup_FailsWhenNameIsInUse(t *testing.T) {
 	c := limited("lacks")
 	g, all := ownGroups(t, c)
 	inside := exec.Command("sleep", "1000")

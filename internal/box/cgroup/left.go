@@ -22,7 +22,7 @@ const listName = "cgroups"
 // groupPrefix begins the names of the control groups of sandboxes.
 const groupPrefix = "coppice-"
 
-// list adds a group that is to be made to the list of a run directory; "" is none.
+// list adds a group that is about to be made to the list of a run directory; it ignores "".
 func list(runDir, path string) error {
 	if runDir == "" {
 		return nil
@@ -41,10 +41,9 @@ func Left(runDir string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// RemoveLeft removes the control groups that keepers of a run directory have made and not
-// removed. It waits up to patience for the processes in each group to end. Groups in which
-// there are processes stay, with an error, and so does the list of
-// them, for the next call. The caller has the lock of the run directory: no keeper makes a
+// RemoveLeft removes the control groups that keepers of a run directory have made and not removed. It waits
+// up to patience for the processes in each group to exit. Groups with processes stay, with an error, and so
+// does the list of them, for the next call. The caller has the lock of the run directory: no keeper makes a
 // group there meanwhile.
 func RemoveLeft(runDir string, patience time.Duration) error {
 	name := filepath.Join(runDir, listName)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper, but none with a process in it.
-func TestRemoveLeft_RemovesTheGroupsOfAKilledKeeper(t *testing.T) {
+// TestRemoveLeft_RemovesGroupsOfKilledMonitor also checks that a group with a process in it is not removed.
+func TestRemoveLeft_RemovesGroupsOfKilledMonitor(t *testing.T) {
 	c := limited("killed")
 	c.RunDir = t.TempDir()
 	g, all := ownGroups(t, c)

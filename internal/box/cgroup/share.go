@@ -16,11 +16,11 @@ import (
 // does not have that controller.
 type share struct {
 	path   string
-	counts string // the file and the key by which it tells how often the limit was come to
+	counts string // the file and key that count how often the limit was reached
 	key    string
 }
 
-// Shares are the control groups of version 1 of a box, by controller. The nil one does nothing.
+// Shares are the control groups of version 1 of a box, by controller. A nil Shares does nothing.
 type Shares map[string]*share
 
 // NewShares makes a group for each limit that version 2 does not enforce, if the host has
@@ -62,8 +62,8 @@ func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
 	return all, nil
 }
 
-// add makes the group of one controller, with what is written to its files; nil where
-// the host does not have it for us.
+// add makes the group of one controller, and writes to its files; nil if the host does not have the
+// controller or this process may not use it.
 func (all Shares) add(c plan.Config, controller string, s share, files ...string) (*share, error) {
 	parent, err := shareParent(controller)
 	if err != nil || parent == "" {
@@ -104,7 +104,7 @@ func shareParent(controller string) (string, error) {
 	return parent, nil
 }
 
-// Facts adds what the shares do to what version 2 does.
+// Facts returns f with the limits that the shares enforce.
 func (all Shares) Facts(f plan.CgroupFacts) plan.CgroupFacts {
 	f.CPU = f.CPU || all["cpu"] != nil
 	f.Memory = f.Memory || all["memory"] != nil
@@ -112,7 +112,7 @@ func (all Shares) Facts(f plan.CgroupFacts) plan.CgroupFacts {
 	return f
 }
 
-// Hits is as cgroup.hits.
+// Hits returns the counts of all groups, as Group.Hits.
 func (all Shares) Hits() (h Hits) {
 	if s := all["memory"]; s != nil {
 		h.memory = count(filepath.Join(s.path, s.counts), s.key)
@@ -123,7 +123,7 @@ func (all Shares) Hits() (h Hits) {
 	return h
 }
 
-// bandwidth gives how many microseconds of processor time there are in how many of
+// bandwidth returns how many microseconds of processor time there are in how many of
 // time. The kernel takes no quota below a millisecond.
 func bandwidth(milli int64) (quota, period string) {
 	const usual, long = 100_000, 1_000_000
@@ -138,7 +138,7 @@ func (s *share) write(name, value string) error {
 	return os.WriteFile(filepath.Join(s.path, name), []byte(value), 0)
 }
 
-// Take brings a process into the groups, with all that it will start.
+// Take moves a process into the groups; its future children start there.
 func (all Shares) Take(pid int) error {
 	for controller, s := range all {
 		if err := s.write("cgroup.procs", strconv.Itoa(pid)); err != nil {
@@ -148,15 +148,15 @@ func (all Shares) Take(pid int) error {
 	return nil
 }
 
-// Remove removes the groups, whose processes are gone or going. It may be called twice.
+// Remove removes the groups, whose processes have exited or are exiting. It may be called twice.
 func (all Shares) Remove() {
 	for _, s := range all {
 		removeOwn(s.path)
 	}
 }
 
-// CanLimitCPU tries whether a box can be held to a share of the processors, by a daemon
-// of real root or not. Where it cannot, the error says what mends that.
+// CanLimitCPU tries whether a daemon, of real root or not, can limit the processor time of a box. If not, the
+// error has a hint.
 func CanLimitCPU(root bool) error {
 	c := plan.Config{ID: "try" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: root},
 		Limits: plan.Limits{MilliCPUs: 1000}}

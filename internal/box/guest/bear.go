@@ -25,15 +25,15 @@ const (
 	saRestart  = 0x10000000
 )
 
-// bearSignals makes PID 1 bear every signal that is made inside of its pid namespace. The
-// kernel sends it none that has no handler, and would end it (signal(7); kernel/signal.c,
-// sig_task_ignored); but a signal for the process is taken as wanted where the thread whose
-// number it was sent to blocks signals, as each of the Go run time's does at times, and then
-// ends the process by way of another thread (complete_signal). With the run time's own
-// handler, a SIGSEGV made by sigqueue(3) would end it. So all have one that does nothing.
+// bearSignals makes PID 1 survive every signal that is sent inside its pid namespace. The kernel sends it
+// none that has no handler, and would end it (signal(7); kernel/signal.c, sig_task_ignored). But a signal for
+// the process is not ignored if the thread with the number that it was sent to blocks signals, as each thread
+// of the Go runtime does at times; it then ends the process through another thread (complete_signal). With
+// the runtime's own handler, a SIGSEGV sent by sigqueue(3) would end it. So every signal has a handler that
+// does nothing.
 //
-// SIGURG stays the Go scheduler's. What stops a process, and what is nothing by default, ends
-// none. A command gets none of them: execve(2) gives up handlers.
+// SIGURG stays the Go scheduler's. Signals that stop a process, or are ignored by default, do not end it.
+// Commands inherit none of this: execve(2) resets handlers.
 func bearSignals() {
 	// All others wait meanwhile, or many would not fit on the stack for signals.
 	a := sigaction{flags: saSigInfo | saOnStack | saRestart, restorer: handlerBack, mask: ^uint64(0)}
@@ -55,8 +55,8 @@ func bearSignals() {
 	}
 }
 
-// setAction sets what happens at a signal, behind the back of the Go run time. It cannot fail
-// for one that is neither SIGKILL nor SIGSTOP.
+// setAction sets the action for a signal without the knowledge of the Go runtime. It cannot fail for a signal
+// other than SIGKILL and SIGSTOP.
 func setAction(sig unix.Signal, a *sigaction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(a)), 0, 8, 0, 0)
 }

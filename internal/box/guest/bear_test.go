@@ -15,13 +15,14 @@ import (
 // bears is set in the process that has init's handlers.
 const bears = "COPPICE_TEST_BEARS"
 
-// What others send is borne, and a fault of one's own ends the process.
-func TestSignalsAreBorneAndFaultsAreNot(t *testing.T) {
+// TestSignals_OnlyFaultsAreFatal checks that signals sent by other processes are survived, and
+// that a fault of the process itself ends it.
+func TestSignals_OnlyFaultsAreFatal(t *testing.T) {
 	if os.Getenv(bears) != "" {
 		bearToTheFault(t)
 	}
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestSignalsAreBorneAndFaultsAreNot$")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestSignals_OnlyFaultsAreFatal$")
 	cmd.Env = append(os.Environ(), bears+"=1")
 	out, err := cmd.CombinedOutput()
 	var end *exec.ExitError

@@ -11,9 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
-// clock stands for how far the processes of the box have come: it differs from an
-// earlier one when any of them has run meanwhile, and so may have changed a file,
-// by whatever means.
+// clock returns a value that differs from an earlier one if any process of the box has run meanwhile, and so
+// may have changed a file by any means.
 func (d *daemon) clock() (uint64, error) {
 	sum := fnv.New64a()
 	add := func(a, b uint64) {
@@ -22,7 +21,7 @@ func (d *daemon) clock() (uint64, error) {
 		binary.LittleEndian.PutUint64(buf[8:], b)
 		_, _ = sum.Write(buf[:])
 	}
-	add(0, d.begun) // what we started, and has come and gone
+	add(0, d.begun) // commands that started and exited
 	if d.childless() {
 		return sum.Sum64(), nil
 	}
@@ -33,7 +32,7 @@ func (d *daemon) clock() (uint64, error) {
 	for _, pid := range pids {
 		var ts unix.Timespec
 		if unix.ClockGettime(processClock(pid), &ts) != nil {
-			continue // gone; whoever waited for it has run, or reaps it here
+			continue // gone: its waiting parent has run, or init reaps it here
 		}
 		add(uint64(pid), uint64(ts.Nano()))
 	}

@@ -23,8 +23,8 @@ type count struct {
 	host string // file below /proc/sys with the host's limit for one user; "" if most alone is the limit
 }
 
-// counts lists what a sandbox could exhaust for the user that started it: the kernel counts
-// the users of a namespace against its owner too (kernel/ucount.c).
+// counts lists what a sandbox could exhaust for the user that started it: the kernel also counts what a user
+// namespace uses against its owner (kernel/ucount.c).
 var counts = []count{
 	{"max_inotify_instances", limit.Inotify, "fs/inotify/max_user_instances"},
 	{"max_inotify_watches", limit.InotifyWatches, "fs/inotify/max_user_watches"},

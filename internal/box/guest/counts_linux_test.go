@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace says that a process is the child of TestCounts_AreReachedInANamespace.
+// inNamespace is set in the environment of the child process of TestCounts_BoundUserNamespace.
 const inNamespace = "COPPICE_COUNTS_TEST"
 
-// Each count is used up in a user namespace whose counts are bounded, as by a sandbox.
-func TestCounts_AreReachedInANamespace(t *testing.T) {
+// TestCounts_BoundUserNamespace uses up each count in a user namespace with limits, as a sandbox may do.
+func TestCounts_BoundUserNamespace(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
 		useUp(t)
 		return

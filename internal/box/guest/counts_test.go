@@ -31,7 +31,7 @@ func settings(t *testing.T, files map[string]string) (dir string, fd int) {
 	return dir, fd
 }
 
-func TestCounts_AreAnEighthOfTheHostsUpToTheLimit(t *testing.T) {
+func TestCounts_AreAnEighthOfHostUpToLimit(t *testing.T) {
 	t.Parallel()
 	dir, fd := settings(t, map[string]string{
 		"sys/fs/inotify/max_user_instances": "128\n", "sys/user/max_inotify_instances": "",
@@ -50,7 +50,7 @@ func TestCounts_AreAnEighthOfTheHostsUpToTheLimit(t *testing.T) {
 	}
 }
 
-func TestCounts_FailTheStartWhereTheyCannotBeSetForAnUnknownReason(t *testing.T) {
+func TestCounts_FailStartOnUnknownError(t *testing.T) {
 	t.Parallel()
 	_, fd := settings(t, map[string]string{"sys/user/max_user_namespaces/d": ""})
 	if weak, err := boundCounts(fd); err == nil {

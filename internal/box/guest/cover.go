@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mayCover reports whether a file of ours may be mounted over f, to which name resolved in
-// the sandbox's root, and whether the mount must be read-only. The kernel reports the path
-// of f through proc, our procfs.
+// mayCover reports whether init may mount a file of its own over f, to which name resolved in the sandbox's
+// root, and whether the mount must be read-only. The kernel reports the path of f through proc, init's
+// procfs.
 func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok, readOnly bool, err error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(proc, "self/fd/"+strconv.Itoa(int(f.Fd())), buf)
@@ -31,9 +31,9 @@ func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok,
 	return rootspec.MayCover(regions, name, at), !rootspec.RegionOf(regions, at).Open, nil
 }
 
-// layOver mounts a file of ours over an open file of the sandbox. With readOnly, no process
-// in the sandbox can write to either name. gVisor cannot clone mounts of files; there, root
-// can write, which changes our file alone.
+// layOver mounts init's file ours over an open file of the sandbox. With readOnly, no process in the sandbox
+// can write to either name. gVisor cannot clone mounts of files; there, root can write, which changes only
+// init's file.
 func layOver(ours string, over *os.File, readOnly bool) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
@@ -76,7 +76,7 @@ func removed(f *os.File) (bool, error) {
 	return err == nil && strings.HasSuffix(string(buf[:n]), " (deleted)"), err
 }
 
-// coverItself makes a file of ours in /run read-only, by mounting it over itself.
+// coverItself makes one of init's files in /run read-only by mounting it over itself.
 func coverItself(ours string) error {
 	at, err := unix.Open(ours, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

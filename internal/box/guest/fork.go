@@ -19,8 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// command is what forkOpenly starts: as syscall.ForkExec takes it, in a session of its
-// own.
+// command is the argument of forkOpenly, with the fields that syscall.ForkExec takes. The command gets its
+// own session.
 type command struct {
 	file      string
 	args, env []string
@@ -30,16 +30,15 @@ type command struct {
 	child     *int32      // where the child's number is before it runs
 }
 
-// forkOpenly is syscall.ForkExec for a command of which more is wanted.
+// forkOpenly is syscall.ForkExec with two differences.
 //
-// RLIMIT_NOFILE belongs to a process, and what was given up of the hard limit cannot be
-// had again: so it is set between fork and exec, which package syscall does not do, and
-// init keeps its own. And where programs are recorded the child's execve is answered by
-// other threads of this process: package syscall would hold them up, since its thread
-// waits in vfork(2) without the Go scheduler's knowing. It forks as fork(2) does, which
-// takes longer than what package syscall does by the size of init's page tables.
+// RLIMIT_NOFILE belongs to a process, and a lowered hard limit cannot be raised again. So it is set between
+// fork and exec, which package syscall does not do, and init keeps its own. And if programs are recorded,
+// other threads of this process answer the child's execve. Package syscall would block them, since its thread
+// waits in vfork(2) without the Go scheduler's knowledge. forkOpenly forks as fork(2) does, which takes
+// longer, by the copy of init's page tables.
 //
-// It is called by the launcher's thread alone, whose confinement the child has.
+// Only the launcher's thread calls it, whose confinement the child inherits.
 func forkOpenly(c command) (pid int, err error) {
 	file, err := unix.BytePtrFromString(c.file)
 	if err != nil {
@@ -88,8 +87,8 @@ func forkOpenly(c command) (pid int, err error) {
 	}
 }
 
-// execPatience bounds a child's execve(2), for which init carries out nothing else. What is
-// executed can make it wait: in gVisor, a script whose interpreter is a FIFO.
+// execPatience bounds a child's execve(2), during which init does nothing else. The executed file can block
+// it: in gVisor, a script whose interpreter is a FIFO.
 const execPatience = 30 * time.Second
 
 var errTooLong = fault.New(fault.Timeout, "not executed within %v: its interpreter may be a FIFO",
@@ -185,7 +184,7 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 // leastOpen is the soft limit that most systems give.
 const leastOpen = 1024
 
-// readFull reads until p is full or there is no more.
+// readFull reads until p is full or the input ends.
 func readFull(fd int, p []byte) (n int, err error) {
 	for n < len(p) {
 		m, err := unix.Read(fd, p[n:])
@@ -213,13 +212,13 @@ type kid struct {
 	tty        bool
 	limit      unix.Rlimit
 	pid        *int32 // in the parent
-	told       int    // where it tells what failed
+	told       int    // where it reports what failed
 	failed     uint32
 	before     uint64 // signal mask
 	action     [4]uintptr
 }
 
-// fork gives the child's pid, in the parent alone. In the child it does not return, and
+// fork returns the child's pid, in the parent alone. In the child it does not return, and
 // makes system calls only: other threads may have held any lock.
 //
 //go:norace

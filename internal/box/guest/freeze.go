@@ -23,19 +23,17 @@ import (
 // network file system cannot be stopped.
 const freezePatience = 10 * time.Second
 
-// freezer makes every process stand still. Its methods are called with the turns held
-// for writing.
+// freezer freezes every process. Its methods are called with the turns held for writing.
 //
-// BUG(signals): without a control group this is SIGSTOP and SIGCONT. A process
-// with a handler for SIGCONT runs it at thaw, and one that is traced by another
-// inside shows the stop to its tracer. Parents are stopped before their children
-// and continued after them, so that no shell takes a child for stopped.
+// BUG(signals): without a control group this is SIGSTOP and SIGCONT. A process with a handler for SIGCONT
+// runs it at thaw, and a process that is traced by another inside shows the stop to its tracer. Parents are
+// stopped before their children and continued after them, so that no shell takes a child for stopped.
 type freezer struct {
 	self    int
 	pid1    bool
 	outside bool // for captures the keeper freezes the control group
 
-	stopped []int // by us, parents first; of whoever holds the turns
+	stopped []int // by the freezer, parents first; guarded by the turns
 }
 
 // forPromotion is notify.Options.Freeze.
@@ -50,7 +48,7 @@ func (f *freezer) forPromotion() (thaw func(), err error) {
 // freeze stops everything for a capture; thaw must follow unless it fails.
 func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 	if f.outside {
-		return initlink.Frozen{}, nil // nothing of ours is half done
+		return initlink.Frozen{}, nil // init has nothing half done
 	}
 	var list procs.List
 	if !childless {
@@ -63,7 +61,7 @@ func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 	return initlink.Frozen{Procs: len(list), Written: f.written(list)}, nil
 }
 
-// written tells what processes, which stand still, can write through mappings.
+// written returns what the frozen processes of list can write through mappings.
 func (f *freezer) written(list procs.List) initlink.Mapped {
 	if !f.pid1 {
 		return procs.WrittenBy(list.PIDs(), nil, true) // paths are the host's, and so inodes
@@ -71,7 +69,7 @@ func (f *freezer) written(list procs.List) initlink.Mapped {
 	return procs.WrittenBy(list.PIDs(), rootspec.Reserved, false)
 }
 
-// mapped tells what all processes have mapped; they stand still.
+// mapped returns what all processes, which are frozen, have mapped.
 func (f *freezer) mapped() initlink.Mapped {
 	list, err := procs.Scan(f.self)
 	if err != nil {
@@ -88,12 +86,12 @@ func (f *freezer) thaw() {
 	f.stopped = nil
 }
 
-// stop stops every process, parents first. It returns when a look has found
-// nobody new and nobody moving, and no process can have been made during that
-// look; where that cannot be told, when two looks in a row have found so.
+// stop stops every process, parents first. It returns when a scan has found no new and no running process,
+// and no process can have been created during that scan; if that cannot be determined, when two scans in a
+// row have found so.
 func (f *freezer) stop() (procs.List, error) {
 	start := time.Now()
-	seen := map[int]bool{} // told to stop by us, or found stopped
+	seen := map[int]bool{} // told to stop by the freezer, or found stopped
 	for calm := 0; ; {
 		made := f.lastPID()
 		list, err := procs.Scan(f.self)
@@ -151,7 +149,7 @@ func (f *freezer) stop() (procs.List, error) {
 	}
 }
 
-// lastPID gives the process id that was given last in our pid namespace, which
+// lastPID returns the process id that was given last in our pid namespace, which
 // changes with every process and thread that is made; "" where others share the
 // namespace, or it is not known.
 func (f *freezer) lastPID() string {

@@ -17,11 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What init does otherwise in tier gvisor, where a kernel of the sandbox's own has made
-// the root already.
+// What init does differently in tier gvisor, where the sandbox's own kernel has made the root already.
 
-// finishRoot puts the files of ours where they belong. What it mounts, it mounts in the
-// sandbox's own kernel.
+// finishRoot mounts init's files in place, in the sandbox's own kernel.
 func finishRoot(g plan.Guest) error {
 	if err := keepPlaces(g.Fixed); err != nil {
 		return err
@@ -40,15 +38,14 @@ func finishRoot(g plan.Guest) error {
 	return mountTrust(g)
 }
 
-// keptAt is where what keepPlaces mounts lies, out of reach.
+// keptAt is where keepPlaces mounts, out of reach of commands.
 const keptAt = "/run/coppice-kept"
 
-// keepPlaces makes the places of mounts, and the directories above them, mount points of
-// the sandbox's own kernel. The host's spares a directory with a mount for those alone who
-// are in the namespace of that mount, and gVisor's processes are in others: for them a
-// rename would take it away with all that lies in it, and an unlink take the mount off.
-// They are that in a copy of the root which nobody can reach, so that in the root itself
-// nothing is another file system than what is beside it.
+// keepPlaces makes the places of mounts, and their parent directories, mount points of the sandbox's own
+// kernel. The host protects a directory with a mount only from processes in the namespace of that mount, and
+// gVisor's processes are in others: their rename would move the directory with everything in it, and their
+// unlink would remove the mount. The mount points are in a copy of the root that commands cannot reach, so
+// that within the root itself no directory is on another file system than its neighbours.
 func keepPlaces(fixed []string) error {
 	done := map[string]bool{}
 	for _, p := range fixed {
@@ -93,7 +90,7 @@ func leading(p string) (all []string) {
 	return all
 }
 
-// listenSelf listens at the sandbox's own socket, and passes on whoever connects.
+// listenSelf listens at the sandbox's own socket, and passes connections on to the keeper.
 func (d *daemon) listenSelf() error {
 	if err := os.Mkdir(plan.SelfAt, 0o755); err != nil {
 		return fault.Wrap(err, "make %s", plan.SelfAt)

@@ -22,16 +22,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// heldFiles are what init needs to re-key a sandbox that is resumed from a memory image, in tier
-// gvisor. Init opens it before anything of the sandbox runs: root inside owns /run, and
-// whatever it finds there by name afterwards may be another file, a link or a named pipe.
-// The descriptors are part of the memory image.
+// heldFiles are the files that init needs to re-key a sandbox that is resumed from a memory image, in tier
+// gvisor. Init opens them before anything of the sandbox runs: root inside owns /run, and a name there may
+// later be another file, a link or a named pipe. The descriptors are part of the memory image.
 type heldFiles struct {
 	proc       int                 // init's procfs, O_PATH
 	files      int                 // a directory of a tmpfs that no name leads to, O_PATH
 	random     *os.File            // the kernel's generator, to write to
 	trust      []*os.File          // the bundles of certificates that init wrote
-	java       map[string]*os.File // by its name in the sandbox, what is laid over a store of Java's
+	java       map[string]*os.File // the files mounted over Java stores, by their names in the sandbox
 	regions    []rootspec.Region
 	identities map[int]*os.File // in files, by index in identities; those that are laid over another file
 }
@@ -137,7 +136,7 @@ func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 	return nil
 }
 
-// replaceJava rewrites what is laid over stores of Java's.
+// replaceJava rewrites the files that are mounted over Java stores.
 func (h *heldFiles) replaceJava(stores []plan.JavaStore) error {
 	for _, s := range stores {
 		for _, name := range s.Paths {
@@ -207,8 +206,8 @@ func bindOpen(proc int, from, over *os.File) (err error) {
 	return err
 }
 
-// openRegular opens, O_PATH, the regular file that a name of the sandbox leads to; nil where
-// there is none. What is in /proc, it looks for in init's.
+// openRegular opens, O_PATH, the regular file that a name of the sandbox leads to; nil if there is none. It
+// looks up names in /proc in init's procfs.
 func (h *heldFiles) openRegular(name string) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

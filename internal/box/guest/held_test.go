@@ -43,7 +43,7 @@ func TestHeld_ReplacesACertificateInPlace(t *testing.T) {
 	}
 }
 
-func TestHeld_IgnoresWhatTookTheNameOfABundle(t *testing.T) {
+func TestHeld_IgnoresReplacedBundle(t *testing.T) {
 	t.Parallel()
 	h, name := bundle(t, "old")
 	if err := os.Remove(name); err != nil {
@@ -57,7 +57,7 @@ func TestHeld_IgnoresWhatTookTheNameOfABundle(t *testing.T) {
 	}
 }
 
-func TestHeld_RefusesABundleBeyondTheLimit(t *testing.T) {
+func TestHeld_RefusesLargeBundle(t *testing.T) {
 	t.Parallel()
 	h, name := bundle(t, "old")
 	if err := os.Truncate(name, limit.TrustStoreBytes+1); err != nil {
@@ -68,7 +68,7 @@ func TestHeld_RefusesABundleBeyondTheLimit(t *testing.T) {
 	}
 }
 
-func TestHeld_ReplacesWhatIsLaidOverStoresOfJava(t *testing.T) {
+func TestHeld_ReplacesJavaStores(t *testing.T) {
 	t.Parallel()
 	h, name := bundle(t, "store with the old gate")
 	h.java = map[string]*os.File{"/opt/jdk/lib/security/cacerts": h.trust[0]}

@@ -27,7 +27,7 @@ import (
 type launcher struct {
 	guest    plan.Guest
 	listener *os.File         // of the notifying filter; nil without one
-	refusals seccomp.Refusals // what the listener refuses; nil for nothing
+	refusals seccomp.Refusals // what the listener refuses; nil for none
 	untold   error            // why it does not, though it should
 	work     chan func()
 	env      atomic.Pointer[[]string] // of every command
@@ -65,12 +65,11 @@ func newLauncher(g plan.Guest) (*launcher, error) {
 	return l, <-ready
 }
 
-// confine takes from this thread, and so from all that it will fork, what a
-// command must not have. The order matters: each step takes away what the next
-// ones do not need.
+// confine takes from this thread, and so from everything it forks, what a command must not have. The order
+// matters: each step takes away what the next ones do not need.
 func (l *launcher) confine() error {
 	g := l.guest
-	// A working directory and umask of its own.
+	// The thread gets its own working directory and umask.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fault.Wrap(err, "unshare the launcher's working directory")
 	}
@@ -98,12 +97,12 @@ func (l *launcher) confine() error {
 	if g.Tier == plan.TierGvisor { // the sandbox's own kernel answers calls as the filters do
 		return nil
 	}
-	open := seccomp.Options{Netlink: g.Netlink, Told: g.Tell}
+	open := seccomp.Options{Netlink: g.Netlink, Report: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
 	if errors.Is(err, unix.EBUSY) && g.Tell { // another listener is around us, as in some containers
 		l.untold = err
-		open.Told, give.Refuse = false, seccomp.Options{}
+		open.Report, give.Refuse = false, seccomp.Options{}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
 	}
 	if err != nil {
@@ -122,16 +121,15 @@ func (l *launcher) confine() error {
 // leastLastCap is a capability that every kernel has which can start a box: CAP_CHECKPOINT_RESTORE, of Linux 5.9.
 const leastLastCap = 40
 
-// dropPrivileges leaves the thread with the user's ids and g.Caps: as permitted
-// and effective set for root, for which the bounding set is what execve gives
-// back, and with nothing for others. These are system calls of the thread alone;
-// those of package syscall would do it to all threads.
+// dropPrivileges leaves the thread with the user's ids and g.Caps: as permitted and effective set for root,
+// for which execve restores the bounding set, and with no capabilities for others. These are system calls of
+// this thread only; those of package syscall would apply to all threads.
 func dropPrivileges(g plan.Guest) error {
 	keep, have := uint64(0), ^uint64(0)
 	for _, c := range g.Caps {
 		keep |= 1 << c
 	}
-	if g.Tier == plan.TierGvisor { // what init was given; elsewhere all is tried
+	if g.Tier == plan.TierGvisor { // only those that init was given; elsewhere all are tried
 		have = 0
 		for _, c := range plan.InnerCaps() {
 			have |= 1 << c
@@ -192,8 +190,7 @@ func landlockScopes() error {
 	return nil
 }
 
-// start runs s with the three files as standard input, output and error, in a
-// session of its own.
+// start runs s with the three files as standard input, output and error, in its own session.
 func (l *launcher) start(s initlink.Spawn, files []int) initlink.Spawned {
 	done := make(chan initlink.Spawned)
 	l.work <- func() { done <- l.fork(s, files) }

@@ -34,7 +34,7 @@ type daemon struct {
 	freezer  *freezer
 	turns    turns
 	programs *execs.Recorder   // nil where they are not noted
-	refused  *refusals.Summary // nil where they are not told
+	refused  *refusals.Summary // nil if refusals are not reported
 	onlooker onlooker
 	held     *heldFiles // in tier gvisor
 
@@ -42,7 +42,7 @@ type daemon struct {
 	begun    uint64             // commands started so far
 	doomed   map[int]bool       // those of them whose tree ends with them
 	frozen   bool               // for a capture
-	waiting  []initlink.Message // spawns and signals that came while frozen
+	waiting  []initlink.Message // spawns and signals that arrived while frozen
 
 	orphans chan int       // pids that wait to be reaped
 	reaped  chan struct{}  // answers orphans
@@ -84,7 +84,7 @@ func (d *daemon) serve() error {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			if !d.pid1 { // nobody else ends them
+			if !d.pid1 { // in tier workspace the kernel does not end them
 				d.killAll(unix.SIGKILL)
 			}
 			return err
@@ -132,7 +132,7 @@ func (d *daemon) reapSignalled() {
 	}
 }
 
-// waitid gives a child that has ended, which stays; with WNOHANG 0 is that none has.
+// waitid returns a child that has ended, which stays; with WNOHANG 0 is that none has.
 func waitid(flags uintptr) (pid int, err error) {
 	var info [128]byte // siginfo_t
 	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
@@ -155,15 +155,15 @@ func (d *daemon) collect(pid int) error {
 		d.programs.Reaped(pid, uint32(ws))
 	}
 	if err != nil || got != pid || !d.commands[pid] {
-		return nil //nolint:nilerr // an orphan; whoever waited for it is gone
+		return nil //nolint:nilerr // an orphan whose parent is gone
 	}
 	delete(d.commands, pid)
 	alone := d.childless()
 	if alone {
 		d.settle()
-		d.programs.Label() // who captures now need not freeze, and knows the command
+		d.programs.Label() // a capture at this point need not freeze, and the label names the command
 	}
-	if _, err := d.programs.Tell(); err != nil { // who learns of the end knows what began
+	if _, err := d.programs.Tell(); err != nil { // starts are reported before the exit
 		return err
 	}
 	if err := d.refused.Tell(d.link); err != nil {
@@ -173,7 +173,7 @@ func (d *daemon) collect(pid int) error {
 		initlink.Exited{PID: pid, Status: uint32(ws), Alone: alone, Used: resources(&used)})
 }
 
-// resources gives what a process that was waited for used.
+// resources returns the resources that a reaped process used.
 func resources(u *unix.Rusage) wire.Resources {
 	return wire.Resources{UserMicros: u.Utime.Nano() / 1e3, SystemMicros: u.Stime.Nano() / 1e3,
 		MaxRSSBytes: u.Maxrss << 10}
@@ -184,7 +184,7 @@ func resources(u *unix.Rusage) wire.Resources {
 func (d *daemon) settle() {
 	if !d.frozen {
 		d.turns.Lock()
-		d.turns.Unlock() //nolint:staticcheck // its being free is all that is wanted
+		d.turns.Unlock() //nolint:staticcheck // only waits until no turn is taken
 	}
 }
 
@@ -202,7 +202,7 @@ func (d *daemon) handle(m initlink.Message) error {
 		if err == nil {
 			err = d.kill(k)
 		}
-		if err != nil { // nobody waits for an answer
+		if err != nil { // the keeper does not wait for an answer
 			fmt.Fprintln(os.Stderr, "coppice-init:", err)
 		}
 		return nil
@@ -383,15 +383,14 @@ func (d *daemon) count() (int, error) {
 	list, err := procs.Scan(d.self)
 	n := 0
 	for _, p := range list {
-		if !p.Dead() || d.commands[p.PID] { // Exited comes before a count without it
+		if !p.Dead() || d.commands[p.PID] { // Exited is sent before a count without it
 			n++
 		}
 	}
 	return n, err
 }
 
-// childless says, by one call, that there is no process but init: all others are
-// its descendants.
+// childless reports, by one call, whether init is the only process: all others are its descendants.
 func (d *daemon) childless() bool {
 	_, err := waitid(unix.WNOHANG)
 	return errors.Is(err, unix.ECHILD)
@@ -410,7 +409,7 @@ func (d *daemon) freeze() error {
 	}
 	d.frozen = true
 	f.Programs = d.programs.Label()
-	if d.guest.Tier == plan.TierGvisor { // nobody can be asked once it stands still
+	if d.guest.Tier == plan.TierGvisor { // a frozen process cannot be asked
 		if f.Procs, err = d.count(); err == nil {
 			f.Clock, err = d.clock()
 		}

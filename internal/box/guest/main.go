@@ -23,8 +23,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Main is init. It gives the exit code of the process, after which the kernel
-// kills whatever runs in the sandbox.
+// Main runs init and returns the exit code of the process, after which the kernel kills everything that runs
+// in the sandbox.
 func Main() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.Argv0), 0) // for ps
 	if err := run(); err != nil {
@@ -43,8 +43,8 @@ func run() error {
 	return Serve(initlink.NewLink(initlink.FD))
 }
 
-// Serve is init at its link: it waits for the plan, carries it out, and then what it is
-// told, until the other end goes away. It may be called once in the life of a process.
+// Serve runs init at its end of the link: it waits for the plan, carries it out, and then serves the other
+// end's messages until that end closes. It may be called once in the life of a process.
 func Serve(link *initlink.Link) error {
 	m, err := link.Recv()
 	if err != nil {
@@ -133,20 +133,20 @@ func (d *daemon) setUpGvisor(g plan.Guest) (err error) {
 	return nil
 }
 
-// setUpWorkspace makes init the parent of what commands leave behind. There is no root.
+// setUpWorkspace makes init the subreaper of what commands leave behind. There is no root.
 func (d *daemon) setUpWorkspace() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "become the reaper of orphaned processes")
 	}
 	d.self = os.Getpid()
-	// What a daemon that was started by nohup(1) ignores, its commands do not:
-	// a signal with a handler is back at its default after execve(2).
+	// Commands must not inherit the signals that a daemon started by nohup(1) ignores: execve(2) resets a
+	// signal with a handler to its default.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT)
 	return nil
 }
 
-// setUpRoot makes the root of the descriptors that came with the plan: the root's tree, what is
-// shown of the host, the sandbox's own socket, and where refused calls are counted.
+// setUpRoot makes the root from the descriptors that came with the plan: the root's tree, what is shown of
+// the host, the sandbox's own socket, and where refused calls are counted.
 func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error) {
 	d.pid1 = true
 	want := 1 + g.Shared
@@ -176,14 +176,14 @@ func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error
 func (d *daemon) openTerminals() (err error) {
 	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
 	if d.pid1 {
-		pts = "/dev/pts" // what else is in /dev can be replaced from inside
+		pts = "/dev/pts" // the rest of /dev can be replaced from inside
 	}
 	d.pts, err = unix.Open(pts, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return fault.Wrap(err, "open the directory of terminals")
 }
 
-// startLauncher starts the process that starts commands. It drops from g what cannot be recorded
-// here, and returns that.
+// startLauncher starts the process that starts commands. If something cannot be recorded here, it removes
+// that from g and returns it.
 func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	if d.pid1 {
 		if d.ownProc, err = notify.OwnsProc(); err != nil {
@@ -212,8 +212,8 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	if err != nil {
 		return nil, err
 	}
-	// What cannot be taken back was perhaps never ours: a sandbox cannot bar its
-	// own way in by what it writes. Nothing of it is lost.
+	// What could not be undone may never have been Coppice's: a sandbox must not be able to prevent its own
+	// start by what it writes. Nothing is lost.
 	if len(left) > 0 {
 		first := strconv.Quote(limit.Cut(left[0].Error(), limit.MessagePath))
 		weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: first +
@@ -234,9 +234,9 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	return weak, d.serveNotifications(l, opt)
 }
 
-// serveNotifications starts to answer the calls of commands. It runs until this process
-// ends: nothing outlives PID 1. If it fails later, this process ends too, since commands
-// would wait for answers that never come.
+// serveNotifications starts to answer the calls of commands. It runs until this process exits: nothing
+// outlives PID 1. If it fails later, this process exits too, since commands would wait for answers that never
+// come.
 func (d *daemon) serveNotifications(l *os.File, opt notify.Options) error {
 	serving, failed := make(chan struct{}), make(chan error, 1)
 	opt.Serving = func() { close(serving) }
@@ -260,8 +260,8 @@ func (d *daemon) serveNotifications(l *os.File, opt notify.Options) error {
 	}
 }
 
-// setLimits sets what commands inherit. Limits of resources belong to the whole
-// process, so they hold for init as well; plan leaves it room.
+// setLimits sets the limits that commands inherit. Resource limits belong to the whole process, so they also
+// apply to init; plan leaves it room.
 func setLimits(g plan.Guest) error {
 	for what, n := range map[int]uint64{unix.RLIMIT_NPROC: g.NProc, unix.RLIMIT_DATA: g.Data} {
 		if n > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// asked gives the answer of an init to a message.
+// asked returns the answer of an init to a message.
 func asked(t *testing.T, d *daemon, keeper *initlink.Link, k initlink.Kind, payload string) initlink.Message {
 	t.Helper()
 	if err := d.handle(initlink.Message{Kind: k, Payload: []byte(payload)}); err != nil {
@@ -25,8 +25,9 @@ func asked(t *testing.T, d *daemon, keeper *initlink.Link, k initlink.Kind, payl
 	return m
 }
 
-// An init of an older build refuses what it does not know, goes on, and says so.
-func TestAnOlderInitRefusesWhatItDoesNotKnow(t *testing.T) {
+// TestInit_RefusesUnknownMessage checks that an init of an older build refuses a message that
+// it does not know, reports that, and continues.
+func TestInit_RefusesUnknownMessage(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

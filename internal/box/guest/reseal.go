@@ -14,9 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// reseal makes a box that was resumed from a memory image another one than that it was
-// taken of: what would be the same in both is drawn anew. What takes programs of the
-// sandbox's own is done by commands, afterwards. Nothing is done after a step that failed.
+// reseal gives a box that was resumed from a memory image its own identity: it draws everything again that
+// would be equal in both boxes. Steps that need the sandbox's own programs are done by commands, afterwards.
+// It stops at the first step that fails.
 func (d *daemon) reseal(m initlink.Message) error {
 	var r initlink.Reseal
 	if err := m.Obey(&r); err != nil {
@@ -37,7 +37,7 @@ func (d *daemon) reseal(m initlink.Message) error {
 		{"identity", d.newIdentity},
 		{"random", d.stirRandom},
 	}
-	if len(r.Seed) == 0 { // the same sandbox goes on
+	if len(r.Seed) == 0 { // the same sandbox is resumed
 		steps = steps[:1]
 	}
 	for _, s := range steps {
@@ -71,7 +71,7 @@ func (d *daemon) retrust(r initlink.Reseal) (string, error) {
 	return fmt.Sprintf("%d files", len(d.held.trust)), nil
 }
 
-// rename gives the box its name.
+// rename sets the host name of the box.
 func rename(r initlink.Reseal) (string, error) {
 	if r.Hostname == "" {
 		return "", nil
@@ -79,8 +79,8 @@ func rename(r initlink.Reseal) (string, error) {
 	return r.Hostname, unix.Sethostname([]byte(r.Hostname))
 }
 
-// identities are the files that tell one machine, and one boot of it, from others, and how
-// each is written of 16 random bytes: machine-id(5), random(4).
+// identities are the files that distinguish one machine, or one boot of it, from others, and how 16 random
+// bytes are written to each: machine-id(5), random(4).
 var identities = []struct {
 	name string
 	text func([]byte) string
@@ -107,8 +107,8 @@ func (d *daemon) newIdentity(r initlink.Reseal) (string, error) {
 	return strings.Join(done, " "), nil
 }
 
-// stirRandom adds to what the kernel's generator has; gVisor takes it from the host's
-// anyway, which differs in each copy.
+// stirRandom adds entropy to the kernel's generator; gVisor reads the host's in any case, which differs in
+// each copy.
 func (d *daemon) stirRandom(r initlink.Reseal) (string, error) {
 	_, err := d.held.random.Write(r.Seed)
 	return "", err

@@ -19,11 +19,10 @@ const (
 	resolvOurs = "/run/coppice-resolv.conf"
 )
 
-// mountResolv writes the host's resolvers, or the gate's, to a file of ours in /run, and
-// mounts it over the file that /etc/resolv.conf leads to: nothing gets into the history, and
-// no file of the sandbox is read or written. If the name leads to nothing, as where
-// systemd-resolved keeps the file in /run, the file is made there. If it leads to something
-// else than a regular file, or to one that must not be covered (rootspec.MayCover), the
+// mountResolv writes the host's resolvers, or the gate's, to one of init's files in /run, and mounts it over
+// the file that /etc/resolv.conf leads to: nothing enters the history, and no file of the sandbox is read or
+// written. If the target does not exist, as where systemd-resolved keeps the file in /run, the file is
+// created there. If it is not a regular file, or one that must not be covered (rootspec.MayCover), the
 // sandbox has no resolvers.
 func mountResolv(g plan.Guest) error {
 	if len(g.Resolv) == 0 {

@@ -17,16 +17,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// makeRoot makes the first of trees, a detached mount of the sandbox's files, the
-// root, and mounts what belongs to the kernel on it, the next g.Shared, and with g.Self the one after them. It
-// gives the walls that came out weaker than planned.
+// makeRoot makes the first of trees, a detached mount of the sandbox's files, the root, and mounts the
+// kernel's file systems on it, then the next g.Shared trees, and with g.Self the one after them. It returns
+// the protections that are weaker than planned.
 //
-// The caller's mount namespace is a copy of the keeper's in a new user
-// namespace, so every mount in it is locked; what is mounted here is not.
+// The caller's mount namespace is a copy of the keeper's in a new user namespace, so every mount in it is
+// locked; what is mounted here is not.
 //
-// No path of the sandbox is touched while the host's root is attached: pivot_root(2)
-// with two dots leaves it on top of "/", where ".." leads into it, also with openat2's
-// RESOLVE_IN_ROOT. So the parts of the host that are needed are cloned first.
+// No path of the sandbox is used while the host's root is attached: pivot_root(2) with two dots leaves it on
+// top of "/", where ".." leads into it, also with openat2's RESOLVE_IN_ROOT. So the parts of the host that
+// are needed are cloned first.
 func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	defer func() {
 		for _, fd := range trees {
@@ -39,8 +39,8 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	}
 	defer host.Close()
 	if err := mounts.LeaveHost(func() error {
-		// pivot_root(2) needs it to be mounted somewhere; the store's directories
-		// may be closed to who we are now.
+		// pivot_root(2) requires it to be mounted; init's user may not be able to enter the store's
+		// directories.
 		err := unix.MoveMount(trees[0], "", unix.AT_FDCWD, "/dev", unix.MOVE_MOUNT_F_EMPTY_PATH)
 		if err != nil {
 			return fault.Wrap(err, "attach the root")
@@ -101,8 +101,8 @@ func mountKernel(g plan.Guest, host *mounts.Host) (weak []plan.Item, err error) 
 	return weak, mountTrust(g)
 }
 
-// What of /proc is hidden or cannot be written, as runc has it
-// (libcontainer/specconv/example.go): they tell of, or change, the whole machine.
+// Paths of /proc that are hidden or read-only, as in runc (libcontainer/specconv/example.go): they reveal or
+// change state of the whole machine.
 var (
 	procHiddenFiles = []string{"kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts"}
 	procHiddenDirs  = []string{"acpi", "asound", "scsi"}
@@ -211,11 +211,11 @@ func mountSys(root int, host *mounts.Host) error {
 		"make /sys read-only")
 }
 
-// inMemory gives the options of a file system in memory of that mode. What is
-// written to it from outside is memory of who writes, which no limit of the
-// sandbox counts; so it is limited itself, its empty files too. It has a quarter of the
-// limit: what is written from inside counts, and the kernel, which cannot take it back,
-// would kill all that runs, and init last, before a larger one were full.
+// inMemory returns the options of a file system in memory with the given mode. A write from outside uses the
+// writer's memory, which no limit of the sandbox counts; so the file system has a limit of its own, which
+// includes its empty files. It is a quarter of the memory limit: writes from inside count towards that, and
+// the kernel, which cannot reclaim them, would kill everything that runs, and init last, before a larger file
+// system was full.
 func inMemory(g plan.Guest, mode string) []string {
 	if g.Memory <= 0 {
 		return []string{"mode=" + mode}
@@ -235,7 +235,7 @@ func mountRun(g plan.Guest, root int) error {
 	return fillRun(g)
 }
 
-// fillRun puts what belongs into /run.
+// fillRun populates /run.
 func fillRun(g plan.Guest) error {
 	if err := os.Mkdir("/run/lock", 0o755); err != nil {
 		return fault.Wrap(err, "create /run/lock")
@@ -272,8 +272,8 @@ func mountShared(dirs []int) error {
 	return nil
 }
 
-// flatten covers what a directory of objects says of others, which need not be there
-// inside: the sandbox's own repository names all of them.
+// flatten covers the references of an object directory to others, which need not exist inside: the sandbox's
+// own repository names all of them.
 func flatten(at string) error {
 	const none = rootspec.SharedAt + "/none"
 	names := at + "/info/alternates"

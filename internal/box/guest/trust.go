@@ -84,7 +84,7 @@ func (t truster) mountJava(stores []plan.JavaStore) error {
 	return nil
 }
 
-// javaFile is what is laid over the n-th name of the i-th store of Java's.
+// javaFile returns the path of init's file for the n-th name of the i-th Java store.
 func javaFile(i, n int) string {
 	return filepath.Join(plan.TrustDir, strconv.Itoa(i)+"."+strconv.Itoa(n)+".jks")
 }
@@ -118,14 +118,13 @@ func withPEM(have, ca []byte) []byte {
 	return append(all, ca...)
 }
 
-// lay writes what with makes of a store to ours, mounts that over the store, and returns the
-// new content. A store that with does not change is not covered. lay returns nil if there is
-// no store, if with returns nil because it is not one, or if the sandbox's links lead to
-// where the policy does not let it change anything.
+// lay writes what with makes of a store to ours, mounts that over the store, and returns the new content. A
+// store that with does not change is not covered. lay returns nil if there is no store, if with returns nil
+// because it is not one, or if the sandbox's links lead to where the policy forbids changes.
 func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	f, err := t.files.Find(name, limit.TrustStoreBytes)
 	if f == nil {
-		return nil, err // nothing is trusted by what cannot be read
+		return nil, err // programs cannot trust a store that cannot be read
 	}
 	defer f.Close()
 	if !rootspec.MayCover(t.files.Regions, name, f.At) {

@@ -18,14 +18,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 )
 
-// calls are the system calls of commands, as far as the sandbox's kernel is not to do them:
-// what seccomp.Inner refuses or pretends, and signals to init, which holds the sandbox
-// together and calls as it likes itself.
+// calls are the system calls of commands that the sandbox's kernel must not carry out as usual: those that
+// seccomp.Inner refuses or emulates, and signals to init. Init itself is exempt.
 //
-// They are part of that kernel's table, and not a filter inside of the sandbox. gVisor
-// evaluates a filter before ptrace(2) lets a tracer change what is called (doSyscall of its
-// pkg/sentry/kernel), and anew for each number at every clone, which takes a millisecond
-// (populateCache); and a filter knows init's threads by numbers alone.
+// They are entries of that kernel's system call table, not a filter inside the sandbox. gVisor evaluates a
+// filter before ptrace(2) lets a tracer change the call (doSyscall of its pkg/sentry/kernel), and compiles it
+// again for each number at every clone, which takes a millisecond (populateCache); and a filter can recognize
+// init's threads only by number.
 type calls struct {
 	answers  atomic.Pointer[seccomp.Answers]
 	refusals atomic.Pointer[refusals.Summary] // nil if refusals are not reported
@@ -44,7 +43,7 @@ func (c *calls) answerAs(emulate bool, o seccomp.Options) {
 	c.answers.Store(&a)
 }
 
-// install puts the answers before those of this process's kernel, which has not begun.
+// install replaces the entries in the table of this process's kernel, which has not started.
 func (c *calls) install() error {
 	table, ok := sentry.LookupSyscallTable(abi.Linux, arch.Host)
 	if !ok {
@@ -65,10 +64,10 @@ func (c *calls) install() error {
 	return nil
 }
 
-// answer is what whoever is not init gets for a call.
+// answer is what a task other than init gets for a call.
 type answer struct {
 	err  error  // nil: it seems to have succeeded
-	told string // the name of a call whose refusal is told, or ""
+	told string // the name of a call whose refusal is reported, or ""
 }
 
 // decision decides about a call; nil leaves it to the kernel.
@@ -119,7 +118,7 @@ func (c *calls) byRules(_ *sentry.Task, sysno uintptr, args arch.SyscallArgument
 	return &answer{err: unix.EPERM, told: told}
 }
 
-// tell counts what the calling task is refused.
+// tell counts a refusal for the calling task.
 func (c *calls) tell(t *sentry.Task, a *answer) {
 	r := c.refusals.Load()
 	if r == nil {
@@ -137,7 +136,7 @@ func (c *calls) tell(t *sentry.Task, a *answer) {
 // maxUp is how many sessions above a task are looked at.
 const maxUp = 64
 
-// commandOf gives the session of a task or, where that was made by a descendant of a command,
+// commandOf returns the session of a task or, where that was made by a descendant of a command,
 // of a process above it, as far as these live.
 func commandOf(t *sentry.Task) refusals.Session {
 	for range maxUp {
@@ -164,8 +163,8 @@ func commandOf(t *sentry.Task) refusals.Session {
 var signalCalls = []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO,
 	unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN}
 
-// bySignal keeps signals from init. Groups are left to the kernel: that of init has nobody
-// else in it, and is the one which kill(2) spares with -1.
+// bySignal blocks signals to init. Groups are left to the kernel: init is alone in its group, and kill(2)
+// spares it with -1.
 func bySignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	id := sentry.ThreadID(args[0].Int())
 	if id <= 0 {
@@ -180,9 +179,9 @@ func bySignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	return nil
 }
 
-// byPIDFD does pidfd_send_signal(2) itself, so that whom the descriptor stands for is seen of
-// the file that is used: other threads can put another one in its place meanwhile. It may be a
-// directory of /proc. Init does not make this call.
+// byPIDFD implements pidfd_send_signal(2), so that the target is read from the very file that is used: other
+// threads can replace the descriptor meanwhile. The file may be a directory of /proc. Init does not make this
+// call.
 func byPIDFD(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	sig, at, flags := linux.Signal(args[1].Int()), args[2].Pointer(), args[3].Uint()
 	switch flags {

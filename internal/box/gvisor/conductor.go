@@ -26,8 +26,8 @@ import (
 // linkFD is where the keeper puts the stream.
 const linkFD = 3
 
-// conduct is a conductor. It returns the exit code of the process, after which the kernel
-// kills whatever runs in the sandbox.
+// conduct runs a conductor and returns the exit code of the process, after which the kernel kills everything
+// that runs in the sandbox.
 func conduct() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.ConductorArgv0), 0) // for ps
 	if err := run(); err != nil {
@@ -41,7 +41,7 @@ func run() error {
 	if err := unix.CloseRange(linkFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
-	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) // what goes wrong, its errors say
+	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) // errors are returned instead
 	link := initlink.NewLink(linkFD)
 	m, err := link.Recv()
 	if err != nil {
@@ -55,8 +55,8 @@ func run() error {
 	return c.relay.Run()
 }
 
-// settled is when a conductor begins to collect as the keeper does: it is started with a
-// larger heap, of which most stays, for the time in which the processors have more to do.
+// settled is when a conductor starts to collect garbage as the keeper does: it starts with a larger heap,
+// most of which survives, while the processors are busiest.
 const settled = 2 * time.Second
 
 // conductor runs one sandbox.
@@ -72,7 +72,7 @@ type conductor struct {
 	paused bool             // its kernel runs none of its processes
 }
 
-// setup is what comes with the plan.
+// setup is the plan with its descriptors.
 type setup struct {
 	trees []int      // the binary, the sandbox's files, and what is shown of the host
 	nic   *os.File   // the sandbox's end of the gate's link, or nil
@@ -133,15 +133,17 @@ func (c *conductor) start(m initlink.Message) error {
 	if err != nil {
 		return err
 	}
-	// Not before: the maps of ids of what it starts would belong to root, which it need not
-	// be (proc_pid(5)).
+	// Not earlier: the id maps of its children would belong to root, which the conductor need not be
+	// (proc_pid(5)).
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "make the conductor non-dumpable")
 	}
-	c.relay = relay.Outside(c.link, out, in, relay.Hooks{Sent: c.sent, Came: c.came, Gave: c.gave, Resumed: func() error {
+	hooks := relay.Hooks{ToSandbox: c.toSandbox, ToKeeper: c.toKeeper, AfterKeeper: c.afterKeeper}
+	hooks.Resumed = func() error {
 		c.programs.resumed()
 		return c.link.Send(initlink.MsgReady, initlink.Ready{})
-	}})
+	}
+	c.relay = relay.Outside(c.link, out, in, hooks)
 	if g.Resume {
 		if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil { // before anything runs
 			return err
@@ -157,11 +159,11 @@ func (c *conductor) start(m initlink.Message) error {
 	}
 	c.guest.Java = nil // they may be large
 	inside := g
-	inside.Trace, inside.Tell = false, false // init sees neither what starts nor what is refused
+	inside.Trace, inside.Tell = false, false // init sees neither program starts nor refusals
 	if err := c.relay.Send(initlink.MsgSetup, inside); err != nil {
 		return err
 	}
-	// While init starts, which starts nothing before it is told to.
+	// This runs while init starts, which starts nothing before it is told to.
 	if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil {
 		return err
 	}
@@ -169,9 +171,9 @@ func (c *conductor) start(m initlink.Message) error {
 	return nil
 }
 
-// makeKernel makes the kernel, with pipes to what will be PID 1.
+// makeKernel creates the kernel, with pipes to the later PID 1.
 func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err error) {
-	var pipes [3][2]*os.File // of what is standard input, output and error inside
+	var pipes [3][2]*os.File // standard input, output and error inside
 	for i := range pipes {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -190,11 +192,10 @@ func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err e
 	return pipes[0][1], pipes[1][0], nil
 }
 
-// maxLog is how much of what PID 1 inside complains of is kept, in bytes.
+// maxLog bounds how much of the standard error of PID 1 inside is logged, in bytes.
 const maxLog = 64 << 10
 
-// logInside passes on to the keeper's log what PID 1 inside writes to its standard error,
-// as far as it is text.
+// logInside copies the standard error of PID 1 inside to the keeper's log, as far as it is text.
 func logInside(r *os.File) {
 	defer r.Close()
 	buf := make([]byte, 4<<10)
@@ -214,9 +215,9 @@ func logInside(r *os.File) {
 	}
 }
 
-// sent takes part in what the keeper tells the sandbox. While it stands still, the
-// conductor answers for it.
-func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
+// toSandbox intercepts the keeper's messages to the sandbox. While the sandbox is frozen, the conductor answers
+// for it.
+func (c *conductor) toSandbox(m initlink.Message) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m.Kind == initlink.MsgSave {
@@ -250,8 +251,8 @@ func (c *conductor) sent(m initlink.Message) (taken bool, err error) {
 	return false, nil
 }
 
-// came takes part in what the sandbox tells the keeper.
-func (c *conductor) came(m *initlink.Message) (err error) {
+// toKeeper intercepts the sandbox's messages to the keeper.
+func (c *conductor) toKeeper(m *initlink.Message) (err error) {
 	switch m.Kind {
 	case initlink.MsgSaved, initlink.MsgPrograms, initlink.MsgRefused:
 		err = fault.New(fault.Denied, "the sandbox sent message %q, which only the conductor may send", m.Kind)
@@ -265,15 +266,15 @@ func (c *conductor) came(m *initlink.Message) (err error) {
 	return err
 }
 
-// gave takes part when the keeper has been told.
-func (c *conductor) gave(m initlink.Message) error {
+// afterKeeper is called after a message has been sent to the keeper.
+func (c *conductor) afterKeeper(m initlink.Message) error {
 	if m.Kind == initlink.MsgSpawned {
 		return c.programs.spawned(m)
 	}
 	return nil
 }
 
-// stop stops the kernel: init has ended what it had begun.
+// stop stops the kernel; init has finished what it had begun.
 func (c *conductor) stop(m *initlink.Message) error {
 	var f initlink.Frozen
 	if err := m.Decode(&f); err != nil || f.Err != nil {
@@ -295,7 +296,7 @@ func (c *conductor) stop(m *initlink.Message) error {
 	return err
 }
 
-// save writes a memory image of the sandbox, which stands still.
+// save writes a memory image of the frozen sandbox.
 func (c *conductor) save(m initlink.Message) error {
 	var files []*os.File
 	for i, fd := range m.FDs {

@@ -9,12 +9,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// An init that was taken over does not say what the conductor alone says: what programs
-// ran, and that the memory is saved.
-func TestAnInitInsideIsNotBelieved(t *testing.T) {
+// TestConductor_RefusesForgedMessages checks that an init that was taken over cannot send what
+// only the conductor may send: which programs ran, and that the memory is saved.
+func TestConductor_RefusesForgedMessages(t *testing.T) {
 	t.Parallel()
 	for _, k := range []initlink.Kind{initlink.MsgPrograms, initlink.MsgSaved} {
-		if err := (&conductor{}).came(&initlink.Message{Kind: k, Payload: []byte("{}")}); fault.KindOf(err) != fault.Denied {
+		err := (&conductor{}).toKeeper(&initlink.Message{Kind: k, Payload: []byte("{}")})
+		if fault.KindOf(err) != fault.Denied {
 			t.Errorf("message %q from inside: %v", byte(k), err)
 		}
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// What the sandbox's kernel tells the conductor of processes travels in a pipe: batches, each
-// the length of what follows in four bytes, big endian, and so much JSON.
+// The sandbox's kernel sends the conductor events of processes through a pipe, in batches: four bytes with
+// the length, big endian, then JSON of that length.
 
-// eventKind says what a process did.
+// eventKind is what a process did.
 type eventKind string
 
 const (
 	eventCloned eventKind = "cloned" // it began as a copy of its parent
 	eventBegan  eventKind = "began"  // it becomes a program
 	eventEnded  eventKind = "ended"
-	eventMark   eventKind = "mark" // no process's: what was before it has been told
+	eventMark   eventKind = "mark" // of no process: the events before it have been sent
 )
 
 // event is something that a process did.
@@ -43,7 +43,7 @@ func (e event) size() int { return 160 + len(e.Exe) + len(e.Args) + len(e.Dir) }
 // batch is some events, oldest first.
 type batch struct {
 	Events []event `json:"e"`
-	// Dropped is for how many beginnings and ends there was no room since the batch before.
+	// Dropped is how many starts and exits there was no room for since the previous batch.
 	Dropped uint64 `json:"d,omitempty"`
 	// Refused are the system calls that were refused before the last of Events.
 	Refused *initlink.Refused `json:"r,omitempty"`
@@ -52,7 +52,7 @@ type batch struct {
 const (
 	// maxBatch is how many bytes of events a batch has, but for the last one of them.
 	maxBatch = 256 << 10
-	// maxFrame bounds a batch as JSON, whoever wrote it.
+	// maxFrame bounds a batch as JSON, from any sender.
 	maxFrame = 4 << 20
 )
 

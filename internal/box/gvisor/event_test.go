@@ -22,7 +22,7 @@ func anEvent(t *rapid.T) event {
 	}
 }
 
-func TestABatchIsReadAsItWasWritten(t *testing.T) {
+func TestBatch_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var all bytes.Buffer

@@ -15,14 +15,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// image serves the files of a memory image to the kernel that is resumed from it. Left to
-// itself, that reads pages with 128 threads before it has built anything to run, so that
-// little is left of the processors for building it; here they come one read after the other,
-// and those first that a process touches (pkg/sentry/pgalloc, AsyncPagesFileLoad).
+// image serves the files of a memory image to the kernel that resumes it. Without it, gVisor reads pages with
+// 128 threads before it has built anything to run, which leaves little CPU time for building it; here pages
+// arrive in one read after the other, and first those that a process touches (pkg/sentry/pgalloc,
+// AsyncPagesFileLoad).
 type image map[string]*os.File
 
-// serve gives the socket that the kernel asks at, which the caller closes. What serves it
-// ends when the kernel has all pages, or has ended.
+// serve returns the socket on which the kernel requests pages; the caller closes it. The server exits when
+// the kernel has all pages, or has exited.
 func (i image) serve() (*os.File, error) {
 	files, err := stateipc.NewAsyncFileServer(i)
 	if err != nil {

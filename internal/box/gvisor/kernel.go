@@ -30,16 +30,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// containerID is the same in every conductor, which has a directory of its own: an image
-// can be resumed by another one.
+// containerID is the same in every conductor, each of which has its own directory: an image can be resumed by
+// another one.
 const containerID = "coppice"
 
-// kernel is gVisor's, in processes of its own that end with this one.
+// kernel is gVisor's kernel, in its own processes, which exit with this one.
 type kernel struct {
 	container *container.Container
 }
 
-// settings are how gVisor is run. What concerns safety is said though it is the default.
+// settings returns gVisor's configuration. Options that concern safety are set even to their default.
 func settings() (*config.Config, error) {
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
@@ -47,21 +47,20 @@ func settings() (*config.Config, error) {
 		"--root=" + worldState,
 		"--platform=systrap",
 		"--ignore-cgroups",                                    // the keeper's control group has all of it
-		"--network=none",                                      // but for what links gives it
-		"--overlay2=none",                                     // the files are an overlay of ours, which captures see at once
+		"--network=none",                                      // except for the link
+		"--overlay2=none",                                     // the overlay is Coppice's: captures see changes at once
 		"--file-access=shared", "--file-access-mounts=shared", // so are changes that are made from outside
 		"--host-uds=none", "--host-fifo=none", "--net-raw=false", "--allow-suid=false",
 		"--host-settings=ignore",         // they are the host's to choose
 		"--gofer-network-namespace=host", // the one of the conductor, in which there is nothing
-		"--net-disconnect-ok",            // an image keeps what connects its processes with each other alone
+		"--net-disconnect-ok",            // an image keeps connections only between its own processes
 	}); err != nil {
 		return nil, err
 	}
 	return config.NewFromFlags(flags)
 }
 
-// newKernel starts the kernel; nothing runs in it yet. The descriptors are those of what
-// will be PID 1, and stay the caller's.
+// newKernel starts the kernel; nothing runs in it yet. stdio is for the later PID 1, and stays the caller's.
 func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	conf, err := settings()
 	if err != nil {
@@ -99,13 +98,12 @@ func (k *kernel) ask(method string, arg, result any) error {
 	if err != nil {
 		return fault.Wrap(err, "connect to the sandbox's kernel")
 	}
-	return errors.Join(told(conn.Call(method, arg, result)), conn.Close())
+	return errors.Join(asFault(conn.Call(method, arg, result)), conn.Close())
 }
 
-// told is an error of the kernel's, which comes as a text, as what it stands for: of a disk that
-// is full, it is seen by its text alone. The stacks of gVisor's goroutines, which it tells with
-// errors of its images, are left out.
-func told(err error) error {
+// asFault converts an error of the kernel, which arrives as text, to a fault: a full disk can be recognized only
+// by the text. It drops the stacks of gVisor's goroutines, which errors about images include.
+func asFault(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -141,8 +139,7 @@ func failed(err error, doing string) error {
 			"another tier: coppice create --tier supervised")
 }
 
-// resume goes on where a memory image was taken. Pages that are not needed at once are
-// read while the processes run.
+// resume resumes a memory image. Pages that are not needed at once are read while the processes run.
 func (k *kernel) resume(s setup) error {
 	if err := k.call(boot.ContMgrSetNetworkArgs, links(s.nic, true)); err != nil {
 		return failed(err, "set up the sandbox's network")
@@ -197,9 +194,8 @@ func anywhere(at netip.Addr) net.IPNet {
 	return net.IPNet{IP: make(net.IP, n), Mask: make(net.IPMask, n)}
 }
 
-// trace has the kernel write events to a file, and answer calls as the plan says, counting
-// what it refuses in the tally of that. The files stay the caller's. A kernel that is resumed
-// from an image does so only if it is asked itself.
+// trace makes the kernel write events to a file, and answer calls as the plan says, counting refusals in
+// tally. The files stay the caller's. A kernel that is resumed from an image needs this call too.
 func (k *kernel) trace(g plan.Guest, tally, to *os.File) error {
 	files := []*os.File{to}
 	if g.Tell {
@@ -215,7 +211,7 @@ func (k *kernel) mark() error {
 	return k.ask(boot.ContMgrListTraceSessions, nil, &all)
 }
 
-// processes gives the parents of the processes that live.
+// processes returns the parents of the processes that live.
 func (k *kernel) processes() (parents map[int]int, err error) {
 	id, all := containerID, []*control.Process(nil)
 	if err := k.ask(boot.ContMgrProcesses, &id, &all); err != nil {
@@ -228,7 +224,7 @@ func (k *kernel) processes() (parents map[int]int, err error) {
 	return parents, nil
 }
 
-// pause stops every process, and unpause lets them go on.
+// pause stops every process, and unpause resumes them.
 func (k *kernel) pause() error   { return k.call(boot.ContMgrPause, nil) }
 func (k *kernel) unpause() error { return k.call(boot.ContMgrResume, nil) }
 
@@ -247,10 +243,10 @@ func (k *kernel) save(files []*os.File) error {
 	return fault.Wrap(err, "write the memory image")
 }
 
-// written tells whether processes can write files through shared mappings, which leaves no
-// trace in the files' times. They are mapped in the processes that gVisor runs the
-// sandbox's code in, by other paths than those of the sandbox, so that all files are meant
-// where any is. What gVisor shares with these processes itself are files in memory.
+// written reports whether processes can write files through shared mappings, which leaves no trace in the
+// files' times. The files are mapped in the processes in which gVisor runs the sandbox's code, under paths
+// other than those of the sandbox, so that a single one means that all files are suspect. The files that
+// gVisor itself shares with these processes are in memory.
 func (k *kernel) written() initlink.Mapped {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// What the kernel says of a full disk is known as that, and none of its stacks are shown.
-func TestErrorsOfTheKernel(t *testing.T) {
+// TestKernelErrors_AreClassified checks that a kernel error about a full disk is reported as
+// one, without a stack trace.
+func TestKernelErrors_AreClassified(t *testing.T) {
 	t.Parallel()
 	const stacks = ":\ngoroutine 122 [running]:\ngvisor.dev/gvisor/pkg/state.safely.func1()\n\t/state.go:309 +0x19e\n"
 	for _, c := range []struct {
@@ -29,7 +30,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 		{urpc.RemoteError{Message: "object of no type" + stacks}, "object of no type", fault.Internal},
 		{errors.New("closed"), "closed", fault.Internal},
 	} {
-		got, text := told(c.err), ""
+		got, text := asFault(c.err), ""
 		if got != nil {
 			text = got.Error()
 		}
@@ -39,8 +40,9 @@ func TestErrorsOfTheKernel(t *testing.T) {
 	}
 }
 
-// A failure in the kernel while a sandbox starts is not a bug of Coppice, and has a hint.
-func TestFailed_IsNoBug(t *testing.T) {
+// TestFailed_IsNotInternal checks that a failure of the kernel while a sandbox starts is not
+// reported as a bug of Coppice, and has a hint.
+func TestFailed_IsNotInternal(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// Main is coppice-sentry: the conductor, or, where gVisor starts the program again, one of
+// Main is the main function of coppice-sentry: the conductor or, if gVisor starts the program again, one of
 // gVisor's own processes. It returns the exit code of the process.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == initlink.ConductorArgv0 {
@@ -31,8 +31,7 @@ const gcPercent = 400
 // runsc is one of gVisor's processes. It returns the exit code of the process.
 func runsc() int {
 	debug.SetGCPercent(gcPercent)
-	// gVisor is imported by others as a command, so that its commands are all that there is
-	// to call.
+	// gVisor is imported as a command, so only its subcommands can be called.
 	commands := map[util.SubCommand]string{}
 	for _, c := range []util.SubCommand{new(sentrycmd.Boot), new(cmd.Gofer), new(sentrycmd.Umount)} {
 		commands[c] = "internal"

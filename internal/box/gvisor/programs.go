@@ -19,26 +19,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// patience bounds how long somebody waits for what was, or was to be, told elsewhere: only a
-// sandbox that has taken over its init, or starts programs faster than they are taken, has
-// anybody wait so long.
+// patience bounds the wait for an event from the other side. Only a sandbox that has taken over its init, or
+// starts programs faster than they are read, causes such a wait.
 const patience = 2 * time.Second
 
-// maxHeld bounds refusals that wait for an init which answers no spawn: what is beyond is told
-// as that of no command.
+// maxHeld bounds the refusals that wait for an init which does not answer a spawn: any more are reported
+// without a command.
 const maxHeld = 256
 
-// programs tells the keeper of the programs of the sandbox, and of system calls that they were
-// refused, from what its kernel tells.
+// programs reports to the keeper the programs of the sandbox, and their refused system calls, from the events
+// of its kernel.
 //
-// The kernel knows processes, and init which of them are commands, so each beginning of a
-// child of init's waits for the Spawned that it belongs to. Whoever learns that a command has
-// ended, has learnt of all its programs before.
+// The kernel knows processes, and init knows which of them are commands, so each start of a child of init
+// waits for the Spawned that it belongs to. A command's programs are all reported before its exit.
 type programs struct {
 	kernel *kernel
 	link   *initlink.Link
-	traced bool     // programs are recorded; else the kernel tells of ends alone
-	from   *os.File // what the kernel tells
+	traced bool     // programs are recorded; else the kernel reports only exits
+	from   *os.File // the kernel's events
 
 	mu       sync.Mutex
 	changed  *sync.Cond             // of mu
@@ -49,10 +47,10 @@ type programs struct {
 	marks    int                    // guarded by mu; that were read
 	marked   int                    // guarded by mu; that were asked for
 	dropped  bool                   // guarded by mu; something was since a command began
-	over     bool                   // guarded by mu; the kernel tells nothing any more
+	over     bool                   // guarded by mu; the kernel sends no more events
 }
 
-// watchPrograms has the kernel tell of programs, and answer calls as the plan says, from now on.
+// watchPrograms makes the kernel report programs, and answer calls as the plan says, from now on.
 func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *initlink.Link) (*programs, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -98,7 +96,7 @@ func (p *programs) spawned(m initlink.Message) error {
 	return p.refused(initlink.Refused{Calls: p.held})
 }
 
-// adopted notes a command that goes on.
+// adopted registers a command of a resumed sandbox.
 func (p *programs) adopted(m initlink.Message) {
 	var a initlink.Adopt
 	if m.Decode(&a) != nil {
@@ -109,8 +107,8 @@ func (p *programs) adopted(m initlink.Message) {
 	p.commands[a.PID] = a.Exec
 }
 
-// exited waits until the end of a command was told, of which init says now. When no process
-// is left, the programs by then label nothing.
+// exited waits until the kernel has reported the exit that init reports now. If no process is left, the
+// programs so far label no later snapshot.
 func (p *programs) exited(m initlink.Message) {
 	var x initlink.Exited
 	if m.Decode(&x) != nil {
@@ -125,7 +123,7 @@ func (p *programs) exited(m initlink.Message) {
 	}
 }
 
-// labels gives the programs since the last ones, of a sandbox that stands still.
+// labels returns the programs since the previous call, of a frozen sandbox.
 func (p *programs) labels() []wire.Program {
 	if !p.traced {
 		return nil
@@ -140,7 +138,7 @@ func (p *programs) labels() []wire.Program {
 	return p.record.labels.Take()
 }
 
-// await waits until something is so, but not for ever. p.mu is held, and released meanwhile.
+// await waits until so returns true, at most patience. p.mu is held, and released meanwhile.
 func (p *programs) await(so func() bool) {
 	late := false
 	t := time.AfterFunc(patience, func() {
@@ -167,7 +165,7 @@ func (p *programs) resumed() {
 	}()
 }
 
-// follow tells what the kernel tells, until its end, which is the sandbox's.
+// follow reports the kernel's events until they end with the sandbox.
 func (p *programs) follow() {
 	defer p.from.Close()
 	for {
@@ -182,8 +180,8 @@ func (p *programs) follow() {
 	}
 }
 
-// end ends the sandbox, whose kernel has: or it says what it must not, and nothing that is
-// started would be recorded.
+// end ends the sandbox, because its kernel has ended or sent something invalid, after which no program would
+// be recorded.
 func (p *programs) end(err error) {
 	if !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "coppice-gvisor: programs:", err)
@@ -195,7 +193,7 @@ func (p *programs) end(err error) {
 	p.link.Shutdown()
 }
 
-// tell tells a batch.
+// tell reports a batch.
 func (p *programs) tell(b batch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,7 +227,7 @@ func (p *programs) tell(b batch) error {
 			out.Events = append(out.Events, p.record.cloned(e)...)
 		case eventBegan:
 			if p.isCommand(e) {
-				if err := send(); err != nil { // whoever is waited for may wait for this
+				if err := send(); err != nil { // a caller of await may wait for this
 					return err
 				}
 				p.name(e.PID)
@@ -240,7 +238,7 @@ func (p *programs) tell(b batch) error {
 				out.Events = append(out.Events, p.record.gone(e.PID, time.Unix(0, e.At), &e.Status)...)
 			}
 			delete(p.commands, e.PID)
-			p.changed.Broadcast() // its Exited may be what the next event waits behind
+			p.changed.Broadcast() // the next event may wait for its Exited
 		default:
 			return fmt.Errorf("unknown event %q", e.Kind)
 		}
@@ -250,8 +248,8 @@ func (p *programs) tell(b batch) error {
 	return err
 }
 
-// refused tells of refusals, but for those of commands that the keeper may not know yet, as
-// long as a spawn is not answered. p.mu is held.
+// refused reports refusals, but holds back those of commands that the keeper may not know yet while a spawn
+// is unanswered. p.mu is held.
 func (p *programs) refused(r initlink.Refused) error {
 	tell := r.Calls[:0:0]
 	p.held = nil
@@ -268,8 +266,7 @@ func (p *programs) refused(r initlink.Refused) error {
 	return p.link.Send(initlink.MsgRefused, initlink.Refused{Calls: tell, More: r.More})
 }
 
-// isCommand reports whether a beginning may be a command's, of which it is not known yet
-// which one it is. p.mu is held.
+// isCommand reports whether a start may be that of a command that is not identified yet. p.mu is held.
 func (p *programs) isCommand(e event) bool {
 	a := p.record.alive[e.PID]
 	return e.Parent == initPID && (a == nil || a.id == 0 && a.parent == 0 && a.exec == "")

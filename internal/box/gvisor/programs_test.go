@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// The keeper learns of a command before it learns what the command was refused, whichever of
-// them the conductor is told first.
-func TestRefusalsFollowTheirCommand(t *testing.T) {
+// TestPrograms_ReportCommandBeforeRefusals checks that the monitor learns of a command before
+// it learns of refused calls of the command, in whichever order the conductor receives them.
+func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 	t.Parallel()
 	ours, keeper := initlink.NewLinks()
 	defer ours.Close()
@@ -74,11 +74,11 @@ func TestRefusalsFollowTheirCommand(t *testing.T) {
 	told(7)
 	spawned(8)
 	told(8, 0)
-	refused(9) // is of neither, and nobody else is on the way
+	refused(9) // belongs to neither, and no other command is starting
 	told(9)
 	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x3"}))
 	refused(10)
-	spawned(0) // it did not come about
+	spawned(0) // the command did not start
 	told(10, 0)
 	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x4"}))
 	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x5"}))

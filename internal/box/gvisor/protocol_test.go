@@ -20,9 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestWhatGVisorCompares holds how a sandbox is described to gVisor, which resumes an image
-// under the same description alone: see plan.Protocol.
-func TestWhatGVisorCompares(t *testing.T) {
+// TestContainerSpec_IsUnchanged pins the description of a sandbox that gVisor gets: gVisor
+// resumes an image only under the same description, see plan.Protocol.
+func TestContainerSpec_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	conf, err := settings()
@@ -39,7 +39,7 @@ func TestWhatGVisorCompares(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Version = ""
-		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // ours
+		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // of this process
 		text, err := json.MarshalIndent(s, "", "\t")
 		if err != nil {
 			t.Fatal(err)

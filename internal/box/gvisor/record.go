@@ -9,14 +9,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// maxAlive is how many processes are remembered while they live. What others become is told
-// without an end.
+// maxAlive is how many live processes are remembered. Programs of any others are reported without an exit.
 const maxAlive = 8192
 
 // initPID is the sandbox's init, whose children are commands, or orphans.
 const initPID = 1
 
-// record makes programs of what processes do. It is not for several goroutines.
+// record converts events of processes to programs. It is not safe for concurrent use.
 type record struct {
 	alive  map[int]*process
 	last   uint64 // id of a program
@@ -25,8 +24,8 @@ type record struct {
 
 // process is one that lives.
 type process struct {
-	id, parent uint64 // of the program that it is, or 0, and of what is above it
-	exec       string // what it descends from
+	id, parent uint64 // of its program, or 0, and of its parent
+	exec       string // the exec that it descends from
 }
 
 func newRecord() *record { return &record{alive: map[int]*process{}} }
@@ -38,7 +37,7 @@ func (r *record) cloned(e event) []initlink.ProgramEvent {
 	return out
 }
 
-// below is what a child of a process is.
+// below returns the state of a new child of a process.
 func (r *record) below(parent int) *process {
 	up := r.alive[parent]
 	switch {
@@ -59,7 +58,7 @@ func (r *record) keep(pid int, p *process) bool {
 	return true
 }
 
-// began tells that a process becomes a program.
+// began records that a process executes a program.
 func (r *record) began(e event) (out []initlink.ProgramEvent) {
 	p, kept := r.alive[e.PID], true
 	if p == nil {
@@ -79,7 +78,7 @@ func (r *record) began(e event) (out []initlink.ProgramEvent) {
 	return append(out, initlink.ProgramEvent{Began: n})
 }
 
-// pidOf gives the process of a program's parent.
+// pidOf returns the process of a program's parent.
 func (r *record) pidOf(n *initlink.Program) int {
 	for pid, p := range r.alive {
 		if p.id == n.Parent {
@@ -89,7 +88,7 @@ func (r *record) pidOf(n *initlink.Program) int {
 	return n.PPID
 }
 
-// gone tells that a process has ended; without a status, it is not known how.
+// gone records that a process has exited; without a status, it is not known how.
 func (r *record) gone(pid int, at time.Time, status *uint32) (out []initlink.ProgramEvent) {
 	if p := r.alive[pid]; p != nil && p.id != 0 {
 		out = []initlink.ProgramEvent{{Ended: &initlink.ProgramEnded{ID: p.id, At: at, Status: status}}}
@@ -98,8 +97,7 @@ func (r *record) gone(pid int, at time.Time, status *uint32) (out []initlink.Pro
 	return out
 }
 
-// forget tells of the ends of those that do not live any more, which were lost. parents has
-// those that live.
+// forget records the exits that were lost. parents has the processes that live.
 func (r *record) forget(parents map[int]int, at time.Time) (out []initlink.ProgramEvent) {
 	for pid := range r.alive {
 		if _, lives := parents[pid]; !lives {

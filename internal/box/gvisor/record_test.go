@@ -20,9 +20,9 @@ type lives struct {
 	exec    string
 }
 
-// Whatever processes do, each beginning is a program with the right parent, command and
-// predecessor, and each program has one end.
-func TestEachProgramHasItsPlaceAndOneEnd(t *testing.T) {
+// TestRecord_ProgramsHaveParentAndOneExit checks that each start of a program has the right
+// parent, command and predecessor, and that each program has one exit, whatever processes do.
+func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r, open := newRecord(), map[uint64]bool{}
@@ -93,8 +93,9 @@ func TestEachProgramHasItsPlaceAndOneEnd(t *testing.T) {
 	})
 }
 
-// What is told is bounded by how many there are at once, and what has no place is told.
-func TestMoreProcessesThanAreRememberedAreToldWithoutAnEnd(t *testing.T) {
+// TestRecord_BoundsLiveProcesses checks that the record holds a bounded number of live
+// processes, and that programs beyond it are still reported, without an exit.
+func TestRecord_BoundsLiveProcesses(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
 	for i := range maxAlive + 10 {
@@ -115,8 +116,9 @@ func TestMoreProcessesThanAreRememberedAreToldWithoutAnEnd(t *testing.T) {
 	}
 }
 
-// The number of a process whose end was lost is another's.
-func TestANumberThatIsUsedAgainIsAnotherProcess(t *testing.T) {
+// TestRecord_HandlesReusedPID checks that a PID whose exit was lost belongs to a new process
+// when it is used again.
+func TestRecord_HandlesReusedPID(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
 	r.cloned(event{PID: 5, Parent: initPID})
@@ -131,8 +133,9 @@ func TestANumberThatIsUsedAgainIsAnotherProcess(t *testing.T) {
 	}
 }
 
-// After a resume the processes belong to the commands above them, whatever a kernel says.
-func TestResumedProcessesBelongToTheCommandsAboveThem(t *testing.T) {
+// TestRecord_ResumedProcessesKeepCommand checks that after a resume each process belongs to
+// the command above it, whatever the kernel reports.
+func TestRecord_ResumedProcessesKeepCommand(t *testing.T) {
 	t.Parallel()
 	r := newRecord()
 	r.resume(map[int]int{1: 0, 4: 1, 5: 4, 6: 5, 9: 1, 20: 21, 21: 20}, map[int]string{4: "shell"})

@@ -22,16 +22,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What the kernel's process knows the sink by, and the place of a refusals.Tally, which is given
-// to it as another one.
+// The name by which the kernel's process knows the sink, and that of the refusals.Tally, which it is given as
+// another sink.
 const (
 	sinkName  = "coppice"
 	tallyName = "coppice-tally"
 )
 
-// session asks the kernel to tell a sink of the ends of processes and, where programs are
-// recorded, of the processes that begin and the programs that they become; and says how to
-// answer calls.
+// session asks the kernel to report to a sink the exits of processes and, if programs are recorded, new
+// processes and the programs that they execute; it also says how to answer calls.
 func session(g plan.Guest) seccheck.SessionConfig {
 	points := []seccheck.PointConfig{
 		{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id", "parent_thread_group_id"}},
@@ -49,8 +48,7 @@ func session(g plan.Guest) seccheck.SessionConfig {
 	return seccheck.SessionConfig{Name: seccheck.DefaultSessionName, Points: points, Sinks: sinks}
 }
 
-// registerSinks makes the sinks known in this process, which is to be the kernel's and has
-// these calls.
+// registerSinks registers the sinks in this process, which is to be the kernel's and has these calls.
 func registerSinks(c *calls) {
 	seccheck.RegisterSink(
 		seccheck.SinkDesc{Name: tallyName, New: func(_ map[string]any, of *fd.FD) (seccheck.Sink, error) {
@@ -79,23 +77,23 @@ func registerSinks(c *calls) {
 		}})
 }
 
-// tallySink is told nothing.
+// tallySink receives no events.
 type tallySink struct{ seccheck.SinkDefaults }
 
-// Name is the sink's.
+// Name returns the sink's name.
 func (tallySink) Name() string { return tallyName }
 
-// Bounds of what the conductor has not taken yet. What is beyond is counted.
+// Bounds of the events that the conductor has not read yet. Any more are only counted.
 const (
 	maxPending      = 16 << 10
 	maxPendingBytes = 4 << 20
 )
 
-// gather is how long events wait for others, unless somebody waits for them.
+// gather is how long events wait for others, unless the conductor waits for them.
 const gather = 50 * time.Millisecond
 
-// sink puts what the kernel's tasks do in line, and writes it. A task, which may hold locks
-// of the kernel's, never waits for it.
+// sink queues and writes events of the kernel's tasks. A task, which may hold locks of the kernel, never
+// waits for it.
 type sink struct {
 	seccheck.SinkDefaults
 	some    chan struct{}     // has something when there are events
@@ -113,10 +111,10 @@ func newSink(refused *refusals.Summary) *sink {
 	return &sink{some: make(chan struct{}, 1), now: make(chan struct{}, 1), refused: refused}
 }
 
-// Name is the sink's.
+// Name returns the sink's name.
 func (*sink) Name() string { return sinkName }
 
-// Status marks what was told before it is called: the mark follows that.
+// Status queues a mark, which follows the events before the call.
 func (s *sink) Status() seccheck.SinkStatus {
 	s.add(event{Kind: eventMark}, true)
 	s.mu.Lock()
@@ -133,8 +131,7 @@ func (s *sink) Clone(_ context.Context, _ seccheck.FieldSet, info *pb.CloneInfo)
 	return nil
 }
 
-// Execve is called when a program is loaded, and nothing can keep the process from becoming
-// it but its end.
+// Execve is called when a program is loaded, and only the exit of the process can keep it from executing it.
 func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveInfo) error {
 	d := info.GetContextData()
 	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()),
@@ -144,7 +141,7 @@ func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveI
 	return nil
 }
 
-// ExitNotifyParent is called when a process has ended, before its parent can know it.
+// ExitNotifyParent is called when a process has exited, before its parent can know.
 func (s *sink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, info *pb.ExitNotifyParentInfo) error {
 	d := info.GetContextData()
 	s.add(event{Kind: eventEnded, PID: int(d.GetThreadGroupId()), At: time.Now().UnixNano(),
@@ -152,8 +149,8 @@ func (s *sink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, info *pb
 	return nil
 }
 
-// TaskExit is called when a thread ends. The kernel does not tell how a process ends that
-// its own parent traces: this is that.
+// TaskExit is called when a thread exits. The kernel does not report the exit of a process that is traced by
+// its own parent; this is used instead.
 func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskExit) error {
 	t := sentry.TaskFromContext(ctx)
 	if t == nil || t.Tracer() == nil {
@@ -166,8 +163,8 @@ func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskE
 	return nil
 }
 
-// file gives the name of the file that is executed. Of one that is executed by a descriptor
-// the kernel knows its number: no other task has the descriptors, or it stays as it is.
+// file returns the name of the executed file. For a file that is executed by a descriptor, the kernel knows
+// its number: no other task has the descriptors, or it stays as it is.
 func file(ctx context.Context, name string) string {
 	rest, ok := strings.CutPrefix(name, "/dev/fd/")
 	number, below, _ := strings.Cut(rest, "/")
@@ -187,10 +184,10 @@ func file(ctx context.Context, name string) string {
 	return name
 }
 
-// path gives as much of one as is kept.
+// path returns as much of one as is kept.
 func path(p string) []byte { return []byte(p[:min(len(p), execs.MaxProgramPath)]) }
 
-// arguments gives as much of a program's as is kept, and how many bytes more there were.
+// arguments returns as much of a program's as is kept, and how many bytes more there were.
 func arguments(argv []string) (args []byte, cut int64) {
 	for _, a := range argv {
 		room := execs.MaxProgramArgs - len(args)
@@ -203,8 +200,8 @@ func arguments(argv []string) (args []byte, cut int64) {
 	return args, cut
 }
 
-// add puts an event in line; now says that somebody waits for it. What there is no room for
-// is counted, but for clones, of which nobody is told, and marks, for which there always is.
+// add queues an event; now says that a reader waits for it. Events without room are counted, except clones,
+// which are not reported, and marks, for which there is always room.
 func (s *sink) add(e event, now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +227,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// write writes what there is, until nobody reads it any more.
+// write writes queued events until the reader closes.
 func (s *sink) write(to io.Writer) {
 	for {
 		select {
@@ -256,8 +253,7 @@ func (s *sink) write(to io.Writer) {
 	}
 }
 
-// take takes a batch out of the line. What was refused before an event of it was put there is
-// in it too.
+// take removes a batch from the queue. It includes what was refused before one of its events was queued.
 func (s *sink) take() (b batch) {
 	b = s.takeEvents()
 	if s.refused == nil {

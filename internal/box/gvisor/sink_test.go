@@ -15,8 +15,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Nobody waits for a reader who does not read, and what there was no room for is counted.
-func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
+// TestSink_CountsDroppedEvents checks that no process waits for a slow reader, and that events
+// without room are counted.
+func TestSink_CountsDroppedEvents(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -67,7 +68,7 @@ func TestASinkCountsWhatItHasNoRoomFor(t *testing.T) {
 	<-written
 }
 
-func TestThreadsAreNoProcesses(t *testing.T) {
+func TestSink_IgnoresThreads(t *testing.T) {
 	t.Parallel()
 	s := newSink(nil)
 	_ = s.Clone(context.Background(), seccheck.FieldSet{},
@@ -77,8 +78,9 @@ func TestThreadsAreNoProcesses(t *testing.T) {
 	}
 }
 
-// Of arguments the first bytes are kept, each whole one with its end, and the others counted.
-func TestArgumentsAreCut(t *testing.T) {
+// TestArguments_AreTruncated checks that the first bytes of the arguments are kept, each
+// complete argument with its end, and the others counted.
+func TestArguments_AreTruncated(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		argv := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("y", n) }), 0,

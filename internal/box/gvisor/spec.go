@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// specOf describes the sandbox to gVisor. It must not depend on what differs between the
-// sandbox that a memory image is taken of and the one that is resumed from it, which
-// gVisor compares (runsc/boot/restore.go, validateSpecs): its name above all.
+// specOf describes the sandbox to gVisor. It must not depend on anything that differs between the sandbox of
+// a memory image and the one that is resumed from it, which gVisor compares (runsc/boot/restore.go,
+// validateSpecs): above all the sandbox's name.
 func specOf(g plan.Guest) (*specs.Spec, error) {
 	uids, err := ownMap("/proc/self/uid_map")
 	if err != nil {
@@ -74,7 +74,7 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 	return s, nil
 }
 
-// capabilities are the names of what PID 1 has.
+// capabilities returns the names of the capabilities of PID 1.
 func capabilities() (names []string) {
 	for _, c := range plan.InnerCaps() {
 		names = append(names, "CAP_"+strings.ToUpper(capability.Cap(c).String()))

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The conductor has a root of its own, so that the processes that it starts cannot reach the host,
-// and the sandbox has no influence on the paths that it opens.
+// The conductor has its own root, so that the processes it starts cannot reach the host, and the sandbox has
+// no influence on the paths that it opens.
 const (
 	worldBox    = "/box"    // the sandbox's files
 	worldShared = "/shared" // directories of the host that are shown, by number
@@ -115,8 +115,8 @@ func mountBox(g plan.Guest, root, box int) error {
 			unix.Close(fd)
 		}
 	}
-	// gVisor attaches what it shows in /run to the files as well, where the sandbox's kernel
-	// has a file system of its own above.
+	// gVisor also attaches to the files what it shows in /run, where the sandbox's kernel mounts its own file
+	// system over it.
 	run, err := mounts.NewAt(box, "run", "tmpfs", mounts.PlainAttr, "mode=755", "size=64k")
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@ package initlink
 // What the keeper and the conductor of tier gvisor agree on besides messages. The keeper starts
 // the conductor in the place of init (package gvisor).
 
-// ConductorArgv0 is the name by which coppice-sentry is a conductor.
+// ConductorArgv0 is the argv[0] with which coppice-sentry runs as a conductor.
 const ConductorArgv0 = "coppice-gvisor"
 
 // WorldView is the directory of the conductor's root where the keeper finds the sandbox's files,

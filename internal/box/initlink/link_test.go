@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// links gives both ends of each kind of link.
+// links returns both ends of each kind of link.
 func links(t *testing.T) map[string][2]*Link {
 	t.Helper()
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -23,7 +23,7 @@ func links(t *testing.T) map[string][2]*Link {
 	return map[string][2]*Link{"socket": {NewLink(p[0]), NewLink(p[1])}, "within a process": {a, b}}
 }
 
-// pipe gives both ends of one, of which the test closes the reading one.
+// pipe returns both ends of one, of which the test closes the reading one.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -34,8 +34,8 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// A link carries messages in order, with descriptors that are the receiver's.
-func TestLinkCarriesDescriptors(t *testing.T) {
+// TestLink_CarriesDescriptors checks that messages arrive in order, with descriptors that the receiver owns.
+func TestLink_CarriesDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestLinkCarriesDescriptors(t *testing.T) {
 			if err := l[0].Pass(Message{Kind: MsgSpawn, Payload: payload, FDs: []int{int(w.Fd())}}); err != nil {
 				t.Fatal(err)
 			}
-			copy(payload, `"XXXXX"`) // which is ours
+			copy(payload, `"XXXXX"`) // the receiver has a copy
 			given, err := unix.Dup(int(w.Fd()))
 			if err != nil {
 				t.Fatal(err)
@@ -69,15 +69,16 @@ func TestLinkCarriesDescriptors(t *testing.T) {
 				}
 				m.Close()
 			}
-			if got, err := io.ReadAll(r); err != nil || string(got) != "01" { // nobody else has it open
+			if got, err := io.ReadAll(r); err != nil || string(got) != "01" { // no other process has it open
 				t.Errorf("read %q, %v", got, err)
 			}
 		})
 	}
 }
 
-// What was sent before the end comes before it, at both ends, and nothing can be sent after.
-func TestLinkEnds(t *testing.T) {
+// TestLink_DeliversBeforeEnd checks both ends: what was sent before the close arrives before
+// its end, and nothing can be sent after it.
+func TestLink_DeliversBeforeEnd(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
 		t.Run(name, func(t *testing.T) {
@@ -111,8 +112,8 @@ func TestLinkEnds(t *testing.T) {
 	}
 }
 
-// A message that is too large is refused, and what was given with it is closed.
-func TestLinkRefusesWhatIsTooLarge(t *testing.T) {
+// TestLink_RefusesLargeMessage also checks that the descriptors passed with the message are closed.
+func TestLink_RefusesLargeMessage(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
 		t.Run(name, func(t *testing.T) {

@@ -39,8 +39,8 @@ var said = []struct {
 	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }
 
-// TestWhatIsSaidToInit holds what an init of another build understands: see plan.Protocol.
-func TestWhatIsSaidToInit(t *testing.T) {
+// TestInitProtocol_IsUnchanged pins the messages that an init of another build understands, see plan.Protocol.
+func TestInitProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	fmt.Fprintf(&b, "protocol %d\nkinds of Kill: %q\nkinds of Look: %q\ndescriptors: %q %q\n", plan.Protocol,

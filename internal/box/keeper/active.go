@@ -17,10 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// How often is looked whether a process has run: less often the longer none has,
-// but often enough that a change is seen by the time that it is to be captured,
-// or hardly later. After half a minute it is a second, since every look wakes this
-// process up. Output of a command is noticed at once.
+// Polling intervals for whether a process has run. They grow while none has, but stay short enough that a
+// change is seen by the time it is to be captured, or shortly after. After half a minute it is a second,
+// since every poll wakes this process. Output of a command is noticed at once.
 const (
 	lookBusy = 25 * time.Millisecond
 	lookIdle = 250 * time.Millisecond
@@ -39,8 +38,8 @@ func lookAfter(quiet time.Duration) time.Duration {
 	return min(max(quiet/10, lookBusy), lookIdle)
 }
 
-// looksOn says that a call only looks on, and so keeps nobody busy, until done is called.
-func (k *keeper) looksOn() (done func()) {
+// observe marks a call as an observer that does not keep the box busy, until done is called.
+func (k *keeper) observe() (done func()) {
 	add := func(n int) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -57,7 +56,7 @@ func (k *keeper) looksOn() (done func()) {
 func (k *keeper) activity(
 	conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration,
 ) (uint64, error) {
-	defer k.looksOn()()
+	defer k.observe()()
 	var stirred <-chan struct{}
 	if least == 0 {
 		var forget func()
@@ -66,7 +65,7 @@ func (k *keeper) activity(
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
-		_, _, _ = wire.ReadFrame(conn, nil) // nothing comes but its end
+		_, _, _ = wire.ReadFrame(conn, nil) // only the end of the connection
 		close(left)
 	})
 	var last pulse
@@ -99,14 +98,13 @@ func (k *keeper) activity(
 	}
 }
 
-// stirs tells those who wait in activity that a command has written something. The
-// zero value is ready.
+// stirs wakes the goroutines in activity when a command has written something. The zero value is ready.
 type stirs struct {
 	mu      sync.Mutex
 	waiting map[chan struct{}]bool // guarded by mu; each has room for one token
 }
 
-// listen gives a channel that gets a token at each stir, until forget is called.
+// listen returns a channel that gets a token at each stir, until forget is called.
 func (s *stirs) listen() (token <-chan struct{}, forget func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
@@ -122,7 +120,7 @@ func (s *stirs) listen() (token <-chan struct{}, forget func()) {
 	}
 }
 
-// stir wakes whoever waits in activity.
+// stir wakes the goroutines that wait in activity.
 func (s *stirs) stir() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +132,7 @@ func (s *stirs) stir() {
 	}
 }
 
-// clock gives a number, not 0, that stays as long as no process of the box runs.
+// clock returns a number, not 0, that stays as long as no process of the box runs.
 func (k *keeper) clock() (uint64, error) {
 	if k.config.Tier == plan.TierGvisor {
 		return k.familyClock(), nil
@@ -147,10 +145,9 @@ func (k *keeper) clock() (uint64, error) {
 	return k.strictClock()
 }
 
-// familyClock is the clock of a box that has a kernel of its own, whose clocks miss who runs
-// for a moment: that of the processes which the kernel runs the box's in, init's too. The
-// kernel runs at any time; what it does for a process within one long system call shows in
-// steps.
+// familyClock is the clock of a box with its own kernel, whose clocks miss processes that run briefly: it
+// counts the host processes that run this kernel, init included. The kernel runs at any time; its work within
+// one long system call advances the clock in steps.
 func (k *keeper) familyClock() uint64 {
 	const step = 100 * time.Millisecond
 	sum := fnv.New64a()
@@ -173,9 +170,8 @@ func (k *keeper) familyClock() uint64 {
 	return max(sum.Sum64(), 1)
 }
 
-// strictClock is the clock that leaves out what init does, which belongs to the
-// control group as well: whoever asks init for something, and then for this, is not
-// told of what he caused.
+// strictClock is the clock without init, which is also in the control group: a caller that asks init for
+// something and then for this clock must not see the activity that it caused.
 func (k *keeper) strictClock() (uint64, error) {
 	var c initlink.Clocked
 	if err := k.ask(initlink.MsgClock, &c); err != nil {
@@ -184,6 +180,6 @@ func (k *keeper) strictClock() (uint64, error) {
 	if c.Err != nil {
 		return 0, (*protocol.Failure)(c.Err).Fault()
 	}
-	// Where process ids tell nothing, a command may have come and gone unseen.
+	// Where process ids are not comparable, a command may have started and exited unseen.
 	return max(c.Clock+k.spawns.Load(), 1), nil
 }

@@ -51,7 +51,7 @@ func (k *keeper) answer(conn *net.UnixConn) {
 		fail(conn, err)
 		return
 	}
-	_ = tell(conn, v)
+	_ = reply(conn, v)
 }
 
 // enter notes a call that begins: the box is busy.
@@ -71,8 +71,8 @@ func (k *keeper) leave(conn net.Conn) {
 	k.idleFrom = time.Now()
 }
 
-// streams carries the calls that have a connection to themselves and write to it what they
-// answer. An error is one that the caller does not have yet.
+// streams maps the calls that use their connection exclusively and write their own answers. A returned error
+// has not been sent yet.
 var streams = map[string]func(*keeper, *net.UnixConn, protocol.Call) error{
 	protocol.OpExec: func(k *keeper, conn *net.UnixConn, c protocol.Call) error {
 		if c.Exec == nil {
@@ -140,7 +140,7 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 	},
 }
 
-// answerReseal gives the steps of a reseal also where it failed: the error is part of the answer.
+// answerReseal returns the steps of a reseal also where it failed: the error is part of the answer.
 func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err error) {
 	if r == nil {
 		return done, fault.New(fault.Invalid, "malformed re-key call: no identity")
@@ -152,9 +152,9 @@ func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err e
 	return done, nil
 }
 
-// tell answers with v, or, where v does not fit into a frame, with a protocol.Failure, which it
-// returns. A caller without an answer would assume that the keeper has ended.
-func tell(conn net.Conn, v any) error {
+// reply answers with v, or, if v does not fit into a frame, with a protocol.Failure, which it returns. A
+// caller without an answer would assume that the keeper has exited.
+func reply(conn net.Conn, v any) error {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > wire.MaxFrame {
 		err = fault.New(fault.TooLarge, "the answer of the monitor has %d bytes, more than the limit of %d",

@@ -21,7 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-func TestAsk_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
+func TestAsk_KillsBoxOfUnresponsiveInit(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []initlink.Kind{initlink.MsgFreeze, initlink.MsgThaw, initlink.MsgMap, initlink.MsgCount,
 		initlink.MsgSave} {
@@ -39,8 +39,9 @@ func TestAsk_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// An init that is frozen with its control group cannot answer, however long a capture takes.
-func TestAsk_WaitsForAnInitThatIsFrozen(t *testing.T) {
+// TestAsk_WaitsForFrozenInit covers an init that is frozen with its control group for a
+// capture: it cannot answer, and the monitor waits however long the capture takes.
+func TestAsk_WaitsForFrozenInit(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	k.answerPatience = time.Nanosecond
@@ -130,11 +131,11 @@ func TestCutArgs_LeavesShortOnes(t *testing.T) {
 	}
 }
 
-func TestTell_FailsWhereAnAnswerDoesNotFit(t *testing.T) {
+func TestTell_FailsForLargeAnswer(t *testing.T) {
 	t.Parallel()
 	_, b := talkingKeeper(t)
 	ours, theirs := net.Pipe()
-	go func() { _ = tell(theirs, strings.Repeat("x", wire.MaxFrame)) }()
+	go func() { _ = reply(theirs, strings.Repeat("x", wire.MaxFrame)) }()
 	frame, p, err := wire.ReadFrame(ours, nil)
 	var f protocol.Failure
 	if err = errors.Join(err, json.Unmarshal(p, &f)); err != nil || frame != wire.FrameFailed ||
@@ -146,7 +147,7 @@ func TestTell_FailsWhereAnAnswerDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestStart_CutsTheMessageOfACommand(t *testing.T) {
+func TestStart_TruncatesCommandMessage(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	answered := make(chan error, 1)

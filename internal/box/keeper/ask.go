@@ -21,7 +21,7 @@ func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
 	select {
-	case <-k.answers: // nobody has asked for it
+	case <-k.answers: // an answer without a question
 	default:
 	}
 	k.asked.Store(uint32(kind))
@@ -84,8 +84,8 @@ func (k *keeper) patienceFor(kind initlink.Kind) time.Duration {
 	return k.answerPatience
 }
 
-// unknown takes the word of an init that it does not know a message. Whoever asked gets it as
-// the answer; nobody waits for that to any other message.
+// unknown handles an init that does not know a message. The waiting caller of ask gets it as the answer; for
+// other messages no caller waits.
 func (k *keeper) unknown(m initlink.Message) {
 	var u initlink.Unknown
 	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {

@@ -18,10 +18,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What those who are connected to a command do with it: read, write, size its
-// terminal, signal and end it.
+// The operations of clients that are connected to a command: read, write, resize its terminal, signal and
+// cancel it.
 
-// cancel ends a command that nobody wants any more.
+// cancel terminates a command whose result is not needed.
 func (k *keeper) cancel(exec string) error {
 	e, err := k.running(exec)
 	if err != nil {
@@ -49,8 +49,8 @@ func (e *execution) terminate() {
 	})
 }
 
-// attend serves whoever is attached, as req says, until the exec's end or the
-// reader's. Unless the command is kept, it is taken away from who had it before.
+// attend serves an attached client, as req says, until the exec exits or the client leaves. Unless the
+// command is kept, it detaches the previous client.
 func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	e.mu.Lock()
 	if !e.kept {
@@ -61,7 +61,7 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	}
 	e.conns[conn] = true
 	e.mu.Unlock()
-	// Somebody's stuck terminal may not hold up what others see.
+	// One stuck terminal must not delay the output of the others.
 	r := e.out.attach(req.Offset, e.kept && (req.ReadOnly || e.tty))
 	var input sync.WaitGroup
 	defer func() {
@@ -102,19 +102,18 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	if !r.complete() {
 		return nil // detached
 	}
-	if !e.kept { // of a kept one who waits for it is told
+	if !e.kept { // the result of a kept command is for callers of wait
 		if err := e.sendRecorded(conn); err != nil {
 			return nil
 		}
 	}
-	if err := wire.WriteJSON(conn, wire.FrameExit, e.told()); err == nil && !e.kept {
+	if err := wire.WriteJSON(conn, wire.FrameExit, e.reported()); err == nil && !e.kept {
 		e.k.drop(e.id)
 	}
 	return nil
 }
 
-// listen takes the frames of whoever is attached; of one who only watches it
-// does nothing with them.
+// listen handles the frames of an attached client; it ignores those of one that only watches.
 func (e *execution) listen(conn net.Conn, watches bool) {
 	buf := make([]byte, 4<<10)
 	for {
@@ -123,7 +122,7 @@ func (e *execution) listen(conn net.Conn, watches bool) {
 			return
 		}
 		if watches || e.kept && t == wire.FrameHangup || e.kept && e.tty && t == wire.FrameStdinEOF {
-			continue // a terminal's input does not end with one of those who type
+			continue // one of several clients at a terminal does not end its input
 		}
 		switch t {
 		case wire.FrameStdin:
@@ -150,10 +149,9 @@ func (e *execution) listen(conn net.Conn, watches bool) {
 	}
 }
 
-// hangUp tells the command that nobody is there any more, as ssh and docker do:
-// its input ends, or its terminal is hung up, by which the kernel sends SIGHUP to
-// the session's leader and to the group in the foreground. It may be called
-// twice.
+// hangUp tells the command that no client is left, as ssh and docker do: it closes its input, or hangs up its
+// terminal, on which the kernel sends SIGHUP to the session's leader and to the group in the foreground. It
+// may be called twice.
 func (e *execution) hangUp() {
 	switch {
 	case e.master != nil:
@@ -164,9 +162,9 @@ func (e *execution) hangUp() {
 	}
 }
 
-// redraw gives the terminal a size and makes the program in it draw its screen
-// again for somebody who has just attached: as it does when the size changes, so
-// for a moment it does (dtach(1) and abduco(1) know no better way either).
+// redraw sets the size of the terminal and makes the program in it redraw its screen for a client that has
+// just attached: programs redraw when the size changes, so it changes for a moment (dtach(1) and abduco(1)
+// know no better way either).
 func (e *execution) redraw(s wire.Size) {
 	if e.master == nil || s.Rows < 2 || s.Cols == 0 {
 		return
@@ -241,8 +239,7 @@ func (k *keeper) running(exec string) (*execution, error) {
 	return nil, fault.New(fault.NotFound, "no running exec %s", exec)
 }
 
-// input takes what a caller who is not attached gives to an exec, until its
-// protocol.FrameThaw.
+// input copies what a caller that is not attached sends to an exec, until its protocol.FrameThaw.
 func (k *keeper) input(conn *net.UnixConn, exec string) error {
 	e, err := k.running(exec)
 	if err != nil {

@@ -75,8 +75,8 @@ func readOnly(path string) (*os.File, error) {
 		}
 		f.Close()
 	}
-	// It lies in memory, was replaced since, or we may not mount (workspace). A program in
-	// memory is the one of all sandboxes, which must not share it: see program.Sealed.
+	// The program is in memory, was replaced since, or cannot be mounted (workspace). The program in memory
+	// is shared by all sandboxes, which must not be able to change it: see program.Sealed.
 	f, err := sealedCopy(src)
 	if err != nil {
 		return nil, fault.Wrap(err, "copy the program of init")
@@ -92,15 +92,14 @@ func sealedCopy(src io.Reader) (*os.File, error) {
 	})
 }
 
-// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the
-// keeper's own. An image that is taken of it goes on with that program alone, whatever coppice is by
-// then.
+// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the keeper's
+// own. A memory image can be resumed only with that same program, even after coppice was replaced.
 type innerProgram struct {
 	kept *os.File // of its image, locked; nil: the keeper's own
 	was  state
 }
 
-// state is what tells that a program was written over in place.
+// state detects that a program was overwritten in place.
 type state struct{ size, seconds, nanos int64 }
 
 func stateOf(fd int) (state, error) {
@@ -133,7 +132,7 @@ func (k *keeper) openInner() (*os.File, error) {
 	return f, nil
 }
 
-// showInner gives the program as what the conductor mounts: a detached read-only mount, or a
+// showInner returns the program in a form that the conductor can mount: a detached read-only mount, or a
 // file in memory. The caller closes it.
 func (k *keeper) showInner() (fd int, err error) {
 	if k.config.Init == "" {
@@ -168,7 +167,7 @@ func (k *keeper) showInner() (fd int, err error) {
 			unix.Close(fd)
 		}
 	}
-	// Nothing is executed where the store lies.
+	// The store's mount is noexec.
 	f, err := sealedCopy(io.NewSectionReader(k.inner.kept, 0, k.inner.was.size))
 	if err != nil {
 		return -1, fault.Wrap(err, "copy the init of the memory image")

@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// A program that is written over in place is none that an image can go on with; one that
-// another file has taken the place of is.
-func TestAnInitThatIsWrittenOverIsRefused(t *testing.T) {
+// TestOpenInner_RefusesOverwrittenInit checks that an image cannot be resumed with an init
+// file that was overwritten in place, and can be with one whose file was replaced by another.
+func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "init")
 	write := func(text string) {

@@ -49,7 +49,7 @@ func (k *keeper) build(ctx context.Context) (err error) {
 		facts.Group, _ = os.ReadFile("/etc/group")
 		return k.attempt(ctx, facts, "")
 	}
-	// The host's unmounts reach us, nothing of ours reaches the host.
+	// The host's unmounts propagate to this namespace, and nothing propagates back.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fault.Wrap(err, "stop mount propagation to the host")
 	}
@@ -90,7 +90,7 @@ type building struct {
 	facts  plan.Facts
 	root   string // where the root is mounted; "" in tier workspace
 
-	sources *rootspec.Sources    // what the root shows besides its layers
+	sources *rootspec.Sources    // what the root shows in addition to its layers
 	mounts  rootspec.Descriptors // opened to mount the root; some are of detached mounts
 	files   rootspec.Files       // of the root, as init mounts it
 	fds     []int                // for init, in the order in which it expects them
@@ -100,7 +100,7 @@ type building struct {
 	found    []plan.Finding // about the host, as init was started
 	spare    func()         // from then on, the end of the context does not kill init
 
-	closers undo.Stack        // closes what the attempt alone needs, whether or not it fails
+	closers undo.Stack        // closes what only the attempt needs, whether or not it fails
 	undos   [undoSteps]func() // each set by the phase that it undoes; nil: nothing to undo
 }
 
@@ -132,13 +132,13 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	defer b.closers.Run(&err)
 	b.onReturn(b.mounts.Close)
 
-	// Gate and init come up while the root is mounted, but not init when its ids depend
-	// on what is found there.
+	// Gate and init start while the root is mounted, except that init waits if its ids depend on what is
+	// found there.
 	phases := []func(context.Context) error{b.startGate, b.startInit, b.mountRoot, b.readRoot}
 	if root != "" && !plan.MapsKnown(k.config) {
 		phases = []func(context.Context) error{b.startGate, b.mountRoot, b.readRoot, b.startInit}
 	}
-	phases = append(phases, b.decide, b.openWire, b.giveSetUp, b.awaitReady)
+	phases = append(phases, b.decide, b.openWire, b.sendSetUp, b.awaitReady)
 	for _, phase := range phases {
 		if err := phase(ctx); err != nil {
 			return err
@@ -147,7 +147,7 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	return nil
 }
 
-// undo undoes what the phases so far have done.
+// undo undoes the phases that have run.
 func (b *building) undo() {
 	for _, f := range b.undos {
 		if f != nil {
@@ -156,8 +156,8 @@ func (b *building) undo() {
 	}
 }
 
-// onReturn has f called when the attempt ends, before those of earlier calls, and before what
-// undoes the attempt.
+// onReturn makes f run when the attempt ends, before the functions of earlier calls, and before the attempt
+// is undone.
 func (b *building) onReturn(f func()) {
 	b.closers.Push(func() error {
 		f()

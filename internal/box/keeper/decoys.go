@@ -18,10 +18,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// decoys are the watch over the files of plan.Config.Access.Decoys. It is on their
-// inodes, which nobody has but the box: so the kernel tells of each open(2), by whatever
-// path and mount, before the opener has his descriptor. What comes to the queue while the
-// same is its last entry is one with it.
+// decoys watches the files of plan.Config.Access.Decoys. The watch is on their inodes, which only the box
+// has: the kernel reports each open(2), by any path and mount, before the opener has the descriptor. An event
+// equal to the last one in the kernel's queue is merged with it.
 type decoys struct {
 	in   *os.File
 	at   map[int32]string // paths inside, by watch
@@ -29,17 +28,17 @@ type decoys struct {
 	seen map[string]*touched
 }
 
-// touched counts the openings of one decoy since they were told.
+// touched counts the openings of one decoy since they were last reported.
 type touched struct {
 	since time.Time
 	count int
 }
 
-// touchAgain is how long openings are counted before they are told again.
+// touchAgain is how long openings are counted before they are reported again.
 const touchAgain = 10 * time.Second
 
-// watchDecoys begins to watch the decoys, which nobody can have opened yet: files has them
-// in their order.
+// watchDecoys starts to watch the decoys, which no process can have opened yet: files has them in their
+// order.
 func (k *keeper) watchDecoys(files []int) (err error) {
 	list := k.config.Access.Decoys
 	if len(list) == 0 {
@@ -83,7 +82,7 @@ func (d *decoys) settle() {
 	}
 	raw, err := d.in.SyscallConn()
 	if err != nil {
-		return // it is watched no more, which who reads it tells
+		return // the watch has ended, which its reader reports
 	}
 	buf := make([]byte, 16<<10)
 	_ = raw.Control(func(fd uintptr) {
@@ -109,8 +108,8 @@ func (d *decoys) close() {
 	}
 }
 
-// tellTouches tells of openings until everything inside is gone and all of them are told.
-func (k *keeper) tellTouches() {
+// reportTouches reports openings until everything inside is gone and all of them are reported.
+func (k *keeper) reportTouches() {
 	d := k.decoys
 	defer d.close()
 	go func() { // ends with the box
@@ -141,14 +140,14 @@ func (k *keeper) tellTouches() {
 		k.repeat(time.Now(), false)
 		_ = d.in.SetReadDeadline(d.due())
 		select {
-		case <-k.ended: // its deadline may have been before ours
+		case <-k.ended: // the timer of the poll may have fired first
 			_ = d.in.SetReadDeadline(time.Unix(1, 0))
 		default:
 		}
 	}
 }
 
-// lastTouches tells of what came while the box ended.
+// lastTouches reports what arrived while the box ended.
 func (k *keeper) lastTouches(buf []byte) {
 	raw, err := k.decoys.in.SyscallConn()
 	if err != nil {
@@ -165,7 +164,7 @@ func (k *keeper) lastTouches(buf []byte) {
 	k.repeat(time.Now(), true)
 }
 
-// due is when something that was counted is to be told; zero is never.
+// due returns when counted openings are to be reported; zero for never.
 func (d *decoys) due() (at time.Time) {
 	for _, t := range d.seen {
 		if end := t.since.Add(touchAgain); at.IsZero() || end.Before(at) {
@@ -194,11 +193,11 @@ func (k *keeper) touches(b []byte) {
 			continue
 		}
 		d.seen[at] = &touched{since: time.Now()}
-		k.tellTouch(at, 1)
+		k.reportTouch(at, 1)
 	}
 }
 
-// repeat tells how often decoys were opened again, which were told some time ago.
+// repeat reports how often decoys were opened again after a report.
 func (k *keeper) repeat(now time.Time, all bool) {
 	for at, t := range k.decoys.seen {
 		if !all && now.Sub(t.since) < touchAgain {
@@ -206,15 +205,15 @@ func (k *keeper) repeat(now time.Time, all bool) {
 		}
 		delete(k.decoys.seen, at)
 		if t.count > 0 {
-			k.tellTouch(at, t.count)
+			k.reportTouch(at, t.count)
 			k.decoys.seen[at] = &touched{since: now}
 		}
 	}
 }
 
-// tellTouch tells of openings of a decoy, and does what follows. An opening that cannot be
-// told ends the box: nobody would ever know of it.
-func (k *keeper) tellTouch(at string, count int) {
+// reportTouch reports openings of a decoy, and applies the policy for it. An opening that cannot be reported
+// ends the box: it would go unnoticed.
+func (k *keeper) reportTouch(at string, count int) {
 	ev := wire.NetEvent{Time: time.Now().UTC(), Kind: wire.NetDecoy, Decoy: at, Reason: wire.DecoyOpened}
 	why := "the honeytoken " + at + " was opened"
 	if at == "" {
@@ -228,7 +227,7 @@ func (k *keeper) tellTouch(at string, count int) {
 	if stops {
 		ev.Verdict = wire.VerdictStop
 	}
-	// First: whoever sees the end looks there for its reason.
+	// First the record: a client that sees the box end looks there for the reason.
 	if err := k.decoys.tell.Append(ev); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", why, "but could not be recorded:", err)
 		k.halt(why + ", which could not be recorded")

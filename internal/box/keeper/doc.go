@@ -1,7 +1,7 @@
-// Package keeper is the process that owns a live sandbox. It mounts the sandbox's root in a
-// mount namespace of its own, starts init (package guest) and the gate, carries the bytes of
-// commands, freezes the sandbox for captures, and outlives the daemon. The daemon starts it,
-// and calls it over a socket: see package protocol.
+// Package keeper implements the process that owns a live sandbox. It mounts the sandbox's root in its own
+// mount namespace, starts init (package guest) and the gate, relays the input and output of commands, freezes
+// the sandbox for captures, and outlives the daemon. The daemon starts it and calls it over a socket: see
+// package protocol.
 //
-// The program coppice-init is its main function.
+// Main is the main function of coppice-init when it runs as a keeper.
 package keeper

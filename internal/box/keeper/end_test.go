@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What a command is told that is at its beginning or its end when the box ends: init may
-// have said something last that nobody has heard yet, or nothing at all.
-func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
+// TestEnd_ReportsExitOfStartingCommand covers a command that is starting or exiting when the
+// sandbox stops: init may have sent a last message that was not read yet, or none.
+func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 	const why = "a decoy was opened"
 	began := func(l *initlink.Link) error { return l.Send(initlink.MsgSpawned, initlink.Spawned{PID: 7}) }
 	ended := func(l *initlink.Link) error {
@@ -31,7 +31,7 @@ func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		says    func(*initlink.Link) error // init, last
-		why     string                     // of the end; "" is that somebody wanted it
+		why     string                     // of the end; "" if it was requested
 		code    int
 		message string
 		refused bool
@@ -61,7 +61,7 @@ func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 				t.Fatalf("%q, %v", m.Kind, err)
 			}
 			m.Close()
-			// Before the keeper listens to it.
+			// Before the monitor reads from it.
 			if err := c.says(far); err != nil {
 				t.Fatal(err)
 			}
@@ -89,8 +89,9 @@ func TestWhatACommandIsToldWhenTheBoxEnds(t *testing.T) {
 	}
 }
 
-// A box that cannot be used is ended before anybody listens to init.
-func TestABoxEndsThatWasNeverServed(t *testing.T) {
+// TestEnd_WorksWithoutServe stops a sandbox that turned out unusable before the monitor began
+// to read from init.
+func TestEnd_WorksWithoutServe(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	if err := far.Send(initlink.MsgCounted, initlink.Counted{}); err != nil {
@@ -100,11 +101,12 @@ func TestABoxEndsThatWasNeverServed(t *testing.T) {
 	k.link.Close()
 }
 
-// Whatever init says while the box ends, and whoever waits for it, the end comes.
-func TestTheEndWaitsForNobodysAnswer(t *testing.T) {
+// TestHalt_WaitsForNoAnswer checks that the sandbox stops whatever init sends meanwhile and
+// whichever request waits for an answer.
+func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
-	for range 100 { // answers that nobody asked for
+	for range 100 { // answers without a request
 		if err := far.Send(initlink.MsgCounted, initlink.Counted{Procs: 1}); err != nil {
 			t.Fatal(err)
 		}

@@ -42,11 +42,11 @@ type execution struct {
 	k        *keeper
 	id       string
 	cmd      []string
-	env      []string // of its own
-	kept     bool     // nobody's leaving harms it, and several may attach
+	env      []string // the command's own
+	kept     bool     // survives its clients, and several may attach
 	tty      bool
 	started  time.Time
-	before   cgroup.Hits // of the box's limits, as it was started
+	before   cgroup.Hits // what the limits of the box had counted when it started
 	born     chan initlink.Spawned
 	pid      int      // set before Started is sent
 	denials  int64    // how much was refused to it; of the goroutine of receive
@@ -62,13 +62,13 @@ type execution struct {
 
 	mu     sync.Mutex
 	timer  *time.Timer
-	why    string            // why it was ended: outOfTime or a limit; "" is by itself, or by somebody
-	conns  map[net.Conn]bool // who is attached: one, unless it is kept
+	why    string            // why it was ended: outOfTime or a limit; "" if it exited or a client ended it
+	conns  map[net.Conn]bool // attached clients: at most one, unless kept
 	size   wire.Size         // of the terminal
 	in     *input            // nil without stdin; set before anybody attends
 	exit   *wire.Exit
 	at     time.Time  // of the exit
-	result *wire.Exit // what exit will be, once the output is complete
+	result *wire.Exit // the result to report once the output is complete
 	alone  bool       // no process was left when the command was reaped
 	cut    bool       // the box was being stopped when the command ended
 	used   wire.Resources
@@ -152,8 +152,8 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	return e, nil
 }
 
-// submit registers a command and asks init to start it. An error says that it is not
-// registered; whether it was started comes from e.born.
+// submit registers a command and asks init to start it. After an error it is not registered; e.born reports
+// whether it was started.
 func (k *keeper) submit(e *execution, spawn initlink.Spawn, pipes []int) error {
 	k.spawning.Lock()
 	if err := k.register(e); err != nil {
@@ -189,7 +189,7 @@ func (k *keeper) register(e *execution) error {
 	return nil
 }
 
-// newExecution is a command that has not begun.
+// newExecution returns a command that has not started.
 func (k *keeper) newExecution(req wire.ExecRequest) *execution {
 	e := &execution{
 		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(),
@@ -206,8 +206,8 @@ func (k *keeper) newExecution(req wire.ExecRequest) *execution {
 	return e
 }
 
-// patience gives how long a command may take, and what it comes to then: the time that
-// its caller gives it, or the limit of the box, whichever is shorter. 0 is for ever.
+// patience returns how long a command may run, and the reason to give when it is ended: the caller's timeout
+// or the limit of the box, whichever is shorter. 0 means no limit.
 func (k *keeper) patience(req wire.ExecRequest) (ms int64, why string) {
 	if limit := k.config.Limits.TimeMS; limit > 0 && (req.TimeoutMS <= 0 || limit <= req.TimeoutMS) {
 		return limit, wire.LimitTime
@@ -314,10 +314,10 @@ func (e *execution) exited(end initlink.Exited) {
 		return
 	default:
 	}
-	// Somebody must wait, and init's other messages cannot.
+	// In a goroutine of its own, because it waits, and init's other messages must not.
 	e.k.own.Go(func() {
-		// What the command wrote is told, however slowly it is read; for what
-		// others may still write there is a moment.
+		// The command's own output is delivered however slowly it is read; other writers of the same pipe get
+		// a moment.
 		select {
 		case <-e.ready:
 			for i, p := range e.pipes {
@@ -345,10 +345,10 @@ func (e *execution) finish(x wire.Exit) {
 	if e.exit != nil {
 		return
 	}
-	if e.result != nil { // whoever calls
+	if e.result != nil { // the first call wins
 		x = *e.result
-		// Also one that ended by itself before all that it wrote was read: what is told of
-		// its output is not all of it.
+		// This includes a command that exited before all of its output was read: the reported output is then
+		// incomplete.
 		if !x.TimedOut && e.out.exceeded() {
 			x.Code, x.Limit = exitOutput, wire.LimitOutput
 			x.Message = "it exceeded the sandbox's limit for a command, output=" +
@@ -379,8 +379,8 @@ func (k *keeper) forgetEnded(id string) {
 	}
 }
 
-// await waits for the end of an exec and tells it, after what was recorded of its output.
-// The caller's end ends it too.
+// await waits until an exec exits and reports its result, after its recorded output. It returns early if the
+// caller disconnects.
 func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	k.mu.Lock()
 	e := k.execs[id]
@@ -390,7 +390,7 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
-		_, _, _ = wire.ReadFrame(conn, nil) // nothing comes but its end
+		_, _, _ = wire.ReadFrame(conn, nil) // only the end of the connection
 		close(left)
 	})
 	select {
@@ -398,15 +398,15 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	case <-left:
 		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected")
 	}
-	e.out.unheld() // what follows from its end may be the box's
+	e.out.awaitReaders() // the caller may react by ending the box
 	if err := e.sendRecorded(conn); err != nil {
 		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected").Because(err)
 	}
-	return e.told(), nil
+	return e.reported(), nil
 }
 
-// told is the end of a command that has ended.
-func (e *execution) told() protocol.Exit {
+// reported returns the result of a command that has exited.
+func (e *execution) reported() protocol.Exit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return protocol.Exit{Exit: *e.exit, Alone: e.alone, Stopped: e.cut, TTY: e.tty, Resources: e.used, Env: e.env}

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// hostFacts finds out what plan.Decide wants to know of the host.
+// hostFacts returns the facts about the host that plan.Decide needs.
 func hostFacts() (f plan.Facts, err error) {
 	f.Resolv, err = os.ReadFile("/etc/resolv.conf")
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {

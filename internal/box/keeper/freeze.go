@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// freeze answers with what the box is as long as the caller wants it frozen.
+// freeze freezes the box, answers with its state, and thaws it when the caller asks or disconnects.
 func (k *keeper) freeze(conn *net.UnixConn) error {
 	select {
 	case k.freezing <- struct{}{}:
@@ -38,10 +38,10 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	err = tell(conn, r)
+	err = reply(conn, r)
 	if err == nil {
-		// The wish to thaw, the caller's end, or the end of the box: who stops it
-		// may hold it frozen meanwhile.
+		// Closed on the call to thaw, the caller's end, or the end of the box: stop may freeze the box
+		// meanwhile.
 		over := make(chan struct{})
 		k.calls.Go(func() {
 			select {
@@ -105,11 +105,11 @@ func (k *keeper) goOn() error {
 	return k.ask(initlink.MsgThaw, nil)
 }
 
-// freezesGroup reports whether processes are made to stand still by their control group; a
-// kernel of the sandbox's own does it itself.
+// freezesGroup reports whether the control group freezes the processes; a sandbox's own kernel freezes them
+// itself.
 func (k *keeper) freezesGroup() bool { return k.group != nil && k.config.Tier != plan.TierGvisor }
 
-// whileFrozen answers what is asked of a frozen box, until it shall be thawed.
+// whileFrozen answers calls about a frozen box until the caller thaws it.
 func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 	for {
 		t, p, err := wire.ReadFrame(conn, nil)
@@ -142,15 +142,15 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 	} else if err := k.ask(initlink.MsgMap, &r.Mapped); err != nil {
 		return err
 	}
-	if err := tell(conn, r); err != nil || !r.Rooted {
+	if err := reply(conn, r); err != nil || !r.Rooted {
 		return err
 	}
 	_, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(k.hold.Fd())), nil)
 	return err
 }
 
-// freezeGroup freezes the control group, init in it, which has ended what it had
-// begun and starts nothing. Where there is nobody but init, that is enough.
+// freezeGroup freezes the control group, including init, which has finished what it had begun and starts
+// nothing. If init is the only process, that is enough.
 func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
 	pids, err := k.group.PIDs()
 	if err != nil || len(pids) <= 1 {

@@ -71,9 +71,9 @@ func (b *building) openWire(ctx context.Context) error {
 	return trust(&b.guest, &b.enforced, ca, stores)
 }
 
-// openLink makes the wire between the box, in which nothing of the sandbox runs yet, and
-// its gate, and gives the gate's end: the one interface of init's network namespace, or,
-// where the sandbox has a kernel of its own, that of a pair of sockets.
+// openLink creates the link between the box, in which nothing of the sandbox runs yet, and its gate, and
+// returns the gate's end: the only interface of init's network namespace, or, if the sandbox has its own
+// kernel, one of a pair of sockets.
 func (k *keeper) openLink() (*os.File, error) {
 	if k.config.Tier == plan.TierGvisor {
 		box, gate, err := link.Pair()
@@ -95,15 +95,13 @@ func (k *keeper) openLink() (*os.File, error) {
 	return link.Open(netns, 0)
 }
 
-// beginGate lets the gate begin at its end. ca is what the inside has to trust, if
-// anything.
+// beginGate starts the gate on its end of the link. ca is the authority that the inside must trust, if any.
 func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
 	decoys := control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop}
 	return k.gate.Begin(packets, k.config.Phases, decoys)
 }
 
-// watchGate tells of a gate that ended before the box did. Nothing passes then: its
-// end of the link is gone.
+// watchGate reports a gate that exited before the box did. Nothing passes then: its end of the link is gone.
 func (k *keeper) watchGate() {
 	select {
 	case <-k.stop:
@@ -131,8 +129,7 @@ func (k *keeper) watchGate() {
 	}
 }
 
-// watchTokens ends the box, where its policy wants that, when a token of a decoy came to
-// the gate.
+// watchTokens ends the box, if its policy says so, when a token of a decoy arrives at the gate.
 func (k *keeper) watchTokens() {
 	select {
 	case <-k.stop:
@@ -158,7 +155,7 @@ func (k *keeper) setPolicy(phases []plan.Phase) error {
 	return k.gate.SetPolicy(phases)
 }
 
-// network tells what the gate is doing.
+// network returns the current state of the gate.
 func (k *keeper) network() (wire.NetNow, error) {
 	if k.gate == nil {
 		return wire.NetNow{}, noGate(k.config.Tier)

@@ -20,10 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// What the keeper does otherwise where init is a conductor (package gvisor).
+// What differs in the keeper if init is a conductor (package gvisor).
 
-// forConductor gives the descriptors that follow those of every box: the sandbox's end of
-// the gate's link, and a memory image. The caller closes what it gives.
+// forConductor returns the descriptors that follow those of every box: the sandbox's end of the gate's link,
+// and a memory image. The caller closes them.
 func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err error) {
 	defer func() {
 		if err != nil {
@@ -47,7 +47,7 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 			return fds, fault.Wrap(err, "open the memory image's %s", name)
 		}
 		fds = append(fds, fd)
-		// Whoever has the descriptor keeps the lock: the pages stay until all are read.
+		// The lock lasts as long as the descriptor is open anywhere: the pages stay until all are read.
 		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 			err = unix.Flock(fd, unix.LOCK_SH)
 		}
@@ -58,9 +58,8 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 	return fds, nil
 }
 
-// closeStray closes descriptors that come with messages to which none belong: an init inside
-// its sandbox may have been taken over. What such an init may not say at all the conductor
-// refuses.
+// closeStray closes descriptors that come with messages that have none: an init inside its sandbox may have
+// been taken over. The conductor refuses messages that such an init may not send at all.
 func closeStray(m *initlink.Message) {
 	switch m.Kind {
 	case initlink.MsgSpawned, initlink.MsgSelf, initlink.MsgSeen:
@@ -70,8 +69,7 @@ func closeStray(m *initlink.Message) {
 	m.FDs = nil
 }
 
-// adopt takes over a command that goes on in a box that was resumed. Nobody is attached
-// to it yet; whoever wants to be says so.
+// adopt takes over a running command of a box that was resumed. No client is attached to it yet.
 func (k *keeper) adopt(m initlink.Message) error {
 	var a initlink.Adopt
 	if err := m.Decode(&a); err != nil || len(a.Has) != len(m.FDs) {
@@ -121,7 +119,7 @@ func (k *keeper) adopt(m initlink.Message) error {
 // maxSelf is how many connections to the sandbox's own socket there may be at once.
 const maxSelf = 64
 
-// serveSelf connects somebody inside who has connected to the sandbox's own socket.
+// serveSelf serves a process inside that has connected to the sandbox's own socket.
 func (k *keeper) serveSelf(m initlink.Message) {
 	if len(m.FDs) != 1 {
 		m.Close()
@@ -146,14 +144,14 @@ func (k *keeper) serveSelf(m initlink.Message) {
 		d := net.Dialer{Timeout: 5 * time.Second}
 		to, err := d.Dial("unix", filepath.Join(k.config.RunDir, plan.SelfDir, plan.SelfName))
 		if err != nil {
-			return // nobody listens
+			return // there is no listener
 		}
 		defer to.Close()
 		k.splice(c, to)
 	})
 }
 
-// splice passes on what each of both says until both have ended, or the box does.
+// splice copies between a and b in both directions until both have ended, or the box does.
 func (k *keeper) splice(a, b net.Conn) {
 	ends := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {

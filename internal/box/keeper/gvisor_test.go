@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// An init inside its sandbox may have been taken over: it holds none of the keeper's
-// descriptors open.
-func TestStrayDescriptorsAreClosed(t *testing.T) {
+// TestReceive_ClosesStrayDescriptors checks that descriptors from an init inside its sandbox,
+// which may have been taken over, do not stay open in the monitor.
+func TestReceive_ClosesStrayDescriptors(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -54,9 +54,9 @@ func TestStrayDescriptorsAreClosed(t *testing.T) {
 	}
 }
 
-// An init of an older build that does not know what it is asked is no answer but an error, and
-// one that says so unasked holds up nobody.
-func TestAnInitThatDoesNotKnow(t *testing.T) {
+// TestAsk_FailsForUnknownMessage covers an init of an older build: that it does not know a
+// request is an error, and that it reports this unasked blocks nothing.
+func TestAsk_FailsForUnknownMessage(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

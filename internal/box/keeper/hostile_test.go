@@ -37,7 +37,7 @@ func served(k *keeper) <-chan struct{} {
 	return done
 }
 
-func TestStop_DoesNotWaitBehindAnAnswerThatNobodyAskedFor(t *testing.T) {
+func TestStop_IgnoresUnsolicitedAnswer(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []initlink.Kind{initlink.MsgCounted, initlink.MsgReady, initlink.MsgAdopt} {
 		k, far := halfKeeper(t)
@@ -63,7 +63,7 @@ func TestStop_DoesNotWaitBehindAnAnswerThatNobodyAskedFor(t *testing.T) {
 	}
 }
 
-func TestServe_NoticesTheEndOfAnInitThatAnsweredTwice(t *testing.T) {
+func TestServe_NoticesExitAfterExtraAnswers(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	done := served(k)
@@ -103,7 +103,7 @@ func TestNotSpawned_AnswersOnce(t *testing.T) {
 	}
 }
 
-func TestSpawned_ClosesWhatItDidNotAskFor(t *testing.T) {
+func TestSpawned_ClosesUnexpectedDescriptors(t *testing.T) {
 	t.Parallel()
 	k, _ := halfKeeper(t)
 	e := k.newExecution(wire.ExecRequest{ID: "x"})
@@ -131,7 +131,7 @@ func awaits(k *keeper) *building {
 	return &building{k: k, config: k.config, spare: func() {}}
 }
 
-func TestAwaitReady_BelievesNothingStrongerOfAResumedInit(t *testing.T) {
+func TestAwaitReady_IgnoresForgedProtections(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	b := awaits(k)
@@ -158,7 +158,7 @@ func TestAwaitReady_BelievesNothingStrongerOfAResumedInit(t *testing.T) {
 	}
 }
 
-func TestAwaitReady_TakesNoOtherMessage(t *testing.T) {
+func TestAwaitReady_RefusesOtherMessage(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	if err := far.Send(initlink.MsgSelf, initlink.Ready{}); err != nil {
@@ -169,7 +169,7 @@ func TestAwaitReady_TakesNoOtherMessage(t *testing.T) {
 	}
 }
 
-func TestAwaitReady_BoundsWhatIsAdopted(t *testing.T) {
+func TestAwaitReady_BoundsAdoptedCommands(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	sent := make(chan struct{})
@@ -189,7 +189,7 @@ func TestAwaitReady_BoundsWhatIsAdopted(t *testing.T) {
 	<-sent
 }
 
-func TestForgetInit_LeavesWhatWasAdoptedToEnd(t *testing.T) {
+func TestForgetInit_LetsAdoptedCommandsEnd(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
 	k.config.Limits.Output = 1

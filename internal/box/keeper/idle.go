@@ -12,7 +12,7 @@ const (
 	maxResults = 512
 )
 
-// watchIdle ends a box that nobody needs.
+// watchIdle ends an idle box.
 func (k *keeper) watchIdle() {
 	after := k.config.IdleAfter
 	if after < 0 {

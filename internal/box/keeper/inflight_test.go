@@ -17,11 +17,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inFlight tells a process of the test below that its user and its limit are its own.
+// inFlight is set in a process of the test below that has its own user and limit.
 const inFlight = "COPPICE_TEST_IN_FLIGHT"
 
-// A command whose pipes cannot be passed to init is refused, and the box goes on: other
-// programs of the same user may have too many descriptors in flight.
+// A command whose pipes cannot be passed to init is refused, and the box runs on: other programs of the same
+// user may have too many descriptors in flight.
 func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(inFlight) == "" {
@@ -67,9 +67,9 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	<-served
 }
 
-// An init that is taken over may answer anything. A terminal that is missing, or that was not asked
-// for, ends its box.
-func TestSpawned_EndsABoxWhoseInitAnswersWithTheWrongDescriptors(t *testing.T) {
+// TestSpawned_EndsBoxOnWrongDescriptors checks that a missing terminal, or one that was not
+// requested, stops the sandbox: an init that was taken over may answer anything.
+func TestSpawned_EndsBoxOnWrongDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, tty := range []bool{false, true} {
 		k, far := halfKeeper(t)

@@ -32,8 +32,8 @@ func (b *building) startInit(ctx context.Context) (err error) {
 	return nil
 }
 
-// conductorEnv is that of a conductor, and of what it starts: nothing is collected while
-// they start. Later each sets its own.
+// conductorEnv is the environment of the conductor and of the processes it starts: no garbage collection
+// during their start. Later each sets its own limits.
 var conductorEnv = []string{"GOMAXPROCS=2", "GOGC=1000", "GOMEMLIMIT=64MiB"}
 
 // startInit starts init in its namespaces and control groups, where it waits for its plan.
@@ -131,16 +131,16 @@ func startWithin(
 	return pid, false, err
 }
 
-// child is a process of ours.
+// child is a process that the keeper started.
 type child struct {
 	Pid  int
 	once sync.Once
 }
 
-// Kill may be called until Wait has returned.
+// Kill sends SIGKILL. It may be called until Wait has returned.
 func (c *child) Kill() error { return unix.Kill(c.Pid, unix.SIGKILL) }
 
-// Wait waits for its end and reaps it; it may be called again.
+// Wait waits until the process exits and reaps it. It may be called again.
 func (c *child) Wait() {
 	c.once.Do(func() {
 		for {
@@ -182,7 +182,7 @@ func (k *keeper) forgetInit() {
 	}
 	if k.link != nil {
 		k.link.Close()
-		if len(k.execs) == 0 { // else what was adopted may still send, in vain
+		if len(k.execs) == 0 { // else adopted commands may still send, in vain
 			k.link = nil
 		}
 	}

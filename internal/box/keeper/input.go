@@ -20,8 +20,8 @@ type input struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	buf     []byte
-	ended   bool // nothing comes after buf
-	broken  bool // nobody reads it
+	ended   bool // no input follows buf
+	broken  bool // the reading end is closed
 }
 
 func newInput(f *os.File, tty bool) *input {
@@ -44,8 +44,7 @@ func (in *input) write(p []byte) {
 	in.changed.Broadcast()
 }
 
-// eof closes the command's input after what was written; on a terminal it types
-// the end-of-file character.
+// eof closes the command's input after what was written; on a terminal it types the end-of-file character.
 func (in *input) eof() {
 	if in.tty {
 		in.write([]byte{4})
@@ -57,7 +56,7 @@ func (in *input) eof() {
 	in.changed.Broadcast()
 }
 
-// close gives up: the command has ended.
+// close discards the rest: the command has exited.
 func (in *input) close() {
 	in.mu.Lock()
 	in.broken = true

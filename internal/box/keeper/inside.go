@@ -16,8 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// insideUser says who commands run as: where nothing is confined and the daemon
-// is real root, as that.
+// insideUser returns the user that commands run as; with nothing confined and a daemon that is real root,
+// that is root.
 func insideUser(c plan.Config, u plan.User, f plan.Facts) (protocol.InsideUser, error) {
 	uids, gids, err := plan.Maps(c, f)
 	in := protocol.InsideUser{UID: u.UID, GID: u.GID, Groups: u.Groups, UIDs: uids, GIDs: gids}
@@ -43,7 +43,7 @@ func (k *keeper) showInside(conn *net.UnixConn) error {
 		defer unix.Close(fd)
 	}
 	if err := wire.WriteJSON(conn, protocol.FrameReply, r); err != nil {
-		return nil // nobody is left to tell
+		return nil // the caller is gone
 	}
 	if r.Rooted {
 		if _, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil); err != nil {
@@ -71,7 +71,7 @@ func (k *keeper) openInside() (int, error) {
 		return -1, fault.New(fault.Internal, "the monitor has no process of init")
 	}
 	root := "root"
-	if k.config.Tier == plan.TierGvisor { // the conductor's own; what is in it is ours alone
+	if k.config.Tier == plan.TierGvisor { // the conductor's own root; only Coppice's files are in it
 		root += initlink.WorldView
 	}
 	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -100,7 +100,7 @@ func sameMount(fd int, at string) (bool, error) {
 	return a.Mnt_id == b.Mnt_id, nil
 }
 
-// rememberInit takes hold of init's directory in /proc.
+// rememberInit keeps init's directory in /proc open.
 func (k *keeper) rememberInit(dir string) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

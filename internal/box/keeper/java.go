@@ -84,7 +84,7 @@ func untrusted(why string) plan.Item {
 			plan.TrustCA}
 }
 
-// Bounds of what is looked for in a root that the sandbox has written.
+// Bounds of the search in a root that the sandbox has written.
 const (
 	mostJava  = limit.JavaStores      // by their names
 	mostNames = limit.JavaNames       // that are opened to find them
@@ -126,7 +126,7 @@ func (s *javaSearch) step(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// expand takes the names that a pattern below dir stands for.
+// expand visits the names that match a pattern below dir.
 func (s *javaSearch) expand(ctx context.Context, dir string, parts []string) error {
 	i := slices.Index(parts, "*")
 	if i < 0 {

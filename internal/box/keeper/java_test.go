@@ -63,7 +63,7 @@ func storesIn(t *testing.T, root rootspec.Files) (found []string, all javaStores
 	return found, all
 }
 
-func TestJavaStores_AreFoundWithinTheRootAlone(t *testing.T) {
+func TestJavaStores_AreFoundInsideRootOnly(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
 	if err := os.WriteFile(outside+"/cacerts", []byte("outside"), 0o644); err != nil {
@@ -179,7 +179,7 @@ func TestJavaStores_OpenFewNames(t *testing.T) {
 	}
 }
 
-func TestTrustJava_TellsWhatItCannotAddTo(t *testing.T) {
+func TestTrustJava_ReportsUnsupportedStores(t *testing.T) {
 	t.Parallel()
 	body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
 	sum := sha1.Sum([]byte("\x00c\x00h\x00a\x00n\x00g\x00e\x00i\x00tMighty Aphrodite" + body))
@@ -230,8 +230,9 @@ func TestJavaStores_FitIntoAMessage(t *testing.T) {
 	}
 }
 
-// The init of an older build refuses a message with a field that it does not know.
-func TestRetrust_GoesOnWithAnOlderInit(t *testing.T) {
+// TestRetrust_SupportsOlderInit covers the init of an older build, which refuses a message
+// with a field that it does not know.
+func TestRetrust_SupportsOlderInit(t *testing.T) {
 	t.Parallel()
 	for name, knows := range map[string]bool{"of this build": true, "older": false} {
 		k, far := halfKeeper(t)

@@ -37,7 +37,7 @@ type keeper struct {
 	link     *initlink.Link
 	init     *child
 	helpers  helpers
-	exe      *os.File        // what init is executed from, while it starts
+	exe      *os.File        // what init is executed from, during the start
 	inner    innerProgram    // what PID 1 is executed from in tier gvisor
 	hold     *os.File        // the root's mounts, so that the last of them goes with us
 	owners   protocol.Owners // how stored ids appear in the root
@@ -48,7 +48,7 @@ type keeper struct {
 	gate     *control.Process // nil but where Config.Gated
 	wire     [2]*os.File      // in tier gvisor: both ends of the gate's link
 	decoys   *decoys          // nil without any
-	refused  *refused         // nil where nothing is told
+	refused  *refused         // nil if refusals are not reported
 	listener *net.UnixListener
 
 	// How long init may take to be ready and to answer. Outside of tests: limit.StartSeconds,
@@ -60,17 +60,17 @@ type keeper struct {
 	sealing  sync.Mutex
 	apart    *quarantine // guarded by sealing; nil but in a box that was resumed and is not released
 	stirred  stirs
-	stopping chan struct{} // closed when a stop has begun: it thaws
+	stopping chan struct{} // closed when a stop has begun, which thaws the box
 	iced     atomic.Bool   // init is frozen with its control group, or about to be
 	asking   sync.Mutex    // held from a question to init to its answer
 	answers  chan initlink.Message
 	asked    atomic.Uint32 // the initlink.Kind of the question; 0: none
-	misses   sync.Once     // the first message that init did not know is told
+	misses   sync.Once     // reports the first message that init did not know
 	looks    looks
 	programs programRing
 	spawning sync.Mutex // held while a Spawn is put in order and sent
 	spawns   atomic.Uint64
-	buffers  buffers      // of what commands print
+	buffers  buffers      // for the output of commands
 	selves   atomic.Int64 // connections to the sandbox's own socket
 
 	mu       sync.Mutex
@@ -80,12 +80,12 @@ type keeper struct {
 	conns    map[net.Conn]bool
 	busy     int                   // calls under way
 	ending   bool                  // no new exec
-	paused   *protocol.FrozenReply // what the box was when it was paused; nil while it moves
-	why      string                // it ends, where not by itself and not because somebody stopped it
+	paused   *protocol.FrozenReply // the state of the box when it was paused; nil if it is not paused
+	why      string                // why it ends, if it is neither idle nor stopped by a caller
 	idleFrom time.Time
 
 	served bool          // receive runs, or has
-	over   chan struct{} // closed when init is gone, and what it said last is heard
+	over   chan struct{} // closed when init is gone and its last messages are handled
 	ended  chan struct{} // closed when everything inside is gone
 	stop   chan struct{} // closed when the keeper shall end
 	once   sync.Once
@@ -93,7 +93,7 @@ type keeper struct {
 	own    sync.WaitGroup // the keeper's own goroutines
 }
 
-// Main is the keeper, started by Start. It returns the exit code of the process.
+// Main runs the keeper that box.Start started, and returns the exit code of the process.
 func Main() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(protocol.Argv0), 0) // for ps
 	ready := os.NewFile(protocol.ReadyFD, "ready")
@@ -187,7 +187,7 @@ func (k *keeper) serve() {
 		k.own.Go(k.watchTokens)
 	}
 	if k.decoys != nil {
-		k.own.Go(k.tellTouches)
+		k.own.Go(k.reportTouches)
 	}
 	k.own.Go(func() {
 		for {
@@ -203,8 +203,7 @@ func (k *keeper) serve() {
 	case <-k.over:
 	}
 	k.end()
-	// Whoever is attached gets the end of its exec; who does not read it is cut
-	// off.
+	// Attached clients get the exit of their exec; one that does not read it is cut off.
 	done := make(chan struct{})
 	go func() { k.calls.Wait(); close(done) }()
 	select {
@@ -221,9 +220,8 @@ func (k *keeper) serve() {
 	k.link.Close()
 }
 
-// end kills init, and with it everything inside, waits for it, and gives every
-// running exec its end. It is called once. In tier workspace the kernel does not
-// end what init started; it is then the keeper's.
+// end kills init, and with it everything inside, waits for it, and gives every running exec a result. It is
+// called once. In tier workspace the kernel does not kill init's children; the keeper does.
 func (k *keeper) end() {
 	k.mu.Lock()
 	k.ending = true
@@ -235,23 +233,23 @@ func (k *keeper) end() {
 			procs.KillDescendants(os.Getpid())
 		}
 	}
-	if k.listener != nil { // whoever comes now shall start another keeper
+	if k.listener != nil { // a new client must start another keeper
 		k.listener.Close()
 		_ = os.Remove(filepath.Join(k.config.RunDir, protocol.SocketName))
 	}
 	if k.gate != nil {
 		k.gate.Close()
 	}
-	k.quit() // nobody waits for an answer any more
+	k.quit() // no caller waits for an answer now
 	if k.link != nil {
 		k.link.Shutdown()
 	}
 	if k.served {
-		<-k.over // which commands have begun, and ended, init may have said until its end
+		<-k.over // init may have reported starts and exits until its end
 	}
-	// Who stopped the box finds all that it told.
+	// A client that stopped the box must find everything that it reported.
 	k.refused.close()
-	if err := k.leavePrograms(); err != nil {
+	if err := k.savePrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper: store the record of programs:", err)
 	}
 	close(k.ended)
@@ -268,10 +266,9 @@ func (k *keeper) removeGroups() {
 	}
 }
 
-// endExecs gives every exec its end that has none. Init may have been killed between
-// starting a command and saying so: where the box ended by what commands do, one that may
-// have begun counts as one that has, since its caller would try again what may be the
-// reason. Otherwise it has not begun, as far as anybody knows.
+// endExecs gives every exec without a result one. Init may have been killed between starting a command and
+// reporting it. If the box was ended by what commands did, a command that may have started counts as started,
+// since its caller would otherwise retry what may be the reason. Else it counts as not started.
 func (k *keeper) endExecs() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -296,7 +293,7 @@ func (k *keeper) endExecs() {
 // quit makes serve end.
 func (k *keeper) quit() { k.once.Do(func() { close(k.stop) }) }
 
-// halt ends the box at once, for a reason that whoever waits for a command is told.
+// halt ends the box at once. why is reported to those that wait for a command.
 func (k *keeper) halt(why string) {
 	k.mu.Lock()
 	k.ending = true

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLacking_TellsTheHostFromAFailure has the errno of everything that a start may do without.
-func TestLacking_TellsTheHostFromAFailure(t *testing.T) {
+// TestLacking_DistinguishesLackFromFailure lists every errno that means the host lacks a
+// feature, without which a start continues, and errnos that are failures.
+func TestLacking_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC,
 		unix.ENAMETOOLONG, unix.EFAULT}

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-func TestStart_KillsAnInitThatIsNotReady(t *testing.T) {
+func TestStart_KillsInitThatIsNotReady(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -45,7 +45,7 @@ func TestStart_KillsAnInitThatIsNotReady(t *testing.T) {
 	}
 }
 
-func TestReseal_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
+func TestRekey_KillsBoxOfUnresponsiveInit(t *testing.T) {
 	t.Parallel()
 	k, _ := halfKeeper(t)
 	k.rekeyPatience = time.Millisecond
@@ -57,7 +57,7 @@ func TestReseal_KillsABoxWhoseInitDoesNotAnswer(t *testing.T) {
 	<-served
 }
 
-func TestStop_KillsAnInitThatDoesNotAnswer(t *testing.T) {
+func TestStop_KillsUnresponsiveInit(t *testing.T) {
 	t.Parallel()
 	k, _ := halfKeeper(t)
 	k.stopPatience = time.Millisecond
@@ -74,7 +74,7 @@ func TestStop_KillsAnInitThatDoesNotAnswer(t *testing.T) {
 	<-served
 }
 
-func TestProtections_AreDroppedForTheErrorOfTheCallAlone(t *testing.T) {
+func TestProtections_AreDroppedForKnownErrorsOnly(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []unix.Errno{unix.EACCES, unix.ENOMEM, unix.EMFILE, unix.EAGAIN, unix.EPERM, unix.ENOENT} {
 		if noIDMap(&idMapError{errno}) {

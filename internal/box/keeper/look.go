@@ -26,7 +26,7 @@ type looks struct {
 	open map[uint64]chan initlink.Message // guarded by mu; each takes one answer
 }
 
-// begin notes a question; its answer comes through the channel until end is called.
+// begin registers a question; its answer is sent to the channel until end is called.
 func (s *looks) begin() (id uint64, answer chan initlink.Message, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *looks) begin() (id uint64, answer chan initlink.Message, end func()) {
 	}
 }
 
-// answer passes an answer on. One that nobody waits for any more is dropped.
+// answer passes an answer on. It drops one whose asker has given up.
 func (s *looks) answer(m initlink.Message) error {
 	var id struct {
 		ID uint64 `json:"id"`
@@ -66,8 +66,8 @@ func (s *looks) answer(m initlink.Message) error {
 	return err
 }
 
-// look asks init for something, and gives its answer and the descriptors that came
-// with it, which the caller closes.
+// look asks init for something, and returns its answer and the descriptors sent with it, which the caller
+// closes.
 func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 	if k.isPaused() != nil {
 		return s, nil, errPaused()
@@ -98,7 +98,7 @@ func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 	}
 }
 
-// list answers with what init sees, which no descriptor belongs to.
+// list answers with what init sees, to which no descriptor belongs.
 func (k *keeper) list(l initlink.Look) (initlink.Seen, error) {
 	s, fds, err := k.look(l)
 	initlink.Message{FDs: fds}.Close()

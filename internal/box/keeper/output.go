@@ -10,15 +10,13 @@ import (
 )
 
 const (
-	// keepOutput is how much of an exec's newest output is kept while nobody
-	// reads it.
+	// keepOutput is how many bytes of an exec's newest output are kept while no reader is attached.
 	keepOutput = 1 << 20
-	// keepSent is how much is kept of what a reader has been sent: it may have
-	// been lost on its way.
+	// keepSent is how many bytes are kept of what a reader was sent: they may have been lost on the way.
 	keepSent = 1 << 20
 	// window is how far a command may run ahead of an attached reader.
 	window = 512 << 10
-	// frameFull is what small writes are joined up to.
+	// frameFull is the size up to which small writes are joined.
 	frameFull = 32 << 10
 )
 
@@ -33,16 +31,15 @@ func (b *buffers) get() []byte {
 	return make([]byte, pumpSize)
 }
 
-// put takes back a buffer, or the beginning of one, that nobody has any more.
+// put takes back a buffer, or the beginning of one, that has no user.
 func (b *buffers) put(p []byte) { b.pool.Put((*[pumpSize]byte)(p[:pumpSize])) }
 
-// output is what a command wrote, from its first byte that is still kept to its
-// last. While a reader is attached the writers wait for it; while none is, they
-// never wait and the oldest bytes are dropped. Readers that only watch are waited
-// for by nobody: what they do not read in time is dropped for them.
+// output is what a command wrote, from the first byte that is still kept to the last. Writers wait for
+// attached readers; without one they never wait, and the oldest bytes are dropped. Writers do not wait for
+// readers that only watch, which lose what they do not read in time.
 type output struct {
 	shared  bool  // several readers may be attached; set before the first is
-	limit   int64 // of all bytes; 0 is none. Set before the first is added
+	limit   int64 // of all bytes; 0: unlimited. Set before the first is added
 	buffers *buffers
 
 	mu       sync.Mutex
@@ -50,20 +47,20 @@ type output struct {
 	chunks   []*chunk
 	start    int64 // offset of the first kept byte
 	end      int64
-	readers  map[*reader]bool         // who is attached
-	finished bool                     // what comes now is thrown away
+	readers  map[*reader]bool         // attached
+	finished bool                     // later output is discarded
 	over     bool                     // there was more than limit
-	record   recording                // of what was added
-	dropped  bool                     // nobody's reading is waited for any more
+	record   recording                // of the added bytes
+	dropped  bool                     // awaitReaders no longer waits
 	taken    map[wire.FrameType]int64 // bytes added, by stream
 }
 
-// chunk is bytes of one stream. It is guarded by output.mu, but for what data holds:
-// that changes only when nobody reads it any more.
+// chunk is bytes of one stream. It is guarded by output.mu, except for the bytes in data: those change only
+// when no reader has the chunk.
 type chunk struct {
 	t       wire.FrameType
 	data    []byte
-	readers int  // who has data, and may be sending it
+	readers int  // readers that have data and may be sending it
 	dropped bool // it is not in the output any more
 }
 
@@ -73,8 +70,7 @@ func newOutput(b *buffers) *output {
 	return o
 }
 
-// reuse takes back the buffer of a chunk that nobody can get any more, once nobody
-// has it either. o.mu is held.
+// reuse takes back the buffer of a dropped chunk, once no reader has it either. o.mu is held.
 func (o *output) reuse(c *chunk) {
 	if !c.dropped || c.readers > 0 {
 		return
@@ -85,9 +81,8 @@ func (o *output) reuse(c *chunk) {
 	c.data = nil
 }
 
-// add appends p, of which it keeps a copy; or p itself, the beginning of one of the
-// buffers, when it is as large as frames are to be, and then says so. What goes beyond the
-// limit is thrown away, and over is true.
+// add appends a copy of p, or p itself if it is the beginning of one of the buffers and as large as a full
+// frame; kept then is true. It discards what exceeds the limit, and over is true.
 func (o *output) add(t wire.FrameType, p []byte) (kept, over bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,8 +133,8 @@ func (o *output) exceeded() bool {
 	return o.over
 }
 
-// slowest is where the slowest of those readers is that writers wait for; the end
-// when there is none. o.mu is held.
+// slowest returns the position of the slowest reader that writers wait for, or the end of the output if there
+// is none. o.mu is held.
 func (o *output) slowest() int64 {
 	pos := o.end
 	for r := range o.readers {
@@ -160,18 +155,18 @@ func (o *output) caughtUp() bool {
 	return false
 }
 
-// unheld returns when nobody is attached any more whom writers wait for, or the
-// box is given up: what was written has reached them.
-func (o *output) unheld() {
+// awaitReaders returns when no attached reader holds writers up, or the box is given up: what was written has
+// reached the readers.
+func (o *output) awaitReaders() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.held() && !o.dropped {
+	for o.blocked() && !o.dropped {
 		o.changed.Wait()
 	}
 }
 
-// held reports whether writers wait for somebody. o.mu is held.
-func (o *output) held() bool {
+// blocked reports whether writers wait for a reader. o.mu is held.
+func (o *output) blocked() bool {
 	for r := range o.readers {
 		if !r.watches {
 			return true
@@ -180,7 +175,7 @@ func (o *output) held() bool {
 	return false
 }
 
-// drop lets go of whoever waits in unheld.
+// drop releases callers of awaitReaders.
 func (o *output) drop() {
 	o.mu.Lock()
 	o.dropped = true
@@ -209,9 +204,9 @@ func (o *output) finish() {
 // reader is one attached reader.
 type reader struct {
 	o       *output
-	watches bool   // nobody waits for it
+	watches bool   // writers do not wait for it
 	pos     int64  // guarded by o.mu: the next byte to send
-	has     *chunk // guarded by o.mu: what next gave; nil: nothing
+	has     *chunk // guarded by o.mu: what next returned; nil: nothing
 }
 
 // attach makes a reader that starts at offset; a negative one counts from the
@@ -232,7 +227,7 @@ func (o *output) attach(offset int64, watches bool) *reader {
 	return r
 }
 
-// tail gives the offset after the first end of a line at or after from. o.mu is
+// tail returns the offset after the first end of a line at or after from. o.mu is
 // held.
 func (o *output) tail(from int64) int64 {
 	if from <= o.start {
@@ -251,7 +246,7 @@ func (o *output) tail(from int64) int64 {
 	return from
 }
 
-// close takes the reader off, and lets go of what next gave. Nobody may be in next.
+// close removes the reader and releases its chunk. It must not be called during next.
 func (r *reader) close() {
 	r.detach()
 	r.o.mu.Lock()
@@ -259,7 +254,7 @@ func (r *reader) close() {
 	r.release()
 }
 
-// release lets go of what next gave. o.mu is held.
+// release releases the chunk that next returned. o.mu is held.
 func (r *reader) release() {
 	if c := r.has; c != nil {
 		r.has = nil

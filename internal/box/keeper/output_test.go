@@ -38,9 +38,9 @@ func (w *printer) print(n int) {
 	}
 }
 
-// A buffer is filled again only when nobody sends from it any more, also when what
-// it holds is too old to be kept.
-func TestWhatAReaderSendsDoesNotChange(t *testing.T) {
+// TestOutput_ReusesNoBufferInUse checks that a buffer is filled again only when no reader
+// sends from it any more, also when its content is too old to be kept.
+func TestOutput_ReusesNoBufferInUse(t *testing.T) {
 	t.Parallel()
 	o := newOutput(new(buffers))
 	o.shared = true
@@ -67,9 +67,9 @@ func TestWhatAReaderSendsDoesNotChange(t *testing.T) {
 	}
 }
 
-// Readers come and go, some slow and some that nobody waits for: each gets the
-// bytes that belong where it is, and who is waited for gets all of them.
-func TestReadersOfOneOutput(t *testing.T) {
+// TestOutput_ServesManyReaders lets readers come and go, some of them slow and some not waited for:
+// each gets the bytes that follow its position, and those that are waited for get all of them.
+func TestOutput_ServesManyReaders(t *testing.T) {
 	t.Parallel()
 	o := newOutput(new(buffers))
 	o.shared = true

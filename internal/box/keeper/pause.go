@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// isPaused gives what the box was when it was paused; nil while it moves.
+// isPaused returns the state of the box when it was paused; nil if it is not paused.
 func (k *keeper) isPaused() *protocol.FrozenReply {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -27,7 +27,7 @@ func (k *keeper) takeFreezing() error {
 	}
 }
 
-// pause has the box stand still until resume.
+// pause freezes the box until resume.
 func (k *keeper) pause() error {
 	if k.config.Tier == plan.TierWorkspace {
 		return fault.New(fault.Unsupported,
@@ -70,7 +70,7 @@ func (k *keeper) resume() error {
 	return k.goOn()
 }
 
-// errPaused refuses what a box that stands still cannot do.
+// errPaused returns the error for what a paused box cannot do.
 func errPaused() error {
 	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("resume it: coppice process resume NAME")
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// Bounds of what a keeper holds of its box's programs, and of one answer, which has to
-// fit into a frame when its bytes are base64.
+// Bounds of the program events that a keeper holds, and of one answer, which must fit into a frame when its
+// bytes are base64.
 const (
 	maxProgramEvents = 32 << 10
 	maxProgramBytes  = 8 << 20
@@ -27,18 +27,18 @@ const (
 	maxAnswerEvents  = 1024
 )
 
-// programRing holds the newest events of programs. Who does not fetch them in time
-// finds out how many are gone; nothing inside waits for him. The zero value is ready.
+// programRing holds the newest events of programs. A client that does not fetch them in time learns how many
+// are gone; nothing inside waits for it. The zero value is ready.
 type programRing struct {
 	mu      sync.Mutex
 	events  []protocol.ProgramEvent // guarded by mu; by seq, which may leave some out
 	bytes   int                     // guarded by mu; of events
 	last    uint64                  // guarded by mu; the seq of the newest event, kept or not
-	kept    uint64                  // guarded by mu; somebody has kept all up to it
+	kept    uint64                  // guarded by mu; a client has stored all up to it
 	changed chan struct{}           // guarded by mu; closed at the next event; nil if no call waits
 }
 
-// add takes what init tells. What init dropped has had a seq as well.
+// add takes events from init. An event that init dropped had a seq as well.
 func (r *programRing) add(p initlink.Programs) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func eventBytes(e initlink.ProgramEvent) int {
 	return 256 + len(e.Began.Exe) + len(e.Began.Args) + len(e.Began.Dir) + len(e.Began.Exec)
 }
 
-// after gives the first events after a seq, as many as fit into an answer. Where there
+// after returns the first events after a seq, as many as fit into an answer. Where there
 // are none, later is closed when there may be.
 func (r *programRing) after(seq, kept uint64) (p protocol.ProgramsReply, later <-chan struct{}) {
 	r.mu.Lock()
@@ -101,7 +101,7 @@ func (r *programRing) after(seq, kept uint64) (p protocol.ProgramsReply, later <
 // programsAfter answers with events, as soon as there are some. The caller's end ends
 // it too.
 func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (protocol.ProgramsReply, error) {
-	defer k.looksOn()()
+	defer k.observe()()
 	p, later := k.programs.after(seq, kept)
 	if later == nil {
 		return p, nil
@@ -119,7 +119,7 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
-		_, _, _ = wire.ReadFrame(conn, nil) // nothing comes but its end
+		_, _, _ = wire.ReadFrame(conn, nil) // only the end of the connection
 		close(left)
 	})
 	select {
@@ -133,8 +133,8 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	}
 }
 
-// left gives what nobody has said to have kept, as far as it is there; ok is false where
-// no program was ever told of.
+// left returns the events that no client has stored, as far as the ring has them; ok is false if there was
+// never an event.
 func (r *programRing) left() (p protocol.ProgramsReply, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,9 +144,9 @@ func (r *programRing) left() (p protocol.ProgramsReply, ok bool) {
 	return p, r.last > 0
 }
 
-// leavePrograms writes down what is left of the programs, for LeftPrograms: sealed by
-// the key of the journal, since arguments may hold secrets.
-func (k *keeper) leavePrograms() error {
+// savePrograms writes the remaining events to a file for LeftPrograms, encrypted with the key of the journal
+// since arguments may hold secrets.
+func (k *keeper) savePrograms() error {
 	p, ok := k.programs.left()
 	if !ok {
 		return nil

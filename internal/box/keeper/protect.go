@@ -58,8 +58,8 @@ func isOneOf(err error, all ...unix.Errno) bool {
 	return false
 }
 
-// startShifted starts init, with the ids of facts or, where the host cannot shift them,
-// with its own. It returns what it found out about the host.
+// startShifted starts init with the ids of facts or, if the host cannot shift them, with its own. It returns
+// its findings about the host.
 func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []plan.Finding, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []p
 	if err == nil || image || !noIDMap(err) {
 		return found, err
 	}
-	if err := gaveBefore(plan.Missed(slices.Concat(k.config.Known, found), found)); err != nil {
+	if err := errMissed(plan.Missed(slices.Concat(k.config.Known, found), found)); err != nil {
 		return nil, err
 	}
 	fmt.Fprintln(os.Stderr, "coppice-keeper: ids are not shifted:", err)
@@ -102,8 +102,8 @@ func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding
 	return plan.Finding{}, false
 }
 
-// gaveBefore refuses a start that lacks what the host has given to the home before.
-func gaveBefore(missed []plan.Finding) error {
+// errMissed returns the error for a start that lacks what the host has provided to the home before.
+func errMissed(missed []plan.Finding) error {
 	if len(missed) == 0 {
 		return nil
 	}
@@ -221,7 +221,7 @@ func weaker(c plan.Config, e plan.Enforced) error {
 func without(c plan.Config, e plan.Enforced) error {
 	lost := e.Lost(c.Require)
 	if len(lost) == 0 {
-		return gaveBefore(plan.Missed(c.Known, e.Found))
+		return errMissed(plan.Missed(c.Known, e.Found))
 	}
 	return fault.New(fault.Unsupported, "this host no longer provides protections that the sandbox has had: %s",
 		strings.Join(lost, ", ")).

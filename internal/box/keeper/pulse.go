@@ -13,10 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// pulse is how long the processes of a box had run when it was taken. While none
-// of them has run longer, and no command was started, no process has run: a new
-// one comes from one of them. Comparing costs a system call for each, and nobody
-// else is woken.
+// pulse is the accumulated run time of the processes of a box. While none of them has run longer and no
+// command was started, no process has run: a new one is a child of one of them. Comparing costs one system
+// call for each process, and wakes no other process.
 type pulse struct {
 	spawns uint64
 	times  map[int]int64
@@ -25,8 +24,8 @@ type pulse struct {
 // mostPulse is how many processes are looked at one by one.
 const mostPulse = 64
 
-// pulse takes it; the zero one, which has never stood still, when that is
-// impossible or processes come and go.
+// pulse takes a pulse. It returns the zero pulse, which is equal to none, if that is impossible or processes
+// start or exit meanwhile.
 func (k *keeper) pulse() pulse {
 	if !k.config.Confined() {
 		return pulse{}
@@ -67,8 +66,8 @@ func ranFor(pid int) (int64, bool) {
 	return ts.Nano(), err == nil
 }
 
-// commandsOf are the processes that run what is in the box: those below init; in tier gvisor
-// those below gVisor's own, which have something to do at any time.
+// commandsOf returns the processes that run the content of the box: those below init; in tier gvisor those
+// below gVisor's own, which are never idle.
 func (k *keeper) commandsOf(most int) (pids []int) {
 	if k.config.Tier != plan.TierGvisor {
 		return below(k.init.Pid, most)

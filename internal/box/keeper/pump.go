@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// pumpSize is how much is read of a command's output at once, in bytes, and
-	// pipeSize what it may write meanwhile. Each read wakes up four processes one
-	// after the other.
+	// pumpSize is how many bytes of a command's output are read at once, and pipeSize what it may write
+	// meanwhile. Each read wakes four processes one after the other.
 	pumpSize = 128 << 10
 	pipeSize = 256 << 10
 )
@@ -40,7 +39,7 @@ func (p *pipeEnds) open(stdin bool) error {
 		if i == 2 {
 			fds[0], fds[1] = fds[1], fds[0]
 		} else {
-			// A user may have used up what users may have of pipes: it is slower then.
+			// The user may have used up their pipe buffers (pipe-user-pages-soft): the pipe is smaller then.
 			_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
 		}
 		p.ours, p.theirs = append(p.ours, fds[0]), append(p.theirs, fds[1])
@@ -63,8 +62,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// connect begins to read what a command that runs writes, from its terminal or its pipes, and
-// gives its input, nil without stdin.
+// connect starts to read the output of a running command, from its terminal or its pipes, and returns its
+// input, nil without stdin.
 func (e *execution) connect(files []*os.File) (in *input) {
 	if e.master != nil {
 		in = newInput(e.master, true)
@@ -90,7 +89,7 @@ type pipe struct {
 	read int64      // how many did
 }
 
-// outstanding gives the offset in the stream of the last byte that has been
+// outstanding returns the offset in the stream of the last byte that has been
 // written to it so far.
 func (p *pipe) outstanding() int64 {
 	p.mu.Lock()
@@ -126,8 +125,8 @@ func (p *pipe) take(raw syscall.RawConn, buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// pump reads f to its end. After the exit has been told, what still comes is read
-// and thrown away, so that background processes that hold the pipe live on.
+// pump reads f to its end. After the exit has been reported it discards what it reads, so that background
+// processes that hold the pipe live on.
 func (e *execution) pump(f *os.File, t wire.FrameType) {
 	p := &pipe{f: f, t: t}
 	e.pipes = append(e.pipes, p)
@@ -154,9 +153,8 @@ func (e *execution) pump(f *os.File, t wire.FrameType) {
 			if err == nil {
 				continue
 			}
-			// EIO says that nobody holds the terminal open at the moment. While
-			// the command lives it can be opened again; closing our end would
-			// hang it up.
+			// EIO says that no process has the terminal open at the moment. While the command lives it can be
+			// opened again; closing this end would hang it up.
 			if f != e.master || e.hungUp.Load() || e.over() {
 				return
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// receive takes what init sends.
+// receive handles the messages of init.
 func (k *keeper) receive() {
 	defer close(k.over)
 	for {
@@ -47,7 +47,7 @@ func (k *keeper) receive() {
 			delete(k.byPID, x.PID)
 			k.mu.Unlock()
 			if e != nil {
-				k.tellKilled(e, unix.WaitStatus(x.Status))
+				k.recordKilled(e, unix.WaitStatus(x.Status))
 				e.exited(x)
 			}
 		case initlink.MsgSelf:
@@ -58,7 +58,7 @@ func (k *keeper) receive() {
 				fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 				return
 			}
-			k.tellRefused(r)
+			k.recordRefused(r)
 		case initlink.MsgPrograms:
 			var p initlink.Programs
 			if err := m.Decode(&p); err != nil {
@@ -79,8 +79,8 @@ func (k *keeper) receive() {
 	}
 }
 
-// answered passes on what may be the answer to the question of askWith, which takes the first; what
-// nobody waits for is dropped, so that an init that answers unasked holds nothing up.
+// answered passes on what may be the answer to askWith, which takes the first. It drops a message that no
+// caller waits for, so that an init that answers unasked blocks nothing.
 func (k *keeper) answered(m initlink.Message) {
 	select {
 	case k.answers <- m: // it has room for one

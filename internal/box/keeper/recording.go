@@ -9,21 +9,21 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// recordContext is how many bytes before the end of a stream are recorded besides: what
-// begins in the middle can be redacted only by who knows what came before.
+// recordContext is how many bytes before the recorded end of a stream are recorded too: a secret that begins
+// in the middle can be redacted only with what precedes it.
 const recordContext = 128 << 10
 
-// recording keeps the beginning and the end of what a command writes, for the ledger, in
-// memory alone: whatever is kept of it on a disk is redacted first. The end of a stream is
-// in the newest output, which is kept anyway; a copy is only made of what that drops while
-// it has too little of the stream. It is guarded by output.mu.
+// recording keeps the beginning and the end of a command's output, for the audit log. It is only in memory,
+// because what reaches a disk is redacted first. The end of a stream is in the newest output, which is kept
+// anyway; bytes that the newest output drops are copied only while the recording has too little of the
+// stream. It is guarded by output.mu.
 type recording struct {
 	keep    int64 // of each stream, in bytes
-	streams []*strand
+	streams []*streamRecording
 }
 
-// strand is what is recorded of one stream.
-type strand struct {
+// streamRecording is the recording of one stream.
+type streamRecording struct {
 	t     wire.FrameType
 	total int64
 	head  []byte
@@ -40,17 +40,17 @@ func (r *recording) tail() int {
 	return int(r.keep-r.keep/2) + recordContext
 }
 
-// of gives what is recorded of a stream.
-func (r *recording) of(t wire.FrameType) *strand {
-	i := slices.IndexFunc(r.streams, func(s *strand) bool { return s.t == t })
+// of returns the recording of a stream.
+func (r *recording) of(t wire.FrameType) *streamRecording {
+	i := slices.IndexFunc(r.streams, func(s *streamRecording) bool { return s.t == t })
 	if i < 0 {
 		i = len(r.streams)
-		r.streams = append(r.streams, &strand{t: t})
+		r.streams = append(r.streams, &streamRecording{t: t})
 	}
 	return r.streams[i]
 }
 
-// add records what was written, and is in the newest output now.
+// add records p, which is in the newest output now.
 func (r *recording) add(t wire.FrameType, p []byte) {
 	s := r.of(t)
 	s.total += int64(len(p))
@@ -70,7 +70,7 @@ func (r *recording) drop(t wire.FrameType, p []byte) {
 }
 
 // turn puts p into the ring, which holds most bytes.
-func (s *strand) turn(p []byte, most int) {
+func (s *streamRecording) turn(p []byte, most int) {
 	if len(p) > most {
 		p = p[len(p)-most:]
 	}
@@ -83,7 +83,7 @@ func (s *strand) turn(p []byte, most int) {
 	}
 }
 
-// recorded gives what was recorded of each stream that something was written to.
+// recorded returns the recording of each stream that has one.
 func (o *output) recorded() []wire.Recorded {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +102,7 @@ func (o *output) recorded() []wire.Recorded {
 	return out
 }
 
-// sendRecorded sends what was recorded of a command's output, before its end is told.
+// sendRecorded sends the recording of a command's output, before its exit is reported.
 func (e *execution) sendRecorded(to io.Writer) error {
 	for _, r := range e.out.recorded() {
 		for _, p := range r.Payloads() {

@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// The beginning and the end are those of what was written, in whatever pieces it came, and
-// nothing is recorded twice.
-func TestWhatIsRecordedIsTheBeginningAndTheEnd(t *testing.T) {
+// TestRecording_KeepsBeginningAndEnd checks that the recorded beginning and end are those of
+// the output, however it was split into writes, and that no byte is recorded twice.
+func TestRecording_KeepsBeginningAndEnd(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		keep := rapid.SampledFrom([]int64{0, 1, 2, 7, 1000, 256 << 10, 1 << 20}).Draw(t, "keep")

@@ -16,21 +16,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// refused tells the journal of system calls that were refused. Its goroutine is that of
-// receive, but for tally, so what a command was refused is told before its end.
+// refused writes refused system calls to the journal. It runs in the goroutine of receive, except for tally,
+// so the refusals of a command are recorded before its exit.
 type refused struct {
 	at    journal.Place
 	tally *refusals.Tally  // of all, as init refuses them
 	told  uint64           // of these
-	tell  *journal.Journal // nil until there is something to tell
+	tell  *journal.Journal // nil until there is something to record
 	execs map[int]string   // commands by their processes, also of those that have ended
 }
 
 // maxRefusedExecs is how many commands are remembered.
 const maxRefusedExecs = 4096
 
-// watchRefused gives the descriptor by which init counts what it refuses; the caller closes
-// it.
+// watchRefused returns the descriptor by which init counts refusals; the caller closes it.
 func (k *keeper) watchRefused() (fd int, err error) {
 	r := &refused{at: journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}, execs: map[int]string{}}
 	if r.tally, fd, err = refusals.NewTally(); err != nil {
@@ -54,8 +53,8 @@ func (r *refused) started(pid int, exec string) {
 	r.execs[pid] = exec
 }
 
-// tellRefused tells what init said was refused.
-func (k *keeper) tellRefused(m initlink.Refused) {
+// recordRefused records the refusals that init reported.
+func (k *keeper) recordRefused(m initlink.Refused) {
 	r := k.refused
 	if r == nil {
 		return
@@ -78,9 +77,9 @@ func (k *keeper) tellRefused(m initlink.Refused) {
 	}
 }
 
-// tellKilled tells of a command that the filter has killed, as far as its end shows that. In
-// tier gvisor there is none.
-func (k *keeper) tellKilled(e *execution, ws unix.WaitStatus) {
+// recordKilled records that the filter killed a command, as far as its wait status shows that. In tier gvisor
+// there is no filter.
+func (k *keeper) recordKilled(e *execution, ws unix.WaitStatus) {
 	if k.refused == nil || k.config.Tier == plan.TierGvisor || !ws.Signaled() || ws.Signal() != unix.SIGSYS {
 		return
 	}
@@ -89,7 +88,7 @@ func (k *keeper) tellKilled(e *execution, ws unix.WaitStatus) {
 	k.refused.append(wire.NetEvent{PID: e.pid, Exec: e.id, Reason: wire.RefusedKilled}, 1)
 }
 
-// append tells of one. What cannot be told is missing at the end, and is told then.
+// append records one event. If that fails, close counts it as missing.
 func (r *refused) append(ev wire.NetEvent, count int64) {
 	err := error(nil)
 	if r.tell == nil {
@@ -109,8 +108,8 @@ func (r *refused) append(ev wire.NetEvent, count int64) {
 	r.told += uint64(count)
 }
 
-// close tells how many were refused that init did not come to tell, or the journal did not
-// take. Init is gone, and receive has ended. r may be nil.
+// close records how many refusals init did not report or the journal did not take. Init is gone, and receive
+// has returned. r may be nil.
 func (r *refused) close() {
 	if r == nil {
 		return

@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// quarantine keeps a box that was resumed from a memory image apart: its gate has not begun.
+// quarantine isolates a box that was resumed from a memory image: its gate has not started.
 type quarantine struct {
-	guest   plan.Guest // what init would have been told
+	guest   plan.Guest // the configuration that init would have been sent
 	packets *os.File   // the gate's end of the link
 	java    javaStores // of the root that it has
 }
@@ -25,7 +25,7 @@ func (q *quarantine) close() {
 	}
 }
 
-// reseal gives a resumed box an identity of its own.
+// reseal gives a resumed box its own identity.
 func (k *keeper) reseal(r protocol.Reseal) ([]initlink.ResealStep, error) {
 	k.sealing.Lock()
 	defer k.sealing.Unlock()
@@ -71,7 +71,7 @@ func (k *keeper) release() error {
 	g, enforced := k.apart.guest, k.enforced
 	ca, err := k.beginGate(k.apart.packets)
 	if err != nil {
-		// It may have begun, and nothing is known of it: the box does not go on with it.
+		// The gate may have started, in an unknown state: the box must not run with it.
 		k.gate.Close()
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/seal"
 )
 
-// Whoever reads to the end has had every event or been told that it is gone, in order.
+// A reader that reads to the end gets every event, or the number of those that are gone, in order.
 func TestProgramRing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,8 +63,9 @@ func TestProgramRing(t *testing.T) {
 	})
 }
 
-// What a keeper left and nobody can read is told to be damaged, and not to be missing.
-func TestDamagedProgramsAreTold(t *testing.T) {
+// TestLeftPrograms_ReportDamage checks that records of programs that a monitor left and that
+// cannot be read are reported as damaged, not as missing.
+func TestLeftPrograms_ReportDamage(t *testing.T) {
 	t.Parallel()
 	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
 	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}
@@ -72,7 +73,7 @@ func TestDamagedProgramsAreTold(t *testing.T) {
 		initlink.Programs{
 			Events: []initlink.ProgramEvent{
 				{Began: &initlink.Program{ID: 1, Exe: []byte("/bin/x"), Args: []byte("secret\x00")}}}})
-	if err := k.leavePrograms(); err != nil {
+	if err := k.savePrograms(); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := box.LeftPrograms(dir, key); err != nil || len(p.Events) != 1 {

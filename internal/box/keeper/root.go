@@ -17,8 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mountRoot mounts the root, holds its mounts, restricts it to what the policy allows and begins
-// to watch its decoys.
+// mountRoot mounts the root, holds its mounts, restricts it to what the policy allows and starts to watch its
+// decoys.
 func (b *building) mountRoot(context.Context) error {
 	if b.root == "" {
 		return nil
@@ -61,12 +61,12 @@ func (b *building) mountRoot(context.Context) error {
 	return k.watchDecoys(sources.Decoys())
 }
 
-// holdRoot gives the keeper a mount of the root that lasts as long as it lives.
+// holdRoot gives the keeper its own mount of the root, which lasts as long as the keeper.
 //
-// overlayfs flushes the whole file system below it when its last mount
-// goes (ovl_sync_fs, fs/overlayfs/super.c). With a mount of our own that
-// happens in our exit, and a caller that stops the box need not wait for it.
-// What is read-only inside is not here: history is the owner's.
+// overlayfs flushes the whole file system below it when its last mount goes (ovl_sync_fs,
+// fs/overlayfs/super.c). With a mount in the keeper that happens during its exit, and a caller that stops the
+// box need not wait for it. Read-only parts of the inside are not read-only here: the sandbox's owner owns
+// its history.
 func (b *building) holdRoot() error {
 	hold, err := copyMounts(b.root)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // decide makes init's plan, and takes hold of init.
 func (b *building) decide(context.Context) (err error) {
 	k := b.k
-	own := b.config.Tier == plan.TierGvisor // it has a kernel of its own
+	own := b.config.Tier == plan.TierGvisor // the sandbox has its own kernel
 	if own {
 		program, err := k.showInner()
 		if err != nil {
@@ -49,11 +49,11 @@ func (b *building) decide(context.Context) (err error) {
 	return nil
 }
 
-// giveSetUp sends init its plan, with all that it could not open itself, and lets go of what
-// init has then.
-func (b *building) giveSetUp(context.Context) error {
+// sendSetUp sends init its plan, with the descriptors that init could not open itself, and closes those that
+// init then has.
+func (b *building) sendSetUp(context.Context) error {
 	k := b.k
-	if err := b.takeAlong(); err != nil {
+	if err := b.openInputs(); err != nil {
 		return err
 	}
 	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
@@ -72,8 +72,8 @@ func (b *building) giveSetUp(context.Context) error {
 	return nil
 }
 
-// takeAlong opens what init gets besides its program and the root.
-func (b *building) takeAlong() error {
+// openInputs opens what init gets in addition to its program and the root.
+func (b *building) openInputs() error {
 	k := b.k
 	shared, err := openShared(b.config.Shared, b.facts, k.init)
 	if err != nil {
@@ -107,8 +107,8 @@ func (b *building) takeAlong() error {
 	return nil
 }
 
-// awaitReady waits until init has carried out its plan, adopts the commands that go on in a
-// box that is resumed from memory, and sets what is enforced.
+// awaitReady waits until init has carried out its plan, adopts the running commands of a box that is resumed
+// from memory, and sets what is enforced.
 func (b *building) awaitReady(ctx context.Context) error {
 	k := b.k
 	var r initlink.Ready
@@ -150,12 +150,12 @@ func (b *building) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// mostAdopted bounds what a sandbox that is resumed from memory says of its commands, in bytes.
+// mostAdopted bounds the messages of a resumed sandbox about its commands, in bytes.
 const mostAdopted = 16 << 20
 
-// enforcedBy returns what is enforced: the plan, but for what init found to be weaker. In a sandbox
-// that is resumed from memory programs of the user run already, which may answer for init: they can
-// have nothing look stronger, and what the home remembers of the host is not theirs to say.
+// enforcedBy returns what is enforced: the plan, except for what init reports as weaker. In a sandbox that is
+// resumed from memory the user's programs already run and may answer for init: they cannot make anything look
+// stronger, and they have no say in what the home remembers of the host.
 func (b *building) enforcedBy(r initlink.Ready) plan.Enforced {
 	e := b.enforced
 	for _, w := range r.Weak {
@@ -173,8 +173,8 @@ func (b *building) enforcedBy(r initlink.Ready) plan.Enforced {
 	return e
 }
 
-// openSelf takes along the directory that is shown to the inside. Init could not
-// come to it: it is nobody there.
+// openSelf opens the directory that is mounted inside. Init cannot open it: it has no permissions on the
+// host.
 func openSelf(runDir string) (int, error) {
 	dir := filepath.Join(runDir, plan.SelfDir)
 	const how = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW

@@ -15,10 +15,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// openShared takes along the directories of the host that are shown inside, as detached
-// read-only mounts, with ids shifted as those of the root are. Init could not come to
-// them: it is nobody there. No link on the way is followed, as what a link leads to may
-// have changed since it was looked at. The caller closes what it gives.
+// openShared opens the directories of the host that are mounted inside, as detached read-only mounts, with
+// ids shifted as those of the root are. Init cannot open them: it has no permissions on the host. No symbolic
+// link on the way is followed, because its target may have changed since it was checked. The caller closes
+// the result.
 func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Descriptors, err error) {
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,

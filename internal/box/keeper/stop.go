@@ -28,7 +28,7 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	// Init may never answer: then serve kills it, which ends every wait for an answer.
 	late := time.AfterFunc(grace+k.stopPatience, k.quit)
 	defer late.Stop()
-	if err := k.resume(); err != nil { // nobody heeds a signal while it stands still
+	if err := k.resume(); err != nil { // a paused process handles no signal
 		k.endNow()
 		return nil // it has ended all the same
 	}
@@ -73,7 +73,7 @@ func (k *keeper) beingStopped() bool {
 	}
 }
 
-// endNow lets everything be gone before the caller of stop hears of it.
+// endNow makes everything exit before stop answers its caller.
 func (k *keeper) endNow() {
 	_ = k.init.Kill()
 	<-k.ended

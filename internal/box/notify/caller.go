@@ -79,8 +79,8 @@ func (c caller) str(addr uint64, max int) (string, error) {
 // path copies the path of p.
 func (c caller) path(p place) (string, error) { return c.str(p.addr, unix.PathMax-1) }
 
-// start opens the directory that a path begins at: the caller's root for an
-// absolute one, else the working directory or what a descriptor names.
+// start opens the directory that a path starts at: the caller's root for an absolute one, else the working
+// directory or the one that a descriptor refers to.
 func (c caller) start(dir int32, name string) (int, error) {
 	what := "cwd"
 	switch {
@@ -98,9 +98,9 @@ func (c caller) start(dir int32, name string) (int, error) {
 	return fd, err
 }
 
-// open opens what name means to the caller, as O_PATH with more flags: beginning
-// at dir, within its root. Magic links are not followed (ELOOP), except that the
-// caller may name its own descriptors below /proc/self/fd and /dev/fd.
+// open opens name as the caller would resolve it, with O_PATH and flags: relative to dir, within the caller's
+// root. It does not follow magic links (ELOOP), except that the caller may name its own descriptors below
+// /proc/self/fd and /dev/fd.
 func (c caller) open(dir int32, name string, flags int) (int, error) {
 	if name == "" {
 		return -1, unix.ENOENT
@@ -124,8 +124,8 @@ func (c caller) open(dir int32, name string, flags int) (int, error) {
 	if !chrooted {
 		return dirfd.Open(start, name, flags, unix.RESOLVE_NO_MAGICLINKS)
 	}
-	// Relative, in a root that is not ours: as long as the path stays below its
-	// start, roots do not matter; otherwise spell it as an absolute one.
+	// A relative path in another root: as long as it stays below its start, roots do not matter; otherwise it
+	// is resolved as an absolute one.
 	fd, err := dirfd.Open(start, name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
 	if !errors.Is(err, unix.EXDEV) {
 		return fd, err
@@ -199,7 +199,7 @@ func (c caller) openerFD(fd int32) func() (int, error) {
 	return func() (int, error) { return c.openFD(fd) }
 }
 
-// chrooted reports whether the caller's root is another than ours.
+// chrooted reports whether the caller has another root than this process.
 func (c caller) chrooted() (bool, error) {
 	var theirs, ours unix.Stat_t
 	if err := unix.Stat(procPath(c.tid, "root/"), &theirs); err != nil {
@@ -247,6 +247,6 @@ func openat(dir int, name string, flags int) (int, error) {
 	}
 }
 
-// byFD is a path that means what an O_PATH descriptor refers to, for the calls
-// that do not take one; a symbolic link is not followed further.
+// byFD returns a path to what an O_PATH descriptor refers to, for calls that do not take a descriptor; a
+// symbolic link is not followed further.
 func byFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

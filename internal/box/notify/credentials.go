@@ -51,9 +51,9 @@ func (c caller) credentials() (credentials, error) {
 func (w *credentials) owns(st *unix.Statx_t) bool { return st.Uid == w.fsuid }
 func (w *credentials) has(capability int) bool    { return w.caps&(1<<capability) != 0 }
 
-// do runs fn on a thread of its own that has these credentials for file access.
-// The thread ends with it. Groups that cannot be set here (setgroups denied in
-// a user namespace of one id, where they are never mapped) are left as ours.
+// do runs fn on its own thread, with these credentials for file access; the thread exits with it. Groups that
+// cannot be set here (setgroups denied in a user namespace of one id, where they are never mapped) stay those
+// of this process.
 func (w *credentials) do(fn func() error) (err error) {
 	thread.OnOwn(func() {
 		err = func() error {

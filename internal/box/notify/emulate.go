@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// OwnerXattr holds the owner that was asked for, where it is not the one
-	// that stat(2) shows: decimal "uid:gid".
+	// OwnerXattr holds the requested owner if it differs from the one that stat(2) shows: decimal "uid:gid".
 	OwnerXattr = "user.coppice.owner"
-	// DeviceXattr marks an empty regular file that stands for a device node:
-	// "c MAJOR:MINOR" or "b MAJOR:MINOR".
+	// DeviceXattr marks an empty regular file that represents a device node: "c MAJOR:MINOR" or "b
+	// MAJOR:MINOR".
 	DeviceXattr = "user.coppice.device"
 )
 
@@ -61,9 +60,8 @@ func chownFD(c caller, target int32, uid, gid uint32) verdict {
 	return remember(c, fd, uid, gid)
 }
 
-// remember records that the file is to have another owner. What the file system
-// cannot record is forgotten without an error; that it is read-only or full is
-// said.
+// remember stores the owner that the file is to have. If the file system has no such attributes, the owner is
+// dropped without an error; a read-only or full file system is an error.
 func remember(c caller, fd int, uid, gid uint32) verdict {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -107,10 +105,10 @@ func remember(c caller, fd int, uid, gid uint32) verdict {
 
 type owner struct{ uid, gid uint32 }
 
-// String is what OwnerXattr holds.
+// String returns the value of OwnerXattr.
 func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
 
-// ownerOf gives the remembered owner, else the one that st shows.
+// ownerOf returns the remembered owner, else the one that st shows.
 func ownerOf(name string, st *unix.Stat_t) owner {
 	var buf [64]byte
 	shown := owner{st.Uid, st.Gid}
@@ -157,7 +155,7 @@ func mknod(c caller, p place, mode, dev uint32) verdict {
 	if mode&unix.S_IFMT == unix.S_IFBLK {
 		kind = 'b'
 	}
-	// The argument is what makedev(3) makes of both numbers.
+	// The argument dev is encoded by makedev(3).
 	what := fmt.Sprintf("%c %d:%d", kind, unix.Major(uint64(dev)), unix.Minor(uint64(dev)))
 	err = errors.Join(
 		unix.Fsetxattr(fd, DeviceXattr, []byte(what), 0),
@@ -216,8 +214,8 @@ const (
 	xattrSizeMax = 65536
 )
 
-// attempted names are those that a user namespace may set; to set others is
-// refused always, so nobody tries with PID 1's capabilities.
+// attempted reports whether a user namespace may set the extended attribute name. The kernel always refuses
+// others, so they are not tried with PID 1's capabilities.
 func attempted(name string) bool {
 	return name == "security.capability" || strings.HasPrefix(name, "system.posix_acl_")
 }

@@ -13,28 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program that is started is notified twice: when it is asked for, by execve(2), and
-// when it has begun, by the call that C libraries and the Go run time make first. What is
-// asked for is the caller's word, which its other threads may change until the kernel has
-// read it; so the kernel is asked afterwards what came of it, by whom Options.Asked and
-// Options.Began tell. Both answers are CONTINUE, at once.
+// Each program start is notified twice: when it is requested, by execve(2), and when the program has begun,
+// by the first call that C libraries and the Go runtime make. The request is the caller's claim, which its
+// other threads may change until the kernel has read it; so Options.Asked and Options.Began let their
+// receiver ask the kernel afterwards what was executed. Both answers are CONTINUE, at once.
 
-// Execution is what a thread asks for by execve(2): its own word.
+// Execution is a thread's request by execve(2), as the thread claims it.
 type Execution struct {
 	TID  int    // of the thread
-	Path string // of the file; with what a directory descriptor names before it
+	Path string // of the file; a directory descriptor's path is prepended
 	Args []byte // each ends with NUL
 	Cut  bool   // there are more
 }
 
-// Bounds of what is copied of a caller's arguments.
+// Bounds of the copy of a caller's arguments.
 const (
 	maxAskedArgs  = 64
 	maxAskedBytes = 4 << 10
 	maxAskedFirst = 256 // of each at first
 )
 
-// path reads what is to be executed.
+// executable returns the path of the file to be executed, and the address of its arguments.
 func (c caller) executable() (path string, argv uint64, err error) {
 	dir, name, argv := int32(fdCwd), c.args[0], c.args[1]
 	if c.nr == unix.SYS_EXECVEAT {
@@ -48,10 +47,9 @@ func (c caller) executable() (path string, argv uint64, err error) {
 	return path, argv, err
 }
 
-// missing reports whether there is nothing at an absolute path, as where compilers and
-// execvp(3) try one directory after the other. The caller is told so, and the kernel is not
-// asked any more: it does not matter what becomes of the path meanwhile. Who may not
-// search a directory is told ENOENT, too, and not EACCES.
+// missing reports whether nothing exists at an absolute path, as when compilers and execvp(3) try one
+// directory after the other. The caller then gets ENOENT, and the kernel is not asked, so later changes of
+// the path do not matter. A caller that may not search a directory also gets ENOENT, and not EACCES.
 func (c caller) missing(path string) bool {
 	if c.nr != unix.SYS_EXECVE || !strings.HasPrefix(path, "/") {
 		return false
@@ -63,7 +61,7 @@ func (c caller) missing(path string) bool {
 	return errors.Is(err, unix.ENOENT) && c.s.valid(c.id)
 }
 
-// execute answers execve(2), and tells of it.
+// execute answers execve(2), and reports it.
 func (s *server) execute(c caller) {
 	path, argv, err := c.executable()
 	if err != nil { // as the kernel will find
@@ -76,7 +74,7 @@ func (s *server) execute(c caller) {
 	}
 	x := Execution{TID: c.tid, Path: path}
 	x.Args, x.Cut = c.strings(argv)
-	if !s.valid(c.id) { // what was read is perhaps another process's
+	if !s.valid(c.id) { // the data may be that of another process
 		return
 	}
 	s.opt.Asked(x)

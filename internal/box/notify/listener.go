@@ -59,15 +59,15 @@ func uninterrupted(ask func() error) error {
 	}
 }
 
-// receive takes the next notification, of which poll(2) has told. ENOENT means that its caller died
-// meanwhile, and is for the caller of receive to ignore.
+// receive receives the next notification, which poll(2) has announced. ENOENT means that its caller has died
+// meanwhile, and the caller of receive must ignore it.
 func (l listener) receive(r *request) error {
 	*r = request{}
 	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(r))
 }
 
-// answer ends a notification with v; errno 0 is success. That the caller does not wait any
-// more is no error: there is nobody to tell. taken says that it did.
+// answer ends a notification with v; errno 0 is success. taken reports whether the caller still waited; it is
+// not an error if it did not.
 func (l listener) answer(id uint64, v verdict) (taken bool) {
 	r := response{id: id, errno: -int32(v.errno)}
 	if v.proceed {
@@ -76,9 +76,9 @@ func (l listener) answer(id uint64, v verdict) (taken bool) {
 	return uninterrupted(func() error { return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) }) == nil
 }
 
-// valid reports whether the caller still waits. Asked after /proc/TID or the
-// caller's memory was read, it says that what was read was the caller's, and not
-// that of another process with the number of a dead one.
+// valid reports whether the caller still waits. Called after /proc/TID or the caller's memory was read, it
+// confirms that the data is the caller's, and not that of another process that reuses the number of a dead
+// one.
 func (l listener) valid(id uint64) bool {
 	return uninterrupted(func() error { return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)) }) == nil
 }

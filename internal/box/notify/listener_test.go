@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestUninterrupted_AsksAgainAfterASignal(t *testing.T) {
+func TestUninterrupted_RetriesAfterSignal(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{nil, unix.ENOENT} {
 		answers := []error{unix.EINTR, unix.EINTR, want}
@@ -24,7 +24,7 @@ func TestUninterrupted_AsksAgainAfterASignal(t *testing.T) {
 	}
 }
 
-func TestPolled_IsNotOverAfterASignal(t *testing.T) {
+func TestPolled_DecodesEvents(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		events      int16

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// list gives the names in directory fd, which must be open for reading.
+// list returns the names in directory fd, which must be open for reading.
 func list(fd int) ([]string, error) {
 	d, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -56,8 +56,8 @@ func likeness(from, to int, st *unix.Stat_t) error {
 	return setTimes(byFD(to), st)
 }
 
-// copyXattrs copies what a listing shows; overlayfs shows none of its own.
-// Labels that this namespace may not write are left out.
+// copyXattrs copies the listed attributes, which do not include overlayfs's own. It skips labels that this
+// namespace may not write.
 func copyXattrs(from, to int) error {
 	names := make([]byte, 65536) // XATTR_LIST_MAX
 	n, err := unix.Flistxattr(from, names)
@@ -94,8 +94,7 @@ func setTimes(name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, name, ts, 0)
 }
 
-// keepTimes gives the function that sets the times of directory fd back to what
-// they are now.
+// keepTimes returns a function that resets the times of directory fd to their current values.
 func keepTimes(fd int) func() {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {

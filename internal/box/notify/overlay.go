@@ -21,13 +21,13 @@ const (
 	ovlV1MagicOffset = 3 + 1  // three bytes of padding, then the version
 )
 
-// pureUpper reports whether e, a directory of overlayfs, exists in the upper
-// layer alone, so that overlayfs renames it (ovl_can_move). Unsure is no.
+// pureUpper reports whether e, a directory of overlayfs, exists only in the upper layer, so that overlayfs
+// renames it (ovl_can_move). It returns false if that cannot be determined.
 //
-// The kernel tells through the handle of name_to_handle_at(2): for an identifier
-// (AT_HANDLE_FID, 6.5; overlayfs since 6.6) it encodes the upper directory when
-// there is no lower one, and a lower one otherwise (ovl_check_encode_origin).
-// Where that is refused, a rename that must fail tells: see triedToMove.
+// The handle of name_to_handle_at(2) shows it: for an identifier (AT_HANDLE_FID, 6.5; overlayfs since 6.6)
+// the kernel encodes the upper directory when there is no lower one, and a lower one otherwise
+// (ovl_check_encode_origin). If the kernel refuses the handle, a rename that must fail shows it: see
+// triedToMove.
 func pureUpper(e *end) bool {
 	var h struct {
 		bytes uint32

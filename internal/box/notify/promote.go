@@ -15,36 +15,35 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// A promotion builds, beside everything else, a directory that only the upper
-// layer has, moves into it what the old one holds, and puts it in the old one's
-// place. Its workshop is the directory journalName in the root of the overlay
-// mount:
+// A promotion builds a new directory, which only the upper layer has, moves the content of the old one into
+// it, and puts it in the old one's place. It works in the directory journalName in the root of the overlay
+// mount, the workshop:
 //
 //	.coppice-promote/from   symbolic link; its text is the directory's path, relative to the mount's root
 //	.coppice-promote/tree   the new directory
-//	.coppice-promote/try    what a rename is tried onto
+//	.coppice-promote/try    a target for trial renames
 //
 // Steps, for a directory D:
 //
-//	1  make the workshop and `from`, look whether D can be renamed at all, make `tree`
-//	2  move each entry of D into tree: what is not a directory, and directories
-//	   that are pure upper, by one rename; others are made anew in tree, given
-//	   D's mode, owner and xattrs, filled in the same way, and then removed
-//	   from D, where they are empty by now
+//	1  make the workshop and `from`, check whether D can be renamed at all, make `tree`
+//	2  move each entry of D into tree: everything but directories, and directories that
+//	   are pure upper, by one rename; other directories are created in tree, given D's
+//	   mode, owner and xattrs, filled in the same way, and then removed from D, where
+//	   they are empty by now
 //	3  rename tree onto D, which is empty by now (one atomic step)
 //	4  remove the workshop
 //
-// A file with several names in D keeps them: the first is moved, the others are
-// made as links to it and then removed from D.
+// A file with several names in D keeps them: the first is moved, the others are created as links to it and
+// then removed from D.
 //
-// At every step each entry is in D or in tree (for an instant a further name of a
-// file is in both), and never in neither. So whoever finds a workshop moves everything back (undo; a live
-// failure and Recover do the same): an entry that D lacks is renamed back whole,
-// a directory that D has is entered, a file that D has is dropped. A kill therefore loses nothing;
-// directories that were entered may show the time of the recovery as mtime.
+// At every step each entry is in D or in tree (for an instant a further name of a file is in both), and never
+// in neither. So recovery from a workshop moves everything back (undo; a live failure and Recover do the
+// same): an entry that D lacks is renamed back whole, a directory that D has is entered, a file that D has is
+// dropped. A kill therefore loses nothing; directories that were entered may have the time of the recovery as
+// mtime.
 //
-// Names are never followed: everything is done relative to descriptors of one
-// mount, and rename(2) does not cross mounts.
+// Names are never followed: everything is done relative to descriptors of one mount, and rename(2) does not
+// cross mounts.
 const (
 	journalName = rootspec.Workshop
 	journalFrom = "from"
@@ -52,8 +51,8 @@ const (
 	journalTry  = "try" // see triedToMove and refused; never beside the tree
 )
 
-// promote makes the directory at e pure upper. On failure everything is as it
-// was. Nothing else may change the tree meanwhile. hook may be nil.
+// promote makes the directory at e pure upper. On failure everything is as before. Nothing else may change
+// the tree meanwhile. hook may be nil.
 func promote(e *end, hook func() error) (moved int, size int64, err error) {
 	root, rel, err := mountRoot(e)
 	if err != nil {
@@ -91,13 +90,12 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 	return m.moved, m.bytes, errors.Join(err, removeWorkshop(root, work))
 }
 
-// errHeld says that the kernel lets nobody rename a directory.
+// errHeld means that the kernel refuses to rename a directory for any process.
 var errHeld = errors.New("the directory is a mount point")
 
-// refused gives errHeld where something is mounted on e in whatever place, so that the
-// kernel refuses to rename it (EBUSY), and to carry its entries out and back would leave
-// copies of them in the upper layer. It tries, with a target that is not empty: that
-// fails in any case, before anything has changed.
+// refused returns errHeld if anything is mounted on e in any mount namespace, so that the kernel refuses to
+// rename it (EBUSY); a promotion that is then undone would leave copies of its entries in the upper layer. It
+// tries a rename onto a directory that is not empty, which always fails, before anything has changed.
 func refused(e *end, work int) error {
 	for _, name := range []string{journalTry, journalTry + "/x"} {
 		if err := unix.Mkdirat(work, name, 0o700); err != nil {
@@ -172,7 +170,7 @@ func relative(root int, e *end) (string, error) {
 	return rel, nil
 }
 
-// openInside opens what is below the root of a mount, on that mount.
+// openInside opens a path below the root of a mount, without leaving that mount.
 func openInside(root int, name string, flags int) (int, error) {
 	return dirfd.Open(root, name, flags|unix.O_PATH|unix.O_NOFOLLOW, dirfd.Beneath|dirfd.OneMount)
 }
@@ -221,10 +219,10 @@ type mover struct {
 	links map[inode]string // where the first name of a file with several was moved, relative to work
 }
 
-// inode tells files apart within one mount.
+// inode identifies a file within one mount.
 type inode struct{ dev, ino uint64 }
 
-// step comes before each change.
+// step is called before each change.
 func (m *mover) step() error {
 	if m.hook == nil {
 		return nil
@@ -315,9 +313,8 @@ func (m *mover) entry(from, into int, name, rel string) error {
 	return nil
 }
 
-// carry moves one entry as a whole. Copying up splits the names of a file apart
-// that has several in a lower layer; here they are kept together, as far as they
-// lie in the promoted directory.
+// carry moves one entry as a whole. Copying up splits the names of a file that has several in a lower layer;
+// carry keeps together those in the promoted directory.
 func (m *mover) carry(from, into int, name, rel string, st *unix.Stat_t) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return unix.Renameat(from, name, into, name)
@@ -346,7 +343,7 @@ func (m *mover) restoreTimes(dir int, name string) error {
 		s := m.stamp[i]
 		fd, err := openInside(dir, name+s.path, 0)
 		if err != nil {
-			continue // never came into being anew
+			continue // never created
 		}
 		if err := setTimes(byFD(fd), &s.st); err != nil && first == nil {
 			first = fmt.Errorf("restore the times of %q: %w", name+s.path, err)
@@ -356,7 +353,7 @@ func (m *mover) restoreTimes(dir int, name string) error {
 	return first
 }
 
-// undo moves what work/tree holds back to dir/name.
+// undo moves the content of work/tree back to dir/name.
 func undo(work, dir int, name string) error {
 	if place, err := unmove(work, journalTree, dir, name, name); err != nil {
 		return fmt.Errorf("move %q back: %w", place, err)

@@ -16,14 +16,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
-// Left is a promotion that cannot be undone because of the sandbox's files, which the sandbox
-// may have changed.
+// Left is a promotion that cannot be undone because of the sandbox's files, which the sandbox may have
+// changed.
 type Left struct {
 	Mount string
 	Err   error
 }
 
-// Error implements error.
+// Error returns the text of the error.
 func (l *Left) Error() string {
 	return fmt.Sprintf("recover an unfinished promotion below %s: %v", l.Mount, l.Err)
 }
@@ -45,9 +45,8 @@ func isOfFiles(err error) bool {
 	return slices.ContainsFunc(ofFiles, func(f error) bool { return errors.Is(err, f) })
 }
 
-// Recover finishes what kills have left in the overlay mounts of the calling
-// process's mount namespace: half-done promotions are taken back. PID 1 calls it
-// before it starts anything. It returns the promotions that the sandbox's files do
+// Recover undoes promotions that a kill has interrupted, in the overlay mounts of the calling process's mount
+// namespace. PID 1 calls it before it starts anything. It returns the promotions that the sandbox's files do
 // not allow to undo, and fails for any other reason.
 func Recover() (left []*Left, err error) {
 	overlays, err := mounttable.List(mountinfo.FSTypeFilter("overlay"))
@@ -86,9 +85,8 @@ func recoverBelow(mount string) (*Left, error) {
 	return nil, fault.Wrap(err, "recover an unfinished promotion below %s", mount)
 }
 
-// recoverAt takes the promotion back that left its workshop in root, if one did.
-// A workshop that is not ours by owner and mode was made by the sandbox, and is
-// left alone.
+// recoverAt undoes the promotion that left its workshop in root, if there is one. It ignores a workshop whose
+// owner or mode shows that the sandbox made it.
 func recoverAt(root int) error {
 	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {

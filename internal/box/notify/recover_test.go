@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An entry that a sandbox puts in place of a workshop does not refuse its start; an error that
-// is not about its files does.
-func TestRecover_LeavesWhatTheSandboxMade(t *testing.T) {
+// TestRecover_IgnoresPlantedEntries checks that an entry that a sandbox puts in the place of a work
+// directory does not prevent its start, and that an error that does not concern its files does.
+func TestRecover_IgnoresPlantedEntries(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(at string) error{
 		"a file":         func(at string) error { return os.WriteFile(at, nil, 0o600) },

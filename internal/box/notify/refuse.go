@@ -16,8 +16,8 @@ type Refusal struct {
 	Program string // the file that the caller runs, as its root has it; "" where that is not known
 }
 
-// refuse answers a call that the filter left to be refused. It never lets one pass, whatever
-// its arguments, and never waits: a storm of them costs its callers.
+// refuse answers a call that the filter hands over to be refused. It never lets one pass, whatever its
+// arguments, and never waits: a storm of them costs only its callers.
 func (s *server) refuse(n *notification) (v verdict, ok bool) {
 	name, errno, ok := s.opt.Refusals.Answer(uint32(n.call.nr), n.call.args)
 	if !ok {
@@ -29,7 +29,7 @@ func (s *server) refuse(n *notification) (v verdict, ok bool) {
 	return verdict{errno: errno}, true
 }
 
-// program finds what the caller of n runs.
+// program returns the program that the caller of n runs.
 func (s *server) program(n *notification) string {
 	if !s.ownProc {
 		return ""

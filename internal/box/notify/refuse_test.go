@@ -22,10 +22,10 @@ import (
 // argRefused is a process that installs the filters, and makes calls that are refused.
 const argRefused = "notify-refused"
 
-// beRefused makes calls while somebody listens and after nobody does any more. It serves
-// itself: the threads of before are under no filter.
+// beRefused makes calls while there is a listener, and after it has ended. It serves itself: its earlier
+// threads have no filter.
 func beRefused() int {
-	told := seccomp.Options{Told: true}
+	told := seccomp.Options{Report: true}
 	listener, calls, done := make(chan int, 1), make(chan func(), 1), make(chan struct{})
 	var failed error
 	go func() {
@@ -76,8 +76,9 @@ func errno(err error) (e unix.Errno) {
 	return e
 }
 
-// Where nobody listens any more, what was to be told is refused all the same.
-func TestWhatNobodyListensToIsRefused(t *testing.T) {
+// TestRefusedCalls_StayRefusedWithoutListener checks that a call that was to be reported is
+// refused also when no listener is left.
+func TestRefusedCalls_StayRefusedWithoutListener(t *testing.T) {
 	t.Parallel()
 	out, err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{argRefused}}).CombinedOutput()
 	got := strings.Fields(string(out))

@@ -17,9 +17,9 @@ type renameArgs struct {
 	flags    uint32
 }
 
-// rename sees to it that the kernel can carry a rename out. Everything but a
-// directory of overlayfs goes to the kernel after one look; so does what would
-// fail anyway, so that the error is the kernel's own.
+// rename prepares a rename so that the kernel can carry it out. Everything but a directory of overlayfs goes
+// to the kernel after one check; so does a rename that would fail anyway, so that the error is the kernel's
+// own.
 func (s *server) rename(c caller, a renameArgs) (verdict, func()) {
 	from, err := c.path(a.from)
 	if err != nil {
@@ -37,10 +37,9 @@ func (s *server) rename(c caller, a renameArgs) (verdict, func()) {
 	return proceed, func() { s.promoteFor(c, a, from, to) }
 }
 
-// glance tells whether name is a directory, in as few calls as can be. It has no
-// effect, and its result decides nothing but whether a closer look is taken, so it
-// may follow what the caller made it follow. (An absolute link on the way, in a
-// caller with another root, may lead it astray: at worst the rename is EXDEV.)
+// glance reports whether name is a directory, in as few calls as possible. It has no effect, and its result
+// only decides whether a closer check follows, so it may follow links of the caller's choice. (An absolute
+// link on the way, in a caller with another root, may mislead it: at worst the rename is EXDEV.)
 func (c caller) glance(dir int32, name string) (bool, error) {
 	what := "cwd/"
 	switch {
@@ -59,7 +58,7 @@ func (c caller) glance(dir int32, name string) (bool, error) {
 type end struct {
 	parent int    // O_PATH
 	base   string // last element
-	node   int    // what it names, O_PATH; -1: nothing
+	node   int    // what the name refers to, O_PATH; -1: nothing
 	st     unix.Statx_t
 }
 
@@ -89,7 +88,7 @@ func (c caller) end(dir int32, name string) (*end, error) {
 	return e, nil
 }
 
-// look finds what the name stands for now.
+// look opens what the name refers to now.
 func (e *end) look() error {
 	if e.node >= 0 {
 		unix.Close(e.node)
@@ -144,15 +143,15 @@ func (s *server) promoteFor(c caller, a renameArgs, from, to string) {
 	s.answer(c.id, s.promoteBoth(c, old, new, a.flags))
 }
 
-// consider gives the ends of a rename that needs a promotion, which the caller
+// consider returns the ends of a rename that needs a promotion, which the caller
 // is allowed to have; otherwise only the answer.
 func (s *server) consider(c caller, a renameArgs, from, to string) (verdict, *end, *end) {
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
 	s.trying.Lock()
 	defer s.trying.Unlock()
-	// Nothing is tried for a caller that is dead: whoever has seen everybody dead,
-	// and has then held Lock, shall find nothing half done.
+	// Nothing is tried for a dead caller: a process that has seen all callers dead, and has then held Lock,
+	// must find nothing half done.
 	if !s.valid(c.id) {
 		return proceed, nil, nil
 	}
@@ -174,7 +173,7 @@ func (s *server) consider(c caller, a renameArgs, from, to string) (verdict, *en
 	return v, old, new
 }
 
-// promoteBoth does what is needed now, with everything frozen.
+// promoteBoth promotes what is needed, with everything frozen.
 func (s *server) promoteBoth(c caller, old, new *end, flags uint32) verdict {
 	if !s.valid(c.id) || old.look() != nil || new.look() != nil {
 		return proceed
@@ -208,7 +207,7 @@ func (e *end) name() string {
 	return strings.TrimSuffix(dir, "/") + "/" + e.base
 }
 
-// needed gives the ends that must be promoted for the kernel not to answer
+// needed returns the ends that must be promoted for the kernel not to answer
 // EXDEV, and the answer to give after that. None are needed where the kernel
 // would refuse for another reason.
 func needed(old, new *end, flags uint32) (verdict, []*end) {
@@ -262,8 +261,7 @@ func onOverlay(fd int) bool {
 	return unix.Fstatfs(fd, &fs) == nil && uint32(fs.Type) == unix.OVERLAYFS_SUPER_MAGIC
 }
 
-// contains reports whether directory fd is, or lies somewhere below, the
-// directory dir on the same mount.
+// contains reports whether directory fd is the directory dir, or is below it, on the same mount.
 func contains(dir *unix.Statx_t, fd int) bool {
 	cur, err := openat(fd, ".", unix.O_PATH|unix.O_DIRECTORY)
 	for err == nil {

@@ -355,7 +355,7 @@ var scenarios = map[string]struct {
 			a.errorf("%d files, want 300", count)
 		}
 	}, -1},
-	// For TestBreak: whatever fails, the tree stays what it was, or moves whole.
+	// For TestPromotion_RollsBackAtEachStep: whatever fails, the tree stays what it was, or moves whole.
 	"break": {func(a *actor) {
 		a.must(os.Remove("d/two"))
 		a.must(os.MkdirAll("d/sub/mine", 0o700))
@@ -577,8 +577,9 @@ func TestEmulation(t *testing.T) {
 	}
 }
 
-// The price of the listener, and the second way to tell a pure upper directory.
-func BenchmarkRenameOfAPlainFile(b *testing.B) {
+// BenchmarkRename_PlainFile measures the cost of the listener, and the second way to recognize
+// a pure upper directory.
+func BenchmarkRename_PlainFile(b *testing.B) {
 	for _, filtered := range []bool{false, true} {
 		b.Run(fmt.Sprintf("filtered=%v", filtered), func(b *testing.B) {
 			c := worldConfig{UID: os.Getuid(), Inside: 0, Scenario: "bench", NoFilter: !filtered}
@@ -588,9 +589,9 @@ func BenchmarkRenameOfAPlainFile(b *testing.B) {
 	}
 }
 
-// A promotion that fails at any step leaves the tree as it was, with its times;
-// one that is killed at any step is taken back by the next PID 1.
-func TestBreak(t *testing.T) {
+// TestPromotion_RollsBackAtEachStep checks that a promotion that fails at any step leaves the tree
+// as it was, with its times, and that one that is killed at any step is undone by the next PID 1.
+func TestPromotion_RollsBackAtEachStep(t *testing.T) {
 	t.Parallel()
 	userNamespaces(t)
 	for _, die := range []bool{false, true} {

@@ -18,55 +18,50 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Options configure Serve. The zero value promotes without freezing, and does
-// not emulate.
+// Options configure Serve. The zero value promotes without freezing, and does not emulate.
 type Options struct {
 	// Serving is called once, before the first answer. It may be nil.
 	Serving func()
-	// Emulate answers the calls of root emulation. Without it they are handed
-	// to the kernel.
+	// Emulate answers the calls of root emulation. Without it the kernel carries them out.
 	Emulate bool
-	// Freeze stops every process of the sandbox but PID 1, so that none sees a
-	// directory that is half promoted. It is called with Lock held. Threads that
-	// wait for an answer, the served one among them, sleep in state D (wchan
-	// seccomp_do_user_notification) and count as frozen; use Halt
-	// to stop a process that has some.
-	// Other threads in state D are in the middle of a call and have to be waited
-	// for, but for parents in vfork. nil: nobody is stopped.
+	// Freeze stops every process of the sandbox except PID 1, so that none sees a half promoted directory. It
+	// is called with Lock held. Threads that wait for an answer, including the served one, sleep in state D
+	// (wchan seccomp_do_user_notification) and count as frozen; use Halt to stop a process that has some.
+	// Other threads in state D are in the middle of a call and must be waited for, except for parents in
+	// vfork. If nil, no process is stopped.
 	Freeze func() (thaw func(), err error)
-	// Asked is told of every execve(2) that may come to something, before it is
-	// answered, and Unasked that the last one of a thread was taken back by a signal and
-	// not carried out. Began is told of a thread that made the call with which libraries
-	// begin a program, while it waits. They hold the caller up, so they must be quick,
-	// and are called by one goroutine. All or none are nil: nobody is told.
+	// Asked is called for every execve(2) that may succeed, before it is answered; Unasked if the last one of
+	// a thread was interrupted by a signal and not carried out; Began for a thread that made the call with
+	// which libraries start, while it waits. They hold the caller up, so they must be quick, and are called
+	// by one goroutine. All or none are nil.
 	Asked   func(Execution)
 	Unasked func(tid int)
 	Began   func(tid int)
-	// Refusals are the calls that are refused, whoever makes them, and never handed to the
-	// kernel; the filter has to be that of the same options. Refused is told of each, before
-	// it is answered, and must not block; nil: nobody is told.
+	// Refusals are the calls that are refused for every caller, and never handed to the kernel; the filter
+	// must be that of the same options. Refused is called for each, before it is answered, and must not
+	// block; it may be nil.
 	Refusals seccomp.Refusals
 	Refused  func(Refusal)
-	// Report is told about promotions; it may be called from several goroutines
-	// at once, and must not block. nil: nobody is told.
+	// Report is called for promotions, possibly by several goroutines at once, and must not block. It may be
+	// nil.
 	Report func(Event)
-	// Lock is held for reading while a call is taken and answered, and for writing
-	// during a promotion. It is shared by all Serve calls of one PID 1, and whoever else
-	// freezes the sandbox, as a capture does, has to hold it for writing from
-	// before that until the thaw: an answer would set a frozen caller going. nil: a lock of its own.
+	// Lock is held for reading while a call is received and answered, and for writing during a promotion. All
+	// Serve calls of one PID 1 share it. Code that freezes the sandbox otherwise, such as a capture, must
+	// hold it for writing from before the freeze until the thaw: an answer would set a frozen caller going.
+	// If nil, Serve uses its own lock.
 	Lock Lock
 
 	hook func() error // called before each step of a promotion; tests fail there
 }
 
-// Lock is a sync.RWMutex, or one that does more.
+// Lock is the interface of sync.RWMutex; Options.Lock may do more.
 type Lock interface {
 	sync.Locker
 	RLock()
 	RUnlock()
 }
 
-// EventKind says what happened.
+// EventKind is the kind of an Event.
 type EventKind string
 
 // The events.
@@ -75,7 +70,7 @@ const (
 	Failed   EventKind = "failed"   // it could not be; the kernel answered EXDEV
 )
 
-// Event is something that PID 1 may want to log.
+// Event describes a promotion, for logs.
 type Event struct {
 	Kind  EventKind
 	Path  string // absolute, in PID 1's root
@@ -85,13 +80,12 @@ type Event struct {
 	Err   error // with Failed
 }
 
-// Serve answers notifications from listener until ctx is done (it then gives
-// ctx's error) or no process is left that could send any (nil). It does not
-// close listener. Calls that wait when it ends get ENOSYS once the listener is
-// closed.
+// Serve answers notifications from listener until ctx is done (it then returns ctx's error) or until no
+// process is left that could send any (nil). It does not close listener. Calls that wait when it returns get
+// ENOSYS once the listener is closed.
 //
-// /proc must be a proc mount of the callers' pid namespace; where it is not,
-// everything is handed to the kernel, or with Emulate said to have succeeded.
+// /proc must be a proc mount of the callers' pid namespace; if it is not, everything is handed to the kernel
+// or, with Emulate, reported as successful.
 func Serve(ctx context.Context, file *os.File, opt Options) error {
 	if opt.Lock == nil {
 		opt.Lock = new(sync.RWMutex)
@@ -143,7 +137,7 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	return errors.Join(fault.Wrap(err, "wait for system call notifications"), failed)
 }
 
-// drain answers until nobody waits. over says that nobody will.
+// drain answers until no caller waits. over reports whether there will be no further callers.
 func (s *server) drain() (over bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 	for {
@@ -203,7 +197,7 @@ func (s *server) next() error {
 	return nil
 }
 
-// decide gives the answer to n, or the function that finds it, answers, and may
+// decide returns the answer to n, or the function that finds it, answers, and may
 // take its time.
 func (s *server) decide(n *notification) (verdict, func()) {
 	if v, ok := s.refuse(n); ok {
@@ -251,9 +245,9 @@ type operation struct {
 	emulate func(c caller, args [6]uint64) verdict
 }
 
-// OwnsProc reports whether /proc is a procfs of this process's pid namespace: in a
-// container with a masked /proc the outer one is bound, in which the numbers
-// mean other processes. A link, or a directory that was made to look like one, is none.
+// OwnsProc reports whether /proc is a procfs of this process's pid namespace: in a container with a masked
+// /proc the outer one is bound, in which the numbers mean other processes. A link, or a directory that
+// imitates one, is not.
 func OwnsProc() (bool, error) {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch err {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-func TestUndo_NamesTheEndOfADeepPlace(t *testing.T) {
+func TestUndo_ErrorNamesEndOfDeepPath(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("\x01", 250)
 	work, dir := openDir(t, t.TempDir()), openDir(t, t.TempDir())

@@ -332,7 +332,7 @@ func prepare(t testing.TB, c *worldConfig, fill func(lower string)) {
 	}
 }
 
-// start gives the command that runs c's world.
+// start returns the command that runs c's world.
 func (c worldConfig) start() *exec.Cmd {
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{argLaunch, c.arg()}, Dir: "/"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer returns what the error of a try means: OK for none, Missing for an errno by which
-// the kernel says that it cannot or may not do it, and Unknown for everything else: an
-// unexpected errno, a timeout and a killed child say nothing about the host.
+// answer classifies the error of a try: OK for none, Missing for an errno by which the kernel says that it
+// cannot or may not do it, and Unknown for everything else: an unexpected errno, a timeout and a killed child
+// say nothing about the host.
 func answer(err error) State {
 	var e unix.Errno
 	switch {
@@ -26,7 +26,7 @@ func answer(err error) State {
 		unix.ENODEV, unix.ENXIO, unix.ENOENT, unix.EAFNOSUPPORT, unix.EPROTONOSUPPORT, // not there
 		unix.EROFS, // a home that cannot be written
 		unix.EBUSY, // a container's own listener has the place (seccomp(2))
-		unix.EIO:   // tryOverlay: it was mounted and does not do what it has to
+		unix.EIO:   // tryOverlay: it was mounted, and does not work
 		return Missing
 	}
 	return Unknown

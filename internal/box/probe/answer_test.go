@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAnswer_TellsANoFromAFailure(t *testing.T) {
+func TestAnswer_DistinguishesMissingFromUnknown(t *testing.T) {
 	t.Parallel()
 	no := []unix.Errno{
 		unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.ENODEV, unix.ENXIO,
@@ -77,7 +77,7 @@ func TestTiers_NeverChooseWorkspace(t *testing.T) {
 	}
 }
 
-func TestProbe_CancelledIsNoAnswer(t *testing.T) {
+func TestProbe_UnknownWhenCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -90,13 +90,13 @@ func TestProbe_CancelledIsNoAnswer(t *testing.T) {
 	}
 }
 
-// The process has few descriptors, from none free to enough. It is one of its own, since
-// the limit is the process's.
-func TestProbe_FewDescriptorsAreNoAnswer(t *testing.T) {
+// TestProbe_UnknownWithFewDescriptors runs with few free descriptors, from none to enough, in
+// a separate process, since the limit belongs to the process.
+func TestProbe_UnknownWithFewDescriptors(t *testing.T) {
 	const inner = "COPPICE_TEST_FEW_DESCRIPTORS"
 	if os.Getenv(inner) == "" {
 		t.Parallel()
-		cmd := exec.Command("/proc/self/exe", "-test.run=^TestProbe_FewDescriptorsAreNoAnswer$", "-test.v")
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestProbe_UnknownWithFewDescriptors$", "-test.v")
 		cmd.Env = append(os.Environ(), inner+"=1")
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -20,8 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// Child is a self-test: args are a task and its config. It returns the exit code of the
-// process.
+// Child runs a self-test and returns the exit code of the process. args are a task and its config.
 func Child(args []string) int {
 	runtime.LockOSThread()
 	if len(args) == 0 {
@@ -69,7 +68,7 @@ func tryGuest() []result {
 		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	}
 	rs := []result{tried(UserNamespaces, "created user, mount, pid, ipc, uts, cgroup and net namespaces", made())}
-	dir := "/proc" // any directory will do as a mount point: the namespace is ours
+	dir := "/proc" // any directory will do as a mount point in this namespace
 	proc := tried(FreshProc, "mounted proc",
 		unix.Mount("proc", dir, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
 	if proc.State == Missing {
@@ -87,8 +86,7 @@ func tryGuest() []result {
 	return append(rs, tried(SeccompNotify, "installed a listener", tryNotify()))
 }
 
-// tryLink makes what the gate of tier supervised is linked by. It goes with the
-// namespace.
+// tryLink creates the network device that links the gate of tier supervised. It ends with the namespace.
 func tryLink() error {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -138,7 +136,7 @@ func install(p []unix.SockFilter, flags uintptr) (int, error) {
 	return int(r), nil
 }
 
-// tryMounts runs in a mount namespace of its own, in the home.
+// tryMounts runs in its own mount namespace, in the home.
 func tryMounts(c config) []result {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return []result{tried(Overlay, "made mounts private", err)}
@@ -162,8 +160,7 @@ func tryMounts(c config) []result {
 	return rs
 }
 
-// tryWhiteout makes what stands for a removal in a layer. Overlayfs lets nobody
-// make one on it.
+// tryWhiteout creates what represents a removal in a layer. On overlayfs itself this is refused.
 func tryWhiteout(dir string) error {
 	if err := unix.Mknod(filepath.Join(dir, "gone"), unix.S_IFCHR, 0); err != nil {
 		return fmt.Errorf("record a removal: %w", err)
@@ -171,9 +168,8 @@ func tryWhiteout(dir string) error {
 	return nil
 }
 
-// tryOverlay does what a sandbox does to its root: reads from below, writes,
-// removes (a whiteout), and puts a directory in the place of a removed one (an
-// opaque one).
+// tryOverlay exercises a root as a sandbox does: it reads from below, writes, removes (a whiteout), and
+// replaces a removed directory (an opaque one).
 func tryOverlay(dir string) (err error) {
 	p := func(s string) string { return filepath.Join(dir, s) }
 	for _, d := range []string{"low/d", "up", "work", "m"} {

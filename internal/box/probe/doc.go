@@ -1,11 +1,9 @@
-// Package probe finds out what this host can do for each tier, driver and
-// feature, by doing it. Children of the calling process make the namespaces, the
-// mounts and the filters that a sandbox needs, in the home that the store uses,
-// and say what the kernel answered. For each lack it names the command or
-// setting that mends it.
+// Package probe finds out what this host can do for each tier, driver and feature, by trying it. Children of
+// the calling process create the namespaces, mounts and filters that a sandbox needs, in the home that the
+// store uses, and report the kernel's answers. For each lack the report names the command or setting that
+// mends it.
 //
 // The children are the helper program coppice-init, whose main function calls Child.
 //
-// May be imported by box, daemon and cmd/coppice-init; it imports client/wire, quota and
-// fault.
+// May be imported by box, daemon and cmd/coppice-init; it imports client/wire, quota and fault.
 package probe

@@ -20,13 +20,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/quota"
 )
 
-// host is what a remedy depends on.
+// host is the state of the host that remedies depend on.
 type host struct {
 	root       bool
 	cloneKnob  bool // kernel.unprivileged_userns_clone is 0 (Debian's patch)
 	apparmor   bool // kernel.apparmor_restrict_unprivileged_userns is 1 (Ubuntu 23.10 and later)
 	none       bool // user.max_user_namespaces is 0
-	ptrace     bool // kernel.yama.ptrace_scope lets nobody trace what he starts (2 or 3)
+	ptrace     bool // kernel.yama.ptrace_scope forbids tracing children (2 or 3)
 	kubernetes bool
 	container  bool
 }
@@ -55,7 +55,7 @@ func sysctl(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// remedy is what mends the lack of a feature, as far as this host shows why.
+// remedy returns the remedy for a missing feature, as far as the state of the host shows the cause.
 func (h host) remedy(feature, errno string) string {
 	switch feature {
 	case GateLink:
@@ -110,8 +110,8 @@ func (h host) remedy(feature, errno string) string {
 	return ""
 }
 
-// kernelRemedy is what mends that tier gvisor does not start. Its kernel watches its
-// processes by ptrace(2) and seccomp(2), which yama and containers can refuse.
+// kernelRemedy returns the remedy if tier gvisor does not start. Its kernel watches its processes by
+// ptrace(2) and seccomp(2), which yama and containers can refuse.
 func (h host) kernelRemedy(err error) string {
 	switch hint := fault.HintOf(err); {
 	case hint != "" && !strings.HasSuffix(hint, "coppice system probe"): // which leads here
@@ -144,7 +144,7 @@ func landlock() Item {
 	return it
 }
 
-// magics are of linux/magic.h; what is not named is shown as a number.
+// magics are from linux/magic.h; other numbers are shown as such.
 var magics = map[uint32]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
 	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs",
@@ -166,7 +166,7 @@ func fileSystem(dir string) (string, error) {
 	return fmt.Sprintf("type %#x", magic), nil
 }
 
-// homeFS says what the home lies on, and what is known to be bad for a store.
+// homeFS reports the file system of the home, and what is known to be bad for a store.
 func homeFS(home string) Item {
 	it := Item{Group: Features, Name: HomeFS, State: OK, Tried: "statfs " + home}
 	fs, err := fileSystem(home)

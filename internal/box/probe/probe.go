@@ -28,9 +28,8 @@ const patience = 5 * time.Second
 // kernelPatience bounds the start of a kernel, which is many times as much work.
 const kernelPatience = 30 * time.Second
 
-// Probe tries what o asks for. It changes nothing that lasts, and takes a few
-// tens of milliseconds. An error means that nothing could be tried; a lack is an
-// item, and so is what could not be found out.
+// Probe tries the features that o selects. It makes no lasting change, and takes a few tens of milliseconds.
+// It returns an error if nothing could be tried; a lack, or an unknown result, is an item.
 func Probe(ctx context.Context, o Options) (Report, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -70,7 +69,7 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	return r, nil
 }
 
-// existing gives the nearest directory at or above path.
+// existing returns the nearest directory at or above path.
 func existing(path string) string {
 	for p := path; p != ""; p = filepath.Dir(p) {
 		if info, err := os.Stat(p); err == nil && info.IsDir() {
@@ -96,7 +95,7 @@ func tiers(r *Report, h host) []Item {
 		}
 		for _, nice := range []string{SeccompNotify, Landlock} {
 			if it, _ := r.Item(Features, nice); it.State == Unknown {
-				process.need(r, nice) // what it would be without is not known
+				process.need(r, nice) // the effect of its absence is not known
 			}
 		}
 	}
@@ -151,8 +150,7 @@ func (it *Item) need(r *Report, features ...string) bool {
 	return false
 }
 
-// gvisor judges tier gvisor by starting it, where the host can give what its walls are
-// made of.
+// gvisor judges tier gvisor by starting it, if the host has the features that it needs.
 func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
 	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it",
 		Detail: "a separate kernel for the sandbox, in user space"}
@@ -165,13 +163,13 @@ func gvisor(ctx context.Context, judged []Item, try func(context.Context) error,
 	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
 	defer cancel()
 	if err := try(ctx); err != nil {
-		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), told(err), errnoName(err), h.kernelRemedy(err)
+		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), oneLine(err), errnoName(err), h.kernelRemedy(err)
 	}
 	return it
 }
 
-// told is an error in one line.
-func told(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+// oneLine returns the text of err in one line.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // drivers judges the drivers by the features and the home.
 func drivers(r *Report, home string) []Item {
@@ -207,15 +205,15 @@ func drivers(r *Report, home string) []Item {
 	return []Item{overlay, cp, btrfs}
 }
 
-// Argv0 is the name by which coppice-init is a self-test. A self-test does one task and prints
-// a childReport.
+// Argv0 is the argv[0] with which coppice-init runs a self-test. A self-test does one task and prints a
+// childReport.
 const Argv0 = "coppice-probe"
 
 type task string
 
 const (
-	taskMounts task = "mounts" // what the keeper does: a mount namespace of its own
-	taskGuest  task = "guest"  // what init does: all namespaces
+	taskMounts task = "mounts" // as the keeper does: its own mount namespace
+	taskGuest  task = "guest"  // as init does: all namespaces
 	taskHold   task = "hold"   // sits in a user namespace until its stdin closes
 )
 
@@ -226,7 +224,7 @@ type config struct {
 	Quick bool   `json:"quick"`
 }
 
-// result is what came of one try.
+// result is the result of one try.
 type result struct {
 	Name   string `json:"name"`
 	State  State  `json:"state"`
@@ -271,7 +269,7 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	if t == taskGuest || os.Geteuid() != 0 {
 		ownUser(cmd.SysProcAttr)
 	}
-	// A refusal of clone is told from one of the program by errors.As.
+	// errors.As distinguishes a refusal of clone from a failure of the program.
 	err = cmd.Run()
 	if ctx.Err() != nil {
 		return childReport{start: ctx.Err()}

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Probe says that sandboxes need Linux.
+// Probe returns an error: sandboxes need Linux.
 func Probe(context.Context, Options) (Report, error) {
 	return Report{},
 		fault.New(fault.Unsupported, "sandboxes require Linux on amd64 or arm64; this is %s on %s", runtime.GOOS,

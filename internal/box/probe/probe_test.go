@@ -80,7 +80,7 @@ func check(t *testing.T, r Report) {
 	}
 }
 
-func TestQuick(t *testing.T) {
+func TestProbe_Quick(t *testing.T) {
 	t.Parallel()
 	r, err := Probe(t.Context(), Options{Program: self(t), Home: t.TempDir(), Root: os.Getuid() == 0, Quick: true})
 	if err != nil {
@@ -111,7 +111,7 @@ func TestProbeAsUser(t *testing.T) {
 	if err := os.Chown(home, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestQuick$|^TestProbe$", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestProbe_Quick$|^TestProbe$", "-test.v")
 	cmd.Env = []string{"TMPDIR=" + home, "HOME=" + home, "PATH=/usr/bin:/bin",
 		"COPPICE_EXEC_PATH=" + os.Getenv("COPPICE_EXEC_PATH")}
 	cmd.Dir = home
@@ -123,7 +123,7 @@ func TestProbeAsUser(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-func TestRemediesNameTheCause(t *testing.T) {
+func TestRemedies_NameCause(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		host    host

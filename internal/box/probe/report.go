@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// State is how well something works.
+// State is the result of a try.
 type State string
 
 // The states.
@@ -53,45 +53,44 @@ const (
 	DiskLimit      = "disk-limit"
 )
 
-// Item is one thing that was tried.
+// Item is the result for one feature.
 type Item struct {
 	Group  string `json:"group"`
 	Name   string `json:"name"`
 	State  State  `json:"state"`
-	Tried  string `json:"tried"`            // what was done to find out
-	Detail string `json:"detail,omitempty"` // what was found
-	Errno  string `json:"errno,omitempty"`  // what the kernel answered, when it refused
+	Tried  string `json:"tried"`            // the test
+	Detail string `json:"detail,omitempty"` // the finding
+	Errno  string `json:"errno,omitempty"`  // the kernel's error, if it refused
 	Remedy string `json:"remedy,omitempty"` // one line; set unless OK, where there is one
 }
 
-// Report is what this host can do.
+// Report lists what this host can do.
 type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	// the strongest tier that works, of those that cost nothing: process, or "" when it does not work
-	// or is not known to; never workspace, which confines nothing
+	// Tier is the strongest tier that works without extra cost: process, or "" if it does not work or is not
+	// known to; never workspace, which confines nothing.
 	Tier   string `json:"tier"`
 	Driver string `json:"driver"` // the best driver that works; "" when none does
 }
 
-// Options say what to ask.
+// Options configure Probe.
 type Options struct {
-	// Home is the store's directory. Where it does not exist yet, its nearest
-	// parent that does stands for it.
+	// Home is the store's directory. If it does not exist yet, its nearest existing parent is used.
 	Home string
 	// Root says that the caller is real root, not uid 0 of a user namespace.
 	Root bool
-	// Quick asks only for what decides about tier and driver.
+	// Quick limits the probe to what decides about tier and driver.
 	Quick bool
-	// Program is coppice-init, of which the self-tests are processes.
+	// Program is coppice-init, which runs the self-tests.
 	Program *os.File
-	// GVisor starts a sandbox of tier gvisor and ends it. An error says why it cannot, its
-	// hint what mends it. Where it is nil the tier is not asked for.
+	// GVisor starts a sandbox of tier gvisor and ends it. Its error says why that failed, and its hint how to
+	// mend it. If nil, the tier is not probed.
 	GVisor func(context.Context) error
 }
 
-// Item gives the item of that name, and false when it was not asked for.
+// Item returns the item with that name, and false if it was not probed.
 func (r Report) Item(group, name string) (Item, bool) {
 	for _, it := range r.Items {
 		if it.Group == group && it.Name == name {
@@ -107,7 +106,7 @@ func (r Report) Lacks(feature string) bool {
 	return ok && it.State == Missing
 }
 
-// Wire is Probe in the form that travels to clients.
+// Wire is Probe with a report in the client's format.
 func Wire(ctx context.Context, o Options) (wire.ProbeReport, error) {
 	r, err := Probe(ctx, o)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-func TestParseStatReadsOurOwn(t *testing.T) {
+func TestParseStat_OwnProcess(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestParseStatReadsOurOwn(t *testing.T) {
 	}
 }
 
-func TestParseStatBearsAnyName(t *testing.T) {
+func TestParseStat_AcceptsAnyName(t *testing.T) {
 	t.Parallel()
 	const rest = " S 1 2 3 0 -1 4 5 6 7 8 11 22 0 0 20 0 9 0 77 1000 12 18446744073709551615"
 	for _, name := range []string{"sh", ") R 9 9 9 (", "a b", "\n", "\xff", ""} {
@@ -63,8 +63,7 @@ func TestSplitArgs(t *testing.T) {
 	}
 }
 
-// The largest answers fit into a frame.
-func TestAnswersFitIntoAFrame(t *testing.T) {
+func TestAnswers_FitIntoFrame(t *testing.T) {
 	t.Parallel()
 	for name, arg := range map[string]string{"one long argument": strings.Repeat("\xff", maxCmdline),
 		"many of one byte": strings.Repeat("\xff\x00", maxCmdline/2)} {

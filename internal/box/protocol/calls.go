@@ -1,8 +1,8 @@
 //go:build linux && (amd64 || arm64)
 
-// Package protocol is what the daemon and the keeper of a sandbox are to each other: how a
-// keeper is started, where it listens, and the calls that it answers. Package box is the
-// daemon's side, and package keeper the other one.
+// Package protocol defines how the daemon and the keeper of a sandbox communicate: how a keeper is started,
+// where it listens, and the calls that it answers. Package box is the daemon's side, package keeper the
+// other.
 package protocol
 
 import (
@@ -15,47 +15,47 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The calls of a keeper. A connection carries one call, as a wire frame of type
-// FrameRequest with a JSON call.
+// The calls of a keeper. A connection carries one call, as a wire frame of type FrameRequest with a JSON
+// Call.
 //
 //	op       answer
 //	exec     the frames of an exec stream, see package wire
-//	freeze   FrameReply with Freeze's answer; thaws at the next frame, which is
-//	         answered by another FrameReply, and when the connection ends; each
-//	         FrameRoot before that is answered by FrameReply with the live root,
-//	         and one byte that brings its descriptor, where it is mounted; each
-//	         FrameSave with a directory by FrameReply, when a memory image is in it, and
-//	         one byte that brings the program that is its init
-//	reseal   FrameReply with a initlink.Resealed
-//	release  FrameReply, when the gate of a resumed box is open
-//	pause    FrameReply, when all processes are paused; resume, when they run again
+//	freeze   FrameReply with a FrozenReply. The next frame thaws the box and is
+//	         answered by another FrameReply; the end of the connection thaws it
+//	         too. Before that, each FrameRoot is answered by FrameReply with the
+//	         live root and, if it is mounted, one byte that carries its descriptor;
+//	         each FrameSave with a directory is answered by FrameReply when the
+//	         memory image is in it, and one byte that carries the image's init
+//	reseal   FrameReply with an initlink.Resealed
+//	release  FrameReply when the gate of a resumed box is open
+//	pause    FrameReply when all processes are paused; resume, when they run again
 //	count    FrameReply with a number
-//	ping     frameReply: the keeper is alive. Init is not asked
-//	status   a FrameExec with an ExecStatus for each command, and FrameReply with the rest
-//	         of Status
+//	ping     FrameReply: the keeper is alive. Init is not involved
+//	status   a FrameExec with an ExecStatus for each command, then FrameReply with
+//	         the rest of Status
 //	signal   FrameReply; to a running exec
-//	cancel   FrameReply; the exec is asked to end, and killed when it does not
-//	input    Stdin and StdinEOF frames of the caller's for a running exec follow, then
-//	         one FrameThaw, which is answered by frameReply: all is on its way
-//	wait     FrameRecorded and FrameReply with an Exit, when an exec has ended
-//	active   FrameReply with a clock that differs from Since, as soon as there is one:
-//	         a process has run. It does not keep the box from ending, being idle
-//	ran      as active, less promptly, by a clock that leaves out what init does for
-//	         the keeper
-//	programs FrameReply with events of programs after Since, as soon as there are some,
-//	         or Now. It does not keep the box from ending, being idle
-//	processes, ports      FrameReply with what init has seen; ports of one Port alone
+//	cancel   FrameReply; the exec is terminated, and killed if it does not exit
+//	input    the caller sends Stdin and StdinEOF frames for a running exec, then
+//	         one FrameThaw, which is answered by FrameReply: all is on its way
+//	wait     FrameRecorded and FrameReply with an Exit when an exec has ended
+//	active   FrameReply with a clock that differs from Since, as soon as there is
+//	         one: a process has run. Does not keep an idle box alive
+//	ran      as active, less promptly, with a clock that leaves out what init does
+//	         for the keeper
+//	programs FrameReply with events of programs after Since, as soon as there are
+//	         some, or at once with Now. Does not keep an idle box alive
+//	processes, ports      FrameReply with what init has seen; only the given Port
 //	                      unless it is 0
-//	signal-process        FrameReply, when the signal was sent
-//	dial     FrameReply, and one byte that brings a socket, connected or about to be
-//	root     FrameReply with the user of commands and how ids appear, and, where the
-//	         root is mounted, one byte that brings its descriptor. The box does not
-//	         end, being idle, before the connection does
-//	policy   FrameReply, when the gate keeps to Phases
+//	signal-process        FrameReply when the signal was sent
+//	dial     FrameReply, and one byte that carries a socket, connected or connecting
+//	root     FrameReply with the user of commands and how ids appear and, if the
+//	         root is mounted, one byte that carries its descriptor. Keeps an idle
+//	         box alive until the connection ends
+//	policy   FrameReply when the gate enforces Phases
 //	net      FrameReply with a wire.NetNow
-//	stop     FrameReply when all processes are gone; then the keeper ends
+//	stop     FrameReply when all processes are gone; then the keeper exits
 //
-// Every call can be answered by FrameFailed instead.
+// Every call may be answered by FrameFailed instead.
 const (
 	OpExec   = "exec"
 	OpFreeze = "freeze"
@@ -91,25 +91,25 @@ const (
 	FrameExec  wire.FrameType = 68
 )
 
-// Exit is what FrameExit holds in the stream of an exec.
+// Exit is the result of an exec, and the payload of FrameExit in its stream.
 type Exit struct {
 	wire.Exit
-	// Alone says that no process was left in the box when the command was
-	// reaped: then there is none until the next exec is begun.
+	// Alone says that no process was left in the box when the command was reaped; there is none until the
+	// next exec starts.
 	Alone bool `json:"alone,omitempty"`
-	// Stopped says that the box was being stopped when the command ended.
+	// Stopped says that the box was being stopped when the command exited.
 	Stopped bool `json:"stopped,omitempty"`
-	// TTY says that it had a terminal.
+	// TTY says that the command had a terminal.
 	TTY bool `json:"tty,omitempty"`
-	// Resources are what the command used, and those of its descendants that it waited for.
+	// Resources are those of the command and of the descendants that it waited for.
 	Resources wire.Resources `json:"resources,omitzero"`
-	// Env is its own environment, as KEY=VALUE: what of its output is a secret.
+	// Env is the command's own environment, as KEY=VALUE, from which secrets in its output are recognized.
 	Env []string `json:"env,omitempty"`
-	// Output is what was recorded of its output. It comes in frames of its own.
+	// Output is the recorded output. It is sent in frames of its own.
 	Output []wire.Recorded `json:"-"`
 }
 
-// Call is a call.
+// Call is one call to a keeper: the operation and its arguments.
 type Call struct {
 	Op     string            `json:"op"`
 	Exec   *wire.ExecRequest `json:"exec,omitempty"`
@@ -126,10 +126,10 @@ type Call struct {
 	Reseal *Reseal           `json:"reseal,omitempty"` // reseal
 }
 
-// Failure is a fault on its way.
+// Failure is a fault as it is sent over a connection.
 type Failure wire.Error
 
-// FailureOf returns the fault of err as it travels, with a bounded text; nil for nil.
+// FailureOf returns err as a Failure with a bounded text; nil for nil.
 func FailureOf(err error) *Failure {
 	if err == nil {
 		return nil
@@ -138,12 +138,12 @@ func FailureOf(err error) *Failure {
 		Hint: limit.Cut(fault.HintOf(err), limit.KeeperText)}
 }
 
-// Fault returns the fault.
+// Fault returns f as a fault.
 func (f *Failure) Fault() error {
 	return &fault.Error{Kind: fault.Kind(f.Kind), Message: f.Message, Hint: f.Hint}
 }
 
-// Status is what a keeper says of itself.
+// Status is a keeper's report on itself.
 type Status struct {
 	ID       string        `json:"id"`
 	PID      int           `json:"pid"` // the keeper's
@@ -154,7 +154,7 @@ type Status struct {
 	Execs    []ExecStatus  `json:"execs,omitempty"`  // running, or with a result that was not fetched
 }
 
-// ExecStatus is one exec of a Status.
+// ExecStatus describes one exec in a Status.
 type ExecStatus struct {
 	ID       string     `json:"id"`
 	PID      int        `json:"pid"` // inside
@@ -167,23 +167,23 @@ type ExecStatus struct {
 	Exit     *wire.Exit `json:"exit,omitempty"`  // nil while it runs
 }
 
-// FrozenReply answers freeze.
+// FrozenReply is the answer to freeze.
 type FrozenReply struct {
 	Procs   int             `json:"procs"`
 	Written initlink.Mapped `json:"written,omitzero"`
-	Since   time.Time       `json:"since"` // when the box was started; an older keeper does not tell
-	// Programs fit, with what init bounds them to, into one frame.
+	Since   time.Time       `json:"since"` // when the box was started; zero from an older keeper
+	// Programs fit into one frame, because init bounds their number.
 	Programs []wire.Program `json:"programs,omitempty"`
 }
 
-// Owners says how stored ids appear in a root: N as Shift+N, for N below Size; as
-// they are where Size is 0.
+// Owners maps stored ids to those that appear in a root: N appears as Shift+N for N below Size. If Size is 0,
+// ids are not mapped.
 type Owners struct {
 	Shift uint32 `json:"shift,omitempty"`
 	Size  uint32 `json:"size,omitempty"`
 }
 
-// RootReply answers FrameRoot.
+// RootReply is the answer to FrameRoot.
 type RootReply struct {
 	Owners Owners          `json:"owners,omitzero"`
 	Mapped initlink.Mapped `json:"mapped,omitzero"`
@@ -191,8 +191,8 @@ type RootReply struct {
 	Frozen bool            `json:"frozen"`           // an older keeper takes any frame for a thaw
 }
 
-// InsideUser is who commands of a box run as. Its ids are those that are seen
-// inside; the maps say how the caller sees them.
+// InsideUser is the user that commands of a box run as. Its ids are those inside; the maps give the ids that
+// the caller sees.
 type InsideUser struct {
 	UID    uint32       `json:"uid"`
 	GID    uint32       `json:"gid"`
@@ -201,40 +201,40 @@ type InsideUser struct {
 	GIDs   []plan.IDMap `json:"gids"`
 }
 
-// InsideReply answers root.
+// InsideReply is the answer to root.
 type InsideReply struct {
 	User   InsideUser `json:"user"`
 	Rooted bool       `json:"rooted,omitempty"` // a descriptor follows
 	Unseen []string   `json:"unseen,omitempty"`
 }
 
-// Reseal is the identity of a box that was resumed from a memory image.
+// Reseal is the new identity of a box that was resumed from a memory image.
 type Reseal struct {
 	Hostname string `json:"hostname,omitempty"` // empty: that of its configuration
 	Seed     []byte `json:"seed"`               // 32 bytes of fresh randomness
 }
 
-// SaveRequest is what Save asks for: an image of which Facts are true. A keeper from before
-// inits were kept knows Build in their place, and refuses the one that there is none of.
+// SaveRequest asks for an image of which Facts are true. A keeper from before inits were kept expects Build
+// instead, and refuses a request without it.
 type SaveRequest struct {
 	Dir   string            `json:"dir"`
 	Facts map[string]string `json:"facts"`
 	Build string            `json:"build"`
 }
 
-// ProgramEvent is an event with its place among all.
+// ProgramEvent is an event with its number.
 type ProgramEvent struct {
 	Seq uint64 `json:"seq"`
 	initlink.ProgramEvent
 }
 
-// ProgramsReply answers a call for events.
+// ProgramsReply is the answer to programs.
 type ProgramsReply struct {
 	Events  []ProgramEvent `json:"events,omitempty"`
 	Next    uint64         `json:"next"`
 	Dropped uint64         `json:"dropped,omitempty"`
 }
 
-// LookPatience is how long init is waited for when it looks at something: while the
-// box is frozen by its control group, so is init.
+// LookPatience bounds how long the keeper waits for init to look something up: while the control group
+// freezes the box, init is frozen too.
 const LookPatience = 20 * time.Second

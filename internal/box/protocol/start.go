@@ -4,7 +4,7 @@ package protocol
 
 import "github.com/coppice-dev/coppice/internal/plan"
 
-// Argv0 is the name by which coppice-init is a keeper.
+// Argv0 is the argv[0] with which coppice-init runs as a keeper.
 const Argv0 = "coppice-keeper"
 
 // Descriptors that Start gives to the keeper.
@@ -24,16 +24,16 @@ const (
 	RootName   = "root" // where the keeper mounts the root
 )
 
-// LeftName is the file in the run directory to which a keeper that ends writes the events of
-// programs that nobody has kept.
+// LeftName is the file in the run directory to which an exiting keeper writes the program events that were
+// not yet stored.
 const LeftName = "programs.left"
 
-// Outcome is what a keeper writes to its ready pipe, once.
+// Outcome is the result of a start, which a keeper writes to its ready pipe once.
 type Outcome struct {
 	Enforced plan.Enforced `json:"enforced"`
 	Err      *Failure      `json:"err,omitempty"`
 }
 
-// Env is the whole environment of keeper and init. They are idle most of
-// the time and many: few threads, little heap.
+// Env is the whole environment of keeper and init. They are numerous and mostly idle: few threads, little
+// heap.
 var Env = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}

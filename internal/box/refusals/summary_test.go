@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is refused whenever: all is told, once, in no more than so many calls at a time;
-// and what is new, and has room, is told at once.
-func TestRefusalsAreToldOnce(t *testing.T) {
+// TestSummary_ReportsRefusalsOnce checks that each refused call is reported once, in summaries
+// of bounded size, and that a new call that has room is reported at once.
+func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tally, fd, err := NewTally()
@@ -74,8 +74,8 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	})
 }
 
-// What one process counts in a tally another one sees.
-func TestATallyIsShared(t *testing.T) {
+// TestTally_IsShared checks that one process sees what another one counts in a tally.
+func TestTally_IsShared(t *testing.T) {
 	t.Parallel()
 	one, fd, err := NewTally()
 	if err != nil {

@@ -34,7 +34,7 @@ type named struct {
 	over   bool
 }
 
-// came sees a message that is for init; taken says that it was for the relay.
+// came handles a message for init; taken reports that it was for the relay itself.
 func (c *commands) came(r *Relay, m initlink.Message, fresh []*stream) (taken bool) {
 	switch m.Kind {
 	case initlink.MsgSpawn:
@@ -78,8 +78,8 @@ func (c *commands) came(r *Relay, m initlink.Message, fresh []*stream) (taken bo
 	return false
 }
 
-// typeSignal types the character by which a terminal sends a signal to the group in its
-// foreground. Which one that is, gVisor does not tell who has the master.
+// typeSignal types the character with which a terminal sends a signal to its foreground group, because gVisor
+// does not reveal that group to the holder of the master.
 func typeSignal(fd int, sig unix.Signal) error {
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
@@ -93,7 +93,7 @@ func typeSignal(fd int, sig unix.Signal) error {
 	return err
 }
 
-// terminal gives the stream of a command's terminal, or nil.
+// terminal returns the stream of a command's terminal, or nil.
 func (c *commands) terminal(pid int) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *commands) terminal(pid int) *stream {
 	return nil
 }
 
-// sent sees a message of init's, and gives what it says to the outside.
+// sent handles a message of init, and returns the payload for the outside.
 func (c *commands) sent(m initlink.Message, fresh []*stream) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +192,7 @@ type adopted struct {
 	payload []byte
 }
 
-// adopt gives a message for each command that lives. know numbers a stream.
+// adopt returns a message for each command that lives. know numbers a stream.
 func (c *commands) adopt(know func(*stream) travelling) (all []adopted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// frameType is the first byte of a frame. The head is a type, three bytes of zero, the
-// number of a stream and the length of what follows, each four bytes, big endian.
+// frameType is the first byte of a frame. The head is a type, three bytes of zero, the number of a stream and
+// the length of the body, the latter two four bytes each, big endian.
 type frameType byte
 
 const (
@@ -68,12 +68,12 @@ func readFrame(r io.Reader, buf *[]byte) (f frame, err error) {
 	return f, nil
 }
 
-// flow says which way the bytes of a stream go, seen from who sent its descriptor.
+// flow is the direction of a stream, seen from the sender of its descriptor.
 type flow byte
 
 const (
-	flowOut  flow = 'o' // what is read from the descriptor is sent
-	flowIn   flow = 'i' // what comes is written to it
+	flowOut  flow = 'o' // bytes read from the descriptor are sent
+	flowIn   flow = 'i' // received bytes are written to it
 	flowBoth flow = 'b' // a socket
 	flowTTY  flow = 't' // a terminal's master; its end hangs it up
 )
@@ -84,8 +84,8 @@ type travelling struct {
 	flow   flow
 }
 
-// encode makes the body of a message: its kind, how many descriptors there are, each of
-// them, and what it says.
+// encode returns the body of a message: its kind, the number of descriptors, the descriptors, and the
+// payload.
 func encode(kind byte, fds []travelling, payload []byte) []byte {
 	b := append(make([]byte, 0, 2+5*len(fds)+len(payload)), kind, byte(len(fds)))
 	for _, d := range fds {
@@ -95,7 +95,7 @@ func encode(kind byte, fds []travelling, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// decode is the inverse of encode. What it gives lies in b.
+// decode is the inverse of encode. Its results refer to b.
 func decode(b []byte) (kind byte, fds []travelling, payload []byte, err error) {
 	if len(b) < 2 || len(b) < 2+5*int(b[1]) {
 		return 0, nil, nil, fmt.Errorf("truncated message of %d bytes", len(b))

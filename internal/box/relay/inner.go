@@ -13,11 +13,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// Inner is PID 1 of a sandbox in tier gvisor: init (package guest), and the inner end of the
-// relay, in one process. The conductor (package gvisor) starts it with the pipes of the relay
-// as standard input and output, in a kernel of the sandbox's own, and it runs on in every copy
-// that is made of that kernel. It returns the exit code of the process, with which the sandbox
-// ends.
+// Inner runs PID 1 of a sandbox in tier gvisor: init (package guest), and the inner end of the relay, in one
+// process. The conductor (package gvisor) starts it in the sandbox's own kernel, with the pipes of the relay
+// as standard input and output. It is part of every memory image of that kernel. It returns the exit code of
+// the process, with which the sandbox ends.
 func Inner() int {
 	if err := inner(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-inner:", err)
@@ -45,9 +44,9 @@ func inner() error {
 	return errors.Join(r.Run(), <-served)
 }
 
-// takePipes moves the relay's pipes out of the way of commands. Who waits for what comes
-// waits in the Go scheduler's poll, and not in a system call of its own, for whose end the
-// scheduler would look again and again.
+// takePipes moves the relay's pipes out of the way of commands. They are non-blocking, so that a reader waits
+// in the Go scheduler's poll, and not in a system call, for whose return the scheduler would poll again and
+// again.
 func takePipes() (in, out *os.File, err error) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestWhatIsOnThePipes holds what the relay of an init of another build understands: see
-// plan.Protocol.
-func TestWhatIsOnThePipes(t *testing.T) {
+// TestRelayProtocol_IsUnchanged pins the format that the relay of an init of another build
+// understands, see plan.Protocol.
+func TestRelayProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	message := encode(byte(initlink.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
 	now := fmt.Sprintf(

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// Relay is one end. Its methods may be called from any goroutine.
+// Relay is one end of the pipes. Its methods are safe for concurrent use.
 type Relay struct {
 	link   *initlink.Link
 	in     io.Reader
@@ -25,17 +25,16 @@ type Relay struct {
 	hooks  Hooks
 	inside bool
 
-	// writing is held while a frame is written, which lasts until the other end reads. Who
-	// reads frames does not need it, so that both ends cannot wait for each other. It is
-	// taken before mu.
+	// writing is held while a frame is written, which lasts until the other end reads. The reader of frames
+	// does not need it, so that both ends cannot wait for each other. It is taken before mu.
 	writing sync.Mutex
 	buf     []byte // guarded by writing
 
 	mu      sync.Mutex
 	moved   *sync.Cond // of mu: quiet or failed has changed
-	quiet   bool       // nothing is written: the sandbox stands still, or will at once; set with writing held
+	quiet   bool       // nothing is written: the sandbox is frozen, or about to be; set with writing held
 	failed  error      // of a write; nothing is written any more
-	waiting []pending  // messages that came meanwhile
+	waiting []pending  // messages that arrived meanwhile
 	last    uint32     // number given to a stream
 	streams map[uint32]*stream
 	all     map[*stream]bool
@@ -44,28 +43,27 @@ type Relay struct {
 	commands commands // of the inside
 }
 
-// Hooks let the conductor take part at the outside. Each may be nil.
+// Hooks let the conductor intercept messages on the outside. Each may be nil.
 type Hooks struct {
-	// Sent is called before a message of the keeper's goes in. Taken says that it does
-	// not: it was answered, or was for the conductor.
-	Sent func(m initlink.Message) (taken bool, err error)
-	// Came is called before a message from the inside is given to the keeper, and may
-	// change what it says.
-	Came func(m *initlink.Message) error
-	// Gave is called after it was given to the keeper. The descriptors are gone.
-	Gave func(m initlink.Message) error
-	// Resumed is called when the inside has answered a Hello, and told of all that lives.
+	// ToSandbox is called before a message of the keeper is sent in. If taken is true it is not sent: the
+	// conductor has handled it.
+	ToSandbox func(m initlink.Message) (taken bool, err error)
+	// ToKeeper is called before a message from the inside is sent to the keeper, and may change it.
+	ToKeeper func(m *initlink.Message) error
+	// AfterKeeper is called after a message was sent to the keeper. Its descriptors are closed.
+	AfterKeeper func(m initlink.Message) error
+	// Resumed is called when the inside has answered a Hello, and reported all running commands.
 	Resumed func() error
 }
 
-// Outside is the conductor's end: link is the keeper's, in and out are the sandbox's.
+// Outside returns the conductor's end: link leads to the keeper, in and out to the sandbox.
 func Outside(link *initlink.Link, in io.Reader, out io.Writer, h Hooks) *Relay {
 	r := newRelay(link, in, out)
 	r.hooks, r.last = h, 1
 	return r
 }
 
-// Inside is the end of PID 1, whose init has the other end of link.
+// Inside returns the end of PID 1, whose init has the other end of link.
 func Inside(link *initlink.Link, in io.Reader, out io.Writer) *Relay {
 	r := newRelay(link, in, out)
 	r.inside, r.last = true, 2
@@ -78,8 +76,7 @@ func newRelay(link *initlink.Link, in io.Reader, out io.Writer) *Relay {
 	return r
 }
 
-// Run carries until one of both sides ends, and then ends the other one's. A side that
-// says what it must not is an error.
+// Run relays until one side ends, and then ends the other. Invalid data from a side is an error.
 func (r *Relay) Run() error {
 	ends := make(chan error, 2)
 	go func() { ends <- r.sendMessages() }()
@@ -103,10 +100,10 @@ func (r *Relay) Run() error {
 	return err
 }
 
-// Hello greets an inside that was resumed, before anything else is sent to it.
+// Hello greets a resumed inside. It must be sent before anything else.
 func (r *Relay) Hello() { r.write(frameHello, nil, nil) }
 
-// Send sends a message of the conductor's own.
+// Send sends a message of the conductor to the inside.
 func (r *Relay) Send(k initlink.Kind, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -116,7 +113,7 @@ func (r *Relay) Send(k initlink.Kind, v any) error {
 	return nil
 }
 
-// write writes one frame, when nothing stands still. Errors end Run.
+// write writes one frame, unless r is quiet. Errors end Run.
 func (r *Relay) write(kind frameType, s *stream, body []byte) {
 	for {
 		r.writing.Lock()
@@ -175,8 +172,8 @@ func (r *Relay) sendMessages() error {
 		if err != nil {
 			return err
 		}
-		if r.hooks.Sent != nil {
-			taken, err := r.hooks.Sent(m)
+		if r.hooks.ToSandbox != nil {
+			taken, err := r.hooks.ToSandbox(m)
 			if err != nil {
 				m.Close()
 				return err
@@ -223,15 +220,15 @@ func (r *Relay) send(m initlink.Message) {
 	switch {
 	case m.Kind == initlink.MsgThaw:
 		r.move()
-	case m.Kind == initlink.MsgFreeze, r.inside && m.Kind == initlink.MsgFrozen && stands(m):
+	case m.Kind == initlink.MsgFreeze, r.inside && m.Kind == initlink.MsgFrozen && isFrozen(m):
 		r.mu.Lock()
 		r.quiet = true
 		r.mu.Unlock()
 	}
 }
 
-// stands reports whether a Frozen says that the sandbox stands still.
-func stands(m initlink.Message) bool {
+// isFrozen reports whether a Frozen message says that the sandbox is frozen.
+func isFrozen(m initlink.Message) bool {
 	var f initlink.Frozen
 	return m.Decode(&f) == nil && f.Err == nil
 }
@@ -270,7 +267,7 @@ func (r *Relay) move() {
 	}
 }
 
-// know gives a stream of ours a number; r.mu is held.
+// know gives a local stream a number; r.mu is held.
 func (r *Relay) know(s *stream) {
 	r.last += 2
 	s.id = r.last
@@ -286,7 +283,7 @@ func (r *Relay) forget(s *stream) {
 	r.commands.drop(s)
 }
 
-// flowOf finds out what a descriptor is for.
+// flowOf determines the direction of a descriptor.
 func flowOf(fd int) flow {
 	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 		return flowTTY
@@ -301,7 +298,7 @@ func flowOf(fd int) flow {
 	return flowBoth
 }
 
-// readFrames carries out what the other end sends.
+// readFrames handles the frames of the other end.
 func (r *Relay) readFrames() error {
 	in := bufio.NewReaderSize(r.in, headLen+maxData)
 	var buf []byte
@@ -388,35 +385,35 @@ func (r *Relay) deliver(body []byte) error {
 		s.start()
 	}
 	switch {
-	case r.inside && m.Kind == initlink.MsgThaw, !r.inside && m.Kind == initlink.MsgFrozen && !stands(m):
+	case r.inside && m.Kind == initlink.MsgThaw, !r.inside && m.Kind == initlink.MsgFrozen && !isFrozen(m):
 		r.writing.Lock()
 		r.move()
 		r.writing.Unlock()
 	case r.inside && r.commands.came(r, m, fresh):
 		return nil
 	}
-	if r.hooks.Came != nil {
-		if err := r.hooks.Came(&m); err != nil {
+	if r.hooks.ToKeeper != nil {
+		if err := r.hooks.ToKeeper(&m); err != nil {
 			return err
 		}
 	}
 	given := m
 	m.FDs = nil
-	if err := r.link.Give(given); err != nil || r.hooks.Gave == nil {
+	if err := r.link.Give(given); err != nil || r.hooks.AfterKeeper == nil {
 		return err
 	}
-	return r.hooks.Gave(m)
+	return r.hooks.AfterKeeper(m)
 }
 
-// counterpart makes what stands for a descriptor that was sent: theirs is for whoever
-// gets the message, ours is at its other end.
+// counterpart creates the counterpart of a descriptor that the other end has sent: theirs is for the
+// recipient of the message, ours is its other end.
 func counterpart(sent flow) (ours, theirs int, f flow, err error) {
 	var p [2]int
 	switch sent {
 	case flowBoth, flowTTY:
 		p, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		return p[0], p[1], flowBoth, err
-	case flowOut: // what comes is to be read
+	case flowOut: // the recipient reads what arrives
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
 		return p[1], p[0], flowIn, err
 	default:
@@ -425,8 +422,8 @@ func counterpart(sent flow) (ours, theirs int, f flow, err error) {
 	}
 }
 
-// resumed lets go of the end that was there when the sandbox stood still, and tells the
-// new one of the commands that live.
+// resumed drops the state about the outside before the freeze, and reports the running commands to the new
+// one.
 func (r *Relay) resumed() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -465,7 +462,7 @@ func (r *Relay) resumed() error {
 	for _, s := range dead {
 		s.abandon()
 	}
-	// Init stands still as well, and its answer to what lets it go is for nobody.
+	// Init is frozen too, and no caller expects its answer to the thaw.
 	r.commands.swallow(initlink.MsgThawed)
 	return r.link.Send(initlink.MsgThaw, nil)
 }

@@ -32,7 +32,7 @@ type world struct {
 	now  *os.File
 }
 
-// Read and Write are the inside's pipes, which gVisor binds to others when a kernel goes on.
+// Read and Write are the inside's pipes, which gVisor binds to others when it resumes a kernel.
 func (w *world) Read(b []byte) (int, error) {
 	for {
 		n, err := w.now.Read(b)
@@ -158,8 +158,8 @@ func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x initlink.Exited) {
 	return x
 }
 
-// TestBytesComeAsTheyWere sends megabytes through a command and back.
-func TestBytesComeAsTheyWere(t *testing.T) {
+// TestRelay_PreservesBytes sends megabytes through a command and back.
+func TestRelay_PreservesBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stdout, stderr, stdin, cmd := w.spawn(t, "x", "cat")
@@ -183,8 +183,8 @@ func TestBytesComeAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestASlowReaderHoldsUpNobody leaves one command's output unread while another's comes.
-func TestASlowReaderHoldsUpNobody(t *testing.T) {
+// TestRelay_SlowReaderDoesNotBlock leaves one command's output unread while another command's output arrives.
+func TestRelay_SlowReaderDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow, e1, in1, yes := w.spawn(t, "slow", "yes")
@@ -193,7 +193,7 @@ func TestASlowReaderHoldsUpNobody(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	_ = cmd.Wait()
-	// Who reads no more ends who writes.
+	// A reader that closes its end makes the writer exit.
 	slow.Close()
 	if err := yes.Wait(); err == nil {
 		t.Error("yes(1) has ended well")
@@ -203,9 +203,9 @@ func TestASlowReaderHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// TestNothingIsOnTheWayWhileItStandsStill freezes, replaces the outside by another one, as
-// for a memory image that is resumed, and has the command go on with that.
-func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
+// TestRelay_ContinuesWithAnotherOutside freezes, replaces the outside by another one, as when
+// a memory image is resumed, and lets the command continue with it.
+func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stdout, _, stdin, cmd := w.spawn(t, "counter", "sh", "-c", `echo before; while read l; do echo got $l; done; echo end`)
@@ -228,7 +228,7 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 	if _, err := stdin.WriteString("lost with the end that it was for\n"); err != nil {
 		t.Fatal(err)
 	}
-	// As a kernel would have it that goes on elsewhere: the same inside, other pipes.
+	// As after a resume in another kernel: the same inside, other pipes.
 	w.in[1].Close()
 	w.in, w.out = pipe(t), pipe(t)
 	w.to.Store(w.out[1])
@@ -278,8 +278,9 @@ func TestNothingIsOnTheWayWhileItStandsStill(t *testing.T) {
 	keeper.Shutdown()
 }
 
-// TestAHostileInsideIsRefused has the inside say what it must not.
-func TestAHostileInsideIsRefused(t *testing.T) {
+// TestRelay_RefusesHostileInside lets the inside send invalid frames and messages, and more
+// data than its window.
+func TestRelay_RefusesHostileInside(t *testing.T) {
 	t.Parallel()
 	message := func(kind byte, fds []travelling) []byte {
 		return frame{kind: frameMessage, body: encode(kind, fds, nil)}.append(nil)
@@ -309,7 +310,7 @@ func TestAHostileInsideIsRefused(t *testing.T) {
 			var taking sync.WaitGroup
 			defer taking.Wait() // its descriptor is another link's next
 			defer keeper.Shutdown()
-			taking.Go(func() { // the keeper takes what comes, and holds none of it; but one that reads no stream
+			taking.Go(func() { // the monitor closes the descriptors it gets, except where it must leave a stream unread
 				for {
 					m, err := keeper.Recv()
 					if err != nil {

@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stream is one descriptor of ours, whose bytes go to one of the other end's or come from
-// it.
+// stream connects a local descriptor with one of the other end.
 type stream struct {
 	relay *Relay
 	id    uint32   // guarded by relay.mu; 0 when the other end does not know it
 	file  *os.File // nonblocking; closed when both directions are over
-	flow  flow     // seen from us: flowOut is what we read and send
+	flow  flow     // seen from this end: flowOut is read here and sent
 
 	taking sync.Mutex // held while bytes leave the kernel
 	read   int64      // how many did, since the other end has known the stream; guarded by taking
@@ -32,8 +31,8 @@ type stream struct {
 	ended    bool   // nothing is received after queue
 	sent     bool   // our direction is over
 	got      bool   // the other's is
-	orphaned bool   // whoever had the terminal has ended: EIO is its end
-	unheard  bool   // what is read is thrown away
+	orphaned bool   // the holder of the terminal has exited: EIO is the end
+	unheard  bool   // what is read is discarded
 }
 
 func (r *Relay) newStream(id uint32, fd int, f flow) *stream {
@@ -61,7 +60,7 @@ func (s *stream) pump() {
 		n, err := s.receive(buf)
 		for sent := 0; sent < n; {
 			k := s.allowed(n - sent)
-			if k == 0 { // nobody wants it
+			if k == 0 { // the other end has closed
 				s.over(&s.sent)
 				return
 			}
@@ -71,7 +70,7 @@ func (s *stream) pump() {
 		if err == nil {
 			continue
 		}
-		// Nobody holds the terminal open at the moment; somebody may again.
+		// No process has the terminal open at the moment; one may open it again.
 		if s.flow == flowTTY && errors.Is(err, unix.EIO) && !s.left() {
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -108,8 +107,8 @@ func (s *stream) receive(buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// wrote counts bytes that were sent; the relay's writing is held, so that an image has what
-// was sent and the count of it.
+// wrote counts bytes that were sent. The relay's writing is held, so that an image is consistent about what
+// was sent and its count.
 func (s *stream) wrote(n int) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
@@ -157,14 +156,14 @@ func (s *stream) allow(n uint32) {
 	s.changed.Broadcast()
 }
 
-// take receives bytes. An end that sends more than it may is none of ours.
+// take receives bytes. It is an error if the other end exceeds its window.
 func (s *stream) take(b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.got || s.ended {
 		return nil
 	}
-	if len(s.queue)+len(b) > 2*window { // twice: what was on its way when the other end was replaced is not counted
+	if len(s.queue)+len(b) > 2*window { // twice: what was in transit when the other end was replaced is not counted
 		return errors.New("stream exceeds its window")
 	}
 	s.queue = append(s.queue, b...)
@@ -180,7 +179,7 @@ func (s *stream) end() {
 	s.changed.Broadcast()
 }
 
-// cancel stops sending: whoever writes to our descriptor learns that nobody reads.
+// cancel stops sending: a writer to our descriptor gets the error of a closed reader.
 func (s *stream) cancel() {
 	s.over(&s.sent)
 	if s.flow == flowOut {
@@ -188,7 +187,7 @@ func (s *stream) cancel() {
 	}
 }
 
-// drain writes what is received.
+// drain writes what was received.
 func (s *stream) drain() {
 	for {
 		b, ok := s.next()
@@ -206,7 +205,7 @@ func (s *stream) drain() {
 		if raw, err := s.file.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
 		}
-	case flowTTY: // the end of who types hangs it up
+	case flowTTY: // closing the input hangs up the terminal
 		s.over(&s.sent)
 	}
 	s.over(&s.got)
@@ -269,7 +268,7 @@ func (s *stream) control(f func(fd int) error) (err error) {
 	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
 }
 
-// begin has the stream go on with another end, which knows it by another number.
+// begin restarts the stream with another end, which knows it by another number.
 func (s *stream) begin() {
 	s.taking.Lock()
 	s.read, s.put = s.read-s.put, 0
@@ -280,8 +279,8 @@ func (s *stream) begin() {
 	s.changed.Broadcast()
 }
 
-// mute throws away what is read from now on: whoever writes to our descriptor lives on,
-// and nobody is left to hear it.
+// mute discards everything that is read from now on, so that writers to the descriptor live on without a
+// reader.
 func (s *stream) mute() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,5 +49,7 @@ var stubRules = []Rule{{
 		"start of a program, which are a third of what it takes",
 }}
 
-// toldArch are the names of the calls of hardeningArch that are told.
-var toldArch = map[uint32]string{unix.SYS_IOPL: "iopl", unix.SYS_IOPERM: "ioperm", unix.SYS_MODIFY_LDT: "modify_ldt"}
+// reportedArch maps the calls of hardeningArch whose refusals are reported to their names.
+var reportedArch = map[uint32]string{
+	unix.SYS_IOPL: "iopl", unix.SYS_IOPERM: "ioperm", unix.SYS_MODIFY_LDT: "modify_ldt",
+}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestStubsCannotTrapCPUID(t *testing.T) {
+func TestStubs_CannotTrapCPUID(t *testing.T) {
 	t.Parallel()
 	const setFS, getCPUID = 0x1002, 0x1011
 	for what, want := range map[uint64]Action{archSetCPUID: Errno(unix.ENODEV), setFS: Allow, getCPUID: Allow} {

@@ -16,8 +16,8 @@ var (
 	mknodRules  = []Rule{mknodRule(unix.SYS_MKNODAT, 2)}
 )
 
-// toldArch are the names of the calls of hardeningArch that are told.
-var toldArch map[uint32]string
+// reportedArch maps the calls of hardeningArch whose refusals are reported to their names.
+var reportedArch map[uint32]string
 
 // stubRules are those of Stubs.
 var stubRules []Rule

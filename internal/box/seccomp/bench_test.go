@@ -13,16 +13,16 @@ import (
 // BenchmarkFcntl measures the cost of the filters for fcntl, whose command they read: without
 // filters, without the rule, so that the kernel caches the call as allowed, and with it.
 func BenchmarkFcntl(b *testing.B) {
-	without := slices.DeleteFunc(hardeningRules(Options{Told: true}),
+	without := slices.DeleteFunc(hardeningRules(Options{Report: true}),
 		func(r Rule) bool { return slices.Contains(r.Calls, unix.SYS_FCNTL) })
-	give := NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}
+	give := NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Report: true}}
 	for _, v := range []struct {
 		name    string
 		filters [][]unix.SockFilter
 	}{
 		{"unfiltered", nil},
 		{"cached", [][]unix.SockFilter{Notifying(give), assemble(without, Kill, Errno(unix.ENOSYS))}},
-		{"read", [][]unix.SockFilter{Notifying(give), Hardening(Options{Told: true})}},
+		{"read", [][]unix.SockFilter{Notifying(give), Hardening(Options{Report: true})}},
 		{"read-by-one", [][]unix.SockFilter{Hardening(Options{})}},
 	} {
 		b.Run(v.name, func(b *testing.B) {

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Action is what a filter answers: a SECCOMP_RET_* value, with the errno in its
-// low half where it has one.
+// Action is the result of a filter: a SECCOMP_RET_* value, with the errno in its low half if it has one.
 type Action uint32
 
 // The answers that the filters give.
@@ -17,37 +16,35 @@ const (
 	Allow  Action = unix.SECCOMP_RET_ALLOW
 	Kill   Action = unix.SECCOMP_RET_KILL_PROCESS
 	Notify Action = unix.SECCOMP_RET_USER_NOTIF
-	// Pretend answers 0 without doing anything.
+	// Pretend returns 0 without carrying out the call.
 	Pretend Action = unix.SECCOMP_RET_ERRNO
 )
 
-// Errno answers with an error.
+// Errno returns the action that fails the call with e.
 func Errno(e unix.Errno) Action { return unix.SECCOMP_RET_ERRNO | Action(e)&unix.SECCOMP_RET_DATA }
 
-// Rule says what happens to some system calls. Rules are tried in order; a call
-// that no rule names is allowed.
+// Rule defines the action for some system calls. Rules are tried in order; a call without a rule is allowed.
 type Rule struct {
 	Calls []uint32 // numbers of the native architecture
-	// Cases are tried in order, and the first whose tests all hold decides; when
-	// none does, the call is allowed. No cases: Do decides.
+	// Cases are tried in order, and the first whose tests all hold decides; if none does, the call is
+	// allowed. Without cases, Do decides.
 	Cases []Case
 	Do    Action
-	// Tell says that the refusals of this rule are told, where Options.Told has a listener
-	// give them: an attempt says something, and ordinary programs hardly make one.
+	// Tell makes refusals by this rule be reported, if Options.Report provides a listener: the attempt is
+	// significant, and ordinary programs rarely make one.
 	Tell bool
-	Why  string // the reason, for whoever audits the table
+	Why  string // the reason, for auditors of the table
 }
 
-// Case is an answer that depends on arguments.
+// Case is an action that depends on arguments.
 type Case struct {
 	When  []Test // all of them
 	Do    Action
-	Quiet bool // not told, though Rule.Tell says so
+	Quiet bool // not reported, in spite of Rule.Tell
 }
 
-// Test looks at the low 32 bits of one argument: all arguments that the tables
-// test are 32 bits wide in the kernel, which ignores the rest of the register,
-// so testing the high half would only make a way around.
+// Test compares the low 32 bits of one argument: all arguments that the tables test are 32 bits wide in the
+// kernel, which ignores the rest of the register, so testing the high half would only create a bypass.
 type Test struct {
 	Arg  int    // 0 to 5
 	Mask uint32 // applied first; 0 means all bits
@@ -55,7 +52,7 @@ type Test struct {
 	Of   []uint32
 }
 
-// Relation is how a Test compares.
+// Relation is the comparison of a Test.
 type Relation int
 
 // The relations of a Test.
@@ -65,8 +62,8 @@ const (
 	AnyBits                 // has a bit of the (single) value
 )
 
-// Offsets in struct seccomp_data (linux/seccomp.h). Both architectures are
-// little endian, so an argument's low word comes first.
+// Offsets in struct seccomp_data (linux/seccomp.h). Both architectures are little endian, so an argument's
+// low word is first.
 const (
 	offNr   = 0
 	offArch = 4

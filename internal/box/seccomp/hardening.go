@@ -8,16 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options choose what Hardening leaves open. The zero value is the strictest.
+// Options relax Hardening. The zero value is the strictest.
 type Options struct {
-	// Netlink lets NETLINK_ROUTE sockets be made, which getifaddrs(3), ip(8) and
-	// Node's os.networkInterfaces need. In a network namespace of its own that
-	// shows the sandbox's loopback; with the host's network it shows the host's
-	// interfaces, addresses and routes. Without CAP_NET_ADMIN it changes nothing.
+	// Netlink allows NETLINK_ROUTE sockets, which getifaddrs(3), ip(8) and Node's os.networkInterfaces need.
+	// In the sandbox's own network namespace that shows the sandbox's loopback; with the host's network it
+	// shows the host's interfaces, addresses and routes. Without CAP_NET_ADMIN it changes nothing.
 	Netlink bool
-	// Told leaves those rules out that Notifying has with the same Options: their calls are
-	// refused by its listener, which tells of them.
-	Told bool
+	// Report omits the rules that Notifying has with the same Options: its listener refuses their calls and
+	// reports them.
+	Report bool
 }
 
 // lastKnownCall is file_setattr (Linux 6.17), the last call that was read before
@@ -55,9 +54,9 @@ const (
 	btrfsIoctlType = 0x9400
 )
 
-// btrfsAllowed are the ioctls of btrfs that a sandbox may use. All others are refused,
-// also those that a later kernel adds: they make subvolumes, change their flags, or
-// administer the file system that the host's home lies on.
+// btrfsAllowed are the ioctls of btrfs that a sandbox may use. All others are refused, including those that a
+// later kernel adds: they make subvolumes, change their flags, or administer the file system of the host's
+// home.
 var btrfsAllowed = []uint32{
 	0x40049409, // FICLONE: cp --reflink; files of the caller alone, on any file system
 	0x4020940d, // FICLONERANGE: likewise
@@ -71,29 +70,29 @@ var btrfsAllowed = []uint32{
 // the argument.
 const sockTypeMask = 0xf
 
-// Hardening is the program that every command of a sandbox runs under. It
-// allows what it does not name: the walls are namespaces, capabilities and
-// mounts, and this takes away what reaches around them or is mostly bugs.
+// Hardening returns the filter of every command of a sandbox. It allows calls without a rule: namespaces,
+// capabilities and mounts isolate the sandbox, and the filter removes calls that bypass them or are mostly
+// sources of bugs.
 func Hardening(o Options) []unix.SockFilter {
 	return assemble(hardeningRules(o), Kill, Errno(unix.ENOSYS))
 }
 
 func hardeningRules(o Options) []Rule {
 	rules := allRules(o)
-	if o.Told {
+	if o.Report {
 		rules = slices.DeleteFunc(rules, func(r Rule) bool { return r.Tell })
 	}
 	return rules
 }
 
-// allRules are those of Hardening where nothing is told.
+// allRules returns the rules of Hardening without Report.
 func allRules(o Options) []Rule {
 	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
 }
 
-// leases refuses leases on files: only a filter can refuse one to the owner of a file
-// (generic_setlease of fs/locks.c), and every other process that opens a leased file waits
-// for the holder. The rule comes first, because programs call fcntl often.
+// leases refuses leases on files: only a filter can refuse one to the owner of a file (generic_setlease of
+// fs/locks.c), and every other process that opens a leased file waits for the holder. The rule is first,
+// because programs call fcntl often.
 var leases = Rule{
 	Calls: []uint32{unix.SYS_FCNTL},
 	Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},

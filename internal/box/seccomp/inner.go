@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inner are the answers that commands get in tier gvisor from the sandbox's own kernel, which
-// sees each call with its arguments: those of Hardening, so that programs find the same as in
-// other tiers, and what that tier needs besides. That init is not signalled, who knows its
-// threads has to see to.
+// Inner returns the rules that the sandbox's own kernel in tier gvisor applies to commands. That kernel sees
+// each call with its arguments. They are those of Hardening, so that programs find the same as in other
+// tiers, and those that only this tier needs. They do not protect init from signals: the caller, which knows
+// its threads, must do that.
 //
-// With emulate, what Notifying would hand over in Emulate succeeds, and nothing remembers it;
+// With emulate, the calls that Notifying would hand over with Emulate succeed, and nothing is stored;
 // extended attributes are left to the kernel.
 func Inner(emulate bool, o Options) Answers {
-	o.Told = false // there is no other filter
+	o.Report = false // there is no listener
 	return answersOf(slices.Concat(innerRules(emulate), allRules(o)))
 }
 
@@ -29,7 +29,7 @@ const (
 	siocspgrp = 0x8902
 )
 
-// innerRules come before those of Hardening.
+// innerRules returns the rules that precede those of Hardening.
 func innerRules(emulate bool) []Rule {
 	rules := []Rule{
 		{
@@ -62,17 +62,17 @@ func innerRules(emulate bool) []Rule {
 	return rules
 }
 
-// Answers are rules by the calls that they are about, for who answers calls without a filter.
+// Answers are rules by call number, for a kernel that answers calls without a filter.
 type Answers map[uint32]Rule
 
-// answersOf has the cases of the first rule of a call come first.
+// answersOf indexes rules by call; the cases of a call's first rule precede those of later ones.
 func answersOf(rules []Rule) Answers {
 	t := Answers{}
 	for _, r := range rules {
 		for _, nr := range r.Calls {
 			one := t[nr]
 			one.Cases = slices.Concat(one.Cases, r.Cases)
-			if len(r.Cases) == 0 { // whatever its arguments
+			if len(r.Cases) == 0 { // for any arguments
 				one.Cases = append(one.Cases, Case{Do: r.Do})
 			}
 			one.Tell = one.Tell || r.Tell
@@ -82,8 +82,8 @@ func answersOf(rules []Rule) Answers {
 	return t
 }
 
-// Answer is what a filter of the rules would answer. told is the name of the call where it is
-// a refusal to tell of, and else "".
+// Answer returns the action that a filter of the rules would take. told is the name of the call if it is a
+// refusal to report, else "".
 func (t Answers) Answer(nr uint32, args [6]uint64) (a Action, told string) {
 	r, ok := t[nr]
 	if !ok {
@@ -91,7 +91,7 @@ func (t Answers) Answer(nr uint32, args [6]uint64) (a Action, told string) {
 	}
 	c := r.decide(args)
 	if c.Do != Allow && r.Tell && !c.Quiet {
-		told = toldNames[nr]
+		told = reportedNames[nr]
 	}
 	return c.Do, told
 }

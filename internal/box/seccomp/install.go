@@ -12,26 +12,23 @@ import (
 
 // Flags for Install (seccomp(2)), as linux/seccomp.h has them.
 const (
-	// AllThreads installs for every thread of the process, which a Go program
-	// needs: the next fork may come from any of them. TSYNC_ESRCH makes it
-	// compatible with Listener.
+	// AllThreads installs for every thread of the process, which a Go program needs: any of them may make the
+	// next fork. TSYNC_ESRCH makes it compatible with Listener.
 	AllThreads uint = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
-	// Listener asks for a notification descriptor. Only one filter of a process
-	// can have one. WAIT_KILLABLE_RECV (5.19) keeps a signal from interrupting a
-	// call that the listener has begun to answer.
+	// Listener requests a notification descriptor. Only one filter of a process can have one.
+	// WAIT_KILLABLE_RECV (5.19) keeps a signal from interrupting a call that the listener has received.
 	Listener uint = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
-	// KeepSpeculation leaves the speculative store bypass mitigation as it is;
-	// without it, kernels before 5.16 slow every filtered process down.
+	// KeepSpeculation leaves the speculative store bypass mitigation as it is; without it, kernels before
+	// 5.16 slow down every filtered process.
 	KeepSpeculation uint = unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 )
 
-// Install puts prog in force for the calling thread (with AllThreads, for the
-// process), for ever, and for all its children. With Listener it gives the
-// notification descriptor, close-on-exec, which the caller owns; otherwise -1.
+// Install installs prog for the calling thread (with AllThreads, for the process) and all its children,
+// irrevocably. With Listener it returns the notification descriptor, close-on-exec, which the caller owns;
+// otherwise -1.
 //
-// The thread must have no_new_privs set (prctl(2)) or CAP_SYS_ADMIN in its user
-// namespace. A kernel that does not know WAIT_KILLABLE_RECV is asked again
-// without it. An empty prog installs nothing.
+// The thread must have no_new_privs set (prctl(2)) or CAP_SYS_ADMIN in its user namespace. If the kernel does
+// not know WAIT_KILLABLE_RECV, Install tries again without it. An empty prog installs nothing.
 func Install(prog []unix.SockFilter, flags uint) (listener int, err error) {
 	if len(prog) == 0 {
 		return -1, nil

@@ -4,27 +4,23 @@ package seccomp
 
 import "golang.org/x/sys/unix"
 
-// NotifyOptions choose what Notifying hands to the listener.
+// NotifyOptions select the calls that Notifying hands to the listener.
 type NotifyOptions struct {
-	// Emulate makes root of one mapped uid believe that it is root: calls that
-	// would fail for lack of ids answer success. Those that need a file go to
-	// the listener, which remembers what was asked for.
+	// Emulate emulates root where only one uid is mapped: calls that would fail for lack of ids succeed.
+	// Those that need a file go to the listener, which stores what was requested.
 	Emulate bool
-	// Promote hands renames over, so that directories of lower overlay layers
-	// can be renamed.
+	// Promote hands over renames, so that directories of lower overlay layers can be renamed.
 	Promote bool
-	// Trace hands over what starts a program, so that the listener sees all that
-	// are started.
+	// Trace hands over the calls that start a program, so that the listener sees every start.
 	Trace bool
-	// Refuse, where it is Told, hands over what Hardening of the same Options leaves out,
-	// for the listener to refuse as Refusals says.
+	// Refuse, if its Report is set, hands over the calls that Hardening omits with the same Options, for the
+	// listener to refuse as Refusals says.
 	Refuse Options
 }
 
-// Notifying is the program whose listener package notify serves. With no
-// option set there is nothing to serve, and it is nil.
+// Notifying returns the filter whose listener package notify serves; nil if no option is set.
 //
-// Calls of a foreign architecture are allowed here: Hardening kills them.
+// It allows calls of a foreign architecture: Hardening kills them.
 func Notifying(o NotifyOptions) []unix.SockFilter {
 	rules := notifyingRules(o)
 	if len(rules) == 0 {
@@ -54,8 +50,8 @@ func notifyingRules(o NotifyOptions) []Rule {
 	return rules
 }
 
-// goAffinity is the size of the mask that the Go runtime asks for
-// (runtime/os_linux.go, getCPUCount), which nobody else has.
+// goAffinity is the size of the mask that the Go runtime passes (runtime/os_linux.go, getCPUCount), and no
+// other library.
 const goAffinity = 8192
 
 var executing = []Rule{
@@ -115,10 +111,10 @@ func mknodRule(call uint32, arg int) Rule {
 	}
 }
 
-// Stubs is the program, on the host, of the processes of gVisor, or nil where nothing is to
-// be answered: that they cannot have CPUID trapped, as on a processor that has no such trap
-// (enableCpuidFault of gVisor's platform systrap goes on without). Programs inside see the
-// processor as every process of the host does; an image is resumed on such a one alone.
+// Stubs returns the filter, on the host, of gVisor's processes, or nil if none is needed. It makes CPUID
+// trapping fail, as on a processor without such a trap (enableCpuidFault of gVisor's platform systrap works
+// without). Programs inside see the processor as every process of the host does; an image is resumed only on
+// an equal one.
 func Stubs() []unix.SockFilter {
 	if len(stubRules) == 0 {
 		return nil

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusing are the rules of Hardening whose calls the listener refuses. Only what is told
-// goes there; the rest of such a rule the filter answers, as Hardening would.
+// refusing returns the rules of Hardening whose calls the listener refuses. Only refusals that are reported
+// go there; the filter applies the rest of such a rule, as Hardening would.
 func refusing(o Options) []Rule {
-	if !o.Told {
+	if !o.Report {
 		return nil
 	}
 	rules := slices.DeleteFunc(allRules(o), func(r Rule) bool { return !r.Tell })
@@ -32,13 +32,12 @@ func refusing(o Options) []Rule {
 	return rules
 }
 
-// Refusals answer the calls that Notifying hands over to be refused.
+// Refusals are the rules for the calls that Notifying hands over to be refused, by call number.
 type Refusals map[uint32]Rule
 
-// RefusalsOf gives the answers for what NotifyOptions.Refuse hands over; none unless it is
-// Told.
+// RefusalsOf returns the rules for the calls that NotifyOptions.Refuse hands over; none unless o.Report is set.
 func RefusalsOf(o Options) Refusals {
-	if !o.Told {
+	if !o.Report {
 		return nil
 	}
 	t := Refusals{}
@@ -53,9 +52,8 @@ func RefusalsOf(o Options) Refusals {
 	return t
 }
 
-// Answer gives the name of a call, and the error that the filter would have answered with.
-// ok says that it is to be refused; it depends on the number alone, so that no doubt about
-// arguments lets one pass.
+// Answer returns the name of a call, and the error that the filter would have returned. ok says that it must
+// be refused; it depends only on the number, so that no doubt about arguments lets one pass.
 func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Errno, ok bool) {
 	r, ok := t[nr]
 	if !ok {
@@ -65,13 +63,13 @@ func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Err
 	if a := r.answer(args); a&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO {
 		errno = unix.Errno(a & unix.SECCOMP_RET_DATA)
 	}
-	return toldNames[nr], errno, true
+	return reportedNames[nr], errno, true
 }
 
-// answer is what the code of block gives.
+// answer computes the result of the code of block.
 func (r Rule) answer(args [6]uint64) Action { return r.decide(args).Do }
 
-// decide gives the case that decides.
+// decide returns the case that decides.
 func (r Rule) decide(args [6]uint64) Case {
 	if len(r.Cases) == 0 {
 		return Case{Do: r.Do}
@@ -84,7 +82,7 @@ func (r Rule) decide(args [6]uint64) Case {
 	return Case{Do: Allow}
 }
 
-// holds is what the code of a test decides.
+// holds computes the result of the code of a test.
 func (t Test) holds(args [6]uint64) bool {
 	v := uint32(args[t.Arg])
 	if t.Mask != 0 {
@@ -99,8 +97,8 @@ func (t Test) holds(args [6]uint64) bool {
 	return slices.Contains(t.Of, v)
 }
 
-// toldNames are the names of the calls whose refusals are told.
-var toldNames = func() map[uint32]string {
+// reportedNames maps the calls whose refusals are reported to their names.
+var reportedNames = func() map[uint32]string {
 	m := map[uint32]string{
 		unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_IOCTL: "ioctl", unix.SYS_CLONE: "clone",
 		unix.SYS_UNSHARE: "unshare", unix.SYS_SETNS: "setns",
@@ -121,6 +119,6 @@ var toldNames = func() map[uint32]string {
 		unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_PERSONALITY: "personality", unix.SYS_PTRACE: "ptrace",
 		unix.SYS_PROCESS_VM_READV: "process_vm_readv", unix.SYS_PROCESS_VM_WRITEV: "process_vm_writev",
 	}
-	maps.Copy(m, toldArch)
+	maps.Copy(m, reportedArch)
 	return m
 }()

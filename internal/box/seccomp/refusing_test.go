@@ -24,14 +24,14 @@ func strictest(a, b Action) Action {
 	return a
 }
 
-// Whatever is called: with a listener the answer is that of the filter without one, which
-// the listener gives itself where it is asked.
-func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
+// TestRefusals_AnswerLikeHardening checks that the answer to each call is the same with a
+// listener as from the filter without one; the listener gives it itself where it is asked.
+func TestRefusals_AnswerLikeHardening(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
 		with := o
-		with.Told = true
+		with.Report = true
 		c := drawCall(t, lastKnownCall+5)
 		want := answer(t, Hardening(o), c)
 		give := NotifyOptions{Emulate: rapid.Bool().Draw(t, "emulate"), Promote: rapid.Bool().Draw(t, "promote"),
@@ -53,7 +53,7 @@ func TestWhatIsToldIsRefusedAsBefore(t *testing.T) {
 
 // drawCall draws a call up to a number, with arguments that often mean something.
 func drawCall(t *rapid.T, last uint32) call {
-	told := slices.Sorted(maps.Keys(toldNames))
+	told := slices.Sorted(maps.Keys(reportedNames))
 	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff,
 		unix.CLONE_NEWUSER, unix.CLONE_NEWTIME, unix.CLONE_FS, 1 << 63}
 	c := call{arch: nativeArch, nr: rapid.OneOf(rapid.SampledFrom(told), rapid.Uint32Range(0, last)).Draw(t, "call")}
@@ -71,10 +71,11 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 	return a
 }
 
-// No call is both refused and served, which would make it depend on the order.
-func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
+// TestRefusals_DoNotOverlapServedCalls checks that no call is both refused and served: which
+// of the two applied would depend on the order.
+func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
-	refused := RefusalsOf(Options{Told: true})
+	refused := RefusalsOf(Options{Report: true})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
 		for _, nr := range r.Calls {
 			if _, ok := refused[nr]; ok {
@@ -83,36 +84,37 @@ func TestWhatIsToldIsServedByNobodyElse(t *testing.T) {
 		}
 	}
 	for nr := range refused {
-		if toldNames[nr] == "" {
+		if reportedNames[nr] == "" {
 			t.Errorf("call %d has no name", nr)
 		}
 	}
-	if len(toldNames) != len(refused) {
-		t.Errorf("%d names, and %d calls that are told", len(toldNames), len(refused))
+	if len(reportedNames) != len(refused) {
+		t.Errorf("%d names, and %d calls that are told", len(reportedNames), len(refused))
 	}
 	if RefusalsOf(Options{}) != nil {
 		t.Error("something is told that the filter answers")
 	}
 }
 
-// docs/LEDGER.md lists what is told.
-func TestTheLedgerNamesWhatIsTold(t *testing.T) {
+// TestRefusals_AreDocumented checks the list of reported calls in docs/LEDGER.md.
+func TestRefusals_AreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/LEDGER.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range toldNames {
+	for _, name := range reportedNames {
 		if !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("%s is not named", name)
 		}
 	}
 }
 
-// What ordinary programs try and do without is told to nobody.
-func TestWhatIsOrdinaryIsNotTold(t *testing.T) {
+// TestRefusals_OmitOrdinaryCalls checks that calls that ordinary programs try, and can do
+// without, are not reported.
+func TestRefusals_OmitOrdinaryCalls(t *testing.T) {
 	t.Parallel()
-	give := Notifying(NotifyOptions{Refuse: Options{Told: true}})
+	give := Notifying(NotifyOptions{Refuse: Options{Report: true}})
 	for name, c := range map[string]call{
 		"io_uring":       {nr: unix.SYS_IO_URING_SETUP},
 		"aio":            {nr: unix.SYS_IO_SETUP},

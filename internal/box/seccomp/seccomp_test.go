@@ -166,9 +166,9 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// Whatever a command calls, it gets the same inside as in other tiers, but for what Inner has
-// besides; and what is told of is the same.
-func TestInnerAnswersAsHardening(t *testing.T) {
+// TestInner_AnswersLikeHardening checks that a command gets the same answers inside as in
+// other tiers, except for the calls that Inner adds, and that the same calls are reported.
+func TestInner_AnswersLikeHardening(t *testing.T) {
 	t.Parallel()
 	besides := Answers{}
 	for _, r := range innerRules(true) {
@@ -185,14 +185,14 @@ func TestInnerAnswersAsHardening(t *testing.T) {
 			return
 		}
 		with := o
-		with.Told = true
+		with.Report = true
 		if handed := answer(t, Notifying(NotifyOptions{Refuse: with}), c) == Notify; got != want || handed != (told != "") {
 			t.Fatalf("call %d %x: %#x, want %#x; told %q, and elsewhere %t", c.nr, c.args, got, want, told, handed)
 		}
 	})
 }
 
-func TestInnerBesides(t *testing.T) {
+func TestInner_AdditionalRules(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		nr   uint32
@@ -219,7 +219,7 @@ func TestInnerBesides(t *testing.T) {
 	}
 }
 
-func TestHardeningNetlinkRouteOnly(t *testing.T) {
+func TestHardening_NetlinkRouteOnly(t *testing.T) {
 	t.Parallel()
 	prog := Hardening(Options{Netlink: true})
 	for proto := range uint64(32) {
@@ -269,7 +269,7 @@ func TestNotifying(t *testing.T) {
 	}
 }
 
-func TestNotifyingOfPrograms(t *testing.T) {
+func TestNotifying_Programs(t *testing.T) {
 	t.Parallel()
 	prog := Notifying(NotifyOptions{Trace: true})
 	for _, tt := range []struct {
@@ -296,18 +296,18 @@ func TestNotifyingOfPrograms(t *testing.T) {
 // five to load the command of fcntl, compare it with two, and answer.
 const fcntlInstructions = 12
 
-// Calls that are made all the time must be in the kernel's cache of allowed
-// calls, or every one of them costs a run of the filter. The one exception is
-// fcntl, for the sake of leases, which the first instructions of Hardening decide.
-func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
+// TestFrequentCalls_ReadNoArguments checks that frequent calls are in the kernel's cache of
+// allowed calls, without which each of them costs a run of the filter. The one exception is
+// fcntl, because of leases; the first instructions of Hardening decide it.
+func TestFrequentCalls_ReadNoArguments(t *testing.T) {
 	t.Parallel()
 	programs := map[string][]unix.SockFilter{
 		"hardening": Hardening(Options{}),
 		"notifying": Notifying(NotifyOptions{Emulate: true, Promote: true, Trace: true}),
 
-		"hardening that is told": Hardening(Options{Told: true}),
+		"hardening that is told": Hardening(Options{Report: true}),
 		"notifying that is told": Notifying(
-			NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Told: true}}),
+			NotifyOptions{Emulate: true, Promote: true, Trace: true, Refuse: Options{Report: true}}),
 	}
 	for name, p := range programs {
 		args := 0
@@ -336,7 +336,7 @@ func TestFrequentCallsNeverReadAnArgument(t *testing.T) {
 	}
 }
 
-func TestEveryRuleHasAReason(t *testing.T) {
+func TestSeccompRules_HaveReasons(t *testing.T) {
 	t.Parallel()
 	seen := map[uint32]bool{}
 	for _, r := range innerRules(true) {

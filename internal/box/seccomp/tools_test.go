@@ -44,9 +44,9 @@ func confined(t *testing.T, netlink bool, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Programs of every day work under the strictest filter, and those that want a
-// netlink socket know how to do without.
-func TestToolsWorkUnderHardening(t *testing.T) {
+// TestHardening_AllowsCommonTools runs everyday programs under the strictest filter. Those
+// that ask for a netlink socket can do without.
+func TestHardening_AllowsCommonTools(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ tool, script, want string }{
 		{"node", `node -e 'require("dns").lookup("localhost", (e, a) => console.log(e ? e.code : "looked up"))'`,
@@ -79,8 +79,8 @@ func TestToolsWorkUnderHardening(t *testing.T) {
 	}
 }
 
-// What the option Netlink is for.
-func TestNetworkInterfacesNeedNetlink(t *testing.T) {
+// TestNetlink_IsNeededForInterfaces shows what the option Netlink is for.
+func TestNetlink_IsNeededForInterfaces(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Skip("needs node: to ask it for the interfaces")

@@ -34,7 +34,7 @@ func changeCall(pid int, nr, arg0, arg1 uintptr) error {
 	return unix.PtraceSetRegs(pid, &r)
 }
 
-// callResult is what the call came to.
+// callResult returns the result of the call.
 func callResult(pid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &r); err != nil {

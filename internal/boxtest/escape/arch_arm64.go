@@ -31,7 +31,7 @@ func changeCall(pid int, nr, arg0, arg1 uintptr) error {
 		sys(unix.SYS_PTRACE, unix.PTRACE_SETREGSET, uintptr(pid), ntSystemCall, ptr(&iov)))
 }
 
-// callResult is what the call came to.
+// callResult returns the result of the call.
 func callResult(pid int) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &r); err != nil {

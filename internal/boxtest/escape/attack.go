@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// Facts say what the harness has planted outside, all of it within reach of the
-// user that the sandbox runs as on the host.
+// Facts describe what the harness has planted outside, all of it within reach of the sandbox's user on the
+// host.
 type Facts struct {
-	Secret   string   `json:"secret"`        // what every planted thing holds
+	Secret   string   `json:"secret"`        // the content of every planted file
 	Files    []string `json:"files"`         // files that hold it: outside, in the store, in another sandbox
-	Sockets  []string `json:"sockets"`       // unix sockets that somebody listens on: the keeper's too
+	Sockets  []string `json:"sockets"`       // unix sockets with a listener, including the keeper's
 	Abstract string   `json:"abstract"`      // an abstract socket on the host, without its leading NUL
 	Port     int      `json:"port"`          // a TCP port on the host's loopback
 	Victim   int      `json:"victim"`        // a process, as the host numbers it
 	ShmKey   int      `json:"shm_key"`       // a System V shared memory segment
 	NetHost  bool     `json:"net_host"`      // the sandbox has the host's network
-	Own      bool     `json:"own,omitempty"` // it has a kernel of its own
-	User     string   `json:"user"`          // who the sandbox runs as
+	Own      bool     `json:"own,omitempty"` // the sandbox has its own kernel
+	User     string   `json:"user"`          // the user that the sandbox runs as
 
-	Words []string `json:"words,omitempty"` // what tells of the host alone: its boot, its kernel, its namespaces
-	Shown []string `json:"shown,omitempty"` // a socket and a pipe inside, at whose other ends somebody outside is
-	Tasks int      `json:"tasks,omitempty"` // how many processes and threads there may be; 0 is no limit
+	Words []string `json:"words,omitempty"` // words that identify the host: its boot, its kernel, its namespaces
+	Shown []string `json:"shown,omitempty"` // a socket and a pipe inside, with a process outside at the other end
+	Tasks int      `json:"tasks,omitempty"` // the limit of processes and threads; 0 is no limit
 
 	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
 	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not
 
-	// decoys inside, Glances of them; a file that holds it is hidden at each
+	// decoys inside, Glances of them; each of them hides a file with Secret
 	Decoys   []string `json:"decoys,omitempty"`
 	DecoysIn string   `json:"decoys_in,omitempty"` // a directory around them all
 
@@ -43,31 +43,27 @@ type Facts struct {
 // Attack is one attempt.
 type Attack struct {
 	Name string
-	What string // what it tries, for the table in the threat model
-	// Applies says whether a sandbox of these facts promises to stop it; nil:
-	// every one does.
+	What string // the attempt, for the table in the threat model
+	// Applies reports whether a sandbox with these facts promises to stop the attempt; nil: every one does.
 	Applies func(Facts) bool
-	// Told is what a gate has to have recorded of the attempt, filled in by Facts.Fill:
-	// ADDRESS:PORT, or a name. "" is nothing.
+	// Told is what a gate must have recorded of the attempt, filled in by Facts.Fill: ADDRESS:PORT, or a
+	// name; "" for nothing.
 	Told string
-	// Because is the reason of a denial that a gate has to have recorded, whatever it is of.
+	// Because is the reason of any denial that a gate must have recorded.
 	Because string
-	// Refused are the system calls whose refusal has to be recorded.
+	// Refused are the system calls whose refusal must be recorded.
 	Refused []string
-	// None says why nothing is recorded, where none of Told, Because, Refused, Touches and
-	// Killed is set.
+	// None says why nothing is recorded, if none of Told, Because, Refused, Touches and Killed is set.
 	None string
-	// Touches says that it reads decoys, and prints which (Touched): of each it has to be
-	// told that it was opened.
+	// Touches says that the attempt reads decoys, and prints which (Touched): the opening of each must be
+	// reported.
 	Touches bool
-	// Starts are the names (argv[0]) under which the attempt starts programs, all of
-	// which the record of programs has to have.
+	// Starts are the names (argv[0]) under which the attempt starts programs, all of which must be recorded.
 	Starts []string
-	// Killed says that the filter kills the attacker, where this architecture has what it
-	// tries; that is recorded.
+	// Killed says that the filter kills the attacker, if this architecture has the call; that is recorded.
 	Killed bool
-	// Emulated says what it is given in tier gvisor, whose kernel is the sandbox's own, in
-	// ways that the attack knows (errOwn); it goes on to the others all the same.
+	// Emulated says what the attempt is given in tier gvisor, by the sandbox's own kernel, in ways that the
+	// attack recognizes (errOwn); it then tries the others.
 	Emulated string
 	Run      func(Facts) error
 }
@@ -77,14 +73,14 @@ const (
 	Succeeded = 0
 	Misused   = 2
 	Refused   = 10
-	Emulated  = 11 // refused but for what Attack.Emulated says
+	Emulated  = 11 // refused, except for what Attack.Emulated says
 )
 
-// Argv0 is the name that the attacker's binary must be started by.
+// Argv0 is the name by which the attacker's binary must be started.
 const Argv0 = "escape-attack"
 
-// Main runs the attack args[1] with the facts in args[2], writes what came of it
-// to out, and gives the exit code: Succeeded is bad.
+// Main runs the attack args[1] with the facts in args[2], writes its result to out, and returns the exit
+// code: Succeeded is bad.
 func Main(args []string, out io.Writer) int {
 	if len(args) < 3 {
 		return Misused
@@ -110,8 +106,7 @@ func Main(args []string, out io.Writer) int {
 	return Succeeded
 }
 
-// tell writes for whoever reads the test's output; that it cannot be read is
-// nothing that an attacker can do about.
+// tell writes to the test's output; an attacker can do nothing about an error.
 func tell(w io.Writer, words ...any) { _, _ = fmt.Fprintln(w, words...) }
 
 // each tries several ways; one that succeeds is enough.
@@ -159,7 +154,7 @@ func (f Facts) own(err error) error {
 	return err
 }
 
-// holds gives nil when b holds the secret.
+// holds returns nil when b holds the secret.
 func (f Facts) holds(b []byte) error {
 	if strings.Contains(string(b), f.Secret) {
 		return nil
@@ -167,12 +162,12 @@ func (f Facts) holds(b []byte) error {
 	return errNothing
 }
 
-// Attacks is the corpus.
+// Attacks is the corpus of all attacks.
 var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks,
 	btrfsAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
 
-// netOff: a sandbox that was given the host's network may use it, and one with a gate
-// may send what the gate drops.
+// netOff: a sandbox that was given the host's network may use it, and one with a gate may send what the gate
+// drops.
 func netOff(f Facts) bool { return !f.NetHost && f.Gate == nil }
 
 // ownNet: the loopback is not the host's.

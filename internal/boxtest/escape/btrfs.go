@@ -99,8 +99,7 @@ func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 	return nil
 }
 
-// btrfsWays are the ways to make or change a subvolume, of which fd is one, and to keep the
-// disk busy.
+// btrfsWays returns the ways to make or change a subvolume, of which fd is one, and to keep the disk busy.
 func btrfsWays(fd uintptr) map[string]func() error {
 	ways := map[string]func() error{}
 	for name, req := range map[string]request{"subvol-create": btrfsSubvolCreate, "snap-create": btrfsSnapCreate,

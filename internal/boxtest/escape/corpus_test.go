@@ -76,8 +76,9 @@ func pick(all []setting, number int) int {
 	return (number - number/rare) % quick
 }
 
-// TestPick_DrawsEverySettingAndGvisorRarely: a program's first byte has 7 bits for it.
-func TestPick_DrawsEverySettingAndGvisorRarely(t *testing.T) {
+// TestPick_DrawsAllSettingsAndGvisorRarely covers all values that a program's first byte has
+// for the choice: 7 bits.
+func TestPick_DrawsAllSettingsAndGvisorRarely(t *testing.T) {
 	t.Parallel()
 	gvisor := setting{tier: plan.TierGvisor}
 	for _, all := range [][]setting{settings(), append(settings(), gvisor), append(settings(), gvisor, gvisor)} {

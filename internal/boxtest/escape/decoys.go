@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DecoyText is what every planted decoy begins with.
+// DecoyText is the beginning of every planted decoy.
 const DecoyText = "not a secret"
 
 // decoyed has sandboxes with decoys.
@@ -25,7 +25,7 @@ func decoyed(f Facts) bool { return len(f.Decoys) > 0 }
 // touched is how an attack says that it has read a decoy; the rest of the line is which.
 const touched = "touched "
 
-// Touched gives the decoys that an attack has read, by what it printed.
+// Touched returns the decoys that an attack has read, according to its output.
 func Touched(out string) (paths []string) {
 	for line := range strings.Lines(out) {
 		if p, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), touched); ok {
@@ -35,7 +35,7 @@ func Touched(out string) (paths []string) {
 	return paths
 }
 
-// took tells that the decoy at p was read.
+// took prints that the decoy at p was read.
 func took(p string, b []byte) error {
 	if !bytes.HasPrefix(b, []byte(DecoyText)) {
 		return errNothing
@@ -61,8 +61,7 @@ func readDecoy(p string, fd int, err error) error {
 // errUnseen says that a way is open on which nothing would be noticed.
 var errUnseen = errors.New("it can be read unnoticed")
 
-// glances are ways to read the decoy at p of which somebody could hope that they are not
-// noticed.
+// glances are ways to read the decoy at p that could go unnoticed.
 var glances = []struct {
 	name string
 	read func(p string) error
@@ -208,7 +207,7 @@ var glances = []struct {
 		again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		return readDecoy(p, again, err)
 	}},
-	{"as a program", func(p string) error { // what is read of it, it reads alone
+	{"as a program", func(p string) error { // only what is read of it
 		err := exec.Command(p).Run()
 		if errors.Is(err, unix.ENOEXEC) {
 			tell(os.Stdout, touched+p)
@@ -221,7 +220,7 @@ var glances = []struct {
 			return err
 		}
 		defer unix.Close(in)
-		// Our own watch of the same inode, and its end, are ours alone.
+		// The attacker's own watch of the same inode, and its end, do not affect other watches.
 		wd, err := unix.InotifyAddWatch(in, p, unix.IN_OPEN|unix.IN_ONESHOT)
 		if err != nil {
 			return err
@@ -232,8 +231,8 @@ var glances = []struct {
 	}},
 }
 
-// Glances is how many decoys the attacks need: one for each way, one that is read behind
-// many others, and one to make them with.
+// Glances is how many decoys the attacks need: one for each way, one that is read behind many others, and one
+// to make them with.
 var Glances = len(glances) + 2
 
 var decoyAttacks = []Attack{
@@ -248,7 +247,7 @@ var decoyAttacks = []Attack{
 					return nil
 				}
 			}
-			// What stands between two of one file is not one with the first.
+			// Events of one file with others in between are not merged.
 			flood, last := f.Decoys[len(glances)], f.Decoys[len(glances)+1]
 			for i := range 40000 {
 				fd, err := unix.Open([]string{flood, f.Decoys[0]}[i%2], unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -294,7 +293,7 @@ var decoyAttacks = []Attack{
 				ways["overlay"] = func() error {
 					return unix.Mount("overlay", own, "overlay", 0, "lowerdir="+filepath.Dir(p)+":"+own)
 				}
-				// Where its place is free, what would be there.
+				// If its place is free, the file that would be there.
 				return any1(ways2(ways, func(err error) error {
 					if f.read(p) == nil {
 						return nil
@@ -330,7 +329,7 @@ var decoyAttacks = []Attack{
 		}},
 }
 
-// seen is what can be told of a file without opening it.
+// seen is the state of a file that can be determined without opening it.
 type seen struct {
 	dev, ino      uint64
 	links         int
@@ -339,7 +338,7 @@ type seen struct {
 	changed, made unix.Timespec
 }
 
-// look gives what is to be seen at p.
+// look returns the state of the file at p.
 func look(p string) (s seen, err error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {

@@ -108,8 +108,8 @@ func asUser(t *testing.T, tests string) {
 	}
 }
 
-// beVictim is a process outside, of the same user. It tells how many signals it
-// got, and what its canary is, when its stdin ends.
+// beVictim is a process outside, of the same user. When its stdin ends, it prints how many signals it got, and
+// its canary.
 func beVictim() int {
 	got := make(chan os.Signal, 100)
 	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
@@ -471,8 +471,8 @@ func recorded(t *testing.T, b *box.Box, after uint64, names []string) {
 	}
 }
 
-// The harness notices an attacker that is not confined.
-func TestTheCorpusBites(t *testing.T) {
+// TestCorpus_SucceedsUnconfined runs attacks unconfined and checks that the harness detects their success.
+func TestCorpus_SucceedsUnconfined(t *testing.T) {
 	o := plant(t, "secret-"+random(t))
 	o.facts.Tasks = 20 // which nothing limits
 	t.Cleanup(func() { os.RemoveAll(o.base); os.RemoveAll(o.inTmp) })
@@ -493,8 +493,8 @@ func TestTheCorpusBites(t *testing.T) {
 	}
 }
 
-// Of each attack it is known what is recorded, or why nothing is.
-func TestEveryAttackLeavesARecordOrSaysWhyNot(t *testing.T) {
+// TestAttacks_DeclareTheirRecords checks that each attack states what is recorded of it, or why nothing is.
+func TestAttacks_DeclareTheirRecords(t *testing.T) {
 	t.Parallel()
 	for _, a := range escape.Attacks {
 		leaves := a.Touches || a.Told != "" || a.Because != "" || len(a.Refused) > 0 || a.Killed || a.Starts != nil
@@ -504,9 +504,9 @@ func TestEveryAttackLeavesARecordOrSaysWhyNot(t *testing.T) {
 	}
 }
 
-// The table in docs/THREAT_MODEL.md is this corpus.
-func TestTheThreatModelNamesEveryAttack(t *testing.T) {
-	const path, mark = "../../../docs/THREAT_MODEL.md", "TestTheThreatModelNamesEveryAttack -->\n"
+// TestThreatModel_ListsAttacks checks that the table in docs/THREAT_MODEL.md is generated from this corpus.
+func TestThreatModel_ListsAttacks(t *testing.T) {
+	const path, mark = "../../../docs/THREAT_MODEL.md", "TestThreatModel_ListsAttacks -->\n"
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

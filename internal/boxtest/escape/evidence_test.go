@@ -18,8 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// evidence is a ledger of what the journal of a box tells, made by the functions of the
-// engine.
+// evidence is an audit log of the events in the journal of a box, made by the functions of the engine.
 type evidence struct {
 	journal string
 	at      journal.Cursor
@@ -43,7 +42,7 @@ func newEvidence(t *testing.T, journal string) *evidence {
 	return &evidence{journal: journal, ledger: l}
 }
 
-// append records what is told by now, and was not before.
+// append records the events since its previous call.
 func (e *evidence) append(ctx context.Context, t *testing.T) {
 	t.Helper()
 	evs, next, lost, err := journal.From(journal.Place{Dir: e.journal}, e.at)
@@ -64,8 +63,8 @@ func (e *evidence) append(ctx context.Context, t *testing.T) {
 	}
 }
 
-// has waits until the ledger has a record. What a command was refused is told before its
-// end, and not waited for.
+// has waits until the audit log has a record. It does not wait for the refusals of a command, which are
+// reported before its exit.
 func (e *evidence) has(t *testing.T, want escape.Record) {
 	t.Helper()
 	patience := 20 * time.Second

@@ -19,7 +19,7 @@ var fileAttacks = []Attack{
 			return each(f.Files, func(p string) error { return f.read(p) })
 		}},
 	{Name: "write-outside", None: Files, What: "create files beside them", Run: func(f Facts) error {
-		// A directory of the same name inside is no escape: the harness looks outside.
+		// A directory of the same name inside is not an escape: the harness looks outside.
 		return each(f.Files, func(p string) error {
 			if _, err := os.Stat(p); err != nil {
 				return err
@@ -215,8 +215,7 @@ var fileAttacks = []Attack{
 		}},
 }
 
-// leadsNowhere reports whether nobody but this process has the pipe whose ends are r and w,
-// and closes both.
+// leadsNowhere reports whether only this process has the pipe with the ends r and w, and closes both.
 func leadsNowhere(r, w int) bool {
 	defer unix.Close(w)
 	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(r), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -224,7 +223,7 @@ func leadsNowhere(r, w int) bool {
 		return false
 	}
 	defer unix.Close(again)
-	// With our end for reading closed, whoever else has one keeps a write from failing.
+	// With this end for reading closed, any other reader keeps a write from failing.
 	if err := unix.Close(r); err != nil {
 		return false
 	}
@@ -258,8 +257,8 @@ func (f Facts) read(p string) error {
 	return f.holds(b[:max(n, 0)])
 }
 
-// writable gives nil when p can be opened for writing; nothing is written, for
-// most of what is tried would break the machine.
+// writable returns nil if p can be opened for writing; it writes nothing, since most of the targets would
+// break the machine.
 func writable(p string) error {
 	fd, err := unix.Open(p, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

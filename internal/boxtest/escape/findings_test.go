@@ -215,9 +215,9 @@ func FuzzRoot(f *testing.F) {
 	})
 }
 
-// TestTheRootsBite proves that a canary detects reads, changes and additions, and that the
-// inspection finds a secret and a missing protection.
-func TestTheRootsBite(t *testing.T) {
+// TestCanary_DetectsHarm checks that a canary detects reads, changes and additions, and that
+// the inspection finds a secret and a missing protection.
+func TestCanary_DetectsHarm(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(dir string) error{
 		"read":   func(dir string) error { _, err := os.ReadFile(dir + "/secret"); return err },
@@ -258,9 +258,9 @@ var notPlaces = map[string]string{
 	"/state":  "the conductor's own root",
 }
 
-// TestPlaces_AreAllThatTheSetUpNames reads the source of the set-up: each absolute path in it
-// is at or below a place of the table, or is known not to be of the sandbox.
-func TestPlaces_AreAllThatTheSetUpNames(t *testing.T) {
+// TestPlaces_CoverSetUpPaths reads the source of the set-up: each absolute path in it is at or
+// below a place of the table, or is listed as not belonging to the sandbox.
+func TestPlaces_CoverSetUpPaths(t *testing.T) {
 	t.Parallel()
 	known := func(p string) bool {
 		for ; p != "/" && p != "."; p = path.Dir(p) {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GateFacts say what the harness has planted around a gate.
+// GateFacts describe what the harness has planted around a gate.
 type GateFacts struct {
 	Host    string   `json:"host"`    // an address of the host that is not its loopback
 	TCP     int      `json:"tcp"`     // a TCP port there, which the policy does not name
@@ -26,18 +26,18 @@ type GateFacts struct {
 	Allowed int      `json:"allowed"` // a TCP port there that the policy allows
 	Name    string   `json:"name"`    // a host name that the policy allows, on port 443
 	Servers []string `json:"servers"` // the sandbox's name servers
-	Asks    bool     `json:"asks"`    // what the policy does not name waits for a person, who never comes
+	Asks    bool     `json:"asks"`    // destinations without a rule wait for an approval that never comes
 }
 
 // gated: the sandbox has a gate.
 func gated(f Facts) bool { return f.Gate != nil }
 
-// asks: people are asked about what the policy does not name.
+// asks: destinations without a rule wait for an approval.
 func asks(f Facts) bool { return gated(f) && f.Gate.Asks }
 
 func (f Facts) host() netip.Addr { return netip.MustParseAddr(f.Gate.Host) }
 
-// gateAttacks are attempts to reach what the policy does not name.
+// gateAttacks are attempts to reach destinations without a rule.
 var gateAttacks = []Attack{
 	toTCP("gate-tcp", "connect to a port that is not allowed, on a host that has one that is", "{host}:{tcp}", 0),
 	toTCP("gate-mptcp", "the same by MPTCP", "{host}:{tcp}", unix.IPPROTO_MPTCP),
@@ -129,7 +129,7 @@ var gateAttacks = []Attack{
 					unix.Close(fd)
 				}
 			}()
-			for i := range 200 { // handshakes, of which each would be held
+			for i := range 200 { // handshakes, each of which would be held
 				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 				if err != nil {
 					return err
@@ -246,13 +246,13 @@ var gateAttacks = []Attack{
 		}},
 }
 
-// place fills in what a destination leaves open.
+// place resolves a destination with its defaults.
 func (f Facts) place(s string) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(f.Fill(s))
 }
 
-// Fill puts facts into a text that names them: {host}, {tcp}, {udp}, {allowed}, {name},
-// {secret}, and {hex}, the host as two groups of an IPv6 address.
+// Fill replaces placeholders in a text by facts: {host}, {tcp}, {udp}, {allowed}, {name}, {secret}, and
+// {hex}, the host as two groups of an IPv6 address.
 func (f Facts) Fill(s string) string {
 	a := f.host().As4()
 	h := hex.EncodeToString(a[:])
@@ -281,8 +281,8 @@ func toTCP(name, what, to string, proto int) Attack {
 	}}
 }
 
-// toUDP is an attempt to send a datagram. That it was sent is nothing; an answer is,
-// and so is what the harness sees.
+// toUDP is an attempt to send a datagram. Sending it proves nothing; an answer does, and so does what the
+// harness receives.
 func toUDP(name, what, to string, proto int, text string) Attack {
 	told := to
 	if strings.HasPrefix(to, "[::ffff:") {
@@ -290,7 +290,7 @@ func toUDP(name, what, to string, proto int, text string) Attack {
 	}
 	if host, _, _ := strings.Cut(to, ":"); host == "224.0.0.251" || host == "239.255.255.250" ||
 		host == "255.255.255.255" {
-		told = host + ":0" // whatever the port
+		told = host + ":0" // for any port
 	}
 	a := Attack{Name: name, What: what, Applies: gated, Told: told}
 	switch {
@@ -328,7 +328,7 @@ func asked(name, what, host string, kind, class uint16) Attack {
 	return a
 }
 
-// Why the gate refuses what leads nowhere that could be named.
+// Reasons of the gate to refuse destinations that cannot be named.
 const (
 	noName  = "not a host name"
 	noQuery = "the query is malformed or of a kind that is not answered"
@@ -395,8 +395,8 @@ func flood(f Facts, host func(i int) string) error {
 	}
 	return withSocket(netip.AddrPortFrom(server, 53), unix.SOCK_DGRAM, 0, func(fd int, to unix.Sockaddr) error {
 		var b [4096]byte
-		// take reads answers until there are none, or that with an id of ours: none is what is
-		// hoped for.
+		// take reads answers until there are none, or one with the given id arrives: none is the expected
+		// result.
 		take := func(id byte, flags int) (mine bool, err error) {
 			for {
 				n, _, err := unix.Recvfrom(fd, b[:], flags)
@@ -432,7 +432,7 @@ func flood(f Facts, host func(i int) string) error {
 	})
 }
 
-// refusal gives nil for an answer that tells something.
+// refusal returns nil for an answer that discloses something.
 func refusal(b []byte) error {
 	if len(b) < 12 {
 		return errNothing
@@ -443,7 +443,7 @@ func refusal(b []byte) error {
 	return nil
 }
 
-// patience is how long an answer is waited for that should not come.
+// patience is how long to wait for an answer that should not come.
 const patience = 200 * time.Millisecond
 
 // withSocket makes a socket for a place and lets f use it.
@@ -466,7 +466,7 @@ func withSocket(at netip.AddrPort, typ, proto int, f func(fd int, to unix.Sockad
 	return f(fd, to)
 }
 
-// connected gives nil when the socket has a peer that takes and gives.
+// connected returns nil when the socket has a peer that takes and gives.
 func connected(fd int) error {
 	if _, err := unix.Getpeername(fd); err != nil {
 		return err
@@ -477,7 +477,7 @@ func connected(fd int) error {
 	return answered(fd)
 }
 
-// answered gives nil when anything comes.
+// answered returns nil if any answer arrives.
 func answered(fd int) error {
 	var b [64]byte
 	n, err := unix.Read(fd, b[:])
@@ -553,11 +553,10 @@ func raceAddress(f Facts) error {
 	return errNothing
 }
 
-// swap gives a port in network order.
+// swap returns a port in network order.
 func swap(port int) uint16 { return uint16(port)<<8 | uint16(port)>>8 }
 
-// changeByNetlink sends a request of a kind, about eth0 or a default route, and gives
-// what the kernel says.
+// changeByNetlink sends a request of a kind, about eth0 or a default route, and returns the kernel's answer.
 func changeByNetlink(kind uint16) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 // Inspection is the argument of Inspect, which checks a sandbox from inside and reports the
 // protections that do not hold.
 type Inspection struct {
-	Words []string `json:"words"`         // what no file of the sandbox may hold
+	Words []string `json:"words"`         // words that no file of the sandbox may contain
 	Out   string   `json:"out"`           // a directory of the host that must not be there
-	Own   bool     `json:"own,omitempty"` // it has a kernel of its own
+	Own   bool     `json:"own,omitempty"` // the sandbox has its own kernel
 	IDs   bool     `json:"ids,omitempty"` // its ids must not be the host's
 	Kept  []Kept   `json:"kept,omitempty"`
 	Lay   Root     `json:"lay,omitempty"` // what to make of the root afterwards

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeps has sandboxes that were given something to keep as it is.
+// keeps reports whether the sandbox has files that it must not change.
 func keeps(f Facts) bool { return len(f.Kept) > 0 }
 
 var evil = []byte("written by an attacker")
 
-// changed tries ways to change the file at p, and looks whether it has been: by what is
-// read at its path, as everybody else would.
+// changed tries ways to change the file at p, and checks whether it has changed: by reading its path, as any
+// other process would.
 func (f Facts) changed(p string, ways map[string]func() error) error {
 	before, _ := stat(p)
 	return any1(ways2(ways, func(err error) error {
@@ -29,7 +29,7 @@ func (f Facts) changed(p string, ways map[string]func() error) error {
 		}
 		if rerr != nil {
 			tell(os.Stdout, p, "is", string(b), rerr)
-			return nil // it is not what it was
+			return nil // the content has changed
 		}
 		after, lerr := stat(p)
 		if lerr == nil && after == before {
@@ -42,15 +42,15 @@ func (f Facts) changed(p string, ways map[string]func() error) error {
 	}))
 }
 
-// stat gives what is to be seen of p but when it was read.
+// stat returns the state of p without its access time.
 func stat(p string) (st unix.Stat_t, err error) {
 	err = unix.Lstat(p, &st)
 	st.Atim = unix.Timespec{}
 	return st, err
 }
 
-// real is the error of an attempt after which all is as it was, which a kernel of the
-// sandbox's own may answer with success.
+// real returns the error of an attempt that changed nothing, although the sandbox's own kernel may report
+// success.
 func (f Facts) real(err error) error {
 	if err == nil && f.Own {
 		return errNothing
@@ -58,7 +58,7 @@ func (f Facts) real(err error) error {
 	return err
 }
 
-// ways2 gives ways whose results are judged by look.
+// ways2 returns ways whose results are judged by look.
 func ways2(ways map[string]func() error, look func(error) error) map[string]func() error {
 	out := map[string]func() error{}
 	for n, way := range ways {
@@ -67,7 +67,7 @@ func ways2(ways map[string]func() error, look func(error) error) map[string]func
 	return out
 }
 
-// appended writes to what is opened by p.
+// appended opens p with flags and writes to it.
 func appended(p string, flags int) error {
 	fd, err := unix.Open(p, flags|unix.O_CLOEXEC, 0o666)
 	if err != nil {
@@ -204,7 +204,7 @@ func writes(p, in string) map[string]func() error {
 // directories around it as far as in, which is one of them.
 func replacements(p, in string) (map[string]func() error, error) {
 	own, err := os.MkdirTemp(filepath.Dir(in), "own")
-	if err != nil { // whoever may not write there tries from elsewhere
+	if err != nil { // without the right to write there, try from elsewhere
 		own, err = os.MkdirTemp("", "own")
 	}
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 func ptr[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
-// sys gives nil when a call succeeded. Arguments are chosen so that success does
+// sys returns nil when a call succeeded. Arguments are chosen so that success does
 // no harm.
 func sys(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
@@ -35,8 +35,8 @@ func failed(r uint64) error {
 
 var empty [256]byte
 
-// ownFiles are files that gVisor's kernel has of its own. What is written to most of them it
-// forgets (fsimpl/proc); of those that the host has, the harness looks at the host's.
+// ownFiles are files of gVisor's own kernel. It discards writes to most of them (fsimpl/proc); the harness
+// checks those that the host also has.
 var ownFiles = map[string]bool{
 	"/proc/sysrq-trigger": true, "/proc/sys/kernel/hostname": true, "/proc/sys/kernel/pid_max": true,
 	"/proc/sys/vm/overcommit_memory": true, "/proc/sys/net/ipv4/ip_forward": true,
@@ -194,7 +194,7 @@ var kernelAttacks = []Attack{
 			if err := sys(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, ptr(&prog)); err != nil {
 				return err
 			}
-			// Filters only add up: what was refused before must be refused now.
+			// Filters only add up: calls that were refused before must be refused now.
 			return sys(unix.SYS_USERFAULTFD, 1)
 		}},
 	{Name: "personality", Refused: []string{"personality"}, What: "make data executable for what is executed next",
@@ -228,7 +228,8 @@ var kernelAttacks = []Attack{
 				for _, file := range f.Files {
 					for _, via := range []string{"/proc/1/root", "/proc/1/cwd", "/proc/self/../1/root", "/proc/1/task/1/root"} {
 						var st unix.Stat_t
-						// Where nobody answers in init's place, what there is one id for succeeds and does nothing.
+						// Without an answer of init, a call with the only mapped id succeeds and does
+						// nothing.
 						if err := unix.Chown(via+file, 12345, 12345); err == nil && (!f.Own || unix.Stat(via+file, &st) == nil) {
 							return nil
 						}

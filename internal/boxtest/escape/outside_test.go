@@ -16,14 +16,14 @@ import (
 
 // ofGvisor are the capabilities that gVisor's processes may have, in a user namespace of
 // their own: those over files, chroot(2) for the one that opens them, and ptrace(2) for the
-// kernel, which has processes of the sandbox. The bounding set gives nobody anything who
-// has no_new_privs.
+// kernel, which has processes of the sandbox. The bounding set has no effect with
+// no_new_privs.
 const ofGvisor = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID |
 	1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
 
-// confinedOutside proves what a kernel of the sandbox's own is held by, should somebody
-// inside take it over.
+// confinedOutside checks the confinement of the sandbox's own kernel on the host, which must hold even if a
+// process inside takes the kernel over.
 func confinedOutside(t *testing.T, runDir string) {
 	conductor := conductorOf(t, runDir)
 	kinds := map[string]int{}

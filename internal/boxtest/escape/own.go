@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownKernel: the sandbox has a kernel of its own.
+// ownKernel: the sandbox has its own kernel.
 func ownKernel(f Facts) bool { return f.Own }
 
 // limited: the number of its tasks is limited.
@@ -29,7 +29,7 @@ func limited(f Facts) bool { return f.Tasks > 0 }
 // innerBinary is where PID 1's program is in tier gvisor (plan.InnerPath).
 const innerBinary = "/run/coppice-init"
 
-// rootAttacks are attempts on what holds a sandbox together, in every tier.
+// rootAttacks are attempts on the integrity of a sandbox, in every tier.
 var rootAttacks = []Attack{
 	{Name: "race-the-root", None: Files,
 		What: "have a path lead out while it is walked: directories that become symbolic links, and that are moved while " +
@@ -47,7 +47,7 @@ var rootAttacks = []Attack{
 		}},
 }
 
-// ownAttacks are attempts on what stands behind a kernel of the sandbox's own.
+// ownAttacks are attempts on the host behind a sandbox's own kernel.
 var ownAttacks = []Attack{
 	{Name: "host-words", None: Nothing, What: "find the host's boot, kernel, namespaces and paths in /proc and /sys",
 		Applies: ownKernel, Run: findWords},
@@ -114,7 +114,7 @@ var ownAttacks = []Attack{
 			if err != nil {
 				return err
 			}
-			delete(ways, "recursive") // it would remove what is a command's to remove
+			delete(ways, "recursive") // commands may remove that
 			for name, way := range writes(innerBinary, "/run") {
 				ways[name] = way
 			}
@@ -146,8 +146,8 @@ func beginning(p string) ([]byte, error) {
 	return b, err
 }
 
-// initLives is an error when init does what is its to do, to take an orphan that has ended,
-// and nil when it has ended or stands: what was sent to it before comes first.
+// initLives returns an error if init still reaps orphans, and nil if it has exited or is stopped. Signals that
+// were sent to init before take effect first.
 func initLives() error {
 	out, err := (&exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", "true & echo $!"}}).Output()
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
@@ -163,15 +163,14 @@ func initLives() error {
 	return nil
 }
 
-// Ways to make somebody the owner of a socket: by F_SETOWN, and by ioctl
-// (asm-generic/sockios.h).
+// Ways to set the owner of a socket: by F_SETOWN, and by ioctl (asm-generic/sockios.h).
 const (
 	setOwn, setOwnGroup  int32 = -1, -2
 	fioSetOwn, siocSPGrp int32 = 0x8901, 0x8902
 )
 
-// ownSignal makes init, and each of its threads, the owner of a socket of which the kernel
-// tells by a signal (F_SETSIG).
+// ownSignal makes init, and each of its threads, the owner of a socket for which the kernel sends a signal
+// (F_SETSIG).
 func ownSignal(sig unix.Signal) error {
 	owners := []int{1}
 	tasks, _ := filepath.Glob("/proc/1/task/*")
@@ -214,7 +213,7 @@ func ownSignal(sig unix.Signal) error {
 	})
 }
 
-// bequeathSignal has children end that are init's, and that tell their parent by a signal.
+// bequeathSignal makes children exit that are reparented to init, and that signal their exit to their parent.
 func bequeathSignal(sig unix.Signal) error {
 	return each([]uintptr{unix.CLONE_PARENT, unix.CLONE_PARENT | unix.CLONE_VFORK, 0}, func(flags uintptr) error {
 		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, flags|uintptr(sig), 0, 0, 0, 0, 0)
@@ -300,13 +299,13 @@ func speakForInit(f Facts) error {
 	}))
 }
 
-// findWords looks for what tells of the host in all that the kernel says of itself and of
-// processes; but not in the attacker's arguments, which say what to look for.
+// findWords searches for words that identify the host in everything that the kernel reports of itself and of
+// processes, except in the attacker's arguments, which hold the words.
 func findWords(f Facts) error {
 	for _, root := range []string{"/proc", "/proc/self/", "/proc/1/", "/sys"} {
 		err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 			if err != nil {
-				return fs.SkipDir // of what cannot be looked into
+				return fs.SkipDir // an unreadable directory
 			}
 			name := d.Name()
 			_, other := strconv.Atoi(name)
@@ -336,12 +335,12 @@ func findWords(f Facts) error {
 	return errNothing
 }
 
-// tells reports whether s has a word that tells of the host.
+// tells reports whether s has a word that identifies the host.
 func (f Facts) tells(s string) bool {
 	return slices.ContainsFunc(f.Words, func(w string) bool { return strings.Contains(s, w) })
 }
 
-// readFor gives the first line of a file that has such a word.
+// readFor returns the first line of a file that has such a word.
 func (f Facts) readFor(p string) string {
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -358,8 +357,8 @@ func (f Facts) readFor(p string) string {
 	return ""
 }
 
-// raceTheRoot walks paths that somebody else changes meanwhile, in files that outlive the
-// processes and, where a user may write to no such, in memory.
+// raceTheRoot walks paths while another process changes them, in files that outlive the processes and, if the
+// user may not write to those, in memory.
 func raceTheRoot(f Facts) error {
 	dir, err := os.MkdirTemp("/srv", "race")
 	if err != nil {

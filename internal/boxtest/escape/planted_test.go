@@ -157,8 +157,8 @@ func plant(t *testing.T, secret string) *outside {
 	return o
 }
 
-// plantShown puts a socket and a pipe into the directory that is mounted, with somebody at
-// their other ends, which other tiers show as the host has them.
+// plantShown puts a socket and a pipe into the mounted directory, with a process at their other ends. Other
+// tiers show them as the host has them.
 func (o *outside) plantShown(t *testing.T, listen func(network, addr string)) {
 	t.Helper()
 	dir := filepath.Join(o.base, "host/dir")
@@ -177,7 +177,7 @@ func (o *outside) plantShown(t *testing.T, listen func(network, addr string)) {
 	o.facts.Shown = []string{"/srv/kept/mounted/dir/socket", "/srv/kept/mounted/dir/pipe"}
 }
 
-// words are what tells of the host alone.
+// words returns words that identify the host.
 func words(t *testing.T) []string {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

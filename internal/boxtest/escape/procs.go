@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processes lists what /proc shows, and 1 in any case.
+// processes returns the pids that /proc shows, and always 1.
 func processes() []int {
 	pids := []int{1}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -30,8 +30,8 @@ func processes() []int {
 	return pids
 }
 
-// outsiders are those that are neither the attacker nor started by a command:
-// init, and whatever else there should not be.
+// outsiders are processes that are neither the attacker nor started by a command: init, and any others that
+// must not be visible.
 func outsiders(f Facts) []int { return []int{1, f.Victim} }
 
 var procAttacks = []Attack{
@@ -315,15 +315,14 @@ func startUnseen(Facts) error {
 // changeCalls has calls changed when they were made: ptrace(2) lets a tracer do so after filters
 // have looked, if the kernel asks those first.
 func changeCalls(Facts) error {
-	_ = changedCall(unix.SYS_KILL, 1, uintptr(unix.SIGKILL)) // which init does not get, whatever this gives
+	_ = changedCall(unix.SYS_KILL, 1, uintptr(unix.SIGKILL)) // init must not get it, whatever the result
 	if changedCall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER, 0) == nil {
 		return nil
 	}
 	return initLives()
 }
 
-// changedCall starts a process, and gives what comes of the first call that it makes, which is
-// changed.
+// changedCall starts a process, changes the first call that it makes, and returns the result.
 func changedCall(nr, arg0, arg1 uintptr) error {
 	runtime.LockOSThread() // ptrace(2) is for the thread that traces alone
 	defer runtime.UnlockOSThread()

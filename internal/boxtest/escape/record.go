@@ -15,7 +15,7 @@ const (
 	Ordinary = "it is answered as a call that there is not, of which ordinary programs try some and do without"
 )
 
-// Record is what has to be in the ledger after an attack.
+// Record is a record that must be in the audit log after an attack.
 type Record struct {
 	Kind    string // as the ledger calls it: denial or network
 	Exec    string // of a system call: the attack's
@@ -26,8 +26,8 @@ type Record struct {
 	Verdict string // with Place; "" is deny, or ask
 }
 
-// Records gives those of the attack a in a sandbox of these facts, whose command is called
-// exec, printed out and was ended by a signal, or by none.
+// Records returns the expected records of the attack a in a sandbox with these facts, whose command has the
+// exec id exec, printed out and was killed by a signal, or by none.
 func (a Attack) Records(f Facts, exec, out, signal string) (all []Record) {
 	for _, call := range a.Refused {
 		all = append(all, Record{Kind: "denial", Exec: exec, Syscall: call})
@@ -51,7 +51,7 @@ func (a Attack) Records(f Facts, exec, out, signal string) (all []Record) {
 	return all
 }
 
-// Recorded says it in words.
+// Recorded returns a description of the expected records.
 func (a Attack) Recorded() string {
 	var all []string
 	if len(a.Refused) > 0 {

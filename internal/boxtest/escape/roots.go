@@ -16,10 +16,10 @@ import (
 type Place struct {
 	Path string
 	Dir  bool   // the set-up expects a directory, otherwise a regular file
-	For  string // what the set-up uses it for
+	For  string // the use of it by the set-up
 }
 
-// Places lists every Place. TestPlaces_AreAllThatTheSetUpNames keeps it complete.
+// Places lists every Place. TestPlaces_CoverSetUpPaths keeps it complete.
 var Places = []Place{
 	{"/proc", true, "procfs"},
 	{"/dev", true, "devices, devpts, shm and mqueue"},
@@ -85,7 +85,7 @@ const (
 	Long    = "long"     // a link whose target is as long as links can be
 )
 
-// Entry is what a hostile root has at a path.
+// Entry is an entry of a hostile root at a path.
 type Entry struct {
 	Path string `json:"path"`
 	Kind string `json:"kind"`
@@ -105,7 +105,7 @@ func (r Root) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Class is a kind of hostile root, as the threat model has it.
+// Class is a kind of hostile root, as the threat model classifies them.
 type Class struct {
 	What  string // what is at a path that the set-up touches
 	Meets string // the protection that it meets
@@ -163,7 +163,7 @@ var Classes = []Class{
 		[]Entry{{Kind: Sparse}}},
 }
 
-// Forms are those of all classes.
+// Forms lists the entries of all classes.
 var Forms = func() (all []Entry) {
 	for _, c := range Classes {
 		all = append(all, c.Forms...)

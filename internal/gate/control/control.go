@@ -1,9 +1,7 @@
-// Package control starts the process that runs the gate of one sandbox, and talks to
-// it. The gate reads what a hostile sandbox sends, so it has a process of its own,
-// which is left no capability and cannot gain any; when it ends, however it does, the
-// sandbox has no network. The keeper imports it, and the process itself, which is
-// package process; it imports plan, client/wire, gate/link, program and fault, and nothing of
-// the gate's network stack.
+// Package control starts the process that runs the gate of one sandbox, and talks to it. The gate parses input from a
+// hostile sandbox, so it is a process of its own, without capabilities and unable to gain any; when it exits, for
+// whatever reason, the sandbox has no network. The keeper and package process import it; it imports plan,
+// client/wire, gate/link, program and fault, and nothing of the gate's network stack.
 package control
 
 import (
@@ -12,43 +10,41 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Argv0 is the name by which the program coppice-gate is started.
+// Argv0 is the argv[0] of the coppice-gate program.
 const Argv0 = "coppice-gate"
 
-// ConnFD is the descriptor that the process is given: a stream socket. One byte brings
-// the packet socket of link.Open, or the gate's end of link.Pair; Requests and Replies
-// follow, as JSON.
+// ConnFD is the number of the process's control descriptor, a stream socket. It first carries one byte with the
+// packet socket of link.Open, or the gate's end of link.Pair, and then Requests and Replies, as JSON.
 const ConnFD = 3
 
-// TouchFD is the descriptor by which the process tells of a token of a decoy: one byte or
-// more, once the journal has it.
+// TouchFD is the descriptor on which the process reports tokens of decoys: at least one byte, written after the
+// journal has the event.
 const TouchFD = 4
 
-// Decoys are what the gate looks for in what the sandbox sends.
+// Decoys are the tokens to search for in traffic from the sandbox.
 type Decoys struct {
 	Tokens []plan.Token `json:"tokens,omitempty"`
-	Stops  bool         `json:"stops,omitempty"` // whoever reads TouchFD kills the sandbox's processes then
+	Stops  bool         `json:"stops,omitempty"` // the reader of TouchFD then kills the sandbox's processes
 }
 
-// Request is asked of the process, one after the other. The first one begins the gate,
-// and has a Journal.
+// Request is a request to the process. They are answered in order. The first one starts the gate, and has a Journal.
 type Request struct {
-	Journal string       `json:"journal,omitempty"` // the directory of the journal
+	Journal string       `json:"journal,omitempty"` // directory of the journal; only in the first Request
 	Key     []byte       `json:"key,omitempty"`     // with a Journal: the secret of its key, see package journal
-	Phases  []plan.Phase `json:"phases,omitempty"`  // the policies to keep to from now on; none leaves them
+	Phases  []plan.Phase `json:"phases,omitempty"`  // the policies from now on; none leaves them unchanged
 	Decoys  Decoys       `json:"decoys,omitzero"`   // with a Journal
 }
 
-// Reply answers a Request.
+// Reply is the answer to a Request.
 type Reply struct {
 	Now wire.NetNow `json:"now"`
-	// CA answers the first request: the certificate that the sandbox has to trust, as PEM,
-	// where a policy has the gate look at HTTP requests; else there is none.
+	// CA answers the first request: the certificate that the sandbox must trust, as PEM, if a policy inspects HTTP
+	// requests; else it is empty.
 	CA  []byte      `json:"ca,omitempty"`
 	Err *wire.Error `json:"err,omitempty"`
 }
 
-// Failed makes the Reply of an error, or of none.
+// Failed returns the Reply for an error, or for nil.
 func Failed(err error) Reply {
 	if err == nil {
 		return Reply{}

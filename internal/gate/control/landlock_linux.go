@@ -20,29 +20,30 @@ const (
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// opening is a place of the host that the process of a gate may use.
+// opening is a host path that a gate process may use.
 type opening struct {
 	path   string
 	rights uint64
 }
 
-// openings are all that it may: its own program, where the host says how names are
-// resolved, what the runtime of Go looks at, and the journal, which alone it may write.
+// openings returns all of them: the program, the configuration of the host's resolver, files that the Go runtime
+// reads, and the journal, the only one that is writable.
 func openings(program, journal string) []opening {
 	return []opening{
 		{program, runRights},
-		{"/lib", runRights}, {"/lib64", runRights}, {"/usr/lib", runRights}, // where the binary is not static
+		{"/lib", runRights}, {"/lib64", runRights}, {"/usr/lib", runRights}, // only needed if the binary is not static
 		{"/etc", readRights}, {"/run/systemd/resolve", readRights}, {"/run/resolvconf", readRights},
 		{"/run/NetworkManager", readRights},
 		{"/proc", readRights}, {"/sys", readRights}, {"/usr/share/zoneinfo", readRights},
-		{"/usr/share/ca-certificates", readRights}, {"/usr/local/share/ca-certificates", readRights}, // whom the host trusts
+		// certificate authorities that the host trusts
+		{"/usr/share/ca-certificates", readRights}, {"/usr/local/share/ca-certificates", readRights},
 		{"/dev/null", readRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE},
 		{journal, writeRights},
 	}
 }
 
-// handled says what the kernel can restrict, by the version of its Landlock
-// (landlock(7)): rights to files, rights to the network, and scopes.
+// handled returns what the kernel can restrict, by its Landlock version (landlock(7)): file rights, network rights,
+// and scopes.
 func handled(abi int) (attr [3]uint64, size uintptr) {
 	attr[0], size = 1<<13-1, 8
 	if abi >= 2 {
@@ -51,7 +52,7 @@ func handled(abi int) (attr [3]uint64, size uintptr) {
 	if abi >= 3 {
 		attr[0] |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
-	if abi >= 4 { // it connects, and serves nobody
+	if abi >= 4 { // it connects, but listens on no port
 		attr[1], size = unix.LANDLOCK_ACCESS_NET_BIND_TCP, 16
 	}
 	if abi >= 5 {
@@ -63,8 +64,8 @@ func handled(abi int) (attr [3]uint64, size uintptr) {
 	return attr, size
 }
 
-// wall restricts this thread, and what it starts, to openings. Before Linux 5.13 there
-// is no such thing, which plan.Decide tells people. The thread has no_new_privs.
+// wall restricts this thread, and processes that it starts, to openings. Before Linux 5.13 there is no Landlock,
+// which plan.Decide reports. The thread must have no_new_privs.
 func wall(program, journal string) error {
 	abi, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if e == unix.ENOSYS || e == unix.EOPNOTSUPP {
@@ -90,7 +91,7 @@ func wall(program, journal string) error {
 	return nil
 }
 
-// allow adds a place to a ruleset; one that is not there needs no rule.
+// allow adds a path to a ruleset; a missing path needs no rule.
 func allow(ruleset int, path string, rights uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) {
@@ -110,7 +111,7 @@ func allow(ruleset int, path string, rights uint64) error {
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
 	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
-	// a file in memory, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd)
+	// a memfd, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd)
 	if e != 0 && e != unix.EBADFD {
 		return e
 	}

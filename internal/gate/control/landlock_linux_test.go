@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// TestWall tries on a walled thread what the process of a gate has to be able to do,
-// and what it must not.
-func TestWall(t *testing.T) {
+// TestWall_ConfinesGate tries on a confined thread what the process of a gate must be able to
+// do, and what it must not.
+func TestWall_ConfinesGate(t *testing.T) {
 	t.Parallel()
 	abi, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if e != 0 {

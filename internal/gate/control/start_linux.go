@@ -22,20 +22,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// Process is a gate that runs. Its methods may be called from any goroutine.
+// Process is a running gate process. Its methods are safe for concurrent use.
 type Process struct {
 	journal string
 	key     []byte // of the journal
 	pid     int
-	gone    chan struct{} // closed when it was reaped
-	touched chan struct{} // closed when a token of a decoy was told
+	gone    chan struct{} // closed when the process was reaped
+	touched chan struct{} // closed when a token of a decoy was reported
 
 	reap   sync.Mutex
-	reaped bool // guarded by reap: the pid may be somebody else's
+	reaped bool // guarded by reap: after that the pid may be another process's
 
-	patience time.Duration // with an answer
+	patience time.Duration // timeout of a reply
 
-	mu   sync.Mutex // held from a question to its answer
+	mu   sync.Mutex // held from a request to its reply
 	conn *os.File
 	read *io.LimitedReader // of conn; guarded by mu
 	enc  *json.Encoder
@@ -43,21 +43,20 @@ type Process struct {
 }
 
 const (
-	// endPatience is how long a gate may take to end, and askPatience to answer.
+	// endPatience is how long the process may take to exit, and askPatience to reply.
 	endPatience = 2 * time.Second
 	askPatience = 30 * time.Second
-	// maxReply is the longest answer, in bytes.
+	// maxReply is the maximum size of a reply, in bytes.
 	maxReply = 1 << 20
 )
 
-// environment is all that the process has of one. It carries the traffic of one
-// sandbox, and there may be many. Well below the most that it may have, it takes more care.
+// environment is the whole environment of the process. There is one process per sandbox, so each gets few threads.
+// The memory limit is well below mostMemory, so that the garbage collector works harder first.
 var environment = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=640MiB"}
 
-// Start starts exe, which is coppice-gate, for a sandbox with the given id, whose journal
-// is in a directory, with the secret of its key. The standard error of the process is log.
-// Neither file is closed. The process comes up while the caller goes on, and there is no gate
-// before Begin. The caller closes the Process.
+// Start starts exe, the coppice-gate program, for the sandbox with the given ID, with the directory of its journal
+// and the secret of the journal's key. The process writes its standard error to log. Neither file is closed. Start
+// does not wait for the process to initialize, and there is no gate before Begin. The caller must call Close.
 func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -107,7 +106,7 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 		touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
 	p.dec = json.NewDecoder(p.read)
 	go p.wait() // ends with the process, which Close kills
-	go func() { // so does this
+	go func() { // likewise
 		defer touch.Close()
 		if n, _ := touch.Read(make([]byte, 1)); n == 1 {
 			close(p.touched)
@@ -116,7 +115,7 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 	return p, nil
 }
 
-// wait reaps the process when it has ended, and not while somebody signals it.
+// wait reaps the process when it has exited, but not while it is being signalled.
 func (p *Process) wait() {
 	defer close(p.gone)
 	for {
@@ -135,16 +134,15 @@ func (p *Process) wait() {
 	}
 }
 
-// Begin makes the gate of the sandbox whose packets come out of packets, the socket of a link of
-// either kind: it keeps to phases, looks for tokens of decoys, and tells the journal what happens.
-// packets is not closed. ca is Reply.CA.
+// Begin starts the gate for packets, the socket of a link of either kind. The gate enforces phases, searches for
+// tokens of decoys, and writes events to the journal. packets is not closed. ca is Reply.CA.
 func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
 		return nil, fault.Wrap(err, "pass the gate the socket for packets")
 	}
 	var sent error
-	// The stream is empty, so that the byte is taken at once.
+	// The stream is empty, so the byte is sent at once.
 	err = raw.Control(func(fd uintptr) {
 		sent = unix.Sendmsg(int(fd), []byte{0}, unix.UnixRights(int(packets.Fd())), nil, unix.MSG_NOSIGNAL)
 	})
@@ -156,21 +154,21 @@ func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []b
 	return r.CA, err
 }
 
-// SetPolicy has the gate keep to phases from now on. When it returns without an error,
-// connections that they do not allow are cut.
+// SetPolicy makes the gate enforce phases from now on. When it returns nil, connections that they do not allow have
+// been cut.
 func (p *Process) SetPolicy(phases []plan.Phase) error {
 	_, err := p.ask(Request{Phases: phases})
 	return err
 }
 
-// Now gives the state of the network.
+// Now returns the state of the network.
 func (p *Process) Now() (wire.NetNow, error) {
 	r, err := p.ask(Request{})
 	return r.Now, err
 }
 
-// ask asks, and ends a gate that does not answer as it should: it reads what is hostile,
-// and what it would answer next is not known.
+// ask sends a request, and kills a gate that does not reply correctly: it parses hostile input, so after an error its
+// replies cannot be trusted.
 func (p *Process) ask(q Request) (r Reply, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,7 +180,7 @@ func (p *Process) ask(q Request) (r Reply, err error) {
 		err = p.dec.Decode(&r)
 	}
 	if err != nil {
-		if !errors.Is(err, os.ErrClosed) { // then Close sees it off
+		if !errors.Is(err, os.ErrClosed) { // Close handles the process then
 			p.kill()
 		}
 		return Reply{}, fault.New(fault.Unavailable, "the sandbox's gate has exited: the network is unreachable").
@@ -191,16 +189,16 @@ func (p *Process) ask(q Request) (r Reply, err error) {
 	return r, r.fault()
 }
 
-// Touched is closed when the gate has told of a token of a decoy, of which nothing went on.
+// Touched returns a channel that is closed when the gate has reported a token of a decoy. The token was not sent.
 func (p *Process) Touched() <-chan struct{} { return p.touched }
 
-// Gone is closed when the process has ended.
+// Gone returns a channel that is closed when the process has exited.
 func (p *Process) Gone() <-chan struct{} { return p.gone }
 
-// Close ends the process and waits until it is gone. Before, it has time to tell the
-// journal of what it cuts; that it is slow in ending costs it its life.
+// Close stops the process and waits until it has exited. It first lets the process record the connections that it
+// cuts, and kills it after a timeout.
 func (p *Process) Close() {
-	_ = p.conn.Close() // a question that waits gets its error
+	_ = p.conn.Close() // fails a request in progress
 	select {
 	case <-p.gone:
 	case <-time.After(endPatience):
@@ -209,7 +207,7 @@ func (p *Process) Close() {
 	}
 }
 
-// kill ends the process, if it has not ended.
+// kill kills the process, if it has not exited.
 func (p *Process) kill() {
 	p.reap.Lock()
 	defer p.reap.Unlock()
@@ -218,12 +216,12 @@ func (p *Process) kill() {
 	}
 }
 
-// renounce takes from this thread, and so from what it starts, the right to have
-// capabilities: root without a bounding set is nobody in particular (capabilities(7)).
+// renounce empties the capability bounding set of this thread and of what it starts: root without it has no
+// privileges (capabilities(7)).
 func renounce() error {
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) && c > unix.CAP_BPF { // the kernel knows no more
+		if errors.Is(err, unix.EINVAL) && c > unix.CAP_BPF { // the kernel has no further capabilities
 			break
 		}
 		if err != nil {

@@ -54,9 +54,9 @@ func self(t *testing.T) *os.File {
 	return f
 }
 
-// A gate that does not answer, or not as it should, is none: nobody waits for it, and
-// nothing passes.
-func TestAGateThatDoesNotAnswerEnds(t *testing.T) {
+// TestBegin_EndsUnresponsiveGate checks that a gate that does not answer, or answers wrongly,
+// is killed: nothing waits for it, and nothing passes.
+func TestBegin_EndsUnresponsiveGate(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"mute", "endless", "rubbish"} {
 		t.Run(what, func(t *testing.T) {

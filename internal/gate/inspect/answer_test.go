@@ -104,8 +104,9 @@ func TestAnswer_CountsInformationalResponsesAndTrailers(t *testing.T) {
 	})
 }
 
-// A budget holds for what comes before the answer, and for what comes after it.
-func TestAnswer_EndsWhenInformationalResponsesUseUpTheBudget(t *testing.T) {
+// TestAnswer_EndsWhenInformationalExhaustBudget checks that a budget covers informational
+// responses as well as the final response.
+func TestAnswer_EndsWhenInformationalExhaustBudget(t *testing.T) {
 	t.Parallel()
 	bothVersions(t, func(t *testing.T, h2 bool) {
 		srv := talkative(t, h2)
@@ -117,7 +118,7 @@ func TestAnswer_EndsWhenInformationalResponsesUseUpTheBudget(t *testing.T) {
 	})
 }
 
-func TestAnswer_EndsWhenTrailersUseUpTheBudget(t *testing.T) {
+func TestAnswer_EndsWhenTrailersExhaustBudget(t *testing.T) {
 	t.Parallel()
 	bothVersions(t, func(t *testing.T, h2 bool) {
 		srv := talkative(t, h2)
@@ -195,9 +196,9 @@ func TestAnswer_BoundsItsHead(t *testing.T) {
 	})
 }
 
-// A stream that the client gives up while net/http writes an informational response has
-// headers that must not change: two goroutines at one map end the process.
-func TestAnswer_LeavesHeadersToAStreamThatIsGivenUp(t *testing.T) {
+// TestAnswer_KeepsHeadersOfResetStream covers a stream that the client resets while net/http writes an
+// informational response: its headers must not change, since two goroutines that use one map end the process.
+func TestAnswer_KeepsHeadersOfResetStream(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for i := range 400 {

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// caFor is how long the authority's own certificate holds; it ends with its process.
+	// caFor is the validity of the authority's own certificate; the authority ends with its process.
 	caFor = 10 * 365 * 24 * time.Hour
-	// leafFor is how long a certificate for a name holds, and leafFresh how long it is
-	// given out, so that one that was given out holds for some hours.
+	// leafFor is the validity of a certificate for a name, and leafFresh how long it is reused, so that a reused
+	// certificate is valid for some hours.
 	leafFor   = 48 * time.Hour
 	leafFresh = 24 * time.Hour
-	// backdated covers clocks that differ.
+	// backdated allows for clock differences.
 	backdated = time.Hour
 )
 
-// Authority certifies names to one sandbox. Its key is in this process's memory alone.
-// It is safe for use by several goroutines.
+// Authority issues certificates for names to one sandbox. Its key exists only in the memory of this process. It is
+// safe for concurrent use.
 type Authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -39,13 +39,13 @@ type Authority struct {
 	leaves map[policy.Host]issued // guarded by mu
 }
 
-// issued is a certificate and when it was made.
+// issued is a certificate and its time of issue.
 type issued struct {
 	cert *tls.Certificate
 	at   time.Time
 }
 
-// NewAuthority makes an authority with a key of its own.
+// NewAuthority returns an authority with a new key.
 func NewAuthority(now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -83,12 +83,12 @@ func serialNumber() (*big.Int, error) {
 	return n.Add(n, big.NewInt(1)), nil
 }
 
-// PEM is the authority's certificate, for the trust stores of the sandbox.
+// PEM returns the authority's certificate, for the trust stores of the sandbox.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// certify gives a certificate for name.
+// certify returns a certificate for name.
 func (a *Authority) certify(name policy.Host, now time.Time) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,10 +1,8 @@
-// Package inspect reads the HTTP requests of one connection of a sandbox, and passes on
-// those that a Judge allows. It ends TLS with a certificate of an Authority that only
-// the sandbox trusts, verifies the server as the host would, and speaks the same
-// version of HTTP on both sides: one connection inside is one connection outside.
+// Package inspect reads the HTTP requests of one connection of a sandbox, and forwards those that a Judge allows. It
+// terminates TLS with a certificate of an Authority that only the sandbox trusts, verifies the server as the host
+// would, and uses the same version of HTTP on both sides: one connection inside is one connection outside.
 //
-// What is denied whatever the policy says, because two programs could understand it
-// differently or because nobody could look inside:
+// Denied under any policy, because two programs could interpret it differently or because it cannot be inspected:
 //
 //	framing   Content-Length with Transfer-Encoding, more than one of either, codings
 //	          other than chunked, chunk extensions, bare CR or LF, folded headers
@@ -19,7 +17,7 @@
 // Answers are counted before they are passed on: informational responses, heads, bodies and
 // trailers, but not the chunks, frames and TLS records that the gate writes around them.
 //
-// What it cannot see: what a request that is allowed means to the server.
+// What it cannot see: the meaning of an allowed request to the server.
 //
 // Package gate imports it; it imports policy.
 package inspect

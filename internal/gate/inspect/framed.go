@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// framed is a connection of which only what has one meaning is read.
+// framed is a connection that returns only unambiguous HTTP.
 //
-// Who ends his way after a request waits for its answer all the same. But net/http, which
-// reads on while a request is underway, takes an end for a client that is gone, and
-// gives the request up. So the end is held back until what came whole before it was
-// answered.
+// A client that closes its direction after a request still waits for the response. But net/http, which reads on
+// during a request, takes EOF for a client that has gone, and cancels the request. So EOF is held back until all
+// complete requests before it are answered.
 type framed struct {
 	net.Conn
-	deny func(error) // told once
+	deny func(error) // called once
 
 	framing framing
 	buf     [4 << 10]byte
@@ -25,9 +24,9 @@ type framed struct {
 	err     error
 
 	mu       sync.Mutex
-	change   sync.Cond // of what follows; its lock is mu
-	answered int       // guarded by mu; requests
-	expired  bool      // guarded by mu; whether the deadline for reads is one that is past
+	change   sync.Cond // of the fields below; its lock is mu
+	answered int       // requests; guarded by mu
+	expired  bool      // the read deadline has passed; guarded by mu
 }
 
 func newFramed(c net.Conn, deny func(error)) *framed {
@@ -36,8 +35,7 @@ func newFramed(c net.Conn, deny func(error)) *framed {
 	return f
 }
 
-// Read gives what may go on. Where a framingError comes up, what came before it is read
-// first.
+// Read returns what may be forwarded. Bytes before a framingError are returned before the error.
 func (f *framed) Read(p []byte) (int, error) {
 	for len(f.ready) == 0 {
 		if f.err != nil {
@@ -51,7 +49,7 @@ func (f *framed) Read(p []byte) (int, error) {
 		} else if errors.Is(err, io.EOF) && len(f.ready) == 0 {
 			return 0, f.end()
 		} else if err != nil && len(f.ready) == 0 {
-			return 0, err // a deadline may be moved
+			return 0, err // a deadline may be extended
 		}
 	}
 	n := copy(p, f.ready)
@@ -59,7 +57,7 @@ func (f *framed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// end gives the error of a read at the end, when it is time for it.
+// end returns the error of a read at EOF, once it is due.
 func (f *framed) end() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +70,7 @@ func (f *framed) end() error {
 	return io.EOF
 }
 
-// done tells that one more request was answered, or given up.
+// done records that one more request was answered or given up.
 func (f *framed) done() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,8 +78,8 @@ func (f *framed) done() {
 	f.change.Broadcast()
 }
 
-// SetReadDeadline sets it for reads that are underway, too. net/http ends those that way
-// which wait at the end; a deadline that is to come ends none of them.
+// SetReadDeadline also applies to reads in progress. net/http uses a past deadline to end reads that wait at EOF; a
+// future one ends none of them.
 func (f *framed) SetReadDeadline(t time.Time) error {
 	f.mu.Lock()
 	f.expired = !t.IsZero() && !time.Now().Before(t)
@@ -90,7 +88,7 @@ func (f *framed) SetReadDeadline(t time.Time) error {
 	return f.Conn.SetReadDeadline(t)
 }
 
-// CloseWrite ends the way to the sandbox, which may read what is left.
+// CloseWrite closes the direction to the sandbox, which may read the rest.
 func (f *framed) CloseWrite() error {
 	if x, ok := f.Conn.(interface{ CloseWrite() error }); ok {
 		return x.CloseWrite()

@@ -9,10 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// framing reads what a client sends by HTTP/1 as strictly as RFC 9112 lets a server be,
-// before a parser that is more lenient does. It is fed the stream in whatever pieces
-// arrive and gives what may go on: a head only when it is whole and has one meaning, a
-// body as it comes. An error ends the connection.
+// framing checks a client's HTTP/1 as strictly as RFC 9112 permits a server to be, before a more lenient parser reads
+// it. Input may be split anywhere. It returns what may be forwarded: a head only when it is complete and unambiguous,
+// a body as it arrives. An error ends the connection.
 //
 //	head    request line, headers, an empty line     at most limit.HeadBytes
 //	body    Content-Length bytes, or chunks, or none

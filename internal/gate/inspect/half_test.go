@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// A client that ends its way after its requests reads their answers all the same, as from
-// most servers, though they come later.
-func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
+// TestHalfClosedClient_GetsResponses checks that a client that closes its sending side after
+// its requests receives their responses, though they come later, as from most servers.
+func TestHalfClosedClient_GetsResponses(t *testing.T) {
 	t.Parallel()
 	const host = " HTTP/1.1\r\nHost: example.com\r\n"
 	for _, x := range []struct {
@@ -42,7 +42,7 @@ func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
 					case <-w.ended:
 					case <-r.Context().Done():
 					}
-					for range 20 { // each is an occasion to find that nobody wants the answer
+					for range 20 { // each write may find that the client is gone
 						if _, bad := io.WriteString(a, strings.Repeat(".", 4096)+"\n"); bad != nil {
 							return
 						}
@@ -87,8 +87,7 @@ func TestAClientThatHalfClosesGetsItsAnswers(t *testing.T) {
 	}
 }
 
-// A client that is gone altogether ends its request, as before.
-func TestAClientThatBreaksOffEndsItsRequest(t *testing.T) {
+func TestDisconnectedClient_EndsRequest(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -102,8 +102,9 @@ func (w *world) speak2(t testing.TB, stream uint32, frames ...[]byte) (x told2) 
 	}
 }
 
-// What HTTP/2 has that HTTP/1 has not, and what is to say two things at once.
-func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
+// TestHTTP2_RefusesInvalidRequests covers what HTTP/2 allows and HTTP/1 does not, and requests
+// that contradict themselves.
+func TestHTTP2_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: func(q Request) bool {
@@ -181,9 +182,9 @@ func TestRequestsThatNobodyMayMakeByHTTP2(t *testing.T) {
 	}
 }
 
-// Streams that are begun and given up cost the sandbox its connection, and nobody else
-// anything.
-func TestStreamsThatAreGivenUp(t *testing.T) {
+// TestHTTP2_ResetFloodEndsConnection checks that opening and resetting streams costs the
+// sandbox its connection, and affects no other.
+func TestHTTP2_ResetFloodEndsConnection(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: all})

@@ -10,8 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// A sandbox that begins a handshake or a head, and does not end it, is not waited for.
-func TestServe_EndsWithItsPatience(t *testing.T) {
+// TestServe_TimesOut checks that a sandbox that begins a handshake or a header and does not
+// finish it is not waited for.
+func TestServe_TimesOut(t *testing.T) {
 	t.Parallel()
 	for what, say := range map[string]string{"nothing of TLS": "", "part of a ClientHello": "\x16\x03\x01\x02\x00",
 		"part of a head": "GET / HTTP/1.1\r\n"} {

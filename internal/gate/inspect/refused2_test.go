@@ -43,9 +43,9 @@ func bomb(times int) []byte {
 	return append(b, bytes.Repeat([]byte{0x80 | 62}, times)...)
 }
 
-// Whatever net/http refuses before it becomes a request is reported as a denial, with the
-// request and the reason.
-func TestHTTP2_RecordsWhatNetHTTPRefuses(t *testing.T) {
+// TestHTTP2_RecordsRefusalsOfNetHTTP checks that what net/http refuses before it becomes a
+// request is reported as a denial, with the request and the reason.
+func TestHTTP2_RecordsRefusalsOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: all})
@@ -143,9 +143,9 @@ func TestHTTP2_RecordsWhatNetHTTPRefuses(t *testing.T) {
 	}
 }
 
-// A client that says by ALPN that it speaks HTTP/2, and does not, made a request that
-// was not understood.
-func TestHTTP2_RecordsWhatIsNone(t *testing.T) {
+// TestHTTP2_RecordsOtherProtocol covers a client that announces HTTP/2 by ALPN and does not
+// speak it: that is recorded as a request that was not understood.
+func TestHTTP2_RecordsOtherProtocol(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: all})
@@ -219,7 +219,7 @@ func body2(stream uint32, size int) (frames [][]byte) {
 	return frames
 }
 
-func TestHTTP2_HoldsSoMuchOfABody(t *testing.T) {
+func TestHTTP2_BoundsBodyBuffer(t *testing.T) {
 	t.Parallel()
 	w := hoarder(t)
 	say := append([][]byte{post2()}, body2(1, 2*limit.StreamBuffer)...)
@@ -229,7 +229,7 @@ func TestHTTP2_HoldsSoMuchOfABody(t *testing.T) {
 	w.has(t, "POST example.com/echo: "+errStream+"FLOW_CONTROL_ERROR")
 }
 
-func TestHTTP2_HoldsSoMuchOfAllBodies(t *testing.T) {
+func TestHTTP2_BoundsAllBodyBuffers(t *testing.T) {
 	t.Parallel()
 	w := hoarder(t)
 	var say [][]byte
@@ -262,7 +262,7 @@ func heads(t *testing.T, c *court, say ...[]byte) error {
 	return err
 }
 
-func TestHTTP2_KeepsSoManyHeads(t *testing.T) {
+func TestHTTP2_BoundsUnansweredHeads(t *testing.T) {
 	t.Parallel()
 	var say [][]byte
 	for i := range uint32(limit.UnansweredHeads) {
@@ -279,7 +279,7 @@ func TestHTTP2_KeepsSoManyHeads(t *testing.T) {
 	judge.has(t, string(errMany))
 }
 
-func TestHTTP2_KeepsTheBeginningOfAPath(t *testing.T) {
+func TestHTTP2_TruncatesRecordedPath(t *testing.T) {
 	t.Parallel()
 	judge := &court{}
 	long := strings.Repeat("a", 2*limit.ToldPath)

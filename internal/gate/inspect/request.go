@@ -15,12 +15,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// overrides are headers by which frameworks take another method or path for the
-// request's. Many do not tell - from _ in a name (RFC 3875, 4.1.18).
+// overrides are headers that frameworks use in place of the request's method or path. Many treat _ in a name like -
+// (RFC 3875, 4.1.18).
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url",
 	"X-Rewrite-Url"}
 
-// odd says why a request is denied whatever the policy says, or "".
+// odd returns why a request is denied under any policy, or "".
 func (c *conn) odd(r *http.Request, q *Request) string {
 	switch {
 	case r.Method == http.MethodConnect:
@@ -50,7 +50,7 @@ func (c *conn) odd(r *http.Request, q *Request) string {
 	return ""
 }
 
-// ServeHTTP decides on one request and passes it on.
+// ServeHTTP decides about one request and forwards it.
 func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.in != nil {
 		defer c.in.done()
@@ -64,7 +64,7 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Header: r.Header}
 	q.Method, q.Path, q.Query = r.Method, r.URL.EscapedPath(), r.URL.RawQuery
 	if c.beyond.Load() {
-		// The refusal, or whatever was answered, closed the connection. This is the second bolt.
+		// The refusal, or any other answer, closed the connection. This is a second safeguard.
 		c.Judge.Deny(q, string(errUpgrade))
 		panic(http.ErrAbortHandler) //nolint:forbidigo // so net/http ends the connection
 	}
@@ -90,7 +90,7 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.pass()
 }
 
-// exchange is a request that is passed on.
+// exchange is a forwarded request.
 type exchange struct {
 	Exchange
 	conn   *conn
@@ -100,7 +100,7 @@ type exchange struct {
 	reply  *http.Response // the answer; nil before it
 	failed string
 	no     atomic.Pointer[Denial] // why it ends early
-	cut    atomic.Bool            // the sandbox ended before the body of its request
+	cut    atomic.Bool            // the sandbox closed its direction before the end of the request body
 	before informed
 }
 
@@ -115,10 +115,10 @@ func (x *exchange) end() {
 	x.End(status, x.failed)
 }
 
-// pass sends the request as it is, and the answer back.
+// pass forwards the request unchanged, and returns the answer.
 func (x *exchange) pass() {
 	w, r := x.w, x.in
-	// The answer may begin before the request has ended. HTTP/2 knows no other way.
+	// The answer may start before the request has ended, as it always may in HTTP/2.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	if r.ContentLength != 0 {
 		r.Body = &metered{rc: r.Body, x: x, out: true}
@@ -130,9 +130,8 @@ func (x *exchange) pass() {
 	p.ServeHTTP(w, r)
 }
 
-// rewrite makes the request that is sent the one that was decided on. Trailers are not
-// part of it: some servers take them for headers, which were not decided on, and anybody
-// on the way may leave them out (RFC 9110, 6.5.1).
+// rewrite makes the forwarded request equal to the one that was decided on. It drops trailers, which were not decided
+// on: some servers treat them as headers, and any intermediary may drop them (RFC 9110, 6.5.1).
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	u := p.In.URL
 	scheme := "http"
@@ -163,16 +162,16 @@ func (x *exchange) unanswered(w http.ResponseWriter, r *http.Request, err error)
 	panic(http.ErrAbortHandler) //nolint:forbidigo // so net/http ends the connection, as it would end without a gate
 }
 
-// metered counts what is read before it goes on.
+// metered counts bytes before they are forwarded.
 type metered struct {
 	rc     io.ReadCloser
 	x      *exchange
 	out    bool        // to the server
-	closed atomic.Bool // by net/http, which reads no more of it
+	closed atomic.Bool // by net/http, which reads no more from it
 }
 
 func (m *metered) Read(p []byte) (int, error) {
-	if m.out { // net/http takes half a megabyte at once, and holds it while the server does not
+	if m.out { // net/http reads up to half a megabyte ahead
 		p = p[:min(len(p), limit.FrameBytes)]
 	}
 	n, err := m.rc.Read(p)
@@ -189,7 +188,7 @@ func (m *metered) Read(p []byte) (int, error) {
 	if m.out && err != nil && !errors.Is(err, io.EOF) && !m.closed.Load() {
 		m.x.cut.Store(true)
 	}
-	if m.out && errors.Is(err, io.EOF) && len(m.x.in.Trailer) > 0 { // which is complete now
+	if m.out && errors.Is(err, io.EOF) && len(m.x.in.Trailer) > 0 { // the trailer is complete now
 		if no := m.refused(m.x.Trailer(m.x.in.Trailer)); no != nil {
 			return 0, no
 		}
@@ -232,7 +231,7 @@ func (t *tunnel) Write(p []byte) (int, error) {
 	return t.w.Write(p)
 }
 
-// headSize is how many bytes headers have.
+// headSize returns the number of bytes of headers.
 func headSize(h http.Header) (n int64) {
 	for k, vs := range h {
 		for _, v := range vs {
@@ -242,7 +241,7 @@ func headSize(h http.Header) (n int64) {
 	return n
 }
 
-// refuse answers a request that is not passed on, in words for who reads them inside.
+// refuse answers a request that is not forwarded, with an explanation for people inside.
 func refuse(w http.ResponseWriter, r *http.Request, d *Denial) {
 	h := w.Header()
 	for k := range h {

@@ -21,68 +21,67 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// Request is what a Judge is asked about.
+// Request is a request to decide about.
 type Request struct {
 	Host policy.Host
 	policy.HTTPRequest
-	// Size is how many bytes the request has in all, as far as it says so itself.
+	// Size is the total size of the request in bytes, as far as it declares one.
 	Size int64
-	// Header is what its head has; the Judge does not change it.
+	// Header is its headers; a Judge must not change it.
 	Header http.Header
 }
 
-// Denial is why a request is not passed on, for the sandbox to read.
+// Denial is why a request is not forwarded; the sandbox receives it.
 type Denial struct {
-	Status             int // of the answer
+	Status             int // HTTP status of the response
 	Rule, Reason, Hint string
 }
 
-// Error gives the reason.
+// Error returns the reason.
 func (d *Denial) Error() string { return d.Reason }
 
-// Judge decides on requests, and is told what becomes of them. Its methods are called
-// from several goroutines, and must not wait for the sandbox or the network.
+// Judge decides about requests and records their results. Its methods are called from several goroutines, and must
+// not wait for the sandbox or the network.
 type Judge interface {
-	// Begin decides on a request before anything of it goes out. It gives an Exchange,
-	// or a Denial, which it has told.
+	// Begin decides about a request before any of it is forwarded. It returns an Exchange, or a Denial, which it has
+	// recorded.
 	Begin(Request) (Exchange, *Denial)
-	// Deny tells of what is denied whatever the policy says. The zero Request is of one
-	// that was not understood.
+	// Deny records a request that is denied under any policy. The zero Request stands for one that could not be
+	// parsed.
 	Deny(q Request, reason string)
 }
 
-// Exchange is a request that was allowed.
+// Exchange is an allowed request.
 type Exchange interface {
 	// Spend counts bytes before they are passed on in either direction: heads, informational
 	// responses, bodies, and trailers of answers. If it returns a Denial, which it has
 	// reported, they are not passed on, and the exchange ends.
 	Spend(out, in int64) *Denial
-	// Sent is given what is sent after the head, before it goes out. With a Denial, which
-	// it has told, that does not, and the exchange ends.
+	// Sent is called with what follows the head, before it is forwarded. If it returns a Denial, which it has
+	// recorded, that is not forwarded, and the exchange ends.
 	Sent(b []byte) *Denial
-	// Trailer is given what a request has after its body, which goes nowhere. With a
-	// Denial, which it has told, the exchange ends before the request has.
+	// Trailer is called with the trailers of a request, which are never forwarded. If it returns a Denial, which it
+	// has recorded, the exchange ends before the request has.
 	Trailer(h http.Header) *Denial
-	// End tells of the end. The status is the server's answer; 0 is none, for a reason.
+	// End records the end. status is the server's; 0 means that there was no response, for the given reason.
 	End(status int, reason string)
 }
 
-// Options are what Serve needs. All of them have to be given, but for Name or Names and
-// Roots.
+// Options configures Serve. All fields are required, except Name or Names, and Roots.
 type Options struct {
-	Inside  net.Conn // to the sandbox; what it sends, from its first byte on
-	Outside net.Conn // to the server, which has sent and been sent nothing
-	// Name is what a ClientHello that begins the connection was allowed for. Without it
-	// the connection is not TLS, and Names are those that a request may be for.
+	Inside  net.Conn // to the sandbox, unread
+	Outside net.Conn // to the server, unused
+	// Name is the allowed server name if the connection starts with a ClientHello. If it is zero, the connection is
+	// not TLS, and Names are those that a request may be for.
 	Name  policy.Host
 	Names []policy.Host
 	Port  uint16 // of the server
 
 	Authority *Authority
-	Roots     *x509.CertPool // nil is those of the host
+	Roots     *x509.CertPool // nil uses those of the host
 	Judge     Judge
 	Now       func() time.Time
-	Patience  time.Duration // with handshakes, and with a head that has begun
+	Patience  time.Duration // timeout of handshakes, and of a head that has started
 }
 
 // conn is a connection that is served.
@@ -91,20 +90,19 @@ type conn struct {
 	in     *framed // nil with HTTP/2
 	out    *http.ClientConn
 	made   atomic.Bool // Outside was handed out
-	beyond atomic.Bool // a WebSocket was asked for: what follows is read by nobody, and no request
+	beyond atomic.Bool // a WebSocket was requested: what follows is not parsed
 
 	mu       sync.Mutex
-	over     bool           // guarded by mu: no request begins any more
+	over     bool           // no new request may start; guarded by mu
 	requests sync.WaitGroup // Add with mu
 }
 
-// head2List is the head of a request by HTTP/2 as net/http takes it: with 32 bytes for
-// each of ten headers.
+// head2List is the maximum head of a request over HTTP/2 as net/http counts it: with 32 bytes for each of ten
+// headers.
 const head2List = limit.Head2Bytes + 10*32
 
-// Serve passes requests on until one of both sides ends the connection, and closes
-// both. No goroutine of its own is left when it returns. It gives an error when the
-// connection did not come as far as a request, and why.
+// Serve forwards requests until either side ends the connection, and closes both. All its goroutines have ended when
+// it returns. It returns an error if the connection ended before its first request.
 func Serve(ctx context.Context, o Options) error {
 	defer o.Inside.Close()
 	defer o.Outside.Close()
@@ -123,12 +121,13 @@ func Serve(ctx context.Context, o Options) error {
 	var spoken http.Protocols
 	_, h2 := in.(*watched)
 	spoken.SetHTTP1(!h2)
-	spoken.SetUnencryptedHTTP2(h2) // TLS ended before
+	spoken.SetUnencryptedHTTP2(h2) // TLS is terminated already
 	srv := &http.Server{
 		Handler: c, Protocols: &spoken, ReadHeaderTimeout: o.Patience, MaxHeaderBytes: limit.HeadBytes,
 		DisableGeneralOptionsHandler: true,
-		ErrorLog:                     log.New(io.Discard, "", 0), // of what the sandbox sends; the Judge tells
-		BaseContext:                  func(net.Listener) context.Context { return ctx },
+		// errors about the sandbox's input; the Judge reports them
+		ErrorLog:    log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: limit.Streams, MaxReadFrameSize: limit.FrameBytes,
 			MaxReceiveBufferPerStream: limit.StreamBuffer, MaxReceiveBufferPerConnection: limit.StreamsBuffer,
@@ -139,12 +138,12 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	over := make(chan struct{})
 	srv.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateClosed || s == http.StateHijacked { // one of both, once
+		if s == http.StateClosed || s == http.StateHijacked { // reached once by either
 			close(over)
 			_ = l.Close()
 		}
 	}
-	// The connection inside ends when the one outside has, after what is underway.
+	// The inside connection ends when the outside one has, after requests in progress.
 	gone := make(chan struct{})
 	var once sync.Once
 	c.out.SetStateHook(func(out *http.ClientConn) {
@@ -162,7 +161,7 @@ func Serve(ctx context.Context, o Options) error {
 		c.Inside.Close()
 		c.Outside.Close()
 	})
-	_ = srv.Serve(l) // ends with the connection, or by Shutdown, perhaps before it began
+	_ = srv.Serve(l) // ends with the connection, or by Shutdown, perhaps before it started
 	if l.given {
 		<-over
 	}
@@ -173,7 +172,7 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// open makes the connections to both sides ready for requests.
+// open prepares both connections for requests.
 func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 	scheme, outside := "http", c.Outside
 	in = c.Inside
@@ -208,11 +207,11 @@ func (c *conn) open(ctx context.Context) (in net.Conn, err error) {
 	return c.in, nil
 }
 
-// place stands for the server in URLs, of which no more than the path is sent.
+// place stands for the server in URLs, of which only the path is sent.
 func (c *conn) place() string { return "server:" + strconv.Itoa(int(c.Port)) }
 
-// handshake ends TLS. The server's comes first, within the sandbox's: what it speaks is
-// offered to the sandbox, and nothing if it cannot be trusted.
+// handshake terminates TLS. It completes the server's handshake first, within the sandbox's, to offer the sandbox the
+// same protocol, and nothing if the server cannot be trusted.
 func (c *conn) handshake(ctx context.Context) (in, out net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Patience)
 	defer cancel()
@@ -270,7 +269,7 @@ func sameHost(s string, h policy.Host) bool {
 	return err == nil && got == h && s[len(s)-1] != '.'
 }
 
-// begin takes a request on, and reports whether it may go on.
+// begin registers a request, and reports whether it may continue.
 func (c *conn) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,10 +279,9 @@ func (c *conn) begin() bool {
 	return !c.over
 }
 
-// host reads which of the names of the connection a Host header has; the zero Host is
-// none.
+// host returns the name of the connection that a Host header has; the zero Host if it is not one of them.
 func (c *conn) host(s string) policy.Host {
-	if strings.ContainsAny(s, "[]") { // around an IPv6 address alone (RFC 3986, 3.2.2), which is no name
+	if strings.ContainsAny(s, "[]") { // only around an IPv6 address (RFC 3986, 3.2.2), which is not a name
 		return policy.Host{}
 	}
 	name := s
@@ -302,10 +300,10 @@ func (c *conn) host(s string) policy.Host {
 	return policy.Host{}
 }
 
-// listener gives one connection.
+// listener accepts one given connection.
 type listener struct {
 	conn   net.Conn
-	given  bool // by Accept alone, which one goroutine calls
+	given  bool // used only by Accept, which one goroutine calls
 	once   sync.Once
 	closed chan struct{}
 }

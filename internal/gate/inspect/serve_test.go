@@ -316,7 +316,7 @@ func trusting(srv *httptest.Server) *x509.CertPool {
 
 func all(Request) bool { return true }
 
-func TestRequestsPass(t *testing.T) {
+func TestServe_ForwardsRequests(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestRequestsPass(t *testing.T) {
 					t.Errorf("%v: %d %s", x, code, got)
 				}
 			}
-			// A stream arrives while it goes on, and the redirect is the client's to follow.
+			// A stream arrives while it is being sent, and a redirect is left to the client.
 			slow, err := c.Get("https://example.com/slow")
 			must(t, err)
 			line, err := bufio.NewReader(slow.Body).ReadString('\n')
@@ -396,7 +396,7 @@ func TestRequestsPass(t *testing.T) {
 	}
 }
 
-func TestRequestsThatNobodyMayMake(t *testing.T) {
+func TestServe_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: all})
@@ -439,7 +439,7 @@ func TestRequestsThatNobodyMayMake(t *testing.T) {
 			x.denied = nil
 			x.mu.Unlock()
 		}
-		// What is smuggled behind a body that is no body is not a request.
+		// What is smuggled after an invalid body is not a request.
 		got := x.raw(t,
 			"POST /echo HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n"+ok+end)
 		if strings.Contains(got, "abcdef") || strings.HasPrefix(got, "HTTP/1.1 200") && strings.HasSuffix(got, "0\r\n\r\n") {
@@ -476,9 +476,9 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// What follows a request for a WebSocket is not read as requests any more, so a refusal
-// must not leave the connection to what follows.
-func TestARefusedWebSocketIsTheLast(t *testing.T) {
+// TestWebSocket_RefusalEndsConnection checks that a refused WebSocket closes the connection:
+// what follows such a request is not read as requests any more.
+func TestWebSocket_RefusalEndsConnection(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, b, err := http.NewResponseController(w).Hijack()
@@ -504,7 +504,7 @@ func TestARefusedWebSocketIsTheLast(t *testing.T) {
 	}
 }
 
-func TestLargeRequestsStop(t *testing.T) {
+func TestServe_StopsLargeRequests(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		srv, roots := secure(t, h2)
@@ -521,7 +521,7 @@ func TestLargeRequestsStop(t *testing.T) {
 	}
 }
 
-func TestServersThatAreNotTrusted(t *testing.T) {
+func TestServe_RefusesUntrustedServers(t *testing.T) {
 	t.Parallel()
 	srv, _ := secure(t, true)
 	w := way(t, srv, x509.NewCertPool(), &court{allow: all})

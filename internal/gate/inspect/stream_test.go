@@ -105,8 +105,9 @@ func readMessage(r io.Reader) (string, error) {
 	return string(b), err
 }
 
-// Calls of gRPC are HTTP/2 with streams both ways at once, and their result in a trailer.
-func TestCallsOfGRPC(t *testing.T) {
+// TestGRPC_CallsPass makes gRPC calls, which are HTTP/2 with streams in both directions at
+// once and a result in a trailer.
+func TestGRPC_CallsPass(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

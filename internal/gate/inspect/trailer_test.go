@@ -21,8 +21,9 @@ func trailed(t *testing.T, h2 bool) *httptest.Server {
 	return srv
 }
 
-// What follows a body is looked at, whether or not it was announced, and goes nowhere.
-func TestTrailersOfRequests(t *testing.T) {
+// TestRequestTrailers_AreInspected checks that trailers are inspected whether they were
+// announced or not, and are not forwarded.
+func TestRequestTrailers_AreInspected(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {

@@ -2,35 +2,34 @@ package link
 
 import "net/netip"
 
-// PairMTU is the longest IP packet of a Pair, in bytes. Most of the cost is that of the
-// packet, so it is long. The kernel keeps 16,064 bytes of one in one piece, with what it
-// notes of it, and the rest in pages: 65,216 bytes take up 64 KiB of what may be queued,
-// and one byte more takes a page more. The odd 200 are for kernels that note more.
+// PairMTU is the maximum size of an IP packet on a Pair, in bytes. Most of the cost is per packet, so it is large.
+// The kernel stores 16,064 bytes of a packet in one piece, with its metadata, and the rest in pages: 65,216 bytes
+// take up 64 KiB of the queue limit, and one byte more takes another page. The spare 200 are for kernels with larger
+// metadata.
 const PairMTU = 65000
 
-// boxDev is the name of the sandbox's interface, in it.
+// boxDev is the name of the sandbox's interface.
 const boxDev = "eth0"
 
-// Interface is the one network interface of a sandbox whose network stack is a program,
-// at its end of a Pair: what that stack is to be told.
+// Interface configures the only network interface of a sandbox whose network stack is a program, at its end of a
+// Pair.
 //
-// It has no hardware address and no neighbours: each packet goes to the gate, whatever
-// the next hop, and nobody is asked for. Packets are IP alone, without a header of the
-// link or of virtio, so segments are no longer than MTU allows.
+// It has no hardware address and no neighbours: each packet goes to the gate, whatever the next hop. Packets have no
+// link or virtio header, so segments are no longer than MTU allows.
 type Interface struct {
 	Name string
 	MTU  int // of an IP packet, in bytes
-	// Addrs are the sandbox's own, each with the network that it is in.
+	// Addrs are the sandbox's own addresses, each with its network.
 	Addrs []netip.Prefix
-	// Gateways are the next hops of the default routes, one of each kind.
+	// Gateways are the next hops of the default routes, one for each IP version.
 	Gateways []netip.Addr
-	// NoChecksums says that TCP and UDP are sent without checksums and taken without
-	// looking at them, by both ends: the wire is memory. IP headers have theirs.
+	// NoChecksums means that both ends send TCP and UDP without checksums and do not check them, because the link is
+	// memory. IP headers have checksums.
 	NoChecksums bool
 }
 
-// BoxInterface gives the interface of a sandbox at a Pair. It is the same for all: no two
-// share a wire. The inside resolves names with Resolvers.
+// BoxInterface returns the interface of a sandbox at a Pair. It is the same for all sandboxes, since no two share a
+// link. The inside resolves names with Resolvers.
 func BoxInterface() Interface {
 	return Interface{
 		Name:        boxDev,

@@ -20,33 +20,28 @@ import (
 const (
 	routerDev = "up0" // in the router's namespace
 
-	// DefaultMTU makes a packet as long as IP can have it, with room for the link's
-	// header: the fewer packets, the fewer copies.
+	// DefaultMTU is the maximum size of an IP packet, with room for the link header: fewer packets need fewer copies.
 	DefaultMTU = 65520
 
-	// MinMTU is what IPv6 asks for.
+	// MinMTU is the minimum that IPv6 requires.
 	MinMTU = 1280
-	// MaxMTU leaves room for the link's header in the longest packet.
+	// MaxMTU leaves room for the link header in the longest packet.
 	MaxMTU = 65520
 
 	vethInfoPeer = 1 // VETH_INFO_PEER of linux/veth.h
 	addrGenNone  = 1 // IN6_ADDR_GEN_MODE_NONE
 )
 
-// Open gives the network namespace netns its one interface, with address, routes
-// and the gate as the only neighbour, and returns the packet socket that its packets
-// come out of. The other end lies in a network namespace that nobody is in: it has no
-// address and no route. When the socket is closed the kernel takes it away, and the
-// interface with it, in its own time.
+// Open creates the only interface of the network namespace netns, with address, routes and the gate as its only
+// neighbour, and returns the packet socket for its packets. The other end is in a network namespace without
+// processes, addresses and routes. When the socket is closed, the kernel removes that namespace and with it the
+// interface, asynchronously.
 //
-// It must be called before anything of the sandbox runs, since whatever has
-// CAP_NET_ADMIN there could be in the way. The caller needs CAP_SYS_ADMIN and
-// CAP_NET_ADMIN in its own user namespace and in the one that owns netns; root of a
-// user namespace has them over its children. It stays in its own network namespace.
-// netns is not closed.
-//
-// One thread of the process ends. A child that was started with Pdeathsig from a thread
-// that no goroutine had locked may take that for the death of its parent.
+// Open must be called before anything of the sandbox runs, since a process with CAP_NET_ADMIN there could interfere.
+// The caller needs CAP_SYS_ADMIN and CAP_NET_ADMIN in its own user namespace and in the owner of netns; root of a
+// user namespace has them over its children. It stays in its own network namespace. netns is not closed.
+// One thread of the process ends. A child that was started with Pdeathsig from a thread that no goroutine had locked
+// may be killed by that.
 func Open(netns *os.File, mtu int) (*os.File, error) {
 	if mtu == 0 {
 		mtu = DefaultMTU

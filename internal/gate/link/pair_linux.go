@@ -12,20 +12,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Pair makes the wire between a network stack that is a program, box, and its gate: two
-// connected sockets, of which each write is one IP packet, without a header of the link.
-// It needs no capability and no network namespace.
+// Pair returns the link between a network stack that is a program, box, and its gate: two connected sockets on which
+// each write is one IP packet, without a link header. It needs no capability and no network namespace.
 //
-// The caller closes both. Neither is in non-blocking mode yet, so that who merely holds
-// one is not woken up by each packet; who uses it sets the mode, which is that of all its
-// copies.
-//
-// When all copies of one end are closed, who reads the other finds its end. A gate tells
-// of that as of a link that failed, so a copy of box is to be held until the gate is
-// closed. The link of gVisor (fdbased, which reads with recvmmsg) takes the end for empty
-// packets unless it waits for one at that moment, and asks for the next one without ever
-// resting or being stopped; so a copy of gate is to be held for as long as the sandbox
-// runs, whether the gate does or not.
+// The caller closes both. Neither is in non-blocking mode yet, so that a process which only holds one is not woken up
+// by each packet; the user of a socket sets the mode, which applies to all its copies.
+// When all copies of one end are closed, the other end reads EOF. A gate reports that as a failed link, so a copy of
+// box must be held until the gate is closed. The link of gVisor (fdbased, which reads with recvmmsg) mistakes EOF for
+// empty packets unless it is waiting at that moment, and reads them in a busy loop that cannot be stopped; so a copy
+// of gate must be held for as long as the sandbox runs, whether the gate does or not.
 func Pair() (box, gate *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -42,8 +37,8 @@ func Pair() (box, gate *os.File, err error) {
 	return box, gate, nil
 }
 
-// queueAll lets as much of what is written to the unix socket fd wait to be read as the
-// system allows. It is charged to who wrote it alone: the buffer for reading means nothing.
+// queueAll sets the queue limit of the Unix socket fd to the maximum. The queue is charged to the writer: the receive
+// buffer has no effect.
 func queueAll(fd int) error {
 	// Real root may go above the system's limit; others get the limit.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, limit.LinkQueue) == nil {
@@ -55,8 +50,7 @@ func queueAll(fd int) error {
 	return nil
 }
 
-// IsPair reports whether packets come out of fd as they do of an end of Pair, and not as
-// out of the packet socket of Open.
+// IsPair reports whether fd is an end of Pair, as opposed to the packet socket of Open.
 func IsPair(fd *os.File) (yes bool, err error) {
 	raw, err := fd.SyscallConn()
 	if err != nil {

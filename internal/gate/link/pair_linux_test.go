@@ -28,8 +28,9 @@ func pair(t *testing.T) (box, gate *os.File) {
 	return box, gate
 }
 
-// Packets keep their borders, whatever their sizes, and no child inherits an end.
-func TestAPairCarriesPackets(t *testing.T) {
+// TestPair_CarriesPackets checks that packets of all sizes keep their boundaries, and that no
+// child process inherits an end.
+func TestPair_CarriesPackets(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
 	buf := make([]byte, 1<<17)
@@ -53,8 +54,9 @@ func TestAPairCarriesPackets(t *testing.T) {
 	}
 }
 
-// As much as the system allows may wait, and then who does not wait is told.
-func TestAPairQueues(t *testing.T) {
+// TestPair_QueuesUpToLimit checks that as many packets as the system allows are queued, and
+// that a sender that does not wait gets an error then.
+func TestPair_QueuesUpToLimit(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
 	size, err := unix.GetsockoptInt(int(box.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF)
@@ -90,8 +92,9 @@ func number(text []byte) (n int) {
 	return n
 }
 
-// The sandbox is told what the gate knows it by.
-func TestTheInterfaceFitsTheGate(t *testing.T) {
+// TestBoxInterface_MatchesGate checks that the addresses and gateways that the sandbox gets
+// are those by which the gate knows it.
+func TestBoxInterface_MatchesGate(t *testing.T) {
 	t.Parallel()
 	i := BoxInterface()
 	if i.Name != "eth0" || i.MTU != PairMTU || i.MTU < MinMTU || i.MTU > MaxMTU || len(i.Addrs) != len(i.Gateways) {
@@ -111,7 +114,7 @@ func TestTheInterfaceFitsTheGate(t *testing.T) {
 	}
 }
 
-func TestOnlyLinksAreTold(t *testing.T) {
+func TestIsPair_RefusesOtherDescriptors(t *testing.T) {
 	t.Parallel()
 	l, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

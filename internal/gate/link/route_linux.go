@@ -10,20 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route names the route that a connected socket would get: policy rules may depend on
-// the protocol and the ports (ip-rule(8)).
+// Route describes a connected socket whose route is looked up: policy rules may depend on the protocol and the ports
+// (ip-rule(8)).
 type Route struct {
 	Network  string // "tcp" or "udp"
-	FromPort uint16 // 0 where the socket has none yet
+	FromPort uint16 // 0 if the socket is not bound yet
 	To       netip.AddrPort
 }
 
-// Kind asks the kernel of the calling thread's network namespace for the type of the
-// route, an RTN_ constant of rtnetlink(7). No packet is sent. Where there is no route,
-// or one that discards, the error has the errno that connect(2) would give.
+// Kind returns the type of the route, an RTN_ constant of rtnetlink(7), in the calling thread's network namespace. No
+// packet is sent. If there is no route, or one that discards, the error has the errno that connect(2) would return.
 //
-// The preferred source of a route says nothing of its type: the local route of a
-// secondary address has the primary as its source (fib_add_ifaddr of the kernel).
+// The preferred source of a route does not tell its type: the local route of a secondary address has the primary as
+// its source (fib_add_ifaddr of the kernel).
 func (r Route) Kind() (uint8, error) {
 	s, err := newRTSocket()
 	if err != nil {
@@ -35,8 +34,8 @@ func (r Route) Kind() (uint8, error) {
 	if err := unix.Sendto(s.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, fmt.Errorf("request a route: %w", err)
 	}
-	// The kernel queues its reply before sendto(2) returns (netlink_rcv_skb): there is
-	// nothing to wait for. MSG_TRUNC gives the whole length of a reply that does not fit.
+	// The kernel queues its reply before sendto(2) returns (netlink_rcv_skb), so there is no wait. MSG_TRUNC returns
+	// the full length of a reply that does not fit.
 	buf := make([]byte, 8192)
 	n, from, err := unix.Recvfrom(s.fd, buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 	if err != nil {
@@ -48,7 +47,7 @@ func (r Route) Kind() (uint8, error) {
 	return routeKind(buf[:n], s.seq, family(r.To.Addr().Unmap()))
 }
 
-// request is an RTM_GETROUTE message: struct rtmsg and its attributes.
+// request returns an RTM_GETROUTE message: struct rtmsg and its attributes.
 func (r Route) request(seq uint32) []byte {
 	to := r.To.Addr().Unmap()
 	fixed := make([]byte, 12)
@@ -69,8 +68,7 @@ func (r Route) request(seq uint32) []byte {
 	return m.b
 }
 
-// routeKind reads the reply to the request seq. Anything but one whole route of that
-// family is an error.
+// routeKind parses the reply to the request seq. Anything but exactly one route of that family is an error.
 func routeKind(b []byte, seq uint32, family uint8) (uint8, error) {
 	const rtmsg = 12
 	if len(b) < nlHeader+4 || binary.LittleEndian.Uint32(b[8:]) != seq {

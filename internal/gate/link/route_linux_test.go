@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestRouteKind_RefusesAnythingButOneWholeRoute(t *testing.T) {
+func TestRouteKind_RefusesMalformedReply(t *testing.T) {
 	t.Parallel()
 	reply := func(change func(b []byte) []byte) []byte {
 		b := make([]byte, nlHeader+12)

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rtMessage is one request of rtnetlink while it is written: header, a fixed part, and
-// attributes, which may nest. Both architectures are little-endian, as the kernel wants
-// it there.
+// rtMessage builds an rtnetlink request: header, a fixed part, and attributes, which may nest. Both supported
+// architectures are little-endian, which is the byte order of rtnetlink.
 type rtMessage struct{ b []byte }
 
 const nlHeader = 16
@@ -40,7 +39,7 @@ func (m *rtMessage) number(kind uint16, n uint32) {
 	m.attr(kind, binary.LittleEndian.AppendUint32(nil, n)...)
 }
 
-// nest appends an attribute that holds what inside writes.
+// nest appends an attribute whose value inside writes.
 func (m *rtMessage) nest(kind uint16, inside func()) {
 	at := len(m.b)
 	m.attr(kind)
@@ -54,7 +53,7 @@ func (m *rtMessage) pad() {
 	}
 }
 
-// rtSocket speaks rtnetlink to the network namespace that it was made in.
+// rtSocket is an rtnetlink socket of the network namespace that it was made in.
 type rtSocket struct {
 	fd  int
 	seq uint32
@@ -70,7 +69,7 @@ func newRTSocket() (*rtSocket, error) {
 
 func (s *rtSocket) close() { unix.Close(s.fd) }
 
-// do carries out one request and waits for the kernel's word on it.
+// do sends one request and waits for the kernel's acknowledgement.
 func (s *rtSocket) do(what string, m *rtMessage) error {
 	s.seq++
 	binary.LittleEndian.PutUint32(m.b, uint32(len(m.b)))
@@ -100,7 +99,7 @@ func (s *rtSocket) do(what string, m *rtMessage) error {
 	}
 }
 
-// link is the fixed part of messages about links: struct ifinfomsg.
+// linkMessage returns the fixed part of messages about links: struct ifinfomsg.
 func linkMessage(index int32, flags, change uint32) []byte {
 	b := make([]byte, 4, 16)
 	b = binary.LittleEndian.AppendUint32(b, uint32(index))

@@ -1,5 +1,4 @@
-// Package process is the process that runs the gate of one sandbox: it steps from one policy to the
-// next when their times come, tells the sandbox's journal what happens, and denies everything while
-// it cannot. The program coppice-gate is all of it; package control starts that. It imports gate,
-// gate/control, journal, policy, plan, client/wire and fault.
+// Package process runs the gate of one sandbox, in the program coppice-gate. It switches from one policy to the next
+// when one expires, writes the gate's events to the sandbox's journal, and denies everything while it cannot. Package
+// control starts the program. It imports gate, gate/control, journal, policy, plan, client/wire and fault.
 package process

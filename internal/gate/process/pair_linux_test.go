@@ -31,9 +31,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(programtest.Run(m)) }
 
-// The process of a gate, with all that it has renounced, serves a sandbox whose packets
-// come out of a pair of sockets.
-func TestAProcessServesAPair(t *testing.T) {
+// TestGateProgram_ServesPair runs a gate process with all its restrictions for a sandbox whose
+// packets arrive over a pair of sockets.
+func TestGateProgram_ServesPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -111,7 +111,7 @@ func TestAProcessServesAPair(t *testing.T) {
 	if slices.ContainsFunc(evs, failedLink) {
 		t.Error("a link has failed that did not")
 	}
-	// The sentry goes on where somebody has a copy of the gate's end, and nobody answers.
+	// The sentry notices no end while another process has a copy of the gate's end.
 	if hungUp(t, box) {
 		t.Error("the sentry's end is at an end while a copy of the gate's is held")
 	}
@@ -124,8 +124,8 @@ func TestAProcessServesAPair(t *testing.T) {
 	}
 }
 
-// The process tells of a sentry that is gone.
-func TestAProcessTellsOfTheEndOfAPair(t *testing.T) {
+// TestGateProgram_ReportsEndOfPair ends the pair as a sentry that has exited does.
+func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -164,7 +164,7 @@ func TestAProcessTellsOfTheEndOfAPair(t *testing.T) {
 			t.Fatalf("%+v", evs)
 		default:
 		}
-		if _, err := p.Now(); err != nil { // the gate goes on
+		if _, err := p.Now(); err != nil { // the gate continues
 			t.Fatal(err)
 		}
 	}

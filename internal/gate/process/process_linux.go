@@ -22,12 +22,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
-// mostMemory is how much the process may have of its own, whatever a sandbox does:
-// connections, requests and names are bounded by number, and what they weigh by this. A
-// gate that reaches it ends, and nothing passes. An orderly one needs a tenth of it.
+// mostMemory is the memory limit of the process. The numbers of connections, requests and names are bounded, and this
+// bounds their size. A gate that reaches it exits, and nothing passes. Normal use needs a tenth of it.
 const mostMemory = 1 << 30
 
-// bound keeps the process to mostMemory.
+// bound limits the process to mostMemory.
 func bound() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &l); err != nil {
@@ -41,12 +40,12 @@ func bound() error {
 	return nil
 }
 
-// Main is the process. It returns its exit code.
+// Main runs the gate process. It returns the exit code.
 func Main() int {
 	unix.CloseOnExec(control.ConnFD)
 	unix.CloseOnExec(control.TouchFD)
 	nameProcess(control.Argv0)
-	// Not even another process of the same user looks into this one.
+	// Keep other processes of the same user from tracing or reading this one.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
 		return 1
@@ -68,14 +67,14 @@ func Main() int {
 	return 0
 }
 
-// nameProcess names the calling thread. A process has the name of its first thread in ps(1)
-// and in the kernel's log. main begins on that thread, but the scheduler may have moved it:
-// nothing may depend on the name. Landlock keeps us from /proc/self/comm, which would do.
+// nameProcess names the calling thread. ps(1) and the kernel's log show the name of a process's first thread, which
+// main starts on but may have left: nothing may depend on the name. Landlock denies /proc/self/comm, the reliable
+// way.
 func nameProcess(name string) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(name+"\x00"))), 0, 0, 0)
 }
 
-// receive waits for the socket of the link; there is none when the keeper went away.
+// receive waits for the socket of the link. It returns nil if the keeper has exited.
 func receive(conn *os.File) (packets *os.File, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -102,7 +101,7 @@ func receive(conn *os.File) (packets *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "packets"), nil
 }
 
-// serve answers the keeper until it goes away.
+// serve answers the keeper's requests until the keeper exits.
 func serve(conn io.ReadWriter, packets *os.File) error {
 	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
 	var g *warden
@@ -131,12 +130,12 @@ func serve(conn io.ReadWriter, packets *os.File) error {
 			r.Now = g.now()
 		}
 		if out.Encode(r) != nil {
-			return nil // the keeper is gone, which ends the gate
+			return nil // the keeper has exited, which ends the gate
 		}
 	}
 }
 
-// begin makes the gate. ca is what the sandbox has to trust, if anything.
+// begin starts the gate. ca is the certificate that the sandbox must trust, if any.
 func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error) {
 	if q.Journal == "" {
 		return nil, nil, fault.New(fault.Internal, "the first request of a gate has no journal")
@@ -150,7 +149,7 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
 	}
-	// The policy comes with the first step: nothing passes before.
+	// The policy is set with the first step; nothing passes before that.
 	w.mu.Lock() // what is reported meanwhile finds the gate
 	var tokens []decoy.Token
 	for _, t := range q.Decoys.Tokens {
@@ -173,12 +172,11 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 	return w, ca, nil
 }
 
-// settlePatience is how long a look at the network waits for the journal of a slow disk: much
-// less than the keeper waits for the gate.
+// settlePatience is how long a status request waits for the journal on a slow disk: much less than the keeper waits
+// for the gate.
 const settlePatience = time.Second
 
-// now gives the state of the network. What was refused before is in the journal by then, where
-// the disk is not too slow for that.
+// now returns the state of the network. Earlier denials are in the journal by then, unless the disk is too slow.
 func (w *warden) now() wire.NetNow {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
@@ -191,7 +189,7 @@ func (w *warden) now() wire.NetNow {
 	return n
 }
 
-// asking writes a question as people answer it.
+// asking converts a question to its wire form.
 func asking(q gate.Question) wire.NetQuestion {
 	ev := wire.NetEvent{Proto: string(q.Proto), Name: q.Name, Port: int(q.Port)}
 	if q.Addr.IsValid() {

@@ -21,25 +21,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// warden keeps a gate to its phases, and the journal up to date.
+// warden enforces the phases of a policy on a gate, and writes its events to the journal.
 type warden struct {
 	gate    *gate.Gate
 	journal *journal.Journal
 	lost    atomic.Int64 // events that could not be written
 	blind   atomic.Bool  // the journal cannot be written: nothing passes
-	stops   bool         // a token of a decoy ends the sandbox
+	stops   bool         // a token of a decoy kills the sandbox's processes
 
 	clock func() time.Time
 
 	mu     sync.Mutex
 	phases []phase // guarded by mu; never empty
-	// ended is the digest of what was left when rules had ended of which the journal was
-	// not told yet; nil where there are none. Guarded by mu.
+	// ended is the digest of the policy after rules expired, if the journal has no record of that yet; else nil.
+	// Guarded by mu.
 	ended *string
-	// inspects says that the first phases look at HTTP requests, so that the sandbox
-	// trusts the gate's authority. Guarded by mu.
+	// inspects means that the first phases inspect HTTP requests, so that the sandbox trusts the gate's authority.
+	// Guarded by mu.
 	inspects bool
-	force    string // guarded by mu; digest of the policy in force, "" where nothing passes
+	force    string // guarded by mu; digest of the policy in force, "" if nothing passes
 
 	digest  atomic.Pointer[string] // force, for events
 	changed chan struct{}          // holds one token
@@ -47,15 +47,15 @@ type warden struct {
 	own     sync.WaitGroup
 }
 
-// phase is a plan.Phase that was read.
+// phase is a parsed plan.Phase.
 type phase struct {
 	rules    gate.Policy
-	inspects bool // it looks at HTTP requests
+	inspects bool // it inspects HTTP requests
 	digest   string
 	until    time.Time
 }
 
-// parse reads phases, and refuses what is not what its digest says.
+// parse parses phases, and refuses one that does not match its digest.
 func parse(phases []plan.Phase) ([]phase, error) {
 	if len(phases) == 0 || !phases[len(phases)-1].Until.IsZero() {
 		return nil, fault.New(fault.Internal, "invalid gate policies: the last must not expire")
@@ -78,7 +78,7 @@ func parse(phases []plan.Phase) ([]phase, error) {
 	return out, nil
 }
 
-// rest gives the phases that have not ended at a time; the first of them holds.
+// rest returns the phases that have not ended at a time; the first of them is in force.
 func rest(phases []phase, now time.Time) []phase {
 	for len(phases) > 1 && !now.Before(phases[0].until) {
 		phases = phases[1:]
@@ -86,7 +86,7 @@ func rest(phases []phase, now time.Time) []phase {
 	return phases
 }
 
-// take puts phases in the place of others; step carries it out.
+// take replaces the phases; step puts them in force.
 func (w *warden) take(phases []plan.Phase) error {
 	read, err := parse(phases)
 	if err != nil {
@@ -97,7 +97,7 @@ func (w *warden) take(phases []plan.Phase) error {
 	return w.holdLocked(read)
 }
 
-// holdLocked puts phases in the place of others, if the sandbox trusts what they need.
+// holdLocked replaces the phases, if the sandbox trusts the authority that they need.
 func (w *warden) holdLocked(read []phase) error {
 	inspects := slices.ContainsFunc(read, func(p phase) bool { return p.inspects })
 	switch {
@@ -112,9 +112,8 @@ func (w *warden) holdLocked(read []phase) error {
 	return nil
 }
 
-// keepTo changes the policy. It is in force when keepTo returns. What of the phases before
-// has ended until now, who sends others knows of and leaves out of them: it is told here,
-// if keepTime did not come to it.
+// keepTo changes the policy. It is in force when keepTo returns. The caller knows which earlier phases have ended by
+// now and does not send them; if keepTime has not recorded that yet, keepTo does.
 func (w *warden) keepTo(phases []plan.Phase) error {
 	read, err := parse(phases)
 	if err != nil {
@@ -132,19 +131,19 @@ func (w *warden) keepTo(phases []plan.Phase) error {
 	}
 	select {
 	case w.changed <- struct{}{}:
-	default: // keepTime will look in any case
+	default: // keepTime will check in any case
 	}
 	return nil
 }
 
-// step puts in force what is due.
+// step puts the current phase in force.
 func (w *warden) step() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stepLocked()
 }
 
-// stepLocked is step for who holds w.mu.
+// stepLocked is step with w.mu held.
 func (w *warden) stepLocked() {
 	left := rest(w.phases, w.clock())
 	p := left[0]
@@ -162,13 +161,12 @@ func (w *warden) stepLocked() {
 	w.gate.SetPolicy(p.rules)
 }
 
-// often is how often the time is looked at while a phase has an end, and the journal
-// while it cannot be written. Timers stand still while the machine sleeps, and ends
-// do not.
+// often is the interval at which the time is checked while a phase has an end, and the journal while it cannot be
+// written. Timers are suspended while the machine sleeps, so the end must be polled.
 const often = time.Second
 
-// keepTime steps when an end has come, of which it tells the journal, and looks whether
-// that can be written again.
+// keepTime steps when a phase has ended, records that in the journal, and checks whether a failed journal can be
+// written again.
 func (w *warden) keepTime() {
 	for {
 		var tick <-chan time.Time
@@ -198,8 +196,7 @@ func (w *warden) look() {
 	w.tellEnded()
 }
 
-// tellEnded tells the journal of rules that held for a time and have ended; when it cannot
-// be written, then later.
+// tellEnded records that temporary rules have expired; if the journal cannot be written, a later call does.
 func (w *warden) tellEnded() {
 	if w.blind.Load() {
 		return
@@ -219,7 +216,7 @@ func (w *warden) tellEnded() {
 	}
 }
 
-// recover ends a blindness, when its own event can be written.
+// recover ends the blind state, once its own event can be written.
 func (w *warden) recover() {
 	err := w.journal.Append(wire.NetEvent{
 		Time: w.clock(), Kind: wire.NetDeny, Verdict: gate.Deny.String(),
@@ -231,8 +228,8 @@ func (w *warden) recover() {
 	}
 }
 
-// report tells the journal of an event. What cannot be told is not to happen: while
-// the journal cannot be written, nothing passes.
+// report writes an event to the journal. An event that cannot be recorded must not happen: while the journal cannot
+// be written, nothing passes.
 func (w *warden) report(e gate.Event) {
 	ev := wire.NetEvent{
 		Time: e.Time, Kind: string(e.Kind), Proto: string(e.Proto), Name: e.Name, Port: int(e.Port),
@@ -255,19 +252,19 @@ func (w *warden) report(e gate.Event) {
 	}
 	w.tell(ev)
 	if touched {
-		// The keeper reads one byte; that it is gone, or has its byte, is no matter.
+		// The keeper needs only one byte; that it has exited, or the pipe is full, does not matter.
 		_, _ = unix.Write(control.TouchFD, []byte{0})
 	}
 }
 
-// tell writes an event, or lets nothing pass until that is possible.
+// tell writes an event, or blocks all traffic until it can be written.
 func (w *warden) tell(ev wire.NetEvent) {
 	if !w.write(ev) {
 		w.lost.Add(1)
 	}
 }
 
-// write is tell, and reports whether the event is in the journal.
+// write is tell, and reports whether the event was written.
 func (w *warden) write(ev wire.NetEvent) bool {
 	err := w.journal.Append(ev)
 	if err == nil {
@@ -285,7 +282,7 @@ func (w *warden) write(ev wire.NetEvent) bool {
 	return false
 }
 
-// close ends the gate, and tells what is left to tell.
+// close closes the gate and writes the remaining events.
 func (w *warden) close() {
 	close(w.stop)
 	w.own.Wait()

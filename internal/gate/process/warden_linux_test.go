@@ -31,7 +31,7 @@ func TestRest(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParse_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	p, err := policy.Merge()
 	if err != nil {
@@ -151,9 +151,9 @@ func said(t *testing.T, host string) plan.Phase {
 	return plan.Phase{Policy: string(text), Digest: policy.DigestOf(text)}
 }
 
-// The end of a rule is told once, whoever comes to it first: time, another policy, or
-// the end of the gate.
-func TestAnEndIsTold(t *testing.T) {
+// TestRuleExpiry_IsReportedOnce checks that the expiry of a rule is reported once, whatever
+// notices it first: the time, another policy, or the end of the gate.
+func TestRuleExpiry_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	a, b, c := said(t, "a.example"), said(t, "b.example"), said(t, "c.example")
 	a.Until = time.Date(2026, 1, 2, 3, 5, 5, 0, time.UTC)
@@ -215,9 +215,9 @@ func TestAnEndIsTold(t *testing.T) {
 	})
 }
 
-// A rule that ended while its policy was underway to the gate was never in force there,
-// and its end is told.
-func TestAnEndThatComesBeforeItsBeginningIsTold(t *testing.T) {
+// TestRuleExpiry_BeforeStartIsReported covers a rule that expires while its policy is on the
+// way to the gate: it was never in force there, and its expiry is reported.
+func TestRuleExpiry_BeforeStartIsReported(t *testing.T) {
 	t.Parallel()
 	a, b := said(t, "a.example"), said(t, "b.example")
 	w := newWard(t, b)

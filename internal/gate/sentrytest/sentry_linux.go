@@ -1,7 +1,7 @@
 //go:build linux && (amd64 || arm64)
 
-// Package sentrytest is the network stack of a sandbox under gVisor, for
-// tests: gVisor's, with the link, the protocols and the options that a sentry has.
+// Package sentrytest provides the network stack of a sandbox under gVisor for tests, with the link, protocols and
+// options of a sentry.
 package sentrytest
 
 import (
@@ -31,11 +31,11 @@ import (
 
 const nic = 1
 
-// Sentry is such a stack. Its methods may be called from any goroutine.
+// Sentry is a network stack of a sandbox. It is safe for concurrent use.
 type Sentry struct{ stack *stack.Stack }
 
-// New makes a stack whose packets go to fd, an end of link.Pair, which stays the caller's
-// and has to stay open for as long as Close has not returned.
+// New returns a stack that sends its packets to fd, an end of link.Pair. The caller owns fd and keeps it open until
+// Close has returned.
 func New(fd int, i link.Interface) (*Sentry, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
@@ -75,14 +75,14 @@ func New(fd int, i link.Interface) (*Sentry, error) {
 	return &Sentry{s}, nil
 }
 
-// Close ends the stack.
+// Close stops the stack.
 func (s *Sentry) Close() {
 	s.stack.RemoveNIC(nic)
 	s.stack.Destroy()
 }
 
-// DialContext is that of a net.Dialer, inside of the sandbox. It knows "ip4:icmp" and
-// "ip6:ipv6-icmp", too.
+// DialContext is like net.Dialer.DialContext, but inside the sandbox. It also supports "ip4:icmp" and
+// "ip6:ipv6-icmp".
 func (s *Sentry) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if strings.HasPrefix(network, "ip") {
@@ -133,13 +133,13 @@ func (s *Sentry) dialAddr(ctx context.Context, network string, to netip.AddrPort
 		return nil, failed("connect", terr)
 	}
 	c := gonet.NewUDPConn(&wq, e)
-	// gonet does not wake up who reads when an error came, as a kernel does.
+	// Unlike a kernel, gonet does not wake up a reader on an error.
 	woken := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) { c.SetReadDeadline(time.Unix(1, 0)) })
 	wq.EventRegister(&woken)
 	return datagrams{c, e}, nil
 }
 
-// datagrams says of its errors what a kernel would.
+// datagrams returns the errors that a kernel would return.
 type datagrams struct {
 	*gonet.UDPConn
 	e tcpip.Endpoint
@@ -162,7 +162,7 @@ func asKernel(err error) error {
 	return err
 }
 
-// Resolver asks whom /etc/resolv.conf names, from inside.
+// Resolver returns a resolver that uses the servers of the sandbox's /etc/resolv.conf, from inside.
 func (s *Sentry) Resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: s.DialContext}
 }

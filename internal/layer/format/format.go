@@ -1,6 +1,6 @@
-// Package format is the bytes of a layer: its manifest and its tar stream. It is
-// pure: it reads and writes what it is handed and touches no disk. docs/FORMAT.md
-// holds the grammar. Package layer uses it; it imports fault alone.
+// Package format is the bytes of a layer: its manifest and its tar stream. It is pure: it reads and writes
+// only what it is given and touches no disk. docs/FORMAT.md has the grammar. Package layer uses it; it
+// imports only fault.
 package format
 
 import (
@@ -11,8 +11,8 @@ import (
 // Magic is the first line of a manifest. The number is the version.
 const Magic = "coppice layer 1"
 
-// magicSparse is that of a manifest with a sparse file. All others keep version 1, so
-// that the digest of a layer does not depend on the build that sealed it.
+// magicSparse is the first line of a manifest with a sparse file. All others keep version 1, so that the
+// digest of a layer does not depend on the version that finalized it.
 const magicSparse = "coppice layer 2"
 
 // sparseFile is how a manifest writes a File whose Sum is that of its blocks.
@@ -64,8 +64,7 @@ func (e *Entry) IsDir() bool { return e.Type == Dir || e.Type == Opaque }
 // Digest is a SHA-256 in the form that travels: "sha256:" and hex digits.
 func Digest(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }
 
-// Less orders paths as a manifest does: each directory before what is in it, and
-// names by their bytes.
+// Less orders paths as in a manifest: each directory before its content, and names by their bytes.
 func Less(a, b string) bool {
 	for i := 0; i < len(a) && i < len(b); i++ {
 		if a[i] != b[i] {

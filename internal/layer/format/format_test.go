@@ -89,7 +89,7 @@ func TestManifestStrict(t *testing.T) {
 	}
 }
 
-func TestLessIsTreeOrder(t *testing.T) {
+func TestLess_IsTreeOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		paths := rapid.SliceOf(rapid.StringMatching(`[ab.!]{1,2}(/[ab.!]{1,2}){0,2}`)).Draw(rt, "paths")
 		sort.Slice(paths, func(i, j int) bool { return Less(paths[i], paths[j]) })
@@ -157,7 +157,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestTar_NamesWhatItHasNoHeaderFor(t *testing.T) {
+func TestTar_ReportsUnsupportedEntries(t *testing.T) {
 	root := Entry{Type: Dir, Mode: 0o755}
 	big := strings.Repeat("v", 2<<20)
 	for name, e := range map[string]Entry{
@@ -181,7 +181,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-func TestTar_BelievesNoDeviceThatCannotBe(t *testing.T) {
+func TestTar_RejectsInvalidDevices(t *testing.T) {
 	for value, want := range map[string]byte{
 		"c 4095:1048575": tar.TypeChar, "b 1:2": tar.TypeBlock,
 		"c 4096:1": tar.TypeReg, "b 1:1048576": tar.TypeReg, "c 4000000000:1": tar.TypeReg,
@@ -193,9 +193,9 @@ func TestTar_BelievesNoDeviceThatCannotBe(t *testing.T) {
 	}
 }
 
-// OCI reserves names that begin with ".wh.": what is really called so would remove files
-// where the layer is imported.
-func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
+// TestTar_RefusesWhiteoutNames covers the names that OCI reserves: a file whose real name
+// begins with ".wh." would remove other files where the layer is imported.
+func TestTar_RefusesWhiteoutNames(t *testing.T) {
 	root, dir := Entry{Type: Dir, Mode: 0o755}, Entry{Path: "d", Type: Dir, Mode: 0o755}
 	for _, e := range []Entry{
 		{Path: ".wh.passwd", Type: File}, {Path: "d/.wh.passwd", Type: File}, {Path: "d/.wh..wh..opq", Type: File},
@@ -219,8 +219,8 @@ func TestTar_RefusesNamesThatAreReadAsMarks(t *testing.T) {
 	}
 }
 
-// A manifest may have millions of entries.
-func TestManifests_EndWithTheirContext(t *testing.T) {
+// TestManifest_StopsOnCancel matters because a manifest may have millions of entries.
+func TestManifest_StopsOnCancel(t *testing.T) {
 	t.Parallel()
 	const n = 5000
 	entries := []Entry{{Type: Dir, Mode: 0o755}}

@@ -134,9 +134,8 @@ func unquote(s string) (string, bool) {
 	return string(b), true
 }
 
-// Parse reads a manifest and accepts exactly what Encode writes: encoding the
-// result gives the same bytes. An unknown version is fault.Version, all else
-// that is wrong fault.Corrupt, but for the error of ctx.
+// Parse reads a manifest and accepts exactly what Encode writes: encoding the result gives the same bytes. It
+// returns Version for an unknown version, the error of ctx, and otherwise Corrupt.
 func Parse(ctx context.Context, data []byte) ([]Entry, error) {
 	line, rest, ok := bytes.Cut(data, []byte{'\n'})
 	if first := string(line); !ok || first != Magic && first != magicSparse {
@@ -173,7 +172,7 @@ func Parse(ctx context.Context, data []byte) ([]Entry, error) {
 	return out, nil
 }
 
-// malformed returns the error of a bad manifest, or that of ctx if it has ended.
+// malformed returns the error of a bad manifest, or that of ctx if it is canceled.
 func malformed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -287,8 +286,8 @@ func (p *fields) end() error {
 	return p.err
 }
 
-// check says whether the entries can be a layer: the root first, in order, each
-// below a directory, hard links to earlier files, attributes in order.
+// check returns an error unless the entries can be a layer: the root first, in order, each below a directory,
+// hard links to earlier files, attributes in order.
 func check(ctx context.Context, entries []Entry) error {
 	if len(entries) == 0 || entries[0].Path != "" || !entries[0].IsDir() {
 		return fmt.Errorf("does not begin with the root directory")

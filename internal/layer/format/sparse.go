@@ -19,8 +19,8 @@ func NewSparseHash() *SparseHash { return &SparseHash{h: sha256.New()} }
 
 var zeros [SparseBlock]byte
 
-// Write adds the content at off. off must be a multiple of SparseBlock, and so must len(p),
-// except at the end of the file. Offsets must grow; gaps count as zeros.
+// Write adds the content at off. off must be a multiple of SparseBlock, and so must len(p), except at the end
+// of the file. Offsets must increase; gaps count as zeros.
 func (s *SparseHash) Write(p []byte, off int64) {
 	for len(p) > 0 {
 		block := p[:min(len(p), SparseBlock)]

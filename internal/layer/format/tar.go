@@ -15,8 +15,8 @@ import (
 const (
 	tarWhiteout = ".wh."
 	tarOpaque   = ".wh..wh..opq"
-	// escapedXattr is how a layer keeps what a program set under overlayfs's
-	// own names; skeletonXattr and that of layers before, skeleton1Xattr, are marks of ours.
+	// escapedXattr is the prefix under which a layer stores attributes that a program set under overlayfs's
+	// own names; skeletonXattr, and skeleton1Xattr in older layers, are marks of Coppice.
 	escapedXattr   = "user.overlay.overlay."
 	overlayXattr   = "user.overlay."
 	skeletonXattr  = "user.overlay.coppice.skeleton"
@@ -30,8 +30,8 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// ErrMark is the error of an entry that readers of a layer would take for a mark: OCI
-// reserves the names that begin with ".wh.", and has no escape for them.
+// ErrMark is the error of an entry that readers of a layer would take for a mark: OCI reserves the names that
+// begin with ".wh.", and has no escape for them.
 var ErrMark = errors.New("its name is reserved for whiteouts in an OCI layer")
 
 // NoHeader is the error of an entry that tar has no header for: the header would be larger
@@ -48,11 +48,10 @@ func (n *NoHeader) Error() string { return fmt.Sprintf("tar has no header for %q
 // Unwrap returns Err.
 func (n *NoHeader) Unwrap() error { return n.Err }
 
-// WriteTar writes the layer as an OCI image layer. The same entries and contents
-// give the same bytes. open gives a file's content, which must have the entry's
-// size. Sockets have no form in tar and are left out, as are attributes whose
-// name holds "=". The first entry that tar has no header for ends it with *NoHeader; if
-// readers would take that entry for a mark, nothing is written.
+// WriteTar writes the layer as an OCI image layer. The same entries and contents give the same bytes. open
+// returns a file's content, which must have the entry's size. Sockets cannot be represented in tar and are
+// left out, as are attributes whose name contains "=". It stops with *NoHeader at the first entry that tar
+// has no header for; if readers would take that entry for a mark, nothing is written.
 func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entry) (io.ReadCloser, error)) error {
 	if err := Expressible(entries); err != nil {
 		return err
@@ -68,7 +67,7 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 		e := &entries[i]
 		if e.Type == Socket || e.Type == Hardlink && sockets[e.Link] {
 			sockets[e.Path] = true
-			e = &Entry{Type: Whiteout, Path: e.Path} // or what lies below would show through
+			e = &Entry{Type: Whiteout, Path: e.Path} // otherwise lower layers would show through
 		}
 		h := header(e)
 		if h == nil {
@@ -95,9 +94,9 @@ func WriteTar(ctx context.Context, w io.Writer, entries []Entry, open func(*Entr
 	return tw.Close()
 }
 
-// Expressible returns a *NoHeader with ErrMark for the first entry that readers of the tar
-// stream would misread: a name that begins with ".wh.", or a whiteout, as which a socket is
-// written too, that would be written as the mark of an opaque directory.
+// Expressible returns a *NoHeader with ErrMark for the first entry that readers of the tar stream would
+// misread: a name that begins with ".wh.", or a whiteout (also of a socket) that would be written as the mark
+// of an opaque directory.
 func Expressible(entries []Entry) error {
 	if i := slices.IndexFunc(entries, readAsMark); i >= 0 {
 		return &NoHeader{Path: entries[i].Path, Err: ErrMark}
@@ -215,8 +214,7 @@ func header(e *Entry) *tar.Header {
 	return h
 }
 
-// emulated puts into the header what root emulation wrote down as an attribute,
-// and says whether it did.
+// emulated adds to the header what root emulation stored as an attribute, and reports whether it did.
 func emulated(h *tar.Header, e *Entry, key, value string) bool {
 	switch key {
 	case ownerXattr:

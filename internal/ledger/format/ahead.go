@@ -29,20 +29,20 @@ func ParseLine(line []byte) Parsed {
 	return Parsed{r, HashLine(line), nil}
 }
 
-// Ahead parses lines some at a time, on all cores, and gives them in order. It holds
-// aheadBytes and a line more, whatever there is, and between calls nothing runs.
+// Ahead parses lines in batches, on all cores, and returns them in order. It holds at most aheadBytes and one
+// more line, and between calls nothing runs.
 type Ahead struct {
 	read  func() ([]byte, error)
 	ready []Parsed // those that were not given yet
 	err   error    // of read, after them
 }
 
-// NewAhead takes lines from read, which gives each without its end, good until the next
-// call, and after the last one an error. Next alone calls it, and calls it again when it
-// is called after it gave an error. An Ahead is one goroutine's.
+// NewAhead takes lines from read, which returns each without its newline, valid until the next call, and an
+// error after the last. Only Next calls it, and calls it again when Next is called after an error. An Ahead
+// is not safe for concurrent use.
 func NewAhead(read func() ([]byte, error)) *Ahead { return &Ahead{read: read} }
 
-// Next gives the next line; an error is read's.
+// Next returns the next line, or the error of read.
 func (a *Ahead) Next() (Parsed, error) {
 	if len(a.ready) == 0 && a.err == nil {
 		a.ready = parseAll(a.batch())

@@ -65,7 +65,7 @@ func givesAll(t interface{ Fatalf(string, ...any) }, lines [][]byte) {
 	}
 }
 
-func TestAheadGivesWhatOneAfterTheOtherGives(t *testing.T) {
+func TestAhead_MatchesSequentialRead(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		lengths := rapid.SliceOfN(rapid.IntRange(0, 300), 0, 30).Draw(r, "lengths")
@@ -74,7 +74,7 @@ func TestAheadGivesWhatOneAfterTheOtherGives(t *testing.T) {
 	})
 }
 
-func TestAheadHoldsNoMoreThanItSays(t *testing.T) {
+func TestAhead_BoundsHeldLines(t *testing.T) {
 	t.Parallel()
 	givesAll(t, aheadOf(t, slices.Repeat([]int{MaxLine - 1000, 10, 100_000}, 8), func(int) bool { return false }))
 	givesAll(t, aheadOf(t, make([]int, aheadLines+3), func(i int) bool { return i == aheadLines-1 }))

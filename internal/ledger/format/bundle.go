@@ -28,14 +28,14 @@ const (
 // MaxBlob is how large a blob may be, in bytes.
 const MaxBlob = 16 << 20
 
-// Demands says what a bundle must prove besides that it is whole. The zero Demands trust
-// the first key in the bundle itself: then it proves that whoever has that key made it.
+// Demands says what a bundle must prove besides being complete. The zero Demands trusts the first key in the
+// bundle: then the bundle proves only that the owner of that key made it.
 type Demands struct {
 	Keys      []string // verifier keys of the log that are trusted; one of them must lead to its signatures
 	Old       []byte   // a checkpoint from before, signed: the log must have grown from it
 	Witnesses []string // verifier keys of witnesses, all of whom must have signed the bundle's witnessed checkpoint
-	// Each, unless nil, is called with each record, in order. What it hears is to be
-	// believed when VerifyBundle has returned without an error, and not before.
+	// Each, unless nil, is called with each record, in order. The records are proven only once VerifyBundle
+	// has returned without an error.
 	Each func(*Record)
 }
 
@@ -51,14 +51,14 @@ type Verified struct {
 	Witnessed int64       // size of the log that the witnesses signed; 0 for none
 	Seen      []time.Time // when each witness that was demanded signed
 	Blobs     int         // captures that lie in the bundle
-	Absent    []string    // captures that were not kept
+	Absent    []string    // captures that are not kept any more
 	First     time.Time   // time of the first record
 	Last      time.Time   // time of the last record
 }
 
-// VerifyBundle reads a bundle of size bytes and checks all of it. Memory is bounded
-// whatever the bundle holds. An error of kind Corrupt says what does not fit; where that
-// is a record, its cause is a Misfit, the first there is.
+// VerifyBundle reads a bundle of size bytes and checks all of it. Memory is bounded whatever the bundle
+// holds. An error of kind Corrupt says what does not fit; if that is a record, its cause is a Misfit for the
+// first such record.
 func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*Verified, error) {
 	b, err := openBundle(r, size, d.Keys)
 	if err != nil {
@@ -81,7 +81,7 @@ func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*V
 	return v, b.witnessed(v, d.Witnesses)
 }
 
-// bundle is one whose manifest is signed and whose files are where it says.
+// bundle is a bundle whose manifest is signed and whose files are where the manifest says.
 type bundle struct {
 	*Manifest
 	keys  Keys
@@ -138,7 +138,7 @@ func openBundle(r io.ReaderAt, size int64, trusted []string) (*bundle, error) {
 	return b, nil
 }
 
-// small reads a file of a bundle that must not be large; "" where there is none.
+// small reads a file of a bundle that must not be large; "" if it does not exist.
 func (b *bundle) small(name string, most int64) (string, error) {
 	f := b.files[name]
 	if f == nil {

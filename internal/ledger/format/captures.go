@@ -1,6 +1,6 @@
 package format
 
-// Captures gives the names of the captures that a record names.
+// Captures returns the names of the captures that a record names.
 func (r *Record) Captures() (names []string) {
 	switch b := r.Body.(type) {
 	case *Exit:

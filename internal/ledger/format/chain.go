@@ -10,15 +10,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Misfit is the first record of a sandbox that does not fit, and why. It is the cause
-// of the error that says so.
+// Misfit is the first record of a sandbox that does not fit its chain, and the reason. It is the cause of the
+// error that reports it.
 type Misfit struct {
 	Sandbox Sandbox
 	Seq     int64
 	Why     string
 }
 
-// Error says which record, and why.
+// Error names the record and the reason.
 func (m *Misfit) Error() string {
 	return fmt.Sprintf("record %d of %s is invalid: %s", m.Seq, m.Sandbox, m.Why)
 }
@@ -31,11 +31,11 @@ type Chain struct {
 	Leaf    int64 // its leaf; -1 before the first
 }
 
-// NewChain begins before the first record of a sandbox.
+// NewChain returns a chain that is positioned before the first record of a sandbox.
 func NewChain(id Sandbox) *Chain { return &Chain{Sandbox: id, Leaf: -1} }
 
-// Next takes the line of the next record, without its end, and gives the record, which
-// fits the ones before. Else the error's cause is a Misfit, and the chain stays.
+// Next checks the line of the next record, without its newline, and returns the record, which fits those
+// before it. Otherwise the cause of the error is a Misfit, and the chain does not advance.
 func (c *Chain) Next(line []byte) (*Record, Hash, error) { return c.Follow(ParseLine(line)) }
 
 // Follow is Next for a line that is parsed already.
@@ -74,14 +74,14 @@ func (c *Chain) Misfit(seq int64, why string, cause error) error {
 	return &fault.Error{Kind: kind, Err: m, Hint: fault.HintOf(cause)}
 }
 
-// Lines reads lines that end, none longer than a record may be.
+// Lines reads lines that end with a newline and are at most as long as a record.
 type Lines struct{ r *bufio.Reader }
 
 // NewLines reads from r.
 func NewLines(r io.Reader) *Lines { return &Lines{bufio.NewReaderSize(r, MaxLine+1)} }
 
-// Next gives the next line without its end; it is good until the next call. At the end
-// of what there is io.EOF, and io.ErrUnexpectedEOF if that is within a line.
+// Next returns the next line without its newline; it is valid until the next call. It returns io.EOF at the
+// end of the input, and io.ErrUnexpectedEOF if that is within a line.
 func (l *Lines) Next() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	switch {

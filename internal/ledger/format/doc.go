@@ -1,8 +1,7 @@
-// Package format is the ledger as bytes: records and their canonical JSON, the Merkle
-// tree of their hashes, signed notes, and bundles that a stranger verifies. It is
-// pure: it reads what it is given, and nothing else. docs/LEDGER.md says the same in
-// words, so that a verifier can be written without it.
+// Package format is the audit log as bytes: records and their canonical JSON, the Merkle tree of their
+// hashes, signed notes, and bundles that a third party verifies. It is pure: it reads only what it is given.
+// docs/LEDGER.md describes the same in words, so that a verifier can be written without it.
 //
-// Everything that is read here may come from somebody hostile: memory is bounded, and
-// what is not understood is refused. Any room may import it; it imports fault alone.
+// All input may be hostile: memory is bounded, and what is not understood is refused. Any package may import
+// it; it imports only fault.
 package format

@@ -65,8 +65,9 @@ func FuzzVerifyBundle(f *testing.F) {
 	})
 }
 
-// The proof of any leaves of any tree gives its root, and only with all of its hashes.
-func TestACoverGivesTheRoot(t *testing.T) {
+// TestCover_YieldsRoot checks that the proof of any leaves of any tree yields its root, and
+// only with all of its hashes.
+func TestCover_YieldsRoot(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.Int64Range(0, 300).Draw(t, "size")

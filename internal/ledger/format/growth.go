@@ -30,7 +30,7 @@ const (
 	maxGrowth = maxCheckpoint + 64*(maxProof+1)
 )
 
-// Text is what ParseGrowth reads.
+// Text returns the text that ParseGrowth reads.
 func (g Growth) Text() []byte {
 	b := fmt.Appendf(nil, "old %d\n", g.Old)
 	for _, h := range g.Proof {
@@ -39,7 +39,7 @@ func (g Growth) Text() []byte {
 	return append(append(b, '\n'), g.Checkpoint...)
 }
 
-// ParseGrowth reads what Text gives, and nothing else.
+// ParseGrowth reads the output of Text, and nothing else.
 func ParseGrowth(b []byte) (g Growth, err error) {
 	bad := fault.New(fault.Invalid, "not a checkpoint with a consistency proof").
 		WithHint("print it on the log's host: coppice ledger checkpoint --from SIZE")
@@ -66,7 +66,7 @@ func ParseGrowth(b []byte) (g Growth, err error) {
 	return g, nil
 }
 
-// ProveGrowth gives the proof of a Growth from an old size of a log to another one.
+// ProveGrowth returns the proof of a Growth from an old size of a log to another one.
 func ProveGrowth(size, old int64, r tlog.HashReader) (proof []Hash, err error) {
 	if old < 0 || old > size {
 		return nil, fault.New(fault.Invalid, "the log has %d records, expected %d", size, old)

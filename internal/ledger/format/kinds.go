@@ -1,6 +1,6 @@
 package format
 
-// Kind is what kind of record something is.
+// Kind is the kind of a record.
 type Kind string
 
 // The kinds. They are only ever added.
@@ -43,8 +43,8 @@ func Kinds() []Kind {
 		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
-// Body is what a record says; each kind has its own type, a pointer to a struct of
-// this package. Fields are in the order of their JSON names; numbers are below 2^53.
+// Body is the content of a record. Each kind has its own type, a pointer to a struct of this package. Fields
+// are in the order of their JSON names; numbers are below 2^53.
 type Body interface{ Kind() Kind }
 
 // newBody makes an empty body of a kind; nil for one that is not known.
@@ -110,8 +110,7 @@ func newBody(k Kind) Body {
 	return nil
 }
 
-// Apply tells: what the sandbox changed was put onto a branch of its repository, on the
-// host.
+// Apply records that the changes of a sandbox were applied to a branch of its repository, on the host.
 type Apply struct {
 	Changes int64    `json:"changes" jsonschema:"How many paths changed"`
 	Marks   []string `json:"marks,omitempty" jsonschema:"Those of them that the host would later run or trust, and that a person had reviewed"`
@@ -123,7 +122,7 @@ type Apply struct {
 	Work    string   `json:"work" jsonschema:"Commit of the sandbox's files that was applied"`
 }
 
-// Approval tells: a person answered a question.
+// Approval records that a person answered a pending request.
 type Approval struct {
 	Answer   string `json:"answer" jsonschema:"What was answered: allow or deny"`
 	By       string `json:"by" jsonschema:"Who answered, as the daemon knows them"`
@@ -131,13 +130,13 @@ type Approval struct {
 	Until    string `json:"until,omitempty" jsonschema:"Until when the answer holds; absent for good"`
 }
 
-// Archive tells: older segments of the sandbox were compressed. They still verify.
+// Archive records that older segments of the sandbox were compressed. They still verify.
 type Archive struct {
 	First int64 `json:"first" jsonschema:"Seq of the first record archived"`
 	Last  int64 `json:"last" jsonschema:"Seq of the last record archived"`
 }
 
-// Create tells: the sandbox was made.
+// Create records that the sandbox was created.
 type Create struct {
 	Base       string `json:"base" jsonschema:"What its root file system is made from"`
 	Commit     string `json:"commit,omitempty" jsonschema:"The commit of the repository that it begins at"`
@@ -148,7 +147,7 @@ type Create struct {
 	Start      string `json:"start,omitempty" jsonschema:"The commit, on the one that it begins at, of what was not committed and is in it"`
 }
 
-// Delete tells: the sandbox was deleted; in the records of host, its ledger.
+// Delete records that the sandbox was removed; among the records of host, that its ledger was.
 type Delete struct {
 	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, where the ledger goes as well"`
 	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger goes as well"`
@@ -156,7 +155,7 @@ type Delete struct {
 	Sandbox string `json:"sandbox" jsonschema:"Id of what is deleted"`
 }
 
-// Denial tells: a file or a system call was refused, perhaps several times.
+// Denial records that a file or a system call was refused, perhaps several times.
 type Denial struct {
 	Count   int64  `json:"count" jsonschema:"How often"`
 	Exec    string `json:"exec,omitempty" jsonschema:"Id of the command"`
@@ -167,13 +166,13 @@ type Denial struct {
 	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
 }
 
-// Drop tells: snapshots are gone; those that stood on them are as they were.
+// Drop records that snapshots were removed; those that stood on them did not change.
 type Drop struct {
 	Reason    string   `json:"reason" jsonschema:"Why: asked, retention, unreferenced or lost"`
 	Snapshots []string `json:"snapshots,omitempty" jsonschema:"Their ids"`
 }
 
-// Exec tells: a command begins.
+// Exec records the start of a command.
 type Exec struct {
 	Args []string `json:"args,omitempty" jsonschema:"The command, redacted"`
 	Dir  string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
@@ -183,7 +182,7 @@ type Exec struct {
 	User string   `json:"user,omitempty" jsonschema:"The user that it runs as inside"`
 }
 
-// Exit tells: a command ended.
+// Exit records the exit of a command.
 type Exit struct {
 	Before        string    `json:"before,omitempty" jsonschema:"Snapshot before the command"`
 	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, 256 at most"`
@@ -205,7 +204,7 @@ type Change struct {
 	Path   string `json:"path" jsonschema:"The path inside, redacted"`
 }
 
-// Output is what a command wrote to one stream, redacted.
+// Output is the output of a command on one stream, redacted.
 type Output struct {
 	Blob    string `json:"blob,omitempty" jsonschema:"Name of the blob with what was kept: 64 hex digits"`
 	Bytes   int64  `json:"bytes" jsonschema:"How many bytes the blob has"`
@@ -213,21 +212,21 @@ type Output struct {
 	Stream  string `json:"stream" jsonschema:"stdout, stderr or terminal"`
 }
 
-// Resources is what a command used.
+// Resources are the resources that a command used.
 type Resources struct {
 	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty" jsonschema:"Most memory that one process held, in bytes"`
 	SystemMicros int64 `json:"system_us,omitempty" jsonschema:"Processor time in the kernel, in microseconds"`
 	UserMicros   int64 `json:"user_us,omitempty" jsonschema:"Processor time outside of it, in microseconds"`
 }
 
-// Fork tells: another sandbox was made from this one.
+// Fork records that another sandbox was forked from this one.
 type Fork struct {
 	Child    string `json:"child" jsonschema:"Id of the sandbox that was made"`
 	Memory   string `json:"memory,omitempty" jsonschema:"The memory image that its processes resume from: sha256 of its manifest"`
 	Snapshot string `json:"snapshot" jsonschema:"Snapshot it begins at"`
 }
 
-// Grant tells: a secret was granted, used, or taken away.
+// Grant records that a secret was granted, used, or revoked.
 type Grant struct {
 	Event string `json:"event" jsonschema:"given, used, refused, revoked or expired"`
 	Grant string `json:"grant" jsonschema:"Name of the grant; never the secret"`
@@ -235,21 +234,21 @@ type Grant struct {
 	Until string `json:"until,omitempty" jsonschema:"Until when it holds"`
 }
 
-// Key tells: the key that signs the log was changed.
+// Key records that the key that signs the log was changed.
 type Key struct {
 	New       string `json:"new" jsonschema:"The new verifier key"`
 	Old       string `json:"old" jsonschema:"The old verifier key"`
 	Statement string `json:"statement" jsonschema:"The note by which the old key signs the new one"`
 }
 
-// Limit tells: a limit was hit.
+// Limit records that a limit was reached.
 type Limit struct {
 	Exec  string `json:"exec,omitempty" jsonschema:"Id of the command"`
 	Limit string `json:"limit" jsonschema:"The limit, as the policy calls it"`
 	Value int64  `json:"value,omitempty" jsonschema:"The limit's value, in its unit"`
 }
 
-// Lost tells: records that could not be kept.
+// Lost records that records could not be kept.
 type Lost struct {
 	Count   int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
 	Of      string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
@@ -257,7 +256,7 @@ type Lost struct {
 	Through int64  `json:"through,omitempty" jsonschema:"Of programs, as there"`
 }
 
-// Network tells: what the gate decided, perhaps several times.
+// Network records a decision of the gate, perhaps made several times.
 type Network struct {
 	Addr     string `json:"addr,omitempty" jsonschema:"Address"`
 	BytesIn  int64  `json:"bytes_in,omitempty" jsonschema:"Bytes to the sandbox"`
@@ -273,12 +272,12 @@ type Network struct {
 	Verdict  string `json:"verdict" jsonschema:"allow or deny"`
 }
 
-// Pause tells: the processes of the sandbox were made to stand still, or to go on.
+// Pause records that the processes of the sandbox were paused or resumed.
 type Pause struct {
 	Event string `json:"event" jsonschema:"paused or resumed"`
 }
 
-// Policy tells: the policy of the sandbox was changed.
+// Policy records that the policy of the sandbox was changed.
 type Policy struct {
 	After  string `json:"after" jsonschema:"Digest of the policy from now on"`
 	Before string `json:"before" jsonschema:"Digest of the policy until now"`
@@ -287,10 +286,10 @@ type Policy struct {
 	Until  string `json:"until,omitempty" jsonschema:"Until when it holds"`
 }
 
-// Program tells: a program was started, or many that are alike; of the observer sandbox, that
-// one was asked for, which was not seen to begin. A count of 0 is the end of one that an earlier record
-// tells of; without a duration it ran when it was recorded. A list has a line for each, of this
-// body with a count of 1.
+// Program records the start of a program, or of many similar ones. With the observer sandbox, the start was
+// requested and not observed. A count of 0 is the exit of a program that an earlier record reports; without a
+// duration, the program was running when it was recorded. A list has a line for each program, of this body
+// with a count of 1.
 type Program struct {
 	Args          []string `json:"args,omitempty" jsonschema:"Arguments, redacted"`
 	Code          int      `json:"code,omitempty" jsonschema:"Exit code"`
@@ -307,7 +306,7 @@ type Program struct {
 	Through       int64    `json:"through,omitempty" jsonschema:"Number, since the sandbox had processes, of the last beginning or end of a program that this and earlier records tell of"`
 }
 
-// Propose tells: what was done was proposed to a reviewer, as a branch of the repository that
+// Propose records that the work of a sandbox was proposed to a reviewer, as a branch of the repository that
 // the sandbox works on.
 type Propose struct {
 	Base     string `json:"base" jsonschema:"The frozen commit of the repository"`
@@ -320,7 +319,7 @@ type Propose struct {
 	Work     string `json:"work" jsonschema:"Commit that is proposed: tip, or one on it of what is not committed"`
 }
 
-// Rebase tells: what was done in a repository now stands on another commit of it.
+// Rebase records that the work in a repository was moved onto another commit of it.
 type Rebase struct {
 	Conflicts int64  `json:"conflicts,omitempty" jsonschema:"How many files are left to be resolved"`
 	From      string `json:"from" jsonschema:"Commit that it stood on"`
@@ -328,15 +327,14 @@ type Rebase struct {
 	To        string `json:"to" jsonschema:"Commit that it stands on"`
 }
 
-// Reseal tells: something was done to make a copy of running processes a sandbox of its own,
-// before anything of it passes the gate.
+// Reseal records a step of re-keying a fork of running processes, before anything of it passes the gate.
 type Reseal struct {
 	Detail string `json:"detail,omitempty" jsonschema:"What was done, for people"`
 	Error  string `json:"error,omitempty" jsonschema:"Why it failed; the sandbox is quarantined then"`
 	Step   string `json:"step" jsonschema:"What: certificates, hostname, machine-id, random, ssh-host-keys, hook, gate, or another"`
 }
 
-// Rollback tells: the sandbox went to another snapshot.
+// Rollback records that the sandbox was brought to another snapshot.
 type Rollback struct {
 	From    string `json:"from" jsonschema:"Snapshot of what was left"`
 	InPlace bool   `json:"in_place,omitempty" jsonschema:"Whether processes were left running"`
@@ -344,14 +342,14 @@ type Rollback struct {
 	To      string `json:"to" jsonschema:"Snapshot it went to"`
 }
 
-// Session tells: somebody came to a terminal, or left it.
+// Session records that a client attached to a terminal, or detached from it.
 type Session struct {
 	By    string `json:"by,omitempty" jsonschema:"Who, as the daemon knows them"`
 	Event string `json:"event" jsonschema:"attached or left"`
 	Exec  string `json:"exec" jsonschema:"Id of the command"`
 }
 
-// Snapshot tells: the state of the sandbox was kept.
+// Snapshot records that a snapshot of the sandbox was taken.
 type Snapshot struct {
 	Cause    string `json:"cause" jsonschema:"Why: exec, auto, manual, fork, import or checkout"`
 	Changes  int64  `json:"changes,omitempty" jsonschema:"How many paths differ from its parent"`
@@ -361,18 +359,18 @@ type Snapshot struct {
 	Snapshot string `json:"snapshot" jsonschema:"Its id"`
 }
 
-// Start tells: the sandbox has processes from now on.
+// Start records that the sandbox was started.
 type Start struct {
 	Enforced []string `json:"enforced,omitempty" jsonschema:"What is enforced"`
 	Lacking  []string `json:"lacking,omitempty" jsonschema:"What this host cannot enforce"`
 }
 
-// Stop tells: the sandbox has no processes from now on.
+// Stop records that the sandbox was stopped.
 type Stop struct {
 	Reason string `json:"reason,omitempty" jsonschema:"Why"`
 }
 
-// Tournament tells: candidates were tried in forks.
+// Tournament records that candidates were tried in forks.
 type Tournament struct {
 	Candidates []Candidate `json:"candidates,omitempty" jsonschema:"All of them"`
 	Snapshot   string      `json:"snapshot,omitempty" jsonschema:"Snapshot they began at"`
@@ -387,7 +385,7 @@ type Candidate struct {
 	Score   string `json:"score,omitempty" jsonschema:"Its score, as its test wrote it"`
 }
 
-// Undone tells: what an earlier record tells did not come about, or did not last.
+// Undone records that what an earlier record says did not happen, or was reverted.
 type Undone struct {
 	Reason string `json:"reason" jsonschema:"Why"`
 	Seq    int64  `json:"seq" jsonschema:"Seq of that record, which is one of the same sandbox"`

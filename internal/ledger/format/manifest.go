@@ -30,7 +30,7 @@ type File struct {
 	Salt  Hash // of a blob: the key by which its name is its HMAC-SHA256; else zero
 }
 
-// Manifest is what a bundle consists of. It is signed by the log's key.
+// Manifest lists the content of a bundle. It is signed by the log's key.
 type Manifest struct {
 	Origin  string
 	Sandbox Sandbox
@@ -41,7 +41,7 @@ type Manifest struct {
 	Absent  []string // names of blobs that records name and that are not kept any more
 }
 
-// Text is what is signed.
+// Text returns the text that is signed.
 func (m *Manifest) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s\nsandbox %s\nrecords %d\nhead %s\nsize %d\n", manifestTitle, m.Origin, m.Sandbox, m.Records,
@@ -59,7 +59,7 @@ func (m *Manifest) Text() string {
 	return b.String()
 }
 
-// ParseManifest reads what Text gives, and nothing else.
+// ParseManifest reads the output of Text, and nothing else.
 func ParseManifest(text string) (*Manifest, error) {
 	if title, _, _ := strings.Cut(text, "\n"); title != manifestTitle {
 		return nil, newer("unknown bundle version %.80q: must be %s", title, manifestTitle)

@@ -23,12 +23,12 @@ type Checkpoint struct {
 	Root   Hash
 }
 
-// Text is what is signed.
+// Text returns the text that is signed.
 func (c Checkpoint) Text() string {
 	return fmt.Sprintf("%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
 }
 
-// ParseCheckpoint reads what Text gives, and nothing else.
+// ParseCheckpoint reads the output of Text, and nothing else.
 func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	f := strings.Split(text, "\n")
 	if len(f) == 4 {
@@ -43,13 +43,13 @@ func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	return c, nil
 }
 
-// Sign signs a text, whose lines all end, as a note.
+// Sign signs a text, whose lines all end with a newline, as a note.
 func Sign(text string, key note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, key)
 }
 
-// OpenNote gives the text of a note with one signature by the verifier key, and
-// nothing else: each byte of it counts.
+// OpenNote returns the text of a note that has exactly one signature, by the verifier key. Every byte of the
+// note counts.
 func OpenNote(msg []byte, vkey string) (string, error) {
 	v, err := note.NewVerifier(vkey)
 	if err != nil {
@@ -85,7 +85,7 @@ type Keys []LogKey
 type LogKey struct {
 	Key       string // verifier key, in the format of note
 	From      int64  // it signs from this size of the log on; the one before up to it
-	Statement []byte // note by which the key before says so; nil for the first
+	Statement []byte // note in which the previous key names this one; nil for the first
 }
 
 const keyTitle = "coppice-ledger-key/v1"
@@ -98,7 +98,7 @@ func Rotation(origin string, from int64, vkey string) string {
 // rotationLines is how many lines the note of a rotation has.
 const rotationLines = 6
 
-// Encode gives the text of the keys: the first key, and each further one's statement.
+// Encode returns the text of the keys: the first key, and the statement of each further one.
 func (k Keys) Encode() []byte {
 	b := []byte(k[0].Key + "\n")
 	for _, one := range k[1:] {
@@ -107,7 +107,7 @@ func (k Keys) Encode() []byte {
 	return b
 }
 
-// ParseKeys reads what Encode gives, and verifies each key by the one before.
+// ParseKeys reads the output of Encode, and verifies each key by the one before.
 func ParseKeys(text []byte) (Keys, error) {
 	lines := strings.SplitAfter(string(text), "\n")
 	if n := len(lines); n < 2 || lines[n-1] != "" || (n-2)%rotationLines != 0 {
@@ -154,8 +154,8 @@ func sameKey(vkey string, v note.Verifier) bool {
 // Origin is the name of the log that the keys are of.
 func (k Keys) Origin() string { name, _, _ := strings.Cut(k[0].Key, "+"); return name }
 
-// Trusting gives the keys that follow from those which somebody trusts: the oldest of
-// them among ours, and what it signed. An error if none is.
+// Trusting returns the keys that follow from trusted ones: the oldest of them in k, and those that it signed.
+// It returns an error if k has none of them.
 func (k Keys) Trusting(trusted []string) (Keys, error) {
 	for i, one := range k {
 		for _, t := range trusted {
@@ -168,8 +168,8 @@ func (k Keys) Trusting(trusted []string) (Keys, error) {
 		WithHint("compare the keys with those from the owner of the host")
 }
 
-// Open gives the text of a note that was signed when the log had size leaves, and the
-// key that signed it. A key that was replaced before does not count.
+// Open returns the text of a note that was signed when the log had size leaves, and the key that signed it. A
+// key that had been replaced by then does not count.
 func (k Keys) Open(msg []byte, size int64) (text, vkey string, err error) {
 	err = fault.New(fault.Corrupt, "no key of %s is valid for size %d", k.Origin(), size)
 	for i, one := range k {
@@ -224,8 +224,8 @@ func cosignedText(text string, at int64) []byte {
 	return fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", at, text)
 }
 
-// Cosign gives the line by which a witness says that it saw a checkpoint, and none
-// that contradicts it, at a time. Whether that is so is the caller's to know.
+// Cosign returns the line by which a witness states that it saw a checkpoint, and none that contradicts it,
+// at a time. The caller makes sure that this is true.
 func Cosign(c Checkpoint, name string, key ed25519.PrivateKey, at time.Time) string {
 	pub := key.Public().(ed25519.PublicKey)
 	raw := binary.BigEndian.AppendUint32(nil, witnessHash(name, append([]byte{cosignature}, pub...)))
@@ -234,8 +234,8 @@ func Cosign(c Checkpoint, name string, key ed25519.PrivateKey, at time.Time) str
 	return fmt.Sprintf("— %s %s\n", name, base64.StdEncoding.EncodeToString(raw))
 }
 
-// Cosigned says when a witness, known by its verifier key, signed a checkpoint that is
-// in a note. An error if it did not.
+// Cosigned returns when a witness, given by its verifier key, signed the checkpoint in a note. It returns an
+// error if it did not.
 func Cosigned(msg []byte, vkey string) (time.Time, error) {
 	none := fault.New(fault.Corrupt, "the checkpoint is not signed by witness %.120q", vkey)
 	text, sigs, _ := strings.Cut(string(msg), "\n\n")

@@ -20,7 +20,7 @@ import (
 // Version is the version of records that this build writes and reads.
 const Version = 1
 
-// MaxLine is how long the line of a record may be, in bytes, without its end.
+// MaxLine is the maximum length of the line of a record, in bytes, without its newline.
 const MaxLine = 256 << 10
 
 // Host is the sandbox of records that belong to no sandbox: of keys, of ledgers that
@@ -41,7 +41,7 @@ type Hash [32]byte
 // String is the hash in lower-case hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// ParseHash reads what String gives, and nothing else.
+// ParseHash reads the output of String, and nothing else.
 func ParseHash(s string) (h Hash, err error) {
 	if len(s) != 2*len(h) || strings.ToLower(s) != s {
 		return h, fault.New(fault.Corrupt, "invalid hash %.80q", s)
@@ -55,7 +55,7 @@ func ParseHash(s string) (h Hash, err error) {
 // HashLine is the hash of a record's line, without its end: that of a leaf in RFC 6962.
 func HashLine(line []byte) Hash { return Hash(tlog.RecordHash(line)) }
 
-// Observer says whose word a record is.
+// Observer is the source of a record.
 type Observer string
 
 // The observers.
@@ -75,15 +75,15 @@ func (o Observer) valid() bool {
 	return false
 }
 
-// Record is one record of the ledger. Its text has been redacted by whoever made it.
+// Record is one record of the audit log. Its maker has redacted its text.
 type Record struct {
 	Body     Body      // what happened
 	Leaf     int64     // its place in the host's log, from 0
-	Name     string    // what the sandbox was called at the time
-	Observer Observer  // whose word it is
+	Name     string    // the name of the sandbox at the time
+	Observer Observer  // the source
 	Policy   string    // digest of the policy in force; "" for none
 	Prev     Hash      // hash of this sandbox's record before; zero for the first
-	Sandbox  Sandbox   // whose record it is
+	Sandbox  Sandbox   // the owner of the record
 	Seq      int64     // its place among the sandbox's records, from 1, without gaps
 	Tier     string    // tier in force; "" for none
 	Time     time.Time // when it was written, UTC
@@ -108,8 +108,8 @@ type envelope[B any] struct {
 	V        int      `json:"v" jsonschema:"Version of the record: 1"`
 }
 
-// Encode gives the line of a record, without its end. Bytes that are no UTF-8 become
-// U+FFFD. A record that could not be read again is refused, as Invalid.
+// Encode returns the line of a record, without its newline. Invalid UTF-8 becomes U+FFFD. A record that Parse
+// would refuse is refused, as Invalid.
 func Encode(r *Record) ([]byte, error) {
 	line, err := encode(r)
 	if err == nil {
@@ -121,8 +121,8 @@ func Encode(r *Record) ([]byte, error) {
 	return line, nil
 }
 
-// readable says why Parse would not read the line of a record that encode gave: it costs a
-// tenth of that.
+// readable returns why Parse would refuse the line of a record that encode returned. It takes a tenth of the
+// time of Parse.
 func readable(r *Record, line []byte) error {
 	body, known := reflect.ValueOf(r.Body), newBody(r.Kind())
 	year := r.Time.UTC().Year()
@@ -156,9 +156,8 @@ func encode(r *Record) ([]byte, error) {
 	})
 }
 
-// Parse reads the line of a record, without its end. It is strict: there is one line
-// for a record, and another one is refused as Corrupt; what a newer build may have
-// written is refused as Version.
+// Parse reads the line of a record, without its newline. It is strict: a record has exactly one line, and any
+// other is refused as Corrupt; a line that a newer version may have written is refused as Version.
 func Parse(line []byte) (*Record, error) {
 	if len(line) > MaxLine {
 		return nil, fault.New(fault.Corrupt, "record exceeds %d bytes", MaxLine)
@@ -197,8 +196,8 @@ func Parse(line []byte) (*Record, error) {
 	return r, nil
 }
 
-// foreign says why a line could not be read: it is of another version, has a field
-// that only another version can have, or is damaged.
+// foreign returns why a line could not be read: it is of another version, has a field that only another
+// version can have, or is damaged.
 func foreign(line []byte, err error) error {
 	var v struct{ V int }
 	if json.Unmarshal(line, &v) == nil && v.V != Version {
@@ -228,9 +227,9 @@ func strict(b []byte, to any) error {
 	return nil
 }
 
-// canonical is the JSON of a value by RFC 8785, for values whose fields are declared in
-// the order of their names and whose numbers are integers. The standard library
-// writes three characters as escapes that the RFC has as they are.
+// canonical returns the JSON of a value by RFC 8785, for values whose fields are declared in the order of
+// their names and whose numbers are integers. The standard library escapes three characters that the RFC does
+// not.
 func canonical(v any) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 0, 1024))
 	enc := json.NewEncoder(b)

@@ -30,8 +30,9 @@ func draw(t *rapid.T, v reflect.Value) {
 	}
 }
 
-// What is written can be read again, whatever the texts are; what could not is refused.
-func TestWhatIsWrittenCanBeRead(t *testing.T) {
+// TestRecord_RoundTrips checks that a record that is written can be read, whatever its texts
+// are, and that one that could not be read is refused.
+func TestRecord_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		body := newBody(rapid.SampledFrom(Kinds()).Draw(t, "kind"))

@@ -110,7 +110,7 @@ func tables() string {
 	return b.String()
 }
 
-func TestTheDocumentsSayWhatIsWritten(t *testing.T) {
+func TestSchema_MatchesDocuments(t *testing.T) {
 	t.Parallel()
 	want, err := json.MarshalIndent(schema(), "", "  ")
 	if err != nil {
@@ -165,9 +165,9 @@ func fill(v reflect.Value) {
 	}
 }
 
-// A full record and an empty one of each kind: they can be read, fit the schema, and
-// have their fields in the order of their names, which a generic encoder makes too.
-func TestEveryKindFitsTheSchemaAndIsCanonical(t *testing.T) {
+// TestKinds_FitSchemaAndAreCanonical takes a full and an empty record of each kind: they can be read,
+// fit the schema, and have their fields in the order of their names, as a generic encoder writes them.
+func TestKinds_FitSchemaAndAreCanonical(t *testing.T) {
 	t.Parallel()
 	b, _ := json.Marshal(schema())
 	var s jsonschema.Schema

@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// A bundle is a tar archive of which every byte is determined by its files: headers of
-// POSIX ustar with fixed fields, padding of zeros, two blocks of zeros at the end.
+// A bundle is a tar archive whose bytes are determined by its files: headers of POSIX ustar with fixed
+// fields, padding of zeros, two blocks of zeros at the end.
 const (
 	block   = 512
 	maxFile = 1<<33 - 1 // what eleven octal digits hold
@@ -48,20 +48,20 @@ func WriteFile(w io.Writer, name string, size int64, r io.Reader) error {
 	return err
 }
 
-// WriteEnd ends a bundle.
+// WriteEnd writes the end of a bundle.
 func WriteEnd(w io.Writer) error {
 	_, err := w.Write(make([]byte, 2*block))
 	return err
 }
 
-// archive reads a bundle where it lies.
+// archive reads a bundle in place.
 type archive struct {
 	r    io.ReaderAt
 	size int64
 	at   int64 // where the next file begins
 }
 
-// next gives the next file, which must have this name, and this size unless that is -1.
+// next returns the next file, which must have this name, and this size unless that is -1.
 func (a *archive) next(name string, size int64) (*io.SectionReader, error) {
 	head := make([]byte, block)
 	if _, err := a.r.ReadAt(head, a.at); err != nil {
@@ -87,7 +87,7 @@ func (a *archive) next(name string, size int64) (*io.SectionReader, error) {
 	return f, nil
 }
 
-// end: nothing follows but the end of a tar archive.
+// end returns an error unless only the end of a tar archive follows.
 func (a *archive) end() error {
 	if a.size != a.at+2*block {
 		return fault.New(fault.Corrupt, "trailing data after the last file of the bundle")

@@ -10,18 +10,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Tree is the right edge of a Merkle tree by RFC 6962: what is needed to add to it. The
-// zero Tree is empty.
+// Tree is the right edge of a Merkle tree by RFC 6962: what is needed to append to it. The zero Tree is
+// empty.
 type Tree struct {
 	size int64
 	edge []Hash // roots of the perfect subtrees, the largest first
 }
 
-// NewTree gives a tree of size leaves; edge holds the stored hashes of EdgeIndexes.
+// NewTree returns a tree of size leaves; edge holds the stored hashes at EdgeIndexes.
 func NewTree(size int64, edge []Hash) Tree { return Tree{size, slices.Clone(edge)} }
 
-// EdgeIndexes says where the edge of a tree lies among its stored hashes, which are in
-// the order of tlog.StoredHashIndex.
+// EdgeIndexes returns the indexes of the edge of a tree among its stored hashes, which are in the order of
+// tlog.StoredHashIndex.
 func EdgeIndexes(size int64) (at []int64) {
 	for level, lo := 62, int64(0); level >= 0; level-- {
 		if size&(1<<level) != 0 {
@@ -35,10 +35,10 @@ func EdgeIndexes(size int64) (at []int64) {
 // Size is how many leaves it has.
 func (t *Tree) Size() int64 { return t.size }
 
-// Clone gives a copy that grows by itself.
+// Clone returns an independent copy.
 func (t *Tree) Clone() Tree { return NewTree(t.size, t.edge) }
 
-// Add appends a leaf, and gives the hashes that are stored for it.
+// Add appends a leaf, and returns the hashes to store for it.
 func (t *Tree) Add(leaf Hash) (stored []Hash) {
 	stored = []Hash{leaf}
 	for n := t.size; n&1 == 1; n >>= 1 {
@@ -66,9 +66,9 @@ func (t *Tree) Root() Hash {
 
 func node(l, r Hash) Hash { return Hash(tlog.NodeHash(tlog.Hash(l), tlog.Hash(r))) }
 
-// Cover gives the places, among the stored hashes of a tree, of what a proof of some of
-// its leaves needs: the largest perfect subtrees that have none of them, from left to
-// right. The leaves rise and lie below size.
+// Cover returns the indexes, among the stored hashes of a tree, of the hashes that a proof of some of its
+// leaves needs: those of the largest perfect subtrees that contain none of them, from left to right. The
+// leaves are in ascending order and below size.
 func Cover(size int64, leaves []int64) (at []int64) {
 	var walk func(lo, hi int64)
 	walk = func(lo, hi int64) {
@@ -91,7 +91,7 @@ func Cover(size int64, leaves []int64) (at []int64) {
 	return at
 }
 
-// split is the size of the left subtree of n leaves: the largest power of two below n.
+// split returns the size of the left subtree of n leaves: the largest power of two below n.
 func split(n int64) int64 { return 1 << (bits.Len64(uint64(n-1)) - 1) }
 
 // Leaf is one leaf of a tree.
@@ -100,10 +100,9 @@ type Leaf struct {
 	Hash Hash
 }
 
-// CoverRoot is the root of a tree of size leaves, of which some are known, and of the
-// rest the hashes of Cover. Leaves are asked for in rising order, nil after the last;
-// hashes from left to right, by their place among the stored ones. What is left of the
-// hashes is the caller's to see.
+// CoverRoot returns the root of a tree of size leaves, from some of its leaves and the hashes of Cover for
+// the rest. leaf is called for the leaves in ascending order and returns nil after the last; hash is called
+// from left to right, with the index among the stored hashes. The caller checks that no hashes are left over.
 func CoverRoot(size int64, leaf func() (*Leaf, error), hash func(at int64) (Hash, error)) (Hash, error) {
 	if size == 0 {
 		return sha256.Sum256(nil), nil

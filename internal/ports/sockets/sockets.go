@@ -1,6 +1,6 @@
-// Package sockets reads the kernel's lists of TCP sockets, /proc/net/tcp and
-// /proc/net/tcp6, and decides by which address a listener is reached. It is pure.
-// It may be imported by ports and box/procs; it imports nothing of ours.
+// Package sockets parses the kernel's lists of TCP sockets, /proc/net/tcp and /proc/net/tcp6, and decides by which
+// address a listener is reached. It does no I/O. ports and box/procs may import it; it imports no other package of
+// Coppice.
 package sockets
 
 import (
@@ -26,8 +26,8 @@ const (
 	stateListen = "0A"
 	// maxLine is the longest line that is taken, in bytes; the kernel's have 150.
 	maxLine = 4096
-	// maxOthers ends the reading: the kernel lists those that listen first, and a
-	// busy host has hundreds of thousands of others.
+	// maxOthers is the number of other sockets after which reading stops: the kernel lists listening ones first, and
+	// a busy host has hundreds of thousands of others.
 	maxOthers = 256
 )
 
@@ -55,7 +55,7 @@ func Read(r io.Reader, each func(Listener) bool) error {
 	return lines.Err()
 }
 
-// parse takes one line apart; listens is false for a socket that does not listen.
+// parse parses one line; listens is false for a socket that does not listen.
 //
 //	sl: local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...
 func parse(line []byte) (l Listener, listens bool, err error) {
@@ -104,10 +104,9 @@ func parseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), nil
 }
 
-// Routes gives the addresses by which the listeners of one port that are ours are
-// reached, the best first: those that listen everywhere by the loopback address of
-// their family, the others by their own. all has the strangers as well, who share
-// the network with ours: an address at which one of them may answer is left out.
+// Routes returns the addresses by which the listeners of one port for which ours is true are reached, the best first:
+// for a wildcard listener the loopback address of its family, for others their own. all includes foreign listeners on
+// the same network: an address at which one of them may answer is left out.
 func Routes(all []Listener, port uint16, ours func(inode uint64) bool) []netip.AddrPort {
 	all = slices.DeleteFunc(slices.Clone(all), func(l Listener) bool { return l.Addr.Port() != port })
 	var routes []netip.AddrPort
@@ -127,9 +126,8 @@ func Routes(all []Listener, port uint16, ours func(inode uint64) bool) []netip.A
 	return routes
 }
 
-// reach are the addresses by which a listener at addr is reached; none when that
-// depends on an interface. Who listens everywhere by IPv6 may do so by IPv4 as well,
-// and alone where the loopback interface has no IPv6.
+// reach returns the addresses by which a listener at addr is reached; none if that depends on an interface. An IPv6
+// wildcard listener may also accept IPv4, and only IPv4 if the loopback interface has no IPv6.
 func reach(addr netip.Addr) []netip.Addr {
 	switch {
 	case addr.IsLinkLocalUnicast(), addr.IsMulticast():
@@ -144,8 +142,8 @@ func reach(addr netip.Addr) []netip.Addr {
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// answering are those who may get a connection to addr: who listens there, else
-// who listens everywhere. Several share it by SO_REUSEPORT; the kernel chooses.
+// answering returns the listeners that may get a connection to addr: those on that address, or else wildcard ones.
+// Several share it with SO_REUSEPORT; the kernel chooses.
 func answering(all []Listener, addr netip.Addr) (some []Listener) {
 	levels := []netip.Addr{addr, netip.IPv6Unspecified()}
 	if addr.Is4() {

@@ -26,7 +26,7 @@ func read(t *testing.T, text string) (all []sockets.Listener, err error) {
 	return all, err
 }
 
-func TestReadFindsThoseThatListen(t *testing.T) {
+func TestRead_FindsListeners(t *testing.T) {
 	t.Parallel()
 	all, err := read(t, head+
 		line("0100007F:1F90", "0A", "11")+
@@ -48,7 +48,7 @@ func TestReadFindsThoseThatListen(t *testing.T) {
 	}
 }
 
-func TestReadRefusesWhatTheKernelDoesNotWrite(t *testing.T) {
+func TestRead_RefusesMalformedLines(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{
 		"x\n", line("0100007F1F90", "0A", "1"), line("0100007F:1F9", "0A", "1"), line("0100007G:1F90", "0A", "1"),
@@ -61,7 +61,7 @@ func TestReadRefusesWhatTheKernelDoesNotWrite(t *testing.T) {
 	}
 }
 
-func TestReadEndsWithThoseThatListen(t *testing.T) {
+func TestRead_StopsAfterListeners(t *testing.T) {
 	t.Parallel()
 	all, err := read(t,
 		head+line("0100007F:1F90", "0A", "1")+strings.Repeat(line("0100007F:1F91", "01", "2"), 1000)+"rubbish\n")
@@ -75,7 +75,7 @@ func TestReadEndsWithThoseThatListen(t *testing.T) {
 	}
 }
 
-func TestReadKnowsOurOwnListeners(t *testing.T) {
+func TestRead_FindsListenersOfProcess(t *testing.T) {
 	t.Parallel()
 	for file, addr := range map[string]string{"/proc/self/net/tcp": "127.0.0.1:0", "/proc/self/net/tcp6": "[::1]:0"} {
 		ln, err := net.Listen("tcp", addr)

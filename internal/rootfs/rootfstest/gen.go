@@ -15,10 +15,9 @@ import (
 // names are few, so that layers meet, and some are odd.
 var names = []string{"a", "b", "c", "d e", "new\nline", "\xff\xfe not utf8", ".wh.x", "ü", "-rf", "a\\b:c,d"}
 
-// GenLayer fills dir with a random tree in overlay form, to lie on the tree below
-// ("" for none): files of all kinds, attributes, hard links, whiteouts of what is
-// below, opaque directories where there is one below. That is what captures
-// write: overlayfs lists a whiteout in a directory that no other layer has.
+// GenLayer fills dir with a random layer in overlay form above the tree below ("" for none): files of all
+// kinds, attributes, hard links, whiteouts of existing files, opaque directories over existing ones. That is
+// what captures write: overlayfs lists a whiteout in a directory that no other layer has.
 func GenLayer(dir, below string, r *rand.Rand) error {
 	g := gen{r: r}
 	if err := g.fill(dir, below, 0); err != nil {

@@ -23,18 +23,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Step does something in the root that is mounted at the directory root. arg is what the
-// test passed to InRoot, as JSON. What it prints to out becomes InRoot's result.
+// Step is code of a test that runs in the root that is mounted at the directory root. arg is what the test
+// passed to InRoot, as JSON. InRoot returns what it prints to out.
 type Step func(root string, arg []byte, out io.Writer) error
 
-// MountOptions of InRoot. The zero value mounts the spec as it is.
+// MountOptions configure InRoot. The zero value mounts the spec as it is.
 type MountOptions struct {
-	// Shift lays an id map over the root (rootspec.Options.IDMapFD) and runs
-	// the step as uid 0 of that user namespace: 0 is ShiftedID outside.
+	// Shift mounts the root with an id map (rootspec.Options.IDMapFD) and runs the step as uid 0 of that user
+	// namespace: 0 is ShiftedID outside.
 	Shift bool
 }
 
-// ShiftedID is what id 0 of a shifted root is outside.
+// ShiftedID is the id outside of id 0 of a shifted root.
 const ShiftedID = 200000
 
 const (
@@ -50,7 +50,7 @@ type order struct {
 	Shift bool
 }
 
-// Main is called by TestMain. It runs the tests, or in a child the ordered step.
+// Main must be called by TestMain. It runs the tests, or in a child the requested step.
 func Main(m *testing.M, steps map[string]Step) {
 	if os.Args[0] == childName {
 		os.Exit(child(steps))
@@ -99,7 +99,7 @@ func obey(steps map[string]Step, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	// The directories that lead to the root belong to somebody else there.
+	// The directories that lead to the root have another owner there.
 	root, err := os.Open(o.At)
 	if err != nil {
 		return err
@@ -142,9 +142,9 @@ func runChild(c *exec.Cmd) error {
 	return nil
 }
 
-// InRoot mounts the spec in a child process with a mount namespace of its own, and runs the named
-// step there, as real root or as uid 0 of a user namespace. It returns what the step printed, and
-// the error of mounting or of the step. TestMain must call Main.
+// InRoot mounts the spec in a child process with its own mount namespace, and runs the named step there, as
+// real root or as uid 0 of a user namespace. It returns what the step printed, and the error of mounting or
+// of the step. TestMain must call Main.
 func InRoot(t testing.TB, s rootspec.Spec, opts MountOptions, step string, arg any) (string, error) {
 	t.Helper()
 	raw, err := json.Marshal(arg)
@@ -169,13 +169,13 @@ func InRoot(t testing.TB, s rootspec.Spec, opts MountOptions, step string, arg a
 	return out.String(), err
 }
 
-// Privileged says whether the caller may mount: real root, or within AsUser.
+// Privileged reports whether the caller may mount: real root, or within AsUser.
 func Privileged() bool { return os.Geteuid() == 0 }
 
-// IsUser says that the test runs within AsUser: uid 0 of a user namespace.
+// IsUser reports whether the test runs within AsUser: uid 0 of a user namespace.
 func IsUser() bool { return os.Getenv(userEnv) != "" }
 
-// NeedsMount skips the test where the caller cannot mount at all.
+// NeedsMount skips the test if the caller cannot mount at all.
 func NeedsMount(t testing.TB) {
 	t.Helper()
 	if !Privileged() {
@@ -183,10 +183,9 @@ func NeedsMount(t testing.TB) {
 	}
 }
 
-// AsUser runs the test again in a child as an ordinary user that became uid 0 of
-// a user namespace of one id, as the daemon of an ordinary user does. It reports
-// whether the caller is that child and should go on. As real root the user is
-// coppiceuser.
+// AsUser runs the test again in a child as an ordinary user that became uid 0 of a user namespace of one id,
+// as the daemon of an ordinary user does. It returns true in that child, which then continues with the test.
+// As real root the user is coppiceuser.
 func AsUser(t *testing.T) bool {
 	t.Helper()
 	if IsUser() {

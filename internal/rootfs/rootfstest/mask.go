@@ -14,11 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// secret is what nobody may read behind a mask.
+// secret must not be readable behind a mask.
 const secret = "the owner's alone"
 
-// masked is a step: it looks for secrets in a directory of a root, and in what it
-// makes of that directory; then it makes the hidden places its own.
+// masked is a step: it searches for secrets in a directory of a root, and in what it makes of that directory;
+// then it creates its own files at the hidden places.
 func masked(_ string, arg []byte, out io.Writer) error {
 	var dir string
 	if err := json.Unmarshal(arg, &dir); err != nil {
@@ -49,13 +49,13 @@ func masked(_ string, arg []byte, out io.Writer) error {
 	if err := os.Mkdir(dir+"/.config", 0o700); err != nil {
 		return err
 	}
-	// What is moved away, where the kernel lets it, takes nothing along.
+	// If the kernel permits the rename, the hidden files do not move along.
 	_ = os.Rename(dir+"/keys", dir+"/keys2")
 	_ = os.Rename(dir+"/dots", dir+"/dots2")
 	return tell(dir, out)
 }
 
-// tell lists what a directory holds, and what is secret of that.
+// tell lists the entries of a directory, and marks the secret ones.
 func tell(dir string, out io.Writer) error {
 	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -81,7 +81,7 @@ func tell(dir string, out io.Writer) error {
 // testMask hides paths of the machine's own root.
 func testMask(s *suite) {
 	if s.drv.Plain() {
-		return // testHost: it cannot stand on the host
+		return // testHost: the driver cannot have the host as base
 	}
 	mine := filepath.Join(filepath.Dir(s.home), "hidden")
 	plant := func(name, text string) {
@@ -116,7 +116,7 @@ func testMask(s *suite) {
 		s.t.Errorf("made %+v, then %+v, %v", made, again, err)
 	}
 	l.Stack.Layers, l.Stack.Mask = []string{made.Dir}, made.Dir
-	// What was not there comes to be, and a directory gets more.
+	// A missing path is created, and a directory gets more entries.
 	plant("new/deep/token", secret)
 	plant("dots/new", secret)
 	plant("keys/later", secret)

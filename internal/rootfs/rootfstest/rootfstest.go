@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package rootfstest is the contract of drivers as tests, which every driver passes as real root
-// and as an ordinary user (Run); and it lets tests look at live roots (InRoot).
+// Package rootfstest is the conformance suite of rootfs drivers, which every driver passes as real root and
+// as an ordinary user (Run). It also lets tests examine live roots (InRoot).
 package rootfstest
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Steps are what the suite does inside mounted roots; TestMain passes them to Main.
+// Steps returns the steps that the suite runs inside mounted roots; TestMain passes them to Main.
 func Steps() map[string]Step {
 	return map[string]Step{
 		"dump":   within(func(root string, _ []byte, out io.Writer) error { return Dump(root, out) }),
@@ -56,10 +56,10 @@ type suite struct {
 	n    int
 }
 
-// NewDriver makes the driver for a store at home.
+// NewDriver returns the driver for a store at home.
 type NewDriver func(t *testing.T, home string) rootfs.Driver
 
-// Run tests the driver. newHome gives an empty directory for a store.
+// Run tests the driver. newHome returns an empty directory for a store.
 func Run(t *testing.T, newHome func(t *testing.T) string, newDriver NewDriver) {
 	NeedsMount(t)
 	for _, c := range []struct {
@@ -133,7 +133,7 @@ func (s *suite) step(spec rootspec.Spec, name string, arg any) string {
 	return out
 }
 
-// want is what the reference makes of the layers.
+// want returns the dump of the layers as the reference implementation materialises them.
 func (s *suite) want(layers ...string) string {
 	s.t.Helper()
 	dir, err := os.MkdirTemp(s.home, "want")
@@ -191,7 +191,7 @@ func testDeepStack(s *suite) {
 	s.same("40 layers", s.step(s.present(s.live("gen", layers...)), "dump", nil), s.want(layers...))
 }
 
-// change does to a root what programs do.
+// change changes a root as programs do.
 func change(root string, arg []byte, _ io.Writer) error {
 	var n int
 	if err := json.Unmarshal(arg, &n); err != nil {
@@ -289,10 +289,9 @@ func links(root string, _ []byte, out io.Writer) error {
 	return Dump(root, out)
 }
 
-// testHardLinks: names that are one file stay so. A file of a lower layer that
-// gets a second name is looked at after a restart: as an ordinary user overlayfs
-// cannot remember where a file came from (its origin mark stays empty), and until
-// the inode is forgotten the old name shows the inode number of the lower file.
+// testHardLinks: names of one file stay names of one file. A file of a lower layer that gets a second name is
+// examined after a restart: as an ordinary user overlayfs cannot remember where a file came from (its origin
+// mark stays empty), and until the inode is forgotten the old name shows the inode number of the lower file.
 func testHardLinks(s *suite) {
 	base := filepath.Join(s.home, "layers", "base", "fs")
 	must(s.t, os.MkdirAll(base, 0o755))
@@ -339,9 +338,8 @@ func write(root string, arg []byte, out io.Writer) error {
 	return nil
 }
 
-// testSplitLinks pins what the documents say of overlayfs: a write to a name whose
-// file lies in a lower layer takes that name away from the file's other names. In
-// a plain tree it does not.
+// testSplitLinks pins what the documents say of overlayfs: a write to a name whose file is in a lower layer
+// separates that name from the file's other names. In a plain tree it does not.
 func testSplitLinks(s *suite) {
 	base := filepath.Join(s.home, "layers", "base", "fs")
 	must(s.t, os.MkdirAll(base, 0o755))
@@ -416,8 +414,7 @@ func testRemoveNothing(s *suite) {
 	must(s.t, s.drv.Remove(s.t.Context(), dir))
 }
 
-// HostOrder is the argument of step "host", which looks at a root that stands on
-// the host and writes to it.
+// HostOrder is the argument of step "host", which examines a root with the host as its base and writes to it.
 type HostOrder struct {
 	Home string   // the store
 	Dirs []string // each gets a file
@@ -457,7 +454,7 @@ func host(root string, arg []byte, out io.Writer) error {
 	return err
 }
 
-// testHost stands on the machine's own root.
+// testHost uses the machine's own root as the base.
 func testHost(s *suite) {
 	l := s.live("gen")
 	l.Stack.Host = true
@@ -468,7 +465,7 @@ func testHost(s *suite) {
 		}
 		return
 	}
-	// A directory of ours on the host, beside the store and not in /tmp.
+	// A directory of the test on the host, beside the store and not in /tmp.
 	mine := filepath.Join(filepath.Dir(s.home), "mine")
 	must(s.t, os.MkdirAll(mine, 0o755))
 	must(s.t, os.WriteFile(mine+"/precious", []byte("host"), 0o600))
