@@ -114,7 +114,13 @@ func New(opt Options) *Client {
 		opt.Dial = func(ctx context.Context) (net.Conn, error) { return DialSocket(ctx, socket) }
 	}
 	cl := stays(&http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return opt.Dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := opt.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return answered{conn}, nil
+		},
 		// A kept-alive connection may belong to a daemon that has exited; a call on it fails, and it is unknown
 		// whether it was carried out.
 		DisableKeepAlives:     true,
@@ -555,9 +561,9 @@ func unavailable(err error) error {
 
 // problem decodes an error response.
 func problem(res *http.Response) error {
-	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // a server that is done may reset the connection behind it
 	var p wire.Problem
-	if err == nil && json.Unmarshal(b, &p) == nil && p.Kind != "" {
+	if json.Unmarshal(b, &p) == nil && p.Kind != "" {
 		return fromWire(wire.Error{Kind: p.Kind, Message: p.Detail, Hint: p.Hint})
 	}
 	return &Error{Kind: KindInternal,

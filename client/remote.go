@@ -75,6 +75,15 @@ func (r *remote) transport(keep bool) *http.Transport {
 		DisableKeepAlives: !keep, DisableCompression: true, ExpectContinueTimeout: expectTime,
 		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
 	}
+	if !keep { // a request on a kept connection is repeated if the write fails
+		tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return answered{conn}, nil
+		}
+	}
 	var only http.Protocols
 	only.SetHTTP1(true)
 	tr.Protocols = &only

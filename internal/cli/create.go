@@ -148,6 +148,9 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	if err != nil {
 		return sb, err
 	}
+	if mk.from == "host" {
+		mk.req.Dir = a.workDir()
+	}
 	show, done := a.progress()
 	sb, err = c.Create(ctx, mk.req, show)
 	done()
@@ -159,6 +162,16 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 		a.note("%s", tty.Clean(n))
 	}
 	return sb, nil
+}
+
+// workDir is the current directory, in which the commands of a sandbox from the host work; "" if it was removed,
+// or if the host is another machine.
+func (a *app) workDir() string {
+	dir, err := os.Getwd()
+	if err != nil || a.getenv("COPPICE_HOST") != "" {
+		return ""
+	}
+	return dir
 }
 
 // policies fills in the files of the policy.

@@ -37,7 +37,7 @@ const exitCodesHelp = `Exit codes of coppice, by the kind of the failure, which 
     6  unsupported, version: this host or this build cannot do it
     7  unavailable, timeout: the daemon, a monitor or the network did not answer
     8  no_space, read_only, too_large: a disk, a quota or a limit is exhausted
-    9  corrupt: stored data fails its check
+    9  corrupt: stored data fails its check, or "system verify" found damage
   130  cancelled: interrupted by Ctrl-C
 
 exec, run, shell, attach and tournament exit with the code of their command, and

@@ -81,7 +81,7 @@ func (a *app) ensure(ctx context.Context, c *client.Client, name string, create 
 		return fault.New(fault.NotFound, "sandbox %q not found", name).
 			WithHint("create it: coppice create %s; or use --create", name)
 	}
-	sb, err := c.Create(ctx, wire.CreateRequest{Name: name}, nil)
+	sb, err := c.Create(ctx, wire.CreateRequest{Name: name, Dir: a.workDir()}, nil)
 	if client.IsKind(err, client.KindExists) { // another client was faster
 		return nil
 	}

@@ -52,22 +52,42 @@ base64. "coppice ledger show NAME" prints the record numbers.`,
 	return cmd
 }
 
-// inspectPrograms shows a record of programs, and each of its programs.
+// inspectedPrograms is what inspect writes as JSON of a record of programs.
+type inspectedPrograms struct {
+	wire.LedgerInspection
+	Programs []map[string]any `json:"programs"` // each that the record stands for
+}
+
+// inspectPrograms shows a record of programs, and each that it stands for.
 func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string, res wire.LedgerInspection) error {
-	if err := a.print(res,
-		func(w io.Writer) error { return a.inspection(w, wire.LedgerInspection{Record: res.Record}) }); err != nil {
+	all := inspectedPrograms{LedgerInspection: res, Programs: []map[string]any{}}
+	each := func(one map[string]any) error { all.Programs = append(all.Programs, one); return nil }
+	if !a.json {
+		if err := a.inspection(a.out, wire.LedgerInspection{Record: res.Record}); err != nil {
+			return err
+		}
+		each = func(one map[string]any) error {
+			_, err := fmt.Fprintln(a.out, programLine(one))
+			return err
+		}
+	}
+	if err := eachProgram(ctx, c, name, res.Record.Seq, each); err != nil || !a.json {
 		return err
 	}
+	return a.print(all, nil)
+}
+
+// eachProgram calls fn for each program that a record stands for.
+func eachProgram(
+	ctx context.Context, c *client.Client, name string, seq int64, fn func(map[string]any) error,
+) error {
 	for from := int64(0); ; {
-		page, err := c.LedgerPrograms(ctx, name, res.Record.Seq, from)
+		page, err := c.LedgerPrograms(ctx, name, seq, from)
 		if err != nil {
 			return err
 		}
 		for _, one := range page.Programs {
-			if err := a.print(one, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, programLine(one))
-				return err
-			}); err != nil {
+			if err := fn(one); err != nil {
 				return err
 			}
 		}

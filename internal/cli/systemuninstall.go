@@ -24,9 +24,10 @@ func (a *app) systemUninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "uninstall [flags]", Short: "Remove all sandboxes and the data directory",
 		Long: `Stop and remove all sandboxes, stop the daemon, remove the data directory with
-all snapshots and records, and print its path. The programs remain. On a
-terminal you are asked first; otherwise --force is required. A directory that is
-not a data directory of Coppice is refused, and links in it are not followed.`,
+all snapshots and records, and print its path. The programs remain, and so does
+the directory, empty, if it is a mount point. On a terminal you are asked first;
+otherwise --force is required. A directory that is not a data directory of
+Coppice is refused, and links in it are not followed.`,
 		Example: "  coppice system uninstall\n  coppice --home /srv/coppice system uninstall --force",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.getenv("COPPICE_HOST") != "" {
@@ -44,10 +45,18 @@ not a data directory of Coppice is refused, and links in it are not followed.`,
 					return err
 				}
 			}
-			if err := a.removeHome(cmd.Context(), home); err != nil {
+			mounted, err := a.removeHome(cmd.Context(), home)
+			if err != nil {
 				return err
 			}
-			return a.print(map[string]any{"removed": home}, func(w io.Writer) error {
+			res := map[string]any{"removed": home}
+			if mounted {
+				res["mount_point"] = true
+			}
+			return a.print(res, func(w io.Writer) error {
+				if mounted {
+					a.note("the mount point remains, empty; remove it: umount %[1]s && rmdir %[1]s", tty.Quote(home))
+				}
 				_, err := fmt.Fprintln(w, tty.Clean(home))
 				return err
 			})
@@ -94,41 +103,42 @@ func (a *app) confirmRemoval(home string) error {
 	return nil
 }
 
-// removeHome removes the sandboxes of a home and their remains through the daemon, which may remove files of
-// subordinate IDs, then the daemon, then the directory.
-func (a *app) removeHome(ctx context.Context, home string) error {
+// removeHome removes the sandboxes of a home and their remains through the daemon, which may remove
+// files of subordinate IDs, then the daemon, then the directory. mounted reports that the directory is a mount
+// point, and remains.
+func (a *app) removeHome(ctx context.Context, home string) (mounted bool, err error) {
 	c, err := a.client()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := servesHome(ctx, c, home); err != nil {
-		return err
+		return false, err
 	}
 	list, err := c.List(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, sb := range list {
 		if err := c.Remove(ctx, sb.ID, true); err != nil {
-			return fault.Wrap(err, "remove sandbox %s", sb.Name)
+			return false, fault.Wrap(err, "remove sandbox %s", sb.Name)
 		}
 	}
 	show, done := a.progress()
 	_, err = c.GC(ctx, wire.GCRequest{}, show)
 	done()
 	if err != nil {
-		return err
+		return false, err
 	}
 	s, err := a.starter()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if _, err := endDaemon(ctx, s); err != nil {
-		return err
+		return false, err
 	}
 	release, err := lockHome(home)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
 	return removeTrees(ctx, home)
@@ -151,25 +161,35 @@ func servesHome(ctx context.Context, c *client.Client, home string) error {
 	return nil
 }
 
-// removeTrees removes the content of a home, and then the home. The file that identifies a home is last, so that an
+// lostFound is in every ext4 file system, and belongs to root.
+const lostFound = "lost+found"
+
+// removeTrees removes the content of a home, and then the home; if that is a mount point, it remains. The file that
+// identifies a home is last, so that an
 // interrupted removal can be repeated.
-func removeTrees(ctx context.Context, home string) error {
+func removeTrees(ctx context.Context, home string) (mounted bool, err error) {
+	if mounted, err = isMountPoint(home); err != nil {
+		return false, fault.Wrap(err, "remove %s", home)
+	}
 	list, err := os.ReadDir(home)
 	if err != nil {
-		return fault.Wrap(err, "remove %s", home)
+		return false, fault.Wrap(err, "remove %s", home)
 	}
 	for _, entry := range list {
 		name := filepath.Join(home, entry.Name())
 		switch {
-		case entry.Name() == formatName:
+		case entry.Name() == formatName, entry.Name() == lostFound && mounted:
 		case entry.IsDir():
 			err = removeTree(ctx, name)
 		default:
 			err = os.Remove(name)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fault.Wrap(err, "remove %s", home)
+			return false, fault.Wrap(err, "remove %s", home)
 		}
 	}
-	return removeTree(ctx, home)
+	if mounted {
+		return true, fault.Wrap(os.Remove(filepath.Join(home, formatName)), "remove %s", home)
+	}
+	return false, removeTree(ctx, home)
 }

@@ -35,8 +35,9 @@ are verified again.`,
   coppice system verify box --checkpoint log.checkpoint
   coppice system verify --bundle box.tar --key "$KEY"`,
 		Annotations: map[string]string{exits: "  0  everything was verified\n" +
-			"  1  damage was found, or the verification failed\n" +
-			"  2  the command line is wrong"},
+			"  1  the verification failed; for others see \"coppice help exit-codes\"\n" +
+			"  2  the command line is wrong\n" +
+			"  9  damage was found: in the store, or in FILE"},
 		Args:              between(0, 1, "one name"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,7 +64,7 @@ are verified again.`,
 			err = a.print(res, func(w io.Writer) error { return a.printVerified(w, &res) })
 			if err == nil && len(res.Damage) > 0 {
 				found := plainError(fmt.Sprintf("found damage in %d places", len(res.Damage)))
-				return &exitCode{code: exitError, err: found}
+				return &exitCode{code: exitCorrupt, err: found}
 			}
 			return err
 		},

@@ -40,6 +40,10 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 			WithHint("unset COPPICE_SOCKET, or start the daemon of that socket")
 	}
 	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errDead) {
+		if errors.Is(err, syscall.ENOTDIR) {
+			return nil, fault.New(fault.Invalid, "open the home %s", s.Home).Because(syscall.ENOTDIR).
+				WithHint("set COPPICE_HOME to a directory")
+		}
 		return nil, fault.New(fault.Unavailable, "connect to the daemon").Because(err)
 	}
 	if err := s.start(ctx); err != nil {

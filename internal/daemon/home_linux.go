@@ -135,7 +135,14 @@ func (h *home) check() error {
 			return homeFault(err, "create the home %s", h.path)
 		}
 	}
-	if st.Mode&0o077 != 0 {
+	// What is made below a set-group-ID directory gets its group, which the user namespace of an ordinary user
+	// does not map: nothing could be changed in a live root.
+	if int(st.Gid) != os.Getegid() && st.Mode&unix.S_ISGID != 0 {
+		if err := h.dir.Chown(-1, os.Getegid()); err != nil {
+			return homeFault(err, "change the group of the home %s", h.path)
+		}
+	}
+	if st.Mode&(0o077|unix.S_ISGID) != 0 {
 		if err := h.dir.Chmod(0o700); err != nil {
 			return homeFault(err, "make the home %s private", h.path)
 		}
@@ -181,6 +188,9 @@ func homeFault(err error, format string, args ...any) error {
 		e.Hint = "set COPPICE_HOME to a directory that you can write to"
 	case fault.Internal:
 		e.Kind = fault.Unavailable
+		if errors.Is(err, unix.ENOTDIR) {
+			e.Kind, e.Hint = fault.Invalid, "set COPPICE_HOME to a directory"
+		}
 	}
 	return e
 }

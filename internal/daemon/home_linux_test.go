@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"io"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,4 +63,34 @@ func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 		t.Error(err)
 	}
 	calls.Wait()
+}
+
+// What is made in a home in a directory of a group does not get that group: an ordinary user's namespace does not
+// map it.
+func TestAHome_DoesNotInheritAGroup(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chown(dir, -1, 50); err != nil {
+		t.Skip("needs real-root: to change a group")
+	}
+	if err := os.Chmod(dir, 0o770|os.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	h, err := openHome(t.Context(), dir+"/home", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if err := os.Mkdir(h.path+"/made", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{h.path, h.path + "/made"} {
+		fi, err := os.Stat(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gid := fi.Sys().(*syscall.Stat_t).Gid; int(gid) != os.Getegid() || fi.Mode() != os.ModeDir|0o700 {
+			t.Errorf("%s: group %d, %s; want %d and 0700", p, gid, fi.Mode(), os.Getegid())
+		}
+	}
 }

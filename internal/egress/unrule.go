@@ -5,6 +5,7 @@ package egress
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -95,18 +96,27 @@ func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err 
 	}
 	look := func(list []string, unwanted bool) {
 		for _, text := range list {
-			q, err := policy.ParseRequest(text)
+			// A private rule is about private addresses of one place, and only another one opens them.
+			network := p.Network
+			place, private := strings.CutSuffix(text, policy.PrivateSuffix)
+			if private {
+				network = network.Privately()
+			}
+			q, err := policy.ParseRequest(place)
 			if err != nil {
 				continue // more than one place, or none
 			}
-			d := p.Network.Decide(q)
+			d := network.Decide(q)
+			if place = q.String(); private {
+				place += " at private addresses"
+			}
 			passes := d.Verdict == policy.Allow || d.Verdict == policy.Inspect
 			switch {
 			case passes != unwanted:
 			case passes:
-				warnings = append(warnings, q.String()+" stays allowed: by "+d.Rule.String())
+				warnings = append(warnings, place+" stays allowed: by "+d.Rule.String())
 			default:
-				warnings = append(warnings, q.String()+" stays denied: "+d.Reason)
+				warnings = append(warnings, place+" stays denied: "+d.Reason)
 			}
 		}
 	}

@@ -68,10 +68,14 @@ func (e *Engine) Create(
 		}
 	}
 	if work == nil {
-		err = e.createBare(ctx, &rec, &base, func() error {
+		again := func() error {
 			base, err = e.Bases.For(ctx, req, rec.Tier, progress)
 			return err
-		})
+		}
+		if req.From.Kind == wire.SourceTar {
+			again = nil // an archive is read once
+		}
+		err = e.createBare(ctx, &rec, &base, again)
 	} else {
 		var more, moreWarnings []string
 		more, moreWarnings, err = e.trees.Create(ctx, work, &rec, base, progress)
@@ -81,6 +85,9 @@ func (e *Engine) Create(
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
 		return wire.Sandbox{}, err
 	}
+	if rec.Host && work == nil && req.Dir != "" {
+		warnings = append(warnings, unchangeable(ctx, e, &rec, req.Dir)...)
+	}
 	e.Feed.Emit(events.Created(&rec))
 	e.Lifetimes.WakeExpiry()
 	out := e.wire(ctx, &rec)
@@ -88,16 +95,16 @@ func (e *Engine) Create(
 	return out, nil
 }
 
-// createBare records a sandbox that starts from its base as it is. again finds the base again if
-// garbage collection removed it in the meantime.
+// createBare records a sandbox that starts from its base as it is. again finds or imports the base again if
+// garbage collection removed it in the meantime; it is nil if that is impossible.
 func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, again func() error) error {
 	for range createTries {
 		rec.Base = on.ID
 		if gone, err := recordOn(ctx, e, rec, on); err != nil || !gone {
 			return err
 		}
-		if on.Key == "" {
-			break // an archive can be read only once
+		if again == nil {
+			break
 		}
 		if err := again(); err != nil {
 			return err

@@ -199,34 +199,41 @@ func TestGC_FreesUnusedHostCopy(t *testing.T) {
 // TestCreate_ReimportsBaseRemovedByGC checks that a gc between an import and the sandbox on it
 // causes another import.
 func TestCreate_ReimportsBaseRemovedByGC(t *testing.T) {
-	f := newFakeHost(t)
-	f.box("a")
-	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
-		t.Fatal(err)
-	}
-	req := wire.CreateRequest{Name: "b", From: wire.Source{Kind: wire.SourceHostCopy}}
-	on, err := f.Bases.For(ctx, req, tierProcess, ignore)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec, _, err := f.plan(ctx, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.GC(ctx, wire.GCRequest{}, ignore); err != nil {
-		t.Fatal(err)
-	}
-	again := 0
-	err = f.createBare(ctx, &rec, &on, func() error {
-		again++
-		on, err = f.Bases.For(ctx, req, tierProcess, ignore)
-		return err
-	})
-	if err != nil || again != 1 {
-		t.Fatalf("imported again %d times, %v", again, err)
-	}
-	if got := f.tree("b")["etc/conf"]; got != "one" {
-		t.Errorf("the sandbox shows %q", got)
+	for _, kind := range []string{wire.SourceHostCopy, wire.SourceDir} { // a directory is not found by a key
+		t.Run(kind, func(t *testing.T) {
+			f := newFakeHost(t)
+			f.box("a")
+			if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
+				t.Fatal(err)
+			}
+			req := wire.CreateRequest{Name: "b", From: wire.Source{Kind: kind}}
+			if kind == wire.SourceDir {
+				req.From.Path = f.HostRoot
+			}
+			on, err := f.Bases.For(ctx, req, tierProcess, ignore)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec, _, err := f.plan(ctx, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.GC(ctx, wire.GCRequest{}, ignore); err != nil {
+				t.Fatal(err)
+			}
+			again := 0
+			err = f.createBare(ctx, &rec, &on, func() error {
+				again++
+				on, err = f.Bases.For(ctx, req, tierProcess, ignore)
+				return err
+			})
+			if err != nil || again != 1 {
+				t.Fatalf("imported again %d times, %v", again, err)
+			}
+			if got := f.tree("b")["etc/conf"]; got != "one" {
+				t.Errorf("the sandbox shows %q", got)
+			}
+		})
 	}
 }
 

@@ -232,6 +232,20 @@ func TestAllow_RemovesRules(t *testing.T) {
 		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays allowed: by *.wide.example") {
 		t.Errorf("%+v, %v", res, err)
 	}
+	// So may a wider private rule, of the private addresses of a name.
+	if _, err := h.Allow(ctx, "a",
+		wire.AllowRequest{Allow: []string{"db.example:5000-6000,private", "db.example:5432,private"}}); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"db.example:5432,private"}}); err != nil ||
+		!slices.Equal(res.Warnings,
+			[]string{"db.example:5432 at private addresses stays allowed: by db.example:5000-6000,private"}) {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if res, err := h.Allow(ctx, "a",
+		wire.AllowRequest{RemoveAllow: []string{"db.example:5000-6000,private"}}); err != nil || res.Warnings != nil {
+		t.Errorf("%+v, %v", res, err)
+	}
 	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveDeny: []string{"bad.example"}}); err != nil ||
 		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "bad.example:443 stays denied: no rule") {
 		t.Errorf("%+v, %v", res, err)

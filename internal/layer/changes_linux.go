@@ -58,7 +58,8 @@ type DiffOptions struct {
 // gives that user the directories that it copies up.
 type Ignored struct {
 	// Roots are absolute paths of directories whose owner does not count, nor what a user who cannot set it
-	// replaces or omits with it: the owner's permissions, and attributes, except emulated owners.
+	// replaces or omits with it: the owner's permissions, if they are those of that user, and attributes,
+	// except emulated owners.
 	Roots  map[string]bool
 	Owners bool // the owner of a directory does not count
 }
@@ -368,7 +369,7 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 		return fault.Wrap(err, "read %q", fb)
 	}
 	if d.ignore.Roots[fb.path()] {
-		if (sa.Mode^sb.Mode)&^0o700 == 0 && sameAttrs(xa.owners(), xb.owners()) {
+		if sameRootMode(fa, fb, &sa, &sb) && sameAttrs(xa.owners(), xb.owners()) {
 			return nil
 		}
 		return d.report(Modified, fa, fb, at)
@@ -378,6 +379,35 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 		return nil
 	}
 	return d.report(Modified, fa, fb, at)
+}
+
+// sameRootMode compares the modes of two roots. If one of them could not be given the owner of the other, its owner's
+// permissions are what the caller may do with the other.
+func sameRootMode(fa, fb *found, sa, sb *unix.Stat_t) bool {
+	differ := sa.Mode ^ sb.Mode
+	switch {
+	case differ&^0o700 != 0:
+		return false
+	case differ == 0:
+		return true
+	case sa.Uid == sb.Uid:
+		return false
+	}
+	return fa.access() == sb.Mode>>6&7 || fb.access() == sa.Mode>>6&7
+}
+
+// access returns what the caller may do with a directory, as permission bits.
+func (f *found) access() (bits uint32) {
+	dir, name := f.dirfd(), f.name
+	if f.alt != nil {
+		dir, name = unix.AT_FDCWD, f.alt.dir
+	}
+	for _, b := range []uint32{unix.R_OK, unix.W_OK, unix.X_OK} {
+		if unix.Faccessat(dir, name, b, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW) == nil {
+			bits |= b
+		}
+	}
+	return bits
 }
 
 // owners are the attributes by which root emulation changed the owner.

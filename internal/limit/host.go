@@ -48,6 +48,10 @@ const Terminals = 256
 // sandbox may do that to init, its keeper and the daemon.
 func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
 
+// UnchangeableEntries is how many entries of the directory in which a sandbox is created are looked at for
+// files that it cannot change. It is a few milliseconds.
+const UnchangeableEntries = 4096
+
 const admissionTest = "internal/admission/admission_test.go "
 
 const inotifyTest = "internal/boxtest/escape/counts_test.go TestInotify_IsLeftToTheOwner"
@@ -95,6 +99,8 @@ func host() area {
 			"ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
 		{"namespaces of each kind, except user namespaces, which a sandbox cannot make", Namespaces, "namespaces",
 			"ENOSPC inside; the seccomp filter refuses such calls as well", countsTest},
+		{"entries that `coppice create` looks at for files that the sandbox cannot change", UnchangeableEntries, "entries",
+			"the warning says \"at least\"", "internal/rootfs/unchangeable_test.go TestFindUnchangeable_IsBounded"},
 		{"pseudo-terminals of a sandbox", Terminals, "terminals", "ENOSPC inside",
 			"internal/boxtest/escape/counts_test.go TestCounts_AreLeftToOthers"},
 	}}

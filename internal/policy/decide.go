@@ -122,7 +122,7 @@ func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
 		d.Hint = "if that is meant: network: {allow: [" + strconv.Quote(d.Fix) + "]}"
 		return d
 	}
-	if p := n.privately().allowed(q, perhaps); p.Verdict == Allow || p.Verdict == Inspect || p.Rule != nil {
+	if p := n.Privately().allowed(q, perhaps); p.Verdict == Allow || p.Verdict == Inspect || p.Rule != nil {
 		p.Private = p.Verdict != Deny
 		if all := n.allowed(q, perhaps); p.Verdict == Allow && (all.Verdict == Allow || all.Verdict == Inspect) {
 			// The limits of other rules for the name hold there as well.
@@ -137,13 +137,14 @@ func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
 		d.Rule, d.Hint = r, "if that is meant: add private: true to the rule at "+r.At.String()
 		return d
 	}
-	d.Rule, d.Fix = by.Rule, q.String()+privately
+	d.Rule, d.Fix = by.Rule, q.String()+PrivateSuffix
 	d.Hint = "if that is meant: network: {allow: [" + strconv.Quote(d.Fix) + "]}"
 	return d
 }
 
-// privately is n with only the rules that allow and are Private. It asks no person.
-func (n Network) privately() Network {
+// Privately returns n with only the rules that allow and are Private, which asks no person: what it allows, n allows
+// at addresses that are Inside.
+func (n Network) Privately() Network {
 	n.Allow, n.Ask = slices.DeleteFunc(slices.Clone(n.Allow), func(r Rule) bool { return !r.Private }), false
 	return n
 }

@@ -80,8 +80,8 @@ func (r Rule) hasHTTP() bool { return r.conditional() || r.limited() }
 // short reports whether the short form says all of r.
 func (r Rule) short() bool { return r.Name == "" && !r.hasHTTP() && r.MaxBytes == 0 }
 
-// privately ends a rule with Private in the short form.
-const privately = ",private"
+// PrivateSuffix ends a rule with Private in the short form.
+const PrivateSuffix = ",private"
 
 // where writes where r leads, as ParseRule reads it.
 func (r Rule) where() string {
@@ -102,7 +102,7 @@ func (r Rule) where() string {
 		b.WriteString(p.String())
 	}
 	if r.Private {
-		b.WriteString(privately)
+		b.WriteString(PrivateSuffix)
 	}
 	return b.String()
 }

@@ -24,7 +24,7 @@ func ParseRule(s string, denies bool) (Rule, error) {
 				WithHint("use a name alone, such as example.com:443")
 		}
 	}
-	rest, r.Private = strings.CutSuffix(rest, privately)
+	rest, r.Private = strings.CutSuffix(rest, PrivateSuffix)
 	where, ports, hasPorts := rest, "", false
 	switch inner, bracketed := strings.CutPrefix(rest, "["); {
 	case bracketed:
