@@ -31,6 +31,10 @@ type GitDiffRequest struct {
 	// the commit that was looked at, as a GitDiff gave it: that again, and not the
 	// present; a conflict where another one was taken out since
 	Work string `json:"work,omitempty"`
+	// leave out files that the branch which is checked out in the repository has exactly as the sandbox has them
+	Pending bool `json:"pending,omitempty"`
+	// with pending: the commit to leave files out by, as a GitDiff gave it; "" is that of the branch now
+	Onto string `json:"onto,omitempty"`
 }
 
 // GitDiff is how they differ. All that it names is in the repository by now.
@@ -45,6 +49,10 @@ type GitDiff struct {
 	Changes  []GitChange  `json:"changes"`           // by path
 	Marks    []GitMark    `json:"marks"`             // what the host would later run or trust, of changes
 	Skipped  []GitSkipped `json:"skipped,omitempty"` // what no commit can have, or is not meant to; the first thousand
+
+	Applied int    `json:"applied,omitempty"` // with pending: how many files that changed were left out
+	Onto    string `json:"onto,omitempty"`    // with pending: the commit that has them
+	Branch  string `json:"branch,omitempty"`  // with pending: the branch that onto is the tip of; none if HEAD is detached
 }
 
 // GitChange is a file that differs.

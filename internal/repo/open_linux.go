@@ -218,6 +218,12 @@ func (r *Repo) head(ctx context.Context) (h Head, err error) {
 	return h, err
 }
 
+// Onto reads the branch that is checked out in the work tree, "" where HEAD is detached, and its commit.
+func (r *Repo) Onto(ctx context.Context) (Ref, OID, error) {
+	h, err := r.head(ctx)
+	return h.Branch, h.Commit, err
+}
+
 // commit gives the commit that a revision names, in the user's own words; NotFound where
 // it names none.
 func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
