@@ -380,10 +380,12 @@ type ShowResult struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// DiffRequest asks how two states differ.
+// DiffRequest asks how two states of a sandbox differ, or with Other states of two sandboxes. Of two, only what
+// differs in content, mode, owner or attributes counts, and not the time of a file.
 type DiffRequest struct {
-	A     string   `json:"a"`               // a reference
+	A     string   `json:"a"`               // a reference; "" is the live state, which requires Other
 	B     string   `json:"b,omitempty"`     // a reference; "" is the live state
+	Other string   `json:"other,omitempty"` // the sandbox that B is a state of, by its name or id; "" is the same one
 	Paths []string `json:"paths,omitempty"` // only at and below these; a leading slash does not matter
 	Stat  bool     `json:"stat,omitempty"`  // count lines
 	Limit int      `json:"limit,omitempty"` // maximum number of changes; 0 means as many as one answer holds
@@ -391,7 +393,7 @@ type DiffRequest struct {
 
 // DiffResult is the answer to a DiffRequest.
 type DiffResult struct {
-	A       string   `json:"a"`           // the snapshot that is compared
+	A       string   `json:"a"`           // the snapshot that is compared; "" is the live state
 	B       string   `json:"b,omitempty"` // the snapshot that it is compared with; "" is the live state
 	Changes []Change `json:"changes"`     // from A to B, by path
 
