@@ -10,7 +10,6 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -110,7 +109,7 @@ func diffRequest(
 // isSandbox reports whether a word is the name of a sandbox, and not a reference to a snapshot of name. If it is
 // both, that is an error.
 func isSandbox(ctx context.Context, c *client.Client, name, word string) (bool, error) {
-	if timeline.ValidName(word) != nil {
+	if word == "HEAD" || strings.ContainsAny(word, "@~^") {
 		return false, nil
 	}
 	all, err := c.List(ctx)
