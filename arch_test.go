@@ -38,7 +38,7 @@ var packages = map[string][]string{
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs", "internal/command",
-		"internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
+		"internal/diskuse", "internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
 		"internal/history", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime",
 		"internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
@@ -170,6 +170,7 @@ var packages = map[string][]string{
 		"internal/layer", "internal/ledger", "internal/ledger/format", "internal/message", "internal/meta", "internal/policy",
 		"internal/proposal", "internal/repo", "internal/tail", "internal/timeline", "internal/undo", "internal/visible",
 	},
+	"internal/diskuse": {"client/wire", "internal/dirfd", "internal/fault", "internal/meta", "internal/timeline"},
 	"internal/history": {
 		"client/wire", "internal/audit", "internal/boxfs", "internal/events", "internal/fault", "internal/images",
 		"internal/layer", "internal/masks", "internal/meta", "internal/rootspec", "internal/timeline",

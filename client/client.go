@@ -329,6 +329,9 @@ func diffQuery(req wire.DiffRequest) url.Values {
 	if req.B != "" {
 		q.Set("b", req.B)
 	}
+	if req.Other != "" {
+		q.Set("other", req.Other)
+	}
 	if len(req.Paths) > 0 {
 		q["path"] = req.Paths
 	}
@@ -415,6 +418,12 @@ func (c *Client) CloseSocket(ctx context.Context, name string) error {
 func (c *Client) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	var res wire.GCResult
 	return res, c.long(ctx, "/v1/gc", req, progress, &res)
+}
+
+// DiskUse measures the disk use of the daemon's home.
+func (c *Client) DiskUse(ctx context.Context, progress func(wire.Progress)) (wire.DiskUse, error) {
+	var res wire.DiskUse
+	return res, c.long(ctx, "/v1/df", nil, progress, &res)
 }
 
 // Verify checks one sandbox, or with name "" the whole store. Damage is part of the result, not an error.

@@ -34,5 +34,11 @@ func gitQuery(req wire.GitDiffRequest) url.Values {
 	if req.Stat {
 		q.Set("stat", "true")
 	}
+	if req.Pending {
+		q.Set("pending", "true")
+	}
+	if req.Onto != "" {
+		q.Set("onto", req.Onto)
+	}
 	return q
 }

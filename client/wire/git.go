@@ -30,6 +30,10 @@ type GitDiffRequest struct {
 	// the commit that was reviewed, from an earlier GitDiff: compare it instead of the live state; a conflict if
 	// another one was exported since
 	Work string `json:"work,omitempty"`
+	// leave out files that the branch which is checked out in the repository has exactly as the sandbox has them
+	Pending bool `json:"pending,omitempty"`
+	// with pending: the commit to leave files out by, as a GitDiff gave it; "" is that of the branch now
+	Onto string `json:"onto,omitempty"`
 }
 
 // GitDiff is the answer to a GitDiffRequest. All objects that it names are in the repository.
@@ -45,6 +49,10 @@ type GitDiff struct {
 	Marks    []GitMark   `json:"marks"`    // changed files that the host would later run or trust
 	// files that a commit cannot or should not hold; the first thousand
 	Skipped []GitSkipped `json:"skipped,omitempty"`
+
+	Applied int    `json:"applied,omitempty"` // with pending: number of changed files that were left out
+	Onto    string `json:"onto,omitempty"`    // with pending: the commit that has them
+	Branch  string `json:"branch,omitempty"`  // with pending: the branch whose tip is onto; none if HEAD is detached
 }
 
 // GitChange is a file that differs.

@@ -384,10 +384,12 @@ type ShowResult struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// DiffRequest asks for the difference between two states.
+// DiffRequest asks for the difference between two states of a sandbox, or with Other between states of two
+// sandboxes, of which only content, mode, owner and attributes count, and not the time of a file.
 type DiffRequest struct {
-	A     string   `json:"a"`               // a reference
+	A     string   `json:"a"`               // a reference; "" is the live state, which requires Other
 	B     string   `json:"b,omitempty"`     // a reference; "" is the live state
+	Other string   `json:"other,omitempty"` // the sandbox that B is a state of, by name or ID; "" is the same one
 	Paths []string `json:"paths,omitempty"` // only these paths and those below them; a leading slash is ignored
 	Stat  bool     `json:"stat,omitempty"`  // count lines
 	Limit int      `json:"limit,omitempty"` // maximum number of changes; 0 means as many as one answer holds
@@ -395,7 +397,7 @@ type DiffRequest struct {
 
 // DiffResult is the answer to a DiffRequest.
 type DiffResult struct {
-	A       string   `json:"a"`           // the first snapshot
+	A       string   `json:"a"`           // the first snapshot; "" is the live state
 	B       string   `json:"b,omitempty"` // the second snapshot; "" is the live state
 	Changes []Change `json:"changes"`     // from A to B, by path
 

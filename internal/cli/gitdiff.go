@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -18,11 +19,12 @@ type gitForm struct {
 	stat, names, status bool
 	color               string
 	noPager             bool
+	all                 bool // also what the branch already has
 }
 
 // gitDiff shows the changes of a sandbox, or of a pulled proposal, in its repository.
 func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []string, form gitForm) error {
-	req := wire.GitDiffRequest{Stat: form.stat || a.json}
+	req := wire.GitDiffRequest{Stat: form.stat || a.json, Pending: !form.all}
 	var err error
 	if req.Paths, err = inRepo(r.Top, paths); err != nil {
 		return err
@@ -37,6 +39,10 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 	for _, s := range res.Skipped {
 		a.note("skipped: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
 	}
+	if res.Applied > 0 {
+		a.note("not shown: %s that %s already has as the sandbox has them; to show them, add --all",
+			tty.Count(res.Applied, "file"), cmp.Or(tty.Clean(res.Branch), "HEAD"))
+	}
 	if len(res.Changes) == 0 {
 		return nil
 	}
@@ -48,7 +54,7 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 		case form.stat:
 			err = gitStat(w, p, res.Changes, res.Marks)
 		default:
-			req.Work = res.Work
+			req.Work, req.Onto = res.Work, res.Onto
 			if !shown {
 				err = of.patch(ctx, req, w)
 				break

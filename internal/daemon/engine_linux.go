@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/command"
+	"github.com/coppice-dev/coppice/internal/diskuse"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/events"
@@ -64,10 +65,11 @@ type whole struct {
 	*history.Histories      // the engine's
 	*travel.Travel          // the engine's
 	*restore.Restorer       // the engine's
-	db                      *meta.DB
-	layers                  *layer.Store
-	images                  *memory.Store
-	ledger                  *ledger.Ledger
+	*diskuse.Meter
+	db     *meta.DB
+	layers *layer.Store
+	images *memory.Store
+	ledger *ledger.Ledger
 }
 
 // store gives where tokens are kept.
@@ -157,7 +159,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
 		Histories: e.Histories, Travel: e.Travel, Restorer: e.Restorer,
-		db: db, layers: layers, images: images, ledger: book,
+		Meter: diskuse.New(diskuse.Config{Home: c.Home, DB: db, Unused: e.Upkeep.Unused}),
+		db:    db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

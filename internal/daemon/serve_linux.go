@@ -22,6 +22,7 @@ import (
 // backend is the engine as the daemon needs it besides the API.
 type backend interface {
 	httpapi.Sandboxes
+	httpapi.DiskMeter
 	httpapi.Power
 	httpapi.Commands
 	httpapi.History
@@ -57,6 +58,7 @@ type backend interface {
 func roles(b backend) httpapi.Roles {
 	return httpapi.Roles{
 		Sandboxes:    b,
+		DiskMeter:    b,
 		Power:        b,
 		Commands:     b,
 		History:      b,

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
@@ -30,7 +31,13 @@ func (g *Git) DiffCollected(
 	if err != nil {
 		return out, err
 	}
-	changes, err := c.Repo.Diff(ctx, opt)
+	var branch repo.Ref
+	if req.Pending && opt.Have == "" {
+		if branch, opt.Have, err = c.Repo.Onto(ctx); err != nil {
+			return out, err
+		}
+	}
+	changes, had, err := c.Repo.DiffPending(ctx, opt)
 	if err != nil {
 		return out, err
 	}
@@ -41,7 +48,7 @@ func (g *Git) DiffCollected(
 	return wire.GitDiff{Repo: *WireRepo(c.Rec.Repo), Start: string(c.Start), Tip: string(c.Tip), Work: string(c.Work),
 		Snapshot: string(c.Snapshot), Commits: c.Commits,
 		Changes: wireChanges(changes), Marks: WireMarks(marks, func(repo.Mark) bool { return false }),
-		Skipped: wireSkipped(c.Skipped)}, nil
+		Skipped: wireSkipped(c.Skipped), Applied: had, Onto: string(opt.Have), Branch: branch.Short()}, nil
 }
 
 // GitPatch writes the same as a patch that git applies. Names in it have no control bytes;
@@ -60,6 +67,11 @@ func (g *Git) PatchCollected(ctx context.Context, c *Collected, req wire.GitDiff
 	if err != nil {
 		return err
 	}
+	if req.Pending && opt.Have == "" {
+		if _, opt.Have, err = c.Repo.Onto(ctx); err != nil {
+			return err
+		}
+	}
 	return c.Repo.Patch(ctx, opt, w)
 }
 
@@ -73,7 +85,16 @@ func (g *Git) DiffOptions(c *Collected, req wire.GitDiffRequest) (repo.DiffOptio
 			return repo.DiffOptions{}, err
 		}
 	}
-	return repo.DiffOptions{From: c.Start, To: c.Work, Paths: req.Paths, Renames: true, Stat: req.Stat}, nil
+	opt := repo.DiffOptions{From: c.Start, To: c.Work, Paths: req.Paths, Renames: true, Stat: req.Stat}
+	if req.Onto == "" {
+		return opt, nil
+	}
+	if !req.Pending {
+		return opt, fault.New(fault.Invalid, "onto requires pending").WithHint("set pending, or omit onto")
+	}
+	var err error
+	opt.Have, err = repo.ParseOID(req.Onto)
+	return opt, err
 }
 
 func wireChanges(changes []repo.Change) []wire.GitChange {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -16,18 +17,31 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// side is one state of a comparison: a snapshot, or the live state.
+// side is one state of a comparison: a snapshot of a sandbox, or its live state.
 type side struct {
+	rec  *meta.Sandbox
 	at   timeline.SnapshotID
 	live bool
 }
 
-// Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present.
+// pair is the two sides of a comparison, from a to b.
+type pair struct{ a, b side }
+
+// twice is a comparison of two snapshots of one sandbox.
+func twice(rec *meta.Sandbox, a, b timeline.SnapshotID) pair {
+	return pair{side{rec: rec, at: a}, side{rec: rec, at: b}}
+}
+
+// two reports whether the sides are of two sandboxes.
+func (p pair) two() bool { return p.a.rec.ID != p.b.rec.ID }
+
+// Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present. With
+// req.Other, B is a state of that sandbox, and without req.A, A is the present of the first.
 func (h *Histories) Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
 	var res wire.DiffResult
-	err := h.compare(ctx, name, req, func(rec *meta.Sandbox, a timeline.SnapshotID, b side) (err error) {
-		res.A, res.B = string(a), string(b.at)
-		res.Changes, res.Truncated, err = h.changes(ctx, rec, a, b, req)
+	err := h.compare(ctx, name, req, func(p pair) (err error) {
+		res.A, res.B = string(p.a.at), string(p.b.at)
+		res.Changes, res.Truncated, err = h.changes(ctx, p, req)
 		return err
 	})
 	return res, err
@@ -35,28 +49,29 @@ func (h *Histories) Diff(ctx context.Context, name string, req wire.DiffRequest)
 
 // Patch writes the differences between two states of a sandbox as unified diffs.
 func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest, w io.Writer) error {
-	return h.compare(ctx, name, req, func(rec *meta.Sandbox, a timeline.SnapshotID, b side) error {
-		va, vb, touched, err := h.views(ctx, rec, a, b)
+	return h.compare(ctx, name, req, func(p pair) error {
+		va, vb, touched, err := h.views(ctx, p)
 		if err != nil {
 			return err
 		}
-		ignore, err := h.ignored(ctx, rec)
+		ignore, err := h.ignored(ctx, p)
 		if err != nil {
 			return err
 		}
-		return layer.Patch(ctx, w, va, vb, touched, layer.DiffOptions{Paths: req.Paths, Ignore: ignore})
+		return layer.Patch(ctx, w, va, vb, touched,
+			layer.DiffOptions{Paths: req.Paths, Ignore: ignore, Timeless: p.two()})
 	})
 }
 
-// compare resolves the two sides. With the live state as B it locks the sandbox meanwhile, so that the
-// generation does not change.
-func (h *Histories) compare(
-	ctx context.Context, name string, req wire.DiffRequest, fn func(*meta.Sandbox, timeline.SnapshotID, side) error,
-) error {
+// compare resolves the two sides. With the live state of one sandbox as B it locks the sandbox
+// meanwhile, so that the generation does not change.
+func (h *Histories) compare(ctx context.Context, name string, req wire.DiffRequest, fn func(pair) error) error {
 	if err := CheckPaths(req.Paths); err != nil {
 		return err
 	}
-	var b side
+	if req.Other != "" {
+		return h.compareTwo(ctx, name, req, fn)
+	}
 	rec, t, err := h.Find(ctx, name)
 	if err != nil {
 		return err
@@ -66,17 +81,68 @@ func (h *Histories) compare(
 		return err
 	}
 	if req.B != "" {
-		if b.at, err = t.Resolve(req.B, h.config.Now()); err != nil {
+		b, err := t.Resolve(req.B, h.config.Now())
+		if err != nil {
 			return err
 		}
-		return fn(&rec, a, b)
+		return fn(twice(&rec, a, b))
 	}
 	release, rec, err := h.config.Sandboxes.Acquire(ctx, name, "comparing the live state")
 	if err != nil {
 		return err
 	}
 	defer release()
-	return fn(&rec, a, side{live: true})
+	return fn(pair{side{rec: &rec, at: a}, side{rec: &rec, live: true}})
+}
+
+// compareTwo compares states of two sandboxes. It takes no lock: one sandbox does not wait until it is
+// compared with another. Instead, a live state whose generation has changed meanwhile is a Conflict.
+func (h *Histories) compareTwo(ctx context.Context, name string, req wire.DiffRequest, fn func(pair) error) error {
+	a, err := h.side(ctx, name, req.A)
+	if err != nil {
+		return err
+	}
+	b, err := h.side(ctx, req.Other, req.B)
+	if err != nil {
+		return err
+	}
+	if a.rec.ID == b.rec.ID {
+		return fault.New(fault.Invalid, "cannot compare sandbox %s with itself", a.rec.Name).
+			WithHint("compare snapshots of it: coppice diff %s HEAD~1 HEAD", a.rec.Name)
+	}
+	err = fn(pair{a, b})
+	for _, s := range []side{a, b} {
+		if changed := h.replaced(ctx, s); changed != nil {
+			return changed
+		}
+	}
+	return err
+}
+
+// replaced returns a Conflict if the live root that a side was read from is not the sandbox's any more.
+func (h *Histories) replaced(ctx context.Context, s side) error {
+	if !s.live {
+		return nil
+	}
+	now, err := h.config.DB.Sandbox(ctx, string(s.rec.ID))
+	if err != nil {
+		return err
+	}
+	if now.Gen == s.rec.Gen && now.MountTop == s.rec.MountTop {
+		return nil
+	}
+	return fault.New(fault.Conflict, "the live root of sandbox %s was replaced while it was compared", s.rec.Name).
+		WithHint("try again, or compare a snapshot: coppice diff %s@HEAD OTHER", s.rec.Name)
+}
+
+// side finds a state of a sandbox; ref "" is its live state.
+func (h *Histories) side(ctx context.Context, name, ref string) (side, error) {
+	rec, t, err := h.Find(ctx, name)
+	if err != nil || ref == "" {
+		return side{rec: &rec, live: true}, err
+	}
+	at, err := t.Resolve(ref, h.config.Now())
+	return side{rec: &rec, at: at}, fault.Wrap(err, "find the snapshot of sandbox %s", rec.Name)
 }
 
 // CheckPaths checks the number and the size of the paths that a comparison is limited to.
@@ -96,7 +162,7 @@ func CheckPaths(paths []string) error {
 // changes lists the differences between two states, as far as one answer may hold them; more reports that the
 // list is cut.
 func (h *Histories) changes(
-	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side, req wire.DiffRequest,
+	ctx context.Context, p pair, req wire.DiffRequest,
 ) (list []wire.Change, more bool, err error) {
 	if req.Limit < 0 || req.Limit > limit.DiffEntries {
 		return nil, false,
@@ -104,16 +170,17 @@ func (h *Histories) changes(
 				limit.DiffEntries).
 				WithHint("omit it to list as many changes as fit in one response: coppice diff NAME")
 	}
-	va, vb, touched, err := h.views(ctx, rec, a, b)
+	va, vb, touched, err := h.views(ctx, p)
 	if err != nil {
 		return nil, false, err
 	}
-	ignore, err := h.ignored(ctx, rec)
+	ignore, err := h.ignored(ctx, p)
 	if err != nil {
 		return nil, false, err
 	}
 	found, more, err := layer.Some(ctx, va, vb, touched, layer.DiffOptions{
 		Paths: req.Paths, Stat: req.Stat, Most: req.Limit, Bytes: diffBytes(req.Limit), Ignore: ignore,
+		Timeless: p.two(),
 	})
 	if err != nil {
 		return nil, false, err
@@ -147,11 +214,12 @@ func (h *Histories) Weigh(
 	if err != nil {
 		return 0, 0, err
 	}
-	va, vb, touched, err := h.views(ctx, &rec, from, side{at: to})
+	p := twice(&rec, from, to)
+	va, vb, touched, err := h.views(ctx, p)
 	if err != nil {
 		return 0, 0, err
 	}
-	ignore, err := h.ignored(ctx, &rec)
+	ignore, err := h.ignored(ctx, p)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -166,60 +234,72 @@ func (h *Histories) Weigh(
 	return paths, bytes, err
 }
 
-// ignored returns the differences that a comparison of a sandbox leaves out. Each root of a part of the live
-// root covers a directory of the host, with an owner that an ordinary user cannot give to it, and so does
-// each directory of the host that such a user's overlay copies up: neither is a change of the sandbox.
-func (h *Histories) ignored(ctx context.Context, rec *meta.Sandbox) (of layer.Ignored, err error) {
-	if !rec.Host {
-		return of, nil
+// ignored returns the differences that a comparison leaves out. Each root of a part of a live root covers a
+// directory of the host, with an owner that an ordinary user cannot give to it, and so does each directory of
+// the host that such a user's overlay copies up: neither is a change of the sandbox.
+func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err error) {
+	for _, s := range []side{p.a, p.b} {
+		if !s.rec.Host {
+			continue
+		}
+		root, err := h.config.Sandboxes.Root(ctx, s.rec)
+		if err != nil || root == nil {
+			return of, err
+		}
+		if of.Roots == nil {
+			of.Roots = map[string]bool{}
+		}
+		for _, p := range rootspec.Places(root.Parts) {
+			of.Roots[p] = true
+		}
+		if !p.two() {
+			break
+		}
 	}
-	root, err := h.config.Sandboxes.Root(ctx, rec)
-	if err != nil || root == nil {
-		return of, err
-	}
-	of.Roots = map[string]bool{}
-	for _, p := range rootspec.Places(root.Parts) {
-		of.Roots[p] = true
-	}
-	of.Owners = !of.Roots["/"] // the overlays of real root keep owners; it has one for the whole root
+	of.Owners = of.Roots != nil && !of.Roots["/"] // real root, whose overlays keep owners, has one for the whole root
 	return of, nil
 }
 
 // views opens two states for reading, and returns the trees in which they can differ: the layers above what
 // both have in common, and the live parts.
-func (h *Histories) views(
-	ctx context.Context, rec *meta.Sandbox, a timeline.SnapshotID, b side,
-) (va, vb *layer.View, touched []rootspec.Part, err error) {
-	sa, _, err := h.config.Masks.Stack(ctx, rec, a)
+func (h *Histories) views(ctx context.Context, p pair) (va, vb *layer.View, touched []rootspec.Part, err error) {
+	va, sa, la, err := h.view(ctx, p.a)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	at := b.at
-	if b.live {
-		at = rec.MountTop
-	}
-	sb, _, err := h.config.Masks.Stack(ctx, rec, at)
+	vb, sb, lb, err := h.view(ctx, p.b)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	touched = rootspec.Differing(sa, sb)
-	va, vb = h.config.Layers.View(sa), h.config.Layers.View(sb)
-	if !b.live {
-		return va, vb, touched, nil
+	if sa.Host != sb.Host {
+		return nil, nil, nil, fault.New(fault.Unsupported,
+			"cannot compare sandboxes %s and %s: one has the host as its base, and the other has not", p.a.rec.Name,
+			p.b.rec.Name).WithHint("compare each with its own history: coppice diff %s", p.a.rec.Name)
 	}
-	root, err := h.config.Sandboxes.Root(ctx, rec)
-	if err != nil {
-		return nil, nil, nil, err
+	return va, vb, slices.Concat(rootspec.Differing(sa, sb), la, lb), nil
+}
+
+// view opens one state for reading. live are the parts of a live root that was made.
+func (h *Histories) view(
+	ctx context.Context, s side,
+) (v *layer.View, st rootspec.Stack, live []rootspec.Part, err error) {
+	at := s.at
+	if s.live {
+		at = s.rec.MountTop
 	}
-	if root == nil {
-		return va, vb, touched, nil
+	if st, _, err = h.config.Masks.Stack(ctx, s.rec, at); err != nil || !s.live {
+		return h.config.Layers.View(st), st, nil, err
 	}
-	if root.Plain {
-		vb = h.config.Layers.PlainView(root.Parts)
-	} else {
-		vb = h.config.Layers.LiveView(sb, root.Parts)
+	root, err := h.config.Sandboxes.Root(ctx, s.rec)
+	switch {
+	case err != nil:
+		return nil, st, nil, err
+	case root == nil:
+		return h.config.Layers.View(st), st, nil, nil
+	case root.Plain:
+		return h.config.Layers.PlainView(root.Parts), st, root.Parts, nil
 	}
-	return va, vb, append(touched, root.Parts...), nil
+	return h.config.Layers.LiveView(st, root.Parts), st, root.Parts, nil
 }
 
 // View opens a snapshot for reading, as the parts of a live root would show it.

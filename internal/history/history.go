@@ -203,7 +203,7 @@ func (h *Histories) ShowSome(ctx context.Context, name, ref string, most int) (w
 	}
 	res := wire.ShowResult{Snapshot: nodes[id]}
 	if parent := t.Snapshots[id].Parent; parent != "" {
-		res.Changes, res.Truncated, err = h.changes(ctx, &rec, parent, side{at: id}, wire.DiffRequest{Limit: most})
+		res.Changes, res.Truncated, err = h.changes(ctx, twice(&rec, parent, id), wire.DiffRequest{Limit: most})
 	}
 	return res, err
 }

@@ -259,3 +259,108 @@ func TestView_LooksUpPathsOfParts(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// second adds a sandbox b, which was forked from a at its snapshot two, and returns the snapshot that it has made.
+func (l *lab) second(t *testing.T, files map[string]string) timeline.SnapshotID {
+	t.Helper()
+	const id, head = timeline.SandboxID("ba9876543210"), timeline.SnapshotID("dddddddddddd")
+	began := time.Date(2026, 1, 3, 3, 4, 5, 0, time.UTC)
+	rec := meta.Sandbox{ID: id, Name: "b", Created: began, Head: "eeeeeeeeeeee", MountTop: "eeeeeeeeeeee", Gen: 1}
+	first := timeline.Snapshot{
+		ID: rec.Head, Sandbox: id, Parent: "bbbbbbbbbbbb", Cause: timeline.CauseFork, Message: "fork", Created: began,
+	}
+	if err := l.db.CreateSandbox(t.Context(), rec, first); err != nil {
+		t.Fatal(err)
+	}
+	src := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(src, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.layers.ImportDir(t.Context(), "dddddddddddd0000", src, layer.ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	snap := timeline.Snapshot{ID: head, Sandbox: id, Parent: rec.Head, Cause: timeline.CauseExec, Created: began}
+	route := timeline.Route{Top: head, Below: "bbbbbbbbbbbb", Layer: "dddddddddddd0000"}
+	move := func(r *meta.Sandbox) { r.Head, r.MountTop = head, head }
+	if err := l.db.AddSnapshot(t.Context(), snap, &route, 0, move); err != nil {
+		t.Fatal(err)
+	}
+	return head
+}
+
+func TestDiff_OfTwoSandboxesIsByContent(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.second(t, map[string]string{"three": "text", "four": "text"}) // three is another file with the same content
+	for name, req := range map[string]wire.DiffRequest{
+		"live": {Other: "b"}, "snapshots": {A: "HEAD", B: "HEAD", Other: "b"}, "an id": {Other: "ba9876543210"},
+	} {
+		res, err := l.Diff(t.Context(), "a", req)
+		if err != nil || len(res.Changes) != 1 || res.Changes[0].Kind != wire.Added || res.Changes[0].Path != "four" {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+		var patch strings.Builder
+		if err := l.Patch(t.Context(), "a", req, &patch); err != nil || !strings.Contains(patch.String(), "+++ b/four\n") ||
+			strings.Contains(patch.String(), "three") {
+			t.Errorf("%s: %q, %v", name, &patch, err)
+		}
+	}
+	if res, err := l.Diff(t.Context(), "b", wire.DiffRequest{B: "HEAD~1", Other: "a"}); err != nil ||
+		len(res.Changes) != 2 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if l.box.taken != 0 {
+		t.Errorf("took %d locks", l.box.taken)
+	}
+}
+
+func TestDiff_OfTwoSandboxesNamesTheOneThatIsWrong(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.second(t, nil)
+	for name, c := range map[string]struct {
+		req  wire.DiffRequest
+		kind fault.Kind
+		says string
+	}{
+		"no such sandbox":           {wire.DiffRequest{Other: "c"}, fault.NotFound, `"c"`},
+		"no such snapshot of it":    {wire.DiffRequest{B: "never", Other: "b"}, fault.NotFound, "sandbox b"},
+		"no such snapshot of other": {wire.DiffRequest{A: "never", Other: "b"}, fault.NotFound, "sandbox a"},
+		"itself":                    {wire.DiffRequest{Other: "a"}, fault.Invalid, "itself"},
+	} {
+		if _, err := l.Diff(t.Context(), "a", c.req); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestDiff_OfTwoSandboxesRefusesTheHostAndAnotherBase(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.second(t, nil)
+	if err := l.db.UpdateSandbox(t.Context(), "ba9876543210", func(r *meta.Sandbox) error {
+		r.Host = true
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := l.Diff(t.Context(), "a", wire.DiffRequest{Other: "b"})
+	if !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "base") {
+		t.Error(err)
+	}
+}
+
+func TestDiff_OfTwoSandboxesNoticesANewLiveRoot(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.second(t, nil)
+	req := wire.DiffRequest{Other: "b"}
+	err := l.compare(t.Context(), "a", req, func(pair) error {
+		return l.db.UpdateSandbox(t.Context(), "ba9876543210", func(r *meta.Sandbox) error { r.Gen++; return nil })
+	})
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "sandbox b") {
+		t.Error(err)
+	}
+}

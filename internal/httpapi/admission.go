@@ -28,7 +28,7 @@ func costs() map[string]int64 {
 		// They pack, unpack or hash them.
 		"downloadFiles": large, "uploadFiles": large, "createSandbox": large,
 		"exportProposal": large, "packLayer": large, "unpackLayers": large, "receive": large, "sending": large,
-		"exportLedger": large, "gc": large, "verify": large, "verifyAll": large,
+		"exportLedger": large, "diskUse": large, "gc": large, "verify": large, "verifyAll": large,
 		// They list a history or records.
 		"log": small, "listSnapshots": small, "branches": small, "net": small,
 		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small,

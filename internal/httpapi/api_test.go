@@ -99,8 +99,8 @@ func TestClient_CallsReachEngine(t *testing.T) {
 		"show": {func() (any, error) { r, err := c.Show(ctx, "a", "@{5m}"); return r.Changes[0].Name() == "a\xff", err },
 			`show["a","@{5m}"]`, `true`},
 		"diff": {func() (any, error) {
-			return c.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "x", Paths: []string{"etc", "/a b"}, Stat: true})
-		}, `diff["a",{"a":"HEAD~1","b":"x","paths":["etc","/a b"],"stat":true}]`, `{"a":"aa","changes":[]}`},
+			return c.Diff(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "x", Other: "b", Paths: []string{"etc", "/a b"}, Stat: true})
+		}, `diff["a",{"a":"HEAD~1","b":"x","other":"b","paths":["etc","/a b"],"stat":true}]`, `{"a":"aa","changes":[]}`},
 		"run": {func() (any, error) {
 			r, err := c.Run(ctx, "a", wire.RunRequest{Cmd: []string{"c"}})
 			return r.Exec, err

@@ -14,6 +14,7 @@ import (
 // engine has all roles.
 type engine interface {
 	httpapi.Sandboxes
+	httpapi.DiskMeter
 	httpapi.Power
 	httpapi.Commands
 	httpapi.History
@@ -33,6 +34,7 @@ type engine interface {
 func roles(e engine) httpapi.Roles {
 	return httpapi.Roles{
 		Sandboxes:    e,
+		DiskMeter:    e,
 		Power:        e,
 		Commands:     e,
 		History:      e,
@@ -260,6 +262,12 @@ func (f *fake) GC(_ context.Context, req wire.GCRequest, progress func(wire.Prog
 	f.did("gc", req)
 	progress(wire.Progress{Phase: "gc"})
 	return wire.GCResult{DryRun: req.DryRun}, f.err
+}
+
+func (f *fake) DiskUse(_ context.Context, progress func(wire.Progress)) (wire.DiskUse, error) {
+	f.did("diskUse")
+	progress(wire.Progress{Phase: "measure"})
+	return wire.DiskUse{Bytes: 1}, f.err
 }
 
 func (f *fake) Verify(_ context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error) {

@@ -140,6 +140,8 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 		{"POST", "/v1/sandboxes/NAME/fork"},
 		{"GET", "/v1/sandboxes/NAME/events"}, {"GET", "/v1/events?sandbox=NAME"}, {"POST", "/v1/sandboxes/NAME/exec"},
 		{"GET", "/v1/sandboxes/NAME/execs/x/output"}, {"POST", "/v1/sessions/NAME.x1/attach"},
+		{"GET", "/v1/sandboxes/mine/diff?other=NAME"}, {"GET", "/v1/sandboxes/NAME/diff?other=mine"},
+		{"GET", "/v1/sandboxes/mine/diff?other=NAME&patch=true"},
 	} {
 		if there, not := strange("theirs", tc[0], tc[1]), strange("nobody", tc[0], tc[1]); there != not || there == "" {
 			t.Errorf("%s tells that it is there: %s, %s", tc[1], there, not)
@@ -163,7 +165,7 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 		}
 	}
 	for _, tc := range [][3]string{{"POST", "/v1/sandboxes", `{}`}, {"GET", "/v1/status", ""}, {"GET", "/v1/probe", ""},
-		{"GET", "/metrics", ""}, {"POST", "/v1/gc", "{}"}} {
+		{"GET", "/metrics", ""}, {"POST", "/v1/gc", "{}"}, {"POST", "/v1/df", ""}} {
 		if w := ask(h, tc[0], tc[1], tc[2]); w.Code != http.StatusForbidden {
 			t.Errorf("%s %s: %d %s", tc[0], tc[1], w.Code, w.Body)
 		}

@@ -16,6 +16,7 @@
 //	GET    /v1/ping                           nothing (204): somebody is there
 //	GET    /v1/probe                          ProbeReport
 //	GET    /v1/events?sandbox=&after=         SandboxEvents ***
+//	POST   /v1/df                             DiskUse *
 //	POST   /v1/gc                             GCRequest, GCResult *; admin
 //	POST   /v1/verify                         VerifyResult of the whole store *; admin
 //	GET    /v1/sandboxes                      ListResult

@@ -58,6 +58,9 @@ func aboutDaemon() map[string]about {
 				"snapshots. With Accept: application/x-ndjson, the response starts with progress, one Event per line.",
 			example: object{"dry_run": true},
 		},
+		"diskUse": says("The blocks of all files of the home, by what they are for; a file of several names counts once. " +
+			"No lock is held, and nothing is changed. A token for some sandboxes cannot use it. With Accept: " +
+			"application/x-ndjson, the response starts with progress, one Event per line."),
 		"verifyAll": says("Rehashes all stored data. Damage is a result, not an error. With Accept: " +
 			"application/x-ndjson, the response starts with progress, one Event per line."),
 		"listTokens": says("Oldest first."),
@@ -123,8 +126,10 @@ func aboutHistory() map[string]about {
 		"branches":       says("The snapshots without children, newest first."),
 		"show":           says("The changes against its parent, by path."),
 		"deleteSnapshot": says("HEAD, the first snapshot and a snapshot of another sandbox are a conflict."),
-		"diff": says("Without a and b, the changes since HEAD. With patch" +
-			" the response is text for patch(1)."),
+		"diff": says("Without a and b, the changes since HEAD. With other, what differs in content, mode, owner or " +
+			"attributes from a state of this sandbox to one of the other, which requires the scope for both. Two " +
+			"sandboxes of which only one has the host as its base are not compared. With patch the response is text for " +
+			"patch(1)."),
 		"commit": {
 			text: "If nothing has changed, no snapshot is taken and the response names HEAD. Processes are frozen " +
 				"briefly. With memory, in tier gvisor, a snapshot is always taken, and the memory of the processes " +
@@ -289,7 +294,9 @@ func aboutLedger() map[string]about {
 func aboutGit() map[string]about {
 	return map[string]about{
 		"gitDiff": says("Its commits and its uncommitted changes. Both become commits of the repository, which " +
-			"references below refs/coppice/ hold. Marked lists files that the host would later run or trust." + startsIt),
+			"references below refs/coppice/ hold. Marked lists files that the host would later run or trust. With pending, " +
+			"a file is left out if the branch that is checked out has the same content and mode, or lacks it, too; of any other file, all that " +
+			"changed since the start is shown." + startsIt),
 		"gitPatch": says("A patch for git apply. Names have no control bytes; contents are unchanged." +
 			startsIt),
 		"gitApply": {

@@ -15,6 +15,7 @@ import (
 // The context ends when the client disconnects, except for Exec.
 type Roles struct {
 	Sandboxes    Sandboxes
+	DiskMeter    DiskMeter
 	Power        Power
 	Commands     Commands
 	History      History
@@ -52,6 +53,12 @@ type Sandboxes interface {
 	// Verify checks one sandbox, or with name "" the whole store. Damage is a
 	// result, not an error.
 	Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error)
+}
+
+// DiskMeter measures what the home takes on the disk.
+type DiskMeter interface {
+	// DiskUse ends with ctx. progress is never nil.
+	DiskUse(ctx context.Context, progress func(wire.Progress)) (wire.DiskUse, error)
 }
 
 // Power starts and stops the processes of a sandbox.

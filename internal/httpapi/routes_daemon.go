@@ -33,6 +33,10 @@ func (s *Server) addDaemon(api huma.API) {
 		func(ctx context.Context, in *struct{ Body *wire.GCRequest }, progress func(wire.Progress)) (wire.GCResult, error) {
 			return s.opt.Sandboxes.GC(ctx, orZero(in.Body), progress)
 		})
+	long(s, api, operation("POST", "/v1/df", "diskUse", "Measure the disk use of the home", tagDaemon, auth.Read),
+		func(ctx context.Context, _ *struct{}, progress func(wire.Progress)) (wire.DiskUse, error) {
+			return s.opt.DiskMeter.DiskUse(ctx, progress)
+		})
 	long(s, api,
 		operation("POST", "/v1/verify", "verifyAll", "Verify the whole store", tagDaemon, auth.Admin),
 		func(ctx context.Context, _ *struct{}, progress func(wire.Progress)) (wire.VerifyResult, error) {

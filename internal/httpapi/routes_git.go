@@ -17,6 +17,14 @@ type GitPaths struct {
 	Named
 	Paths []string `query:"path,explode" doc:"only these paths and those below them, relative to the top of the work tree"`
 	Work  string   `query:"work" doc:"the commit of an earlier GitDiff, to return it again instead of the current state"`
+
+	Pending bool   `query:"pending" doc:"leave out files that the branch of the repository has as the sandbox has them"`
+	Onto    string `query:"onto" doc:"with pending, the onto of an earlier GitDiff; the default is the branch now"`
+}
+
+// request asks for the difference.
+func (p *GitPaths) request(stat bool) wire.GitDiffRequest {
+	return wire.GitDiffRequest{Paths: p.Paths, Stat: stat, Work: p.Work, Pending: p.Pending, Onto: p.Onto}
 }
 
 // addGit adds the operations on a sandbox's repository of the host. Reading needs more than the scope read: it runs
@@ -30,13 +38,13 @@ func (s *Server) addGit(api huma.API) {
 			GitPaths
 			Stat bool `query:"stat" doc:"count lines"`
 		}) (wire.GitDiff, error) {
-			return s.opt.Repositories.GitDiff(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Stat: in.Stat, Work: in.Work})
+			return s.opt.Repositories.GitDiff(ctx, in.Name, in.request(in.Stat))
 		})
 	op := operation("GET", at+"/patch", "gitPatch", "The same comparison as a patch", tagGit, auth.Operate)
 	answers(&op, http.StatusOK, "text/x-diff", "the patch; a late error is in the trailer "+errorTail, text())
 	raw(s, api, op, func(in *GitPaths, w http.ResponseWriter, r *http.Request) {
 		s.sendPatch(w, r, func(ctx context.Context, pw io.Writer) error {
-			return s.opt.Repositories.GitPatch(ctx, in.Name, wire.GitDiffRequest{Paths: in.Paths, Work: in.Work}, pw)
+			return s.opt.Repositories.GitPatch(ctx, in.Name, in.request(false), pw)
 		})
 	})
 	plain(s, api,

@@ -131,8 +131,9 @@ func (s *Server) addHistory(api huma.API) {
 // diffInput is how two states are compared.
 type diffInput struct {
 	Named
-	A     string   `query:"a" doc:"a reference; the default is HEAD"`
+	A     string   `query:"a" doc:"a reference; the default is HEAD, and with other the live state"`
 	B     string   `query:"b" doc:"a reference; the default is the live state"`
+	Other string   `query:"other" doc:"name or id of the sandbox that b is a state of; the default is the same one"`
 	Paths []string `query:"path,explode" doc:"only these paths and those below them"`
 	Stat  bool     `query:"stat" doc:"count lines"`
 	Limit int      `query:"limit" minimum:"0" maximum:"100000" doc:"maximum number of changes; 0: as many as fit"`
@@ -151,7 +152,15 @@ func (s *Server) addDiff(api huma.API) {
 // diff answers with a DiffResult, or with unified diffs for patch=true.
 func (s *Server) diff(in *diffInput, w http.ResponseWriter, r *http.Request) {
 	req := wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths, Stat: in.Stat, Limit: in.Limit}
-	if req.A == "" {
+	switch {
+	case in.Other != "":
+		other, err := s.reach(r.Context(), auth.Read, in.Other)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		req.Other = other
+	case req.A == "":
 		req.A = "HEAD"
 	}
 	if !in.Patch {

@@ -48,7 +48,8 @@ type DiffOptions struct {
 	Most  int      // number of changes; 0: limit.DiffEntries
 	Bytes int      // bytes of their paths; 0: limit.DiffBytes
 
-	Ignore Ignored
+	Ignore   Ignored
+	Timeless bool // the time of an entry does not count
 
 	names    int  // entries of one directory held of each side; 0: limit.DirNames
 	contents bool // leave out directories that only one side has
@@ -119,6 +120,7 @@ func eachChange(
 	ctx context.Context, a, b *View, touched []rootspec.Part, opts DiffOptions, fn func(*Change) error,
 ) error {
 	d := differ{ctx: ctx, fn: fn, turn: cmp.Or(a.turn, b.turn), stat: opts.Stat, ignore: opts.Ignore,
+		timeless: opts.Timeless,
 		contents: opts.contents,
 		entries:  cmp.Or(opts.Most, limit.DiffEntries), bytes: cmp.Or(opts.Bytes, limit.DiffBytes),
 		names: cmp.Or(opts.names, limit.DirNames)}
@@ -242,6 +244,7 @@ type differ struct {
 	stat, contents bool
 	entries, bytes int // that may still be reported
 	names          int // of one directory, that may be held
+	timeless       bool
 }
 
 // walk compares two directories in the names that t holds. An opaque mark in a
@@ -347,7 +350,7 @@ func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at 
 		}
 		return d.descend(ma, mb, fa, fb, t, tf, at, depth)
 	}
-	same, err := sameFound(d.ctx, fa, fb)
+	same, err := sameFound(d.ctx, fa, fb, !d.timeless)
 	if err != nil {
 		return fault.Wrap(err, "read %q", fa)
 	}
@@ -573,10 +576,10 @@ func typeName(mode uint32) string {
 	return "device"
 }
 
-// sameFound compares two entries that are not directories.
-func sameFound(ctx context.Context, fa, fb *found) (bool, error) {
+// sameFound compares two entries that are not directories; times reports whether their times count.
+func sameFound(ctx context.Context, fa, fb *found, times bool) (bool, error) {
 	if fa.st.Dev == fb.st.Dev && fa.st.Ino == fb.st.Ino {
 		return true, nil // the same file of a shared layer, or a merged one
 	}
-	return sameEntry(ctx, fa.dirfd(), fa.name, fa.src().plain, fb.dirfd(), fb.name, fb.src().plain)
+	return sameEntry(ctx, fa.dirfd(), fa.name, fa.src().plain, fb.dirfd(), fb.name, fb.src().plain, times)
 }

@@ -21,10 +21,11 @@ import (
 )
 
 // Patch writes the differences from a to b as unified diffs with git's headers, each as soon as it is found.
-// It uses Paths and Ignore of opts. An error may come late: TooLarge if the paths have more than
+// It uses Paths, Ignore and Timeless of opts. An error may come late: TooLarge if the paths have more than
 // limit.PatchBytes.
 func Patch(ctx context.Context, w io.Writer, a, b *View, touched []rootspec.Part, opts DiffOptions) error {
-	opts = DiffOptions{Paths: opts.Paths, Ignore: opts.Ignore, Most: math.MaxInt, Bytes: limit.PatchBytes, contents: true}
+	opts = DiffOptions{Paths: opts.Paths, Ignore: opts.Ignore, Timeless: opts.Timeless, Most: math.MaxInt,
+		Bytes: limit.PatchBytes, contents: true}
 	return EachChange(ctx, a, b, touched, opts, func(c *Change) error {
 		return fault.Wrap(c.patch(ctx, w), "patch of %q", cmp.Or(c.b, c.a))
 	})

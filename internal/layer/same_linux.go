@@ -25,7 +25,7 @@ func sameAsCopy(
 		return false, err
 	}
 	defer unix.Close(od)
-	return sameEntry(ctx, dir, name, plain, od, name, false)
+	return sameEntry(ctx, dir, name, plain, od, name, false, true)
 }
 
 // sameAsView compares an entry of a live part with the entry of a snapshot at p.
@@ -34,15 +34,17 @@ func sameAsView(ctx context.Context, v *View, p string, dir int, name string, pl
 		if dirfd.IsDir(&f.st) {
 			return nil
 		}
-		same, err = sameEntry(ctx, dir, name, plain, f.dirfd(), f.name, f.src().plain)
+		same, err = sameEntry(ctx, dir, name, plain, f.dirfd(), f.name, f.src().plain, true)
 		return err
 	})
 	return same, err
 }
 
 // sameEntry compares two entries that are not directories in everything that a snapshot stores except their
-// links.
-func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn string, bplain bool) (bool, error) {
+// links; without times, except their times as well.
+func sameEntry(
+	ctx context.Context, ad int, an string, aplain bool, bd int, bn string, bplain, times bool,
+) (bool, error) {
 	a, err := dirfd.Lstat(ad, an)
 	if err != nil {
 		return false, err
@@ -51,8 +53,8 @@ func sameEntry(ctx context.Context, ad int, an string, aplain bool, bd int, bn s
 	if err != nil {
 		return false, err
 	}
-	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || mtimeNs(&a) != mtimeNs(&b) || a.Rdev != b.Rdev ||
-		a.Size != b.Size {
+	if a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid || times && mtimeNs(&a) != mtimeNs(&b) ||
+		a.Rdev != b.Rdev || a.Size != b.Size {
 		return false, nil
 	}
 	if dirfd.IsLink(&a) {

@@ -18,6 +18,11 @@ const (
 	// one answer lists.
 	DiffEntries = 100_000
 	DiffBytes   = 16 << 20
+	// DiskUseNames is how many names of directories a measurement of the home holds, and DiskUseLinks how many
+	// unused files of several names. What is beyond them is not counted, and the answer says so.
+	DiskUseNames = 1 << 20
+	DiskUseLinks = 1 << 20
+
 	// ChosenPaths and ChosenBytes bound the paths that a diff or a patch is limited to,
 	// and their bytes.
 	ChosenPaths = 10_000
@@ -101,6 +106,10 @@ func history() area {
 			"internal/engine/deep_test.go TestDiff_BoundsChosenPaths"},
 		{"bytes of the paths that a diff or a patch is limited to", ChosenBytes, "bytes", "`too_large`",
 			"internal/engine/deep_test.go TestDiff_BoundsChosenPaths"},
+		{"names of directories held by `system df`", DiskUseNames, "names", "not counted, and the answer says `partial`",
+			"internal/diskuse/tree_linux_test.go TestTree_CountsUpToItsBounds" + lowered},
+		{"unused files of several names held by `system df`", DiskUseLinks, "files", "not counted as reclaimable, and " +
+			"the answer says `partial`", "internal/diskuse/tree_linux_test.go TestTree_CountsUpToItsBounds" + lowered},
 		{"entries of one directory in a diff", DirNames, "entries", "`too_large`",
 			"internal/layer/mdir_test.go TestDiff_BoundsDirectory" + lowered},
 		{"bytes of the paths in a snapshot's message", NamedBytes, "bytes", "further ones are only counted",

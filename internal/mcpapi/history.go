@@ -44,6 +44,7 @@ type diffIn struct {
 	at
 	A     string   `json:"a" jsonschema:"the old snapshot: an id, a prefix of it, a tag, HEAD, HEAD~2, or @{5m}"`
 	B     string   `json:"b,omitempty" jsonschema:"the new snapshot; default: the current state"`
+	Other string   `json:"other,omitempty" jsonschema:"the sandbox that b is a state of; default: the same sandbox"`
 	Paths []string `json:"paths,omitempty" jsonschema:"only these paths and those below them"`
 	Limit int      `json:"limit,omitempty" jsonschema:"maximum number of changes, up to 1000; default: 200"`
 	Skip  int      `json:"skip,omitempty" jsonschema:"number of changes to skip"`
@@ -105,7 +106,7 @@ func (s *server) addHistory(m *mcp.Server) {
 	add(s, m, tool{name: "show", title: "One snapshot", reads: true,
 		about: "Show one snapshot and the paths that it changed against its parent."}, show)
 	add(s, m, tool{name: "diff", title: "Compare snapshots", reads: true,
-		about: "Compare two snapshots: the changed paths, and their contents as a unified patch."}, diff)
+		about: "Compare two snapshots, of one sandbox or of two: the changed paths, and their contents as a unified patch."}, diff)
 }
 
 func head(ctx context.Context, c *call, _ noIn) (headOut, string, error) {
@@ -238,7 +239,12 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if in.A == "" {
 		return diffOut{}, "", missingInput("diff", "a")
 	}
-	res, err := c.client.Diff(ctx, c.sandbox, wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths})
+	if in.Other != "" && c.alone {
+		return diffOut{}, "", fault.New(fault.Denied, "cannot compare with sandbox %.100q: only one sandbox is accessible",
+			in.Other).WithHint("omit \"other\"")
+	}
+	req := wire.DiffRequest{A: in.A, B: in.B, Other: in.Other, Paths: in.Paths}
+	res, err := c.client.Diff(ctx, c.sandbox, req)
 	if err != nil {
 		return diffOut{}, "", err
 	}
@@ -250,8 +256,7 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if len(some) == 0 {
 		return out, "no changes" + rest, nil
 	}
-	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox,
-		wire.DiffRequest{A: in.A, B: in.B, Paths: in.Paths}, maxText)
+	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox, req, maxText)
 	if err != nil {
 		return diffOut{}, "", err
 	}

@@ -42,6 +42,7 @@ type located interface{ where() string }
 type call struct {
 	client  *client.Client
 	sandbox string // "" only where tool.anywhere
+	alone   bool   // it is the only one that is accessible
 	beat    *beat
 }
 
@@ -53,8 +54,10 @@ func add[In located, Out any](
 	no := false
 	in, out := schema[In](), schema[Out]()
 	if s.opt.Sandbox != "" {
-		delete(in.Properties, "sandbox")
-		in.PropertyOrder = slices.DeleteFunc(in.PropertyOrder, func(p string) bool { return p == "sandbox" })
+		for _, names := range []string{"sandbox", "other"} {
+			delete(in.Properties, names)
+			in.PropertyOrder = slices.DeleteFunc(in.PropertyOrder, func(p string) bool { return p == names })
+		}
 	}
 	hints := &mcp.ToolAnnotations{Title: t.title, ReadOnlyHint: t.reads, IdempotentHint: t.reads || t.repeats,
 		DestructiveHint: &t.destroys, OpenWorldHint: &no}
@@ -69,7 +72,7 @@ func add[In located, Out any](
 			if err != nil {
 				return nil, none, err
 			}
-			c := &call{client: s.opt.Client, sandbox: name, beat: startBeat(ctx, t.name, req)}
+			c := &call{client: s.opt.Client, sandbox: name, alone: s.opt.Sandbox != "", beat: startBeat(ctx, t.name, req)}
 			res, text, err := fn(ctx, c, in)
 			c.beat.end()
 			if err != nil {

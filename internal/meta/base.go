@@ -3,6 +3,8 @@ package meta
 import (
 	"context"
 	"time"
+
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // Bases lists the bases of a key that is not "", the one that was made or used last first.
@@ -17,6 +19,12 @@ func (d *DB) Bases(ctx context.Context, key string) (out []Base, err error) {
 			out = append(out, b)
 			return err
 		}, key)
+	return out, err
+}
+
+// BaseLayers lists the layers of all bases.
+func (d *DB) BaseLayers(ctx context.Context) (out []timeline.LayerID, err error) {
+	err = d.rows(ctx, "SELECT DISTINCT r.layer FROM bases b JOIN routes r ON r.top=b.top ORDER BY r.layer", collect(&out))
 	return out, err
 }
 

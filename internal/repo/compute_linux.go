@@ -196,8 +196,13 @@ func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 				WithHint("list the changed paths: coppice diff --name-only")
 		}
 	}
+	return d.with(ctx, a.Base, changes)
+}
+
+// with makes the tree of a commit or tree with the new side of changes.
+func (d *desk) with(ctx context.Context, base OID, changes []Change) (OID, error) {
 	index := "GIT_INDEX_FILE=" + d.dir + "/some"
-	if _, err := d.run(ctx, call{args: []string{"read-tree", string(a.Base)}, env: []string{index}}); err != nil {
+	if _, err := d.run(ctx, call{args: []string{"read-tree", string(base)}, env: []string{index}}); err != nil {
 		return "", fault.Wrap(err, "read the base")
 	}
 	if _, err := d.run(ctx,

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"io"
+	"slices"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -13,6 +14,8 @@ type DiffOptions struct {
 	Paths    []string // only these and those below them, literally; none is all
 	Renames  bool     // detect renames
 	Stat     bool     // count lines
+	// Have is a commit or tree; what it has exactly as To has it is left out. "" leaves nothing out.
+	Have OID
 }
 
 // args returns the common arguments of git diffs. None of them runs a program or reads an attribute.
@@ -31,12 +34,54 @@ func (o DiffOptions) args(form ...string) []string {
 // Diff returns the changed paths, in git's order, without attributes, textconv or drivers. Invalid: there are more
 // than the limit, or one can never be applied.
 func (r *Repo) Diff(ctx context.Context, o DiffOptions) (changes []Change, err error) {
+	changes, _, err = r.DiffPending(ctx, o)
+	return changes, err
+}
+
+// DiffPending is Diff, and also counts the files that o.Have leaves out.
+func (r *Repo) DiffPending(ctx context.Context, o DiffOptions) (changes []Change, had int, err error) {
 	d, err := r.desk()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer d.close(&err)
-	return d.changes(ctx, o)
+	if o, had, err = d.without(ctx, o); err != nil {
+		return nil, 0, err
+	}
+	changes, err = d.changes(ctx, o)
+	return changes, had, err
+}
+
+// without gives options that need no Have any more: From becomes a tree of the desk, which has what is left out as
+// To has it. n is how many files that are. A file counts as one that Have has only if its content and its mode are
+// the same, or if neither has it: of any other, all that changed since From is shown.
+func (d *desk) without(ctx context.Context, o DiffOptions) (_ DiffOptions, n int, err error) {
+	if o.Have == "" {
+		return o, 0, nil
+	}
+	changed, err := d.changes(ctx, DiffOptions{From: o.From, To: o.To, Paths: o.Paths})
+	if err != nil {
+		return o, 0, err
+	}
+	left, err := d.changes(ctx, DiffOptions{From: o.Have, To: o.To, Paths: o.Paths})
+	if fault.Is(err, fault.Invalid) {
+		// It is too far away, or has a path that is never applied: nothing is left out.
+		o.Have = ""
+		return o, 0, nil
+	}
+	if err != nil {
+		return o, 0, err
+	}
+	differs := make(map[string]bool, len(left))
+	for _, c := range left {
+		differs[c.Path] = true
+	}
+	had := slices.DeleteFunc(changed, func(c Change) bool { return differs[c.Path] })
+	if o.Have = ""; len(had) == 0 {
+		return o, 0, nil
+	}
+	o.From, err = d.with(ctx, o.From, had)
+	return o, len(had), err
 }
 
 // changes is Diff, for objects on the desk.
@@ -60,6 +105,9 @@ func (r *Repo) Patch(ctx context.Context, o DiffOptions, w io.Writer) (err error
 		return err
 	}
 	defer d.close(&err)
+	if o, _, err = d.without(ctx, o); err != nil {
+		return err
+	}
 	_, err = d.run(ctx, call{args: o.args("-p", "--binary"), stdout: w, most: d.limits.Patch})
 	return fault.Wrap(hostile(err, "git cannot compare the trees"), "write a patch")
 }

@@ -216,6 +216,12 @@ func (r *Repo) head(ctx context.Context) (h Head, err error) {
 	return h, err
 }
 
+// Onto reads the branch that is checked out in the work tree, "" if HEAD is detached, and its commit.
+func (r *Repo) Onto(ctx context.Context) (Ref, OID, error) {
+	h, err := r.head(ctx)
+	return h.Branch, h.Commit, err
+}
+
 // commit returns the commit that a revision names; NotFound if there is none. Errors quote the user's text.
 func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
 	out, err := r.user(ctx, call{args: []string{"rev-parse", "-q", "--verify", "--end-of-options", rev + "^{commit}"}})

@@ -294,6 +294,58 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
+func TestDiffPending_LeavesOutWhatTheBranchHas(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, SHA1)
+	r, dir := l.open(), l.sandbox()
+	l.file(dir, "a.txt", "one\ntwo\nTHREE\nfour\n")
+	l.run(dir, "mv", "dir/b.txt", "dir/c.txt")
+	l.file(dir, "new", "new\n")
+	l.program(dir, "run", "x")
+	l.commit(dir, "changes")
+	got := l.accept(r, dir)
+	all := DiffOptions{From: r.Head.Commit, To: got.Tip}
+	pending := func(have OID, paths ...string) (list string, had int) {
+		t.Helper()
+		o := all
+		o.Have, o.Paths = have, paths
+		changes, had, err := r.DiffPending(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, c := range changes {
+			names = append(names, string(c.Status)+" "+c.Path)
+		}
+		return strings.Join(names, ", "), had
+	}
+	if list, had := pending(r.Head.Commit); list != "M a.txt, D dir/b.txt, A dir/c.txt, A new, A run" || had != 0 {
+		t.Errorf("%s; %d", list, had)
+	}
+	if list, had := pending(got.Tip); list != "" || had != 5 {
+		t.Errorf("%s; %d", list, had)
+	}
+	// Half of a rename, another content, another mode, and a file that is on the branch alone.
+	l.run(l.top, "rm", "-q", "dir/b.txt")
+	l.file(l.top, "a.txt", "one\ntwo\nTHREE\nfour\nfive\n")
+	l.file(l.top, "new", "new\n")
+	l.file(l.top, "run", "x")
+	l.file(l.top, "mine", "mine\n")
+	have := l.commit(l.top, "some")
+	if list, had := pending(have); list != "M a.txt, A dir/c.txt, A run" || had != 2 {
+		t.Errorf("%s; %d", list, had)
+	}
+	if list, had := pending(have, "new", "run"); list != "A run" || had != 1 {
+		t.Errorf("%s; %d", list, had)
+	}
+	all.Have = have
+	var patch bytes.Buffer
+	if err := r.Patch(ctx, all, &patch); err != nil || !strings.Contains(patch.String(), "-three") ||
+		strings.Contains(patch.String(), "b/new") {
+		t.Errorf("%v\n%s", err, &patch)
+	}
+}
+
 // TestOpen_StrangePath covers a path with a newline, a quote and an invalid byte, at which git
 // must still find the objects of the user's repository.
 func TestOpen_StrangePath(t *testing.T) {

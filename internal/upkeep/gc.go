@@ -92,6 +92,18 @@ func (u *Upkeep) collectGarbage(
 	return res, errors.Join(cleared, err)
 }
 
+// Unused returns the layers that GC would delete now. Those that it frees first, with forks of ended tournaments
+// and with live roots that are no longer mounted, are not among them. It deletes nothing.
+func (u *Upkeep) Unused(ctx context.Context) ([]timeline.LayerID, error) {
+	u.shape.RLock()
+	defer u.shape.RUnlock()
+	dead, err := u.config.DB.Unreferenced(ctx, bases.HostCopyKey)
+	if err != nil {
+		return nil, err
+	}
+	return u.config.Stacks.Garbage(ctx, dead.Layers)
+}
+
 // clear deletes layers that have no record any more, and other leftovers.
 func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress func(wire.Progress)) error {
 	if err := u.config.DB.Flush(); err != nil {

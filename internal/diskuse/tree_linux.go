@@ -1,0 +1,248 @@
+package diskuse
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/dirfd"
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+const (
+	// maxHeld is how many directories of a path are open at a time; those above are opened again on the way back.
+	maxHeld = 64
+	// tellEvery is how many files are looked at between two reports, and two looks at the context.
+	tellEvery = 1024
+)
+
+// inode names a file.
+type inode struct{ dev, ino uint64 }
+
+// walk measures trees. It is for one goroutine.
+type walk struct {
+	ctx  context.Context //nolint:containedctx // of one measurement
+	tell func(files int)
+
+	mostNames, mostLinks int // bounds: limit.DiskUseNames, limit.DiskUseLinks
+
+	files   int  // that were looked at
+	names   int  // of directories that are held, and directories that they are in
+	partial bool // something could not be looked at, or was beyond a bound
+}
+
+// sum is what a tree takes.
+type sum struct {
+	share float64 // bytes, where a name of a file counts for its share of the file
+	alone int64   // bytes of what has one name, and of directories
+	// links are the files of several names, by how many of the names were found: when all of them were, the file
+	// is in the tree alone. nil: it does not matter.
+	links map[inode]*linked
+}
+
+// linked is a file of several names.
+type linked struct {
+	left  uint64 // names that were not found
+	bytes int64
+}
+
+// bytes is the share of the tree, rounded.
+func (s *sum) bytes() int64 { return int64(s.share + 0.5) }
+
+// freed is what removing the tree frees.
+func (s *sum) freed() int64 {
+	n := s.alone
+	for _, l := range s.links {
+		if l.left == 0 {
+			n += l.bytes
+		}
+	}
+	return n
+}
+
+// tree adds the entry name in the open directory at, and everything below it, to s. What is not there counts
+// nothing.
+func (w *walk) tree(at int, name string, s *sum) error {
+	st, err := dirfd.Lstat(at, name)
+	if err != nil {
+		return w.pass(err)
+	}
+	w.add(s, &st)
+	if !dirfd.IsDir(&st) {
+		return nil
+	}
+	fd, err := open(at, name)
+	if err != nil {
+		return w.pass(err)
+	}
+	return w.below(fd, s)
+}
+
+// open opens a directory to list it. What is mounted on it is not entered.
+func open(at int, name string) (int, error) {
+	return dirfd.Open(at, name, dirfd.DirFlags, dirfd.Beneath|dirfd.OneMount)
+}
+
+// pass ignores errors about one entry: it went away or was replaced (which counts as nothing), is a mount, or may
+// not be read (which makes the result partial).
+func (w *walk) pass(err error) error {
+	for _, gone := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ESTALE} {
+		if errors.Is(err, gone) {
+			return nil
+		}
+	}
+	for _, closed := range []error{unix.EACCES, unix.EPERM, unix.EXDEV, unix.EIO, unix.EAGAIN} {
+		if errors.Is(err, closed) {
+			w.partial = true
+			return nil
+		}
+	}
+	return fault.Wrap(err, "measure the home")
+}
+
+// add adds one entry to s.
+func (w *walk) add(s *sum, st *unix.Stat_t) {
+	n := st.Blocks * 512
+	if dirfd.IsDir(st) || st.Nlink <= 1 {
+		s.share += float64(n)
+		s.alone += n
+		return
+	}
+	s.share += float64(n) / float64(st.Nlink)
+	if s.links == nil {
+		return
+	}
+	key := inode{st.Dev, st.Ino}
+	l := s.links[key]
+	if l == nil {
+		if len(s.links) >= w.mostLinks {
+			w.partial = true
+			return
+		}
+		l = &linked{uint64(st.Nlink), n}
+		s.links[key] = l
+	}
+	l.left--
+}
+
+// level is a directory that a walk is in or below.
+type level struct {
+	fd       int // -1: it is opened again on the way back
+	dev, ino uint64
+	subs     []string // directories in it that were not looked into yet
+}
+
+// below adds what is in the directory fd, which it closes. It does not recurse, as a sandbox decides how deep its
+// directories are.
+func (w *walk) below(fd int, s *sum) (err error) {
+	var path []level
+	defer func() {
+		for _, l := range path {
+			w.leave(&l)
+		}
+	}()
+	enter := func(fd int) error {
+		l := level{fd: fd}
+		var st unix.Stat_t
+		if err = unix.Fstat(fd, &st); err == nil {
+			l.dev, l.ino = st.Dev, st.Ino
+			l.subs, err = w.list(fd, s)
+		}
+		w.names++
+		path = append(path, l)
+		return w.pass(err)
+	}
+	if err := enter(fd); err != nil {
+		return err
+	}
+	for len(path) > 0 {
+		at := &path[len(path)-1]
+		if len(at.subs) == 0 {
+			path = w.back(path)
+			continue
+		}
+		name := at.subs[len(at.subs)-1]
+		at.subs = at.subs[:len(at.subs)-1]
+		w.names--
+		sub, err := open(at.fd, name)
+		if err != nil {
+			if err = w.pass(err); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(path) > maxHeld {
+			unix.Close(at.fd)
+			at.fd = -1
+		}
+		if err := enter(sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave lets go of a directory.
+func (w *walk) leave(l *level) {
+	if l.fd >= 0 {
+		unix.Close(l.fd)
+	}
+	w.names -= len(l.subs) + 1
+}
+
+// back leaves the last directory of a path, and has the one above open again. One that was moved meanwhile is left
+// as well, with what was not looked into.
+func (w *walk) back(path []level) []level {
+	last := len(path) - 1
+	if last > 0 && path[last-1].fd < 0 {
+		above := &path[last-1]
+		fd, err := dirfd.OpenAbove(path[last].fd, above.dev, above.ino)
+		if err != nil {
+			w.partial = true
+			for last > 0 && path[last-1].fd < 0 {
+				w.leave(&path[last])
+				last--
+			}
+		} else {
+			above.fd = fd
+		}
+	}
+	w.leave(&path[last])
+	return path[:last]
+}
+
+// list adds the entries of the directory fd, and returns the names of those that are directories.
+func (w *walk) list(fd int, s *sum) (subs []string, err error) {
+	r := dirfd.NewReader()
+	defer r.Close()
+	r.StartNew(fd)
+	for {
+		name, _, ok, err := r.Next()
+		if err != nil || !ok {
+			return subs, err
+		}
+		if w.files++; w.files%tellEvery == 0 {
+			if err := w.ctx.Err(); err != nil {
+				return subs, err
+			}
+			w.tell(w.files)
+		}
+		var st unix.Stat_t
+		if err := r.Lstat(name, &st); err != nil {
+			if err = w.pass(err); err != nil {
+				return subs, err
+			}
+			continue
+		}
+		w.add(s, &st)
+		switch {
+		case !dirfd.IsDir(&st):
+		case w.names >= w.mostNames:
+			w.partial = true
+		default:
+			w.names++
+			subs = append(subs, string(name))
+		}
+	}
+}
