@@ -7,8 +7,8 @@ import (
 )
 
 // answered is a connection of one request whose server may answer, and close it, before it has read all of
-// the request. What is written then is discarded, so that the answer is read: package net/http would return the error of the
-// write (EPIPE) instead, but the answer has the reason. If there is no answer, the read fails.
+// the request. What is written then is discarded, so that the answer is read: package net/http would return the
+// error of the write (EPIPE) instead, but the answer has the reason. If there is no answer, the read fails.
 type answered struct{ net.Conn }
 
 func (c answered) Write(p []byte) (int, error) {

@@ -33,8 +33,8 @@ type DiskPart struct {
 
 // DiskSandbox is what one sandbox takes.
 type DiskSandbox struct {
-	ID     string `json:"id"`
-	Name   string `json:"name"`
+	ID     string `json:"id"`     // ID of the sandbox
+	Name   string `json:"name"`   // name of the sandbox
 	Own    int64  `json:"own"`    // content of finalized layers that no other sandbox's history has, as recorded
 	Shared int64  `json:"shared"` // content of finalized layers that others have as well, as recorded
 	Live   int64  `json:"live"`   // blocks of its live roots

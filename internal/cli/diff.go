@@ -2,11 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -74,16 +77,7 @@ pulled proposal.`,
 			}
 			req.Paths, req.Stat = paths, stats
 			if patch {
-				// A pipe receives the exact bytes, for git apply; for a terminal, control bytes are escaped.
-				var w io.Writer = a.out
-				if tty.IsTerminal(a.stdout) {
-					w = &lines{w: a.out, p: a.palette()}
-				}
-				err := c.Patch(cmd.Context(), name, req, w)
-				if l, ok := w.(*lines); ok && err == nil {
-					err = l.flush()
-				}
-				return refHint(err, args)
+				return refHint(a.filePatch(cmd.Context(), c, name, req), args)
 			}
 			res, err := c.Diff(cmd.Context(), name, req)
 			if err != nil {
@@ -117,6 +111,19 @@ pulled proposal.`,
 	f.BoolVar(&form.noPager, "no-pager", false, "in a repository: do not use a pager")
 	f.BoolVar(&files, "files", false, "show files changed since HEAD, even if the sandbox works on a repository")
 	return cmd
+}
+
+// filePatch prints a patch of files: to a pipe its exact bytes, for git apply; to a terminal with control bytes
+// escaped.
+func (a *app) filePatch(ctx context.Context, c *client.Client, name string, req wire.DiffRequest) error {
+	if !tty.IsTerminal(a.stdout) {
+		return c.Patch(ctx, name, req, a.out)
+	}
+	l := &lines{w: a.out, p: a.palette()}
+	if err := c.Patch(ctx, name, req, l); err != nil {
+		return err
+	}
+	return l.flush()
 }
 
 // lines cleans and colours a patch line by line.

@@ -120,7 +120,7 @@ func (w *walk) add(s *sum, st *unix.Stat_t) {
 			w.partial = true
 			return
 		}
-		l = &linked{uint64(st.Nlink), n}
+		l = &linked{uint64(st.Nlink), n} //nolint:unconvert // 32 bits wide on arm64
 		s.links[key] = l
 	}
 	l.left--

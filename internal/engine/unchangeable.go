@@ -51,6 +51,6 @@ func unchangeableText(u rootfs.Unchangeable, dir string, gid uint32) string {
 	if u.Grouped == u.Count {
 		whose = "group"
 	}
-	return fmt.Sprintf("commands cannot change %s in %q, first %q (EOVERFLOW): the user namespace of an ordinary user does "+
-		"not map their %s; %s", what, dir, u.First, whose, fix)
+	return fmt.Sprintf("commands cannot change %s in %q, first %q (EOVERFLOW): the user namespace of an ordinary user "+
+		"does not map their %s; %s", what, dir, u.First, whose, fix)
 }

@@ -295,8 +295,8 @@ func aboutGit() map[string]about {
 	return map[string]about{
 		"gitDiff": says("Its commits and its uncommitted changes. Both become commits of the repository, which " +
 			"references below refs/coppice/ hold. Marked lists files that the host would later run or trust. With pending, " +
-			"a file is left out if the branch that is checked out has the same content and mode, or lacks it, too; of any other file, all that " +
-			"changed since the start is shown." + startsIt),
+			"a file is left out if the branch that is checked out has the same content and mode, or lacks it, too; of any " +
+			"other file, all that changed since the start is shown." + startsIt),
 		"gitPatch": says("A patch for git apply. Names have no control bytes; contents are unchanged." +
 			startsIt),
 		"gitApply": {

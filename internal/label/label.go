@@ -64,8 +64,8 @@ func CheckKey(key string) error {
 	alnum := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 	switch {
 	case len(key) > limit.LabelKey:
-		return fault.New(fault.TooLarge, "the label key %.60q... has %d bytes; the limit is %d", key, len(key), limit.LabelKey).
-			WithHint(hint)
+		return fault.New(fault.TooLarge, "the label key %.60q... has %d bytes; the limit is %d",
+			key, len(key), limit.LabelKey).WithHint(hint)
 	case key == "":
 		return fault.New(fault.Invalid, "invalid label: the key is empty").WithHint(hint)
 	}

@@ -106,7 +106,8 @@ func (s *server) addHistory(m *mcp.Server) {
 	add(s, m, tool{name: "show", title: "One snapshot", reads: true,
 		about: "Show one snapshot and the paths that it changed against its parent."}, show)
 	add(s, m, tool{name: "diff", title: "Compare snapshots", reads: true,
-		about: "Compare two snapshots, of one sandbox or of two: the changed paths, and their contents as a unified patch."}, diff)
+		about: "Compare two snapshots, of one sandbox or of two: the changed paths, and their contents as a unified " +
+			"patch."}, diff)
 }
 
 func head(ctx context.Context, c *call, _ noIn) (headOut, string, error) {

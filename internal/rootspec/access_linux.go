@@ -427,7 +427,8 @@ func (m *mounter) pointAt(layer int, p Point) error {
 			return err
 		}
 		m.own(next)
-		if err := errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid, m.gid)); err != nil { // regardless of the umask
+		// Fchmod, since mkdirat applies the umask.
+		if err := errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid, m.gid)); err != nil {
 			return err
 		}
 		dir = next
