@@ -54,7 +54,7 @@ var packages = map[string][]string{
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
-	"internal/lineapi": {"client/wire", "internal/admission", "internal/fault", "internal/seal", "internal/timeline"},
+	"internal/lineapi": {"client/wire", "internal/admission", "internal/fault", "internal/secretbox", "internal/timeline"},
 
 	"client":      {"client/wire"},
 	"client/wire": {},
@@ -79,7 +79,7 @@ var packages = map[string][]string{
 	},
 	"internal/layer/format": {"internal/fault"},
 	"internal/memory":       {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs"},
-	"internal/meta":         {"client/wire", "internal/fault", "internal/seal", "internal/timeline", "internal/vfs"},
+	"internal/meta":         {"client/wire", "internal/fault", "internal/secretbox", "internal/timeline", "internal/vfs"},
 	"internal/rootfs": {
 		"internal/dirfd", "internal/fault", "internal/mounttable", "internal/quota",
 		"internal/removal", "internal/rootspec", "internal/undo",
@@ -92,14 +92,14 @@ var packages = map[string][]string{
 	"internal/box": {
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
 		"internal/box/protocol", "internal/fault", "internal/plan", "internal/program",
-		"internal/seal", "internal/undo", "internal/unixsock",
+		"internal/secretbox", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
 		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
 		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
 		"internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
-		"internal/seal", "internal/thread", "internal/undo", "internal/unixsock",
+		"internal/secretbox", "internal/thread", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
 	"internal/box/cgroup": {
@@ -158,7 +158,7 @@ var packages = map[string][]string{
 	"internal/timeline":  {"internal/fault", "internal/visible"},
 	"internal/policy":    {"internal/fault", "internal/redact", "internal/visible"},
 	"internal/hook":      {"internal/fault"},
-	"internal/journal":   {"client/wire", "internal/fault", "internal/seal", "internal/vfs"},
+	"internal/journal":   {"client/wire", "internal/fault", "internal/secretbox", "internal/vfs"},
 	"internal/redact":    {"internal/fault"},
 	"internal/javastore": {},
 	"internal/label":     {"internal/fault", "internal/visible"},
@@ -229,9 +229,9 @@ var packages = map[string][]string{
 		"client/wire", "internal/bases", "internal/events", "internal/fault", "internal/layer",
 		"internal/meta", "internal/timeline",
 	},
-	"internal/seal":     {"internal/fault", "internal/vfs"},
-	"internal/repo":     {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
-	"internal/registry": {"internal/fault", "internal/tty"},
+	"internal/secretbox": {"internal/fault", "internal/vfs"},
+	"internal/repo":      {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
+	"internal/registry":  {"internal/fault", "internal/tty"},
 	"internal/restore": {
 		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/ledger",
 		"internal/ledger/format", "internal/meta", "internal/tail", "internal/sandbox", "internal/timeline",

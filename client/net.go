@@ -39,8 +39,8 @@ func (c *Client) Allow(ctx context.Context, name string, req wire.AllowRequest) 
 	return post[wire.AllowResult](ctx, c, at(name)+"/net/allow", req)
 }
 
-// Asking lists the pending requests of a sandbox. Only a policy that asks about unlisted destinations has any.
-func (c *Client) Asking(ctx context.Context, name string) (wire.NetAsking, error) {
+// PendingRequests lists the pending requests of a sandbox. Only a policy that asks about unlisted destinations has any.
+func (c *Client) PendingRequests(ctx context.Context, name string) (wire.NetAsking, error) {
 	return get[wire.NetAsking](ctx, c, at(name)+"/net/asking")
 }
 

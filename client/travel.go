@@ -11,14 +11,14 @@ import (
 
 const proposals = "/v1/proposals"
 
-// Sending returns the references to push for a proposed sandbox, each with the last known state of the remote. The
+// PreparePush returns the references to push for a proposed sandbox, each with the last known state of the remote. The
 // push should require that state (git push --force-with-lease).
-func (c *Client) Sending(ctx context.Context, req wire.SendRequest) (wire.Sending, error) {
+func (c *Client) PreparePush(ctx context.Context, req wire.SendRequest) (wire.Sending, error) {
 	return post[wire.Sending](ctx, c, proposals+"/sending", req)
 }
 
-// Packing lists the layers of a sandbox to transfer.
-func (c *Client) Packing(ctx context.Context, name string) (wire.Packing, error) {
+// PackInfo lists the layers of a sandbox to transfer.
+func (c *Client) PackInfo(ctx context.Context, name string) (wire.Packing, error) {
 	return get[wire.Packing](ctx, c, proposals+"/layers?name="+url.QueryEscape(name))
 }
 
@@ -40,19 +40,19 @@ func (c *Client) UnpackLayers(ctx context.Context, at wire.Travelled, as string,
 	return made, err
 }
 
-// Sent records a push.
-func (c *Client) Sent(ctx context.Context, req wire.SentRequest) error {
+// RecordPush records a push.
+func (c *Client) RecordPush(ctx context.Context, req wire.SentRequest) error {
 	return c.call(ctx, http.MethodPost, proposals+"/sent", req, nil)
 }
 
-// Receive checks a proposal that was fetched to the references of wire.StagingRef, and stores it if it is valid. The
-// references are deleted in any case.
-func (c *Client) Receive(ctx context.Context, req wire.ReceiveRequest) (wire.Received, error) {
+// ReceiveProposal checks a proposal that was fetched to the references of wire.StagingRef, and stores it if it is
+// valid. The references are deleted in any case.
+func (c *Client) ReceiveProposal(ctx context.Context, req wire.ReceiveRequest) (wire.Received, error) {
 	return post[wire.Received](ctx, c, proposals+"/receive", req)
 }
 
-// Received returns a pulled proposal, and checks it again.
-func (c *Client) Received(ctx context.Context, at wire.Travelled) (wire.Received, error) {
+// ReceivedProposal returns a pulled proposal, and checks it again.
+func (c *Client) ReceivedProposal(ctx context.Context, at wire.Travelled) (wire.Received, error) {
 	return post[wire.Received](ctx, c, proposals+"/show", at)
 }
 
@@ -62,18 +62,18 @@ func (c *Client) Proposals(ctx context.Context, dir string) ([]wire.ReceivedItem
 	return res.Proposals, err
 }
 
-// PulledDiff is GitDiff for a pulled proposal.
-func (c *Client) PulledDiff(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest) (wire.GitDiff, error) {
+// DiffProposal is GitDiff for a pulled proposal.
+func (c *Client) DiffProposal(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest) (wire.GitDiff, error) {
 	return post[wire.GitDiff](ctx, c, proposals+"/diff", wire.TravelledDiff{Travelled: at, GitDiffRequest: req})
 }
 
-// PulledPatch is GitPatch for a pulled proposal.
-func (c *Client) PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
+// PatchProposal is GitPatch for a pulled proposal.
+func (c *Client) PatchProposal(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
 	return c.patchOf(ctx, http.MethodPost, proposals+"/patch", wire.TravelledDiff{Travelled: at, GitDiffRequest: req}, w)
 }
 
-// PulledApply is GitApply for a pulled proposal.
-func (c *Client) PulledApply(
+// ApplyProposal is GitApply for a pulled proposal.
+func (c *Client) ApplyProposal(
 	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
 ) (wire.GitApplied, error) {
 	return post[wire.GitApplied](ctx, c, proposals+"/apply", wire.TravelledApply{Travelled: at, GitApplyRequest: req})

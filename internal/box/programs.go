@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 // Programs returns the starts and exits of programs in the box after event number after; 0 precedes all. It
@@ -71,8 +71,8 @@ func ForgetPrograms(runDir string) error {
 func readLeft(runDir string, secret []byte) (p protocol.ProgramsReply, err error) {
 	b, err := os.ReadFile(filepath.Join(runDir, protocol.LeftName))
 	if err == nil && len(secret) > 0 {
-		var key seal.Key
-		if key, err = seal.New(secret); err == nil {
+		var key secretbox.Key
+		if key, err = secretbox.New(secret); err == nil {
 			b, err = key.Open(protocol.LeftName, string(b))
 		}
 		if err != nil {

@@ -75,7 +75,7 @@ func (p *artifactPush) push(ctx context.Context) (*wire.Artifact, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := p.c.Packing(ctx, p.sandbox)
+	list, err := p.c.PackInfo(ctx, p.sandbox)
 	if err != nil {
 		return nil, err
 	}

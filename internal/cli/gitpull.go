@@ -101,7 +101,7 @@ func (a *app) pullInto(ctx context.Context, req *wire.ReceiveRequest, reg *regis
 	if err := g.fetch(ctx, req.Travelled, req.Layers); err != nil {
 		return err
 	}
-	res, err := c.Receive(ctx, *req)
+	res, err := c.ReceiveProposal(ctx, *req)
 	if err != nil {
 		return err
 	}

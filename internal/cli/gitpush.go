@@ -127,7 +127,7 @@ func (p *pushing) propose(ctx context.Context, args []string) (err error) {
 // send pushes the references of the proposal, after its layers, and records that in the daemon.
 func (p *pushing) send(ctx context.Context) error {
 	req := wire.SendRequest{Name: p.name, Remote: p.remote, Layers: p.layers && p.to == nil, MaxBytes: p.most}
-	send, err := p.c.Sending(ctx, req)
+	send, err := p.c.PreparePush(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (p *pushing) send(ctx context.Context) error {
 		return err
 	}
 	at := wire.Travelled{Dir: send.Top, Remote: p.remote, Name: p.result.Name}
-	if err := p.c.Sent(ctx, wire.SentRequest{Travelled: at, Refs: send.Refs}); err != nil {
+	if err := p.c.RecordPush(ctx, wire.SentRequest{Travelled: at, Refs: send.Refs}); err != nil {
 		return err
 	}
 	p.result.Refs, p.result.Bytes = send.Refs, send.Bytes
@@ -159,7 +159,7 @@ func (p *pushing) artifact(ctx context.Context, req wire.SendRequest) (send wire
 	if req.Artifact, err = layers.push(ctx); err != nil {
 		return send, err
 	}
-	if send, err = p.c.Sending(ctx, req); err != nil {
+	if send, err = p.c.PreparePush(ctx, req); err != nil {
 		return send, err
 	}
 	send.Bytes = layers.bytes

@@ -80,7 +80,7 @@ func (a *app) answerable(cmd *cobra.Command, args []string, begun string) ([]str
 		return a.names(1)(cmd, args, begun)
 	}
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (places []string, _ error) {
-		res, err := c.Asking(ctx, args[0])
+		res, err := c.PendingRequests(ctx, args[0])
 		for _, q := range res.Asking {
 			places = append(places, tty.Clean(q.Place))
 		}

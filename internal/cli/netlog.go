@@ -241,7 +241,7 @@ func (a *app) listAsking(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	res, err := c.Asking(ctx, name)
+	res, err := c.PendingRequests(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -49,15 +49,15 @@ type ofProposal struct {
 }
 
 func (p ofProposal) diff(ctx context.Context, req wire.GitDiffRequest) (wire.GitDiff, error) {
-	return p.c.PulledDiff(ctx, p.at, req)
+	return p.c.DiffProposal(ctx, p.at, req)
 }
 
 func (p ofProposal) patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error {
-	return p.c.PulledPatch(ctx, p.at, req, w)
+	return p.c.PatchProposal(ctx, p.at, req, w)
 }
 
 func (p ofProposal) apply(ctx context.Context, req wire.GitApplyRequest) (wire.GitApplied, error) {
-	return p.c.PulledApply(ctx, p.at, req)
+	return p.c.ApplyProposal(ctx, p.at, req)
 }
 
 // isPulled reports whether a name is that of a pulled proposal: a sandbox's name has no slash.
@@ -113,7 +113,7 @@ func (a *app) received(ctx context.Context, name string) (res wire.Received, err
 	if err != nil {
 		return res, err
 	}
-	return c.Received(ctx, at)
+	return c.ReceivedProposal(ctx, at)
 }
 
 // showPulled writes the whole report of a proposal that was pulled.

@@ -43,7 +43,7 @@ func TestNetRoutes_ReachEngine(t *testing.T) {
 	if err != nil || allowed.Policy != "sha256:0" || f.last() != `allow["a",{"allow":["example.com"],"for_ms":5}]` {
 		t.Errorf("%+v, %v after %s", allowed, err, f.last())
 	}
-	if q, err := c.Asking(ctx, "a"); err != nil || len(q.Asking) != 1 || f.last() != `asking["a"]` {
+	if q, err := c.PendingRequests(ctx, "a"); err != nil || len(q.Asking) != 1 || f.last() != `asking["a"]` {
 		t.Errorf("%+v, %v after %s", q, err, f.last())
 	}
 	yes, err := c.Approve(ctx, "a", wire.AnswerRequest{Rules: []string{"a.example:80"}, ForMS: 7})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -35,7 +35,7 @@ type Journal struct {
 	dir  string
 	at   Place
 	fs   vfs.FS
-	key  seal.Key
+	key  secretbox.Key
 	mu   sync.Mutex  // flock knows descriptors, and not goroutines
 	lock *os.File    // guarded by mu; nil when closed
 	file *os.File    // guarded by mu; the newest file when it was last written to, or nil

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -25,7 +25,7 @@ func event(i int) wire.NetEvent {
 }
 
 // at is a place whose lines are sealed.
-func at(dir string) Place { return Place{Dir: dir, Key: bytes.Repeat([]byte{7}, seal.Size)} }
+func at(dir string) Place { return Place{Dir: dir, Key: bytes.Repeat([]byte{7}, secretbox.Size)} }
 
 func opened(t *testing.T, dir string) *Journal {
 	t.Helper()
@@ -350,7 +350,7 @@ func TestJournal_EncryptsLines(t *testing.T) {
 		t.Errorf("the file has %q, %v", text, err)
 	}
 	for what, place := range map[string]Place{"no key": {Dir: dir},
-		"another key": {Dir: dir, Key: make([]byte, seal.Size)}} {
+		"another key": {Dir: dir, Key: make([]byte, secretbox.Size)}} {
 		if evs, err := Read(place, Query{}); err != nil || len(evs) > 0 {
 			t.Errorf("%s: %v, %v", what, evs, err)
 		}

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -22,15 +22,15 @@ type Place struct {
 const forLine = "event"
 
 // key returns the key of a place; the zero Key if it has none.
-func (p Place) key() (seal.Key, error) {
+func (p Place) key() (secretbox.Key, error) {
 	if len(p.Key) == 0 {
-		return seal.Key{}, nil
+		return secretbox.Key{}, nil
 	}
-	return seal.New(p.Key)
+	return secretbox.New(p.Key)
 }
 
 // line returns the line of an event's JSON, without its newline.
-func (p Place) line(key seal.Key, event []byte) ([]byte, error) {
+func (p Place) line(key secretbox.Key, event []byte) ([]byte, error) {
 	if len(p.Key) == 0 {
 		return event, nil
 	}
@@ -40,11 +40,11 @@ func (p Place) line(key seal.Key, event []byte) ([]byte, error) {
 
 // decode reads a line; ok is false for anything but an event. A line in cleartext is from a version without
 // keys.
-func decode(key seal.Key, line []byte) (ev wire.NetEvent, ok bool) {
+func decode(key secretbox.Key, line []byte) (ev wire.NetEvent, ok bool) {
 	if len(line) >= maxLine {
 		return ev, false
 	}
-	if text := string(line); seal.Is(text) {
+	if text := string(line); secretbox.Is(text) {
 		var err error
 		if line, err = key.Open(forLine, text); err != nil {
 			return ev, false

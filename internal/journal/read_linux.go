@@ -14,7 +14,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 // Query selects events. The zero Query selects all.
@@ -28,7 +28,7 @@ type Query struct {
 	// appended, which differs: repeated denials are counted for some seconds first.
 	ByTime bool
 
-	key seal.Key // what lines are sealed by; see in
+	key secretbox.Key // what lines are sealed by; see in
 }
 
 // in is the query by the key of a place.

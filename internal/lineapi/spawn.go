@@ -16,7 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 const (
@@ -225,7 +225,7 @@ func (s *Server) sealed(list []*proc) ([]byte, error) {
 	if err != nil || len(s.opt.Key) == 0 {
 		return b, err
 	}
-	key, err := seal.New(s.opt.Key)
+	key, err := secretbox.New(s.opt.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -235,8 +235,8 @@ func (s *Server) sealed(list []*proc) ([]byte, error) {
 
 // unsealed reads what sealed made, or what a build without keys did.
 func (s *Server) unsealed(b []byte) (list []*proc, err error) {
-	if text := string(b); seal.Is(text) {
-		key, err := seal.New(s.opt.Key)
+	if text := string(b); secretbox.Is(text) {
+		key, err := secretbox.New(s.opt.Key)
 		if err != nil {
 			return nil, err
 		}

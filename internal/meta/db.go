@@ -19,7 +19,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -32,8 +32,8 @@ type DB struct {
 	fs   vfs.FS
 	path string
 	made bool
-	key  seal.Key // encrypts private values
-	w, r *sql.DB  // one writing connection, several reading ones
+	key  secretbox.Key // encrypts private values
+	w, r *sql.DB       // one writing connection, several reading ones
 
 	turn    chan struct{} // holds a token while a change runs; guards writer, closed
 	writer  *link

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 // keyName is the file of the key, in the directory of the database.
@@ -33,7 +33,7 @@ const (
 // values of the home that are stored elsewhere.
 func (d *DB) Derive(purpose string) []byte { return d.key.Derive(purpose) }
 
-// openKey opens the key, and encrypts all that has to be. The errors are those of seal.Load, and Corrupt if
+// openKey opens the key, and encrypts all that has to be. The errors are those of secretbox.Load, and Corrupt if
 // the key is missing or not the right one.
 func (d *DB) openKey(ctx context.Context) error {
 	sealedBy, err := d.Setting(ctx, settingKey)
@@ -41,8 +41,8 @@ func (d *DB) openKey(ctx context.Context) error {
 		return err
 	}
 	file := filepath.Join(filepath.Dir(d.path), keyName)
-	d.key, err = seal.Load(file)
-	given := errors.Is(err, seal.ErrLost) // up
+	d.key, err = secretbox.Load(file)
+	given := errors.Is(err, secretbox.ErrLost) // up
 	switch {
 	case err == nil && (sealedBy == "" || sealedBy == d.key.ID()):
 	case err == nil:
@@ -53,9 +53,9 @@ func (d *DB) openKey(ctx context.Context) error {
 			return err
 		}
 		sealedBy = ""
-		d.key, err = seal.Make(d.fs, file)
+		d.key, err = secretbox.Make(d.fs, file)
 	case given, fault.Is(err, fault.NotFound) && sealedBy == "":
-		d.key, err = seal.Make(d.fs, file)
+		d.key, err = secretbox.Make(d.fs, file)
 	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
 		return fault.New(fault.Corrupt, "the encryption key of environments, commands and policies").Because(err).
 			WithHint(keyHint, file)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -127,7 +127,7 @@ const sandboxCols = "id,name,created,head,mount,gen,config,enforced"
 
 // encode returns the two columns of JSON that store a config. What is enforced is long, and mostly equal for
 // all sandboxes of a host.
-func (c Config) encode(key seal.Key) (config, enforced string, err error) {
+func (c Config) encode(key secretbox.Key) (config, enforced string, err error) {
 	e, err := json.Marshal(c.Enforced)
 	if err != nil {
 		return "", "", err
@@ -144,7 +144,7 @@ type decoded struct {
 }
 
 // scanSandbox reads a record. What is in seen, which may be nil, is not decoded again.
-func scanSandbox(s scanner, key seal.Key, seen *decoded) (rec Sandbox, err error) {
+func scanSandbox(s scanner, key secretbox.Key, seen *decoded) (rec Sandbox, err error) {
 	var created int64
 	var config, enforced sql.RawBytes
 	if err = s.Scan(&rec.ID, &rec.Name, &created, &rec.Head, &rec.MountTop, &rec.Gen, &config, &enforced); err != nil {

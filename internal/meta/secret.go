@@ -5,7 +5,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 // What may hold secrets and must be read back unchanged is encrypted by a key in a file beside the database:
@@ -40,7 +40,7 @@ type stored struct {
 }
 
 // sealConfig returns a config as it is stored.
-func sealConfig(key seal.Key, c Config) (s stored, err error) {
+func sealConfig(key secretbox.Key, c Config) (s stored, err error) {
 	p, err := json.Marshal(
 		private{From: c.From, Timed: c.Timed, Env: c.Env, Learnt: c.Learnt, Mark: c.Mark, Notices: c.Notices,
 			Halted: c.Halted, Run: c.Run, Labels: c.Labels})
@@ -55,7 +55,7 @@ func sealConfig(key seal.Key, c Config) (s stored, err error) {
 }
 
 // encodeConfig is sealConfig, as text.
-func encodeConfig(key seal.Key, c Config) (string, error) {
+func encodeConfig(key secretbox.Key, c Config) (string, error) {
 	s, err := sealConfig(key, c)
 	if err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func encodeConfig(key seal.Key, c Config) (string, error) {
 }
 
 // openConfig reads a config as it is stored, now or by an older version.
-func openConfig(key seal.Key, text []byte) (Config, error) {
+func openConfig(key secretbox.Key, text []byte) (Config, error) {
 	var s stored
 	if err := json.Unmarshal(text, &s); err != nil || s.Sealed == "" {
 		return s.Config, err
@@ -79,7 +79,7 @@ func openConfig(key seal.Key, text []byte) (Config, error) {
 
 // openText reads a text that may be encrypted.
 func (d *DB) openText(purpose, text string) (string, error) {
-	if !seal.Is(text) {
+	if !secretbox.Is(text) {
 		return text, nil
 	}
 	b, err := d.key.Open(purpose, text)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -138,7 +138,7 @@ func TestOpen_EncryptsOldDatabase(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, path string){
 		"at once": func(*testing.T, string) {},
 		"with the key made": func(t *testing.T, path string) {
-			must(seal.Make(vfs.OS(), filepath.Join(filepath.Dir(path), keyName)))(t)
+			must(secretbox.Make(vfs.OS(), filepath.Join(filepath.Dir(path), keyName)))(t)
 		},
 		"with a key that was lost": func(t *testing.T, path string) {
 			ok(t, os.WriteFile(filepath.Join(filepath.Dir(path), keyName), []byte("lost\n"), 0o600))
@@ -152,7 +152,7 @@ func TestOpen_EncryptsOldDatabase(t *testing.T) {
 			d.r = must(sql.Open("sqlite", dsn(path, "rw", "&_pragma=query_only(1)")))(t)
 			d.writer = must(newLink(t.Context(), d.w))(t)
 			ok(t, d.inspect(t.Context(), 1))
-			d.key = must(seal.Make(vfs.OS(), filepath.Join(filepath.Dir(path), keyName)))(t)
+			d.key = must(secretbox.Make(vfs.OS(), filepath.Join(filepath.Dir(path), keyName)))(t)
 			ok(t, d.sealAll(t.Context()))
 			ok(t, d.Close())
 			if len(shows(t, filepath.Dir(path), secret)) == 0 {
@@ -227,7 +227,7 @@ func TestOpen_WithoutKeyKeepsEncryptedValues(t *testing.T) {
 	if _, err := os.Lstat(key); err == nil {
 		t.Error("a key was made that opens nothing")
 	}
-	must(seal.Make(vfs.OS(), key))(t)
+	must(secretbox.Make(vfs.OS(), key))(t)
 	refused("another one", fault.Corrupt, giveUp)
 	ok(t, os.WriteFile(key, []byte("x"), 0o600))
 	refused("damaged", fault.Corrupt, giveUp)
@@ -284,7 +284,7 @@ func TestEncryptedValue_RefusesDamage(t *testing.T) {
 // encrypted form only.
 func TestConfig_RoundTripsEncrypted(t *testing.T) {
 	t.Parallel()
-	key := must(seal.New(make([]byte, seal.Size)))(t)
+	key := must(secretbox.New(make([]byte, secretbox.Size)))(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.String()
 		list := rapid.SliceOfN(text, 0, 3)

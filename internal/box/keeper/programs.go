@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 // Bounds of the program events that a keeper holds, and of one answer, which must fit into a frame when its
@@ -156,7 +156,7 @@ func (k *keeper) savePrograms() error {
 		return err
 	}
 	if secret := k.config.JournalKey; len(secret) > 0 {
-		key, err := seal.New(secret)
+		key, err := secretbox.New(secret)
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
 // A reader that reads to the end gets every event, or the number of those that are gone, in order.
@@ -67,7 +67,7 @@ func TestProgramRing(t *testing.T) {
 // cannot be read are reported as damaged, not as missing.
 func TestLeftPrograms_ReportDamage(t *testing.T) {
 	t.Parallel()
-	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, seal.Size)
+	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, secretbox.Size)
 	k := &keeper{config: plan.Config{RunDir: dir, JournalKey: key}}
 	k.programs.add(
 		initlink.Programs{
@@ -84,7 +84,7 @@ func TestLeftPrograms_ReportDamage(t *testing.T) {
 	if err != nil || bytes.Contains(whole, []byte("secret")) {
 		t.Fatalf("%q, %v", whole, err)
 	}
-	if _, err := box.LeftPrograms(dir, bytes.Repeat([]byte{2}, seal.Size)); !fault.Is(err, fault.Corrupt) {
+	if _, err := box.LeftPrograms(dir, bytes.Repeat([]byte{2}, secretbox.Size)); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("by another key: %v", err)
 	}
 	if err := os.WriteFile(name, whole[:len(whole)/2], 0o600); err != nil {

@@ -1,4 +1,4 @@
-package seal_test
+package secretbox_test
 
 import (
 	"bytes"
@@ -12,13 +12,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/seal"
+	"github.com/coppice-dev/coppice/internal/secretbox"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-func key(t testing.TB, fill byte) seal.Key {
+func key(t testing.TB, fill byte) secretbox.Key {
 	t.Helper()
-	k, err := seal.New(bytes.Repeat([]byte{fill}, seal.Size))
+	k, err := secretbox.New(bytes.Repeat([]byte{fill}, secretbox.Size))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestKey_EncryptsAndAuthenticates(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		value := rapid.SliceOf(rapid.Byte()).Draw(rt, "value")
 		s, err := k.Seal("a", value)
-		if err != nil || !seal.Is(s) {
+		if err != nil || !secretbox.Is(s) {
 			rt.Fatal(s, err)
 		}
 		if len(value) >= 6 {
@@ -67,7 +67,7 @@ func TestKey_EncryptsAndAuthenticates(t *testing.T) {
 
 func TestKey_ZeroValueIsRefused(t *testing.T) {
 	t.Parallel()
-	var none seal.Key
+	var none secretbox.Key
 	if s, err := none.Seal("a", []byte("x")); err == nil {
 		t.Errorf("it seals: %s", s)
 	}
@@ -81,7 +81,7 @@ func TestKey_ZeroValueIsRefused(t *testing.T) {
 	if none.Derive("a") != nil {
 		t.Error("it derives")
 	}
-	if _, err := seal.New(nil); !fault.Is(err, fault.Invalid) {
+	if _, err := secretbox.New(nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a key of nothing: %v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestKey_ZeroValueIsRefused(t *testing.T) {
 func TestDerive_YieldsDistinctKey(t *testing.T) {
 	t.Parallel()
 	k := key(t, 1)
-	d, err := seal.New(k.Derive("journal"))
+	d, err := secretbox.New(k.Derive("journal"))
 	if err != nil || d.ID() == k.ID() || bytes.Equal(k.Derive("journal"), k.Derive("journal2")) {
 		t.Fatal(d.ID(), err)
 	}
@@ -102,17 +102,17 @@ func TestDerive_YieldsDistinctKey(t *testing.T) {
 func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "seal.key")
-	if _, err := seal.Load(path); !fault.Is(err, fault.NotFound) {
+	if _, err := secretbox.Load(path); !fault.Is(err, fault.NotFound) {
 		t.Fatalf("none: %v", err)
 	}
-	k, err := seal.Make(vfs.OS(), path)
+	k, err := secretbox.Make(vfs.OS(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if st, err := os.Lstat(path); err != nil || st.Mode() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
-	if l, err := seal.Load(path); err != nil || l.ID() != k.ID() {
+	if l, err := secretbox.Load(path); err != nil || l.ID() != k.ID() {
 		t.Errorf("%s, %v; made %s", l.ID(), err, k.ID())
 	}
 	good, err := os.ReadFile(path)
@@ -129,7 +129,7 @@ func TestKeyFile(t *testing.T) {
 		"empty":          {"", 0o600, fault.Corrupt},
 		"cut":            {string(good[:len(good)-1]), 0o600, fault.Corrupt},
 		"longer":         {string(good) + "00", 0o600, fault.Corrupt},
-		"capitals":       {"coppice seal key 1\n" + strings.Repeat("AB", seal.Size) + "\n", 0o600, fault.Corrupt},
+		"capitals":       {"coppice seal key 1\n" + strings.Repeat("AB", secretbox.Size) + "\n", 0o600, fault.Corrupt},
 		"short":          {"coppice seal key 1\nabab\n", 0o600, fault.Corrupt},
 		"something else": {"hello\n", 0o600, fault.Corrupt},
 	} {
@@ -137,21 +137,21 @@ func TestKeyFile(t *testing.T) {
 		if err := os.WriteFile(bad, []byte(c.text), c.mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := seal.Load(bad); !fault.Is(err, c.kind) {
+		if _, err := secretbox.Load(bad); !fault.Is(err, c.kind) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if err := os.WriteFile(path, []byte("lost\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := seal.Load(path); !errors.Is(err, seal.ErrLost) {
+	if _, err := secretbox.Load(path); !errors.Is(err, secretbox.ErrLost) {
 		t.Errorf("given up: %v", err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := seal.Load(link); err == nil {
+	if _, err := secretbox.Load(link); err == nil {
 		t.Error("a link was followed")
 	}
 	if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 1 {

@@ -1,4 +1,4 @@
-// Package seal encrypts, with a key of the home, values that the home stores and must read back unchanged,
+// Package secretbox encrypts, with a key of the home, values that the home stores and must read back unchanged,
 // such as environments. It is pure except for Load and Make, which store the key in a file. It imports only
 // fault; meta, journal and packages that pass their keys on may import it.
 //
@@ -9,7 +9,7 @@
 // beginning of an HMAC-SHA256 of purpose and value under a separate key: so no nonce is used again with
 // another value, no random number can be bad, and equal values are encrypted equally. Without the key, only
 // the length of values and whether two are equal can be seen.
-package seal
+package secretbox
 
 import (
 	"crypto/aes"
