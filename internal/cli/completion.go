@@ -47,7 +47,21 @@ func (a *app) complete(
 	if err != nil {
 		return nil, none
 	}
-	return words, none
+	return slices.DeleteFunc(words, func(w string) bool { return !plainWord(w) }), none
+}
+
+// plainWord reports whether a shell takes a completion as one literal word. Shells insert the common beginning of
+// several completions as it is, and a label or a tag may have been chosen inside a sandbox. A description, after a
+// tab, is only displayed.
+func plainWord(completion string) bool {
+	word, _, _ := strings.Cut(completion, "\t")
+	for _, c := range []byte(word) {
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && !strings.ContainsRune("._-/:=@+,%", rune(c)) {
+			return false
+		}
+	}
+	return word != "" && word[0] != '-'
 }
 
 // names completes the names of sandboxes; it starts no daemon.

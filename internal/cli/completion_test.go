@@ -138,3 +138,19 @@ func TestCompletion_OfFilters(t *testing.T) {
 		}
 	}
 }
+
+// TestCompletion_OffersPlainWords checks that no completion is code to a shell: labels and tags may have been chosen
+// inside a sandbox, and bash inserts the common beginning of two completions unquoted.
+func TestCompletion_OffersPlainWords(t *testing.T) {
+	t.Parallel()
+	for _, w := range []string{"box", "label=team=web", "origin@0123456789ab", "HEAD", "0123456789ab\techo $(id)", "a:/b"} {
+		if !plainWord(w) {
+			t.Errorf("%q is not offered", w)
+		}
+	}
+	for _, w := range []string{"", "label=a=$(id)", "a b", "a;b", "a`b`", "-f", "a\nb", "\x1b[2J", "a'", "{a,b}", "~root", "*", "é"} {
+		if plainWord(w) {
+			t.Errorf("%q is offered", w)
+		}
+	}
+}
