@@ -26,7 +26,7 @@ func completing(t *testing.T) *app {
 			_ = json.NewEncoder(w).Encode(v)
 		})
 	}
-	serve("GET /v1/sandboxes", wire.ListResult{Sandboxes: []wire.Sandbox{{Name: "box", From: "origin@0123456789ab",
+	serve("GET /v1/sandboxes", wire.ListResult{Sandboxes: []wire.Sandbox{{ID: "0123456789ab", Name: "box", From: "origin@0123456789ab",
 		Labels: map[string]string{"team": "web"}}}})
 	serve("GET /v1/sandboxes/box/log", wire.LogResult{Nodes: []wire.Snapshot{{ID: "aaaaaaaaaaaa", Tags: []string{"good"}}}})
 	serve("GET /v1/sandboxes/box/tags", wire.TagsResult{Tags: map[string]string{"good": "aaaaaaaaaaaa"}})

@@ -68,7 +68,7 @@ pulled proposal.`,
 			}
 			if form.repositoryOnly() {
 				return &usageError{
-					msg:  "--all, --color and --no-pager require a sandbox that works on a git repository",
+					msg:  "--pending, --color and --no-pager require a sandbox that works on a git repository",
 					hint: "drop them"}
 			}
 			name, req, err := diffRequest(cmd.Context(), c, states)
@@ -106,7 +106,7 @@ pulled proposal.`,
 	f.BoolVar(&stats, "stat", false, "show line counts")
 	f.BoolVar(&form.names, "name-only", false, "show only paths")
 	f.BoolVar(&form.status, "name-status", false, "show paths with A, D, M, R or T")
-	f.BoolVar(&form.all, "all", false, "in a repository: show also the files that the branch already has")
+	f.BoolVar(&form.pending, "pending", false, "in a repository: leave out files that the branch already has")
 	f.StringVar(&form.color, "color", "", "in a repository: use colors `WHEN`: always, never or auto")
 	f.BoolVar(&form.noPager, "no-pager", false, "in a repository: do not use a pager")
 	f.BoolVar(&files, "files", false, "show files changed since HEAD, even if the sandbox works on a repository")

@@ -156,7 +156,7 @@ func refHint(err error, args []string) error {
 }
 
 // repositoryOnly reports whether the form has what only a comparison in a repository has.
-func (f gitForm) repositoryOnly() bool { return f.all || f.color != "" || f.noPager }
+func (f gitForm) repositoryOnly() bool { return f.pending || f.color != "" || f.noPager }
 
 // list lists changes of files, one a line, with their status or without.
 func (f gitForm) list(w io.Writer, _ tty.Palette, all []wire.Change) error {

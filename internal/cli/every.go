@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -17,6 +18,7 @@ import (
 type every struct {
 	all    bool
 	filter choosing
+	ids    map[string]string // of the chosen sandboxes, by name
 }
 
 // flags declares --all, whose usage says what it does, and --filter.
@@ -55,13 +57,19 @@ func (e *every) names(
 		return nil, err
 	}
 	names := []string{}
+	e.ids = map[string]string{}
 	for _, sb := range list {
 		if chosen(sb) {
 			names = append(names, sb.Name)
+			e.ids[sb.Name] = sb.ID
 		}
 	}
 	return names, nil
 }
+
+// ref returns the reference to a sandbox of names for the daemon: with --all its ID, since another sandbox may have
+// its name by then.
+func (e *every) ref(name string) string { return cmp.Or(e.ids[name], name) }
 
 // confirmed asks at the terminal whether all of names are to be removed. Without a terminal it
 // refuses.

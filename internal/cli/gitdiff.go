@@ -19,12 +19,12 @@ type gitForm struct {
 	stat, names, status bool
 	color               string
 	noPager             bool
-	all                 bool // also what the branch already has
+	pending             bool // leave out files that the branch already has
 }
 
 // gitDiff shows the changes of a sandbox, or of a pulled proposal, in its repository.
 func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []string, form gitForm) error {
-	req := wire.GitDiffRequest{Stat: form.stat || a.json, Pending: !form.all}
+	req := wire.GitDiffRequest{Stat: form.stat || a.json, Pending: form.pending}
 	var err error
 	if req.Paths, err = inRepo(r.Top, paths); err != nil {
 		return err
@@ -39,9 +39,8 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 	for _, s := range res.Skipped {
 		a.note("skipped: %s: %s", tty.Quote(s.Name()), tty.Clean(s.Why))
 	}
-	if res.Applied > 0 {
-		a.note("not shown: %s that %s already has as the sandbox has them; to show them, add --all",
-			tty.Count(res.Applied, "file"), cmp.Or(tty.Clean(res.Branch), "HEAD"))
+	if err := a.noteApplied(ctx, of, req, res); err != nil {
+		return err
 	}
 	if len(res.Changes) == 0 {
 		return nil
@@ -75,6 +74,28 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 		}
 		return gitMarks(w, p, res.Marks)
 	})
+}
+
+// noteApplied notes how many files the branch already has as the sandbox has them. All of them are shown
+// unless the user leaves them out: a review of less than all changes may be of another branch than the one that they
+// are applied to.
+func (a *app) noteApplied(ctx context.Context, of reviewed, req wire.GitDiffRequest, res wire.GitDiff) error {
+	format := "not shown: %s that %s already has as the sandbox has them"
+	if !req.Pending {
+		if a.quiet || len(res.Changes) == 0 {
+			return nil
+		}
+		req.Pending, req.Stat = true, false
+		var err error
+		if res, err = of.diff(ctx, req); err != nil {
+			return err
+		}
+		format = "%s are already on %s as in the sandbox; to leave them out, add --pending"
+	}
+	if res.Applied > 0 {
+		a.note(format, tty.Count(res.Applied, "file"), cmp.Or(tty.Clean(res.Branch), "HEAD"))
+	}
+	return nil
 }
 
 // inRepo resolves paths against the top of a work tree, as git does: from the current directory, if that is in it,

@@ -42,7 +42,7 @@ by ID for a sandbox that was removed earlier. The removal itself is recorded.
 				if ledger {
 					remove = c.RemoveWithLedger
 				}
-				if err := remove(ctx, name, force); err != nil {
+				if err := remove(ctx, which.ref(name), force); err != nil {
 					return err
 				}
 				res.Removed = append(res.Removed, name)

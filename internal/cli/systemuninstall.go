@@ -55,7 +55,7 @@ Coppice is refused, and links in it are not followed.`,
 			}
 			return a.print(res, func(w io.Writer) error {
 				if mounted {
-					a.note("the mount point remains, empty; remove it: umount %[1]s && rmdir %[1]s", tty.Quote(home))
+					a.note("the mount point remains, empty; remove it: umount %[1]s && rmdir %[1]s", tty.Word(home))
 				}
 				_, err := fmt.Fprintln(w, tty.Clean(home))
 				return err

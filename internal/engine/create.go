@@ -6,9 +6,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
@@ -156,6 +159,9 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 		return rec, nil, err
 	}
 	policies.Configure(&rec, p, req.Env)
+	if req.Dir != "" && (!filepath.IsAbs(req.Dir) || len(req.Dir) >= unix.PathMax) {
+		return rec, nil, fault.New(fault.Invalid, "invalid dir %.100q: must be an absolute path", req.Dir)
+	}
 	if req.KeepRecent < 0 || req.KeepForMS < 0 {
 		return rec, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must not be negative").
 			WithHint("see: coppice create --help")

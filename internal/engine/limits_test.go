@@ -316,3 +316,15 @@ func TestTimedDeny_IsNotShortened(t *testing.T) {
 		t.Errorf("the ledger has %+v; want the end %s", p, want)
 	}
 }
+
+// TestCreate_RefusesDirThatIsNotAbsolute checks that a directory to look at for files that cannot be changed is never
+// resolved against the daemon's own, and has a bounded length.
+func TestCreate_RefusesDirThatIsNotAbsolute(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	for _, dir := range []string{"relative", "/" + strings.Repeat("a", 5000)} {
+		if _, err := h.Create(t.Context(), wire.CreateRequest{Name: "d", Dir: dir}, ignore); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%.20q: %v", dir, err)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/visible"
 )
 
 // unchangeable warns of files of the host, in a directory and below it, that the owner of the daemon may change
@@ -46,7 +47,7 @@ func unchangeableText(u rootfs.Unchangeable, dir string, gid uint32) string {
 	whose := "owner or group"
 	fix := fmt.Sprintf("mount the directory: files.mounts: [{from: %[1]q, to: %[1]q, mode: rw}] in a policy", dir)
 	if u.Grouped > 0 {
-		fix = fmt.Sprintf("change their group: chgrp -hR %d %q; or ", gid, dir) + fix
+		fix = fmt.Sprintf("change their group: chgrp -hR %d %s; or ", gid, visible.Word(dir)) + fix
 	}
 	if u.Grouped == u.Count {
 		whose = "group"

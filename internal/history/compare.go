@@ -243,14 +243,16 @@ func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err 
 			continue
 		}
 		root, err := h.config.Sandboxes.Root(ctx, s.rec)
-		if err != nil || root == nil {
+		if err != nil {
 			return of, err
 		}
-		if of.Roots == nil {
-			of.Roots = map[string]bool{}
-		}
-		for _, p := range rootspec.Places(root.Parts) {
-			of.Roots[p] = true
+		if root != nil {
+			if of.Roots == nil {
+				of.Roots = map[string]bool{}
+			}
+			for _, p := range rootspec.Places(root.Parts) {
+				of.Roots[p] = true
+			}
 		}
 		if !p.two() {
 			break

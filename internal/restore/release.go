@@ -239,11 +239,11 @@ func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most i
 	switch {
 	case err != nil:
 	case exit.Limit != "": // a limit of the sandbox, which may be stricter
-		err = fault.New(fault.TooLarge, "%s was killed: %s", detail, exit.Message)
+		err = fault.New(fault.Conflict, "%s was killed: %s", detail, exit.Message)
 	case exit.TimedOut:
-		err = fault.New(fault.Timeout, "%s did not exit within %d s", detail, most/1000)
+		err = fault.New(fault.Conflict, "%s did not exit within %d s", detail, most/1000)
 	case exit.Code != 0:
-		err = fault.New(fault.Invalid, "%s failed with exit code %d: %s", detail, exit.Code,
+		err = fault.New(fault.Conflict, "%s failed with exit code %d: %s", detail, exit.Code,
 			cmp.Or(tail.Lines(out.All()), exit.Message, "no output"))
 	}
 	if err != nil {
