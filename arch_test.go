@@ -65,12 +65,12 @@ var packages = map[string][]string{
 	"internal/engine": {
 		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/command",
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
-		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer", "internal/ledger",
-		"internal/ledger/format", "internal/lifetime", "internal/livefiles", "internal/masks",
-		"internal/memory", "internal/message", "internal/meta", "internal/policies", "internal/policy", "internal/repo",
-		"internal/restore", "internal/rootfs", "internal/rootspec", "internal/sandbox", "internal/stacks",
-		"internal/timeline", "internal/tournament", "internal/travel", "internal/upkeep", "internal/vfs",
-		"internal/worktree",
+		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer",
+		"internal/ledger", "internal/ledger/format", "internal/lifetime", "internal/livefiles",
+		"internal/masks", "internal/memory", "internal/message", "internal/meta", "internal/policies",
+		"internal/policy", "internal/repo", "internal/restore", "internal/rootfs", "internal/rootspec",
+		"internal/sandbox", "internal/stacks", "internal/timeline", "internal/tournament", "internal/travel",
+		"internal/upkeep", "internal/vfs", "internal/visible", "internal/worktree",
 	},
 	"internal/layer": {
 		"internal/archive", "internal/dirfd", "internal/fault", "internal/layer/format",
