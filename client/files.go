@@ -74,7 +74,8 @@ func (c *Client) put(ctx context.Context, path, kind string, r io.Reader, h http
 	if r == nil {
 		r = bytes.NewReader(nil)
 	}
-	req, err := c.request(ctx, http.MethodPut, path, io.NopCloser(r))
+	sent := &whole{Reader: r}
+	req, err := c.request(ctx, http.MethodPut, path, io.NopCloser(sent))
 	if err != nil {
 		return err
 	}
@@ -88,6 +89,9 @@ func (c *Client) put(ctx context.Context, path, kind string, r io.Reader, h http
 	defer res.Body.Close()
 	if res.StatusCode >= 300 {
 		return problem(res)
+	}
+	if !sent.done.Load() {
+		return &Error{Kind: KindUnavailable, Message: "the daemon confirmed the upload before it was sent completely"}
 	}
 	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
 		return &Error{Kind: KindUnavailable, Message: "the daemon's response was interrupted: " + err.Error(), Err: err}

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -113,9 +115,31 @@ func (s *Server) addSandboxes(api huma.API) {
 		})
 }
 
-func (s *Server) list(ctx context.Context, in *struct {
+// listInput is the query of the list of sandboxes.
+type listInput struct {
 	Filter []string `query:"filter,explode" doc:"only sandboxes that satisfy KEY=VALUE: see docs/api.md; repeatable"`
-}) (wire.ListResult, error) {
+}
+
+// Resolve implements huma.Resolver. It refuses what huma ignores, an empty filter and an unknown parameter: the
+// answer would list all sandboxes, and the client may remove what it lists.
+func (*listInput) Resolve(ctx huma.Context) (errs []error) {
+	u := ctx.URL()
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return []error{&huma.ErrorDetail{Location: "query", Message: err.Error()}}
+	}
+	for _, key := range slices.Sorted(maps.Keys(query)) {
+		switch {
+		case key != "filter":
+			errs = append(errs, &huma.ErrorDetail{Location: "query." + key, Message: "unknown parameter; expected filter"})
+		case slices.Contains(query[key], ""):
+			errs = append(errs, &huma.ErrorDetail{Location: "query.filter", Message: "expected KEY=VALUE, got an empty value"})
+		}
+	}
+	return errs
+}
+
+func (s *Server) list(ctx context.Context, in *listInput) (wire.ListResult, error) {
 	chosen, err := filter.Parse(in.Filter)
 	if err != nil {
 		return wire.ListResult{}, err
