@@ -2,22 +2,20 @@ package rootfs
 
 import (
 	"context"
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Unchangeable is what the caller may change below a directory of the host, and a command in a sandbox
-// on the host may not: overlayfs copies a file up with its owner and group, and fails with EOVERFLOW
-// if one of them is not mapped. The user namespace of an ordinary user maps their own ids alone.
+// Unchangeable describes the files below a directory of the host that the caller may change, and a command in a
+// sandbox on the host may not: overlayfs copies a file up with its owner and group, and fails with EOVERFLOW if one of
+// them is not mapped. The user namespace of an ordinary user maps only their own IDs.
 type Unchangeable struct {
 	First   string // the path of the first one
 	Count   int
@@ -25,9 +23,9 @@ type Unchangeable struct {
 	More    bool // limit.UnchangeableEntries were read, and there are more
 }
 
-// FindUnchangeable looks for such files: dir, then what is below it, the nearest first. It follows no
-// links except in dir, omits store and what every sandbox has of its own, and skips what it cannot
-// read. It reads nothing if all ids are mapped, as for real root.
+// FindUnchangeable looks for such files: dir, then the entries below it, the nearest first. It follows no links except
+// in dir, omits store and the directories that every sandbox replaces, and skips what it cannot read. It reads nothing
+// if all IDs are mapped, as for real root.
 func FindUnchangeable(ctx context.Context, dir, store string) (Unchangeable, error) {
 	if slices.ContainsFunc(idMaps()["gid"], idRange.all) && slices.ContainsFunc(idMaps()["uid"], idRange.all) {
 		return Unchangeable{}, nil
@@ -42,53 +40,64 @@ func FindUnchangeable(ctx context.Context, dir, store string) (Unchangeable, err
 	})
 }
 
-// all reports whether a map contains every id.
+// all reports whether a map contains every ID.
 func (r idRange) all() bool { return r.first == 0 && r.count == 1<<32-1 }
 
-// findUnchangeable is FindUnchangeable without some paths, for at most so many entries below dir. mapped
+// findUnchangeable is FindUnchangeable without the paths of omit, for at most that many entries below dir. mapped
 // reports whether the owner and the group of a file are mapped.
 func findUnchangeable(
 	ctx context.Context, dir string, omit []string, most int, mapped func(*unix.Stat_t) (uid, gid bool),
 ) (u Unchangeable, err error) {
-	for dirs := []string{dir}; len(dirs) > 0; dirs = dirs[1:] {
-		at := dirs[0]
+	top, err := dirfd.OpenDir(unix.AT_FDCWD, dir)
+	if err != nil {
+		return u, fault.Wrap(err, "look for files that a sandbox cannot change")
+	}
+	defer unix.Close(top)
+	for dirs := []string{"."}; len(dirs) > 0; dirs = dirs[1:] {
+		at := filepath.Join(dir, dirs[0])
 		if err := ctx.Err(); err != nil {
 			return u, err
 		}
 		if slices.ContainsFunc(omit, func(p string) bool { return rootspec.Within(at, p) }) {
 			continue
 		}
-		if at == dir {
-			u.look(at, mapped)
-		}
-		names, more, err := namesIn(at, most)
+		fd, err := dirfd.OpenLong(top, dirs[0], dirfd.DirFlags, dirfd.Beneath)
 		if err != nil {
-			continue
+			continue // not readable, or replaced meanwhile
 		}
-		most -= len(names)
-		u.More = u.More || more
-		for _, name := range names {
-			if p := filepath.Join(at, name); u.look(p, mapped) {
-				dirs = append(dirs, p)
+		if at == dir {
+			u.look(fd, ".", at, mapped)
+		}
+		names, more, err := namesIn(fd, most)
+		if err == nil {
+			most -= len(names)
+			u.More = u.More || more
+			for _, name := range names {
+				if u.look(fd, name, filepath.Join(at, name), mapped) {
+					dirs = append(dirs, filepath.Join(dirs[0], name))
+				}
 			}
 		}
+		unix.Close(fd)
 	}
 	return u, nil
 }
 
-// look counts a path if it is unchangeable, and reports whether it is a directory.
-func (u *Unchangeable) look(path string, mapped func(*unix.Stat_t) (uid, gid bool)) (dir bool) {
-	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil {
+// look counts the entry name of the directory fd if it is unchangeable, and reports whether it is a directory. path is
+// its path on the host.
+func (u *Unchangeable) look(
+	fd int, name, path string, mapped func(*unix.Stat_t) (uid, gid bool),
+) (dir bool) {
+	st, err := dirfd.Lstat(fd, name)
+	if err != nil {
 		return false
 	}
-	kind := st.Mode & unix.S_IFMT
-	dir = kind == unix.S_IFDIR
+	dir = dirfd.IsDir(&st)
 	uid, gid := mapped(&st)
 	if uid && gid || slices.Contains(scratchDirs, path) {
 		return dir
 	}
-	if !uid && (kind == unix.S_IFLNK || unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) != nil) {
+	if !uid && (dirfd.IsLink(&st) || unix.Faccessat(fd, name, unix.W_OK, unix.AT_EACCESS) != nil) {
 		return dir // nor can the caller change it on the host
 	}
 	if u.Count++; u.Count == 1 {
@@ -100,20 +109,21 @@ func (u *Unchangeable) look(path string, mapped func(*unix.Stat_t) (uid, gid boo
 	return dir
 }
 
-// namesIn lists at most so many names in a directory, sorted, and reports whether there are more.
-func namesIn(dir string, most int) (names []string, more bool, err error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, false, err
+// namesIn lists at most that many names in a directory, sorted, and reports whether there are more.
+func namesIn(fd, most int) (names []string, more bool, err error) {
+	r := dirfd.NewReader()
+	defer r.Close()
+	r.StartNew(fd)
+	for {
+		name, _, ok, err := r.Next()
+		if err != nil || !ok {
+			slices.Sort(names)
+			return names, false, err
+		}
+		if len(names) == most {
+			slices.Sort(names)
+			return names, true, nil
+		}
+		names = append(names, string(name))
 	}
-	defer f.Close()
-	names, err = f.Readdirnames(most + 1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, false, err
-	}
-	slices.Sort(names)
-	if len(names) > most {
-		return names[:most], true, nil
-	}
-	return names, false, nil
 }
