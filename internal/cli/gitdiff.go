@@ -85,7 +85,8 @@ func (a *app) noteApplied(ctx context.Context, of reviewed, req wire.GitDiffRequ
 		if a.quiet || len(res.Changes) == 0 {
 			return nil
 		}
-		req.Pending, req.Stat = true, false
+		// Of the commit that was shown, so that the sandbox is not captured again.
+		req.Pending, req.Stat, req.Work = true, false, res.Work
 		var err error
 		if res, err = of.diff(ctx, req); err != nil {
 			return err
