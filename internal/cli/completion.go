@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/label"
 )
 
-// peek gives a client that starts no daemon.
+// peek returns a client that starts no daemon.
 func (a *app) peek() (*client.Client, error) {
 	opt, remote, err := client.Remote(a.getenv)
 	if err == nil && !remote {
@@ -30,8 +30,8 @@ func (a *app) peek() (*client.Client, error) {
 	return client.New(opt), nil
 }
 
-// complete gives what list finds by a client that starts no daemon, in a second at the
-// most; a shell is told nothing of what goes wrong.
+// complete returns the completions that list finds through a client that starts no daemon, within a second. It
+// reports no errors to the shell.
 func (a *app) complete(
 	cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error),
 ) ([]string, cobra.ShellCompDirective) {
@@ -115,7 +115,7 @@ func (a *app) refOf(cmd *cobra.Command, args []string, _ string) ([]string, cobr
 	return a.refs(cmd, name)
 }
 
-// refs gives the tags and snapshots of a sandbox.
+// refs returns the tags and snapshots of a sandbox.
 func (a *app) refs(cmd *cobra.Command, name string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
 		res, err := c.Log(ctx, name)

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// diffArgs tells the arguments of diff that name states from paths. The first state is always there.
+// diffArgs separates the arguments of diff into states and paths. There is at least one state.
 func diffArgs(args []string, dash int) (states, paths []string, err error) {
 	states = args
 	if dash >= 0 {
@@ -51,7 +51,8 @@ func splitState(s string) (name, ref string, explicit bool) {
 // diffState is a state of a sandbox; ref "" is the live one.
 type diffState struct{ name, ref string }
 
-// diffRequest finds out what states are compared: references of the first sandbox, or states of two.
+// diffRequest returns the sandbox and the request that states select: references of the first sandbox, or states of
+// two sandboxes.
 func diffRequest(
 	ctx context.Context, c *client.Client, states []string,
 ) (name string, req wire.DiffRequest, err error) {

@@ -41,7 +41,7 @@ func (e *every) args(cmd *cobra.Command, args []string) error {
 	return between(1, -1, "the name of a sandbox")(cmd, args)
 }
 
-// names is args, and with --all the names of the sandboxes that are chosen.
+// names returns args, or with --all the names of the chosen sandboxes.
 func (e *every) names(
 	ctx context.Context, a *app, args []string, chosen func(wire.Sandbox) bool,
 ) ([]string, error) {

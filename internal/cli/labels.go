@@ -29,7 +29,7 @@ func (r *relabelling) flags(a *app, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("label-rm", a.labelKeys))
 }
 
-// fill puts them into a request.
+// fill adds the changes to a request.
 func (r *relabelling) fill(req *wire.LifeRequest) (err error) {
 	req.RemoveLabels = r.remove
 	req.Labels, err = label.Parse(r.add)
@@ -46,8 +46,8 @@ func (c *choosing) flag(a *app, cmd *cobra.Command, shorthand string) {
 	must(cmd.RegisterFlagCompletionFunc("filter", a.filters))
 }
 
-// list gives the sandboxes that are chosen. It chooses again from the answer: a daemon that is older than
-// this program would give all.
+// list returns the chosen sandboxes. It filters the answer again, since a daemon older than this program ignores the
+// filters and returns all.
 func (c choosing) list(ctx context.Context, from *client.Client) ([]wire.Sandbox, error) {
 	chosen, err := filter.Parse(c)
 	if err != nil {

@@ -55,7 +55,7 @@ Coppice is refused, and links in it are not followed.`,
 			}
 			return a.print(res, func(w io.Writer) error {
 				if mounted {
-					a.note("the mount point remains, empty; remove it: umount %[1]s && rmdir %[1]s", tty.Word(home))
+					a.note("the mount point remains; remove it: umount %[1]s && rmdir %[1]s", tty.Word(home))
 				}
 				_, err := fmt.Fprintln(w, tty.Clean(home))
 				return err
@@ -165,8 +165,7 @@ func servesHome(ctx context.Context, c *client.Client, home string) error {
 const lostFound = "lost+found"
 
 // removeTrees removes the content of a home, and then the home; if that is a mount point, it remains. The file that
-// identifies a home is last, so that an
-// interrupted removal can be repeated.
+// identifies a home is last, so that an interrupted removal can be repeated.
 func removeTrees(ctx context.Context, home string) (mounted bool, err error) {
 	if mounted, err = isMountPoint(home); err != nil {
 		return false, fault.Wrap(err, "remove %s", home)

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Config is what a Meter is made of. All fields are required.
+// Config configures a Meter. All fields are required.
 type Config struct {
 	Home string // COPPICE_HOME, absolute
 	DB   *meta.DB
@@ -30,7 +30,7 @@ type Meter struct {
 	config Config // never changed
 }
 
-// New makes the Meter of a home.
+// New returns the Meter of a home.
 func New(c Config) *Meter { return &Meter{config: c} }
 
 // kinds are the parts of an answer, in their order.
@@ -39,8 +39,8 @@ var kinds = [...]string{
 	wire.DiskLost, wire.DiskOther,
 }
 
-// DiskUse measures the home. It ends with ctx. progress is called from this goroutine, with the number of files that
-// were looked at.
+// DiskUse measures the home, until ctx is cancelled. It calls progress from this goroutine, with the number of files
+// measured so far.
 func (m *Meter) DiskUse(ctx context.Context, progress func(wire.Progress)) (wire.DiskUse, error) {
 	known, err := m.known(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (m *Meter) DiskUse(ctx context.Context, progress func(wire.Progress)) (wire
 	return t.answer(), nil
 }
 
-// known is what the records say of a home.
+// known is what the database records about a home.
 type known struct {
 	sandboxes    []wire.DiskSandbox // by name, without what is measured
 	bases, spare map[string]bool    // layers
@@ -176,7 +176,7 @@ func (t *tally) inside(at int, name string, fn func(dir int, name string) error)
 	return t.each(fd, func(name string) error { return fn(fd, name) })
 }
 
-// all counts entries as a kind.
+// all returns a function that counts entries as a kind.
 func (t *tally) all(kind string) func(dir int, name string) error {
 	return func(dir int, name string) error { return t.count(kind, dir, name) }
 }
@@ -201,7 +201,8 @@ func (t *tally) layer(dir int, name string) error {
 	return t.count(wire.DiskLayers, dir, name)
 }
 
-// sandbox counts the directory of a sandbox. That of no sandbox is of one that was removed, or is created now.
+// sandbox counts the directory of a sandbox. A directory without a record belongs to a sandbox that was removed or is
+// being created.
 func (t *tally) sandbox(dir int, id string) error {
 	is := func(s wire.DiskSandbox) bool { return s.ID == id }
 	if !slices.ContainsFunc(t.known.sandboxes, is) {
@@ -226,7 +227,7 @@ func (t *tally) sandbox(dir int, id string) error {
 	})
 }
 
-// answer is what was measured.
+// answer returns the result.
 func (t *tally) answer() wire.DiskUse {
 	out := wire.DiskUse{Sandboxes: t.known.sandboxes, Partial: t.partial}
 	for i := range out.Sandboxes {

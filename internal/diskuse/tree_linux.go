@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxHeld is how many directories of a path are open at a time; those above are opened again on the way back.
+	// maxHeld is the number of directories of a path that are open at a time; those above are reopened on the way back.
 	maxHeld = 64
-	// tellEvery is how many files are looked at between two reports, and two looks at the context.
+	// tellEvery is the number of files between two progress reports, and between two checks of the context.
 	tellEvery = 1024
 )
 
@@ -27,30 +27,30 @@ type walk struct {
 
 	mostNames, mostLinks int // bounds: limit.DiskUseNames, limit.DiskUseLinks
 
-	files   int  // that were looked at
-	names   int  // of directories that are held, and directories that they are in
-	partial bool // something could not be looked at, or was beyond a bound
+	files   int  // measured so far
+	names   int  // queued names of directories, and open directories
+	partial bool // something could not be read, or exceeded a bound
 }
 
-// sum is what a tree takes.
+// sum is the size of a tree.
 type sum struct {
 	share float64 // bytes, where a name of a file counts for its share of the file
 	alone int64   // bytes of what has one name, and of directories
-	// links are the files of several names, by how many of the names were found: when all of them were, the file
-	// is in the tree alone. nil: it does not matter.
+	// links are the files with several hard links: if all links of a file are in the tree, removing the tree frees
+	// it. nil if that is not needed.
 	links map[inode]*linked
 }
 
-// linked is a file of several names.
+// linked is a file with several hard links.
 type linked struct {
-	left  uint64 // names that were not found
+	left  uint64 // links that were not found yet
 	bytes int64
 }
 
-// bytes is the share of the tree, rounded.
+// bytes returns the share of the tree, rounded.
 func (s *sum) bytes() int64 { return int64(s.share + 0.5) }
 
-// freed is what removing the tree frees.
+// freed returns the bytes that removing the tree frees.
 func (s *sum) freed() int64 {
 	n := s.alone
 	for _, l := range s.links {
@@ -61,8 +61,7 @@ func (s *sum) freed() int64 {
 	return n
 }
 
-// tree adds the entry name in the open directory at, and everything below it, to s. What is not there counts
-// nothing.
+// tree adds the entry name in the open directory at, and everything below it, to s. A missing entry is not an error.
 func (w *walk) tree(at int, name string, s *sum) error {
 	st, err := dirfd.Lstat(at, name)
 	if err != nil {
@@ -79,13 +78,13 @@ func (w *walk) tree(at int, name string, s *sum) error {
 	return w.below(fd, s)
 }
 
-// open opens a directory to list it. What is mounted on it is not entered.
+// open opens a directory to list it. It enters no mount.
 func open(at int, name string) (int, error) {
 	return dirfd.Open(at, name, dirfd.DirFlags, dirfd.Beneath|dirfd.OneMount)
 }
 
-// pass ignores errors about one entry: it went away or was replaced (which counts as nothing), is a mount, or may
-// not be read (which makes the result partial).
+// pass ignores errors about one entry: one that was removed or replaced is not counted; one that is a mount or cannot
+// be read makes the result partial.
 func (w *walk) pass(err error) error {
 	for _, gone := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ESTALE} {
 		if errors.Is(err, gone) {
@@ -130,11 +129,11 @@ func (w *walk) add(s *sum, st *unix.Stat_t) {
 type level struct {
 	fd       int // -1: it is opened again on the way back
 	dev, ino uint64
-	subs     []string // directories in it that were not looked into yet
+	subs     []string // subdirectories that were not visited yet
 }
 
-// below adds what is in the directory fd, which it closes. It does not recurse, as a sandbox decides how deep its
-// directories are.
+// below adds the content of the directory fd, which it closes. It does not recurse, since a sandbox decides how deep
+// its directories are.
 func (w *walk) below(fd int, s *sum) (err error) {
 	var path []level
 	defer func() {
@@ -183,7 +182,7 @@ func (w *walk) below(fd int, s *sum) (err error) {
 	return nil
 }
 
-// leave lets go of a directory.
+// leave closes a directory.
 func (w *walk) leave(l *level) {
 	if l.fd >= 0 {
 		unix.Close(l.fd)
@@ -191,8 +190,8 @@ func (w *walk) leave(l *level) {
 	w.names -= len(l.subs) + 1
 }
 
-// back leaves the last directory of a path, and has the one above open again. One that was moved meanwhile is left
-// as well, with what was not looked into.
+// back leaves the last directory of a path, and reopens the one above. If that was moved meanwhile, it is left as
+// well, with its unvisited subdirectories.
 func (w *walk) back(path []level) []level {
 	last := len(path) - 1
 	if last > 0 && path[last-1].fd < 0 {

@@ -21,13 +21,13 @@ const (
 	KeyState  = "state"  // a state of `coppice ls`, or running, stopped or quarantined
 	KeyTier   = "tier"   // in force
 	KeyDriver = "driver" // in force
-	KeyOrigin = "origin" // the name that the sandbox had of which it is a fork, when it was forked
+	KeyOrigin = "origin" // the name of its parent at the time of the fork
 )
 
 // Keys lists the keys, in the order of the documents.
 func Keys() []string { return []string{KeyLabel, KeyName, KeyState, KeyTier, KeyDriver, KeyOrigin} }
 
-// Values lists all values of a key, or nil if it has any others.
+// Values lists all values of a key, or nil if its values are not a fixed set.
 func Values(key string) []string {
 	switch key {
 	case KeyState:

@@ -1,5 +1,5 @@
 // Package label checks and changes the labels of sandboxes: keys with values that clients give
-// sandboxes, to find them again. They mean nothing to Coppice. The package is pure.
+// sandboxes, to find them again. They mean nothing to Coppice. The package is pure: it does no I/O.
 package label
 
 import (

@@ -14,7 +14,8 @@ type DiffOptions struct {
 	Paths    []string // only these and those below them, literally; none is all
 	Renames  bool     // detect renames
 	Stat     bool     // count lines
-	// Have is a commit or tree; what it has exactly as To has it is left out. "" leaves nothing out.
+	// Have is a commit or tree: files that it has with the same content and mode as To are left out. "" leaves none
+	// out.
 	Have OID
 }
 
@@ -52,9 +53,9 @@ func (r *Repo) DiffPending(ctx context.Context, o DiffOptions) (changes []Change
 	return changes, had, err
 }
 
-// without gives options that need no Have any more: From becomes a tree of the desk, which has what is left out as
-// To has it. n is how many files that are. A file counts as one that Have has only if its content and its mode are
-// the same, or if neither has it: of any other, all that changed since From is shown.
+// without returns options without Have: From becomes a tree on the desk with the omitted files as To has them. n is the
+// number of omitted files. A file is omitted only if Have has it with the same content and mode, or if neither has it;
+// of any other file, all changes since From are shown.
 func (d *desk) without(ctx context.Context, o DiffOptions) (_ DiffOptions, n int, err error) {
 	if o.Have == "" {
 		return o, 0, nil
@@ -65,7 +66,7 @@ func (d *desk) without(ctx context.Context, o DiffOptions) (_ DiffOptions, n int
 	}
 	left, err := d.changes(ctx, DiffOptions{From: o.Have, To: o.To, Paths: o.Paths})
 	if fault.Is(err, fault.Invalid) {
-		// It is too far away, or has a path that is never applied: nothing is left out.
+		// There are too many differences, or one of them can never be applied: nothing is left out.
 		o.Have = ""
 		return o, 0, nil
 	}

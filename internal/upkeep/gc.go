@@ -92,8 +92,8 @@ func (u *Upkeep) collectGarbage(
 	return res, errors.Join(cleared, err)
 }
 
-// Unused returns the layers that GC would delete now. Those that it frees first, with forks of ended tournaments
-// and with live roots that are no longer mounted, are not among them. It deletes nothing.
+// Unused returns the layers that GC would delete now, except those that become unused while it runs, with forks of
+// ended tournaments and live roots that are no longer mounted. It deletes nothing.
 func (u *Upkeep) Unused(ctx context.Context) ([]timeline.LayerID, error) {
 	u.shape.RLock()
 	defer u.shape.RUnlock()

@@ -133,7 +133,7 @@ func (d *daemon) setUpGvisor(g plan.Guest) (err error) {
 	return nil
 }
 
-// setUpWorkspace makes init the subreaper of what commands leave behind. There is no root.
+// setUpWorkspace makes init the subreaper of processes that commands leave behind. It needs no root file system.
 func (d *daemon) setUpWorkspace() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "become the reaper of orphaned processes")

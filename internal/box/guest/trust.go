@@ -118,9 +118,9 @@ func withPEM(have, ca []byte) []byte {
 	return append(all, ca...)
 }
 
-// lay writes what with makes of a store to ours, mounts that over the store, and returns the new content. A
-// store that with does not change is not covered. lay returns nil if there is no store, if with returns nil
-// because it is not one, or if the sandbox's links lead to where the policy forbids changes.
+// lay writes the result of with for the content of a store to ours, mounts that over the store, and returns it. It
+// mounts nothing if with does not change the content. It returns nil if the file does not exist, if with returns nil
+// because the file is not a store, or if the sandbox's links lead to where the policy forbids changes.
 func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error) {
 	f, err := t.files.Find(name, limit.TrustStoreBytes)
 	if f == nil {
