@@ -13,15 +13,15 @@ import (
 func (a *app) systemDF() *cobra.Command {
 	return &cobra.Command{
 		Use: "df [flags]", Short: "Show disk usage",
-		Long: `Show the disk usage of the daemon's home by type, and for each sandbox the size of
-the layers that only it has (OWN), of those that it shares with others (SHARED),
-and of the changes in its live root (LIVE).
+		Long: `Show the disk usage of the daemon's home by type, and for each sandbox the size
+of the layers that only it has (OWN), of those that it shares with others
+(SHARED), and of the changes in its live root (LIVE).
 
-SIZE and LIVE are blocks on the disk (st_blocks of 512 bytes). A file that has
+SIZE and LIVE are blocks on the disk (st_blocks of 512 bytes). A file with
 several hard links counts once. Blocks that files share, as reflinks do, count
-in each file. OWN and SHARED are the contents of
-finalized layers, as recorded. RECLAIMABLE is what "coppice system gc" frees, at
-least. Sandboxes may keep running.`,
+in each file. OWN and SHARED are the contents of finalized layers, as recorded.
+RECLAIMABLE is what "coppice system gc" frees, at least. Sandboxes may keep
+running.`,
 		Example: "  coppice system df\n" +
 			"  coppice system df --json",
 		Args: between(0, 0, ""),
