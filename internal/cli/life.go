@@ -19,7 +19,7 @@ func (l *living) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&l.ttl, "ttl", 0,
 		"remove the sandbox after `TIME`, as in 12h, or keep only its tagged snapshots; 0: never")
-	f.DurationVar(&l.idle, "idle-stop", 0, "stop its processes after `TIME` without use, as in 10m; 0: never")
+	f.DurationVar(&l.idle, "idle-stop", 0, "stop its processes after `TIME` of inactivity, as in 10m; 0: never")
 }
 
 // request returns the request for the given flags.

@@ -139,7 +139,7 @@ func (l *Lifetimes) stopOne(
 		using, last := l.used(id)
 		return rec.IdleStopMS != 0 && !using && !last.After(since)
 	}
-	stopped, err := l.config.Ender.StopIdle(ctx, id, b, fmt.Sprintf("stopped after %s without use", limit), unused)
+	stopped, err := l.config.Ender.StopIdle(ctx, id, b, fmt.Sprintf("stopped after %s of inactivity", limit), unused)
 	if stopped {
 		l.config.Log.Info("an idle sandbox was stopped", "sandbox", name)
 	}

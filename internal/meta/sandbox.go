@@ -85,7 +85,7 @@ type Config struct {
 	Expires  *time.Time `json:"expires,omitempty"`
 	// of clients, as package label takes them; a map that is read is not to be changed
 	Labels map[string]string `json:"labels,omitempty"`
-	// after so long without use its processes are stopped; 0: never
+	// after so long of inactivity its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
 	Tournament string `json:"tournament,omitempty"` // the tournament, if it is a candidate's fork; gc removes it
 	// why nothing passes its gate; nil: it is not quarantined
