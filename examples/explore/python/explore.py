@@ -35,7 +35,7 @@ class Sandbox:
                 return answer
             print(answer.get("stdout", ""), end="")
             print(answer.get("stderr", ""), end="", file=sys.stderr)
-        raise RuntimeError(f"{op}: the daemon went away")
+        raise RuntimeError(f"{op}: the daemon closed the connection")
 
 
 def coppice(*args):
@@ -51,7 +51,7 @@ def explore(sandbox):
         if sandbox.call("exec", cmd=TEST)["exit"] == 0:
             passed[name] = tried
     if not passed:
-        sys.exit("nobody passed the test")
+        sys.exit("no candidate passed the test")
     winner = next(iter(passed))
     sandbox.call("checkout", node=passed[winner])
     print(f"{winner} won: ", end="", flush=True)

@@ -9,10 +9,15 @@ sandbox=$(coppice create)
 trap 'coppice rm --force "$sandbox" >/dev/null; coppice system gc --quiet' EXIT
 socket=$(coppice status --json | sed -n 's/.*"home": *"\([^"]*\)".*/\1/p')/daemon.sock
 
-# api METHOD PATH [JSON] sends one request, and fails on an HTTP error.
+# api METHOD PATH [JSON] sends one request and prints the answer. On an HTTP error it prints the
+# server's reason to stderr and fails.
 api() {
-	curl --silent --show-error --fail-with-body --unix-socket "$socket" \
-		--request "$1" --json "${3-}" "http://coppice/v1/sandboxes/$sandbox/$2"
+	if ! answer=$(curl --silent --show-error --fail-with-body --unix-socket "$socket" \
+		--request "$1" --json "${3-}" "http://coppice/v1/sandboxes/$sandbox/$2"); then
+		printf '%s\n' "$answer" >&2
+		return 1
+	fi
+	printf '%s\n' "$answer"
 }
 
 result=$(api POST tournament '{
@@ -26,7 +31,7 @@ result=$(api POST tournament '{
 }')
 winner=$(printf %s "$result" | sed -n 's/.*"winner":"\([^"]*\)".*/\1/p')
 [ -n "$winner" ] || {
-	echo "nobody passed the test" >&2
+	echo "no candidate passed the test" >&2
 	exit 1
 }
 printf '%s won: ' "$winner"

@@ -37,7 +37,7 @@ class Sandbox {
     this.socket.write(JSON.stringify({ op, ...fields }) + "\n");
     for (;;) {
       const line = await this.lines.next();
-      if (line.done) throw new Error(`${op}: the daemon went away`);
+      if (line.done) throw new Error(`${op}: the daemon closed the connection`);
       const answer = JSON.parse(line.value) as Answer;
       if (answer.error !== undefined) throw new Error(`${op}: ${answer.error}`);
       if (answer.ok) return answer;
@@ -64,7 +64,7 @@ async function explore(sandbox: Sandbox): Promise<void> {
     const { exit } = await sandbox.call("exec", { cmd: test });
     if (exit === 0) winner ??= { name, node };
   }
-  if (!winner) throw new Error("nobody passed the test");
+  if (!winner) throw new Error("no candidate passed the test");
   await sandbox.call("checkout", { node: winner.node });
   process.stdout.write(`${winner.name} won: `);
   await sandbox.call("exec", { cmd: "cat /var/tmp/answer" });
