@@ -23,8 +23,8 @@ func (e *Engine) fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error)
 	return append(a.Fixed(), decoys...), err
 }
 
-// staysInPlace refuses a rewind in place that would change a read-only path or remove a mount point:
-// the mounts hang on the very directories that would be replaced. Other rewinds mount everything again.
+// staysInPlace refuses a rewind in place that would change a read-only path or remove a mount point, because its
+// mounts are attached to the directories that would be replaced. Other rewinds mount everything again.
 func (e *Engine) staysInPlace(ctx context.Context, rec *meta.Sandbox, to timeline.SnapshotID) error {
 	allowed, err := e.Policies.Places(ctx, rec)
 	if err != nil {

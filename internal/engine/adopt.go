@@ -13,9 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// intentAdopt is written before uppers are renamed into a layer. While it exists and the layer has no
-// record, the layer holds data that no snapshot has: it must not be removed, and the uppers are renamed
-// back, after an error or by the next daemon.
+// intentAdopt is the kind of the intent that is written before uppers are renamed into a layer. While the intent
+// exists and the layer has no record, the layer holds data that no snapshot has. It must not be removed, and the
+// uppers are renamed back: by this daemon after an error, else by the next one.
 const intentAdopt = "adopt"
 
 type adoption struct {
@@ -76,9 +76,9 @@ func (c *capturing) addAdopted(ctx context.Context, snap timeline.Snapshot, inte
 	})
 }
 
-// unadopt closes the intent of an adoption: either the layer has its record, or the parts are moved
-// back. If neither can be done, the sandbox is not used until the next daemon has moved them back,
-// because a start would begin with an empty upper.
+// unadopt closes the intent of an adoption: either the layer has its record, or the parts are moved back. If neither
+// is possible, the sandbox cannot be used until the next daemon has moved the parts back, because a start would begin
+// with an empty upper.
 func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	_, err := e.DB.Layer(ctx, a.Layer)
 	if fault.Is(err, fault.NotFound) {
@@ -97,8 +97,8 @@ func (e *Engine) unadopt(ctx context.Context, intent int64, a adoption) error {
 	return e.DB.EndIntent(ctx, intent)
 }
 
-// unadoptAll closes the adoptions that a crash or an error interrupted: those of one sandbox, or of all
-// if id is "". A failure is logged, and only the sandbox concerned cannot be used.
+// unadoptAll closes the adoptions that a crash or an error interrupted: those of one sandbox, or of all if id is "".
+// A failure is logged, and affects only its own sandbox, which cannot be used.
 func (e *Engine) unadoptAll(ctx context.Context, id timeline.SandboxID) error {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {

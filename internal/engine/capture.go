@@ -22,9 +22,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// adoptAbove is the number of changed paths from which a capture without processes turns the upper
-// itself into the layer instead of copying from it. Below it, a copy takes no longer than starting
-// another box, and leaves directories where rename(2) is free.
+// adoptAbove is the number of changed paths above which a capture without processes turns the upper itself into the
+// layer instead of copying from it. Below it, a copy takes no longer than starting another box does, and directories
+// stay in the upper, where rename(2) works without a copy.
 const adoptAbove = 512
 
 // note says why and how a snapshot is taken.
@@ -33,9 +33,9 @@ type note struct {
 	message string
 	exit    *int
 	frozen  bool                          // leave the processes frozen; see taken.frozen
-	aside   bool                          // changed times of directories alone are not worth a snapshot
-	memory  bool                          // include the memory of processes; there is a snapshot in any case
-	still   bool                          // no process is left, and none had a file mapped
+	aside   bool                          // do not take a snapshot if only times of directories changed
+	memory  bool                          // include the memory of processes; takes a snapshot even if no file changed
+	still   bool                          // no process is left, and none had a file mapped shared and writable
 	with    func(taken) []audit.Statement // records to write with the snapshot, if there is one; nil: none
 }
 
@@ -49,15 +49,15 @@ type taken struct {
 	recorded bool   // the statements of note.with are recorded
 	memory   *timeline.Memory
 	stood    time.Duration // how long processes were paused for note.memory
-	// The paths that changed, as far as they are listed: which were removed, and what was there before;
-	// nil where that is not known.
+	// The paths that changed, as far as they are listed; which of them were removed; and the files before the change.
+	// nil if unknown.
 	paths  []string
 	gone   map[string]bool
 	before func() *layer.View
 }
 
-// capture takes a snapshot of the present if it differs from HEAD, and moves HEAD there. On an error
-// the present is still in the live root and nothing has changed, unless t names a snapshot: then the
+// capture takes a snapshot of the present if it differs from HEAD, and moves HEAD to it. On an error the present is
+// still in the live root and nothing has changed, unless t names a snapshot: then the snapshot was taken, and the
 // processes could not be resumed after it.
 func (e *Engine) capture(ctx context.Context, s *held, rec *meta.Sandbox, n note) (t taken, err error) {
 	c := &capturing{Engine: e, s: s, rec: rec, n: n, t: taken{id: rec.Head}}
@@ -126,9 +126,9 @@ type capturing struct {
 	programs []wire.Program
 
 	layer timeline.LayerID
-	head  func() *layer.View  // the view that the present is compared with; nil if it cannot be read
-	below timeline.SnapshotID // the snapshot that the layer stands on
-	empty bool                // make a layer even though nothing changed
+	head  func() *layer.View  // the files of HEAD, to compare with; nil if they cannot be read
+	below timeline.SnapshotID // the snapshot that the layer applies to
+	empty bool                // make a layer even if nothing changed
 	got   layer.Captured
 }
 
@@ -139,7 +139,7 @@ func (c *capturing) find(ctx context.Context) (there bool, err error) {
 	}
 	c.parts, err = c.drv.Parts(c.live)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // nothing was ever mounted on it
+		return false, nil // the root was never mounted
 	}
 	if err != nil {
 		return false, err
@@ -148,15 +148,14 @@ func (c *capturing) find(ctx context.Context) (there bool, err error) {
 	return true, nil
 }
 
-// freeze pauses the processes, and completes what a killed init left half done.
+// freeze pauses the processes, and completes a move that a killed init left unfinished.
 func (c *capturing) freeze(ctx, hold context.Context) error {
 	if b := c.liveBox(c.s); b != nil && !c.n.still {
 		f, err := b.Freeze(hold)
 		switch {
 		case fault.Is(err, fault.Unavailable):
-			// The keeper has just exited; perhaps it was killed, and init, which exits after it, has
-			// not noticed yet. Or a killed daemon had asked it to stop, and what runs would have some
-			// grace left: it gets none.
+			// The keeper has just exited. If it was killed, init, which exits after it, may not have noticed yet. If a
+			// killed daemon had asked it to stop, the processes would still have a grace period; they get none.
 			if err := c.stopBox(ctx, c.s, 0); err != nil {
 				return err
 			}
@@ -191,7 +190,7 @@ func (c *capturing) release(hold context.Context, failed error) error {
 	return failed
 }
 
-// input returns the input of the capture: what to compare the present with.
+// input returns the input of the capture, including what to compare the present with.
 func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	index := c.indexes.present(c.s, c.rec)
 	in := layer.CaptureInput{
@@ -205,7 +204,7 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	c.head = func() *layer.View {
 		v, err := c.Histories.View(ctx, c.rec, c.rec.Head, c.parts)
 		if err != nil {
-			return nil // what cannot be compared counts as changed
+			return nil // an entry that cannot be compared counts as changed
 		}
 		return v
 	}
@@ -221,12 +220,12 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	return in
 }
 
-// take makes the layer of what changed, unless so much changed that the upper is adopted.
+// take makes a layer of the changes, unless there are so many that the upper is adopted.
 func (c *capturing) take(ctx, hold context.Context) error {
 	in := c.input(ctx)
 	var err error
-	c.shape.RLock() // keeps the layers that the present is compared with
-	// Clients that write files from outside are not paused otherwise.
+	c.shape.RLock() // so that the layers to compare with are not removed
+	// Clients that write files from outside are not paused with the processes.
 	c.Files.HoldNames(c.s.ID, func() { c.got, err = c.Layers.Capture(hold, c.layer, in) })
 	c.shape.RUnlock()
 	if err != nil {
@@ -239,8 +238,8 @@ func (c *capturing) take(ctx, hold context.Context) error {
 	return nil
 }
 
-// keepMemory stores the memory of the frozen processes. They resume before it is stored, unless they
-// are to stay frozen. Garbage collection spares the image until known is called.
+// keepMemory stores the memory of the frozen processes. They resume before it is stored, unless the caller wants them
+// frozen. Garbage collection spares the image until known is called.
 func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err error) {
 	image, err := c.Images.Save(hold, c.rec, c.frozen)
 	if !c.n.frozen && err == nil {
@@ -255,7 +254,7 @@ func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err err
 	return known, err
 }
 
-// name sets the message of the snapshot, and notes what changed.
+// name sets the message of the snapshot, and stores which paths changed.
 func (c *capturing) name(ctx context.Context) {
 	if c.n.message != "" {
 		c.n.message = c.cleaners.ForMessage(ctx, c.rec, c.n.cause).Redact(c.n.message)
@@ -313,14 +312,14 @@ func (c *capturing) commit(ctx context.Context) error {
 	return nil
 }
 
-// kept returns the result of the capture once the snapshot is in the history.
+// kept returns the result of a capture whose snapshot is in the history.
 func (c *capturing) kept(snap timeline.Snapshot) taken {
 	t := c.t
 	t.id, t.changed, t.stats, t.recorded = snap.ID, true, c.got.Stats, true
 	return t
 }
 
-// unmade removes the layer, if any, of a snapshot that was not taken.
+// unmade removes the layer, if any, of a snapshot that could not be added.
 func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
 	if !e.Layers.Has(id) {
 		return nil
@@ -328,7 +327,7 @@ func (e *Engine) unmade(ctx context.Context, id timeline.LayerID) error {
 	return e.Layers.Remove(ctx, id)
 }
 
-// snapshotDrafts returns the records of a snapshot and those that are recorded with it.
+// snapshotDrafts returns the record of a snapshot and the records that are written with it.
 func (e *Engine) snapshotDrafts(
 	ctx context.Context, rec *meta.Sandbox, snap timeline.Snapshot, n note, t taken,
 ) []ledger.Draft {
@@ -350,7 +349,7 @@ func unfinished(parts []rootspec.Part) bool {
 	return false
 }
 
-// finish starts another init that completes what the one before it left half done, so that no snapshot
+// finish starts another init, which completes the move that its predecessor left unfinished, so that no snapshot
 // shows it.
 func (e *Engine) finish(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if _, err := e.start(ctx, s, rec); err != nil {
@@ -367,7 +366,7 @@ func (e *Engine) newSnapshot(rec *meta.Sandbox, n note, st timeline.Stats) (time
 	}, err
 }
 
-// redoAfter returns the redo list after a capture: empty once something new has happened.
+// redoAfter returns the redo list after a capture: empty, except for the capture that precedes a rewind.
 func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 	if n.cause == timeline.CauseCheckout {
 		return redo
@@ -375,8 +374,8 @@ func redoAfter(redo []timeline.SnapshotID, n note) []timeline.SnapshotID {
 	return nil
 }
 
-// newLayer returns the name of a layer that is about to be made. Until made is called, garbage
-// collection leaves its directory alone although it has no record.
+// newLayer returns the name of a layer that is about to be made. Until made is called, garbage collection does not
+// remove its directory although it has no record.
 func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
 	if id, err = timeline.NewLayerID(e.Rand); err != nil {
 		return "", nil, err
@@ -391,7 +390,7 @@ func (e *Engine) newLayer() (id timeline.LayerID, made func(), err error) {
 	}, nil
 }
 
-// thaw thaws a box, and does not wait once hold is done.
+// thaw thaws a box. It does not wait for the box once hold is done.
 func thaw(hold context.Context, f Frozen) error {
 	stop := context.AfterFunc(hold, f.Drop)
 	defer stop()

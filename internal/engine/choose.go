@@ -16,8 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// chooser decides the tier and the driver of new sandboxes. It caches the report of a host that lacks
-// nothing, and takes no lock.
+// chooser decides the tier and the driver of new sandboxes. It caches the report of a host that lacks nothing. It
+// takes no lock.
 type chooser struct {
 	probe   func(context.Context, HostQuestion) (wire.ProbeReport, error) // Config.ProbeHost
 	drivers map[string]rootfs.Driver
@@ -25,10 +25,10 @@ type chooser struct {
 	able atomic.Pointer[wire.ProbeReport] // the report, once nothing is missing in it
 }
 
-// host reports what the host provides for tiers and drivers. A report in which nothing is missing is
-// cached, since the probe starts a process that mounts: if something stops working later, the start
-// that needs it fails. What is missing may be repaired, so it is probed again each time, as is a tier
-// that is named; "" names none.
+// host reports what the host provides for tiers and drivers. A report in which nothing is missing is cached, since
+// the probe starts a process that mounts; if something stops working later, the start that needs it fails. Otherwise
+// the host is probed again each time, since a missing item may have been repaired. tier is the tier that was asked
+// for, which is probed too if the cached report does not have it; "" names none.
 func (c *chooser) host(ctx context.Context, tier string) (wire.ProbeReport, error) {
 	if p := c.able.Load(); p != nil {
 		if it, ok := tiers.item(*p, tier); ok && it.OK || !ok && tier != tierGVisor {
@@ -43,9 +43,9 @@ func (c *chooser) host(ctx context.Context, tier string) (wire.ProbeReport, erro
 	return p, err
 }
 
-// chooseTier decides the tier. One that a policy names is refused if the host cannot provide it.
-// Otherwise it is the strongest that the host provides, except supervised and gvisor: they cost
-// something, and are chosen only for rules or if the policy says strong.
+// chooseTier decides the tier. A tier that a policy names is refused if the host cannot provide it. Without one, it
+// is the strongest that the host provides, except supervised and gvisor: these have a cost, and are chosen only for
+// rules or if the policy says strong.
 func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sandbox) (wire.ProbeReport, error) {
 	said := pol.Tier
 	name := ""
@@ -78,15 +78,15 @@ func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.S
 	return p, err
 }
 
-// wantsKernel reports whether a policy says strong and leaves the tier open, or would choose tier
-// supervised for its rules alone.
+// wantsKernel reports whether a policy says strong and leaves the tier open, or would get tier supervised only
+// because of its rules.
 func wantsKernel(p policy.Policy) bool {
 	open := p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
 	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
 }
 
-// choose decides tier and driver: the strongest that the host provides, or the one that was named,
-// which is refused if the host cannot provide it.
+// choose decides tier and driver: those that the request names, which are refused if the host cannot provide them, or
+// else the strongest that it provides.
 func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox) error {
 	p, err := c.chooseTier(ctx, pol, rec)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 		}
 	}
 	if rec.Tier == tierWorkspace && best != "" {
-		best = "copy" // its commands run on the host, where nothing can be mounted for them
+		best = "copy" // commands run on the host, where nothing can be mounted for them
 	}
 	host := fromHost(req.From) && (rec.Tier != tierWorkspace || req.Repo == nil)
 	switch {
@@ -138,7 +138,7 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 	return nil
 }
 
-// goesWith refuses a source that tier workspace cannot lay a repository on.
+// goesWith refuses a source that cannot be combined with a repository in tier workspace.
 func goesWith(from wire.Source) error {
 	if fromHost(from) {
 		return nil
@@ -167,26 +167,26 @@ func (c *chooser) diskAble(p wire.ProbeReport) map[string]error {
 	return out
 }
 
-// choice is a property of a sandbox, such as its driver, of which the host provides one value or
-// another.
+// choice is a property of a sandbox with several possible values, such as its driver. A host provides some of the
+// values.
 type choice struct {
 	what      string
 	group     string   // the group of the probe's items
 	names     []string // the values that auto chooses from, strongest first
-	why       string   // the reason for what auto chooses
-	otherwise string   // added to the hint if auto can choose none
+	why       string   // the reason that is given for a value that auto chose
+	otherwise string   // added to the hint if auto can choose no value
 }
 
 var (
-	// Workspace confines nothing, so auto never chooses it. Nor does it choose a stronger tier, which
-	// costs something.
+	// auto never chooses workspace, which confines nothing, nor the stronger tiers, which have a cost.
 	tiers = choice{"tier", "tiers", []string{tierProcess}, "the default; stronger tiers must be asked for",
 		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
 	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"},
 		"the strongest driver that this host supports", ""}
 )
 
-// pick returns the value that was asked for, or the best, from what the probe found.
+// pick returns asked or, for auto, best. It returns an error if the host does not support that value, or if the probe
+// could not determine it.
 func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, err error) {
 	if asked == "" || asked == "auto" {
 		for _, name := range c.names {
@@ -291,9 +291,9 @@ func (c choice) pickLimited(
 		}
 	}
 	if near := able["btrfs"]; near != nil && !host {
-		return "", "", near // the store is on btrfs, where only its driver can enforce it
+		return "", "", near // the store is on btrfs, where only driver btrfs can enforce the limit
 	}
-	if first == nil { // the host provides none of them, with or without a limit
+	if first == nil { // the host provides no driver, with or without a limit
 		return c.pick(p, "", "")
 	}
 	return "", "", first

@@ -126,7 +126,7 @@ func commandTaken(t taken) command.Taken {
 func (c commandHeld) Look(ctx context.Context, rec *meta.Sandbox) (command.Look, error) {
 	g, err := c.glance(ctx, rec)
 	if err == nil && g.Changed && c.h.changed.IsZero() {
-		c.h.changed = time.Now() // the clock may have been set back
+		c.h.changed = time.Now() // not h.changed itself, since the clock may have been set back
 		if g.Oldest.Before(c.h.changed) {
 			c.h.changed = g.Oldest
 		}

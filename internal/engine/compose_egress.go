@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// newEgress makes the egress control of an engine that has its Policies, Feed, cleaners and Book. It
-// may be used before the engine has its background, except for watching a box.
+// newEgress makes the egress control of an engine that has its Policies, Feed, cleaners and Book. It may be used
+// before the engine runs background work, except to watch a box.
 func newEgress(e *Engine) *egress.Control {
 	core := egressCore{e}
 	return egress.New(egress.Config{

@@ -30,7 +30,7 @@ func (c filesCore) Acquire(ctx context.Context, name, what string) (livefiles.He
 	return filesHeld{c.e, s}, rec, nil
 }
 
-// Fixed returns the paths inside that have a mount or a decoy.
+// Fixed returns the paths inside the sandbox that have a mount or a decoy.
 func (c filesCore) Fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
 	return c.e.fixed(ctx, rec)
 }

@@ -44,7 +44,7 @@ func neverApplied(e *Engine) func(context.Context, *meta.Sandbox, *format.Apply)
 // gitAPI implements gitwork.API: the operations of the daemon's clients, without HTTP.
 type gitAPI struct{ *Engine }
 
-// Exec implements gitwork.API. An error of a stream ends the relay of the command's output.
+// Exec implements gitwork.API. An error from a stream ends the relay of the command's output.
 func (a gitAPI) Exec(ctx context.Context, name string, req wire.ExecRequest, st client.Streams) (wire.Exit, error) {
 	return a.Commands.Exec(ctx, name, req, streamed{st})
 }
@@ -179,7 +179,7 @@ func (g gitLayers) Changed(
 	ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID, top string,
 	changed func(*layer.Change) error, use func(*layer.View) error,
 ) error {
-	g.shape.RLock() // the layers must stay
+	g.shape.RLock() // so that the layers are not removed
 	defer g.shape.RUnlock()
 	files, err := g.changedBelow(ctx, rec, at, top, changed)
 	if err != nil {

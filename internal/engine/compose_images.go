@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// maxRehash is how many bytes of a snapshot's own files are hashed again before processes resume over
-// them. `coppice system verify` hashes all of them.
+// maxRehash is how many bytes of a snapshot's own files are hashed again before processes resume with them. `coppice
+// system verify` hashes all of them.
 const maxRehash = 64 << 20
 
 // imagesConfig returns the configuration of the Images of an engine.
@@ -31,8 +31,8 @@ func imagesConfig(e *Engine) images.Config {
 // imagesCore adapts the engine to the needs of package images.
 type imagesCore struct{ e *Engine }
 
-// intact returns an error if files that processes would resume over are damaged, which their kernel would not
-// notice. It hashes maxRehash bytes at most, and checks of the other layers only that they exist.
+// intact returns an error if files that processes would resume with are damaged, which their kernel would not notice.
+// It hashes at most maxRehash bytes, and checks only that the other layers exist.
 func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) error {
 	c.e.shape.RLock()
 	defer c.e.shape.RUnlock()

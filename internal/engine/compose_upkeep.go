@@ -94,9 +94,9 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 		}
 		s, _, err := e.acquire(ctx, string(id), "checking whether it is running")
 		switch fault.KindOf(err) {
-		case fault.NotFound: // it is being removed together with its directory
+		case fault.NotFound: // being removed together with its directory
 			continue
-		case fault.Conflict, fault.Unavailable: // it is in use, or may be, so its layers stay
+		case fault.Conflict, fault.Unavailable: // in use, or possibly in use: its layers are kept
 			continue
 		}
 		if err != nil {
@@ -113,7 +113,7 @@ func (c upkeepCore) LetGo(ctx context.Context) error {
 	return nil
 }
 
-// Drop calls drop, and records what it dropped.
+// Drop calls drop, and records what was dropped.
 func (c upkeepCore) Drop(ctx context.Context, d upkeep.Dropped, drop func(context.Context) error) error {
 	gone := audit.Removal{Sandbox: timeline.SandboxID(format.Host), Name: string(format.Host)}
 	if d.Of != nil {
@@ -140,11 +140,11 @@ func (c upkeepCore) SweepImages(ctx context.Context, res *wire.GCResult) error {
 	return c.e.Images.Sweep(ctx, res)
 }
 
-// Garbage returns the layers that may be removed: those in dead, and those on the disk without a
-// record, except layers that are mounted, are being made, or are to be moved back.
+// Garbage returns the layers that may be removed: those in dead, and those on the disk without a record, except
+// layers that are mounted, are being made, or will be moved back.
 func (c upkeepCore) Garbage(ctx context.Context, dead []timeline.LayerID) (out []timeline.LayerID, err error) {
-	// The order matters: a layer is first on the disk, then has its record, and only then counts as
-	// made. In another order, one that is made meanwhile would be seen with neither.
+	// The order matters. A layer is first on the disk, then has its record, and only then leaves e.making. In another
+	// order, a layer that is made meanwhile would appear in neither set.
 	onDisk, err := c.e.Layers.List(ctx)
 	if err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 type Repos interface {
 	// Open finds the repository that contains a directory.
 	Open(ctx context.Context, dir string) (*repo.Repo, error)
-	// Scratch returns a directory of the daemon's own, which exists once Open has returned without an
-	// error. It is emptied when the daemon starts.
+	// Scratch returns a directory of the daemon, which exists once Open has succeeded. It is emptied when the daemon
+	// starts.
 	Scratch() string
 }
 
@@ -42,7 +42,7 @@ func (c worktreeCore) First(
 	return c.e.first(ctx, rec, parent, timeline.CauseImport, message)
 }
 
-// Create records a sandbox with its first snapshot and the route of that.
+// Create records a sandbox with its first snapshot and the route of that snapshot.
 func (c worktreeCore) Create(
 	ctx context.Context, rec *meta.Sandbox, first timeline.Snapshot, on timeline.Route, intent int64,
 ) error {

@@ -25,7 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
-// Create creates a sandbox. It starts nothing; the first command does.
+// Create creates a sandbox. It starts no process; the first command does.
 func (e *Engine) Create(
 	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
 ) (wire.Sandbox, error) {
@@ -98,8 +98,8 @@ func (e *Engine) Create(
 	return out, nil
 }
 
-// createBare records a sandbox that starts from its base as it is. again finds or imports the base again if
-// garbage collection removed it in the meantime; it is nil if that is impossible.
+// createBare records a sandbox whose first snapshot equals its base. again finds or imports the base again if garbage
+// collection removed it in the meantime; it is nil if that is impossible.
 func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, again func() error) error {
 	for range createTries {
 		rec.Base = on.ID
@@ -117,11 +117,11 @@ func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, ag
 		WithHint("run create again")
 }
 
-// createTries is how often a base is made for a sandbox when garbage collection removes it each time.
+// createTries is how often createBare tries when garbage collection removes the base each time.
 const createTries = 3
 
-// recordOn is one attempt of createBare. gone reports that the base was removed before shape was held;
-// while it is held, no base is removed.
+// recordOn is one attempt of createBare. gone reports that the base was removed before shape was held. No base is
+// removed while shape is held.
 func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone bool, err error) {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
@@ -140,8 +140,8 @@ func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone
 	})
 }
 
-// plan checks a request and converts it into a record in which everything that was left to "auto" is
-// decided. It makes nothing. warnings name what may not be intended.
+// plan checks a request and converts it into a record in which every "auto" is decided. It creates nothing. warnings
+// name settings that may not be intended.
 func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.Sandbox, warnings []string, err error) {
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 		return rec, nil, err
@@ -211,7 +211,7 @@ func selfPossible(asked, tier string) error {
 		"create --help")
 }
 
-// self returns what the inside of a sandbox may do with its history. Old records do not say.
+// self returns what the inside of a sandbox may do with its history. Old records do not say it.
 func self(rec *meta.Sandbox) string {
 	switch {
 	case rec.Tier == tierWorkspace:
@@ -222,8 +222,8 @@ func self(rec *meta.Sandbox) string {
 	return rec.Self
 }
 
-// The tiers by name. workspace is history without confinement; supervised and gvisor enforce rules for
-// the network; gvisor has its own kernel.
+// Names of tiers. workspace has a history without confinement; supervised and gvisor enforce network rules; gvisor
+// has its own kernel.
 const (
 	tierWorkspace  = string(policy.Workspace)
 	tierProcess    = string(policy.Process)
@@ -231,17 +231,17 @@ const (
 	tierGVisor     = string(policy.GVisor)
 )
 
-// The users that need not be in the base's /etc/passwd.
+// Users that need not be in the base's /etc/passwd.
 const (
 	userRoot = "root"
 	userMe   = "me"
 )
 
-// maxPasswd is how many bytes of an /etc/passwd are read.
+// maxPasswd is how many bytes of an /etc/passwd are read at most.
 const maxPasswd = 1 << 20
 
-// userKnown refuses a user that the base does not have. If its /etc/passwd cannot be read from here,
-// and in tier workspace, which has the host's, the first command finds out.
+// userKnown refuses a user that the base does not have. If its /etc/passwd cannot be read by the daemon, and in tier
+// workspace, which uses the host's, the first command fails instead.
 func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error {
 	if rec.User == userRoot || rec.User == userMe || rec.Tier == tierWorkspace {
 		return nil
@@ -255,7 +255,7 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 	}
 	f, err := e.Layers.View(st).Open("/etc/passwd")
 	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
-		return nil // missing, or a link, which is followed only inside
+		return nil // missing, or a symbolic link, which is followed only inside
 	}
 	if err != nil {
 		return fault.Wrap(err, "read the /etc/passwd of %s", b.Label)
@@ -282,9 +282,8 @@ func (e *Engine) userKnown(ctx context.Context, rec *meta.Sandbox, b base) error
 			strings.Join(names, ", "), rec.User)
 }
 
-// first makes the first snapshot of a sandbox, which changes nothing, and marks the policy of its record as
-// its first one. Both get the present as their time, so that neither is older than a base whose import took a
-// while.
+// first makes the first snapshot of a sandbox, which changes nothing, and marks the policy of its record as its first
+// one. Sandbox and snapshot get the current time, so that neither is older than a base whose import took a while.
 func (e *Engine) first(
 	ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, cause timeline.Cause, msg string,
 ) (timeline.Snapshot, error) {
@@ -306,9 +305,8 @@ func (e *Engine) nameFree(ctx context.Context, name string) error {
 	return err
 }
 
-// freshName returns an unused name that people can pronounce, made from an id: a short one, or if that
-// is taken one that is as unique as the id. taken, which may be nil, holds names that have no record
-// yet.
+// freshName returns an unused, pronounceable name made from an id: a short one or, if that is taken, one that is as
+// unique as the id. taken, which may be nil, holds names that have no record yet.
 func (e *Engine) freshName(ctx context.Context, id timeline.SandboxID, taken map[string]bool) (string, error) {
 	name := sayable(id, 5)
 	used, err := e.DB.Taken(ctx, name)

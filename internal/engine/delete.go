@@ -16,8 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Remove removes sandboxes. Snapshots that others descend from stay until garbage collection finds them
-// unused. It returns the names that were removed, also with an error.
+// Remove removes sandboxes. Snapshots that others descend from stay until garbage collection finds them unused. It
+// returns the names of the removed sandboxes, also with an error.
 func (e *Engine) Remove(ctx context.Context, names []string, force bool) (removed []string, err error) {
 	for _, name := range names {
 		if err := e.removeOne(ctx, name, force); err != nil {
@@ -28,8 +28,8 @@ func (e *Engine) Remove(ctx context.Context, names []string, force bool) (remove
 	return removed, nil
 }
 
-// RemoveWithLedger is Remove for a sandbox whose records are removed as well, which is itself recorded
-// for the host. For a sandbox that was removed before, named by its id, it removes only the records.
+// RemoveWithLedger is Remove for a sandbox whose records are removed too; the removal is recorded for the host. For a
+// sandbox that was removed earlier, named by its id, it removes only the records.
 func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) error {
 	id, _, err := e.Records.Whose(ctx, name)
 	if err != nil {
@@ -43,13 +43,13 @@ func (e *Engine) RemoveWithLedger(ctx context.Context, name string, force bool) 
 	}
 	err = e.Ledger.Remove(context.WithoutCancel(ctx), id)
 	if fault.Is(err, fault.NotFound) {
-		return nil // it never had records
+		return nil // the sandbox never had records
 	}
 	return fault.Wrap(err, "remove the records of sandbox %s", name)
 }
 
-// removeOne removes a sandbox; with force, it kills its processes. It does nothing unless all of still
-// are true of the sandbox once its lock is held.
+// removeOne removes a sandbox; with force, it kills its processes. It does nothing if one of still returns false once
+// the lock of the sandbox is held.
 func (e *Engine) removeOne(
 	ctx context.Context, name string, force bool, still ...func(*meta.Sandbox) bool,
 ) (err error) {
@@ -136,19 +136,18 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	if err := vfs.Rename(e.FS, dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		e.Logger.Warn("could not remove the directory of a removed sandbox; gc will remove it", "dir", dir, "err", err)
 	}
-	if e.whole(rec.ID, rec.Name) != nil { // includes what a capture had moved
+	if e.whole(rec.ID, rec.Name) != nil { // includes parts that a capture had moved
 		if err := e.unadoptAll(ctx, rec.ID); err != nil {
 			e.Logger.Warn("could not undo the moves of a failed capture; the next daemon will try "+
 				"again", "sandbox", rec.ID, "err", err)
 		}
 	}
-	// A client that removes a sandbox may need the space, so this waits for it, unless the client does
-	// not wait.
+	// The client may need the disk space, so wait for the deletion unless the client disconnects.
 	done := make(chan struct{})
 	e.bg.Go(func() error {
 		defer close(done)
 		if box != nil {
-			select { // the mount holds what is deleted
+			select { // the mount keeps the files in use
 			case <-box.Gone():
 			case <-e.bgCtx.Done():
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// diskLimits knows how disk limits are enforced and what is charged to them. Drivers enforce them each
-// time that they present a live root; the chooser decides which sandbox may have one. It has no state.
+// diskLimits reports how disk limits are enforced and how much is charged to them. Drivers enforce them each time
+// they present a live root; the chooser decides which sandbox may have one. It has no state.
 type diskLimits struct {
 	drivers map[string]rootfs.Driver
 	live    func(context.Context, *meta.Sandbox) (rootfs.Driver, rootfs.Live, error)
@@ -64,11 +64,11 @@ func (d diskLimits) used(ctx context.Context, rec *meta.Sandbox) (int64, error) 
 	return n, err
 }
 
-// usedUp reports whether so little of a limit is left that it may be the cause of a failure.
+// usedUp reports whether so little of a limit is left that this may be the cause of a failure.
 func usedUp(used, limit int64) bool { return limit-used <= limit/64 }
 
-// blame adds to err, for which a box did not start, that the limit is used up, if it is: xfs applies
-// the limit to the kernel itself, which makes directories when it mounts an overlay.
+// blame adds to err, with which a box failed to start, that the disk limit is used up, if it is. xfs applies the
+// limit also to the kernel, which makes directories when it mounts an overlay.
 func (d diskLimits) blame(ctx context.Context, rec *meta.Sandbox, err error) error {
 	if rec.Limits.Disk == 0 {
 		return err

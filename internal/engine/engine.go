@@ -73,14 +73,14 @@ type BoxConfig struct {
 	Self   string // wire.SelfOff, SelfRead, SelfRewind
 	DiskBy string // what already enforces Limits.Disk; set if there is a limit
 	Strong bool   // refuse to start if a protection or limit would be weaker than it should be
-	// Require names protections that the sandbox has run with: Start fails without them.
+	// Require names protections that the sandbox has run with; Start fails without them.
 	Require []string
-	// Known are findings about the host from earlier starts of this home: Start fails if the host no
-	// longer provides what one of them had.
+	// Known are findings about the host from earlier starts in this home. Start fails if the host no longer provides a
+	// protection that one of them had.
 	Known  []meta.Finding
 	Trace  bool // record the programs that are started
 	Hidden int  // how many paths of the base Spec hides
-	// Evidence says which evidence is kept; of output, the keeper buffers it until it is recorded.
+	// Evidence says what is recorded; the keeper buffers output until it is recorded.
 	Evidence policy.Evidence
 	Access   rootspec.Access
 	// Dirs are the working directories of commands that name none: the first that exists is used.
@@ -90,23 +90,23 @@ type BoxConfig struct {
 	Tokens []DecoyToken // the tokens of Access.Decoys
 	Stops  bool         // kill all processes when a token is used
 
-	// JournalDir is where the keeper and the gate record decoys, the network, and refused calls; "" in
-	// tier workspace. JournalKey encrypts what is in it.
+	// JournalDir is where the keeper and the gate record uses of decoys, connections, and refused calls; "" in tier
+	// workspace. JournalKey encrypts the journal.
 	JournalDir string
 	JournalKey []byte
-	// Image is a directory with a memory image: processes resume from it, and nothing passes the gate
-	// until Release. Init is the file of the program that is PID 1 in it; "" is this one's.
+	// Image is a directory with a memory image: processes resume from it, and the gate lets nothing pass until Release.
+	// Init is the file of the program that is PID 1 in the image; "" is the program of this process.
 	Image string
 	Init  string
-	// In tier supervised: the policies of the network, in the order of time.
+	// Phases are, in tier supervised, the policies of the network, in the order of time.
 	Phases []Phase
-	Asks   bool // connections that no policy names wait for a decision
+	Asks   bool // connections that no rule covers wait for a decision
 }
 
 // Phase is a policy that is in force until a time.
 type Phase = policies.Phase
 
-// DecoyToken is a token, and the path inside of the decoy that contains it.
+// DecoyToken is a token, and the path inside the sandbox of the decoy that contains it.
 type DecoyToken = egress.DecoyToken
 
 // Boxes starts and finds boxes; see package box.
@@ -124,7 +124,7 @@ type Boxes interface {
 	ForgetPrograms(runDir string) error
 	// CanLimitCPU returns why no box can have a CPU limit; nil if one can.
 	CanLimitCPU() error
-	// Inherited returns those protections of a sandbox that a fork of another tier needs, too.
+	// Inherited returns the protections of a sandbox that a fork in another tier needs too.
 	Inherited(protections []string, from, to string) []string
 	// Needs returns what a host must have for a protection.
 	Needs(protection string) string
@@ -134,9 +134,9 @@ type Boxes interface {
 type Enforced struct {
 	Tier  string
 	Items []wire.Enforcement
-	// Protections are the Items that later starts require.
+	// Protections are those Items that later starts require.
 	Protections []string
-	// Found are the findings of the start about the host.
+	// Found are the findings about the host that the start made.
 	Found []meta.Finding
 }
 
@@ -160,17 +160,17 @@ type Box interface {
 	Freeze(ctx context.Context) (f Frozen, err error)
 	// Procs returns the number of processes that belong to the user.
 	Procs(ctx context.Context) (int, error)
-	// Stop ends all processes, with SIGKILL once grace has passed since SIGTERM, and then the keeper,
-	// and waits until its mounts are gone.
+	// Stop ends all processes, with SIGTERM and after grace with SIGKILL, and then the keeper. It waits until the
+	// mounts are gone.
 	Stop(ctx context.Context, grace time.Duration) error
 	// Gone returns a channel that is closed when the keeper has exited.
 	Gone() <-chan struct{}
 	// Wait waits for the exit of a command that was started with Keep. It can be called until Forget.
 	Wait(ctx context.Context, exec string) (Ended, error)
-	// Forget discards the exit of a command that was started with Keep, which is recorded by now.
+	// Forget discards the exit of a command that was started with Keep, once the exit is recorded.
 	Forget(ctx context.Context, exec string) error
-	// Execs lists the commands that run, and those started with Keep that have exited and are not
-	// forgotten: these have an Exit.
+	// Execs lists running commands, and commands started with Keep that have exited and are not forgotten: these have
+	// an Exit.
 	Execs(ctx context.Context) ([]wire.ExecInfo, error)
 	// Signal sends a signal ("TERM") to a running command.
 	Signal(ctx context.Context, exec, name string) error
@@ -178,10 +178,10 @@ type Box interface {
 	Cancel(ctx context.Context, exec string) error
 	// Input sends r to the input of a running command, and closes the input if eof is set.
 	Input(ctx context.Context, exec string, r io.Reader, eof bool) error
-	// Active waits until a process has run since the clock was since, where 0 is before everything, and
-	// returns the clock. It returns Unavailable if the keeper has exited.
+	// Active waits until a process has run after the clock had the value since (0 is before everything), and returns
+	// the clock. It returns Unavailable if the keeper has exited.
 	Active(ctx context.Context, since uint64) (clock uint64, err error)
-	// Ran waits as Active does, by a clock that Processes, Ports and similar calls do not advance.
+	// Ran is Active with a clock that Processes, Ports and similar calls do not advance.
 	Ran(ctx context.Context, since uint64) (clock uint64, err error)
 
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
@@ -190,17 +190,15 @@ type Box interface {
 	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
 	// Ports lists the TCP ports that processes listen on.
 	Ports(ctx context.Context) (wire.PortsResult, error)
-	// DialPort connects to one of these ports and to nothing else. It returns NotFound if nothing
-	// listens there.
+	// DialPort connects to one of these ports and to no other address. It returns NotFound if nothing listens there.
 	DialPort(ctx context.Context, port int) (net.Conn, error)
 	// SetPolicy puts policies in force, each until its end, and cuts connections that are no longer
 	// allowed. It returns Unsupported except in tier supervised.
 	SetPolicy(ctx context.Context, phases []Phase) error
 	// Net returns the open connections and the traffic, in tier supervised.
 	Net(ctx context.Context) (wire.NetNow, error)
-	// Programs returns the starts and exits of programs after the event with number after, as soon as
-	// there are any. The caller has stored those up to kept. It returns Unsupported if the box does not
-	// record programs.
+	// Programs returns the starts and exits of programs after the event with number after, as soon as there are any.
+	// The caller has stored the events up to kept. It returns Unsupported if the box does not record programs.
 	Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
 	// ProgramsNow is Programs without waiting.
 	ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
@@ -214,7 +212,7 @@ type InsideRoot struct {
 	// Dir has the box's own mounts; nil if the root is the plain tree of its driver and not a mount.
 	Dir  *os.File
 	User boxfs.User // the user that commands run as
-	// Unseen are directories whose files are in memory of the box, and not in Dir.
+	// Unseen are directories whose files are in the box's memory, and not in Dir.
 	Unseen []string
 	Close  func() error // releases everything but Dir
 }
@@ -226,14 +224,13 @@ type Frozen interface {
 	Suspects() layer.Suspects
 	// Root returns the live root; the caller closes it.
 	Root(ctx context.Context) (*LiveRoot, error)
-	// Programs returns those that were started since the last freeze, oldest first, with
-	// BoxConfig.Trace.
+	// Programs returns the programs that were started since the last freeze, oldest first, with BoxConfig.Trace.
 	Programs() []wire.Program
 	Thaw() error
 	// Drop thaws without waiting, even while Thaw waits.
 	Drop()
-	// Save writes the memory of the processes into an existing, empty directory, and returns the
-	// program that is PID 1 among them, which the caller closes.
+	// Save writes the memory of the processes into an existing, empty directory. It returns the program of PID 1, which
+	// the caller closes.
 	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
@@ -245,7 +242,7 @@ type LiveRoot struct {
 	// Dir is the root as processes see it; nil if it is the plain tree of its driver and not a mount.
 	Dir    *os.File
 	Owners layer.Owners // how stored ids appear in Dir
-	// The files that processes have mapped, by inode and by path; AnyMapped says that any file may be.
+	// The files that processes have mapped, by inode and by path; AnyMapped means that any file may be.
 	Inodes    []uint64
 	Paths     []string
 	AnyMapped bool
@@ -262,7 +259,7 @@ func (r *LiveRoot) Close() error {
 // HostQuestion says what to probe on the host.
 type HostQuestion struct {
 	Quick  bool // only what choosing a tier and a driver needs
-	GVisor bool // tier gvisor, too, which is tried by starting a sandbox
+	GVisor bool // also probe tier gvisor, by starting a sandbox
 }
 
 // Config configures an Engine.
@@ -274,12 +271,11 @@ type Config struct {
 	Drivers map[string]rootfs.Driver
 	Boxes   Boxes
 	Memory  *memory.Store // stores the memory of processes; nil: memory is not stored
-	// MemoryFacts returns what has to be the same where a memory image is taken and where it is
-	// resumed; BuildFacts, what has to be the same besides for an image that was stored without its
-	// init.
+	// MemoryFacts returns facts that must be equal where a memory image is taken and where it is resumed. BuildFacts
+	// returns facts that must also be equal for an image that was stored without its init.
 	MemoryFacts func() (map[string]string, error)
 	BuildFacts  func() (map[string]string, error)
-	// Understands reports whether an image of another protocol, one of its MemoryFacts, can be resumed
+	// Understands reports whether an image with another protocol, which is one of its MemoryFacts, can be resumed
 	// nevertheless.
 	Understands func(protocol string) bool
 	Repos       Repos          // opens the git repositories of the host
@@ -288,24 +284,24 @@ type Config struct {
 	Ledger      *ledger.Ledger // where operations are recorded
 	Witness     *ledger.Witness
 	Logger      *slog.Logger
-	// Caller returns the client that asks for something, for the audit log; nil: no client is named.
+	// Caller returns the client that makes a request, for the audit log; nil: no client is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
 	Rand   io.Reader        // nil: crypto/rand
 	BootID string           // of the running kernel
 	Root   bool             // the daemon runs as real root
 	Homes  []string         // what ~ expands to in a policy
-	// Patience is how long a call waits for another one that works on the same sandbox before it fails
-	// with a Conflict that names the other; 0: a minute.
+	// Patience is how long a call waits for another operation on the same sandbox before it fails with a Conflict that
+	// names that operation; 0: a minute.
 	Patience time.Duration
-	// ProbeHost reports what the host provides, found by trying.
+	// ProbeHost tries what the host provides, and reports it.
 	ProbeHost func(ctx context.Context, q HostQuestion) (wire.ProbeReport, error)
 	// HostImport returns the options of a host-copy import; see package rootfs.
 	HostImport func() (layer.ImportOptions, error)
 	// HostRoot is the directory that a host-copy imports; "": /.
 	HostRoot string
-	// HostPrint returns a cheap fingerprint of the host's system directories, by which the engine
-	// notices that they changed below a history.
+	// HostPrint returns a cheap fingerprint of the host's system directories. The engine uses it to detect that they
+	// changed below a history.
 	HostPrint func() string
 }
 
@@ -379,8 +375,8 @@ type Engine struct {
 // errClosed is the cause with which Close cancels background work.
 var errClosed = errors.New("engine closed")
 
-// Open makes an engine over a home, and completes or takes back what a crash left half done. The caller
-// closes the engine before the database.
+// Open makes an engine over a home, and completes or reverts operations that a crash interrupted. The caller closes
+// the engine before the database.
 func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.FS == nil {
 		c.FS = vfs.OS()
@@ -492,8 +488,7 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// Busy reports whether a sandbox has a box or an operation in progress: the daemon does not exit
-// meanwhile.
+// Busy reports whether a sandbox has a box or an operation in progress; if so, the daemon does not exit.
 func (e *Engine) Busy() bool {
 	for _, s := range e.known() {
 		h := e.tryLock(s, "checking whether it is running")
@@ -509,7 +504,7 @@ func (e *Engine) Busy() bool {
 	return false
 }
 
-// The paths of the home.
+// Paths in the home.
 
 // liveDir holds the generations of a sandbox, below its directory.
 const liveDir = "live"
@@ -527,7 +522,7 @@ func (e *Engine) journalDir(id timeline.SandboxID) string {
 	return filepath.Join(e.sandboxDir(id), "journal")
 }
 
-// journalPosition is the file of a sandbox that says up to where its journal has become records.
+// journalPosition is the file of a sandbox with the position up to which its journal has become records.
 const journalPosition = "journal.told"
 
 // watchJournal turns the journal of a box into records while the box lives.

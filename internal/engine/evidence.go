@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// The records that the engine makes. See audit.Book for how they are written.
+// Records that the engine makes. See audit.Book for how they are written.
 
-// snapshotRecord returns the record of a snapshot. A message from inside is recorded as a statement of
+// snapshotRecord returns the record of a snapshot. A message that was set from inside is recorded as a statement of
 // the inside.
 func snapshotRecord(
 	ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, snap timeline.Snapshot,

@@ -18,15 +18,15 @@ import (
 // maxForks is how many sandboxes one fork request may make.
 const maxForks = 10_000
 
-// Fork makes sandboxes that share every layer with this one. Without a reference it captures the
-// present first. It makes all of them or none.
+// Fork makes sandboxes that share every layer with the sandbox. Without a reference it captures the present first. It
+// makes all of them or none.
 func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
 	res, _, err := e.fork(ctx, name, req, "")
 	return res, err
 }
 
-// fork is Fork for the candidates of a tournament, or with "" for none. It returns the snapshot that
-// the forks start from.
+// fork is Fork for the candidates of a tournament; "" means none. It also returns the snapshot that the forks start
+// from.
 func (e *Engine) fork(
 	ctx context.Context, name string, req wire.ForkRequest, tournament string,
 ) (res wire.ForkResult, at timeline.SnapshotID, err error) {

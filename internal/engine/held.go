@@ -15,8 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// entry is what the engine caches about a sandbox while it runs. Everything in it can be found again
-// from the disk.
+// entry caches what the engine knows about a sandbox while the engine runs. All of it can be restored from the disk.
 type entry struct {
 	*sandbox.Sandbox
 	guarded sandbox.Guarded[owned]
@@ -33,18 +32,18 @@ type seenBox struct {
 // owned is the state that the lock of a sandbox guards.
 type owned struct {
 	box   Box
-	doubt error               // why it is not known whether there is a box; nil if it is known
-	index *layer.Index        // of the live parts at the snapshot of; nil: unknown; see indexes.present
+	doubt error               // why it is unknown whether there is a box; nil if it is known
+	index *layer.Index        // of the live parts, as of snapshot of; nil: unknown; see indexes.present
 	of    timeline.SnapshotID // the snapshot that index belongs to
-	read  bool                // index was looked for on the disk
+	read  bool                // whether index was looked for on the disk
 
-	mapped    bool      // when last seen, a process had a file mapped shared and writable
+	mapped    bool      // whether a process had a file mapped shared and writable at the last freeze
 	captured  time.Time // when the last capture started
-	changed   time.Time // when changes since then were first seen; zero: none were
+	changed   time.Time // when changes since then were first seen; zero: none were seen
 	name      string    // for events
-	announced Box       // the box whose start was published, and whose end was not yet
+	announced Box       // the box whose start was published, and whose end was not
 
-	programs *audit.BoxPrograms    // of its box, or of the previous one; nil: there is none
+	programs *audit.BoxPrograms    // of box, or of the previous one; nil: none
 	ending   *audit.EndingPrograms // those that the holder of the lock writes; nil: none
 }
 
@@ -77,8 +76,8 @@ func (e *Engine) entry(id timeline.SandboxID) *entry {
 	return s
 }
 
-// acquire finds a sandbox by name or id and takes its lock, which the caller unlocks. what names the
-// operation in the error that other callers get meanwhile.
+// acquire finds a sandbox by name or id and takes its lock, which the caller unlocks. what names the operation in the
+// error that concurrent callers get.
 func (e *Engine) acquire(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err == nil {
@@ -93,7 +92,7 @@ func (e *Engine) acquire(ctx context.Context, name, what string) (*held, meta.Sa
 	return e.acquireAny(ctx, name, what)
 }
 
-// lost refuses a sandbox of which a power loss has left nothing.
+// lost refuses a sandbox that a power loss has destroyed completely.
 func lost(rec *meta.Sandbox) error {
 	if !rec.Lost {
 		return nil
@@ -104,7 +103,7 @@ func lost(rec *meta.Sandbox) error {
 			rec.Name)
 }
 
-// acquireAny is acquire for a sandbox that is going to be removed, whether or not it is damaged.
+// acquireAny is acquire for a sandbox that is about to be removed, damaged or not.
 func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta.Sandbox, error) {
 	rec, err := e.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -114,7 +113,7 @@ func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta
 	if err != nil {
 		return nil, rec, err
 	}
-	// It may have changed or been removed before the lock was taken.
+	// The sandbox may have changed or been removed before the lock was taken.
 	rec, err = e.DB.Sandbox(ctx, string(rec.ID))
 	if err != nil {
 		h.unlock(e)
@@ -129,8 +128,7 @@ func (e *Engine) acquireAny(ctx context.Context, name, what string) (*held, meta
 	return h, rec, nil
 }
 
-// lockPatiently takes the lock of a sandbox. It waits at most Patience, and no longer than the client
-// does.
+// lockPatiently takes the lock of a sandbox. It waits at most Patience, and no longer than the client waits.
 func (e *Engine) lockPatiently(ctx context.Context, rec *meta.Sandbox, what string) (*held, error) {
 	ctx, done := sandbox.WhileAwaited(ctx)
 	defer done()
@@ -175,10 +173,9 @@ func (h *held) unlock(e *Engine) {
 // acquirer finds a sandbox and takes its lock, which the caller unlocks.
 type acquirer func(ctx context.Context, name, what string) (*held, meta.Sandbox, error)
 
-// acquireToEnd is acquire for callers that end all processes of a sandbox, which the sandbox must not
-// be able to delay: it cancels a start that holds the lock at once, and captures after patience, and
-// kills a keeper that does not answer. why completes "the sandbox ..."; acquire is e.acquire or
-// e.acquireAny.
+// acquireToEnd is acquire for callers that end all processes of a sandbox. The sandbox must not be able to delay
+// them, so it cancels a start that holds the lock at once, cancels captures after patience, and kills a keeper that
+// does not answer. why completes "the sandbox ..."; acquire is e.acquire or e.acquireAny.
 func (e *Engine) acquireToEnd(
 	ctx context.Context, acquire acquirer, name, what, why string, patience time.Duration,
 ) (*held, meta.Sandbox, error) {

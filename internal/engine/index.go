@@ -18,9 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// indexes are the indexes of last captures. The index of a sandbox is in a file named after the
-// snapshot of the capture, and is written before the snapshot is acknowledged. A missing or torn index
-// costs a larger layer, never a wrong one.
+// indexes stores the index of the last capture of each sandbox, in a file named after the snapshot of that capture,
+// before the snapshot is acknowledged. A missing or torn index costs a larger layer, and never makes a wrong one.
 type indexes struct {
 	fs  vfs.FS
 	dir func(timeline.SandboxID) string // of a sandbox
@@ -41,7 +40,7 @@ func (x indexes) write(id timeline.SandboxID, snap timeline.SnapshotID, ix *laye
 	}), "write index")
 }
 
-// present returns the index of the live root, which is read from the disk once; nil: unknown.
+// present returns the index of the live root, which is read from the disk at most once; nil: unknown.
 func (x indexes) present(s *held, rec *meta.Sandbox) *layer.Index {
 	if s.index == nil && !s.read {
 		s.read = true
@@ -72,8 +71,8 @@ func (x indexes) drop(id timeline.SandboxID, snap timeline.SnapshotID) {
 	}
 }
 
-// sweep removes all indexes of a sandbox but that of HEAD, which a killed daemon had not removed yet. A
-// later generation on the same snapshot must not be compared with them.
+// sweep removes all indexes of a sandbox except that of HEAD, which a killed daemon had left. A later generation on
+// the same snapshot must not be compared with them.
 func (x indexes) sweep(id timeline.SandboxID, head timeline.SnapshotID) error {
 	files, err := os.ReadDir(x.dir(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,8 +86,8 @@ func (x indexes) sweep(id timeline.SandboxID, head timeline.SnapshotID) error {
 	return err
 }
 
-// lostIndex returns what to compare with if there is no index: an overlay's upper holds everything
-// since the snapshot it stands on; a plain tree is captured whole.
+// lostIndex returns what to compare with if there is no index. An overlay's upper holds everything since the snapshot
+// that it is mounted on; a plain tree is captured completely.
 func lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
 	if drv.Plain() {
 		return nil, ""

@@ -29,12 +29,12 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// maxMount is how many layers a root is mounted with at most. Overlayfs takes 500, and the more there
-// are, the longer it takes to look up a name that is in none.
+// maxMount is the maximum number of layers that a root is mounted with. Overlayfs accepts 500, and with more layers
+// it takes longer to look up a name that is in none of them.
 const maxMount = 60
 
-// flatten merges a chain that is too deep to be mounted, if the background has not merged it yet, or
-// has lost its work.
+// flatten merges a chain that is too deep to be mounted, in case the background has not merged it yet, or a crash
+// interrupted the merge.
 func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
 	ids, err := e.stacks.Below(ctx, id)
 	if err != nil || len(ids) <= maxMount {
@@ -43,7 +43,7 @@ func (e *Engine) flatten(ctx context.Context, id timeline.SnapshotID) error {
 	return e.Upkeep.Flatten(ctx, id)
 }
 
-// live returns the driver and the present generation of a sandbox.
+// live returns the driver and the current generation of a sandbox.
 func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, rootfs.Live, error) {
 	drv, ok := e.Drivers[rec.Driver]
 	if !ok {
@@ -54,7 +54,7 @@ func (e *Engine) live(ctx context.Context, rec *meta.Sandbox) (rootfs.Driver, ro
 	return drv, rootfs.Live{Dir: e.genDir(rec), Stack: st, Disk: rec.Limits.Disk}, err
 }
 
-// presented reports whether the present generation was ever made: only then can it hold changes.
+// presented reports whether the current generation was ever made; only then can it hold changes.
 func (e *Engine) presented(rec *meta.Sandbox) bool {
 	_, err := os.Lstat(e.genDir(rec))
 	return err == nil
@@ -81,8 +81,9 @@ func (e *Engine) start(ctx context.Context, s *held, rec *meta.Sandbox) (Box, er
 	return b, err
 }
 
-// startRecording starts the box of the sandbox unless it has one, and records the start: if that fails,
-// the box is stopped before anything runs in it. When it returns, everything else is being recorded.
+// startRecording starts the box of the sandbox unless it has one, and records the start. If that fails, the box is
+// stopped before anything runs in it. The records of more may still be in progress when it returns; recorded waits
+// for them.
 func (e *Engine) startRecording(
 	ctx context.Context, s *held, rec *meta.Sandbox, more ...audit.Statement,
 ) (_ Box, recorded *audit.Pending, err error) {
@@ -101,8 +102,8 @@ func (e *Engine) startRecording(
 	return b, e.Book.Begin(ctx, rec, more...), nil
 }
 
-// startBox starts the box of a sandbox that has none. Its processes resume from the memory image from,
-// unless that is nil.
+// startBox starts the box of a sandbox that has none. If from is not nil, the processes resume from that memory
+// image.
 func (e *Engine) startBox(
 	ctx context.Context, s *held, rec *meta.Sandbox, from *images.Image,
 ) (_ Box, enforced Enforced, err error) {
@@ -118,7 +119,7 @@ func (e *Engine) startBox(
 					"%s HEAD",
 					rec.Name, rec.Name)
 	}
-	// The root of a box that has exited may still be open, and must not be mounted twice.
+	// The root of a box that has exited may still be open; it must not be mounted twice.
 	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return nil, enforced, err
 	}
@@ -205,8 +206,8 @@ func (e *Engine) startBox(
 	return b, enforced, nil
 }
 
-// present makes the live root ready to be mounted. Until it returns no layer is removed, and afterwards
-// none of those that the root stands on. mask hides paths of them.
+// present makes the live root ready to be mounted. No layer is removed until it returns; afterwards, the layers that
+// the root is mounted with are kept. mask hides paths in them.
 func (e *Engine) present(
 	ctx context.Context, s *held, rec *meta.Sandbox,
 ) (spec rootspec.Spec, mask rootfs.Made, err error) {
@@ -240,16 +241,15 @@ func (e *Engine) present(
 		}
 	}
 	if drv.Plain() {
-		return spec, mask, nil // it contains all that it shows
+		return spec, mask, nil // a plain tree is complete without layers
 	}
 	if len(layers) >= timeline.MergeArity {
-		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash this may not be known otherwise
+		e.Upkeep.MayBeDeep(rec.MountTop) // after a crash, Upkeep may not know it otherwise
 	}
 	return spec, mask, e.mounts.note(s.ID, layers)
 }
 
-// blame adds to err, for which a live root could not be made ready, the name of a layer that is
-// missing, if one is.
+// blame adds to err, with which a live root could not be presented, the name of a missing layer, if one is missing.
 func (e *Engine) blame(rec *meta.Sandbox, layers []timeline.LayerID, err error) error {
 	for _, l := range layers {
 		if !e.Layers.Has(l) {
@@ -276,12 +276,12 @@ func (e *Engine) freshIndex(
 	}
 	s.index, s.of = ix, rec.MountTop
 	if !drv.Plain() {
-		return nil // a lost one is as good as an empty one
+		return nil // a lost index has the same effect as an empty one
 	}
 	return e.indexes.write(s.ID, rec.MountTop, s.index)
 }
 
-// watch captures what background processes left when a box exits.
+// watch waits until a box exits, and captures the changes that its background processes made.
 func (e *Engine) watch(sbx *entry, b Box) {
 	e.bg.Go(func() error {
 		select {
@@ -299,7 +299,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 		}
 		defer s.unlock(e)
 		if s.box != nil && s.box != b {
-			return nil // started again: the next capture includes it
+			return nil // the box was started again; its next capture includes the changes
 		}
 		e.ended(e.bgCtx, s, "its last process exited")
 		if rec, err = e.DB.Sandbox(e.bgCtx, string(s.ID)); err != nil {
@@ -316,7 +316,7 @@ func (e *Engine) watch(sbx *entry, b Box) {
 	})
 }
 
-// stopBox ends the sandbox's processes and keeper.
+// stopBox ends the processes and the keeper of a sandbox.
 func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) error {
 	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
 		return err
@@ -333,8 +333,8 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	return e.mounts.forget(s.ID)
 }
 
-// confine returns the policies that a box is started with. It refuses a damaged policy, whatever the
-// tier. journal is the directory of the journal, "" in tier workspace.
+// confine returns the policies that a box is started with. It refuses a damaged policy in every tier. journal is the
+// directory of the journal, "" in tier workspace.
 func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
 	phases, err = e.Policies.Confine(ctx, rec)
 	if err != nil || rec.Tier == tierWorkspace {
@@ -363,8 +363,8 @@ func (e *Engine) ended(ctx context.Context, s *held, why string) {
 	e.Feed.Emit(wire.SandboxEvent{Kind: wire.EventStopped, Sandbox: s.name, ID: string(s.ID)})
 }
 
-// procsInTime counts the processes of a box that is about to be stopped. It gives up if init does not
-// answer, since that must not prevent the stop.
+// procsInTime counts the processes of a box that is about to be stopped. It gives up if init does not answer, which
+// must not prevent the stop.
 func procsInTime(ctx context.Context, b Box) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit.UnansweredStopSeconds*time.Second)
 	defer cancel()

@@ -37,7 +37,7 @@ func (e *Engine) Mark(ctx context.Context, name string, req wire.MarkRequest) (w
 	n, next := note{cause: timeline.CauseMark, message: message}, rec.Mark
 	switch req.Phase {
 	case wire.MarkBegin:
-		n, next = note{cause: timeline.CauseAuto}, message // what happened before belongs to the previous mark
+		n, next = note{cause: timeline.CauseAuto}, message // earlier changes belong to the previous mark
 	case wire.MarkEnd:
 		if next = ""; message == "" {
 			message, n.message = rec.Mark, rec.Mark

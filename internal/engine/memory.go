@@ -10,11 +10,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// The memory of processes is stored with a snapshot on request: while they are paused for the capture,
-// the kernel of the sandbox writes an image, so files and memory are of the same moment. It is hashed
-// and stored once they have resumed, and the snapshot is recorded only when it is stored.
+// On request, the memory of processes is stored with a snapshot. While the processes are paused for the capture, the
+// kernel of the sandbox writes an image, so files and memory are of the same moment. The image is hashed and stored
+// after they have resumed, and the snapshot is recorded only when the image is stored.
 
-// memoryMessage is the label of a snapshot with memory that has no message and for which no file changed.
+// memoryMessage is the message of a snapshot with memory that has no other message and changes no file.
 const memoryMessage = "memory"
 
 // mayKeepMemory refuses a capture with memory for a sandbox whose memory cannot be stored.
@@ -36,7 +36,7 @@ func noMemory(rec *meta.Sandbox) error {
 	return sandbox.NotLive(rec.Name, "it has no process whose memory can be saved")
 }
 
-// imageOf returns the name of the image of a memory; "" if m is nil.
+// imageOf returns the name of a memory image; "" if m is nil.
 func imageOf(m *timeline.Memory) string {
 	if m == nil {
 		return ""

@@ -19,11 +19,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// mounts tracks the layers that live roots are mounted with. A mount has the layers that its stack had
-// when it was started. If a snapshot is removed meanwhile, merged layers replace its layers in the
-// records, but the mount needs the old ones until its keeper exits. So each start notes the layers that
-// it mounts, in memory and, because keepers outlive the daemon, in a file. Noted layers are not removed
-// from the disk.
+// mounts tracks the layers that live roots are mounted with. A mount has the layers that its stack had when it was
+// started. If a snapshot is removed meanwhile, merged layers replace its layers in the records, but the mount needs
+// the old ones until its keeper exits. So each start notes its layers: in memory and, because keepers outlive the
+// daemon, in a file. Noted layers are not removed from the disk.
 type mounts struct {
 	fs   vfs.FS
 	path func(timeline.SandboxID) string // of the file of a sandbox
@@ -36,8 +35,8 @@ func newMounts(fs vfs.FS, path func(timeline.SandboxID) string) *mounts {
 	return &mounts{fs: fs, path: path, noted: map[timeline.SandboxID][]timeline.LayerID{}}
 }
 
-// note records what a sandbox is about to mount. The caller holds shape,
-// at least for reading, since it looked for the layers.
+// note records the layers that a sandbox is about to mount. The caller has held shape, at least for reading, since it
+// looked for the layers.
 func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 	if len(layers) == 0 {
 		return m.forget(id)
@@ -48,7 +47,7 @@ func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 	}
 	old, err := os.ReadFile(m.path(id))
 	if err != nil || !bytes.Equal(old, text) {
-		if err := vfs.NoteUnsynced(m.fs, m.path(id), text); err != nil { // no mount outlives a power loss
+		if err := vfs.NoteUnsynced(m.fs, m.path(id), text); err != nil { // a mount does not outlive a power loss
 			return fault.Wrap(err, "record the mounted layers")
 		}
 	}
@@ -56,7 +55,7 @@ func (m *mounts) note(id timeline.SandboxID, layers []timeline.LayerID) error {
 	return nil
 }
 
-// forget removes the note when the sandbox's keeper has exited. The caller holds the sandbox's lock.
+// forget removes the note of a sandbox whose keeper has exited. The caller holds the sandbox's lock.
 func (m *mounts) forget(id timeline.SandboxID) error {
 	m.removed(id)
 	return fault.Wrap(vfs.Remove(m.fs, m.path(id)), "remove the record of mounted layers")
@@ -75,7 +74,7 @@ func (m *mounts) removed(id timeline.SandboxID) {
 	delete(m.noted, id)
 }
 
-// sandboxes returns those that have a note.
+// sandboxes returns the sandboxes that have a note.
 func (m *mounts) sandboxes() []timeline.SandboxID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,9 +103,9 @@ func (m *mounts) read(id timeline.SandboxID) (layers []timeline.LayerID, err err
 	return layers, err
 }
 
-// findMounted reads the notes that an earlier daemon left. No mount survives a
-// reboot, and a note may be incomplete after one. A note that cannot be read counts as all
-// layers until its keeper has exited.
+// findMounted reads the notes that an earlier daemon left. After a reboot it removes them: no mount survives a
+// reboot, and a note may be incomplete after one. A note that cannot be read counts as all layers until its keeper
+// has exited.
 func (e recovery) findMounted(ctx context.Context) error {
 	dirs, err := os.ReadDir(filepath.Join(e.Home, "sandboxes"))
 	if err != nil {

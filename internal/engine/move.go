@@ -38,8 +38,8 @@ func (e *Engine) Commit(ctx context.Context, name, message string) (wire.CommitR
 	return committed(&rec, t), err
 }
 
-// CommitMemory takes a snapshot of the present together with the memory of its processes. It returns
-// when both would survive a power loss.
+// CommitMemory takes a snapshot of the present together with the memory of its processes. When it returns, both are
+// durable.
 func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.CommitResult, error) {
 	s, rec, err := e.acquire(ctx, name, "committing")
 	if err != nil {
@@ -71,7 +71,7 @@ func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutReq
 	return m, err
 }
 
-// Undo goes back req.N snapshots. Changes since HEAD count as the first.
+// Undo rewinds by req.N snapshots. Changes since HEAD count as the first.
 func (e *Engine) Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error) {
 	n := max(1, req.N)
 	return e.move(ctx, name, "undoing", wire.CheckoutRequest{InPlace: req.InPlace},
@@ -97,24 +97,24 @@ func (e *Engine) Redo(ctx context.Context, name string, req wire.RedoRequest) (w
 		})
 }
 
-// target is the destination of a rewind: clean if the present equals HEAD, dirty if it has changes.
-// redo computes the new redo list from where HEAD was; nil empties it.
+// target is the destination of a rewind: clean if the present equals HEAD, dirty if it has changes. redo computes the
+// new redo list from the HEAD before the rewind; nil empties the list.
 type target struct {
 	clean, dirty timeline.SnapshotID
 	redo         func(from timeline.SnapshotID) []timeline.SnapshotID
-	memory       *timeline.Memory // resume processes from it; nil: they are not resumed
-	foreign      bool             // it is the memory of another sandbox's processes
+	memory       *timeline.Memory // image to resume processes from; nil: none are resumed
+	foreign      bool             // memory is that of another sandbox's processes
 }
 
-// move captures the present and then brings the sandbox to a snapshot. Its processes are killed where
-// the capture froze them, so that the snapshot is exactly what they left, and the next start mounts the
-// target's stack. In place, they are resumed over the files of the target; see rewind.
+// move captures the present and then brings the sandbox to a snapshot. Its processes are killed while the capture has
+// them frozen, so that the snapshot is exactly what they left, and the next start mounts the target's stack. In
+// place, they resume with the files of the target; see rewind.
 //
-// The target is chosen before the capture, so that HEAD means what the user saw; if an undo finds
-// uncaptured changes, these are what it undoes first.
+// The target is chosen before the capture, so that HEAD is the one that the user saw. If an undo finds uncaptured
+// changes, it undoes these first.
 //
-// Processes of a sandbox with a supervised command are first asked to exit. What they still write is
-// captured as well, and the command is started again.
+// Processes of a sandbox with a supervised command are first asked to exit. Their last writes are captured as well,
+// and the command is started again.
 func (e *Engine) move(
 	ctx context.Context, name, what string, req wire.CheckoutRequest,
 	choose func(*timeline.History, *meta.Sandbox) (target, error),
@@ -153,7 +153,7 @@ func (e *Engine) move(
 	}
 	m.aim(h)
 	begun := false
-	var after error // what failed after the move itself was done
+	var after error // the error of a step after the move itself
 	err = e.Book.Do(ctx, m.rollback(ctx), func(ctx context.Context) error {
 		begun = true
 		err := m.carryOut(ctx)
@@ -177,14 +177,14 @@ type moving struct {
 	req  wire.CheckoutRequest
 	goal target
 
-	img  *images.Image // processes resume from it; nil: they do not, or have already
+	img  *images.Image // image to resume processes from; nil: none, or already passed to Restore
 	t    taken         // the result of capturing the present
 	to   timeline.SnapshotID
 	left []timeline.SnapshotID // the redo list afterwards
 	res  wire.MoveResult
 }
 
-// keepPresent captures the present, and leaves the processes frozen, or ends them.
+// keepPresent captures the present, and leaves the processes frozen or ends them.
 func (m *moving) keepPresent(ctx context.Context) (err error) {
 	m.res.From = string(m.rec.Head)
 	run, _ := m.Commands.Supervised(m.s.Held)
@@ -197,7 +197,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 		if n.memory, err = m.worthMemory(ctx); err != nil {
 			return err
 		}
-		grace = 0 // paused processes are in the history, and resume from there
+		grace = 0 // paused processes are in the history, and can be resumed from there
 	}
 	n.frozen = grace == 0
 	m.t, err = m.capture(ctx, m.s, m.rec, n)
@@ -218,7 +218,7 @@ func (m *moving) keepPresent(ctx context.Context) (err error) {
 	return nil
 }
 
-// aim decides the target, now that the present is known.
+// aim decides the target once it is known whether the present had changes.
 func (m *moving) aim(h *timeline.History) {
 	if m.to = m.goal.clean; m.t.changed {
 		m.to = m.goal.dirty
@@ -237,7 +237,7 @@ func (m *moving) rollback(ctx context.Context) []ledger.Draft {
 	})...)
 }
 
-// carryOut brings the sandbox to the target, and resumes there the processes that are to be.
+// carryOut brings the sandbox to the target, and resumes its processes from memory if it has an image.
 func (m *moving) carryOut(ctx context.Context) (err error) {
 	if m.res.InPlace {
 		m.res.Rewritten, err = m.rewind(context.WithoutCancel(ctx), m.s, m.rec, m.t.frozen, m.to, m.what, m.left)
@@ -271,7 +271,7 @@ func (m *moving) carryOut(ctx context.Context) (err error) {
 	return err
 }
 
-// worthMemory reports whether processes run whose memory is stored before they are killed.
+// worthMemory reports whether there are processes whose memory is stored before they are killed.
 func (m *moving) worthMemory(ctx context.Context) (bool, error) {
 	b := m.liveBox(m.s)
 	if b == nil || m.rec.Quarantine != nil {
@@ -281,8 +281,8 @@ func (m *moving) worthMemory(ctx context.Context) (bool, error) {
 	return n > 0, err
 }
 
-// remain resumes a sandbox that was to be moved where it is. A supervised command that was stopped for
-// the move starts again, as WillRestart has noted.
+// remain resumes a sandbox whose move failed before it began. If a supervised command was stopped for the move, it
+// starts again, as WillRestart has recorded.
 func (e *Engine) remain(ctx context.Context, s *held, t taken) error {
 	if t.frozen == nil {
 		return nil
@@ -297,8 +297,8 @@ func (e *Engine) remain(ctx context.Context, s *held, t taken) error {
 // runGrace is the time between SIGTERM and SIGKILL for a supervised command whose sandbox is rewound.
 const runGrace = 2 * time.Second
 
-// graceOf returns the time between SIGTERM and SIGKILL in a rewind: runGrace for a supervised command
-// unless it is in place, otherwise none.
+// graceOf returns the time between SIGTERM and SIGKILL in a rewind: for a supervised command that of the request, or
+// runGrace. It is 0 for a rewind in place and without a supervised command.
 func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
 	switch {
 	case !supervised || req.InPlace || req.GraceMS < 0:
@@ -309,8 +309,8 @@ func graceOf(req wire.CheckoutRequest, supervised bool) time.Duration {
 	return time.Duration(req.GraceMS) * time.Millisecond
 }
 
-// interrupt asks the processes to exit, and kills them after the grace. What they still write is
-// captured on top of t.
+// interrupt asks the processes to exit, and kills them after the grace. Their last writes are captured as a snapshot
+// after that of t.
 func (e *Engine) interrupt(
 	ctx context.Context, s *held, rec *meta.Sandbox, t taken, grace time.Duration,
 ) (taken, error) {
@@ -322,8 +322,8 @@ func (e *Engine) interrupt(
 	return last, err
 }
 
-// reset gives a sandbox a new generation that stands on a snapshot. Its box is stopped. The old
-// generation is deleted later: all that it holds is captured.
+// reset gives a sandbox a new generation that starts from a snapshot. Its box must be stopped. The old generation is
+// deleted later; everything in it is captured.
 func (e *Engine) reset(
 	ctx context.Context, s *held, rec *meta.Sandbox, to timeline.SnapshotID, redo []timeline.SnapshotID,
 ) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Start starts a sandbox: its supervised command if it has one, whatever its restart policy; otherwise
-// its box, so that commands find it ready.
+// Start starts a sandbox: its supervised command if it has one, whatever its restart policy, or else its box, so that
+// commands need not wait for it.
 func (e *Engine) Start(ctx context.Context, name string) (wire.StatusResult, error) {
 	if err := e.startUp(ctx, name); err != nil {
 		return wire.StatusResult{}, err
@@ -40,18 +40,18 @@ func (e *Engine) startUp(ctx context.Context, name string) error {
 	return err
 }
 
-// cannotStart returns the error of a supervised command that cannot be run any more.
+// cannotStart returns the error for a supervised command that can no longer be run.
 func cannotStart(rec *meta.Sandbox, exit *wire.Exit) *fault.Error {
 	return fault.New(fault.Conflict, "cannot start the command of sandbox %s again: %s", rec.Name, exit.Message).
 		WithHint("start another command: coppice run --in %s --detach -- CMD", rec.Name)
 }
 
-// Stop ends all processes of a sandbox and captures what they left.
+// Stop ends all processes of a sandbox and captures their changes.
 func (e *Engine) Stop(ctx context.Context, name string) (wire.StopResult, error) {
 	return e.stopIf(ctx, name, func(*meta.Sandbox) bool { return true })
 }
 
-// stopIf is Stop, unless still is false of the sandbox once its lock is held.
+// stopIf is Stop if still returns true once the lock of the sandbox is held.
 func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandbox) bool) (wire.StopResult, error) {
 	s, rec, err := e.acquireToEnd(ctx, e.acquire, name, "stopping", "was stopped", limit.CaptureStopSeconds*time.Second)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // seesPrograms reports whether a box reports the programs that are started in it.
 func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || command.Supervises(rec) }
 
-// tracesPrograms is seesPrograms for a box that is being started. In tier gvisor nothing is traced if
-// nothing is to be recorded.
+// tracesPrograms is seesPrograms for a box that is being started. In tier gvisor, programs are traced only if they
+// are recorded.
 func tracesPrograms(rec *meta.Sandbox, kept policy.Evidence) bool {
 	return seesPrograms(rec) && (rec.Tier != tierGVisor || kept.Programs.Value != policy.ProgramsNone)
 }
@@ -43,7 +43,7 @@ func (s *held) awaitPrograms(ctx context.Context) error {
 	if s.programs == nil {
 		return nil
 	}
-	s.ending.Written(errors.New("the program recorder writes them")) // or both would wait
+	s.ending.Written(errors.New("the program recorder writes them")) // otherwise each would wait for the other
 	select {
 	case <-s.programs.Done():
 		s.programs = nil

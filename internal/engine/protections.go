@@ -12,14 +12,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// keepProtections records, for all later starts, what a box that has just started enforces, and what
-// its start found out about the host. The box counts as started only if this succeeds.
+// keepProtections stores, for all later starts, what a box that has just started enforces, and what its start found
+// out about the host. The box counts as started only if this succeeds.
 func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforced Enforced) error {
 	known, err := e.DB.AddFindings(ctx, enforced.Found)
 	if err != nil {
 		return fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	// The keeper has compared only with what was known when the start began.
+	// The keeper has compared only with the findings that were known when the start began.
 	if missed := missedMeanwhile(known, enforced.Found); len(missed) > 0 {
 		return fault.New(fault.Unsupported,
 			"cannot start sandbox %s: it lacks protections that another sandbox of this home has: %s", rec.Name,
@@ -37,7 +37,7 @@ func (e *Engine) keepProtections(ctx context.Context, rec *meta.Sandbox, enforce
 	})
 }
 
-// missedMeanwhile returns the protections that are missing in found although known has them.
+// missedMeanwhile returns the protections that found lacks and known has.
 func missedMeanwhile(known, found []meta.Finding) (missed []string) {
 	for _, f := range found {
 		if f.Lacks != "" &&
@@ -56,8 +56,8 @@ func findingName(f meta.Finding) string {
 	return f.Protection + " on " + f.On
 }
 
-// probed returns findings as items of a probe: the protections that sandboxes of this home have, and
-// those that they run without.
+// probed returns findings as items of a probe: the protections that sandboxes of this home have, and those that they
+// lack.
 func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	for _, f := range known {
 		item := wire.ProbeItem{Group: "home", Name: findingName(f), OK: f.Lacks == "",
@@ -71,7 +71,7 @@ func (e *Engine) probed(known []meta.Finding) (items []wire.ProbeItem) {
 	return items
 }
 
-// union appends to a the elements of b that it lacks.
+// union returns a with the elements of b that it lacks.
 func union(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, name := range b {

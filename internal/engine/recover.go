@@ -90,7 +90,7 @@ func (e recovery) distrustUnsealed(ctx context.Context) error {
 	return e.DB.SetSetting(ctx, settingBoot, e.BootID)
 }
 
-// recordLost records the snapshots that lose removes.
+// recordLost calls lose, and records the snapshots that it removes.
 func (e recovery) recordLost(ctx context.Context, lose func() error) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
@@ -117,8 +117,8 @@ func (e recovery) recordLost(ctx context.Context, lose func() error) error {
 	return nil
 }
 
-// loseLayer moves the files of a layer aside before it removes the record: in the other order, a crash
-// in between would leave garbage.
+// loseLayer moves the files of a layer to lost/ before it removes the record. In the other order, a crash in between
+// would leave the files as garbage.
 func (e recovery) loseLayer(ctx context.Context, id timeline.LayerID) error {
 	aside := filepath.Join(e.Home, "lost", string(id))
 	if err := vfs.MkdirAll(e.FS, filepath.Dir(aside)); err != nil {
@@ -169,9 +169,9 @@ func (e recovery) dropUnrecorded(ctx context.Context) error {
 	return nil
 }
 
-// sweep deletes what is left of removed sandboxes, of earlier generations and of earlier imports.
+// sweep deletes the remains of removed sandboxes, of earlier generations and of earlier imports.
 func (e *Engine) sweep(ctx context.Context) error {
-	// Directories first: a sandbox has its record before it has a directory.
+	// The directories are listed first, because a sandbox has its record before it has a directory.
 	root := filepath.Join(e.Home, "sandboxes")
 	dirs, err := os.ReadDir(root)
 	if err != nil {
@@ -221,9 +221,8 @@ func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error 
 	return nil
 }
 
-// discard deletes a leftover. One that cannot be removed, for whatever reason, is logged and left to
-// the next garbage collection: it takes space, but must not make the home unusable. The only error is
-// that of ctx.
+// discard deletes a leftover. If that fails, it logs the error and leaves the directory to the next garbage
+// collection: it takes disk space, but must not make the home unusable. The only error returned is that of ctx.
 func (e *Engine) discard(ctx context.Context, dir string) error {
 	err := e.Layers.RemoveTree(ctx, dir)
 	if err != nil && ctx.Err() == nil {

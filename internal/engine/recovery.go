@@ -20,21 +20,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// recovery is the phase of Open that takes over from an earlier daemon. First, home makes the files and
-// records of the home whole again. Then run takes over what still runs, since a keeper outlives its
-// daemon: it finds the keepers that live, and records what those that have exited since had not
-// reported, before the engine does anything else.
+// recovery is the phase of Open that takes over from an earlier daemon. First, home makes the files and records of
+// the home consistent. Then run takes over the boxes that still run, since a keeper outlives its daemon: it finds the
+// keepers that live, and records what exited keepers had not reported, before the engine does anything else.
 type recovery struct{ *Engine }
 
-// errUnanswered is the cause if a sandbox may be live and cannot be inspected.
+// errUnanswered is the cause of an error about a sandbox that may be live and cannot be inspected.
 var errUnanswered = errors.New("its monitor does not answer")
 
 // keepersAtOnce is how many keepers are asked concurrently.
 const keepersAtOnce = 16
 
-// run takes over all sandboxes. A failure with one is logged, and does not delay the others. What their
-// journals gained while no daemon ran becomes records in the background: there may be much, and each
-// operation that needs these records makes its own.
+// run takes over all sandboxes. A failure with one is logged, and does not delay the others. Entries that were added
+// to their journals while no daemon ran become records in the background: there may be many, and each operation that
+// needs these records makes them itself.
 func (e recovery) run(ctx context.Context) error {
 	recs, err := e.DB.Sandboxes(ctx)
 	if err != nil {
@@ -55,13 +54,12 @@ func (e recovery) run(ctx context.Context) error {
 
 // attached is the result of looking for a keeper.
 type attached struct {
-	box   Box             // nil: there is none
+	box   Box             // nil: none found
 	execs []wire.ExecInfo // its commands
-	doubt error           // why that is not known; nil if it is known
+	doubt error           // why it is unknown whether there is a box; nil if it is known
 }
 
-// attachAll looks for the keepers of all sandboxes. Those that have not answered in time are left in
-// doubt.
+// attachAll looks for the keepers of all sandboxes. A sandbox whose keeper has not answered in time is in doubt.
 func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached {
 	ctx, cancel := context.WithTimeout(ctx, limit.RecoverSeconds*time.Second)
 	defer cancel()
@@ -74,7 +72,7 @@ func (e recovery) attachAll(ctx context.Context, recs []meta.Sandbox) []attached
 			return nil
 		})
 	}
-	_ = asking.Wait() // none fails
+	_ = asking.Wait() // no function returns an error
 	return all
 }
 
@@ -99,7 +97,7 @@ func (e recovery) attach(ctx context.Context, id timeline.SandboxID) attached {
 	return attached{box: b, execs: execs}
 }
 
-// sandbox takes over one sandbox, as far as something is left of it.
+// sandbox takes over one sandbox.
 func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) error {
 	if err := e.indexes.sweep(rec.ID, rec.Head); err != nil {
 		e.Logger.Warn("could not remove old indexes", "sandbox", rec.Name, "err", err) // its box is still taken over
@@ -125,7 +123,7 @@ func (e recovery) sandbox(ctx context.Context, rec *meta.Sandbox, a attached) er
 	return nil
 }
 
-// ended records what a keeper that has exited had not reported to a daemon.
+// ended records what a keeper had not reported to a daemon before it exited.
 func (e recovery) ended(ctx context.Context, rec *meta.Sandbox) {
 	e.programs.Finish(ctx, rec.ID)
 	e.Egress.NoteHalt(ctx, rec)
@@ -139,7 +137,7 @@ func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 			return
 		case <-time.After(wait):
 		}
-		s, _, err := e.acquire(ctx, string(id), "recovering its processes") // this settles the doubt
+		s, _, err := e.acquire(ctx, string(id), "recovering its processes") // acquire settles the doubt
 		if err == nil {
 			s.unlock(e.Engine)
 			return
@@ -150,7 +148,7 @@ func (e recovery) retry(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// recordJournals makes records of what is in the journals of sandboxes and is not recorded yet.
+// recordJournals makes records of the journal entries of sandboxes that are not recorded yet.
 func (e recovery) recordJournals(ctx context.Context, recs []meta.Sandbox) {
 	for i := range recs {
 		if ctx.Err() != nil {
@@ -162,15 +160,15 @@ func (e recovery) recordJournals(ctx context.Context, recs []meta.Sandbox) {
 	}
 }
 
-// box follows a box that lives, and the commands of the sandbox.
+// box follows a live box, and the commands of the sandbox.
 func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attached) {
 	b := a.box
 	if b != nil {
-		s.box, s.announced, s.mapped = b, b, true // the safe assumption
+		s.box, s.announced, s.mapped = b, b, true // mapped: the safe assumption
 		e.watch(s.entry, b)
 		e.Lifetimes.WakeIdle()
 		e.Egress.WatchPorts(s.ID, b)
-		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a killed daemon may not have done it
+		if rec.Tier == tierGVisor && rec.Quarantine == nil { // a killed daemon may not have released it
 			soon, cancel := context.WithTimeout(ctx, egress.PolicyPatience)
 			err := b.Release(soon)
 			cancel()
@@ -191,8 +189,8 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 	e.Commands.TakeUp(ctx, commandHeld{e.Engine, s}, rec, b, a.execs)
 }
 
-// settleDoubt asks the keeper of a sandbox again that did not answer. Nothing is done to a sandbox that
-// may be live: its files would be changed under its processes.
+// settleDoubt asks a keeper again that did not answer earlier. A sandbox that may be live is left alone, since its
+// files would change under its processes.
 func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) error {
 	if s.doubt == nil {
 		return nil

@@ -19,12 +19,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A rewind in place changes the files under paused processes, which then resume. The live root stands
-// on the same layers as before: what differs from them is in its parts, wherever HEAD is. Only the
-// index says which snapshot they equal.
+// A rewind in place changes the files under paused processes, which then resume. The live root keeps the layers that
+// it was mounted with; its differences from them are in its parts, wherever HEAD is. Only the index says which
+// snapshot the parts equal.
 
-// intentRewind is written before the first file is changed. If it is found after a crash, the live root
-// is between two snapshots, of which the first holds all that was live before.
+// intentRewind is the kind of the intent that is written before the first file is changed. If it exists after a
+// crash, the live root is between two snapshots, and the first of them holds everything that was live before.
 const intentRewind = "rewind"
 
 type rewinding struct {
@@ -33,9 +33,8 @@ type rewinding struct {
 	What    string              `json:"what"`
 }
 
-// rewind brings the frozen sandbox's files to a snapshot, moves HEAD there and resumes the processes,
-// also when it fails. HEAD was just captured and equals the live root. It returns how many paths were
-// changed.
+// rewind changes the files of the frozen sandbox to those of a snapshot, moves HEAD there and resumes the processes,
+// also on failure. HEAD was just captured and equals the live root. It returns how many paths were changed.
 func (e *Engine) rewind(
 	ctx context.Context, s *held, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string,
 	redo []timeline.SnapshotID,
@@ -69,7 +68,7 @@ func (e *Engine) rewind(
 			fault.Wrap(err, "change the files of sandbox %s in place (the changes were undone)", rec.Name),
 			e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
-	// The root is between the two snapshots. The processes resume, and what they find is captured.
+	// The root is between the two snapshots. The processes resume, and its state is captured.
 	kept := rec.Head
 	stuck := fault.New(fault.KindOf(err), "the files of sandbox %s were only partly changed in place", rec.Name).
 		Because(errors.Join(err, back)).
@@ -83,8 +82,7 @@ func halfway(what string) string {
 	return fmt.Sprintf("state after an interrupted %s in place", what)
 }
 
-// arrive records that the live root equals a snapshot now. Its index is on the disk before that is
-// acknowledged.
+// arrive records that the live root equals a snapshot now. It writes the index to the disk before the new HEAD.
 func (e *Engine) arrive(
 	ctx context.Context, s *held, rec *meta.Sandbox, w *rewrite, to timeline.SnapshotID, redo []timeline.SnapshotID,
 ) error {
@@ -110,8 +108,8 @@ func (e *Engine) arrive(
 	return nil
 }
 
-// settleRewinds records what a crash during a rewind left as a snapshot, a child of what was live
-// before. If that fails, the next capture records it.
+// settleRewinds captures the state that a crash during a rewind left, as a child of the snapshot that was live
+// before. If that fails, the next capture includes it.
 func (e *Engine) settleRewinds(ctx context.Context) error {
 	ints, err := e.DB.Intents(ctx)
 	if err != nil {
@@ -127,7 +125,7 @@ func (e *Engine) settleRewinds(ctx context.Context) error {
 		}
 		err := e.settleRewind(ctx, r)
 		if errors.Is(err, errUnanswered) {
-			continue // left to the next daemon: nothing is done to the sandbox until its keeper answers
+			continue // left to the next daemon: the sandbox is not changed until its keeper answers
 		}
 		if err != nil {
 			e.Logger.Warn("could not capture the state after an interrupted move", "sandbox", r.Sandbox, "err", err)
@@ -186,7 +184,7 @@ func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w
 		w.dir = int(w.root.Dir.Fd())
 		return w, nil
 	}
-	// A plain tree looks the same from here, and ids are as they are stored.
+	// A plain tree looks the same to the daemon, and ids are as they are stored.
 	w.root.Owners = layer.Owners{}
 	w.own = true
 	if w.dir, err = unix.Open(w.parts[0].Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC,
@@ -203,7 +201,7 @@ func (w *rewrite) close() {
 	_ = w.root.Close()
 }
 
-// bring changes the files from those of one snapshot to those of another.
+// bring changes the files of one snapshot to those of another.
 func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (paths int, err error) {
 	w.e.shape.RLock()
 	defer w.e.shape.RUnlock()
@@ -241,7 +239,7 @@ func (w *rewrite) bring(ctx context.Context, from, to timeline.SnapshotID) (path
 		err = do()
 		return paths, err
 	}
-	// A new file belongs to the user that makes it, who must be one of the root's.
+	// A new file belongs to the file system user of the thread, which must be an id of the root's range.
 	err = rootspec.WithFSIDs(int(in.Owners.Shift), int(in.Owners.Shift), do)
 	return paths, err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// newCleaners makes the Cleaners, which redact secrets from texts of sandboxes: those in their records,
-// policies and decoys.
+// newCleaners makes the Cleaners, which redact secrets from texts of sandboxes: secrets in their records, policies
+// and decoys.
 func newCleaners(e *Engine) *audit.Cleaners {
 	return audit.NewCleaners(audit.CleanersConfig{
 		Ledger: e.Ledger, Sandboxes: e.DB, Evidence: e.Policies.Evidence, Logger: e.Logger,
@@ -35,7 +35,7 @@ func changesOf(c audit.Cleaner, t taken) []format.Change {
 	if len(t.paths) == 0 {
 		return nil
 	}
-	before := t.before() // nil: not known
+	before := t.before() // nil: unknown
 	return c.RecordChanges(t.paths, func(path string) string {
 		if t.gone[path] {
 			return "removed"
@@ -52,7 +52,7 @@ func changesOf(c audit.Cleaner, t taken) []format.Change {
 // bookCore adapts the engine to the needs of its Book.
 type bookCore struct{ e *Engine }
 
-// policyNow returns the digest of the policy of a sandbox that is in force now.
+// policyNow returns the digest of the policy of a sandbox that is in force.
 func (c bookCore) policyNow(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	all, err := c.e.Policies.Phases(ctx, rec)
 	if err != nil {

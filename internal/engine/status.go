@@ -35,7 +35,7 @@ func (e *Engine) List(ctx context.Context) ([]wire.Sandbox, error) {
 			return nil
 		})
 	}
-	_ = asking.Wait() // none fails
+	_ = asking.Wait() // no function returns an error
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out, nil
 }
@@ -49,8 +49,8 @@ func (e *Engine) Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	return e.wire(ctx, &rec), nil
 }
 
-// wire converts a record for clients. It does not wait for the sandbox's lock, and waits for its keeper
-// for limit.StateSeconds at most.
+// wire converts a record for clients. It does not wait for the sandbox's lock, and waits at most limit.StateSeconds
+// for its keeper.
 func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
@@ -87,8 +87,8 @@ func stateOf(ctx context.Context, b Box) (state string, paused bool, procs int) 
 	return wire.StateLive, paused, procs
 }
 
-// seen returns what is known about the box of a sandbox without its lock. A box whose keeper has exited
-// is left out.
+// seen returns what is known about the box of a sandbox without taking its lock. A box whose keeper has exited is
+// omitted.
 func (e *Engine) seen(id timeline.SandboxID) seenBox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,7 +108,7 @@ func (e *Engine) seen(id timeline.SandboxID) seenBox {
 	}
 }
 
-// Status reports what a sandbox is, what is really enforced and what it costs.
+// Status reports the settings of a sandbox, what is enforced, and how much it uses.
 func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, error) {
 	rec, h, err := e.Histories.Find(ctx, name)
 	if err != nil {
@@ -175,7 +175,7 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	return res, nil
 }
 
-// Probe reports what this host provides, found by trying, and which protections sandboxes have had.
+// Probe tries what this host provides, and reports it with the protections that sandboxes have had.
 func (e *Engine) Probe(ctx context.Context) (r wire.ProbeReport, err error) {
 	known, err := e.DB.Findings(ctx)
 	if err != nil {

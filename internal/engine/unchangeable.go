@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// unchangeable warns of files of the host, in a directory and below it, that the owner of the daemon may change
-// and a command in the sandbox cannot (EOVERFLOW). Their group stays as it is: it belongs to the user.
+// unchangeable warns of files of the host, in a directory and below it, that the owner of the daemon may change and a
+// command in the sandbox cannot (EOVERFLOW). It does not change their group, which is up to the user.
 func unchangeable(ctx context.Context, e *Engine, rec *meta.Sandbox, dir string) []string {
 	access, err := e.Policies.Places(ctx, rec)
 	if err == nil && slices.ContainsFunc(access.Mounts, func(m rootspec.HostMount) bool {
