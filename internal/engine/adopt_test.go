@@ -15,8 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// halfAdopted leaves a sandbox as a daemon does that is killed after it has moved the live
-// root into a layer.
+// halfAdopted leaves a sandbox as a daemon does that is killed after it has moved the live root into a layer.
 func (h *home) halfAdopted(name string) adoption {
 	h.t.Helper()
 	id := h.id(name)
@@ -41,9 +40,9 @@ func (h *home) halfAdopted(name string) adoption {
 	return a
 }
 
-// TestUnadoptAll_KeepsLayerItCannotMoveBack kills a daemon while a live root becomes a layer:
-// nothing is lost. While the next daemon cannot move it back, the sandbox cannot be used, its
-// layer stays, and other sandboxes are not affected.
+// TestUnadoptAll_KeepsLayerItCannotMoveBack kills a daemon while a live root becomes a layer: nothing is lost. While
+// the next daemon cannot move the live root back, the sandbox cannot be used, its layer stays, and other sandboxes
+// are not affected.
 func TestUnadoptAll_KeepsLayerItCannotMoveBack(t *testing.T) {
 	disk := &vfs.Faulty{FS: vfs.OS()}
 	h := newHomeOn(t, disk)
@@ -56,17 +55,17 @@ func TestUnadoptAll_KeepsLayerItCannotMoveBack(t *testing.T) {
 	disk.FailOp(vfs.OpRename, 1, syscall.EIO)
 	h.open()
 	if !disk.Failed() {
-		t.Fatal("nothing was given back")
+		t.Fatal("the live root was not moved back")
 	}
 	h.run("b", "write", "f", "b")
 	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}, stream{}); !fault.Is(err, fault.Unavailable) {
-		t.Errorf("a command began where what a capture had moved is away: %v", err)
+		t.Errorf("a command started while the live root was not moved back: %v", err)
 	}
 	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil {
 		t.Error(err)
 	}
 	if !h.Layers.Has(a.Layer) {
-		t.Fatal("the layer was taken for garbage")
+		t.Fatal("the layer was removed as garbage")
 	}
 
 	h.close()
@@ -75,7 +74,7 @@ func TestUnadoptAll_KeepsLayerItCannotMoveBack(t *testing.T) {
 		t.Errorf("the live root shows %q", got)
 	}
 	if h.Layers.Has(a.Layer) {
-		t.Error("the layer stays")
+		t.Error("the layer was not removed")
 	}
 	if ints, err := h.DB.Intents(ctx); err != nil || len(ints) > 0 {
 		t.Errorf("%d intents, %v", len(ints), err)
@@ -110,7 +109,7 @@ func TestRemove_ForcesHalfAdoptedSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.Layers.Has(a.Layer) {
-		t.Error("the layer stays")
+		t.Error("the layer was not removed")
 	}
 	if ints, err := h.DB.Intents(ctx); err != nil || len(ints) > 0 {
 		t.Errorf("%d intents, %v", len(ints), err)
@@ -128,7 +127,7 @@ func TestFindMounted_KeepsAllLayersOnDamagedNote(t *testing.T) {
 		"not JSON":    func(p string) error { return os.WriteFile(p, []byte("["), 0o600) },
 		"a directory": func(p string) error { return os.Mkdir(p, 0o700) },
 	} {
-		note := h.mounts.path(h.id("a")) // it may be gone, or damaged in the other way
+		note := h.mounts.path(h.id("a")) // missing, or damaged by the previous case
 		if err := errors.Join(os.RemoveAll(note), damage(note)); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
-// asking makes a live sandbox that has people asked, and gives its box.
+// asking makes a live sandbox whose policy says network.ask, and returns its box.
 func (h *home) asking(name string) *fakeBox {
 	h.t.Helper()
 	_, err := h.Create(h.t.Context(),
@@ -27,7 +27,7 @@ func (h *home) asking(name string) *fakeBox {
 	return h.box(name)
 }
 
-// ask has questions wait in the box, and others when another policy has come.
+// ask sets the pending requests of the box, and those that remain after the next change of its policy.
 func (b *fakeBox) ask(now, then []wire.NetQuestion) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +69,7 @@ func TestPendingRequests_AreAnswered(t *testing.T) {
 		Verdict; one != "allow" || two != "deny" {
 		t.Errorf("%s, %s", one, two)
 	}
-	// What is denied stays so, and that is said.
+	// An approval does not override the deny rule; the answer warns about it.
 	res, err = h.Approve(ctx, "a", wire.AnswerRequest{Rules: []string{"two.example"}})
 	if err != nil || len(res.Settled) != 0 || res.Settled == nil || len(res.Warnings) != 1 {
 		t.Errorf("%+v, %v", res, err)
@@ -93,7 +93,7 @@ func TestPendingRequests_AreAnswered(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Nothing waits in one that is stopped, and it stays so.
+	// A stopped sandbox has no pending requests, and an approval does not start it.
 	if _, err := h.Stop(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestPendingRequests_AreReportedAsEvents(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 
-	// Another daemon reports what is pending, and nothing that is over.
+	// After a restart, the daemon reports what is pending, and nothing that was decided.
 	open := []wire.NetQuestion{{Place: "open.example:443", Proto: "tcp", Since: since, Until: since.Add(time.Minute)}}
 	b.ask(open, open)
 	h.close()

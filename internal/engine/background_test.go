@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// layerOf is the layer of a snapshot.
+// layerOf returns the layer of a snapshot.
 func (h *home) layerOf(head string) timeline.LayerID {
 	h.t.Helper()
 	_, routes, err := h.DB.Ground(ctx, timeline.SnapshotID(head))
@@ -36,7 +36,7 @@ func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 	}
 	release := h.Hold() // the background waits
 	bad := h.layerOf(h.run("evil", "write", "f", "one").Head)
-	// The place of the new manifest is taken.
+	// Occupy the path of the new manifest.
 	if err := os.Mkdir(filepath.Join(filepath.Dir(h.Layers.Dir(bad)), "manifest.tmp"), 0o700); err != nil {
 		t.Fatal(err)
 	}

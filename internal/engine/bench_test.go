@@ -11,9 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// BenchmarkLayersBelow asks for the layers of a snapshot at the end of a chain of
-// 2,000: for the first time, for a snapshot just made on one that is known, and
-// again.
+// BenchmarkLayersBelow looks up the layers of a snapshot at the end of a chain of 2,000: for the first time, for a
+// new snapshot on a known one, and again.
 func BenchmarkLayersBelow(b *testing.B) {
 	h := newHome(b)
 	h.onDir("a")

@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// newHomeAt makes a home whose time stands at *now.
+// newHomeAt makes a home whose clock shows *now.
 func newHomeAt(t *testing.T, now *time.Time) *home {
 	t.Helper()
 	h := newHome(t)
@@ -30,7 +30,7 @@ func newHomeAt(t *testing.T, now *time.Time) *home {
 	return h
 }
 
-// recorded is how many bytes the records of a sandbox have, with their lists.
+// recorded returns the size in bytes of the records of a sandbox, with their lists.
 func (h *home) recorded(id timeline.SandboxID) (n int64) {
 	h.t.Helper()
 	for _, r := range h.told(id) {
@@ -50,7 +50,7 @@ func (h *home) recorded(id timeline.SandboxID) (n int64) {
 	return n
 }
 
-// spends takes all but some of what a sandbox has left of a class.
+// spends spends n bytes of the budget of a sandbox for a class, and returns the budget.
 func (h *home) spends(name string, c audit.Class, n int64) *audit.Budget {
 	h.t.Helper()
 	left, err := h.budgets.Of(ctx, h.id(name))
@@ -61,8 +61,7 @@ func (h *home) spends(name string, c audit.Class, n int64) *audit.Budget {
 	return left
 }
 
-// lost is how many records of a kind the ledger of a sandbox says are not in it, and in how
-// many records.
+// lost returns how many records of a kind the ledger of a sandbox reports as lost, and in how many records.
 func (h *home) lost(id timeline.SandboxID, kind format.Kind) (count int64, records int) {
 	h.t.Helper()
 	for _, r := range h.told(id, format.KindLost) {
@@ -80,7 +79,7 @@ func (h *home) verified(id timeline.SandboxID) {
 	}
 }
 
-// allowed is a request that the gate let pass, with as long a path as an event has.
+// allowed returns an event for a request that the gate allowed, with a path of the maximum length.
 func allowed(n int) wire.NetEvent {
 	return wire.NetEvent{Kind: wire.NetHTTP, Name: "one.example", Method: "GET", Verdict: wire.VerdictAllow,
 		Path: fmt.Sprintf("/%d/%s", n, strings.Repeat("x", 900)), Reason: strings.Repeat("y", 900)}
@@ -117,35 +116,35 @@ func TestNetworkRecords_StayWithinBudget(t *testing.T) {
 		t.Errorf("the ledger grew by %d bytes, with %d left", grew, room)
 	}
 	if hosts := h.hosts(id); !slices.Contains(hosts, "denied.example") || len(hosts) < 100 || len(h.hosts(other)) != 1 {
-		t.Errorf("of the flood %d are recorded, or what was denied in it is not, or what another sandbox did: %q", len(hosts),
+		t.Errorf("%d events of the flood are recorded, without the denial or the other sandbox's event: %q", len(hosts),
 			h.hosts(other))
 	}
 	if d := last[*format.Denial](h, id); d == nil || d.Path != "/home/me/.aws/credentials" {
-		t.Errorf("the touch of a decoy in the flood is not recorded: %+v", d)
+		t.Errorf("the use of a decoy during the flood is not recorded: %+v", d)
 	}
 	if _, records := h.lost(id, format.KindNetwork); records != 1 {
-		t.Errorf("%d records say within a minute that there are others", records)
+		t.Errorf("%d records of losses within a minute, want 1", records)
 	}
 
-	// All are counted, once a minute.
+	// All events are counted, with one record a minute.
 	now = now.Add(limit.LostInterval)
 	tell(id)
 	count, records := h.lost(id, format.KindNetwork)
 	if got := int64(len(h.hosts(id))) + count; got != events+2 || records != 2 {
-		t.Errorf("%d events are recorded or counted of %d, in %d records", got, events+2, records)
+		t.Errorf("%d events of %d are recorded or counted as lost, the latter in %d records", got, events+2, records)
 	}
 	now = now.Add(limit.EvidenceRefill)
 	recorded := len(h.hosts(id))
 	h.gateTells(id, allowed(-1), allowed(-2))
 	tell(id)
 	if got := len(h.hosts(id)) - recorded; got != 2 {
-		t.Errorf("%d requests of 2 are recorded when the budget is full again", got)
+		t.Errorf("%d requests of 2 are recorded after the budget is refilled", got)
 	}
 	h.verified(id)
 }
 
-// TestNetworkRecords_CountLossesAcrossCrash checks that what is not recorded is counted
-// exactly once, even if the daemon is killed before it has recorded the count.
+// TestNetworkRecords_CountLossesAcrossCrash checks that an event that is not recorded is counted as lost exactly
+// once, even if the daemon is killed before it has recorded the count.
 func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -154,7 +153,7 @@ func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 	id := h.id("a")
 	flood := func(n int) {
 		t.Helper()
-		h.unread(id, func() { // the engine would see a part of the flood
+		h.unread(id, func() { // otherwise the engine would see a part of the flood
 			h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
 			for i := range n {
 				h.gateTells(id, allowed(i))
@@ -162,25 +161,25 @@ func TestNetworkRecords_CountLossesAcrossCrash(t *testing.T) {
 		})
 		h.journals.CatchUp(ctx, id)
 	}
-	flood(3) // said at once
-	flood(4) // owed
+	flood(3) // recorded as lost immediately
+	flood(4) // counted, to be recorded later
 	h.gateTells(id, to("denied.example"))
-	h.journals.CatchUp(ctx, id) // kept, with what is owed
+	h.journals.CatchUp(ctx, id) // recorded, with the count in the journal position
 	flood(5)
 	if count, records := h.lost(id, format.KindNetwork); count != 3 || records != 1 {
-		t.Fatalf("%d are said to be lost, in %d records", count, records)
+		t.Fatalf("%d are recorded as lost, in %d records", count, records)
 	}
 	h.close()
-	h.open() // it may record some automatically before the budget is used up
+	h.open() // may record some before the budget is spent
 	h.spends("a", audit.ClassNetwork, limit.EvidenceNetwork)
 	h.journals.CatchUp(ctx, id)
 	count, _ := h.lost(id, format.KindNetwork)
 	if all := int(count) + len(h.hosts(id)); all != 12+1 {
-		t.Errorf("%d are said to be lost of 12; recorded are %q", count, h.hosts(id))
+		t.Errorf("%d of 12 are recorded as lost; the others: %q", count, h.hosts(id))
 	}
 }
 
-// toldBox is a box that reports the programs of a test.
+// toldBox is a box that reports the programs that a test sets.
 type toldBox struct {
 	evs wire.ProgramEvents
 }
@@ -198,7 +197,7 @@ func (b *toldBox) ProgramsNow(_ context.Context, after, _ uint64) (wire.ProgramE
 
 func (*toldBox) Gone() <-chan struct{} { return nil }
 
-// toldPrograms are the programs of a toldBox.
+// toldPrograms is the recorder of the programs of a toldBox.
 type toldPrograms struct {
 	*audit.BoxPrograms
 	box *toldBox
@@ -209,7 +208,7 @@ func (h *home) programsOf(id timeline.SandboxID) toldPrograms {
 	return toldPrograms{h.programs.Of(id, b, true), b}
 }
 
-// starts has programs with long, random arguments started, and records them.
+// starts reports the start of n programs with long, random arguments, and records them.
 func (h *home) starts(id timeline.SandboxID, p toldPrograms, n int, exe func(i int) string) {
 	h.t.Helper()
 	text := make([]byte, 1900)
@@ -236,7 +235,7 @@ func (h *home) starts(id timeline.SandboxID, p toldPrograms, n int, exe func(i i
 
 func same(int) string { return "/bin/true" }
 
-// listed is how many programs a ledger counts, and how many of them it lists.
+// listed returns how many programs a ledger counts, and how many of them it lists.
 func (h *home) listed(id timeline.SandboxID) (started, listed int64) {
 	h.t.Helper()
 	for _, r := range h.told(id, format.KindProgram) {
@@ -253,8 +252,8 @@ func (h *home) listed(id timeline.SandboxID) (started, listed int64) {
 	return started, listed
 }
 
-// TestProgramRecords_StayWithinBudget starts programs with long, random arguments until the
-// budgets for these are used up.
+// TestProgramRecords_StayWithinBudget starts programs with long, random arguments until the budgets for program
+// records and their lists are used up.
 func TestProgramRecords_StayWithinBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -275,18 +274,18 @@ func TestProgramRecords_StayWithinBudget(t *testing.T) {
 	started, listed := h.listed(id)
 	if count, _ := h.lost(id, format.KindProgram); started != parts*part || listed+count != parts*part ||
 		listed == 0 || count == 0 {
-		t.Errorf("%d programs are counted, %d listed and %d lost of %d", started, listed, count, parts*part)
+		t.Errorf("of the programs, %d are counted, %d listed and %d lost; want %d", started, listed, count, parts*part)
 	}
 	_, records := h.lost(id, format.KindProgram)
-	p.box.evs = wire.ProgramEvents{Next: p.box.evs.Next + 1} // one is lost
+	p.box.evs = wire.ProgramEvents{Next: p.box.evs.Next + 1} // one event is missing
 	if err := p.Fetch(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, now := h.lost(id, format.KindProgram); now != records {
-		t.Error("what else is lost is not left to gather")
+		t.Error("a further loss was recorded at once instead of with later ones")
 	}
 
-	// Names that the sandbox chooses do not use more than that.
+	// Many different names, which the sandbox chooses, stay within the budget too.
 	before = h.recorded(id)
 	for i := range 6 {
 		h.starts(id, p, limit.ProgramGroups+1,
@@ -299,10 +298,10 @@ func TestProgramRecords_StayWithinBudget(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// Another sandbox has its own.
+	// Another sandbox has its own budget.
 	h.starts(h.id("b"), h.programsOf(h.id("b")), 2, same)
 	if _, listed := h.listed(h.id("b")); listed != 2 || last[*format.Lost](h, h.id("b")) != nil {
-		t.Errorf("%d programs of 2 of another sandbox are listed", listed)
+		t.Errorf("%d of 2 programs of another sandbox are listed", listed)
 	}
 	h.verified(id)
 }
@@ -335,13 +334,14 @@ func TestBudget_SurvivesRestart(t *testing.T) {
 	}
 }
 
-// marksInside marks the present from inside a sandbox.
+// marksInside marks the present of a sandbox from inside it.
 func (h *home) marksInside(name string) error {
 	_, err := h.Mark(audit.FromInside(ctx), name, wire.MarkRequest{Label: "a step"})
 	return err
 }
 
-// Changes of the history from inside are bounded; the owner's are not.
+// TestMark_RefusesBeyondTheBudget checks that changes of the history from inside are bounded, and the owner's are
+// not.
 func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -362,7 +362,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 		h.behind(name, "f", rand.Text())
 		return h.marksInside(name)
 	}
-	for range 10 { // what changes nothing is free
+	for range 10 { // a mark without changes costs nothing
 		if err := h.marksInside("a"); err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +382,7 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	_, err = h.Checkout(audit.FromInside(ctx), "a", wire.CheckoutRequest{Node: "HEAD~1", InPlace: true})
 	refused("checkout", err)
 	if got := len(h.story("a")); got != nodes {
-		t.Errorf("%d snapshots came of what was refused", got-nodes)
+		t.Errorf("refused requests made %d snapshots", got-nodes)
 	}
 	if err := mark("b"); err != nil {
 		t.Errorf("another sandbox is refused: %v", err)
@@ -392,14 +392,14 @@ func TestMark_RefusesBeyondTheBudget(t *testing.T) {
 	}
 	now = now.Add(22 * time.Second)
 	if err := mark("a"); err != nil {
-		t.Errorf("it is refused when it may again: %v", err)
+		t.Errorf("refused although the budget was refilled: %v", err)
 	}
 	refused("mark", mark("a"))
 	h.verified(h.id("a"))
 }
 
-// TestBudget_CountsInsideChangesAfterRestart checks that a new daemon counts what was spent by
-// changes from inside.
+// TestBudget_CountsInsideChangesAfterRestart checks that a new daemon counts the changes from inside that were made
+// before.
 func TestBudget_CountsInsideChangesAfterRestart(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -422,7 +422,7 @@ func TestBudget_CountsInsideChangesAfterRestart(t *testing.T) {
 	left := h.spends("a", audit.ClassInside, 0)
 	if left.Take(now, audit.ClassInside, limit.InsideChanges-1) ||
 		!left.Take(now, audit.ClassInside, limit.InsideChanges-2) {
-		t.Error("it does not know that two were spent")
+		t.Error("the budget does not count the two changes before the restart")
 	}
 }
 
@@ -450,26 +450,27 @@ func TestAutomaticCapture_WaitsForBudget(t *testing.T) {
 	}
 	for range 3 { // nothing changed
 		if wait := capture(); wait != 0 {
-			t.Fatalf("nothing waits for %s", wait)
+			t.Fatalf("a capture without changes waits for %s", wait)
 		}
 	}
 	h.behind("a", "f", "1")
 	nodes := len(h.story("a"))
 	if wait := capture(); wait != 0 || len(h.story("a")) != nodes+1 {
-		t.Fatalf("%d snapshots, and a wait of %s", len(h.story("a"))-nodes, wait)
+		t.Fatalf("%d snapshots after a wait of %s, want 1 and no wait", len(h.story("a"))-nodes, wait)
 	}
 	h.behind("a", "f", "2")
 	wait := capture()
 	if want := limit.EvidenceRefill / limit.AutoSnapshots; wait != want || len(h.story("a")) != nodes+1 {
-		t.Fatalf("it waits for %s, not %s", wait, want)
+		t.Fatalf("the capture waits for %s, want %s", wait, want)
 	}
 	now = now.Add(wait)
 	if wait := capture(); wait != 0 || len(h.story("a")) != nodes+2 {
-		t.Errorf("what waited is not captured: a wait of %s", wait)
+		t.Errorf("the change was not captured after the wait; it waits for another %s", wait)
 	}
 }
 
-// Text from outside is bounded in a record, which says what is missing.
+// TestRecords_CarryBoundedTexts checks that text in a record is bounded, and that the record says how much is
+// missing.
 func TestRecords_CarryBoundedTexts(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -489,11 +490,11 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 		return n
 	}
 	if got := c.RecordArgs(many); size(got) > limit.RecordArgs+100 || !strings.HasSuffix(got[len(got)-1], " more") {
-		t.Errorf("the words of a command have %d bytes, and end with %q", size(got), got[len(got)-1])
+		t.Errorf("the arguments have %d bytes, and end with %q", size(got), got[len(got)-1])
 	}
 	got := c.RecordEnvNames(many...)
 	if size(got) > limit.RecordNames+100 || !strings.HasSuffix(got[len(got)-1], " more") {
-		t.Errorf("names have %d bytes, and end with %q", size(got), got[len(got)-1])
+		t.Errorf("the names of variables have %d bytes, and end with %q", size(got), got[len(got)-1])
 	}
 	if got := changesOf(c,
 		taken{paths: many, before: func() *layer.View { return nil }}); len(got) != limit.RecordChanges {
@@ -505,15 +506,15 @@ func TestRecords_CarryBoundedTexts(t *testing.T) {
 	}
 	if got := len(changesOf(c, taken{paths: wide, before: func() *layer.View { return nil }})); got < 1 ||
 		got > limit.RecordPaths/limit.RecordText {
-		t.Errorf("%d changes with long paths", got)
+		t.Errorf("%d changes are recorded for long paths", got)
 	}
 	if got := audit.Dropped("asked", make([]timeline.SnapshotID, limit.RecordIDs+1)); len(got) != 2 {
-		t.Errorf("%d records of snapshots that are gone", len(got))
+		t.Errorf("%d records of dropped snapshots, want 2", len(got))
 	}
 }
 
-// TestFetchPrograms_IsBounded checks that programs are recorded early when many bytes of them are
-// held. Programs with many different files become limit.ProgramGroups records, and one for the rest.
+// TestFetchPrograms_IsBounded checks that programs are recorded early once many bytes of them are buffered. Programs
+// with many different files become limit.ProgramGroups records, and one for the rest.
 func TestFetchPrograms_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

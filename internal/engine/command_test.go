@@ -19,21 +19,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// exits gives the ends of commands that are recorded, by their ids.
+// exits returns the recorded exits of commands, by command id.
 func (h *home) exits(t *testing.T, name string) map[string]*format.Exit {
 	t.Helper()
 	out := map[string]*format.Exit{}
 	for _, r := range h.told(h.id(name), format.KindExit) {
 		b := r.Body.(*format.Exit)
 		if out[b.Exec] != nil {
-			t.Errorf("%s has another exit", b.Exec)
+			t.Errorf("%s has more than one exit", b.Exec)
 		}
 		out[b.Exec] = b
 	}
 	return out
 }
 
-// ends waits until the end of a command is recorded.
+// ends waits until the exit of a command is recorded.
 func (h *home) ends(name, exec string) {
 	h.t.Helper()
 	for r, err := range h.Ledger.Follow(ctx, format.Sandbox(h.id(name)),
@@ -47,15 +47,15 @@ func (h *home) ends(name, exec string) {
 	}
 }
 
-// boxNow is the live box of a sandbox.
+// boxNow returns the live box of a sandbox.
 func (h *home) boxNow(name string) *fakeBox {
 	h.boxes.mu.Lock()
 	defer h.boxes.mu.Unlock()
 	return h.boxes.boxes[h.runDir(h.id(name))]
 }
 
-// forgetAgreed has nothing noted of which commands are open, as by a daemon that was killed
-// before it came to it. The home is closed.
+// forgetAgreed resets the ledger checkpoint, as if the daemon had been killed before it stored which commands are
+// open. The home is closed.
 func (h *home) forgetAgreed() {
 	h.t.Helper()
 	db, err := meta.Open(ctx, filepath.Join(h.dir, "coppice.db"))
@@ -67,7 +67,7 @@ func (h *home) forgetAgreed() {
 	}
 }
 
-// keptIn starts a command that runs until it is ended.
+// keptIn starts a command that runs until it is stopped, and returns its id.
 func (h *home) keptIn(t *testing.T, name string) string {
 	t.Helper()
 	info, err := h.StartExec(ctx, name, wire.ExecRequest{Cmd: []string{"wait"}})
@@ -90,12 +90,12 @@ func TestCommandExit_RecordedOnceOnStop(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	if h.isOpen(t, "a", id) {
-		t.Error("it is open")
+		t.Error("the command is still open")
 	}
 }
 
-// TestCommandExit_RecordedOnceWhenThawFails checks that a snapshot in the history has the exit
-// of its command, also if the processes cannot be thawed after it.
+// TestCommandExit_RecordedOnceWhenThawFails checks that a snapshot in the history is in the exit of its command, even
+// if the processes cannot be thawed afterwards.
 func TestCommandExit_RecordedOnceWhenThawFails(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(h *home) (exec string){
@@ -128,7 +128,7 @@ func TestCommandExit_RecordedOnceWhenThawFails(t *testing.T) {
 			b.end(exec)
 			x, err := h.attached(ctx, exec)
 			if err == nil && (x.Head == "" || name != "restarted" && strings.Contains(x.Message, "could not be captured")) {
-				t.Errorf("the client gets %+v", x)
+				t.Errorf("the client received %+v", x)
 			}
 			if got := h.exits(t, "a")[exec]; got == nil || len(got.Changes) != 1 {
 				t.Errorf("recorded: %+v", got)
@@ -150,7 +150,7 @@ func TestCommandExit_RecordedOnceOnRemove(t *testing.T) {
 		switch b := r.Body.(type) {
 		case *format.Exit:
 			if n++; b.Exec != exec || b.Reason == "" || deleted {
-				t.Errorf("%+v, after the end: %v", b, deleted)
+				t.Errorf("%+v, after the removal: %v", b, deleted)
 			}
 		case *format.Delete:
 			deleted = true
@@ -161,8 +161,8 @@ func TestCommandExit_RecordedOnceOnRemove(t *testing.T) {
 	}
 }
 
-// TestCommandExit_RecordedByNextDaemon checks that the next daemon records the exits of the commands that
-// a daemon left, whether the daemon had time to note them or not, and whether they still run or not.
+// TestCommandExit_RecordedByNextDaemon checks that the next daemon records the exits of the commands that a daemon
+// left, whether or not that daemon could store which commands are open, and whether or not they still run.
 func TestCommandExit_RecordedByNextDaemon(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ killed, runs bool }{
@@ -187,10 +187,10 @@ func TestCommandExit_RecordedByNextDaemon(t *testing.T) {
 			h.open()
 			if c.runs {
 				if x := h.exits(t, "a")[id]; x != nil {
-					t.Fatalf("it runs, and has %+v", x)
+					t.Fatalf("the command runs, and its recorded exit is %+v", x)
 				}
 				if !h.isOpen(t, "a", id) {
-					t.Fatal("it is not open")
+					t.Fatal("the command is not open")
 				}
 				if _, err := h.Stop(ctx, "a"); err != nil {
 					t.Fatal(err)
@@ -198,7 +198,7 @@ func TestCommandExit_RecordedByNextDaemon(t *testing.T) {
 			}
 			h.ends("a", id)
 			h.close()
-			h.open() // nothing is recorded again
+			h.open() // must not record it again
 			if x := h.exits(t, "a")[id]; x.Code != 137 || x.Reason == "" {
 				t.Errorf("%+v", x)
 			}
@@ -234,7 +234,7 @@ func TestCommandExit_CountsDenials(t *testing.T) {
 	}
 }
 
-// isOpen reports whether a command of a sandbox has begun and not ended, by the records.
+// isOpen reports whether, by the records, a command of a sandbox has begun and not exited.
 func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	t.Helper()
 	rec, err := h.DB.Sandbox(t.Context(), name)
@@ -246,8 +246,8 @@ func (h *home) isOpen(t *testing.T, name, exec string) bool {
 	})
 }
 
-// TestTakeUp_CountsDenialsWithoutDaemon checks that denials while no daemon ran count for a
-// command that exited meanwhile.
+// TestTakeUp_CountsDenialsWithoutDaemon checks that denials while no daemon ran are counted in the exit of a command
+// that exited meanwhile.
 func TestTakeUp_CountsDenialsWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

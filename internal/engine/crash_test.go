@@ -24,13 +24,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// acked is what an engine acknowledged.
+// acked is what an engine has acknowledged.
 type acked struct {
 	boxes  map[string]bool   // the names of sandboxes
-	all    map[string]string // snapshots of sandbox a of which no deletion was begun: what file f has
+	all    map[string]string // text of file f in snapshots of sandbox a, except those whose deletion has begun
 	sealed map[string]string // those of them that survive a power loss
-	live   map[string]string // what file f has in live roots, where that is sure
-	tried  map[string]bool   // what a write of f was begun with
+	live   map[string]string // text of file f in live roots, where it is known
+	tried  map[string]bool   // texts that a write of f was begun with
 	told   []string          // the records of the ledger, in the order of its log
 }
 
@@ -44,7 +44,7 @@ func (k acked) clone() acked {
 		slices.Clone(k.told)}
 }
 
-// log gives all records of the ledger in the order of its log, in a form that can be compared.
+// log returns all records of the ledger in the order of its log, as comparable strings.
 func (h *home) log() (all []string) {
 	h.t.Helper()
 	var records []*format.Record
@@ -77,7 +77,7 @@ func (h *home) holds(what string, k acked, power bool) {
 	now := h.log()
 	for i, one := range k.told {
 		if i >= len(now) || now[i] != one {
-			t.Errorf("%s: record %q is not where it was in the ledger: %q", what, one, now)
+			t.Errorf("%s: record %q has moved in the ledger: %q", what, one, now)
 			break
 		}
 	}
@@ -126,7 +126,7 @@ func (h *home) goesOn(what string, mayBeLost bool) {
 	}
 }
 
-// has fails unless sandbox a has these snapshots, and others only if they are whole.
+// has fails unless sandbox a has the snapshots in want, and all others are complete.
 func (h *home) has(what string, want map[string]string, tried map[string]bool) {
 	t := h.t
 	t.Helper()
@@ -154,10 +154,10 @@ func (h *home) has(what string, want map[string]string, tried map[string]bool) {
 	}
 }
 
-// crashed is what a crash left of a home.
+// crashed is the copy of a home that a crash leaves.
 type crashed struct {
 	what, dir string
-	power     bool // it was lost
+	power     bool // the power failed
 	acked
 }
 
@@ -213,7 +213,7 @@ func TestCrash_KeepsWhatWasAcknowledged(t *testing.T) {
 	}
 	t.Logf("%d calls, %d crashes", calls, len(all))
 	for _, c := range all {
-		h.become(c.dir) // the database has absolute paths
+		h.become(c.dir) // restored to the same path, since the database has absolute paths
 		if h.boot = "boot-1"; c.power {
 			h.boot = "boot-2"
 		}
@@ -226,7 +226,7 @@ func TestCrash_KeepsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// emptyHome is a home that no engine has opened yet.
+// emptyHome returns a home that no engine has opened yet.
 func emptyHome(t *testing.T) *home {
 	dir := filepath.Join(t.TempDir(), "home")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -238,8 +238,8 @@ func emptyHome(t *testing.T) *home {
 	return h
 }
 
-// become moves another home to the place of this one, where no engine is open, with no box running
-// and on a file system that works.
+// become replaces the home, which no engine has open, by another one, with no box running and on a file system that
+// works.
 func (h *home) become(dir string) {
 	h.t.Helper()
 	if err := errors.Join(os.RemoveAll(h.dir), os.Rename(dir, h.dir)); err != nil {
@@ -249,7 +249,7 @@ func (h *home) become(dir string) {
 	h.fs, h.book, h.disk = unflushed{vfs.OS()}, unflushed{vfs.OS()}, unflushed{vfs.OS()}
 }
 
-// lives goes through what an engine is used for. It notes at once what is acknowledged.
+// lives performs typical operations of an engine. It notes at once what is acknowledged.
 func (h *home) lives(note func(func(k *acked))) {
 	must := func(err error) {
 		h.t.Helper()
@@ -291,6 +291,6 @@ func (h *home) lives(note func(func(k *acked))) {
 	note(func(k *acked) { k.live["b"] = "of b" })
 	h.halfAdopted("b")
 	h.close()
-	h.open() // gives it back
+	h.open() // moves the live root back
 	note(func(*acked) {})
 }

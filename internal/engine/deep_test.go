@@ -20,8 +20,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// nest makes n directories, one in another, in what a sandbox sees, as a program does
-// it that knows no path.
+// nest makes n nested directories in the root of a sandbox, one at a time relative to its parent, so that no path
+// gets too long.
 func (h *home) nest(name, dir string, n int) {
 	h.t.Helper()
 	fd, err := unix.Open(filepath.Join(h.rootOf(name)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -64,7 +64,7 @@ func TestDiff_TruncatesNestedDirectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.run("a", "true")
-	const n = 900 // names of 200 bytes: their paths have 80 MB
+	const n = 900 // names of 200 bytes: the paths have 80 MB together
 	h.nest("a", strings.Repeat("n", 200), n)
 	snap, err := h.Commit(ctx, "a", "nested")
 	if err != nil {
@@ -86,25 +86,25 @@ func TestDiff_TruncatesNestedDirectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, err := past.List(ctx, "/", -1); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("a list of all: %d files, %v, want too_large", len(l.Files), err)
+		t.Errorf("a list of all levels: %d files, %v, want too_large", len(l.Files), err)
 	}
 	if l, err := past.List(ctx, "/", 50); err != nil ||
 		!slices.ContainsFunc(l.Files, func(f wire.FileInfo) bool { return strings.Count(f.Path, "/") == 49 }) {
 		t.Errorf("a list of 50 levels: %d files, %v", len(l.Files), err)
 	}
-	if err := past.TarTo(ctx, "/", io.Discard); !fault.Is(err, fault.TooLarge) { // as of the files of a running sandbox
+	if err := past.TarTo(ctx, "/", io.Discard); !fault.Is(err, fault.TooLarge) { // as for live files
 		t.Errorf("an archive of names that no program can open: %v, want too_large", err)
 	}
 	if _, err := past.Stat(strings.Repeat("n/", history.MaxPastSteps+1), true); !fault.Is(err, fault.TooLarge) &&
 		!fault.Is(err, fault.NotFound) {
-		t.Errorf("a name of too many parts: %v", err)
+		t.Errorf("a path with too many components: %v", err)
 	}
 	if err := h.Patch(ctx, "a", wire.DiffRequest{A: "HEAD~1", B: "HEAD"}, io.Discard); err != nil {
 		t.Errorf("a patch, which has no directories: %v", err)
 	}
 	if _, err := h.Diff(ctx, "a",
 		wire.DiffRequest{A: "HEAD~1", Limit: limit.DiffEntries + 1}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("a limit above the most: %v", err)
+		t.Errorf("a limit above the maximum: %v", err)
 	}
 	if _, err := h.Undo(ctx, "a", wire.UndoRequest{}); err != nil {
 		t.Errorf("undo: %v", err)
@@ -143,8 +143,8 @@ func TestDiff_BoundsChosenPaths(t *testing.T) {
 	}
 }
 
-// TestFinalize_ContinuesPastLayerWithoutManifest checks that a layer that cannot have a
-// manifest is flushed, so that it survives a power loss, and that other layers are finalized.
+// TestFinalize_ContinuesPastLayerWithoutManifest checks that a layer that cannot have a manifest is flushed, so that
+// it survives a power loss, and that other layers are finalized.
 func TestFinalize_ContinuesPastLayerWithoutManifest(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
@@ -167,7 +167,7 @@ func TestFinalize_ContinuesPastLayerWithoutManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, err := h.DB.LayersUnsealed(ctx); err != nil || len(left) > 0 {
-		t.Errorf("%d layers would be set aside after a power loss, %v", len(left), err)
+		t.Errorf("%d layers would be moved to lost/ after a power loss, %v", len(left), err)
 	}
 	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unsealed != 1 || res.Unverifiable != 1 ||
 		len(res.Damage) > 0 {

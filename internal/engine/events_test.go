@@ -15,7 +15,7 @@ import (
 
 var errEnough = errors.New("enough")
 
-// collect gives the events after a number, up to one of this kind.
+// collect returns the events after a number, up to the first one of the given kind.
 func collect(t *testing.T, e *events.Bus, name string, after uint64, until string) (got []wire.SandboxEvent) {
 	t.Helper()
 	err := e.Events(t.Context(), name, after, func(ev wire.SandboxEvent) error {
@@ -70,7 +70,7 @@ func TestEvents_ReportEveryOperation(t *testing.T) {
 	}
 	got := collect(t, h.Bus, "", 0, wire.EventRemoved)
 	if last := got[len(got)-1]; last.ID != other.ID {
-		t.Errorf("the first to go: %+v", last)
+		t.Errorf("the first sandbox removed: %+v", last)
 	}
 	var kinds []string
 	for _, ev := range got {
@@ -95,10 +95,10 @@ func TestEvents_ReportEveryOperation(t *testing.T) {
 		"created started exec snapshot exited exec exited exec snapshot exited tag tag stopped checkout deleted fork " +
 			"started exec exited stopped")
 	if !slices.Equal(kinds, want) {
-		t.Errorf("told:\n%v, not\n%v", kinds, want)
+		t.Errorf("got events\n%v, want\n%v", kinds, want)
 	}
 	if err := h.Events(ctx, "a", 0, func(wire.SandboxEvent) error { return nil }); !fault.Is(err, fault.NotFound) {
-		t.Errorf("of a removed one: %v", err)
+		t.Errorf("events of a removed sandbox: %v", err)
 	}
 }
 
@@ -127,6 +127,6 @@ func TestEvents_EndOnRemove(t *testing.T) {
 		t.Error(err)
 	}
 	if !slices.Equal(kinds, []string{"a removed"}) {
-		t.Errorf("told: %v", kinds)
+		t.Errorf("got events: %v", kinds)
 	}
 }

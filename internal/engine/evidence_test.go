@@ -26,7 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
-// id is the id of a sandbox.
+// id returns the id of a sandbox.
 func (h *home) id(name string) timeline.SandboxID {
 	h.t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)
@@ -36,7 +36,7 @@ func (h *home) id(name string) timeline.SandboxID {
 	return rec.ID
 }
 
-// told returns the records of a sandbox, of some kinds or of all.
+// told returns the records of a sandbox, of the given kinds or of all.
 func (h *home) told(id timeline.SandboxID, kinds ...format.Kind) (out []*format.Record) {
 	h.t.Helper()
 	for r, err := range h.Ledger.Read(h.t.Context(), format.Sandbox(id), ledger.Filter{Kinds: kinds}) {
@@ -48,7 +48,7 @@ func (h *home) told(id timeline.SandboxID, kinds ...format.Kind) (out []*format.
 	return out
 }
 
-// kinds are those of the records of a sandbox, in order.
+// kinds returns the kinds of the records of a sandbox, in order.
 func (h *home) kinds(id timeline.SandboxID) string {
 	h.t.Helper()
 	var out []string
@@ -58,7 +58,7 @@ func (h *home) kinds(id timeline.SandboxID) string {
 	return strings.Join(out, " ")
 }
 
-// last gives the body of the newest record of a kind.
+// last returns the body of the newest record of a kind.
 func last[B format.Body](h *home, id timeline.SandboxID) (body B) {
 	h.t.Helper()
 	for _, r := range h.told(id) {
@@ -76,7 +76,7 @@ type state struct {
 	deleted   bool
 }
 
-// records adds to the records of a sandbox, from its first on, those that came since.
+// records appends to known, the records of a sandbox from its first on, those that were added since.
 func (h *home) records(id timeline.SandboxID, known []*format.Record) ([]*format.Record, error) {
 	for r, err := range h.Ledger.Read(h.t.Context(), format.Sandbox(id), ledger.Filter{From: int64(len(known)) + 1}) {
 		if err != nil {
@@ -128,7 +128,7 @@ func TestAuditLog_RecordsOperations(t *testing.T) {
 	want := func(kinds string) {
 		t.Helper()
 		if got := h.kinds(id); got != kinds {
-			t.Fatalf("the ledger has\n%s\nand not\n%s", got, kinds)
+			t.Fatalf("the ledger has\n%s\nwant\n%s", got, kinds)
 		}
 	}
 	if got := last[*format.Create](h, id); got.Snapshot != sb.Head || got.Driver != "copy" {
@@ -181,10 +181,10 @@ func TestAuditLog_RecordsOperations(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := h.kinds(child); got != "create delete" {
-		t.Errorf("of the fork: %s", got)
+		t.Errorf("records of the fork: %s", got)
 	}
 	if ints, err := h.DB.Intents(ctx); err != nil || len(ints) > 0 {
-		t.Errorf("%+v is still to be told, %v", ints, err)
+		t.Errorf("open intents: %+v, %v", ints, err)
 	}
 	for _, one := range []timeline.SandboxID{id, child} {
 		if _, err := h.Ledger.Verify(ctx, format.Sandbox(one), nil, nil); err != nil {
@@ -193,7 +193,7 @@ func TestAuditLog_RecordsOperations(t *testing.T) {
 	}
 }
 
-// seen is a client that reads the audit log when it receives that its command runs.
+// seen is a client that counts the exec records when it receives that its command has started.
 type seen struct {
 	h     *home
 	id    timeline.SandboxID
@@ -214,16 +214,15 @@ func TestExec_IsRecordedBeforeAcknowledged(t *testing.T) {
 	h.onDir("a")
 	s := &seen{h: h, id: h.id("a")}
 	if _, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"true"}}, s); err != nil || s.execs != 1 {
-		t.Errorf("the client was told of a command with %d in the ledger, %v", s.execs, err)
+		t.Errorf("the client was informed of its command with %d in the ledger, %v", s.execs, err)
 	}
 	if got := len(h.told(s.id, format.KindExit)); got != 1 {
 		t.Errorf("%d exits in the ledger", got)
 	}
 }
 
-// TestExec_RunsNoUnrecordedCommand checks that no command runs in a sandbox whose start is not
-// recorded, and that nothing continues in one where a command could not be recorded, since the
-// command may have left its group.
+// TestExec_RunsNoUnrecordedCommand checks that no command runs in a sandbox whose start is not recorded, and that a
+// sandbox is stopped if a command in it could not be recorded, since that command may have left its process group.
 func TestExec_RunsNoUnrecordedCommand(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
@@ -250,8 +249,8 @@ func TestExec_RunsNoUnrecordedCommand(t *testing.T) {
 	disk.FailAt(0, 0, false)
 }
 
-// TestAuditLog_FailureRefusesOperations checks that while the audit log cannot be written only operations
-// that free space are allowed, and that what happened is recorded when it can be written again.
+// TestAuditLog_FailureRefusesOperations checks that while the audit log cannot be written, only operations that free
+// space are allowed, and that these are recorded once it can be written again.
 func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
@@ -266,7 +265,7 @@ func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 		t.Errorf("a sandbox was made: %v", err)
 	}
 	if _, err := h.DB.Sandbox(ctx, "c"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("the sandbox exists: %v", err)
 	}
 	if _, err := h.Fork(ctx, "a", wire.ForkRequest{N: 1}); !fault.Is(err, fault.NoSpace) {
 		t.Errorf("a fork was made: %v", err)
@@ -280,35 +279,35 @@ func TestAuditLog_FailureRefusesOperations(t *testing.T) {
 		t.Errorf("a snapshot was taken: %v", err)
 	}
 	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD~1"}); !fault.Is(err, fault.NoSpace) {
-		t.Errorf("it was moved: %v", err)
+		t.Errorf("the sandbox was rewound: %v", err)
 	}
 	if got, err := h.Head(ctx, "a"); err != nil || got != head {
 		t.Errorf("head is %s, %v", got, err)
 	}
 	if err := h.stopAll("a"); err != nil {
-		t.Errorf("it cannot be stopped: %v", err)
+		t.Errorf("the sandbox cannot be stopped: %v", err)
 	}
 	gone := h.id("b")
 	if _, err := h.Remove(ctx, []string{"b"}, true); !fault.Is(err, fault.NoSpace) {
-		t.Errorf("that it is not in the ledger was not said: %v", err)
+		t.Errorf("remove did not report that it is not recorded: %v", err)
 	}
 	if _, err := h.DB.Sandbox(ctx, "b"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("a full disk kept it: %v", err)
+		t.Errorf("the sandbox was not removed on a full disk: %v", err)
 	}
 	disk.FailAt(0, 0, false)
 	h.run("a", "true")
 	if got := strings.TrimPrefix(h.kinds(id), before); !strings.HasPrefix(got, " stop ") {
-		t.Errorf("what had happened was not told first: %s", got)
+		t.Errorf("the stop was not recorded first: %s", got)
 	}
 	h.close()
 	h.open()
 	if got := h.kinds(gone); got != "create delete" {
-		t.Errorf("of the removed one: %s", got)
+		t.Errorf("records of the removed sandbox: %s", got)
 	}
 }
 
-// TestRewind_RestartsCommandWhenNotRecorded checks that a command that was stopped for a rewind
-// that cannot be recorded starts again where it was, whichever write fails for lack of space.
+// TestRewind_RestartsCommandWhenNotRecorded checks that a command that was stopped for a rewind is started again
+// where it was if the rewind cannot be recorded, whichever write fails for lack of space.
 func TestRewind_RestartsCommandWhenNotRecorded(t *testing.T) {
 	t.Parallel()
 	h, disk := newHomeWithFaultyLedger(t)
@@ -331,11 +330,11 @@ func TestRewind_RestartsCommandWhenNotRecorded(t *testing.T) {
 		if cerr != nil && !fault.Is(cerr, fault.NoSpace) {
 			t.Fatal(cerr)
 		}
-		// A start that is under way would meet the failing write of the next round.
+		// A start that is still in progress would hit the failing write of the next round.
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			rec, err := h.DB.Sandbox(ctx, string(h.id("a")))
 			if err != nil || rec.Run.Exit != nil || time.Now().After(deadline) {
-				t.Fatalf("write %d: it does not run again: %+v, ended with %+v; the rewind: %v; %v", n, rec.Run, rec.Run.Exit,
+				t.Fatalf("write %d: the command does not run: %+v, exit %+v; rewind: %v; %v", n, rec.Run, rec.Run.Exit,
 					cerr, err)
 			}
 			if rec.Run.Starts > starts && !rec.Starting {
@@ -364,8 +363,8 @@ func (h *home) stopAll(name string) error {
 	return h.stopBox(ctx, s, 0)
 }
 
-// TestRecovery_RecordsUnfinishedAsUndone checks that the next engine marks as undone, once,
-// what a crash left between a record and its operation.
+// TestRecovery_RecordsUnfinishedAsUndone checks that the next engine marks as undone, once, each record whose
+// operation a crash prevented.
 func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -396,8 +395,8 @@ func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 		}
 	}
 	h.close()
-	h.forgetAgreed() // none of it was being done when the daemon was killed
-	for range 2 {    // the second time nothing is left to say
+	h.forgetAgreed() // as if the daemon had been killed right after the records
+	for range 2 {    // the second time must add no record
 		h.open()
 		var undone []int64
 		for _, r := range h.told(rec.ID, format.KindUndone) {
@@ -416,18 +415,18 @@ func TestRecovery_RecordsUnfinishedAsUndone(t *testing.T) {
 		}
 		slices.Sort(undone)
 		if !slices.Equal(undone, wrong) {
-			t.Errorf("undone: %v, and not %v", undone, wrong)
+			t.Errorf("undone: %v, want %v", undone, wrong)
 		}
 		if got := h.kinds(other.ID); got != "create undone" {
-			t.Errorf("of what was never made: %s", got)
+			t.Errorf("records of the sandbox that was never made: %s", got)
 		}
 		h.close()
 	}
 	h.open()
 }
 
-// TestRecovery_AppendsOwedRecords checks that the next engine records what was done but could
-// not be recorded before the engine died.
+// TestRecovery_AppendsOwedRecords checks that the next engine records operations that were done and could not be
+// recorded before the engine died.
 func TestRecovery_AppendsOwedRecords(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -453,12 +452,12 @@ func TestRecovery_AppendsOwedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.close()
-	h.open() // of b nothing was done but that
+	h.open() // of b, only the snapshot was dropped
 	if b := last[*format.Drop](h, id); b == nil || !slices.Equal(b.Snapshots, []string{middle}) {
 		t.Errorf("%+v", b)
 	}
 	if got := h.kinds(gone); got != "create drop" {
-		t.Errorf("of what stays: %s", got)
+		t.Errorf("records of the sandbox that was not removed: %s", got)
 	}
 }
 
@@ -486,8 +485,8 @@ func TestBookDo_RecordsUndoneOnFailure(t *testing.T) {
 	}
 }
 
-// TestExec_RecordsUndoneWhenRefused checks that a command that its monitor refuses is recorded
-// as not started, in whichever way it was requested.
+// TestExec_RecordsUndoneWhenRefused checks that a command that its monitor refuses is recorded as not started, for
+// each kind of request.
 func TestExec_RecordsUndoneWhenRefused(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -604,13 +603,13 @@ func TestAuditLog_RecordsApprovalsAndRules(t *testing.T) {
 	h.run("a", "true")
 	all := h.told(rec.ID, format.KindExec)
 	if got := all[len(all)-1].Policy; got != now.Digest {
-		t.Errorf("the policy in force was %s, and the record says %s", now.Digest, got)
+		t.Errorf("the policy in force was %s, and that of the record is %s", now.Digest, got)
 	}
 	b.mu.Lock()
 	b.setErr = func() error { return errors.New("no") }
 	b.mu.Unlock()
 	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"two.example"}}); err == nil {
-		t.Error("a rule was put in force that the keeper did not take")
+		t.Error("Allow succeeded although the keeper refused the policy")
 	}
 	var undone *format.Undone
 	for _, r := range h.told(rec.ID, format.KindUndone) {

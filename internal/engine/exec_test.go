@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// TestCapture_FreezesOnlyWhenNeeded checks that processes are frozen for a capture unless it
-// is known that there are none.
+// TestCapture_FreezesOnlyWhenNeeded checks that processes are frozen for a capture unless it is known that there are
+// none.
 func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -30,7 +30,7 @@ func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 			t.Fatalf("%s: nothing was captured", what)
 		}
 		if got := b.freezes - before; got != want {
-			t.Errorf("%s: %d freezes, not %d", what, got, want)
+			t.Errorf("%s: %d freezes, want %d", what, got, want)
 		}
 	}
 	step(1, "something may run")
@@ -39,10 +39,10 @@ func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 	b.alone, b.suspects = false, layer.Suspects{Paths: []string{"/f"}}
 	step(1, "a file is mapped")
 	b.alone, b.suspects = true, layer.Suspects{}
-	step(1, "it was mapped when last seen")
-	step(0, "it was not")
+	step(1, "a file was mapped at the last freeze")
+	step(0, "no file was mapped at the last freeze")
 
-	// Another command began before the capture of this one.
+	// Another command starts before the capture of this one.
 	lost, err := h.StartExec(ctx, "a", wire.ExecRequest{Cmd: []string{"write", "f", "last"}})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestCapture_FreezesOnlyWhenNeeded(t *testing.T) {
 		t.Errorf("%+v, %v", x, err)
 	}
 	if b.freezes != before+1 {
-		t.Error("what may run was not stopped")
+		t.Error("a command that may run was not frozen")
 	}
 }
 

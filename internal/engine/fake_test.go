@@ -46,71 +46,71 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// fakeBoxes confine nothing: their commands are done by Go code on the plain
-// tree of driver copy. So the engine's history can be tested anywhere.
+// fakeBoxes confine nothing: Go code does what their commands say, on the plain tree of driver copy. So the engine's
+// history can be tested anywhere.
 type fakeBoxes struct {
 	mu    sync.Mutex
 	boxes map[string]*fakeBox // by run directory
 
-	started []BoxConfig                 // what boxes were started with
-	ports   map[int]bool                // of boxes that start
-	deaf    int                         // the same
-	noShare bool                        // no limit of processors
+	started []BoxConfig                 // the configurations that boxes were started with
+	ports   map[int]bool                // open ports of boxes that start
+	deaf    int                         // how many dials boxes that start refuse
+	noShare bool                        // CPU limits are unsupported
 	sealErr error                       // of boxes that start
-	user    uint32                      // the same
+	user    uint32                      // users of boxes that start
 	hooked  []wire.ExecRequest          // the hooks that were run
-	hookEnd wire.Exit                   // of each of them
-	hookGo  chan struct{}               // they wait for it; nil: they do not
-	holds   []string                    // the protections of boxes that start
-	found   []meta.Finding              // what they find out about the host
-	begun   func(context.Context) error // what a start does first; nil: nothing
-	unheard error                       // what comes of attaching to one
+	hookEnd wire.Exit                   // the exit of each hook
+	hookGo  chan struct{}               // hooks wait until it is closed; nil: they do not
+	holds   []string                    // protections of boxes that start
+	found   []meta.Finding              // findings of boxes that start
+	begun   func(context.Context) error // called at the beginning of a start; nil: nothing
+	unheard error                       // the error of attaching to a box
 }
 
 type fakeBox struct {
 	boxes  *fakeBoxes
-	hangs  atomic.Bool   // it does not answer to Attach
-	mute   chan struct{} // Execs waits for it
+	hangs  atomic.Bool   // Attach and Paused do not return
+	mute   chan struct{} // Execs waits until it is closed; nil: it does not
 	thawed atomic.Int32
 	stuck  atomic.Bool // Thaw fails
 	root   string
 	gone   chan struct{}
 	once   sync.Once
 
-	alone    bool           // what commands end with
-	suspects layer.Suspects // what freezes find
+	alone    bool           // Ended.Alone of commands
+	suspects layer.Suspects // reported by freezes
 	programs []wire.Program
 	freezes  int
-	hanging  atomic.Int32 // commands that wait for the box's end
-	procs    int          // that run, as far as the engine sees
-	user     uint32       // who commands run as, where this is root
-	rooted   *LiveRoot    // what Root gives; nil: nothing is mapped
+	hanging  atomic.Int32 // commands that run until the box stops
+	procs    int          // how many processes a freeze reports
+	user     uint32       // that commands run as, if the test runs as root
+	rooted   *LiveRoot    // returned by Root; nil: nothing is mapped
 
 	mu     sync.Mutex
 	kept   map[string]chan struct{} // guarded by mu; supervised commands, closed when they end
-	starts int                      // guarded by mu; of such
-	blind  atomic.Int32             // so many times Wait knows nothing
+	starts int                      // guarded by mu; of supervised commands
+	blind  atomic.Int32             // how many calls of Wait do not find the command
 
 	paused   atomic.Bool
-	released atomic.Int32 // how often
+	released atomic.Int32 // how often the gate was opened
 	sealed   []string     // guarded by mu; host names that it was given
 	sealErr  error        // guarded by mu; what comes of the second step of that
 
-	starved  atomic.Bool   // its init answers nothing
+	starved  atomic.Bool   // init does not answer
 	starving chan struct{} // receives a token when a caller waits for it
 
-	stopping atomic.Bool // what ends is stopped
-	refusing atomic.Bool // no command begins
+	stopping atomic.Bool // commands that exit are reported as stopped
+	refusing atomic.Bool // commands are refused
 
-	ports     map[int]bool  // guarded by mu; that are listened on
-	morePorts chan struct{} // guarded by mu; a token when they have changed
+	ports     map[int]bool  // guarded by mu; open ports
+	morePorts chan struct{} // guarded by mu; receives a token when ports has changed
 	dials     int           // guarded by mu
-	deaf      int           // guarded by mu; so many dials are refused
+	deaf      int           // guarded by mu; how many dials are refused
 
-	set    [][]Phase    // guarded by mu; the policies that were put in force
-	setErr func() error // guarded by mu; what comes of that
+	set    [][]Phase    // guarded by mu; the arguments of SetPolicy
+	setErr func() error // guarded by mu; returns the error of SetPolicy
 
-	asking []wire.NetQuestion // guarded by mu; what waits for a person
+	asking []wire.NetQuestion // guarded by mu; pending requests
 }
 
 func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, error) {
@@ -362,7 +362,7 @@ func (b *fakeBox) Input(_ context.Context, _ string, r io.Reader, _ bool) error 
 	return err
 }
 
-// Execs lists what was started with Keep, by the order of its ids.
+// Execs lists the commands that were started with Keep, sorted by id.
 func (b *fakeBox) Execs(ctx context.Context) ([]wire.ExecInfo, error) {
 	if b.mute != nil {
 		select {
@@ -394,8 +394,8 @@ func (f fakeFrozen) Thaw() error {
 	return nil
 }
 
-// Save writes an image of two pages, of which one says how many freezes there were. Its init
-// is one of a few bytes, which no directory has.
+// Save writes an image of two pages, one of which contains the number of freezes. Its init is a file of a few bytes
+// that is in no directory.
 func (f fakeFrozen) Save(_ context.Context, dir string) (*os.File, error) {
 	pages := make([]byte, 2*4096)
 	copy(pages, fmt.Sprintf("freeze %d", f.b.freezes))
@@ -413,7 +413,7 @@ func (f fakeFrozen) Save(_ context.Context, dir string) (*os.File, error) {
 	return init, errors.Join(err, os.Remove(init.Name()))
 }
 
-// fakeInit is what is in the program that is PID 1 in all boxes.
+// fakeInit is the content of the program that is PID 1 in all boxes.
 const fakeInit = "the program"
 
 func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
@@ -478,12 +478,12 @@ func (f *fakeBoxes) hook(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 		if goOn != nil {
 			<-goOn
 		}
-		_ = w.CloseWithError(errors.Join(err, wire.WriteJSON(w, wire.FrameExit, Ended{Exit: end}))) // it gives none
+		_ = w.CloseWithError(errors.Join(err, wire.WriteJSON(w, wire.FrameExit, Ended{Exit: end})))
 	}(f.hookEnd, f.hookGo)
 	return stream{r, io.Discard}, nil
 }
 
-// print writes its word, and has recorded it all.
+// print writes its argument, and reports all of it as recorded output.
 func (b *fakeBox) print(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	var out bytes.Buffer
 	text := []byte(req.Cmd[1])
@@ -504,22 +504,22 @@ type stream struct {
 
 func (stream) Close() error { return nil }
 
-// home is an engine over a directory, which can be closed and opened again.
+// home is an engine on a directory. It can be closed and opened again.
 type home struct {
 	t      testing.TB
 	dir    string
 	boxes  *fakeBoxes
 	boot   string
 	now    time.Time
-	fs     vfs.FS           // that layers are written through
+	fs     vfs.FS           // for layers
 	clock  func() time.Time // nil: the real one
-	bare   bool             // the host cannot give tier supervised
-	book   vfs.FS           // that the ledger is written through
-	disk   vfs.FS           // that all else is written through; nil: the real one
+	bare   bool             // the host does not support tier supervised
+	book   vfs.FS           // for the ledger
+	disk   vfs.FS           // for everything else; nil: the real one
 	repos  Repos            // nil: none can be opened
-	kernel string           // what memory images depend on
-	build  string           // and those without their init
-	speaks int              // the protocol, of which older ones but 0 are understood
+	kernel string           // fact of memory images
+	build  string           // fact of memory images without their init
+	speaks int              // protocol version; older ones except 0 are understood
 	driver string
 	// release resumes the background; nil unless it is held.
 	release func()
@@ -536,7 +536,7 @@ type home struct {
 	*restore.Restorer       // of the engine
 }
 
-// time is the present for the engine.
+// time returns the current time of the engine.
 func (h *home) time() time.Time {
 	if h.clock != nil {
 		return h.clock()
@@ -546,7 +546,7 @@ func (h *home) time() time.Time {
 
 func newHome(t testing.TB) *home { return newHomeOn(t, vfs.OS()) }
 
-// newHomeWithFaultyLedger makes a home and the file system of its ledger, which can be made to fail.
+// newHomeWithFaultyLedger makes a home, and returns it with the file system of its ledger, which can be made to fail.
 func newHomeWithFaultyLedger(t testing.TB) (*home, *vfs.Faulty) {
 	disk := &vfs.Faulty{FS: unflushed{vfs.OS()}}
 	h := newHome(t)
@@ -579,7 +579,7 @@ func (h *home) open() {
 	}
 }
 
-// tryOpen is open where that may fail. Then nothing stays open.
+// tryOpen is open for a case where it may fail. If it fails, nothing remains open.
 func (h *home) tryOpen() (err error) {
 	ctx := context.Background()
 	disk := h.disk
@@ -654,14 +654,14 @@ func (h *home) close() {
 	h.Control, h.Runner = nil, nil
 }
 
-// unflushed is a file system that leaves flushing to the kernel: what is tested is what
-// survives the death of processes.
+// unflushed is a file system that leaves flushing to the kernel. It is enough for tests of what survives the death of
+// a process.
 type unflushed struct{ vfs.FS }
 
 func (unflushed) Sync(int) error   { return nil }
 func (unflushed) SyncFS(int) error { return nil }
 
-// run is exec with the exit code checked.
+// run runs a command, and fails the test if it cannot be run.
 func (h *home) run(name string, cmd ...string) wire.Exit {
 	h.t.Helper()
 	x, err := h.Exec(context.Background(), name, wire.ExecRequest{Cmd: cmd}, stream{strings.NewReader(""), io.Discard})
@@ -671,7 +671,7 @@ func (h *home) run(name string, cmd ...string) wire.Exit {
 	return x
 }
 
-// box is the live box of a sandbox, which is started if need be.
+// box returns the live box of a sandbox, which is started if necessary.
 func (h *home) box(name string) *fakeBox {
 	h.t.Helper()
 	h.run(name, "true")
@@ -684,7 +684,7 @@ func (h *home) box(name string) *fakeBox {
 	return h.boxes.boxes[h.runDir(rec.ID)]
 }
 
-// tree reads the live root of a sandbox: path to content, directories end in /.
+// tree reads the live root of a sandbox. It maps paths to contents; directories end in /.
 func (h *home) tree(name string) map[string]string {
 	h.t.Helper()
 	return readTree(h.t, h.box(name).root)

@@ -24,11 +24,11 @@ func copyHome(from, to string) error {
 	return errors.Join(disk.CrashClone(to, vfs.Kill), disk.Close())
 }
 
-// failing is something that an engine does while its disk fails.
+// failing is an operation of an engine whose disk fails.
 type failing struct {
-	boot    string                        // what the home is opened with
-	prepare func(h *home, k *acked)       // makes what it begins with; an engine is open
-	step    func(h *home, k *acked) error // what is done, which notes what it acknowledges; nil: the home is opened
+	boot    string                        // the boot id that the home is opened with
+	prepare func(h *home, k *acked)       // makes the state before the operation, in an open engine
+	step    func(h *home, k *acked) error // the operation, which notes what is acknowledged; nil: opening the home
 }
 
 var failings = map[string]failing{
@@ -66,7 +66,7 @@ var failings = map[string]failing{
 		k.all[h.run("a", "write", "f", "unsealed").Head] = "unsealed"
 		h.halfAdopted("b")
 	}},
-	// So was the power; with it goes the snapshot.
+	// The power failed as well, which loses the snapshot.
 	"recovery from a power loss": {boot: "boot-2", prepare: func(h *home, k *acked) {
 		h.run("b", "write", "f", "of b")
 		k.live["b"] = "of b"
@@ -74,14 +74,14 @@ var failings = map[string]failing{
 			h.t.Fatal(err)
 		}
 		k.tried["unsealed"] = true
-		h.release = h.Hold() // until the home was cloned
+		h.release = h.Hold() // until the home is cloned
 		h.run("a", "write", "f", "unsealed")
 		h.halfAdopted("b")
 	}},
 }
 
-// Whichever write, flush or rename fails, once or from then on as on a full disk, what was
-// acknowledged is there when the home is opened again: after the daemon was ended, or killed.
+// TestFaults_NothingAcknowledgedIsLost fails each write, flush or rename, once or, as on a full disk, with all after
+// it. What was acknowledged is there when the home is opened again, whether the daemon was stopped or killed.
 func TestFaults_NothingAcknowledgedIsLost(t *testing.T) {
 	for name, s := range failings {
 		t.Run(name, func(t *testing.T) {

@@ -70,7 +70,7 @@ func TestFileWrite_TakesSnapshot(t *testing.T) {
 		t.Error(err)
 	}
 	if err := f.Done(t.Context(), "nothing"); err != nil || h.head("a").ID != before {
-		t.Errorf("a snapshot of nothing, %v", err)
+		t.Errorf("a snapshot without a change, %v", err)
 	}
 	f = h.openFiles("a")
 	if err := f.Remove(f.Context(), "src", true); err != nil {
@@ -80,7 +80,7 @@ func TestFileWrite_TakesSnapshot(t *testing.T) {
 		t.Errorf("%q, %v", h.head("a").Message, err)
 	}
 	if f.Close() != nil || h.Files.InUse(h.id("a")) {
-		t.Error("it is not closed")
+		t.Error("the files are still in use")
 	}
 	if _, err := h.Files.Open(t.Context(), "none"); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
@@ -164,7 +164,7 @@ func TestRewind_WaitsForFileWrites(t *testing.T) {
 		strings.Contains(err.Error(), "\x1b") {
 		t.Fatalf("%v: want a conflict that names the holder", err)
 	}
-	h.run("a", "write", "beside", "it") // commands and other writers are not held up
+	h.run("a", "write", "beside", "it") // other commands and writers do not wait
 	h.put("a", "y", "2")
 	moved := make(chan error, 1)
 	go func() {
@@ -173,7 +173,7 @@ func TestRewind_WaitsForFileWrites(t *testing.T) {
 	}()
 	select {
 	case err := <-moved:
-		t.Fatalf("it did not wait: %v", err)
+		t.Fatalf("the rewind did not wait: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	if _, err := f.WriteFile(f.Context(), "z", strings.NewReader("3"), wire.WriteOptions{}); err != nil {
@@ -186,7 +186,7 @@ func TestRewind_WaitsForFileWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := h.tree("a")["z"]; ok {
-		t.Error("it was written after the move")
+		t.Error("a file was written after the rewind")
 	}
 	l, err := h.Log(t.Context(), "a")
 	if err != nil {
@@ -201,7 +201,7 @@ func TestRewind_WaitsForFileWrites(t *testing.T) {
 		return err == nil
 	})
 	if !kept {
-		t.Error("what was written is in no snapshot")
+		t.Error("the written file is in no snapshot")
 	}
 }
 
@@ -246,8 +246,8 @@ func TestStop_EndsFileOperations(t *testing.T) {
 	}
 }
 
-// TestCapture_DuringFileWrites captures while other clients write, replace, move and remove files: no file
-// that the capture has seen disappears before it is captured, and no file is seen half way to its name.
+// TestCapture_DuringFileWrites captures while other clients write, replace, move and remove files: no file that the
+// capture has seen disappears before it is captured, and no file is captured under its temporary name.
 func TestCapture_DuringFileWrites(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -14,7 +14,7 @@ import (
 
 func ignore(wire.Progress) {}
 
-// aged gives a sandbox one snapshot every ten minutes, the newest now.
+// aged gives a sandbox one snapshot every ten minutes, the last one at a fixed time.
 func (h *home) aged(name string, n int) (ids []string) {
 	h.t.Helper()
 	end := time.Date(2026, 5, 20, 12, 5, 0, 0, time.UTC)
@@ -39,7 +39,7 @@ func TestRetention(t *testing.T) {
 	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"fork"}, At: ids[5]}); err != nil {
 		t.Fatal(err)
 	}
-	// What a fork has named is needed as well, though it is another's.
+	// A snapshot that a fork has tagged is kept too, although it belongs to the parent.
 	if _, err := h.SetTag(ctx, "fork", "mine", ids[1]); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestRetention(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// HEAD is at 37; 38 and 39 can be redone. The live root stands on 37.
+	// HEAD is 37, and the live root starts from it; 38 and 39 can be redone.
 	req := wire.GCRequest{DryRun: true, Sandboxes: []string{"a"}, Keep: wire.Keep{Last: 4, Hourly: 3}}
 	plan, err := h.GC(ctx, req, ignore)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestRetention(t *testing.T) {
 		return out
 	}
 	if !slices.Equal(dropped(plan), dropped(res)) {
-		t.Errorf("dropped %v, and announced %v", dropped(res), dropped(plan))
+		t.Errorf("dropped %v, and the dry run %v", dropped(res), dropped(plan))
 	}
 	log, err := h.Log(ctx, "a")
 	if err != nil {
@@ -83,7 +83,7 @@ func TestRetention(t *testing.T) {
 		}
 	}
 	slices.Sort(left)
-	// 11:55 is number 38, 10:55 32, 9:55 26: the newest of their hours.
+	// 11:55 is number 38, 10:55 is 32, 9:55 is 26: the newest snapshots of their hours.
 	if want := []int{1, 3, 5, 26, 32, 36, 37, 38, 39}; !slices.Equal(left, want) {
 		t.Errorf("left: %v; want %v", left, want)
 	}
@@ -94,7 +94,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("a sandbox that was not named has %d snapshots, %v", len(log.Nodes), err)
 	}
 
-	// What stays shows what it showed.
+	// Snapshots that are left show the same files as before.
 	for _, i := range left {
 		if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: ids[i]}); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestRetention(t *testing.T) {
 				want = itoa(newest)
 			}
 			if got["f"+itoa(f)] != want {
-				t.Errorf("snapshot %d shows %q in f%d, not %q", i, got["f"+itoa(f)], f, want)
+				t.Errorf("snapshot %d shows %q in f%d, want %q", i, got["f"+itoa(f)], f, want)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 	if again, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(again.Removed) > 0 || again.Layers > 0 {
-		t.Errorf("it left garbage: %+v, %v", again, err)
+		t.Errorf("garbage is left: %+v, %v", again, err)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestGC_RefusesInvalidRetention(t *testing.T) {
 	}
 }
 
-// TestGC_KeepsLayersDuringCaptures records layers while gc runs: none that has a record is removed.
+// TestGC_KeepsLayersDuringCaptures records layers while gc runs, and checks that no layer with a record is removed.
 func TestGC_KeepsLayersDuringCaptures(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -183,7 +183,7 @@ func TestGC_KeepsLayersDuringCaptures(t *testing.T) {
 	}
 	for _, l := range recorded {
 		if !h.Layers.Has(l.ID) {
-			t.Errorf("layer %s has a record and is gone", l.ID)
+			t.Errorf("layer %s has a record and was removed", l.ID)
 		}
 	}
 }

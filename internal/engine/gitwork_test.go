@@ -17,8 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// nestedWork returns the snapshot of a sandbox with n new directories, one in another, each
-// with rules and the last one with a file.
+// nestedWork returns the snapshot of a sandbox with n new nested directories, each with rules and the last one with a
+// file.
 func nestedWork(t *testing.T, n int) (*home, *gitwork.Collected) {
 	t.Helper()
 	h := newHome(t)
@@ -46,7 +46,7 @@ func nestedWork(t *testing.T, n int) (*home, *gitwork.Collected) {
 	return h, &gitwork.Collected{Rec: rec, Snapshot: timeline.SnapshotID(snap.Node)}
 }
 
-// laysOut lays the work out into a new directory.
+// laysOut lays the work out in a new directory.
 func laysOut(t *testing.T, h *home, c *gitwork.Collected, ctx context.Context) (dir string, err error) {
 	t.Helper()
 	dir = t.TempDir()
@@ -59,8 +59,8 @@ func laysOut(t *testing.T, h *home, c *gitwork.Collected, ctx context.Context) (
 	return dir, err
 }
 
-// TestLayOut_TakesOneStepPerDirectory covers 1,990 nested directories, which took 65 seconds
-// when each was looked up from the root.
+// TestLayOut_TakesOneStepPerDirectory guards against a regression: 1,990 nested directories took 65 seconds when each
+// was looked up from the root.
 func TestLayOut_TakesOneStepPerDirectory(t *testing.T) {
 	for _, n := range []int{100, 200, 400} {
 		h, c := nestedWork(t, n)
@@ -89,7 +89,7 @@ func TestLayOut_TakesOneStepPerDirectory(t *testing.T) {
 			t.Errorf("a context that ends %d steps before the end: %v", n, err)
 		}
 		if over := last.Calls() - most; over > 3 {
-			t.Errorf("it checked its context %d times more", over)
+			t.Errorf("LayOut checked its context %d times after it ended", over)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestCancelStart makes a start hang until the sandbox is stopped or removed.
+// TestCancelStart checks that stop and remove cancel a start that hangs.
 func TestCancelStart(t *testing.T) {
 	for name, end := range map[string]func(*home, context.Context) error{
 		"stop": func(h *home, ctx context.Context) error { _, err := h.Stop(ctx, "a"); return err },
@@ -39,8 +39,7 @@ func TestCancelStart(t *testing.T) {
 	}
 }
 
-// TestCancelStart_BeforeBoxStarts stops a sandbox whose lock is held by a start that is about
-// to start its processes.
+// TestCancelStart_BeforeBoxStarts stops a sandbox while a start holds its lock and has not started its processes yet.
 func TestCancelStart_BeforeBoxStarts(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -68,8 +67,8 @@ func TestCancelStart_BeforeBoxStarts(t *testing.T) {
 	}
 }
 
-// Captures that wait for an init that the sandbox starves hold its lock. Neither they nor the
-// captures queued behind them delay a stop.
+// TestStop_CancelsACapture checks that captures do not delay a stop: neither those that hold the lock and wait for an
+// init that the sandbox starves, nor those that wait for the lock.
 func TestStop_CancelsACapture(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -80,7 +79,7 @@ func TestStop_CancelsACapture(t *testing.T) {
 	for range 3 {
 		captures.Go(func() {
 			_, err := h.Commit(t.Context(), "a", "x")
-			if !fault.Is(err, fault.Cancelled) && !fault.Is(err, fault.NotFound) { // it may come after the removal
+			if !fault.Is(err, fault.Cancelled) && !fault.Is(err, fault.NotFound) { // it may start after the removal
 				t.Errorf("commit: %v, want it cancelled", err)
 			}
 		})
@@ -92,8 +91,8 @@ func TestStop_CancelsACapture(t *testing.T) {
 	captures.Wait()
 }
 
-// TestStop_ReportsUncountedProcesses covers a sandbox whose init does not answer: it may have
-// any number of processes, which is not none.
+// TestStop_ReportsUncountedProcesses covers a sandbox whose init does not answer: the number of its processes is
+// reported as unknown, not as none.
 func TestStop_ReportsUncountedProcesses(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// fakeHost is a directory that host-copy takes for the host.
+// fakeHost is a directory that host-copy imports as the host.
 type fakeHost struct {
 	*home
 	root  string
@@ -33,7 +33,7 @@ func newFakeHost(t *testing.T) *fakeHost {
 	return f
 }
 
-// pretend makes the engine take the directory for the host.
+// pretend makes the engine import the directory as the host.
 func (f *fakeHost) pretend() {
 	f.HostRoot = f.root
 	f.HostPrint = func() string { return f.print }
@@ -46,7 +46,7 @@ func (f *fakeHost) reopen() {
 	f.pretend()
 }
 
-// write changes a file of the host, so that the fingerprint shows it.
+// write writes a file of the host, and changes the fingerprint.
 func (f *fakeHost) write(path, text string) {
 	f.t.Helper()
 	p := filepath.Join(f.root, path)
@@ -62,7 +62,7 @@ func (f *fakeHost) write(path, text string) {
 // touch changes the host's fingerprint.
 func (f *fakeHost) touch() { f.print += "+" }
 
-// box makes a sandbox on the copy of the host, and gives the notes.
+// box makes a sandbox on the copy of the host, and returns the notes.
 func (f *fakeHost) box(name string) string {
 	f.t.Helper()
 	sb, err := f.Create(ctx, wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceHostCopy}},
@@ -83,7 +83,7 @@ func (f *fakeHost) layers() []timeline.LayerID {
 	return ids
 }
 
-// fresh gives the one layer that is not in before.
+// fresh returns the only layer that is not in before.
 func (f *fakeHost) fresh(before []timeline.LayerID) timeline.LayerID {
 	f.t.Helper()
 	now := slices.DeleteFunc(f.layers(), func(id timeline.LayerID) bool { return slices.Contains(before, id) })
@@ -93,7 +93,7 @@ func (f *fakeHost) fresh(before []timeline.LayerID) timeline.LayerID {
 	return now[0]
 }
 
-// held lists what a layer holds.
+// held lists the paths in a layer.
 func (f *fakeHost) held(id timeline.LayerID) (paths []string) {
 	f.t.Helper()
 	err := filepath.WalkDir(f.Layers.Dir(id), func(p string, _ fs.DirEntry, err error) error {
@@ -119,7 +119,7 @@ func (f *fakeHost) check() {
 func TestHostCopy_RefreshesByDifference(t *testing.T) {
 	f := newFakeHost(t)
 	if notes := f.box("a"); notes != "" {
-		t.Errorf("the first import says %q", notes)
+		t.Errorf("notes of the first import: %q", notes)
 	}
 	before := f.layers()
 	f.write("etc/conf", "two")
@@ -129,7 +129,7 @@ func TestHostCopy_RefreshesByDifference(t *testing.T) {
 	}
 	f.reopen()
 	if notes := f.box("b"); notes != "refreshed the copy of the host: 3 paths changed" {
-		t.Errorf("the refresh says %q", notes)
+		t.Errorf("notes of the refresh: %q", notes)
 	}
 	if in := f.held(f.fresh(before)); !slices.Equal(in,
 		[]string{"", "/etc", "/etc/conf", "/usr", "/usr/lib", "/usr/lib/3", "/usr/lib/new"}) {
@@ -143,7 +143,7 @@ func TestHostCopy_RefreshesByDifference(t *testing.T) {
 		t.Errorf("the newer sandbox shows %v", b)
 	}
 	f.check()
-	// The older copy is below the newer one: it stays when its sandbox goes.
+	// The older copy is below the newer one, so it stays when its sandbox is removed.
 	if _, err := f.Remove(ctx, []string{"a"}, false); err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +156,8 @@ func TestHostCopy_RefreshesByDifference(t *testing.T) {
 	f.check()
 }
 
-// TestGC_FreesUnusedHostCopy checks that gc removes the copy of the host after its last
-// sandbox, and that the next sandbox makes another.
+// TestGC_FreesUnusedHostCopy checks that gc removes the copy of the host after its last sandbox, and that the next
+// sandbox makes another.
 func TestGC_FreesUnusedHostCopy(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
@@ -178,7 +178,7 @@ func TestGC_FreesUnusedHostCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(f.layers()); n == 0 {
-		t.Error("rm removed what the next sandbox could use")
+		t.Error("rm removed the copy, which the next sandbox could use")
 	}
 	if res := gc(true); res.Layers != 2 || res.Bytes < 20*700 {
 		t.Errorf("a dry run: %+v", res)
@@ -199,7 +199,7 @@ func TestGC_FreesUnusedHostCopy(t *testing.T) {
 // TestCreate_ReimportsBaseRemovedByGC checks that a gc between an import and the sandbox on it
 // causes another import.
 func TestCreate_ReimportsBaseRemovedByGC(t *testing.T) {
-	for _, kind := range []string{wire.SourceHostCopy, wire.SourceDir} { // a directory is not found by a key
+	for _, kind := range []string{wire.SourceHostCopy, wire.SourceDir} { // the import of a directory is not reused
 		t.Run(kind, func(t *testing.T) {
 			f := newFakeHost(t)
 			f.box("a")
@@ -257,7 +257,7 @@ func TestHostCopy_SurvivesGCDuringRefresh(t *testing.T) {
 	f.check()
 }
 
-// A sandbox is created after the import that it waited for.
+// TestCreate_IsNotOlderThanItsBase covers an import that takes a while: the sandbox is not older than its base.
 func TestCreate_IsNotOlderThanItsBase(t *testing.T) {
 	f := newFakeHost(t)
 	f.HostImport = func() (layer.ImportOptions, error) {
@@ -286,7 +286,7 @@ func TestHostCopy_AddsNoLayerWhenUnchanged(t *testing.T) {
 	before := f.layers()
 	f.touch()
 	if notes := f.box("b"); notes != "refreshed the copy of the host: 0 paths changed" {
-		t.Errorf("says %q", notes)
+		t.Errorf("notes of the refresh: %q", notes)
 	}
 	if notes := f.box("c"); notes != "" {
 		t.Errorf("the fingerprint was not recorded: %q", notes)
@@ -323,7 +323,7 @@ func TestHostCopy_ImportsInFullWithoutIndex(t *testing.T) {
 			before := f.layers()
 			f.write("etc/conf", "two")
 			if notes := f.box("b"); notes != "" {
-				t.Errorf("says %q", notes)
+				t.Errorf("notes of the second import: %q", notes)
 			}
 			if in := readTree(t, f.Layers.Dir(f.fresh(before))); len(in) != len(readTree(t, f.root)) {
 				t.Errorf("the layer holds %v", in)
@@ -336,8 +336,8 @@ func TestHostCopy_ImportsInFullWithoutIndex(t *testing.T) {
 	}
 }
 
-// TestHostCopy_SweepsIndexWithoutBase covers an index whose base was never recorded, as after
-// a crash between the two: it is removed and never used.
+// TestHostCopy_SweepsIndexWithoutBase covers an index whose base was never recorded, as after a crash between the
+// two. It is removed and never used.
 func TestHostCopy_SweepsIndexWithoutBase(t *testing.T) {
 	f := newFakeHost(t)
 	f.box("a")
@@ -350,13 +350,13 @@ func TestHostCopy_SweepsIndexWithoutBase(t *testing.T) {
 	f.check()
 	f.write("etc/conf", "two")
 	if notes := f.box("b"); notes == "" {
-		t.Error("the index of the base that is recorded was swept too")
+		t.Error("the index of a recorded base was removed too")
 	}
 	f.check()
 }
 
-// TestHostCopy_StaysShallowAndIsCollected checks that years of refreshes fill neither the disk
-// nor the mount table.
+// TestHostCopy_StaysShallowAndIsCollected checks that years of refreshes exhaust neither the disk nor the number of
+// layers of a mount.
 func TestHostCopy_StaysShallowAndIsCollected(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)
@@ -365,7 +365,7 @@ func TestHostCopy_StaysShallowAndIsCollected(t *testing.T) {
 	for i := range n {
 		f.write("etc/conf", itoa(i))
 		if notes := f.box("b" + itoa(i)); notes == "" {
-			t.Fatalf("import %d was a whole one", i)
+			t.Fatalf("import %d was a complete one", i)
 		}
 	}
 	if err := f.Merge(ctx); err != nil {
@@ -381,17 +381,17 @@ func TestHostCopy_StaysShallowAndIsCollected(t *testing.T) {
 		t.Errorf("%d refreshes are mounted through %d layers, %v", n, len(st.Layers), err)
 	}
 	if got := f.tree(last)["etc/conf"]; got != itoa(n-1) {
-		t.Errorf("shows %q", got)
+		t.Errorf("the newest sandbox shows %q", got)
 	}
 	if got := f.tree("a")["etc/conf"]; got != "one" {
-		t.Errorf("the first shows %q", got)
+		t.Errorf("the oldest sandbox shows %q", got)
 	}
-	// So much that a whole import is due, after which nothing needs the chain.
+	// So much has changed that the next import is complete; then the chain is not needed any more.
 	f.write("usr/lib/large", strings.Repeat("large", 3000))
 	f.box("large")
 	f.write("etc/conf", "whole")
 	if notes := f.box("whole"); notes != "" {
-		t.Errorf("a whole import says %q", notes)
+		t.Errorf("notes of a complete import: %q", notes)
 	}
 	recs, err := f.DB.Sandboxes(ctx)
 	if err != nil {
@@ -411,7 +411,7 @@ func TestHostCopy_StaysShallowAndIsCollected(t *testing.T) {
 		t.Errorf("%d layers are left", len(left))
 	}
 	if got := f.tree("whole")["etc/conf"]; got != "whole" {
-		t.Errorf("shows %q", got)
+		t.Errorf("the sandbox on the complete import shows %q", got)
 	}
 	f.check()
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// end ends a command that was started with Keep.
+// end makes a command exit that was started with Keep.
 func (b *fakeBox) end(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	close(b.kept[id])
 }
 
-// begun waits until so many commands were started that the daemon follows.
+// begun waits until n commands were started that the daemon follows.
 func (b *fakeBox) begun(n int) {
 	for {
 		b.mu.Lock()
@@ -39,14 +39,14 @@ func (b *fakeBox) begun(n int) {
 	}
 }
 
-// attached waits for the exit of a kept command, as a client does that sends nothing
-// and stays.
+// attached waits for the exit of a command that was started with Keep, as a client that sends nothing and stays
+// connected.
 func (h *home) attached(ctx context.Context, id string) (wire.Exit, error) {
 	in, _ := io.Pipe()
 	return h.Exec(ctx, "a", wire.ExecRequest{Attach: id, Keep: true}, silent{in, io.Discard})
 }
 
-// silent is a client that sends nothing, until the engine has enough of it.
+// silent is a client that sends nothing, until the engine stops reading from it.
 type silent struct {
 	*io.PipeReader
 	io.Writer
@@ -80,7 +80,7 @@ func TestDetachedCommand_SurvivesDaemonRestart(t *testing.T) {
 	}
 	h.run("a", "true")
 	end := make(chan error, 2)
-	for range 2 { // several may wait
+	for range 2 { // several clients may wait
 		go func() {
 			got, err := h.attached(ctx, x.ID)
 			if err == nil && (got.Code != 0 || got.Head == "") {
@@ -96,7 +96,7 @@ func TestDetachedCommand_SurvivesDaemonRestart(t *testing.T) {
 		}
 	}
 	if got, err := h.attached(ctx, x.ID); err != nil || got.Head == "" {
-		t.Errorf("asked for again: %+v, %v", got, err)
+		t.Errorf("the exit, asked for again: %+v, %v", got, err)
 	}
 }
 
@@ -121,22 +121,23 @@ func TestExitedCommands_AreBounded(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the first one is still known")
+			t.Fatal("the first command is still known")
 		}
 	}
 	if _, err := h.attached(ctx, ids[len(ids)-1]); err != nil {
-		t.Error("the last one is not known")
+		t.Error("the last command is not known")
 	}
 }
 
-// The end of a command that cannot be run is awaited no longer than the caller wants.
+// TestStartExec_EndsWithItsContext covers a command that cannot be run: its exit is awaited only as long as the
+// caller waits.
 func TestStartExec_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	h := newKeptHome(t)
 	h.run("a", "true")
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 2)
-	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its exit never comes
+	req := wire.ExecRequest{Cmd: []string{"missing"}, Keep: true} // its exit is never reported
 	go func() {
 		_, err := h.StartExec(ctx, "a", req)
 		failed <- err
@@ -154,7 +155,7 @@ func TestStartExec_EndsWithItsContext(t *testing.T) {
 				t.Error(err)
 			}
 		case <-time.After(time.Minute):
-			t.Fatal("a caller waits on")
+			t.Fatal("a canceled call still waits")
 		}
 	}
 }
@@ -187,14 +188,14 @@ func TestExecCalls_RefuseUnknownCommand(t *testing.T) {
 func TestExec_ReportsImmediateExitOfRun(t *testing.T) {
 	h := newHome(t)
 	var all errgroup.Group
-	for i := range 8 { // which get into each other's way
+	for i := range 8 { // concurrently
 		name := fmt.Sprint("s", i)
 		h.onDir(name)
 		all.Go(func() error {
 			for range 50 {
 				near, far := net.Pipe() // the client stays connected
 				var heard sync.WaitGroup
-				heard.Go(func() { _, _ = io.Copy(io.Discard, far) }) // to the end of near
+				heard.Go(func() { _, _ = io.Copy(io.Discard, far) }) // until near is closed
 				x, err := h.Exec(ctx, name, wire.ExecRequest{Run: &wire.RunRequest{Cmd: []string{"over"}}}, near)
 				near.Close()
 				heard.Wait()

@@ -42,7 +42,7 @@ func TestLabels_AreKeptInheritedAndRecorded(t *testing.T) {
 	}
 	labelled("box", box)
 
-	// Each request changes them as a whole, or not at all.
+	// A request applies all its changes or none.
 	for _, bad := range []wire.LifeRequest{
 		{Labels: map[string]string{"Team": "x"}, RemoveLabels: []string{"ci"}},
 		{Labels: map[string]string{"team": "a\x1b[2J"}},
@@ -74,7 +74,7 @@ func TestLabels_AreKeptInheritedAndRecorded(t *testing.T) {
 		t.Errorf("fork: %v", err)
 	}
 
-	// The record of the sandbox has them, without secrets of known formats.
+	// The labels are in the record of the sandbox, without secrets of known formats.
 	records := h.told(h.id("box"), format.KindCreate)
 	if len(records) != 1 {
 		t.Fatalf("%d records", len(records))

@@ -52,14 +52,14 @@ func TestTTL_RemovesExpiredSandbox(t *testing.T) {
 	}
 	eventually("it lives on", gone("lasting"))
 
-	// Another daemon ends what has expired while there was none.
+	// The next daemon removes a sandbox that expired while no daemon ran.
 	create("between", 200)
 	h.close()
 	time.Sleep(250 * time.Millisecond)
 	h.open()
 	eventually("it lives on", gone("between"))
 	if gone("spared")() {
-		t.Error("what was given more time is gone")
+		t.Error("a sandbox whose expiry was removed is gone")
 	}
 	for _, ms := range []int64{-1, lifetime.Max.Milliseconds() + 1} {
 		if _, err := h.SetLife(ctx, "spared", wire.LifeRequest{TTLMS: &ms}); !fault.Is(err, fault.Invalid) {
@@ -68,8 +68,8 @@ func TestTTL_RemovesExpiredSandbox(t *testing.T) {
 	}
 }
 
-// extendsWhileItExpires gives sandbox a more time while its expiry waits for the sandbox's lock, and
-// returns its record of before.
+// extendsWhileItExpires removes the expiry of sandbox a while its removal waits for the sandbox's lock. It returns
+// the record from before.
 func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 	t.Helper()
 	s, rec, err := h.acquire(t.Context(), "a", "changing its life")
@@ -87,7 +87,7 @@ func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 	live(&past)
 	expired := make(chan error, 1)
 	go func() { expired <- h.Expire(t.Context(), rec.ID) }()
-	for waits := false; !waits; runtime.Gosched() { // it cancels starts until it has the lock
+	for waits := false; !waits; runtime.Gosched() { // Expire cancels starts while it waits for the lock
 		ctx, done := s.Starting(t.Context())
 		waits = ctx.Err() != nil
 		done()
@@ -100,14 +100,14 @@ func (h *home) extendsWhileItExpires(t *testing.T) meta.Sandbox {
 	return rec
 }
 
-// TestExpire_SparesExtendedSandbox covers a sandbox whose lifetime is extended while its
-// removal waits for others.
+// TestExpire_SparesExtendedSandbox covers a sandbox whose lifetime is extended while its removal waits for another
+// operation.
 func TestExpire_SparesExtendedSandbox(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.extendsWhileItExpires(t)
 	if _, err := h.DB.Sandbox(t.Context(), "a"); err != nil {
-		t.Errorf("it was given more time: %v", err)
+		t.Errorf("the extended sandbox was removed: %v", err)
 	}
 }
 
@@ -154,9 +154,9 @@ func TestTags_OutliveSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The base, the first one, the two, and what the fork began at.
+	// The base, the first snapshot, the two tagged ones, and the one that the fork started from.
 	if len(log.Nodes) != 5 {
-		t.Errorf("%+v is left", log.Nodes)
+		t.Errorf("left: %+v", log.Nodes)
 	}
 	if got := h.tree("a"); got["f"] != "lost" || got["g"] != "two" {
 		t.Errorf("%v", got)
@@ -172,7 +172,7 @@ func TestTags_OutliveSandbox(t *testing.T) {
 	}
 }
 
-// TestConflict_NamesHolder checks that a client that cannot have a sandbox learns which operation has it.
+// TestConflict_NamesHolder checks that the error about a busy sandbox names the operation that holds its lock.
 func TestConflict_NamesHolder(t *testing.T) {
 	ctx := context.Background()
 	h := newHome(t)
@@ -206,6 +206,6 @@ func TestExpire_SparesExtendedTaggedSandbox(t *testing.T) {
 	rec := h.extendsWhileItExpires(t)
 	now, err := h.DB.Sandbox(t.Context(), "a")
 	if err != nil || now.Head != rec.Head {
-		t.Errorf("it was given more time, and is at %s instead of %s, %v", now.Head, rec.Head, err)
+		t.Errorf("the extended sandbox is at %s instead of %s, %v", now.Head, rec.Head, err)
 	}
 }

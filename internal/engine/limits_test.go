@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestStart_PassesLimitsAndStrong takes limits and strong from a file and from a flag, also
-// for forks. What the host cannot enforce is refused before anything is created.
+// TestStart_PassesLimitsAndStrong sets limits and strong in a file and with a flag, also for forks. Limits that the
+// host cannot enforce are refused before anything is created.
 func TestStart_PassesLimitsAndStrong(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -64,12 +64,12 @@ func TestStart_PassesLimitsAndStrong(t *testing.T) {
 		}
 	}
 	if _, err := h.Status(t.Context(), "none"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("something was made: %v", err)
+		t.Errorf("a sandbox was made: %v", err)
 	}
 }
 
-// TestPolicySources_AreStored checks that sources are stored beside the policy: they do not
-// change its digest, and a sandbox that has lost them can still be used.
+// TestPolicySources_AreStored checks that sources are stored beside the policy: they do not change its digest, and a
+// sandbox can be used without them.
 func TestPolicySources_AreStored(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -94,14 +94,14 @@ func TestPolicySources_AreStored(t *testing.T) {
 		i := slices.IndexFunc(res.Lines,
 			func(l wire.PolicyLine) bool { return l.Key == key && strings.Contains(l.Value, value) })
 		if i < 0 {
-			t.Fatalf("there is no %s %s", key, value)
+			t.Fatalf("%s %s not found", key, value)
 		}
 		return res.Lines[i].From
 	}
 	is := func(name, key, value, want string) {
 		t.Helper()
 		if got := from(name, key, value); got != want {
-			t.Errorf("%s: %s %s is by %q, want %q", name, key, value, got, want)
+			t.Errorf("%s: the source of %s %s is %q, want %q", name, key, value, got, want)
 		}
 	}
 	all := func(name string) {
@@ -120,7 +120,7 @@ func TestPolicySources_AreStored(t *testing.T) {
 	h.open()
 	all("one")
 	if at := h.verdict("one", "good.example").At; at != "/p/project.yaml:2" {
-		t.Errorf("it is by %q", at)
+		t.Errorf("its source is %q", at)
 	}
 	if res := h.verdict("one", "evil.example"); res.At != "/p/user.yaml:2" || !res.Denies {
 		t.Errorf("%+v", res)
@@ -135,7 +135,7 @@ func TestPolicySources_AreStored(t *testing.T) {
 	}
 	is("one", "network.allow", "later.example", "coppice net allow")
 	if at := from("one", "network.deny", "brief.example"); !strings.HasPrefix(at, "coppice net allow, until 2") {
-		t.Errorf("it is by %q", at)
+		t.Errorf("its source is %q", at)
 	}
 	all("one")
 
@@ -227,12 +227,12 @@ func TestAllow_RemovesRules(t *testing.T) {
 		net.Events[0].Rule != "brief.example:443 two.example:443 worse.example one.example:443" {
 		t.Errorf("%+v, %v", net, err)
 	}
-	// Another rule may say the same.
+	// Another rule may allow the same destination.
 	if res, err := h.Allow(ctx, "a", wire.AllowRequest{RemoveAllow: []string{"x.wide.example"}}); err != nil ||
 		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays allowed: by *.wide.example") {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// So may a wider private rule, of the private addresses of a name.
+	// So may a wider private rule, for the private addresses of a name.
 	if _, err := h.Allow(ctx, "a",
 		wire.AllowRequest{Allow: []string{"db.example:5000-6000,private", "db.example:5432,private"}}); err != nil {
 		t.Fatal(err)
@@ -284,9 +284,9 @@ func TestAllow_RemovesRules(t *testing.T) {
 		}
 	}
 	if now := h.verdict("a", "one.example").Policy; now != before {
-		t.Error("what was refused has changed it")
+		t.Error("a refused request has changed the policy")
 	}
-	// What is not taken is taken back.
+	// A policy that the monitor does not take is rolled back.
 	b.setErr = func() error { return fault.New(fault.Timeout, "no answer") }
 	if _, err := h.Allow(ctx, "a",
 		wire.AllowRequest{RemoveAllow: []string{"one.example"}}); !fault.Is(err, fault.Timeout) {
@@ -317,8 +317,8 @@ func TestTimedDeny_IsNotShortened(t *testing.T) {
 	}
 }
 
-// TestCreate_RefusesDirThatIsNotAbsolute checks that a directory to look at for files that cannot be changed is never
-// resolved against the daemon's own, and has a bounded length.
+// TestCreate_RefusesDirThatIsNotAbsolute checks that the directory to search for unchangeable files is never resolved
+// against the working directory of the daemon, and has a bounded length.
 func TestCreate_RefusesDirThatIsNotAbsolute(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
