@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// behind changes a file of the live root without a command, as a process that
-// runs on does.
+// behind changes a file of the live root without a command, as a running process may.
 func (h *home) behind(name, file, text string) {
 	h.t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)
@@ -47,7 +46,7 @@ func (h *home) auto(name string) taken {
 	return t
 }
 
-// story is cause and message of the snapshots of a sandbox, oldest first.
+// story returns cause and message of the snapshots of a sandbox, oldest first.
 func (h *home) story(name string) (out []string) {
 	h.t.Helper()
 	log, err := h.Log(ctx, name)
@@ -90,7 +89,7 @@ func TestMark_LabelsSnapshots(t *testing.T) {
 	if res := mark("", "nothing new"); res.Changed {
 		t.Errorf("%+v", res)
 	}
-	// A begin without an end, and an engine that is started again.
+	// A begin without an end survives a restart of the engine.
 	mark(wire.MarkBegin, "one")
 	h.behind("a", "f", "6")
 	h.close()
@@ -110,7 +109,7 @@ func TestMark_LabelsSnapshots(t *testing.T) {
 		"auto: one", "mark: within", "auto: two", "mark: the given label", "auto: /f",
 	}
 	if got := h.story("a")[before:]; !slices.Equal(got, want) {
-		t.Errorf("the log reads\n%q, not\n%q", got, want)
+		t.Errorf("the log is\n%q\nwant\n%q", got, want)
 	}
 	got := collect(t, h.Bus, "", 0, wire.EventMark)
 	if ev := got[len(got)-1]; ev.Message != "two" || ev.Detail != wire.MarkBegin || ev.Snapshot == "" {
@@ -132,7 +131,7 @@ func TestMark_IsNotInheritedByFork(t *testing.T) {
 	h.behind("b", "f", "1")
 	h.auto("b")
 	if got := h.story("b"); got[len(got)-1] != "auto: /f" {
-		t.Errorf("the fork says %q", got)
+		t.Errorf("messages of the fork: %q", got)
 	}
 }
 

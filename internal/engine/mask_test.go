@@ -23,7 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// needsMarks skips where whiteouts cannot be made.
+// needsMarks skips the test where whiteouts cannot be made.
 func needsMarks(t *testing.T, h *home) {
 	t.Helper()
 	if _, err := h.masks.Make(t.Context(),
@@ -35,7 +35,7 @@ func needsMarks(t *testing.T, h *home) {
 	}
 }
 
-// reads gives what a snapshot of a sandbox has at a path; "" when nothing.
+// reads returns the content of a file in a snapshot of a sandbox; "" if there is none.
 func (h *home) reads(name, ref, p string) string {
 	h.t.Helper()
 	past, err := h.OpenPast(h.t.Context(), name, ref)
@@ -57,8 +57,8 @@ func (h *home) reads(name, ref, p string) string {
 	return string(text)
 }
 
-// TestMask_HidesHostCopyLikeHost covers layers of the copy and of the sandbox that were merged
-// into one, forks, and earlier snapshots.
+// TestMask_HidesHostCopyLikeHost covers layers that were merged from those of the copy and those of the sandbox,
+// forks, and earlier snapshots.
 func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 	t.Parallel()
 	f := newFakeHost(t)
@@ -83,7 +83,7 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 			}
 		}
 		if f.reads(name, ref, "/home/me/.config/other") != "open" || f.reads(name, ref, "/etc/conf") == "" {
-			t.Errorf("%s@%s lacks what is not hidden", name, ref)
+			t.Errorf("%s@%s lacks a file that is not hidden", name, ref)
 		}
 	}
 	make("a")
@@ -94,9 +94,9 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 		}
 	}
 	if c := f.last(); c.Hidden == 0 {
-		t.Errorf("started with %d hidden places", c.Hidden)
+		t.Errorf("started with %d hidden paths", c.Hidden)
 	}
-	// Refreshes put layers below the base's, and commands put some above.
+	// Refreshes add layers below the base, and commands add some above it.
 	for i := range 5 {
 		f.write("etc/conf", itoa(i))
 		f.write("home/me/.ssh/id", "secret")
@@ -125,17 +125,17 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if slices.Equal(ids, all) {
-		t.Error("no layer was merged of both, so that nothing is tried")
+		t.Error("no layer was merged from the copy and the sandbox, so nothing is tested")
 	}
 	below, err := f.stacks.Below(t.Context(), timeline.SnapshotID(rec.Base))
 	if err != nil || !slices.Equal(st.Layers[len(st.Layers)-len(below):], f.stacks.Dirs(below)) ||
 		st.Layers[len(st.Layers)-len(below)-1] != st.Mask || st.Mask == "" {
-		t.Errorf("%+v does not have the mask on its base, %v", st, err)
+		t.Errorf("%+v does not have the mask directly above its base, %v", st, err)
 	}
 	check("b5", "HEAD")
 	check("b5", "HEAD~30")
 	if got := f.reads("b5", "HEAD", "/etc/shadow"); got != "my own" {
-		t.Errorf("what it wrote itself is %q", got)
+		t.Errorf("the sandbox's own file is %q", got)
 	}
 	if _, err := f.Fork(t.Context(), "b5", wire.ForkRequest{Names: []string{"c"}}); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 	f.reopen()
 	check("b5", "HEAD~30")
 	check("a", "HEAD")
-	// So is one that was made before there were masks, and what is forked from it.
+	// A sandbox from before masks existed hides them too, and so does its fork.
 	if err := f.DB.UpdateSandbox(t.Context(), rec.ID,
 		func(r *meta.Sandbox) error { r.Root = ""; return nil }); err != nil {
 		t.Fatal(err)
@@ -161,17 +161,17 @@ func TestMask_HidesHostCopyLikeHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("d", "HEAD")
-	// A policy that shows a path shows only that.
+	// A policy that shows a path shows no other hidden path.
 	make("shown", said(wire.PolicyUser, "files: {show: [~/.ssh], hide: [/etc/conf]}"))
 	if f.reads("shown", "HEAD", "/home/me/.ssh/id") != "secret" || f.reads("shown", "HEAD", "/etc/shadow") != "" ||
 		f.reads("shown", "HEAD", "/etc/conf") != "" {
-		t.Error("what is shown is not what was said")
+		t.Error("the shown paths are not those of the policy")
 	}
 }
 
-// TestMask_HidesNamedPathsOfOtherBase checks that a named path is hidden at its own path, and
-// where the imported directory puts it: ./secret is /secret there. Built-in hidden paths such
-// as /etc/shadow are shown, since they are the base's own.
+// TestMask_HidesNamedPathsOfOtherBase checks that a named path is hidden both at its own path and where it is in the
+// imported directory: ./secret is /secret there. Built-in hidden paths such as /etc/shadow are shown, since they
+// belong to the base.
 func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -196,14 +196,14 @@ func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	}
 	tree := h.tree("box")
 	if _, there := tree["keys/"]; !there || len(tree) != 3 || tree["etc/shadow"] != "secret" {
-		t.Errorf("shows %v", tree)
+		t.Errorf("the sandbox shows %v", tree)
 	}
 	h.run("box", "write", "secret", "my own")
 	if got := h.reads("box", "HEAD", "/secret"); got != "my own" {
-		t.Errorf("has %q", got)
+		t.Errorf("the new file has %q", got)
 	}
 	if got := h.reads("box", "HEAD~1", "/secret"); got != "" {
-		t.Errorf("the past has %q", got)
+		t.Errorf("the snapshot before has %q", got)
 	}
 	d, err := h.Diff(t.Context(), "box", wire.DiffRequest{A: "HEAD~1", B: "HEAD"})
 	if err != nil || len(d.Changes) != 1 {
@@ -211,8 +211,8 @@ func TestMask_HidesNamedPathsOfOtherBase(t *testing.T) {
 	}
 }
 
-// TestMask_IsRequiredForHost checks that a stack with the host at its bottom has a mask, and
-// that there is an error instead of a stack if the mask cannot be made.
+// TestMask_IsRequiredForHost checks that a stack with the host at its bottom has a mask, and that there is an error
+// instead of a stack if the mask cannot be made.
 func TestMask_IsRequiredForHost(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -237,7 +237,7 @@ func TestMask_IsRequiredForHost(t *testing.T) {
 	if err != nil || made.Dir != st.Mask || made.Places == 0 {
 		t.Errorf("%+v, %v", made, err)
 	}
-	// The next daemon keeps it, and removes a mask that no sandbox can have mounted.
+	// A sweep keeps the mask, and removes a mask that no sandbox can have mounted.
 	if err := os.MkdirAll(dir+"/unused/d", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestMask_IsRequiredForHost(t *testing.T) {
 	if err != nil || len(left) != 1 || left[0].Name() != filepath.Base(st.Mask) {
 		t.Errorf("%v, %v", left, err)
 	}
-	// When it cannot be made, nothing is shown.
+	// If the mask cannot be made, there is no stack.
 	h.masks.Forget(rec.ID)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
@@ -306,7 +306,7 @@ func TestMask_IsWholeAfterFailedSweep(t *testing.T) {
 		t.Fatal(names, err)
 	}
 	f.close()
-	last := names[len(names)-1] // what is removed last
+	last := names[len(names)-1] // removed last
 	if err := unix.Mount(filepath.Join(dir, last), filepath.Join(dir, last), "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("needs real-root: to mount: %v", err)
 	}

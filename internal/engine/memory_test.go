@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// inGvisor makes a sandbox whose box can keep memory, with a command that runs.
+// inGvisor makes a sandbox whose memory can be stored, with a command that runs.
 func (h *home) inGvisor(t *testing.T, name string) (exec string) {
 	t.Helper()
 	h.onDir(name)
@@ -39,7 +39,7 @@ func (h *home) inGvisor(t *testing.T, name string) (exec string) {
 	return exec
 }
 
-// live gives the box of a sandbox.
+// live returns the box of a sandbox.
 func (h *home) live(t *testing.T, name string) *fakeBox {
 	t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)
@@ -66,7 +66,7 @@ func TestCommitMemory_StoresImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again.Node == res.Node || again.Memory.Image == res.Memory.Image {
-		t.Errorf("memory that is another has no snapshot of its own: %+v", again)
+		t.Errorf("changed memory has no snapshot of its own: %+v", again)
 	}
 	show, err := h.Show(ctx, "a", again.Node)
 	if err != nil || show.Memory == nil || show.Memory.Image != again.Memory.Image || len(show.Changes) != 0 {
@@ -119,11 +119,11 @@ func TestRewind_ResumesFromMemory(t *testing.T) {
 	}
 	left, err := h.Show(ctx, "a", m.Kept)
 	if err != nil || left.Memory == nil {
-		t.Errorf("what was left has no memory: %+v %v", left, err)
+		t.Errorf("the snapshot of the present has no memory: %+v %v", left, err)
 	}
 	h.ends("a", exec)
 	if x := h.exits(t, "a")[exec]; x == nil || x.Code != 137 {
-		t.Errorf("the command that was left has %+v", x)
+		t.Errorf("the exit of the earlier command is %+v", x)
 	}
 	if m, err = h.Checkout(ctx, "a", wire.CheckoutRequest{Node: warm.Node, FilesOnly: true}); err != nil ||
 		m.Resumed != nil {
@@ -194,7 +194,7 @@ func TestForkMemory_QuarantinedWhenRekeyFails(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	if _, err := h.CommitMemory(ctx, "b", "m"); !fault.Is(err, fault.Conflict) {
-		t.Errorf("its memory is kept: %v", err)
+		t.Errorf("the memory of a quarantined fork was stored: %v", err)
 	}
 	b.mu.Lock()
 	b.sealErr = nil
@@ -205,7 +205,7 @@ func TestForkMemory_QuarantinedWhenRekeyFails(t *testing.T) {
 	}
 }
 
-// quarantined makes a sandbox a in tier gvisor, and of it a fork b that is quarantined.
+// quarantined makes a sandbox a in tier gvisor, and a fork b of it that is quarantined.
 func (h *home) quarantined(t *testing.T) {
 	t.Helper()
 	h.inGvisor(t, "a")
@@ -217,8 +217,8 @@ func (h *home) quarantined(t *testing.T) {
 	}
 }
 
-// TestQuarantinedFork_StartsFromMemoryOnly checks that a quarantined fork whose processes have exited does
-// not start from files that are still the parent's, and that resume continues them from memory again.
+// TestQuarantinedFork_StartsFromMemoryOnly checks that a quarantined fork whose processes have exited does not start
+// from files that are still the parent's, and that it can be resumed from memory again.
 func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
@@ -228,7 +228,7 @@ func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 	h.close()
 	h.open()
 	if _, err := h.Start(ctx, "b"); !fault.Is(err, fault.Conflict) {
-		t.Errorf("it starts: %v", err)
+		t.Errorf("a quarantined fork started from files: %v", err)
 	}
 	h.boxes.mu.Lock()
 	h.boxes.sealErr = nil
@@ -238,8 +238,8 @@ func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 	}
 }
 
-// TestNextDaemon_OpensGate kills a daemon between the start of resumed processes and the
-// opening of their gate: the next daemon opens it, unless the sandbox is quarantined.
+// TestNextDaemon_OpensGate covers a daemon that is killed after processes resumed and before their gate was opened:
+// the next daemon opens it, unless the sandbox is quarantined.
 func TestNextDaemon_OpensGate(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)
@@ -265,7 +265,7 @@ func TestForkMemory_RefusesOtherTier(t *testing.T) {
 		t.Errorf("a fork in tier process: %v", err)
 	}
 	if _, err := h.Sandbox(ctx, "c"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("the fork exists: %v", err)
 	}
 }
 
@@ -292,8 +292,8 @@ func TestPause_SurvivesDaemonRestart(t *testing.T) {
 	}
 }
 
-// TestRecovery_DeletesUnstoredImage checks that an image that a killed daemon had not stored
-// yet is deleted by the next one.
+// TestRecovery_DeletesUnstoredImage checks that the next daemon deletes an image that a killed daemon had not stored
+// yet.
 func TestRecovery_DeletesUnstoredImage(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -304,7 +304,7 @@ func TestRecovery_DeletesUnstoredImage(t *testing.T) {
 	h.close()
 	h.open()
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("the image is still there: %v", err)
 	}
 }
 
@@ -331,8 +331,8 @@ func TestMemory_ChecksInitProtocol(t *testing.T) {
 	}
 }
 
-// TestMemory_ResumesWithItsOwnInit checks that processes resume with the init of their image,
-// under another build too. If that init is gone, nothing is changed.
+// TestMemory_ResumesWithItsOwnInit checks that processes resume with the init of their image, under another build
+// too. If that init is missing, nothing is changed.
 func TestMemory_ResumesWithItsOwnInit(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
@@ -358,7 +358,7 @@ func TestMemory_ResumesWithItsOwnInit(t *testing.T) {
 		t.Errorf("without its init: %v, hint %q", err, fault.HintOf(err))
 	}
 	if h.live(t, "a") != box || h.head("a").ID != head {
-		t.Error("something was touched")
+		t.Error("the sandbox was changed")
 	}
 	v, err := h.Verify(ctx, "a", func(wire.Progress) {})
 	if err != nil || len(v.Damage) == 0 || !strings.Contains(v.Damage[0].Message, at) {
@@ -389,7 +389,7 @@ func TestMemory_WithoutInitRequiresSameBuild(t *testing.T) {
 	h.build = "2"
 	if _, err := h.Images.Resumable(&rec, timeline.Snapshot{Memory: m}); !fault.Is(err, fault.Conflict) ||
 		!strings.Contains(err.Error(), `init is in the image and was not stored with it, was "b" when`) {
-		t.Errorf("under another: %v", err)
+		t.Errorf("under another build: %v", err)
 	}
 }
 
@@ -409,7 +409,7 @@ func TestCommitMemory_ThawsWhileImagesAreRemoved(t *testing.T) {
 		ok = b.thawed.Load() > 0
 	}
 	if !ok {
-		t.Error("the processes stand still for as long as images are dropped")
+		t.Error("the processes are frozen while images are removed")
 	}
 	release()
 	if err := <-done; err != nil {

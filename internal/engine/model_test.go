@@ -21,16 +21,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestHistoryModel runs random operations on an engine over real files and
-// checks each against plain maps: every snapshot that was ever acknowledged shows
-// exactly the tree that was live then, in every sandbox, after checkouts, forks,
-// deletions, garbage collection, merges, and the death of the engine.
+// TestHistoryModel runs random operations on an engine over real files and checks each against plain maps: every
+// snapshot that was ever acknowledged shows exactly the tree that was live then, in every sandbox, after checkouts,
+// forks, deletions, garbage collection, merges, and a restart of the engine.
 func TestHistoryModel(t *testing.T) {
 	t.Parallel()
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		if n++; (looptest.Race || testing.Short()) && n%4 != 0 {
-			return // all of them run without the race detector, at full length
+			return // all seeds run without the race detector
 		}
 		m := newModel(t, rt)
 		defer m.h.close()
@@ -57,23 +56,23 @@ func TestHistoryModel(t *testing.T) {
 
 type tree map[string]string
 
-// model is what the engine must show: the tree of every snapshot, and of every
-// sandbox its head, its live tree and what can be redone.
+// model is what the engine must show: the tree of every snapshot, and of every sandbox its head, its live tree and
+// its redo list.
 type model struct {
 	h     *home
 	trees map[string]tree
 	live  map[string]*modelBox
-	told  map[timeline.SandboxID][]*format.Record // as far as they were read
+	told  map[timeline.SandboxID][]*format.Record // the records that were read
 	n     int
 }
 
 type modelBox struct {
 	head string
 	tree tree
-	own  []string // snapshots that it made, oldest first
+	own  []string // the snapshots that the sandbox made, oldest first
 	redo []string
-	from string            // the snapshot that it was forked at
-	up   map[string]string // parent of each snapshot in its history
+	from string            // the snapshot that it was forked from
+	up   map[string]string // the parent of each snapshot in its history
 }
 
 var ctx = context.Background()
@@ -109,7 +108,7 @@ func (m *model) path(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"base", "f", "d/f", "d/g", "d/e/f", "e/f"}).Draw(t, "path")
 }
 
-// exec runs a command in both worlds: change is what it does to the tree.
+// exec runs a command in the sandbox, and change on the tree of the model.
 func (m *model) exec(t *rapid.T, change func(tree), cmd ...string) {
 	name, b := m.box(t)
 	before := maps.Clone(b.tree)
@@ -117,7 +116,7 @@ func (m *model) exec(t *rapid.T, change func(tree), cmd ...string) {
 	if x.Code == 0 {
 		change(b.tree)
 	} else if x.Changed {
-		b.tree = m.h.tree(name) // it failed half way: whatever is there is the truth
+		b.tree = m.h.tree(name) // the command failed half way, so the model takes over the result
 	}
 	same := maps.Equal(before, b.tree)
 	if x.Changed {
@@ -126,7 +125,7 @@ func (m *model) exec(t *rapid.T, change func(tree), cmd ...string) {
 		t.Fatalf("%q in %s changed the tree, and no snapshot was taken", cmd, name)
 	}
 	if x.Head != b.head {
-		t.Fatalf("head of %s is %s, not %s", name, x.Head, b.head)
+		t.Fatalf("head of %s is %s, want %s", name, x.Head, b.head)
 	}
 }
 
@@ -183,7 +182,7 @@ func (m *model) commit(t *rapid.T) {
 	}
 }
 
-// history is all snapshots that a sandbox can go to.
+// history returns the snapshots that a sandbox can be rewound to.
 func (b *modelBox) history() []string {
 	return slices.Sorted(func(yield func(string) bool) {
 		seen := map[string]bool{b.head: true}
@@ -211,7 +210,7 @@ func (m *model) checkout(t *rapid.T) {
 	b.head, b.tree, b.redo = to, maps.Clone(m.trees[to]), nil
 }
 
-// inPlace is a checkout while something runs: the live root stays the same one.
+// inPlace is a checkout in place while a process runs: the live root stays the same.
 func (m *model) inPlace(t *rapid.T) {
 	name, b := m.box(t)
 	to := rapid.SampledFrom(b.history()).Draw(t, "to")
@@ -232,7 +231,7 @@ func (m *model) inPlace(t *rapid.T) {
 	m.unchanged(t, name, b)
 }
 
-// unchanged checks that the live root is seen to equal HEAD.
+// unchanged checks that the live root equals HEAD.
 func (m *model) unchanged(t *rapid.T, name string, b *modelBox) {
 	d, err := m.h.Diff(ctx, name, wire.DiffRequest{A: "HEAD"})
 	if err != nil || len(d.Changes) > 0 {
@@ -250,7 +249,7 @@ func (m *model) undo(t *rapid.T) {
 	to := b.up[b.head]
 	if to == "" {
 		if !fault.Is(err, fault.NotFound) && err == nil {
-			m.sync(b, r) // below the first snapshot is its base, which the model does not know
+			m.sync(b, r) // the parent of the first snapshot is its base, which the model does not know
 		}
 		return
 	}
@@ -261,7 +260,7 @@ func (m *model) undo(t *rapid.T) {
 	b.head, b.tree = to, maps.Clone(m.trees[to])
 }
 
-// sync takes over a head that the model had no name for.
+// sync adds a head that the model did not know.
 func (m *model) sync(b *modelBox, r wire.MoveResult) {
 	m.trees[r.Head] = maps.Clone(b.tree)
 	b.up[b.head] = r.Head
@@ -311,12 +310,12 @@ func (m *model) fork(t *rapid.T) {
 func (m *model) delete(t *rapid.T) {
 	name, b := m.box(t)
 	if len(b.own) == 0 {
-		t.Skip("it made no snapshot")
+		t.Skip("the sandbox made no snapshot")
 	}
 	id := rapid.SampledFrom(b.own).Draw(t, "snapshot")
 	head, err := m.h.DeleteSnapshot(ctx, name, id)
 	if fault.Is(err, fault.Conflict) {
-		return // a head, or a live root stands on it
+		return // it is a head, or a live root starts from it
 	}
 	if err != nil || head != b.head {
 		t.Fatalf("delete %s: %s, %v", id, head, err)
@@ -324,7 +323,7 @@ func (m *model) delete(t *rapid.T) {
 	m.forget(b, id)
 }
 
-// forget takes a snapshot that b made out of the model.
+// forget removes a snapshot that b made from the model.
 func (m *model) forget(b *modelBox, id string) {
 	for _, o := range m.live {
 		for c, p := range o.up {
@@ -342,7 +341,7 @@ func (m *model) forget(b *modelBox, id string) {
 	b.own = slices.DeleteFunc(b.own, func(o string) bool { return o == id })
 }
 
-// retain thins out every history, and checks that nothing goes that is needed.
+// retain applies a retention to every history, and checks that no snapshot that is needed is dropped.
 func (m *model) retain(t *rapid.T) {
 	keep := wire.Keep{Last: rapid.IntRange(1, 4).Draw(t, "last")}
 	plan, err := m.h.GC(ctx, wire.GCRequest{DryRun: true, Keep: keep}, func(wire.Progress) {})
@@ -354,7 +353,7 @@ func (m *model) retain(t *rapid.T) {
 		t.Fatal(err)
 	}
 	if len(plan.Dropped) != len(res.Dropped) {
-		t.Fatalf("%d snapshots were to go, and %d went", len(plan.Dropped), len(res.Dropped))
+		t.Fatalf("the dry run drops %d snapshots, and gc %d", len(plan.Dropped), len(res.Dropped))
 	}
 	for _, n := range res.Dropped {
 		for name, o := range m.live {
@@ -368,7 +367,7 @@ func (m *model) retain(t *rapid.T) {
 
 func (m *model) rm(t *rapid.T) {
 	if len(m.live) == 1 {
-		t.Skip("the last one")
+		t.Skip("only one sandbox is left")
 	}
 	name, _ := m.box(t)
 	if _, err := m.h.Remove(ctx, []string{name}, true); err != nil {
@@ -383,7 +382,7 @@ func (m *model) gc(t *rapid.T) {
 	}
 }
 
-// restart opens the home again. The boxes live on, as keepers do.
+// restart opens the home again. The boxes continue to run, as keepers do.
 func (m *model) restart(*rapid.T) {
 	m.h.close()
 	m.h.open()
@@ -408,7 +407,7 @@ func (m *model) recorded(t *rapid.T) {
 		}
 		told := retell(m.told[rec.ID])
 		if told.head != b.head || told.deleted {
-			t.Fatalf("by the ledger %s is at %s, and it is at %s; deleted: %v", name, told.head, b.head, told.deleted)
+			t.Fatalf("the ledger has %s at %s, and its head is %s; deleted: %v", name, told.head, b.head, told.deleted)
 		}
 		h, err := m.h.DB.History(ctx, rec.ID)
 		if err != nil {
@@ -421,17 +420,16 @@ func (m *model) recorded(t *rapid.T) {
 			delete(told.snapshots, string(id))
 		}
 		if len(told.snapshots) > 0 {
-			t.Fatalf("the ledger tells of snapshots %v of %s, which are not there", told.snapshots, name)
+			t.Fatalf("the ledger has snapshots %v of %s, which do not exist", told.snapshots, name)
 		}
 	}
 }
 
-// check compares one sandbox whole, and all of them in their heads and sets of
-// snapshots.
+// check compares the live tree of one sandbox, and the heads and snapshots of all.
 func (m *model) check(t *rapid.T) {
 	name, b := m.box(t)
 	if got := m.h.tree(name); !maps.Equal(got, b.tree) {
-		t.Fatalf("live tree of %s is\n%v\nnot\n%v", name, got, b.tree)
+		t.Fatalf("live tree of %s is\n%v\nwant\n%v", name, got, b.tree)
 	}
 	m.recorded(t)
 	for name, b := range m.live {
@@ -440,7 +438,7 @@ func (m *model) check(t *rapid.T) {
 			t.Fatal(err)
 		}
 		if log.Head != b.head {
-			t.Fatalf("head of %s is %s, not %s", name, log.Head, b.head)
+			t.Fatalf("head of %s is %s, want %s", name, log.Head, b.head)
 		}
 		known := map[string]bool{}
 		for _, n := range log.Nodes {

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// gated makes a sandbox that keeps to rules.
+// gated makes a sandbox with network rules.
 func (h *home) gated(name string, allow ...string) {
 	h.t.Helper()
 	text := "version: 1\ntier: supervised\nnetwork: {allow: ['" + strings.Join(allow, "','") + "']}\n"
@@ -30,7 +30,7 @@ func (h *home) gated(name string, allow ...string) {
 	}
 }
 
-// verdict is what is decided about a place.
+// verdict returns the decision about a destination.
 func (h *home) verdict(name, place string) wire.WhyResult {
 	h.t.Helper()
 	res, err := h.Why(context.Background(), name, wire.WhyRequest{Host: place})
@@ -40,7 +40,8 @@ func (h *home) verdict(name, place string) wire.WhyResult {
 	return res
 }
 
-// A name that a rule allows is denied for the address that it led to last, which the journal has.
+// TestWhy_NamesTheAddressOfADeniedLookup covers a name that a rule allows, and that is denied for the address that it
+// resolved to last, according to the journal.
 func TestWhy_NamesTheAddressOfADeniedLookup(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -64,7 +65,7 @@ func TestWhy_NamesTheAddressOfADeniedLookup(t *testing.T) {
 			t.Errorf("%+v, expected %+v", got, want)
 		}
 	}
-	// A rule for it, or another address, is what counts then.
+	// With a rule for that address, or another address, the name is allowed.
 	if _, err := h.Allow(t.Context(), "a", wire.AllowRequest{Allow: []string{"mirror.example:443,private"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 
-	// For good, with nothing live.
+	// A permanent rule, in a stopped sandbox.
 	res, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"two.example"}})
 	if err != nil || res.Live || res.Until != nil || res.Policy == first.Policy {
 		t.Fatalf("%+v, %v", res, err)
@@ -103,7 +104,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 		t.Errorf("%+v", second)
 	}
 
-	// Timed rules, with a monitor.
+	// Timed rules, in a running sandbox.
 	b := h.box("a")
 	res, err = h.Allow(ctx, "a",
 		wire.AllowRequest{Allow: []string{"three.example:80"}, Deny: []string{"one.example"}, ForMS: 60_000})
@@ -127,7 +128,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 	}
 	now = now.Add(time.Minute)
 	if res := h.verdict("a", "one.example"); res.Verdict != "allow" || res.Policy != second.Policy || res.Until != nil {
-		t.Errorf("after its end: %+v", res)
+		t.Errorf("after the end of the rule: %+v", res)
 	}
 
 	// Each change was recorded.
@@ -173,7 +174,7 @@ func TestAllow_RollsBackWhenMonitorFails(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", req, net, err)
 		}
 	}
-	// One that has just ended begins with the record.
+	// If the monitor has just exited, the rule is recorded, and the next monitor starts with it.
 	b.setErr = func() error {
 		b.once.Do(func() { close(b.gone) })
 		return fault.New(fault.Unavailable, "gone")
@@ -186,9 +187,9 @@ func TestAllow_RollsBackWhenMonitorFails(t *testing.T) {
 	}
 }
 
-// TestNextDaemon_AppliesRecordedRules covers a daemon that exits between the record of a rule
-// change and its delivery to the monitor: the next daemon sends the recorded rules, since a
-// change that cannot be recorded is not made.
+// TestNextDaemon_AppliesRecordedRules covers a daemon that exits after it has recorded a change of the rules and
+// before it has sent it to the monitor. The next daemon sends the recorded rules, since a recorded change must be in
+// force.
 func TestNextDaemon_AppliesRecordedRules(t *testing.T) {
 	h := newHome(t)
 	h.gated("a", "one.example")
@@ -215,7 +216,7 @@ func TestAllow_RefusesUnrecordedRule(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := h.journalDir(rec.ID)
-	if err := os.MkdirAll(filepath.Join(dir, "net.lock"), 0o700); err != nil { // in the place of a file
+	if err := os.MkdirAll(filepath.Join(dir, "net.lock"), 0o700); err != nil { // blocks the file of this name
 		t.Fatal(err)
 	}
 	if res, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"two.example"}}); err == nil {
@@ -265,7 +266,7 @@ func TestTimedRules_AreBounded(t *testing.T) {
 	for i := range egress.MaxTimed {
 		rules = append(rules, "h"+itoa(i)+".example")
 	}
-	for range 2 { // the same again are not more
+	for range 2 { // the same rules again do not count
 		if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: rules, ForMS: 60_000}); err != nil {
 			t.Fatal(err)
 		}
@@ -305,6 +306,6 @@ func TestFollowNet_StopsOnRemove(t *testing.T) {
 		return err
 	})
 	if err != nil {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("FollowNet ended with %v", err)
 	}
 }

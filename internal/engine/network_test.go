@@ -37,15 +37,15 @@ func (h *home) gateTells(id timeline.SandboxID, evs ...wire.NetEvent) {
 	}
 }
 
-// unread calls do while the engine, which also reads in the background, does not read the journal of a
-// sandbox.
+// unread calls do while the engine does not read the journal of a sandbox, which it otherwise reads in the
+// background.
 func (h *home) unread(id timeline.SandboxID, do func()) {
 	h.t.Helper()
 	defer h.journals.Hold(id)()
 	do()
 }
 
-// hosts are those of the network records of a sandbox.
+// hosts returns the hosts of the network records of a sandbox.
 func (h *home) hosts(id timeline.SandboxID) (out []string) {
 	h.t.Helper()
 	for _, r := range h.told(id, format.KindNetwork) {
@@ -92,10 +92,10 @@ func TestJournal_IsRecordedOnce(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 
-	// The engine dies before the records are appended, and after.
+	// A crash before the records are appended, and restarts afterwards: each event is recorded once.
 	h.unread(id, func() {
 		h.gateTells(id, to("four.example"))
-		var told struct{ Next journal.Cursor } // whose records are there
+		var told struct{ Next journal.Cursor } // the position up to which records exist
 		text, err := os.ReadFile(filepath.Join(h.sandboxDir(id), journalPosition))
 		if err == nil {
 			err = json.Unmarshal(text, &told)
@@ -129,7 +129,7 @@ func TestJournal_IsRecordedOnce(t *testing.T) {
 		}
 	}
 
-	// What the journal did not keep is said to be lost.
+	// Events that the journal dropped are recorded as lost.
 	h.unread(id, func() {
 		long := to("long.example")
 		for i := range 9000 {

@@ -16,12 +16,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// secretValue has no part of five characters that a digest, a signature or an id may have by chance:
-// each has one that base64 has not.
+// secretValue has no five consecutive characters that a digest, a signature or an id may contain by chance: each such
+// part has a character that base64 does not use.
 const secretValue = "cor~rect!hor~se-b!att~ery!sta~ple~Zq8!Vx~T"
 
-// leaks reports whether a part of the secret is in text that is longer than what chance
-// puts there.
+// leaks reports whether text contains a part of the secret that is too long to be there by chance.
 func leaks(text []byte, secret string) bool {
 	const part = 5
 	for i := range len(secret) - part + 1 {
@@ -32,7 +31,7 @@ func leaks(text []byte, secret string) bool {
 	return false
 }
 
-// output is what a fake command writes.
+// printing runs a fake command that writes out, and returns its exit record.
 func (h *home) printing(out []byte, env ...string) *format.Exit {
 	h.t.Helper()
 	var client bytes.Buffer
@@ -46,14 +45,13 @@ func (h *home) printing(out []byte, env ...string) *format.Exit {
 			return last[*format.Exit](h, h.id("a"))
 		}
 		if err != nil || f == wire.FrameRecorded {
-			h.t.Fatalf("the client is sent frame %d, %q, %v", f, p, err)
+			h.t.Fatalf("the client received frame %d, %q, %v", f, p, err)
 		}
 	}
 }
 
-// TestOutput_IsRecordedRedacted runs a command through the engine, as a client does: its
-// output becomes a capture that its exit record names, and no file of the audit log contains
-// the secret, wherever that is in the output.
+// TestOutput_IsRecordedRedacted runs a command through the engine, as a client does. Its output becomes a capture
+// that its exit record names, and no file of the audit log contains the secret, wherever it is in the output.
 func TestOutput_IsRecordedRedacted(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -66,7 +64,7 @@ func TestOutput_IsRecordedRedacted(t *testing.T) {
 		t.Fatalf("%q, %v", b, err)
 	}
 	if exit := h.printing(nil); len(exit.Output) != 0 {
-		t.Errorf("of no output %+v", exit.Output)
+		t.Errorf("a command without output has %+v", exit.Output)
 	}
 	for at := range 60 {
 		out := bytes.Repeat([]byte("-"), 60+len(secretValue))
@@ -122,6 +120,6 @@ func TestExitRecord_NamesChangedPaths(t *testing.T) {
 		t.Errorf("%+v", exit.Changes)
 	}
 	if h.run("a", "true"); len(last[*format.Exit](h, h.id("a")).Changes) != 0 {
-		t.Error("true changed something")
+		t.Error("the exit of true has changes")
 	}
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// said is a file of a policy, as its owner says it.
+// said returns a policy file with the given text.
 func said(level, text string) wire.PolicyFile {
 	return wire.PolicyFile{Level: level, Name: "/p/" + level + ".yaml", Text: "version: 1\n" + text}
 }
 
-// makes makes a sandbox of an empty directory.
+// makes makes a sandbox from an empty directory.
 func (h *home) makes(name string, change func(*wire.CreateRequest)) (wire.Sandbox, error) {
 	req := wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: h.t.TempDir()}}
 	if change != nil {
@@ -31,7 +31,7 @@ func (h *home) makes(name string, change func(*wire.CreateRequest)) (wire.Sandbo
 	return h.Create(context.Background(), req, func(wire.Progress) {})
 }
 
-// last is what the newest box was started with.
+// last returns the configuration of the box that was started last.
 func (h *home) last() BoxConfig {
 	h.boxes.mu.Lock()
 	defer h.boxes.mu.Unlock()
@@ -66,8 +66,8 @@ func TestCreate_DefaultsToBuiltInPolicy(t *testing.T) {
 	}
 }
 
-// TestCreate_MergesPolicyFilesAndFlags checks that the merged policy is in force, and that its
-// digest is the sandbox's.
+// TestCreate_MergesPolicyFilesAndFlags checks that the merged policy is in force, and that the sandbox has its
+// digest.
 func TestCreate_MergesPolicyFilesAndFlags(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -116,8 +116,8 @@ func TestCreate_MergesPolicyFilesAndFlags(t *testing.T) {
 	}
 }
 
-// TestCreate_RefusesUnenforceablePolicy checks that the error has the key, its place and a
-// hint, and that nothing of the sandbox is left.
+// TestCreate_RefusesUnenforceablePolicy checks that the error has the key, its source and a hint, and that no sandbox
+// is left.
 func TestCreate_RefusesUnenforceablePolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -208,19 +208,19 @@ func TestCreate_RefusesUnenforceablePolicy(t *testing.T) {
 	h.bare = true
 	rules := func(r *wire.CreateRequest) { r.Net = "rules" }
 	if _, err := h.makes("box", rules); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) != "modprobe veth" {
-		t.Errorf("on a host that cannot: %v", err)
+		t.Errorf("on a host that cannot enforce rules: %v", err)
 	}
 	if recs, err := h.List(t.Context()); err != nil || len(recs) > 0 {
 		t.Errorf("%+v, %v", recs, err)
 	}
 	h.bare = false
 	if _, err := h.makes("box", rules); err != nil {
-		t.Errorf("once it can: %v", err)
+		t.Errorf("on a host that can enforce rules: %v", err)
 	}
 }
 
-// TestTimedRules_BecomePhases checks that each phase ends at the time of its rules, and that
-// the last phase is the policy itself.
+// TestTimedRules_BecomePhases checks that each phase ends when its rules expire, and that the last phase is the
+// policy itself.
 func TestTimedRules_BecomePhases(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -277,8 +277,8 @@ func TestTimedRules_BecomePhases(t *testing.T) {
 	}
 }
 
-// TestFork_InheritsPolicy checks that a fork without policy files has its parent's policy, and
-// that further files are merged into it.
+// TestFork_InheritsPolicy checks that a fork without policy files has its parent's policy, and that other files are
+// merged into it.
 func TestFork_InheritsPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -327,8 +327,8 @@ func TestFork_InheritsPolicy(t *testing.T) {
 	}
 }
 
-// TestExec_RefusesDamagedPolicy covers a stored policy whose text is not that of its digest,
-// and one that is gone.
+// TestExec_RefusesDamagedPolicy covers a stored policy whose text does not match its digest, and a policy that is
+// missing.
 func TestExec_RefusesDamagedPolicy(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -350,7 +350,7 @@ func TestExec_RefusesDamagedPolicy(t *testing.T) {
 				t.Errorf("%s, tier %s: %v, and %d boxes started", name, tier, err, len(h.boxes.started))
 			}
 			if _, err := h.Policy(t.Context(), "box"); !fault.Is(err, fault.Corrupt) {
-				t.Errorf("%s: shown all the same: %v", name, err)
+				t.Errorf("%s: a damaged policy is shown: %v", name, err)
 			}
 		}
 	}
@@ -358,7 +358,7 @@ func TestExec_RefusesDamagedPolicy(t *testing.T) {
 
 func damage(t *testing.T, path, statement string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)") // the engine writes, too
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)") // the engine also writes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,8 +368,8 @@ func damage(t *testing.T, path, statement string) {
 	}
 }
 
-// TestStart_AcceptsRecordWithoutPolicy checks a sandbox recorded before there were policies:
-// it starts, and its policy is shown as the one that its settings amount to.
+// TestStart_AcceptsRecordWithoutPolicy covers a sandbox that was recorded before policies existed: it starts, and the
+// policy shown is the one that its settings amount to.
 func TestStart_AcceptsRecordWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

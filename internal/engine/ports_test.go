@@ -19,7 +19,7 @@ func TestDialPort_StartsStoppedSandbox(t *testing.T) {
 	for restart, revives := range map[string]bool{wire.RestartOnRewind: true, wire.RestartNo: false} {
 		h := newHome(t)
 		h.boxes.ports = map[int]bool{80: true}
-		h.boxes.deaf = 2 // it takes a while to listen
+		h.boxes.deaf = 2 // the first dials are refused, as until the program listens
 		h.onDir("a")
 		ctx := t.Context()
 		if _, err := h.DialPort(ctx, "a", 80); !fault.Is(err, fault.NotFound) ||
@@ -67,7 +67,7 @@ func TestDialPort_StartsStoppedSandbox(t *testing.T) {
 			}
 		}
 		if _, err := h.DialPort(ctx, "b", 80); !fault.Is(err, fault.NotFound) {
-			t.Errorf("no sandbox: %v", err)
+			t.Errorf("an unknown sandbox: %v", err)
 		}
 	}
 }

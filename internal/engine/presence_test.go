@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// sessions are the records of who came to a command of a sandbox and left it, in a line.
+// sessions returns the events of the session records of a sandbox, on one line.
 func (h *home) sessions(name string) string {
 	var out []string
 	for _, r := range h.told(h.id(name), format.KindSession) {
@@ -44,7 +44,7 @@ func TestTerminal_RecordsAttachAndDetachOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The client is gone from the first.
+	// The client is disconnected from the start.
 	if _, err := h.Exec(ctx, "a", tty, stream{strings.NewReader(""), io.Discard}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// TestTier_SeesPrograms checks that tier supervised always sees programs, tier gvisor unless
-// none are recorded, and other tiers never.
+// TestTier_SeesPrograms checks that tier supervised always traces programs, tier gvisor only if they are recorded,
+// and other tiers never.
 func TestTier_SeesPrograms(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// A sandbox may have any number of records, most of which a summary only counts.
+// TestLedgerSummary_EndsWithItsContext covers a sandbox with many records, most of which a summary only counts.
 func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -35,12 +35,12 @@ func TestLedgerSummary_EndsWithItsContext(t *testing.T) {
 		t.Errorf("%+v, %v, want it cancelled", res, err)
 	}
 	if n := ctx.Calls(); n > 60 {
-		t.Errorf("it checked its context %d times, 50 before it ended", n)
+		t.Errorf("LedgerSummary checked its context %d times, which ended after 50", n)
 	}
 }
 
-// A proposal that is abandoned before it is written sets no branch and is recorded as
-// undone, wherever it was.
+// TestPropose_EndsWithItsContext checks that a proposal that is canceled at any step before it is written sets no
+// branch and is recorded as undone.
 func TestPropose_EndsWithItsContext(t *testing.T) {
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
@@ -69,7 +69,7 @@ func TestPropose_EndsWithItsContext(t *testing.T) {
 		err = m.Hand(ctx)
 		if err == nil {
 			if n < 8 {
-				t.Errorf("it checked its context less than %d times", n)
+				t.Errorf("Hand checked its context less than %d times", n)
 			}
 			break
 		}

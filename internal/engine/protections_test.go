@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestStart_RequiresEarlierProtections starts a sandbox on a host that provides fewer
-// protections each time, and forks it: all that it has run with stay required.
+// TestStart_RequiresEarlierProtections starts a sandbox on a host that provides other protections each time, and
+// forks it: all protections that it has run with stay required.
 func TestStart_RequiresEarlierProtections(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -24,7 +24,7 @@ func TestStart_RequiresEarlierProtections(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := h.boxes.started[len(h.boxes.started)-1].Require; !slices.Equal(got, want) {
-			t.Errorf("%s was started with %q required, not %q", name, got, want)
+			t.Errorf("%s was started with %q required, want %q", name, got, want)
 		}
 		if _, err := h.Stop(ctx, name); err != nil {
 			t.Fatal(err)
@@ -43,8 +43,7 @@ func TestStart_RequiresEarlierProtections(t *testing.T) {
 	started("b", "user", "freeze", "landlock")
 }
 
-// TestFindings_HoldForTheWholeHome starts sandboxes of one home on a host that once gave a
-// protection.
+// TestFindings_HoldForTheWholeHome starts sandboxes of one home on a host that provided a protection earlier.
 func TestFindings_HoldForTheWholeHome(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
@@ -75,18 +74,18 @@ func TestFindings_HoldForTheWholeHome(t *testing.T) {
 		t.Errorf("probe shows %+v", shown)
 	}
 
-	// A start that began before another one found the protection goes by what that found.
+	// A start compares also with what another start found while it was in progress.
 	less := has
 	less.Lacks = "EINVAL"
 	h.boxes.found = []meta.Finding{less}
 	if _, err := h.Start(ctx, "c"); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
-		t.Errorf("a start without what the home has had: %v", err)
+		t.Errorf("a start without a protection that the home has had: %v", err)
 	}
 	rec, err := h.DB.Sandbox(ctx, "c")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.boxes.Attach(ctx, h.runDir(rec.ID)); !fault.Is(err, fault.NotFound) {
-		t.Errorf("its box lives on: %v", err)
+		t.Errorf("its box still runs: %v", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSnapshots_MatchLog checks that the log that is not drawn has the same snapshots in the same order.
+// TestSnapshots_MatchLog checks that Snapshots returns the same snapshots as Log, in the same order.
 func TestSnapshots_MatchLog(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

@@ -36,8 +36,8 @@ func (h *home) onDir(name string) wire.Sandbox {
 	return sb
 }
 
-// A power loss that takes the first snapshot of a sandbox leaves nothing of it: commands say so,
-// and it can be removed.
+// TestLostSandbox_CanOnlyBeRemoved covers a power loss that takes the first snapshot of a sandbox: nothing of the
+// sandbox is left. Commands report that, and it can be removed.
 func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -53,12 +53,12 @@ func TestLostSandbox_CanOnlyBeRemoved(t *testing.T) {
 	h.stacks.Rerouted()
 	h.goesOn("a power loss", true)
 	if rec, err := h.DB.Sandbox(ctx, "a"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("it is still there: %+v, %v", rec, err)
+		t.Errorf("the sandbox is still there: %+v, %v", rec, err)
 	}
 }
 
-// TestDeleteSnapshot_FinalizesReplacementLayer checks that the layer that a deletion merges is
-// finalized before it replaces finalized layers, which are then gone.
+// TestDeleteSnapshot_FinalizesReplacementLayer checks that the layer that a deletion merges is finalized before it
+// replaces finalized layers, which are removed then.
 func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -68,7 +68,7 @@ func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 	if err := h.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	defer h.Hold()() // the background keeps its hands off
+	defer h.Hold()() // the background must not finalize
 	if _, err := h.DeleteSnapshot(ctx, "a", middle); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	torn := h.run("a", "write", "f", "two").Head
-	// As if the power failed before the background came to it.
+	// As if the power failed before the background finalized the layer.
 	for _, b := range h.boxes.boxes {
 		_ = b.Stop(ctx, 0)
 	}
@@ -119,13 +119,13 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	}
 	st, err := h.Status(ctx, "a")
 	if err != nil || !strings.Contains(strings.Join(st.Notices, "\n"), "power") {
-		t.Errorf("status does not say it: %v, %v", st.Notices, err)
+		t.Errorf("status does not report the loss: %v, %v", st.Notices, err)
 	}
 	if kept, _ := filepath.Glob(filepath.Join(h.dir, "lost", "*", "fs")); len(kept) != 1 {
 		t.Errorf("lost/ holds %v", kept)
 	}
 	if got := h.tree("a")["f"]; got != "two" {
-		t.Errorf("the live root was kept, and shows %q", got)
+		t.Errorf("the live root, which was kept, shows %q", got)
 	}
 	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: sealed}); err != nil {
 		t.Fatal(err)
@@ -138,8 +138,8 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	}
 }
 
-// TestVerify_DetectsReplacedLayer exchanges two layers together with their manifests: each is
-// consistent in itself, and only its place is wrong.
+// TestVerify_DetectsReplacedLayer exchanges two layers together with their manifests: each is consistent in itself,
+// but in the wrong place.
 func TestVerify_DetectsReplacedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -229,8 +229,8 @@ func TestRecovery_SweepsUnknownLayers(t *testing.T) {
 	}
 }
 
-// TestMountedLayers_StayUntilReboot keeps layers that a live root was mounted through until
-// the host is rebooted.
+// TestMountedLayers_StayUntilReboot checks that layers that a live root was mounted with are kept until the host
+// reboots.
 func TestMountedLayers_StayUntilReboot(t *testing.T) {
 	h := newHome(t)
 	sb := h.onDir("a")
@@ -246,13 +246,13 @@ func TestMountedLayers_StayUntilReboot(t *testing.T) {
 	}
 	h.close()
 	h.open()
-	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // its monitor runs
+	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil { // the monitor still runs
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(old); err != nil {
 		t.Fatalf("the layer below a mount is gone: %v", err)
 	}
-	// Torn by a power loss.
+	// As a power loss may leave the note.
 	if err := os.Truncate(note, 3); err != nil {
 		t.Fatal(err)
 	}
@@ -326,8 +326,8 @@ func TestLostDatabase_KeepsLayers(t *testing.T) {
 	}
 }
 
-// TestRecovery_RemovesIndexOfEarlierGeneration kills a daemon in an undo, between storing the
-// new HEAD and removing the old one's index.
+// TestRecovery_RemovesIndexOfEarlierGeneration covers a daemon that is killed in an undo, after it has stored the new
+// HEAD and before it has removed the index of the old one.
 func TestRecovery_RemovesIndexOfEarlierGeneration(t *testing.T) {
 	h := newHome(t)
 	h.close()
@@ -347,7 +347,7 @@ func TestRecovery_RemovesIndexOfEarlierGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.close()
-	if err := os.WriteFile(files[0], old, 0o600); err != nil { // the kill -9 was before the drop
+	if err := os.WriteFile(files[0], old, 0o600); err != nil { // as if killed before the index was removed
 		t.Fatal(err)
 	}
 	h.open()
@@ -361,7 +361,7 @@ func TestRecovery_RemovesIndexOfEarlierGeneration(t *testing.T) {
 	all := h.told(h.id("a"), format.KindExit)
 	for _, c := range all[len(all)-1].Body.(*format.Exit).Changes {
 		if c.Change == "removed" {
-			t.Errorf("the snapshot of a command that wrote g says that %s is %s", c.Path, c.Change)
+			t.Errorf("in the exit of a command that wrote g, %s is %s", c.Path, c.Change)
 		}
 	}
 }

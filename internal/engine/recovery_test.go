@@ -10,9 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestUnresponsiveMonitor_IsNotTakenForExited checks that a monitor that outlived its daemon,
-// and does not answer the first request, is not taken for exited: the sandbox is not changed,
-// and the next request finds the monitor.
+// TestUnresponsiveMonitor_IsNotTakenForExited checks that a monitor that outlived its daemon and does not answer the
+// first request is not taken for exited: the sandbox is not changed, and the next request finds the monitor.
 func TestUnresponsiveMonitor_IsNotTakenForExited(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -32,7 +31,7 @@ func TestUnresponsiveMonitor_IsNotTakenForExited(t *testing.T) {
 	h.boxes.unheard = nil
 	h.run("a", "write", "f", "3")
 	if h.box("a") != b || len(h.boxes.started) != started {
-		t.Errorf("the box is another one, after %d starts", len(h.boxes.started)-started)
+		t.Errorf("the box was replaced, with %d starts", len(h.boxes.started)-started)
 	}
 }
 
@@ -56,13 +55,13 @@ func TestStop_KillsUnresponsiveMonitor(t *testing.T) {
 		select {
 		case <-b.gone:
 		default:
-			t.Error("the keeper lives on")
+			t.Error("the keeper still runs")
 		}
 	}
 }
 
-// TestRecovery_DoesNotWaitForHungMonitor checks that one monitor that hangs does not delay the
-// start of the daemon for long, nor other sandboxes.
+// TestRecovery_DoesNotWaitForHungMonitor checks that a monitor that hangs does not delay the start of the daemon for
+// long, nor other sandboxes.
 func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -73,11 +72,11 @@ func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	a, b := h.box("a"), h.box("b")
 	h.close()
 	a.hangs.Store(true)
-	h.open() // or the test hangs
+	h.open() // must not hang
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD"}); err == nil {
-		t.Error("a sandbox is used whose keeper has not answered")
+		t.Error("a sandbox was used although its keeper has not answered")
 	}
 	wantStates(t, h, wire.StateUnavailable, wire.StateLive)
 	h.run("b", "write", "f", "2")
@@ -91,8 +90,7 @@ func TestRecovery_DoesNotWaitForHungMonitor(t *testing.T) {
 	}
 }
 
-// TestList_DoesNotWaitForHungMonitor checks that one monitor that hangs does not delay a list
-// of sandboxes for long.
+// TestList_DoesNotWaitForHungMonitor checks that a monitor that hangs does not delay a list of sandboxes for long.
 func TestList_DoesNotWaitForHungMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -123,8 +121,8 @@ func wantStates(t *testing.T, h *home, want ...string) {
 	}
 }
 
-// TestRecovery_FollowsSlowMonitor checks that a monitor that was slow when the daemon started
-// is followed once it answers.
+// TestRecovery_FollowsSlowMonitor checks that a monitor that was slow when the daemon started is followed once it
+// answers.
 func TestRecovery_FollowsSlowMonitor(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -151,10 +149,11 @@ func TestRecovery_FollowsSlowMonitor(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("nobody notices that its command has ended; busy: %v", h.Busy())
+	t.Errorf("the exit of its command was not recorded; busy: %v", h.Busy())
 }
 
-// A keeper whose init does not answer holds up no start of the daemon.
+// TestRecovery_DoesNotWaitForInit checks that a keeper whose init does not answer does not delay the start of the
+// daemon.
 func TestRecovery_DoesNotWaitForInit(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

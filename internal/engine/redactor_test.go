@@ -31,12 +31,12 @@ func TestRedactor_KnowsSandboxSecrets(t *testing.T) {
 	}
 	got := h.cleaners.For(ctx, rec).RecordText(text)
 	if strings.Contains(got, "horse") || !strings.Contains(got, "battery") {
-		t.Errorf("by the sandbox alone: %q", got)
+		t.Errorf("redacted for the sandbox alone: %q", got)
 	}
 	if got := h.cleaners.Formats().RecordText(text); got != text {
-		t.Errorf("by no sandbox: %q", got)
+		t.Errorf("redacted for no sandbox: %q", got)
 	}
-	// What the decoys hold is not known: nothing is let through.
+	// If the tokens of decoys are unknown, the text is omitted.
 	if err := os.WriteFile(filepath.Join(h.sandboxDir(rec.ID), "decoys"), []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestGC_KeepsRedoTargetsOfFork covers a snapshot that is the parent's and that nothing else refers to.
+// TestGC_KeepsRedoTargetsOfFork covers a snapshot that belongs to the parent and is only in the redo list of the
+// fork.
 func TestGC_KeepsRedoTargetsOfFork(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -29,7 +30,7 @@ func TestGC_KeepsRedoTargetsOfFork(t *testing.T) {
 	}
 	res, err := h.GC(ctx, wire.GCRequest{Keep: wire.Keep{Last: 1}}, func(wire.Progress) {})
 	if err != nil || len(res.Removed) != 1 || res.Removed[0] != made[0] {
-		t.Errorf("%v were dropped, %v; want %s alone", res.Removed, err, made[0])
+		t.Errorf("dropped %v, %v; want %s alone", res.Removed, err, made[0])
 	}
 	if m, err := h.Redo(ctx, "b", wire.RedoRequest{}); err != nil || m.Head != made[1] {
 		t.Errorf("%+v, %v; want %s", m, err, made[1])

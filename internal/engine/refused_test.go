@@ -50,8 +50,8 @@ func TestRefusedCalls_AreRecordedOnce(t *testing.T) {
 	}
 }
 
-// TestRefusedCalls_AreRecordedWithoutGate covers a sandbox without gate and honeytokens, whose
-// monitor is polled while it runs.
+// TestRefusedCalls_AreRecordedWithoutGate covers a sandbox without gate and honeytokens, whose monitor is polled
+// while it runs.
 func TestRefusedCalls_AreRecordedWithoutGate(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestRecovery_AfterLedgerRemoval checks that a home opens after a disk that was full while a
-// sandbox was removed, and the later removal of its records.
+// TestRecovery_AfterLedgerRemoval checks that a home can be opened after a sandbox was removed while the disk was
+// full and its records were removed later.
 func TestRecovery_AfterLedgerRemoval(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -29,7 +29,7 @@ func TestRecovery_AfterLedgerRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk.FailAt(0, 0, false)
-	if err := h.RemoveWithLedger(ctx, string(gone), true); err != nil { // as coppice rm --ledger ID
+	if err := h.RemoveWithLedger(ctx, string(gone), true); err != nil { // as coppice rm --ledger ID does
 		t.Fatal(err)
 	}
 	h.close()
@@ -52,8 +52,8 @@ func TestRemove_RecordsPendingLosses(t *testing.T) {
 		})
 		h.journals.CatchUp(ctx, id)
 	}
-	flood(3) // said at once
-	flood(4) // owed
+	flood(3) // recorded as lost immediately
+	flood(4) // counted, to be recorded later
 	if _, err := h.Remove(ctx, []string{"a"}, true); err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +62,8 @@ func TestRemove_RecordsPendingLosses(t *testing.T) {
 	}
 }
 
-// TestRemove_RecordsLossesOfFullDisk checks that records that a full disk prevented are
-// counted in the record of the sandbox's removal.
+// TestRemove_RecordsLossesOfFullDisk checks that records that could not be written on a full disk are counted when
+// the sandbox is removed.
 func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 	h, disk := newHomeWithFaultyLedger(t)
 	h.onDir("a")
@@ -77,19 +77,19 @@ func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk.FailAt(0, 0, false)
-	for range 2 { // the second time nothing is left to say
+	for range 2 { // the second time must add no record
 		h.close()
 		h.open()
 		network, _ := h.lost(id, format.KindNetwork)
 		denials, _ := h.lost(id, format.KindDenial)
 		if kinds := h.kinds(id); network != 3 || denials != 2 || !strings.HasSuffix(kinds, "lost lost delete") {
-			t.Errorf("%d of 3 events of the gate and %d of 2 refusals are recorded as lost: %s", network, denials, kinds)
+			t.Errorf("%d of 3 gate events and %d of 2 refused calls are recorded as lost: %s", network, denials, kinds)
 		}
 	}
 }
 
-// TestGC_SkipsBusyOrHungSandbox checks that gc frees what other sandboxes left although one
-// monitor does not answer, or one sandbox is busy.
+// TestGC_SkipsBusyOrHungSandbox checks that gc frees the remains of other sandboxes although the monitor of one does
+// not answer, or one is busy.
 func TestGC_SkipsBusyOrHungSandbox(t *testing.T) {
 	for name, hang := range map[string]func(h *home) (end func()){
 		"hung": func(h *home) func() {
@@ -127,7 +127,7 @@ func TestGC_SkipsBusyOrHungSandbox(t *testing.T) {
 			}
 			end := hang(h)
 			defer end()
-			h.mounts.set(h.id("a"), []timeline.LayerID{"0123456789abcdef"}) // as present does for a root of layers
+			h.mounts.set(h.id("a"), []timeline.LayerID{"0123456789abcdef"}) // as present does for a root with layers
 			if _, err := h.GC(ctx, wire.GCRequest{}, func(wire.Progress) {}); err != nil {
 				t.Errorf("gc: %v", err)
 			}

@@ -23,12 +23,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/worktree"
 )
 
-// project is a home, and a repository of a user's to make sandboxes of.
+// project is a home with a user's repository to make sandboxes from.
 type project struct {
 	*home
 	top  string
-	base string // what the sandboxes' root is otherwise
-	user string // HOME
+	base string // the rest of the sandboxes' root
+	user string // the user's HOME
 }
 
 // Open implements Repos.
@@ -72,7 +72,7 @@ func newProjectOn(t *testing.T, layers vfs.FS) *project {
 	return p
 }
 
-// git runs git in the repository as its user does.
+// git runs git in the repository as the user does.
 func (p *project) git(args ...string) string {
 	p.t.Helper()
 	cmd := exec.Command("git",
@@ -85,7 +85,7 @@ func (p *project) git(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// commit makes files what they are to be, "" being gone, and commits it.
+// commit writes files, removes those with the text "", and commits.
 func (p *project) commit(msg string, files map[string]string) string {
 	p.t.Helper()
 	for name, text := range files {
@@ -130,7 +130,7 @@ func (p *project) refs() []string {
 	return strings.Fields(p.git("for-each-ref", "--format=%(refname)", "refs/coppice"))
 }
 
-// inside runs git in a sandbox's live root, which has the objects elsewhere.
+// inside runs git in a sandbox's live root, with the objects of the repository.
 func (p *project) inside(name string, args ...string) string {
 	p.t.Helper()
 	cmd := exec.Command("git",
@@ -168,12 +168,12 @@ func TestRepo_SharesCommitTrees(t *testing.T) {
 		return len(ids)
 	}
 	if a.Repo == nil || a.Repo.Base != first || a.Repo.From != "main" || a.Repo.Branch != "coppice/a" {
-		t.Errorf("it works on %+v", a.Repo)
+		t.Errorf("the sandbox works on %+v", a.Repo)
 	}
 	if got := p.inside("a", "status", "--porcelain", "--branch"); got != "## coppice/a" {
-		t.Errorf("git inside says %q", got)
+		t.Errorf("git status inside: %q", got)
 	}
-	// A tree on another base is another tree: the source is imported again for each.
+	// On another base the same commit is another tree; the source is imported again for each.
 	second := p.commit("two", map[string]string{"a": "changed", "gone": "", "dir": "", "new/c": "4"})
 	rec, err := p.DB.Sandbox(t.Context(), "a")
 	if err != nil {
@@ -199,9 +199,9 @@ func TestRepo_SharesCommitTrees(t *testing.T) {
 	}
 	again, err := p.trees.Import(t.Context(), tree, func(wire.Progress) {})
 	if err != nil || again.ID != b.ID || len(again.Notes) > 0 || layers() != n+1 {
-		t.Errorf("asked for again it is %v, %v, with %d layers more", again, err, layers()-n)
+		t.Errorf("the second import is %v, %v, with %d more layers", again, err, layers()-n)
 	}
-	// A sandbox of the second one sees just that.
+	// A sandbox with the second commit shows only its files.
 	rec.ID, rec.Name, rec.Base = "0123456789ab", "b", b.ID
 	rec.Repo = &meta.Repo{Top: p.top, Common: w.Common, Dir: p.top, Branch: "coppice/b", Base: second, Start: second}
 	held, err := p.Engine.refs.Hold(t.Context(), w.Repo, &rec)
@@ -216,7 +216,7 @@ func TestRepo_SharesCommitTrees(t *testing.T) {
 		t.Errorf("the second commit shows %q", got)
 	}
 	if got := p.inside("b", "status", "--porcelain", "--branch"); got != "## coppice/b" {
-		t.Errorf("git inside says %q", got)
+		t.Errorf("git status inside: %q", got)
 	}
 	if got := p.files("a"); got["a"] != "1" || got["gone"] != "3" {
 		t.Errorf("the first commit shows %q", got)
@@ -234,16 +234,16 @@ func TestRepo_CopiesUncommittedFiles(t *testing.T) {
 	before := p.git("status", "--porcelain")
 	sb := p.mustMake("wet", wire.RepoRequest{Dirty: true})
 	if sb.Repo.Start == "" || sb.Repo.Start == sb.Repo.Base {
-		t.Errorf("it began with %+v", sb.Repo)
+		t.Errorf("the sandbox started with %+v", sb.Repo)
 	}
 	if got := p.inside("wet", "status", "--porcelain"); got != before {
-		t.Errorf("inside\n%s\nand outside\n%s", got, before)
+		t.Errorf("status inside\n%s\nand outside\n%s", got, before)
 	}
 	if _, there := p.files("wet")["secret"]; there {
-		t.Error("what is ignored went along")
+		t.Error("an ignored file was copied")
 	}
 	if got := p.git("status", "--porcelain"); got != before {
-		t.Errorf("outside is now\n%s", got)
+		t.Errorf("status outside is now\n%s", got)
 	}
 	var want []string
 	for _, c := range []string{sb.Repo.Base, sb.Repo.Start} {
@@ -255,25 +255,25 @@ func TestRepo_CopiesUncommittedFiles(t *testing.T) {
 	}
 	slices.Sort(want)
 	if got := p.refs(); !slices.Equal(got, want) {
-		t.Errorf("held are %q", got)
+		t.Errorf("references: %q", got)
 	}
 }
 
-// TestRepo_ReleasesReferences checks that a reference exists as long as a sandbox began with
-// its commit, whichever process is killed at whichever time.
+// TestRepo_ReleasesReferences checks that a reference exists exactly as long as a sandbox that started with its
+// commit, whichever process is killed, and when.
 func TestRepo_ReleasesReferences(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
 	p.mustMake("a", wire.RepoRequest{})
 	p.mustMake("b", wire.RepoRequest{})
 	if got := p.refs(); len(got) != 1 {
-		t.Fatalf("held are %q", got)
+		t.Fatalf("references: %q", got)
 	}
 	if _, err := p.Remove(t.Context(), []string{"a"}, true); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.refs(); len(got) != 1 {
-		t.Fatalf("with one left, held are %q", got)
+		t.Fatalf("references with one sandbox left: %q", got)
 	}
 
 	t.Run("another home's", func(t *testing.T) {
@@ -285,13 +285,13 @@ func TestRepo_ReleasesReferences(t *testing.T) {
 		q.home = other
 		q.mustMake("a", wire.RepoRequest{})
 		if got := p.refs(); len(got) != 2 {
-			t.Errorf("with one in another home, held are %q", got)
+			t.Errorf("references with a sandbox in another home: %q", got)
 		}
 		if _, err := q.Remove(t.Context(), []string{"a"}, true); err != nil {
 			t.Fatal(err)
 		}
 		if got := p.refs(); len(got) != 1 {
-			t.Errorf("held are %q", got)
+			t.Errorf("references: %q", got)
 		}
 	})
 	t.Run("killed while it was made", func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestRepo_ReleasesReferences(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := p.Engine.refs.Sweep(t.Context()); err != nil || len(p.refs()) != 2 {
-			t.Fatalf("one that is being made was swept: %q, %v", p.refs(), err)
+			t.Fatalf("the reference of a sandbox being made was removed: %q, %v", p.refs(), err)
 		}
 		p.close()
 		p.open()
@@ -314,7 +314,7 @@ func TestRepo_ReleasesReferences(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := p.refs(); len(got) != 1 {
-			t.Errorf("held are %q", got)
+			t.Errorf("references: %q", got)
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
@@ -323,14 +323,15 @@ func TestRepo_ReleasesReferences(t *testing.T) {
 			t.Fatalf("a name that is taken: %v", err)
 		}
 		if got := p.refs(); len(got) != 1 {
-			t.Errorf("held are %q", got)
+			t.Errorf("references: %q", got)
 		}
 	})
 	t.Run("out of reach when it was removed", func(t *testing.T) {
 		if err := os.Rename(p.top+"/.git", p.top+"/elsewhere"); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(p.top+"/.git", []byte("gitdir: nowhere"), 0o644); err != nil { // no repository, and not gone
+		// A broken repository, which may be repaired.
+		if err := os.WriteFile(p.top+"/.git", []byte("gitdir: nowhere"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.Remove(t.Context(), []string{"b"}, true); err != nil {
@@ -349,16 +350,16 @@ func TestRepo_ReleasesReferences(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := p.refs(); len(got) != 0 {
-			t.Errorf("held are %q", got)
+			t.Errorf("references: %q", got)
 		}
 	})
 	if ints, err := p.DB.Intents(t.Context()); err != nil || len(ints) > 0 {
-		t.Errorf("what is not ended: %v, %v", ints, err)
+		t.Errorf("open intents: %v, %v", ints, err)
 	}
 }
 
-// TestCreateWithRepo_FailureLeavesNothing lets each write of a layer fail in turn. Either the sandbox is
-// complete or nothing is left: no reference, no intent, no layer without a record, no base that is trusted.
+// TestCreateWithRepo_FailureLeavesNothing fails each write of a layer in turn. Either the sandbox is complete or
+// nothing is left: no reference, no intent, no layer without a record, no base that is trusted.
 func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	disk := &vfs.Faulty{FS: vfs.OS()}
@@ -372,21 +373,21 @@ func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 		disk.FailAt(0, 0, false)
 		if err != nil {
 			if got := p.refs(); len(got) != 0 {
-				t.Fatalf("write %d failed (%v), and held are %q", k, err, got)
+				t.Fatalf("write %d failed (%v), and left references %q", k, err, got)
 			}
 			if _, err := p.DB.Sandbox(t.Context(), name); !fault.Is(err, fault.NotFound) {
-				t.Fatalf("write %d failed, and there is a sandbox: %v", k, err)
+				t.Fatalf("write %d failed, and left a sandbox: %v", k, err)
 			}
 		} else {
 			if got := p.inside(name, "status", "--porcelain", "--branch"); got != "## coppice/"+name {
-				t.Fatalf("with write %d failing, git inside says %q", k, got)
+				t.Fatalf("write %d failed, and git status inside: %q", k, got)
 			}
 			if _, err := p.Remove(t.Context(), []string{name}, true); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if ints, err := p.DB.Intents(t.Context()); err != nil || len(ints) > 0 {
-			t.Fatalf("write %d failed, and not ended are %v, %v", k, ints, err)
+			t.Fatalf("write %d failed, and left intents %v, %v", k, ints, err)
 		}
 		if !reached {
 			return
@@ -394,8 +395,7 @@ func TestCreateWithRepo_FailureLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestRepo_ReimportsTornTree simulates a power loss before the tree is finalized: the next
-// sandbox imports it again.
+// TestRepo_ReimportsTornTree simulates a power loss before the tree is finalized: the next sandbox imports it again.
 func TestRepo_ReimportsTornTree(t *testing.T) {
 	t.Parallel()
 	p := newProject(t)
@@ -405,7 +405,7 @@ func TestRepo_ReimportsTornTree(t *testing.T) {
 	p.open()
 	p.mustMake("b", wire.RepoRequest{})
 	if got := p.files("b"); got["a"] != "1" || len(got) != 4 {
-		t.Errorf("it shows %q", got)
+		t.Errorf("the sandbox shows %q", got)
 	}
 }
 
@@ -428,7 +428,7 @@ func TestGC_FreesUnusedCommitTrees(t *testing.T) {
 		return len(ids)
 	}
 	if n := gc(); n != 2 {
-		t.Errorf("%d layers are kept for the next sandbox, and not the tree on its base", n)
+		t.Errorf("%d layers are kept for the next sandbox, want the tree and its base", n)
 	}
 	now := time.Now()
 	p.Now = func() time.Time { return now.Add(worktree.KeepUnused + time.Hour) }
@@ -453,6 +453,6 @@ func TestRepository_UnusableIsRefused(t *testing.T) {
 		}
 	}
 	if got := p.refs(); len(got) != 0 {
-		t.Errorf("held are %q", got)
+		t.Errorf("references: %q", got)
 	}
 }

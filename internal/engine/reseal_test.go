@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/restore"
 )
 
-// hooksOf gives the directory of the hooks of a sandbox, which is made.
+// hooksOf makes the directory of the hooks of a sandbox, and returns its path.
 func (h *home) hooksOf(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join(h.live(t, name).root, restore.HooksDir)
@@ -23,8 +23,8 @@ func (h *home) hooksOf(t *testing.T, name string) string {
 	return dir
 }
 
-// TestForkHook_IsLimitedInTime checks that a hook gets its time limit, or the sandbox's limit for
-// each command if that is shorter, and that its failure is the reason for the quarantine of the fork.
+// TestForkHook_IsLimitedInTime checks that a hook gets its time limit, or the sandbox's limit for each command if
+// that is shorter, and that its failure quarantines the fork.
 func TestForkHook_IsLimitedInTime(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
@@ -62,8 +62,8 @@ func TestForkHook_IsLimitedInTime(t *testing.T) {
 	}
 }
 
-// TestForkHook_UnreadableKeepsQuarantine covers a sandbox whose user cannot see whether there
-// are hooks: it is unknown whether they were run.
+// TestForkHook_UnreadableKeepsQuarantine covers a sandbox whose user cannot see whether there are hooks. It is then
+// unknown whether they were run, so the fork stays quarantined.
 func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Getuid() == 0 &&
 		len(strings.Fields(string(ids))) == 3 && strings.Fields(string(ids))[2] == "1" {
@@ -95,8 +95,8 @@ func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	}
 }
 
-// TestResume_RefusedWhileHookRuns checks that no client opens the gate of a fork while one of
-// its hooks runs, not even by a second resume.
+// TestResume_RefusedWhileHookRuns checks that no client can open the gate of a fork while one of its hooks runs, not
+// even with a second resume.
 func TestResume_RefusedWhileHookRuns(t *testing.T) {
 	h := newHome(t)
 	h.quarantined(t)

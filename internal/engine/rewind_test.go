@@ -17,8 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// twoStates gives a sandbox in which something runs, with two snapshots and what
-// was in them. The present is the second, with something not captured in it.
+// twoStates makes a sandbox in which a process runs, with two snapshots, and returns their trees. The present starts
+// from the second, with an uncaptured change.
 func twoStates(t *testing.T, h *home) (one, two string, first, present tree) {
 	t.Helper()
 	h.onDir("a")
@@ -45,7 +45,7 @@ func TestRewindInPlace_KeepsUncapturedChanges(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := h.tree("a"); !maps.Equal(got, first) {
-		t.Errorf("%v, not %v", got, first)
+		t.Errorf("the sandbox shows %v, want %v", got, first)
 	}
 	if r, err = h.Undo(ctx, "a", wire.UndoRequest{InPlace: true}); err != nil || !r.InPlace {
 		t.Errorf("undo: %+v, %v", r, err)
@@ -54,7 +54,7 @@ func TestRewindInPlace_KeepsUncapturedChanges(t *testing.T) {
 		t.Errorf("redo: %+v, %v", r, err)
 	}
 	if got := h.tree("a"); !maps.Equal(got, first) {
-		t.Errorf("after undo and redo %v, not %v", got, first)
+		t.Errorf("after undo and redo %v, want %v", got, first)
 	}
 	log, err := h.Log(ctx, "a")
 	if err != nil {
@@ -68,12 +68,12 @@ func TestRewindInPlace_KeepsUncapturedChanges(t *testing.T) {
 		}
 	}
 	if got := h.tree("a"); !maps.Equal(got, present) {
-		t.Errorf("what was kept is %v, not %v", got, present)
+		t.Errorf("the captured present is %v, want %v", got, present)
 	}
 }
 
-// TestRewindInPlace_StopsBoxWithoutProcesses checks that without processes to keep, the
-// sandbox is stopped as in an ordinary rewind.
+// TestRewindInPlace_StopsBoxWithoutProcesses checks that a sandbox without processes is stopped, as in an ordinary
+// rewind.
 func TestRewindInPlace_StopsBoxWithoutProcesses(t *testing.T) {
 	h := newHome(t)
 	one, _, first, _ := twoStates(t, h)
@@ -84,12 +84,12 @@ func TestRewindInPlace_StopsBoxWithoutProcesses(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := h.tree("a"); h.box("a") == box || !maps.Equal(got, first) {
-		t.Errorf("%v, not %v", got, first)
+		t.Errorf("the sandbox shows %v, want %v", got, first)
 	}
 }
 
-// moveOverFault moves in place to a snapshot, with the k-th write failing, and with all
-// after it where it stays; failed says that there were so many.
+// moveOverFault rewinds in place to a snapshot while the k-th write fails, and with stays all after it. failed
+// reports whether there were k writes.
 func moveOverFault(
 	t *testing.T, h *home, f *vfs.Faulty, to string, k int, errno unix.Errno, stays bool,
 ) (failed bool, err error) {
@@ -103,7 +103,7 @@ func moveOverFault(
 	return failed, err
 }
 
-// TestRewindInPlace_RollsBackOnFailure lets each write fail in turn: everything stays as it was.
+// TestRewindInPlace_RollsBackOnFailure fails each write in turn: the files stay as they were.
 func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 5)
@@ -129,7 +129,7 @@ func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 			t.Fatalf("write %d: %v (%s)", k, err, fault.HintOf(err))
 		}
 		if got := h.tree("a"); !maps.Equal(got, present) {
-			t.Fatalf("write %d: %v, not %v", k, got, present)
+			t.Fatalf("write %d: %v, want %v", k, got, present)
 		}
 		if again, err := h.Commit(ctx, "a", "nothing"); err != nil || again.Changed || again.Head != c.Head {
 			t.Fatalf("write %d: %+v, %v", k, again, err)
@@ -138,8 +138,8 @@ func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 	}
 }
 
-// TestRewindInPlace_LosesNothingWhenStuck covers a rewind that can be neither finished nor rolled back:
-// what is there is recorded, now or, after a crash, at the next start, and nothing acknowledged is lost.
+// TestRewindInPlace_LosesNothingWhenStuck covers a rewind that can be neither finished nor rolled back. The files are
+// captured as they are, immediately or, after a crash, at the next start, and nothing acknowledged is lost.
 func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 5)
@@ -166,7 +166,7 @@ func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 			t.Fatal(err)
 		}
 		mixed := readTree(t, h.box("a").root)
-		if k%2 == 0 { // as if the daemon had been killed instead
+		if k%2 == 0 { // as if the daemon had been killed
 			if _, err := h.DB.BeginIntent(ctx, intentRewind, rewinding{Sandbox: rec.ID, What: "checking out x"}); err != nil {
 				t.Fatal(err)
 			}
@@ -174,21 +174,21 @@ func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 		h.close()
 		h.open()
 		if got := h.tree("a"); !maps.Equal(got, mixed) {
-			t.Fatalf("write %d: after a restart %v, not %v", k, got, mixed)
+			t.Fatalf("write %d: after a restart %v, want %v", k, got, mixed)
 		}
 		for to, want := range map[string]tree{c.Head: present, one: before} {
 			if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: to, InPlace: true}); err != nil {
 				t.Fatal(err)
 			}
 			if got := h.tree("a"); !maps.Equal(got, want) {
-				t.Fatalf("write %d: %s is %v, not %v", k, to, got, want)
+				t.Fatalf("write %d: %s is %v, want %v", k, to, got, want)
 			}
 		}
 		h.close()
 	}
 }
 
-// calm waits for the background to finish and keeps it from the files until release is called.
+// calm waits until the background is idle, and keeps it so until release is called.
 func calm(t *testing.T, h *home) (release func()) {
 	t.Helper()
 	if err := h.Seal(ctx); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// undoneOf returns the sorted numbers of the records of a sandbox that are recorded as undone.
+// undoneOf returns the sorted sequence numbers of the undone records of a sandbox.
 func (h *home) undoneOf(id timeline.SandboxID) (all []int64) {
 	h.t.Helper()
 	for _, r := range h.told(id, format.KindUndone) {
@@ -23,7 +23,7 @@ func (h *home) undoneOf(id timeline.SandboxID) (all []int64) {
 	return all
 }
 
-// killed ends the engine as if it had been killed before it agreed to anything, and opens the next one.
+// killed stops the engine as if it had been killed before it stored a checkpoint, and opens the next one.
 func (h *home) killed() {
 	h.t.Helper()
 	h.close()
@@ -31,8 +31,8 @@ func (h *home) killed() {
 	h.open()
 }
 
-// TestRecovery_KeepsRuleBesideExpiredOne checks that a rule without expiry is in force after a crash also if
-// a timed rule beside it has expired since, so that the policy in force is not the one that the record names.
+// TestRecovery_KeepsRuleBesideExpiredOne checks that a permanent rule is in force after a crash even if a timed rule
+// beside it has expired since, so that the policy in force is not the one that the record names.
 func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -58,8 +58,8 @@ func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	}
 }
 
-// TestRecovery_UndoesUnfinishedRuleChange checks that if a crash interrupts a change of the rules, its
-// records are undone: the change, timed or not, and the answers that it consists of. Earlier changes stay.
+// TestRecovery_UndoesUnfinishedRuleChange checks that the records of a change of the rules that a crash interrupted
+// are undone: the change, timed or not, and the answers that it consists of. Earlier changes stay.
 func TestRecovery_UndoesUnfinishedRuleChange(t *testing.T) {
 	t.Parallel()
 	for name, until := range map[string]string{
@@ -89,11 +89,11 @@ func TestRecovery_UndoesUnfinishedRuleChange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the second time nothing is left to say
+			for range 2 { // the second time must add no record
 				h.killed()
 				want := []int64{cut[0].Seq, cut[1].Seq, cut[2].Seq}
 				if undone := h.undoneOf(rec.ID); !slices.Equal(undone, want) {
-					t.Errorf("undone: %v, and not %v", undone, want)
+					t.Errorf("undone: %v, want %v", undone, want)
 				}
 			}
 		})

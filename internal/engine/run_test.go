@@ -19,19 +19,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// runHasEnded waits for the end of the supervised command of sandbox a.
+// runHasEnded waits for the exit of the supervised command of sandbox a.
 func (h *home) runHasEnded(t *testing.T) (st wire.StatusResult) {
 	t.Helper()
 	var err error
 	for deadline := time.Now().Add(time.Minute); st.Run == nil || st.Run.Exit == nil; time.Sleep(time.Millisecond) {
 		if st, err = h.Status(ctx, "a"); err != nil || time.Now().After(deadline) {
-			t.Fatalf("its end is not recorded: %+v, %v", st.Run, err)
+			t.Fatalf("its exit is not recorded: %+v, %v", st.Run, err)
 		}
 	}
 	return st
 }
 
-// began records that a supervised command has begun.
+// began records the start of a supervised command.
 func (h *home) began(t *testing.T, rec *meta.Sandbox, run wire.Run) {
 	t.Helper()
 	h.register.Found(audit.OpenCommand{ID: run.Exec, Sandbox: rec.ID, At: time.Now(), Before: rec.Head})
@@ -87,7 +87,7 @@ func TestRun_StartsOnceAcrossDaemonKill(t *testing.T) {
 			var end chan struct{}
 			for deadline := time.Now().Add(time.Minute); end == nil; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("it does not run")
+					t.Fatal("the command does not run")
 				}
 				h.boxes.mu.Lock()
 				b = h.boxes.boxes[h.runDir(rec.ID)]
@@ -97,12 +97,12 @@ func TestRun_StartsOnceAcrossDaemonKill(t *testing.T) {
 				b.mu.Unlock()
 			}
 			if _, err := h.Run(ctx, "a", wire.RunRequest{Cmd: []string{"other"}}); err == nil {
-				t.Error("another one was started beside it")
+				t.Error("another command was started beside it")
 			}
 			close(end)
 			st := h.runHasEnded(t)
 			if h.isOpen(t, "a", id) {
-				t.Error("its end is still to be recorded")
+				t.Error("its exit is not recorded yet")
 			}
 			if st.Run.Exit.Code != 0 || st.Run.Exec != id || b.starts != 1 {
 				t.Errorf("%+v after %d starts", st.Run.Exit, b.starts)
@@ -114,9 +114,9 @@ func TestRun_StartsOnceAcrossDaemonKill(t *testing.T) {
 	}
 }
 
-// TestRun_RestartsAfterInterruptedRewind covers a daemon that takes up a command that the daemon
-// before it could not note as started, and that is killed when it is about to stop the command
-// for a rewind. The next daemon starts it again if it was stopped, and leaves it if it exited.
+// TestRun_RestartsAfterInterruptedRewind covers a daemon that takes over a command which the daemon before it could
+// not record as started, and that is killed when it is about to stop the command for a rewind. The next daemon starts
+// the command again if it was stopped, and does not if it exited.
 func TestRun_RestartsAfterInterruptedRewind(t *testing.T) {
 	t.Parallel()
 	const id = "x0123456789"
@@ -171,7 +171,7 @@ func TestRun_RestartsAfterInterruptedRewind(t *testing.T) {
 	}
 }
 
-// TestRun_HasOneExitWhenRestarted is TestRun_StartsOnceAcrossDaemonKill where changes are not captured yet.
+// TestRun_HasOneExitWhenRestarted is TestRun_StartsOnceAcrossDaemonKill with changes that are not captured yet.
 func TestRun_HasOneExitWhenRestarted(t *testing.T) {
 	const id = "x0123456789"
 	h := newHome(t)
@@ -198,7 +198,7 @@ func TestRun_HasOneExitWhenRestarted(t *testing.T) {
 	var end chan struct{}
 	for deadline := time.Now().Add(time.Minute); end == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it does not run")
+			t.Fatal("the command does not run")
 		}
 		b = h.boxNow("a")
 		b.mu.Lock()
@@ -219,10 +219,10 @@ func TestRun_HasOneExitWhenRestarted(t *testing.T) {
 	}
 }
 
-// failingRecords is the database, of which one change of the record of a sandbox fails.
+// failingRecords is a database in which one change of the record of a sandbox fails.
 type failingRecords struct {
 	command.Records
-	left int // changes until it fails
+	left int // changes before the one that fails
 }
 
 func (f *failingRecords) UpdateSandbox(
@@ -247,14 +247,14 @@ func TestRun_FollowsCommandItCannotStore(t *testing.T) {
 	}
 	begun := h.told(h.id("a"), format.KindExec)
 	if len(begun) != 1 {
-		t.Fatalf("%d commands have begun", len(begun))
+		t.Fatalf("%d commands have started", len(begun))
 	}
 	if _, err := h.Stop(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); len(h.exits(t, "a")) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("its end is not recorded")
+			t.Fatal("its exit is not recorded")
 		}
 	}
 }

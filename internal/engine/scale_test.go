@@ -13,15 +13,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestTenThousandSandboxes works with a few of very many, before and after the
-// home was opened again.
+// TestTenThousandSandboxes uses a few of very many sandboxes, before and after the home is opened again.
 func TestTenThousandSandboxes(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	src := h.onDir("src")
 	n := 10_000
 	switch {
-	case looptest.Race: // SQLite takes twenty times as long
+	case looptest.Race: // SQLite takes twenty times as long with the race detector
 		n = 200
 	case testing.Short():
 		n = 1_000
@@ -59,11 +58,11 @@ func TestTenThousandSandboxes(t *testing.T) {
 			}
 			return 1
 		}) {
-			t.Error("two have one name, or they are not in order")
+			t.Error("sandboxes have the same name, or are not sorted")
 		}
 		name := forks.Sandboxes[7].Name
 		if got := h.tree(name); got["f"] != "7" || got["base"] != "base" {
-			t.Errorf("one of them shows %v", got)
+			t.Errorf("a sandbox shows %v", got)
 		}
 		if st, err := h.Status(ctx, name); err != nil || st.Snapshots != 2 {
 			t.Errorf("status: %+v, %v", st, err)
@@ -72,7 +71,7 @@ func TestTenThousandSandboxes(t *testing.T) {
 			t.Errorf("log: %d snapshots, %v", len(log.Nodes), err)
 		}
 		if _, err := h.Log(ctx, "nobody"); !fault.Is(err, fault.NotFound) {
-			t.Errorf("a name that nobody has: %v", err)
+			t.Errorf("an unknown name: %v", err)
 		}
 		if _, err := h.Undo(ctx, name, wire.UndoRequest{N: 1}); err != nil {
 			t.Error(err)
@@ -104,7 +103,7 @@ func TestTenThousandSandboxes(t *testing.T) {
 	}
 }
 
-// TestFreshNames gives two sandboxes names although the short ones are the same.
+// TestFreshNames gives two sandboxes different names although their short names are the same.
 func TestFreshNames(t *testing.T) {
 	h := newHome(t)
 	a, b := timeline.SandboxID("0123aaa45678"), timeline.SandboxID("0123bbb45678")
@@ -113,7 +112,7 @@ func TestFreshNames(t *testing.T) {
 		t.Errorf("%q, %v", one, err)
 	}
 	if two, err := h.freshName(ctx, b, map[string]bool{one: true}); err != nil || two != "aspen-0123bbb45678" {
-		t.Errorf("taken by one that is being made: %q, %v", two, err)
+		t.Errorf("taken by a sandbox that is being made: %q, %v", two, err)
 	}
 	h.onDir(one)
 	if two, err := h.freshName(ctx, b, nil); err != nil || two != "aspen-0123bbb45678" {

@@ -14,9 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestLabels_AreRedacted covers labels that are made from commands, programs and paths, also
-// where they are truncated, and secrets of a command that has exited. A message that a user
-// wrote keeps its words, but no tokens.
+// TestLabels_AreRedacted covers messages that are made from commands, programs and paths, also where they are
+// truncated, and secrets of a command that has exited. A message that a user wrote keeps its words, but no tokens.
 func TestLabels_AreRedacted(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -47,7 +46,7 @@ func TestLabels_AreRedacted(t *testing.T) {
 	token := "ghp_" + strings.Repeat("aB3", 12)
 	got := h.cleaners.ForMessage(ctx, rec, timeline.CauseManual).Redact("battery-staple " + token)
 	if !strings.HasPrefix(got, "battery-staple ") || strings.Contains(got, token) {
-		t.Errorf("what a person said: %q", got)
+		t.Errorf("a message of a user: %q", got)
 	}
 	err := c.CheckName("tag", "battery-staple")
 	if !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "battery") {
@@ -58,8 +57,8 @@ func TestLabels_AreRedacted(t *testing.T) {
 	}
 }
 
-// TestRedaction_LearnsCommandSecrets checks that the secrets of a command are redacted from
-// later records, by later daemons too, and that a bounded number of them is stored.
+// TestRedaction_LearnsCommandSecrets checks that the secrets of a command are redacted from later records, also by
+// later daemons, and that a bounded number of them is stored.
 func TestRedaction_LearnsCommandSecrets(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

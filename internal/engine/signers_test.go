@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// signedBy is a log that was verified, whose keys follow from each other.
+// signedBy returns a verified log with a chain of keys.
 func signedBy(origin string, keys ...string) *format.Verified {
 	v := &format.Verified{Log: format.Checkpoint{Origin: origin}, Key: keys[len(keys)-1]}
 	for _, k := range keys {
@@ -62,9 +62,9 @@ func TestSigner_TrustsKeyOnFirstUse(t *testing.T) {
 	}
 	if s, err := w.Git.Signer(t.Context(), signedBy(own.Origin(), own[0].Key), ""); err != nil || s.First ||
 		!s.Since.IsZero() {
-		t.Errorf("our own: %+v, %v", s, err)
+		t.Errorf("this host's log: %+v, %v", s, err)
 	}
 	if _, err := w.Git.Signer(t.Context(), signedBy(own.Origin(), keys[0]), ""); !fault.Is(err, fault.Denied) {
-		t.Errorf("our own, by another key: %v", err)
+		t.Errorf("this host's log, with another key: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ func TestStart_StartsSandboxAndCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(1)
-	for starts := 2; starts < 5; starts++ { // also before the end of the last one is recorded
+	for starts := 2; starts < 5; starts++ { // also before the last exit is recorded
 		if _, err := h.Stop(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// forgetful is a driver that leaves something out.
+// forgetful is a driver that leaves out a path.
 type forgetful struct {
 	rootfs.Driver
 	left []rootfs.LeftOut

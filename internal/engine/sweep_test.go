@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRecovery_SkipsUnremovableEntries checks that an entry that cannot be removed does no
-// more harm than take space.
+// TestRecovery_SkipsUnremovableEntries checks that an entry that cannot be removed only takes disk space.
 func TestRecovery_SkipsUnremovableEntries(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -36,7 +35,7 @@ func TestRecovery_SkipsUnremovableEntries(t *testing.T) {
 	}
 	h.open()
 	if got := h.run("a", "write", "f", "x").Head; got == head {
-		t.Error("the home does not work any more")
+		t.Error("the home cannot be used")
 	}
 	for _, dir := range held {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

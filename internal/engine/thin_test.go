@@ -40,7 +40,7 @@ func newClockedHome(t testing.TB) (*home, *clock) {
 	return h, c
 }
 
-// root is the live root of a sandbox.
+// root returns the live root of a sandbox.
 func (h *home) root(name string) string {
 	h.t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)
@@ -75,7 +75,7 @@ func TestRetention_ThinsAutomaticSnapshots(t *testing.T) {
 	wrote := map[timeline.SnapshotID]int{}
 	var autos []timeline.SnapshotID
 	kept := map[timeline.SnapshotID]string{}
-	for i := range 240 { // 40 minutes, one every 10 s
+	for i := range 240 { // 40 minutes, one snapshot every 10 s
 		clock.advance(10 * time.Second)
 		h.behind("a", "f"+itoa(i%5), itoa(i))
 		switch i % 60 {
@@ -125,23 +125,23 @@ func TestRetention_ThinsAutomaticSnapshots(t *testing.T) {
 	left := hist()
 	for id, why := range kept {
 		if _, ok := left[id]; !ok {
-			t.Errorf("%s is gone: it was %s", id, why)
+			t.Errorf("%s was removed: it was %s", id, why)
 		}
 	}
-	// One a minute, of 40, and what is kept anyway.
+	// One snapshot a minute, for 40 minutes, and those that are kept for other reasons.
 	if n := len(left); n < 40 || n > 40+len(kept)+12 {
 		t.Errorf("%d are left", n)
 	}
 	for _, id := range autos[len(autos)-6:] {
 		if _, ok := left[id]; !ok {
-			t.Errorf("%s is gone, and was young", id)
+			t.Errorf("%s was removed, and is recent", id)
 		}
 	}
 	h.thinNow("a")
 	if again := hist(); len(again) != len(left) {
-		t.Errorf("a second look left %d of %d", len(again), len(left))
+		t.Errorf("a second thinning left %d of %d", len(again), len(left))
 	}
-	// What stays shows what it showed.
+	// Snapshots that are left show the same files as before.
 	for id := range left {
 		i, ok := wrote[id]
 		if !ok || i%4 > 0 && kept[id] == "" {
@@ -158,7 +158,7 @@ func TestRetention_ThinsAutomaticSnapshots(t *testing.T) {
 				want = itoa(newest)
 			}
 			if got["f"+itoa(f)] != want {
-				t.Errorf("snapshot %d shows %q in f%d, not %q", i, got["f"+itoa(f)], f, want)
+				t.Errorf("snapshot %d shows %q in f%d, want %q", i, got["f"+itoa(f)], f, want)
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func TestRetention_ThinsAutomaticSnapshots(t *testing.T) {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 || res.Layers > 0 {
-		t.Errorf("it left garbage: %+v, %v", res, err)
+		t.Errorf("garbage is left: %+v, %v", res, err)
 	}
 }
 
@@ -193,10 +193,10 @@ func TestThinning_RunsAutomatically(t *testing.T) {
 	}
 }
 
-// meanwhile is a Recorder that records nothing, and does something before snapshots are dropped.
+// meanwhile is a Recorder that records nothing, and calls do before snapshots are dropped.
 type meanwhile struct {
 	do  func()
-	err error // of the drop
+	err error // the error of the drop
 }
 
 func (m *meanwhile) Drop(ctx context.Context, _ upkeep.Dropped, drop func(context.Context) error) error {
@@ -205,8 +205,8 @@ func (m *meanwhile) Drop(ctx context.Context, _ upkeep.Dropped, drop func(contex
 	return m.err
 }
 
-// dropBeside drops snapshots of a sandbox. Between plan and deed it calls do. The error is that of the
-// deed.
+// dropBeside drops snapshots of a sandbox, and calls do between the plan and its execution. It returns the error of
+// the execution.
 func (h *home) dropBeside(id timeline.SandboxID, run []timeline.SnapshotID, do func()) error {
 	h.t.Helper()
 	c := upkeepConfig(h.Engine)
@@ -221,8 +221,8 @@ func (h *home) dropBeside(id timeline.SandboxID, run []timeline.SnapshotID, do f
 	return m.err
 }
 
-// TestThinning_SparesSnapshotsInUse checks that a run of snapshots that changed between the
-// plan and its execution is left alone.
+// TestThinning_SparesSnapshotsInUse checks that a run of snapshots that changed between the plan and its execution is
+// not dropped.
 func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 	t.Parallel()
 	h, clock := newClockedHome(t)
@@ -272,7 +272,7 @@ func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 			t.Errorf("%s: %d are left of %d", name, n, before)
 		}
 	}
-	// A long read of layers is not waited for.
+	// Thinning does not wait for a long read of layers.
 	err = h.dropBeside(rec.ID, ids[:1], h.shape.RLock)
 	h.shape.RUnlock()
 	if err == nil || !strings.Contains(err.Error(), upkeep.ErrBusy.Error()) {
@@ -283,9 +283,9 @@ func TestThinning_SparesSnapshotsInUse(t *testing.T) {
 	}
 }
 
-// TestRetention_BoundsAutomaticSnapshots simulates an agent that writes for nine days, with
-// the real store and a simulated clock: the number of snapshots and their bytes level off.
-// Package timeline tests the plan alone, with a snapshot every two seconds.
+// TestRetention_BoundsAutomaticSnapshots simulates an agent that writes for nine days, with the real store and a
+// simulated clock: the number of snapshots and their bytes level off. Package timeline tests the plan alone, with a
+// snapshot every two seconds.
 func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	t.Parallel()
 	step, days := 5*time.Minute, 9
@@ -305,7 +305,7 @@ func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	perDay := int(24 * time.Hour / step)
 	for i := range days * perDay {
 		clock.advance(step)
-		// One of four files is rewritten, one is new, and one of the new ones is removed.
+		// One of four files is rewritten, one file is added, and one of the added files is removed.
 		text := strings.Repeat(fmt.Sprintf("%6d of %d\n", i, days*perDay), 4096)
 		for name, text := range map[string]string{"f" + itoa(i%4): text, "new" + itoa(i): text[:1024]} {
 			if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
@@ -332,8 +332,8 @@ func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 	}
 	t.Logf("%d snapshots were taken in %d days; at the end of each day there were %v, of %v bytes on the disk",
 		days*perDay, days, counts, sizes)
-	// A day of all, since they are rarer than one a minute, hours for a week, and
-	// days before that.
+	// All snapshots of a day, since they are rarer than one a minute, then one an hour for a week, and one a day before
+	// that.
 	for day, n := range counts {
 		if most := perDay + 24*min(day, 6) + max(0, day-6) + 8; n > most {
 			t.Errorf("%d snapshots at the end of day %d, more than %d", n, day+1, most)
@@ -346,11 +346,11 @@ func TestRetention_BoundsAutomaticSnapshots(t *testing.T) {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 	if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Removed) > 0 || res.Layers > 0 {
-		t.Errorf("it left garbage: %+v, %v", res, err)
+		t.Errorf("garbage is left: %+v, %v", res, err)
 	}
 }
 
-// onDisk is the bytes that a directory takes, hard links once.
+// onDisk returns the bytes that a directory takes on the disk, counting hard links once.
 func onDisk(t *testing.T, dir string) (n int64) {
 	t.Helper()
 	seen := map[uint64]bool{}
@@ -360,7 +360,7 @@ func onDisk(t *testing.T, dir string) (n int64) {
 			info, err = d.Info()
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // merged away in this moment
+			return nil // merged and removed meanwhile
 		}
 		if err != nil {
 			return err

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestTimedRules_ExpiryRecordedOnStart checks that rules that expire while a sandbox is stopped are
-// recorded when it starts again, once, and that what its gate has reported is not recorded again.
+// TestTimedRules_ExpiryRecordedOnStart checks that rules that expire while a sandbox is stopped are recorded once,
+// when it starts again, and that an expiry that its gate has reported is not recorded again.
 func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
@@ -42,7 +42,7 @@ func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(time.Minute) // a gate sees the end of the first
+	now = now.Add(time.Minute) // the gate reports the end of the first rule
 	if err := h.NoteEvent(rec.ID, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded}); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,8 @@ func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
 	}
 }
 
-// TestTimedRules_ExpiryRecordedAfterOtherChange checks that a change of the rules of a stopped
-// sandbox does not lose the expiry of others.
+// TestTimedRules_ExpiryRecordedAfterOtherChange checks that a change of the rules of a stopped sandbox does not lose
+// the expiry of other rules.
 func TestTimedRules_ExpiryRecordedAfterOtherChange(t *testing.T) {
 	for name, change := range map[string]wire.AllowRequest{
 		"for good":   {Allow: []string{"five.example"}},

@@ -22,12 +22,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
-// shell does one after the other of: write PATH TEXT; has PATH; say WORDS; hang;
-// exit CODE. It stops at the first that fails.
+// shell runs a sequence of: write PATH TEXT; has PATH; say WORDS; hang; exit CODE. It stops at the first that fails.
 func (b *fakeBox) shell(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	var out bytes.Buffer
 	say := func(t wire.FrameType, text string) {
-		_ = wire.WriteFrame(&out, t, []byte(text)) // into memory
+		_ = wire.WriteFrame(&out, t, []byte(text)) // into memory, which cannot fail
 	}
 	x := Ended{}
 	for _, cmd := range strings.Split(req.Cmd[len(req.Cmd)-1], ";") {
@@ -51,7 +50,7 @@ func (b *fakeBox) shell(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			}
 			x.Exit = wire.Exit{Code: 124, TimedOut: true}
 		case "exit":
-			_, _ = fmt.Sscan(w[1], &x.Code) // a number
+			_, _ = fmt.Sscan(w[1], &x.Code) // the tests pass a number
 		default:
 			return nil, fault.New(fault.Invalid, "no such command %q", w[0]).WithHint("use another")
 		}
@@ -62,7 +61,7 @@ func (b *fakeBox) shell(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	return stream{&out, io.Discard}, wire.WriteJSON(&out, wire.FrameExit, x)
 }
 
-// hanging is a command that ends when its box does.
+// hanging is a command that exits when its box does.
 type hanging struct {
 	box    *fakeBox
 	closed chan struct{}
@@ -92,7 +91,7 @@ func candidates(cmds ...string) (out []wire.Candidate) {
 	return out
 }
 
-// marked lists the forks of tournaments.
+// marked lists the forks that belong to tournaments.
 func (h *home) marked() (names []string) {
 	h.t.Helper()
 	list, err := h.List(ctx)
@@ -126,7 +125,7 @@ func TestTournament_FirstPassWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if slices.Sort(told); !slices.Equal(told, []string{"\x1b[2J", "1", "3", "odd"}) {
-		t.Errorf("told of %q", told)
+		t.Errorf("progress reports: %q", told)
 	}
 	b := res.Branches
 	if res.Winner != "\x1b[2J" || res.WinnerNode != b[1].Node || res.Base != base {
@@ -142,8 +141,7 @@ func TestTournament_FirstPassWins(t *testing.T) {
 		}
 	}
 
-	// The sandbox is where it was, and the winner, as it was before the test, is a
-	// branch of its history.
+	// The sandbox is unchanged, and the winner, as it was before the test, is a branch of its history.
 	if got := h.tree("a"); got["f"] != "now" || len(got) != 2 {
 		t.Errorf("%v", got)
 	}
@@ -158,7 +156,7 @@ func TestTournament_FirstPassWins(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 
-	// Forks stay; forks of forks belong to no tournament, and gc removes them.
+	// Forks are kept. Their own forks belong to no tournament. gc removes the forks of the tournament.
 	if got := h.tree(b[2].Sandbox); got["trace"] != "x" || got["good"] != "2" {
 		t.Errorf("%v", got)
 	}
@@ -208,7 +206,7 @@ func TestTournament_BestScoreWins(t *testing.T) {
 	if got := h.tree("a"); got["f"] != "b" {
 		t.Errorf("%v", got)
 	}
-	// What was left is there, also after gc.
+	// The state before the rewind is in the history, also after gc.
 	if _, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +224,7 @@ func TestTournament_BestScoreWins(t *testing.T) {
 	if err != nil || res.Winner != "" || res.WinnerNode != "" || res.Head == "" || res.Branches[0].Tail != "no nothing" {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// A winner without changes wins with the base.
+	// A winner without changes has the base as its snapshot.
 	res, err = h.Tournament(ctx, "a", wire.TournamentRequest{Test: "has f", Candidates: candidates("exit 0"), Keep: true},
 		ignore)
 	if err != nil || res.WinnerNode != res.Base || res.Head != res.Base {
@@ -255,7 +253,7 @@ func TestTournament_TimeoutCoversCandidateAndTest(t *testing.T) {
 		res.Winner != "2" {
 		t.Errorf("%+v", res)
 	}
-	// A clock that is an hour on whenever it is looked at.
+	// A clock that advances by an hour with each call.
 	var hours atomic.Int64
 	began := time.Now()
 	h.close()
@@ -282,7 +280,7 @@ func TestTournament_CancelLeavesNothing(t *testing.T) {
 			if got := h.marked(); len(got) != 4 {
 				t.Errorf("%q", got)
 			}
-			// What plays is not for gc, though nothing runs in it yet.
+			// gc spares the forks of a running tournament, even if no process runs in them yet.
 			if res, err := h.GC(ctx, wire.GCRequest{}, ignore); err != nil || len(res.Forks) > 0 {
 				t.Errorf("%+v, %v", res, err)
 			}
@@ -305,8 +303,8 @@ func TestTournament_CancelLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestGC_RemovesForksOfDeadTournament checks that gc finds the forks of a daemon that was
-// killed, when nothing runs in them.
+// TestGC_RemovesForksOfDeadTournament checks that gc removes the forks of a killed daemon when no process runs in
+// them.
 func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -315,7 +313,8 @@ func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		_, _ = h.Exec(ctx, "a-t0-2", wire.ExecRequest{Cmd: tournament.Shell("hang")}, &tail.Client{}) // ends with its box
+		// Exits with its box.
+		_, _ = h.Exec(ctx, "a-t0-2", wire.ExecRequest{Cmd: tournament.Shell("hang")}, &tail.Client{})
 	}()
 	for {
 		list, err := h.Status(ctx, "a-t0-2")
@@ -367,8 +366,8 @@ func TestTournament_RefusesInvalidRequest(t *testing.T) {
 	}
 }
 
-// TestTournament_ForkNamesAreBounded checks that the names of forks are valid names, also for
-// the longest name of a sandbox.
+// TestTournament_ForkNamesAreBounded checks that the names of forks are valid, also for the longest name of a
+// sandbox.
 func TestTournament_ForkNamesAreBounded(t *testing.T) {
 	h := newHome(t)
 	long := strings.Repeat("x", timeline.MaxName)

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TestPackable_NamesFileReadAsWhiteout checks that a push names the file that cannot be packed
-// before it packs anything.
+// TestPackable_NamesFileReadAsWhiteout checks that a push names a file that cannot be packed before it packs
+// anything.
 func TestPackable_NamesFileReadAsWhiteout(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
@@ -30,8 +30,8 @@ func TestPackable_NamesFileReadAsWhiteout(t *testing.T) {
 	}
 }
 
-// TestPacking_RefusesLayerOfOlderVersion covers versions that gave such a layer a DiffID. It
-// may be in a registry by now, and is not pushed from there either.
+// TestPacking_RefusesLayerOfOlderVersion covers a layer to which an older version gave a DiffID although it cannot be
+// packed. It may be in a registry by now, and must not be pushed from there either.
 func TestPacking_RefusesLayerOfOlderVersion(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")

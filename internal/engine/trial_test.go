@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
-// alone demands that a sandbox is the only one.
+// alone fails the test unless the sandbox is the only one.
 func (h *home) alone(name string) {
 	h.t.Helper()
 	list, err := h.List(ctx)
@@ -52,15 +52,15 @@ func TestTrial_RemovesItsFork(t *testing.T) {
 	h.alone("a")
 }
 
-// TestTrial_CancelLeavesNothing checks that a client that disconnects leaves no fork behind,
-// nor do many at once.
+// TestTrial_CancelLeavesNothing checks that trials leave no forks behind if their clients disconnect, also with many
+// at once.
 func TestTrial_CancelLeavesNothing(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := h.Trial(gone, "a", wire.TrialRequest{Cmd: "hang"}); err == nil {
-		t.Error("a trial of nobody")
+		t.Error("a trial of an unknown sandbox")
 	}
 	h.alone("a")
 	var all sync.WaitGroup
