@@ -16,9 +16,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// attachment is a client's connection to a command that the Runner follows. What the client sends goes
-// to the start of the command that runs at the moment. Between two starts, input waits for the next,
-// and the client with it; signals are lost.
+// attachment is a client's connection to a command that the Runner follows. Frames from the client go to the start of
+// the command that is running. Between two starts, input waits for the next start, and so does the client; signals
+// are lost.
 type attachment struct {
 	stream io.ReadWriter
 	gone   chan struct{} // closed when the client disconnected
@@ -32,9 +32,9 @@ type attachment struct {
 	size      *wire.Size     // of the client's terminal
 }
 
-// newAttachment starts to read what the client sends, until close. The frames go to session from the
-// first one on: a client that has received FrameStarted may already have sent input. session is nil for
-// a client that has not received it.
+// newAttachment starts to read frames from the client, until close. They go to session from the first one on, since a
+// client that has received FrameStarted may already have sent input. session is nil for a client that has not
+// received it.
 func newAttachment(stream io.ReadWriter, session io.WriteCloser, req wire.ExecRequest) *attachment {
 	a := &attachment{stream: stream, session: session, gone: make(chan struct{}), size: req.Size}
 	a.connected.L = &a.mu
@@ -54,7 +54,7 @@ func (a *attachment) read() {
 	}
 }
 
-// leave records that the client disconnected, which is noticed when it is read from, or written to
+// leave records that the client disconnected. This is noticed when a read from the client fails, or a write to it
 // while its input waits.
 func (a *attachment) leave() {
 	a.mu.Lock()
@@ -77,9 +77,9 @@ func (a *attachment) end() {
 	a.connected.Broadcast()
 }
 
-// deliver sends a frame to the start of the command that runs. If that start exits before it has taken
-// the frame, input goes to the next start: a checkout may return before the daemon is connected to the
-// resumed command, and input typed then must not be lost. Signals and sizes are dropped.
+// deliver sends a frame to the running start of the command. If that start exits before it has taken the frame, input
+// goes to the next start: a checkout may return before the daemon is connected to the resumed command, and input
+// typed then must not be lost. Signals and sizes are dropped.
 func (a *attachment) deliver(t wire.FrameType, p []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +109,7 @@ func (a *attachment) deliver(t wire.FrameType, p []byte) {
 	}
 }
 
-// connect sets where the client's frames go; nil: nowhere. It reports whether the client is connected.
+// connect sets the destination of the client's frames; nil: none. It reports whether the client is connected.
 func (a *attachment) connect(session io.WriteCloser) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,13 +141,13 @@ func (a *attachment) close() {
 	a.end()
 	a.mu.Unlock()
 	if s, ok := a.stream.(interface{ SetReadDeadline(time.Time) error }); ok {
-		_ = s.SetReadDeadline(time.Unix(1, 0)) // fails only if it is closed
+		_ = s.SetReadDeadline(time.Unix(1, 0)) // fails only if the stream is closed
 	}
 	a.input.Wait()
 }
 
-// attach connects a client to a command that runs or has just exited: a kept one, the supervised one,
-// or one that its client has lost.
+// attach connects a client to a command that runs or has just exited: a kept one, the supervised one, or one whose
+// client has disconnected.
 func (r *Runner) attach(
 	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -200,9 +200,8 @@ func (r *Runner) reachLost(
 	return &opened{command: c, place: s.at, box: b, session: session}, nil
 }
 
-// attachRun connects a client to the supervised command, over all its starts, until the command is not
-// started again or the client has disconnected, which leaves the command running. c is the start that
-// runs; nil: none.
+// attachRun connects a client to the supervised command, over all its starts, until the command has exited and is not
+// started again, or the client has disconnected, which leaves the command running. c is the running start; nil: none.
 func (r *Runner) attachRun(
 	ctx context.Context, p *place, rec *meta.Sandbox, c *command, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -212,7 +211,7 @@ func (r *Runner) attachRun(
 		return wire.Exit{}, fault.New(fault.NotFound, "sandbox %s has no supervised command", rec.Name).
 			WithHint("start one: coppice run --in %s -- CMD", rec.Name)
 	case c == nil && last.Exit != nil && req.Attach == last.Exec:
-		return *last.Exit, nil // it exited while the client was disconnected
+		return *last.Exit, nil // the command exited while the client was disconnected
 	case c == nil:
 		return wire.Exit{}, fault.New(fault.NotFound, "the command of sandbox %s has exited", rec.Name).
 			WithHint("its changes are in the history: coppice log %s; start it again: coppice run --in %s -- CMD",
@@ -224,8 +223,8 @@ func (r *Runner) attachRun(
 	return r.stay(ctx, p, c, nil, req, stream)
 }
 
-// stay carries frames between a client and a command that the Runner follows, until the command has
-// exited and is captured, or the client has disconnected: over all starts of a supervised one from c
+// stay carries frames between a client and a command that the Runner follows, until the command has exited and its
+// changes are captured, or the client has disconnected. For a supervised command it does so over all starts from c
 // on. session is connected to c; nil: not yet.
 func (r *Runner) stay(
 	ctx context.Context, p *place, c *command, session io.ReadWriteCloser, req wire.ExecRequest, stream io.ReadWriter,
@@ -274,7 +273,7 @@ func (r *Runner) stay(
 // errDetached is returned when the client disconnected.
 var errDetached = fault.New(fault.Cancelled, "detached")
 
-// reach attaches to one start of the command. It returns nil if that has exited.
+// reach attaches to one start of the command. It returns nil if that start has exited.
 func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecRequest) (io.ReadWriteCloser, error) {
 	s, err := r.lock(ctx, p, "attaching")
 	if err != nil {
@@ -294,8 +293,8 @@ func (r *Runner) reach(ctx context.Context, p *place, c *command, req wire.ExecR
 	return session, err
 }
 
-// carry sends the frames of one start of the command to the client, and the client's to it, until that
-// start has exited or the client has disconnected. It closes the session.
+// carry sends the frames of one start of the command to the client, and those of the client to it, until that start
+// has exited or the client has disconnected. It closes the session.
 func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error {
 	defer session.Close()
 	unhook := context.AfterFunc(ctx, func() { session.Close() })
@@ -309,11 +308,11 @@ func carry(ctx context.Context, session io.ReadWriteCloser, a *attachment) error
 		t, p, err := wire.ReadFrame(session, buf)
 		switch {
 		case err != nil:
-			return nil // its keeper exited; command.done has the result of the command
+			return nil // the keeper exited; command.done has the result of the command
 		case t == wire.FrameExit:
 			return nil
 		case t == wire.FrameFailed:
-			if err := decodeFailure(p); !fault.Is(err, fault.NotFound) { // it may just have exited
+			if err := decodeFailure(p); !fault.Is(err, fault.NotFound) { // the command may just have exited
 				return err
 			}
 			return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestAttach_PassesEarlyInput checks that input that a client sends as soon as the command is
-// reported as running reaches the command, although nothing carries frames yet.
+// TestAttach_PassesEarlyInput checks that input that a client sends as soon as the command is reported as running
+// reaches the command, although carry does not run yet.
 func TestAttach_PassesEarlyInput(t *testing.T) {
 	t.Parallel()
 	var typed, got bytes.Buffer
@@ -21,12 +21,12 @@ func TestAttach_PassesEarlyInput(t *testing.T) {
 	}
 	want := typed.String()
 	a := newAttachment(stream{&typed, io.Discard}, stream{nil, &got}, wire.ExecRequest{})
-	a.close() // when all that was typed is read
+	a.close() // after all input is read
 	if got.String() != want {
-		t.Errorf("the command gets %q, want %q", &got, want)
+		t.Errorf("the command received %q, want %q", &got, want)
 	}
 	if a.connect(stream{}) {
-		t.Error("a client whose stream has ended is said to be there")
+		t.Error("a client whose stream has ended is reported as connected")
 	}
 }
 
@@ -45,21 +45,20 @@ func TestAttach_KeepsInputForNextStart(t *testing.T) {
 		}
 	}
 	send(wire.FrameSignal, "INT")
-	send(wire.FrameStdin, "again\r") // read by the daemon, which a pipe waits for
+	send(wire.FrameStdin, "again\r") // returns when the daemon has read it
 	if !a.connect(nil) {
-		t.Fatal("the client has gone")
+		t.Fatal("the client is reported as disconnected")
 	}
 	session, command := net.Pipe()
 	defer session.Close()
 	a.connect(session)
 	typ, p, err := wire.ReadFrame(command, nil)
 	if err != nil || typ != wire.FrameStdin || string(p) != "again\r" {
-		t.Errorf("the next start gets frame %d, %q, %v", typ, p, err)
+		t.Errorf("the next start received frame %d, %q, %v", typ, p, err)
 	}
 }
 
-// TestAttach_ReleasesClientWithUnreadInput checks that releasing a client does not wait for
-// input that no process reads.
+// TestAttach_ReleasesClientWithUnreadInput checks that close does not wait for input that no process reads.
 func TestAttach_ReleasesClientWithUnreadInput(t *testing.T) {
 	t.Parallel()
 	client, daemon := net.Pipe()
@@ -71,8 +70,8 @@ func TestAttach_ReleasesClientWithUnreadInput(t *testing.T) {
 	a.close()
 }
 
-// TestAttach_DetectsLostClient checks that a client that cannot be written to is taken for
-// disconnected, also while its input waits for a command that does not read.
+// TestAttach_DetectsLostClient checks that a client counts as disconnected when a write to it fails, also while its
+// input waits for a command that does not read.
 func TestAttach_DetectsLostClient(t *testing.T) {
 	t.Parallel()
 	typed := make(chan struct{})
@@ -99,7 +98,7 @@ func TestAttach_DetectsLostClient(t *testing.T) {
 	a.close()
 }
 
-// stream is a connection of two ends.
+// stream combines a reader and a writer.
 type stream struct {
 	io.Reader
 	io.Writer
@@ -107,7 +106,7 @@ type stream struct {
 
 func (stream) Close() error { return nil }
 
-// broken is a session whose keeper has ended.
+// broken is a session whose keeper has exited.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -14,28 +14,28 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// command is one start of a command in a sandbox. It is followed by the client that is attached to it
-// (Exec), or by the Runner, because the client asked for that (kept) or because it is the sandbox's
-// supervised command. Its state only advances:
+// command is one start of a command in a sandbox. It is followed by the client that is attached to it (Exec), or by
+// the Runner: if the client asked for that (kept), or if it is the sandbox's supervised command. Its state only
+// advances:
 //
 //	opening ──► running ──► ending ──► settled
 //	   └──────────────────────────────────▲ it did not start
 //
-// It is open until it is settled. The open commands are noted in the database with settingAgreed, so
-// that after a crash the next daemon knows those whose exits it has to find.
+// It is open until it is settled. The open commands are stored in the database with settingAgreed, so that after a
+// crash the next daemon knows the commands whose exits it has to find.
 type command struct {
 	id      string
 	sandbox timeline.SandboxID
-	at      time.Time           // when it was started; zero: not known
-	before  timeline.SnapshotID // HEAD at that time; "": not known
+	at      time.Time           // when it was started; zero: unknown
+	before  timeline.SnapshotID // HEAD at that time; "": unknown
 	found   bool                // an earlier daemon started it
 
-	req   wire.ExecRequest // what it was started with, as far as it is known
+	req   wire.ExecRequest // how it was started, as far as it is known
 	run   wire.Run         // the same for a supervised command
-	begun int              // how many commands of the sandbox had been started, including it; -1: not known
+	begun int              // how many commands of the sandbox had been started, including this one; -1: unknown
 
-	// done is closed when its exit is fully processed, or when it was started again; exit, err and next
-	// are final then.
+	// done is closed when the exit is fully processed, or when the command was started again. exit, err and next are
+	// final then.
 	done chan struct{}
 	exit wire.Exit
 	err  error
@@ -46,10 +46,10 @@ type command struct {
 
 	// The fields below are guarded by Register.mu.
 	state   state
-	seq     int64         // of the record of its start; 0: not known
+	seq     int64         // of the record of its start; 0: unknown
 	denials int64         // denials recorded of its sandbox since its start
-	relays  int           // how many clients are attached and will settle it
-	end     Ended         // set from state ending on
+	relays  int           // how many attached clients will settle it
+	end     Ended         // set in state ending and later
 	ended   chan struct{} // closed when end is set
 }
 
@@ -63,7 +63,7 @@ const (
 	settled              // its exit is recorded, or it did not start
 )
 
-// Ended is the exit of a command, as Box.Wait returns it and the last frame of Box.Exec carries it.
+// Ended is the exit of a command, as returned by Box.Wait and sent in the last frame of Box.Exec.
 type Ended struct {
 	wire.Exit
 	Alone   bool `json:"alone,omitempty"`   // no process was left when it was reaped
@@ -112,7 +112,7 @@ func killed(why string) Ended {
 	return Ended{Exit: wire.Exit{Code: 128 + 9, Signal: "KILL", Message: why}}
 }
 
-// commandLine returns how a command is shown to people.
+// commandLine returns a command as it is shown to users.
 func commandLine(cmd []string) string { return message.OfCommand(wire.ExecRequest{Cmd: cmd}) }
 
 // Message returns the message of a snapshot that is taken after a command: message.OfCommand with secrets

@@ -13,13 +13,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// endWait is how long the removal of a sandbox waits for the exits of its commands, whose box has
-// exited.
+// endWait is how long the removal of a sandbox waits for the exits of its commands, after its box has exited.
 const endWait = time.Second
 
-// await waits in the background for the exit of a command that the keeper holds, and passes it to
-// ended, which reports whether the keeper may forget the command. If the engine is closed meanwhile,
-// the next daemon finds the command.
+// await waits in the background for the exit of a command that the keeper holds, and passes it to ended, which
+// reports whether the keeper may forget the command. If the engine is closed meanwhile, the next daemon finds the
+// command.
 func (r *Runner) await(p *place, b Box, c *command, ended func(context.Context, Ended, error) (forget bool)) {
 	r.c.Go(func(ctx context.Context) {
 		end, err := b.Wait(ctx, c.id)
@@ -36,19 +35,19 @@ func (r *Runner) await(p *place, b Box, c *command, ended func(context.Context, 
 	})
 }
 
-// leave lets the Runner follow a command that continues without its client.
+// leave makes the Runner follow a command that continues without its client.
 func (r *Runner) leave(o *opened) {
 	if r.c.Register.isOpen(o.command) {
 		r.c.Go(func(ctx context.Context) { r.seeThrough(ctx, o.place, o.box, o.command) })
 	}
 }
 
-// seeThrough waits for the exit of a command without an attached client, or from an earlier daemon, and
-// records it, unless a client that has attached meanwhile has it recorded.
+// seeThrough waits for the exit of a command that has no attached client, or that an earlier daemon started, and
+// records it, unless a client that has attached meanwhile does.
 func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 	end, err := b.Wait(ctx, c.id)
 	if ctx.Err() != nil {
-		return // the next daemon finds it
+		return // the next daemon finds the command
 	}
 	_, known := r.c.Register.endOf(c)
 	switch {
@@ -56,7 +55,7 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 		return
 	case fault.Is(err, fault.NotFound):
 		if known || r.c.Register.isRelayed(c) {
-			return // a client was sent its exit
+			return // a client was sent the exit
 		}
 		end = Ended{Exit: wire.Exit{Code: exitUnknown, Message: "its exit code is unknown: " +
 			"the daemon was killed when it exited"}}
@@ -69,7 +68,7 @@ func (r *Runner) seeThrough(ctx context.Context, p *place, b Box, c *command) {
 	}
 }
 
-// recordEnd records the exit of a command without a snapshot, unless it is already recorded.
+// recordEnd records the exit of a command without a snapshot, unless the exit is already recorded.
 func (r *Runner) recordEnd(ctx context.Context, rec *meta.Sandbox, c *command, end Ended, x wire.Exit) {
 	if tell := r.exitRecords(ctx, rec, c, end, x, Taken{}); len(tell) > 0 {
 		r.c.Book.Note(ctx, rec, tell...)
@@ -77,8 +76,8 @@ func (r *Runner) recordEnd(ctx context.Context, rec *meta.Sandbox, c *command, e
 	}
 }
 
-// EndAll records the exits of the commands of a sandbox that is about to be removed, whose box has
-// exited. An attached client may still be reading the exit of its own command.
+// EndAll records the exits of the commands of a sandbox that is about to be removed and whose box has exited. An
+// attached client may still be reading the exit of its own command.
 func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
 	late := time.NewTimer(endWait)
 	defer late.Stop()
@@ -99,8 +98,8 @@ func (r *Runner) EndAll(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox)
 	}
 }
 
-// EndMoved records the exits of the commands of a sandbox that was brought to another snapshot, where
-// the commands of a memory image resume: commands with the same ids are different ones from then on.
+// EndMoved records the exits of the commands of a sandbox that was brought to another snapshot, where the commands of
+// a memory image resume. From then on, commands with the same ids are different commands.
 func (r *Runner) EndMoved(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) {
 	for _, c := range r.c.Register.in(h.SandboxID()) {
 		end := killed("the sandbox was rewound to another snapshot")

@@ -20,9 +20,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Exec runs a command in a sandbox, and starts its box if there is none; or it attaches to a running
-// command. See httpapi.Commands for the frames. It waits for a command that is not kept even if the
-// client disconnects, and then takes a snapshot if anything changed.
+// Exec runs a command in a sandbox, and starts its box if there is none; or it attaches to a running command. See
+// httpapi.Commands for the frames. It waits for the exit of a command that is not kept even if the client
+// disconnects, and then takes a snapshot if anything changed.
 func (r *Runner) Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
 	switch {
 	case req.Run != nil:
@@ -68,17 +68,17 @@ type opened struct {
 	*command
 	place    *place
 	box      Box
-	session  io.ReadWriteCloser // which the caller closes
-	recorded *audit.Pending     // the record of its start; nil: it had already been started
+	session  io.ReadWriteCloser // closed by the caller
+	recorded *audit.Pending     // the record of its start; nil: it was already running
 
-	// The content of its first frame, if the Runner follows it.
+	// The content of the first frame, if the Runner follows the command.
 	started wire.Started
 	failed  *Ended // why it cannot be run; nil: it runs
 }
 
-// open starts the box if there is none, and the command in it. The start of the command is being
-// recorded when open returns: the caller waits for the record (awaitStart) before it reports to a client
-// that the command runs. besides is recorded with the start.
+// open starts the box if there is none, and the command in it. When it returns, the start of the command is still
+// being recorded: the caller waits for the record (awaitStart) before it reports to a client that the command runs.
+// besides is recorded with the start.
 func (r *Runner) open(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
 ) (*opened, error) {
@@ -114,7 +114,7 @@ func (r *Runner) open(
 	return o, nil
 }
 
-// beginning returns the records of the start of a command; none if its start is already recorded.
+// beginning returns the records for the start of a command; none if its start is already recorded.
 func (r *Runner) beginning(
 	ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest, besides []audit.Statement,
 ) ([]audit.Statement, error) {
@@ -125,8 +125,8 @@ func (r *Runner) beginning(
 	return append([]audit.Statement{execRecord(ctx, r.c.Cleaners, rec, req)}, besides...), nil
 }
 
-// startIsRecorded reports whether the start of a command is already recorded: only the supervised command can
-// start under an id that a killed daemon had chosen.
+// startIsRecorded reports whether the start of a command is already recorded. Only the supervised command can be
+// started under an id that a killed daemon had chosen.
 func (r *Runner) startIsRecorded(ctx context.Context, rec *meta.Sandbox, exec string) (bool, error) {
 	if !rec.Starting || rec.Run == nil || rec.Run.Exec != exec {
 		return false, nil
@@ -155,12 +155,12 @@ func (r *Runner) awaitStart(ctx context.Context, o *opened) error {
 		return nil
 	}
 	r.c.Register.settle(o.command)
-	// Its children may have left its process group, and must not run on unrecorded.
+	// The command's children may have left its process group, and must not continue unrecorded.
 	return errors.Join(err, o.box.Stop(context.WithoutCancel(ctx), 0))
 }
 
-// didNotStart records that a command did not start, if its keeper refused it. If the keeper has exited
-// instead, the command may have started, and its record stays.
+// didNotStart records that a command did not start, if its keeper refused it. If the keeper has exited, the command
+// may have started, and the record of its start stays.
 func (r *Runner) didNotStart(ctx context.Context, o *opened, cause error) {
 	if o.recorded.Wait() != nil {
 		r.settleUnstarted(o)
@@ -175,7 +175,7 @@ func (r *Runner) recordNoStart(ctx context.Context, o *opened, cause error) {
 	r.settleUnstarted(o)
 }
 
-// settleUnstarted settles a command that did not start, if its start is recorded.
+// settleUnstarted settles a command that did not start, if this start was recorded.
 func (r *Runner) settleUnstarted(o *opened) {
 	if _, own := o.recorded.Find(isExec); own {
 		r.c.Register.settle(o.command)
@@ -184,8 +184,8 @@ func (r *Runner) settleUnstarted(o *opened) {
 
 func isExec(b format.Body) bool { return b.Kind() == format.KindExec }
 
-// serve carries frames between the client at the other end of stream and a command until the command
-// exits, and settles it. sits is the client's presence.
+// serve carries frames between the client at the other end of stream and a command until the command exits, and
+// settles the command. sits is the client's presence.
 func (r *Runner) serve(
 	ctx context.Context, o *opened, rec *meta.Sandbox, sits *presence, stream io.ReadWriter,
 ) (wire.Exit, error) {
@@ -222,8 +222,7 @@ func (r *Runner) serve(
 	return x, err
 }
 
-// settle captures what a command changed and completes its exit, which is recorded with the snapshot,
-// if there is one.
+// settle captures what a command changed and completes its exit, which is recorded with the snapshot if there is one.
 func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (exit wire.Exit, err error) {
 	exit = end.Exit
 	ctx = context.WithoutCancel(ctx)
@@ -259,14 +258,13 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 type outcome struct {
 	*command
 	end      Ended
-	exit     wire.Exit             // what its clients get
-	programs *audit.EndingPrograms // the programs that conclude records with the exit; nil: none
+	exit     wire.Exit             // sent to the clients
+	programs *audit.EndingPrograms // programs to record with the exit; nil: none
 }
 
-// conclude captures what a command has changed, records its exit, with the snapshot if there is one,
-// and settles it. It completes the exit of o. captured reports whether the changes are in the history:
-// then an error says that the exit is not recorded or, if it is, that processes of the box were not
-// resumed.
+// conclude captures what a command has changed, records its exit, with the snapshot if there is one, and settles it.
+// It completes the exit of o. captured reports whether the changes are in the history. If they are, an error means
+// that the exit is not recorded or, if it is, that processes of the box were not resumed.
 func (r *Runner) conclude(
 	ctx context.Context, s *held, rec *meta.Sandbox, o *outcome, cause timeline.Cause,
 ) (captured bool, err error) {
@@ -298,7 +296,7 @@ func (r *Runner) conclude(
 	return true, err
 }
 
-// withHead adds to the exit of a command what was captured after it.
+// withHead adds the result of the capture to the exit of a command.
 func withHead(x wire.Exit, head timeline.SnapshotID, t Taken) wire.Exit {
 	x.Head, x.Snapshot, x.Changed, x.Paths = string(head), string(t.ID), t.Changed, t.Paths
 	return x

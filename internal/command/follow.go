@@ -15,20 +15,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A sandbox with a supervised command is captured automatically. The box reports at almost no cost
-// whether a process has run since the last look: while none has, no file can have changed. When one
-// has, the live root is compared without pausing any process, and captured when the changes have been
-// left alone for a while, or have waited long enough.
+// A sandbox with a supervised command is captured automatically. The box reports at almost no cost whether a process
+// has run since the last call. While none has, no file can have changed. When one has, the live root is compared
+// without pausing any process. It is captured when the changes have been quiet for a while, or have waited long
+// enough.
 
 const (
 	defaultQuiet = 200 * time.Millisecond
 	defaultMax   = 2 * time.Second
 	leastQuiet   = 10 * time.Millisecond
-	// share limits looking to one part in this many of the time.
+	// share limits the time spent on looking to one part in this many.
 	share = 20
 )
 
-// pace is when automatic snapshots are taken.
+// pace says when automatic snapshots are taken.
 type pace struct{ quiet, max time.Duration }
 
 func newPace(c wire.Capture) (pace, error) {
@@ -53,9 +53,9 @@ func newPace(c wire.Capture) (pace, error) {
 	return p, nil
 }
 
-// due returns how long to wait until what was seen is to be captured, negative when it is overdue;
-// false when there is nothing. since is when changes were first seen; mapped says that a file may have
-// changed without a trace; last is when the last capture was.
+// due returns how long to wait before the changes seen are captured, negative if that is overdue; false if there are
+// none. since is when changes were first seen; mapped says that a file may have changed without a trace; last is when
+// the last capture started.
 func (p pace) due(g layer.Glance, since time.Time, mapped bool, last, now time.Time) (time.Duration, bool) {
 	var at time.Time
 	switch {
@@ -79,7 +79,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// follow captures what the processes of a box change, until the box has exited.
+// follow captures the changes of the processes of a box, until the box has exited.
 func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
 	var clock uint64
 	for {
@@ -97,8 +97,8 @@ func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
 	}
 }
 
-// CaptureLater makes the automatic history of a supervised command look at what changed, which it would
-// not do if no process of the box has run. It reports whether there is such a history.
+// CaptureLater makes the automatic history of a supervised command look for changes, which it does not do otherwise
+// unless a process of the box has run. It reports whether there is such a history.
 func (r *Runner) CaptureLater(h Held, rec *meta.Sandbox) bool {
 	s := r.with(h)
 	b := s.Box()
@@ -113,8 +113,8 @@ func (r *Runner) CaptureLater(h Held, rec *meta.Sandbox) bool {
 	return true
 }
 
-// catchUp looks at what has changed, waits until it is due, and captures it. It returns false if the
-// box is no longer the sandbox's.
+// catchUp looks for changes, waits until their capture is due, and captures them. It returns false if the box no
+// longer belongs to the sandbox.
 func (r *Runner) catchUp(ctx context.Context, p *place, b Box, pc pace) bool {
 	for {
 		wait, there, rest := r.lookOver(ctx, p, b, pc)
@@ -134,9 +134,8 @@ func (r *Runner) catchUp(ctx context.Context, p *place, b Box, pc pace) bool {
 	}
 }
 
-// lookOver looks once, and captures if that is due. wait is how long to wait for the next look,
-// negative when nothing is left to do; rest is the minimum wait, so that looking takes no more than its
-// share.
+// lookOver looks once, and captures if that is due. wait is how long to wait for the next look, negative if nothing
+// is left to do; rest is the minimum wait, so that looking takes no more than its share.
 func (r *Runner) lookOver(
 	ctx context.Context, p *place, b Box, pc pace,
 ) (wait time.Duration, there bool, rest time.Duration) {
@@ -168,15 +167,15 @@ func (r *Runner) lookOver(
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		// A full disk may get space again, so this is retried as long as there are changes.
+		// A full disk may get space again, so retry while there are changes.
 		r.c.Log.Error("could not capture the changes of a sandbox", "sandbox", rec.Name, "err", err)
 		return pc.max, true, 0
 	}
 	return -1, true, 0
 }
 
-// CaptureByItself captures automatically what the processes of a sandbox changed, or returns how long
-// to wait for the budget of automatic snapshots.
+// CaptureByItself takes an automatic snapshot of the changes of a sandbox's processes, or returns how long to wait
+// for the budget of automatic snapshots.
 func (r *Runner) CaptureByItself(ctx context.Context, h Held, rec *meta.Sandbox) (wait time.Duration, err error) {
 	left, err := r.c.Budgets.Of(ctx, rec.ID)
 	if err != nil {

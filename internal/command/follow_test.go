@@ -50,8 +50,8 @@ func TestPace_Due(t *testing.T) {
 	}
 }
 
-// TestPace_CapturesInTime checks that a writer that never pauses is captured within max of its
-// first change, and that no capture comes before the writer was quiet for the required time.
+// TestPace_CapturesInTime checks that the changes of a writer that never pauses are captured within max of the first
+// one, and that no capture is taken before the writer was quiet for the required time.
 func TestPace_CapturesInTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

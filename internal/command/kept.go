@@ -17,20 +17,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// A kept command does not belong to a connected client: clients come and go, and what it changed is
-// captured when it exits, also by a later daemon than the one that started it. Its keeper keeps its
-// state.
+// A kept command does not belong to a connected client. Clients attach and detach, and the changes of the command are
+// captured when it exits, also by a later daemon than the one that started it. Its keeper has its state.
 
 const (
-	// resultLife is how long the output and the exit of a kept command are available after it has
-	// exited.
+	// resultLife is how long the output and the exit of a kept command are available after it has exited.
 	resultLife = time.Minute
-	// MaxEnded is for how many commands of a sandbox they are available: their output takes memory.
+	// MaxEnded is the number of exited commands of a sandbox whose output and exit are available. Output takes memory.
 	MaxEnded = 32
 )
 
-// StartExec starts a command without a client attached, and returns its id. A command that could not be
-// started has an Exit.
+// StartExec starts a command without a client attached. A command that could not be started has an Exit.
 func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecRequest) (wire.ExecInfo, error) {
 	o, err := r.newKept(ctx, name, req)
 	if err != nil {
@@ -74,8 +71,8 @@ func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	return o, nil
 }
 
-// openFollowed starts a command that the Runner is going to follow, and waits until its start is
-// recorded. The caller closes the session, whose first frame has been read.
+// openFollowed starts a command that the Runner will follow, and waits until its start is recorded. The caller closes
+// the session, whose first frame has been read.
 func (r *Runner) openFollowed(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest,
 ) (_ *opened, err error) {
@@ -106,7 +103,7 @@ func (r *Runner) openFollowed(
 	return o, nil
 }
 
-// keep follows a kept command until it exits, captures, and forgets it after a while.
+// keep follows a kept command until it exits, captures its changes, and forgets it after a while.
 func (r *Runner) keep(s *held, b Box, c *command) {
 	if s.kept == nil {
 		s.kept = map[string]*command{}
@@ -134,8 +131,8 @@ func (r *Runner) keptEnded(ctx context.Context, p *place, c *command, end Ended,
 	close(c.done)
 }
 
-// linger makes the result of a kept command available for a while, and reports whether the keeper may
-// forget it then.
+// linger makes the result of a kept command available for a while. It returns true when the keeper may forget the
+// command.
 func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
 	s, err := r.lock(ctx, p, "recording the exit of a command")
 	if err != nil {
@@ -159,15 +156,15 @@ func (r *Runner) linger(ctx context.Context, p *place, b Box, c *command) bool {
 		return false
 	}
 	defer s.unlock()
-	if s.kept[c.id] == c { // otherwise another command has its id, resumed from memory
+	if s.kept[c.id] == c { // otherwise a command that resumed from memory has the id
 		delete(s.kept, c.id)
 	}
 	s.past = slices.DeleteFunc(s.past, func(p *command) bool { return p == c })
 	return true
 }
 
-// startAttached starts a command that the Runner follows, supervised or kept, with the client at the
-// other end of stream attached from its first byte. The command continues when the client disconnects.
+// startAttached starts a command that the Runner follows, supervised or kept. The client at the other end of stream
+// is attached from the first byte. The command continues when the client disconnects.
 func (r *Runner) startAttached(
 	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Box is the keeper of a live sandbox, as far as commands need it. Equal values are the same keeper.
+// Box is the keeper of a live sandbox, as far as commands need it. Equal values mean the same keeper.
 type Box interface {
 	Keeper
 	Processes
@@ -25,29 +25,27 @@ type Box interface {
 
 // Keeper starts commands and holds their results.
 type Keeper interface {
-	// Exec runs a command, or attaches to one. Frames are sent over the returned stream, which the
-	// caller closes. The last one is an Ended, or a wire.Error. It returns Unavailable if the keeper
-	// has exited.
+	// Exec runs a command, or attaches to one. Frames are sent over the returned stream, which the caller closes. The
+	// last frame is an Ended, or a wire.Error. Exec returns Unavailable if the keeper has exited.
 	Exec(ctx context.Context, req wire.ExecRequest) (io.ReadWriteCloser, error)
-	// Execs lists the commands that run, and those started with Keep that have exited and are not
-	// forgotten: these have an Exit.
+	// Execs lists running commands, and commands started with Keep that have exited and are not forgotten: these have
+	// an Exit.
 	Execs(ctx context.Context) ([]wire.ExecInfo, error)
-	// Wait waits for the exit of a command. It returns NotFound if the command is not known, and
-	// Unavailable if the keeper has exited.
+	// Wait waits for the exit of a command. It returns NotFound if the command is unknown, and Unavailable if the
+	// keeper has exited.
 	Wait(ctx context.Context, exec string) (Ended, error)
-	// Forget discards the exit of a command that was started with Keep, which is recorded by now.
+	// Forget discards the exit of a command that was started with Keep, once the exit is recorded.
 	Forget(ctx context.Context, exec string) error
 	// Signal sends a signal ("TERM") to a running command.
 	Signal(ctx context.Context, exec, name string) error
-	// Cancel starts to end a running command, and does not wait: SIGTERM, and SIGKILL two seconds
-	// later.
+	// Cancel starts to end a running command: SIGTERM, and SIGKILL two seconds later. It does not wait for the exit.
 	Cancel(ctx context.Context, exec string) error
 	// Input sends r to the input of a running command, and closes the input if eof is set.
 	Input(ctx context.Context, exec string, r io.Reader, eof bool) error
-	// Active waits until a process has run since the clock was since, where 0 is before everything, and
-	// returns the clock. It returns Unavailable if the keeper has exited.
+	// Active waits until a process has run after the clock had the value since (0 is before everything), and returns
+	// the clock. It returns Unavailable if the keeper has exited.
 	Active(ctx context.Context, since uint64) (clock uint64, err error)
-	// Stop ends all processes, with SIGKILL once grace has passed since SIGTERM, and the keeper.
+	// Stop ends all processes, with SIGTERM and after grace with SIGKILL, and then the keeper.
 	Stop(ctx context.Context, grace time.Duration) error
 	// Gone returns a channel that is closed when the keeper has exited.
 	Gone() <-chan struct{}
@@ -55,18 +53,17 @@ type Keeper interface {
 
 // Processes gives access to all processes of a box.
 type Processes interface {
-	// Processes lists them. It returns Unavailable if the keeper has exited.
+	// Processes lists the processes. It returns Unavailable if the keeper has exited.
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
 	// SignalProcess sends a signal to one process. It returns NotFound if the process has exited, or
 	// its PID belongs to another one.
 	SignalProcess(ctx context.Context, pid int, sig wire.ProcessSignal) error
 }
 
-// Sandboxes finds sandboxes, and applies to them the consequences of the exits of commands. The engine
-// implements it.
+// Sandboxes finds sandboxes, and carries out what follows from the exits of their commands. The engine implements it.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock. what names the operation in the error
-	// that other callers get meanwhile. The caller unlocks.
+	// Acquire finds a sandbox by name or id and takes its lock. what names the operation in the error that concurrent
+	// callers get. The caller unlocks.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Use marks a sandbox as in use until done is called: it is not stopped as idle.
 	Use(id timeline.SandboxID) (done func())
@@ -100,19 +97,18 @@ type Held interface {
 	Sandbox() Sandbox
 	// Box returns the box of the sandbox while its keeper runs; nil otherwise.
 	Box() Box
-	// Start starts the box of the sandbox unless it has one, and records the start. more is still being
-	// recorded when it returns; the caller waits for that with Pending.
+	// Start starts the box of the sandbox unless it has one, and records the start. The records of more may still be in
+	// progress when it returns; the caller waits for them with Pending.
 	Start(ctx context.Context, rec *meta.Sandbox, more ...audit.Statement) (Box, *audit.Pending, error)
-	// StartOther replaces the box, whose keeper has exited.
+	// StartOther replaces the box if its keeper has exited.
 	StartOther(ctx context.Context, rec *meta.Sandbox) (Box, error)
-	// Capture takes a snapshot if anything has changed. With an error, Taken says whether there is one
+	// Capture takes a snapshot if anything has changed. With an error, Taken says whether there is a snapshot
 	// nevertheless: the processes may not have been resumed after it.
 	Capture(ctx context.Context, rec *meta.Sandbox, n Note) (Taken, error)
-	// Look looks at what has changed without pausing any process.
+	// Look looks for changes without pausing any process.
 	Look(ctx context.Context, rec *meta.Sandbox) (Look, error)
-	// EndPrograms returns the records of the programs of the box that are to be written with the exit
-	// of a command. The caller writes them and calls Written; no other records of programs are written
-	// before that.
+	// EndPrograms returns the records of the box's programs that are written with the exit of a command. The caller
+	// writes them and calls Written; no other records of programs are written before that.
 	EndPrograms(ctx context.Context, rec *meta.Sandbox) *audit.EndingPrograms
 	// Unlock releases the lock.
 	Unlock()
@@ -122,9 +118,9 @@ type Held interface {
 type Note struct {
 	Cause   timeline.Cause
 	Message string
-	Exit    *int // exit code of the command that has exited; nil: none has
+	Exit    *int // exit code of the command that has exited; nil: none
 	Alone   bool // no process is left
-	Aside   bool // changed times of directories alone are not worth a snapshot
+	Aside   bool // do not take a snapshot if only times of directories changed
 	// With returns the records to write with the snapshot, if there is one; nil: none.
 	With func(Taken) []audit.Statement
 }
@@ -135,14 +131,14 @@ type Taken struct {
 	Changed  bool                // there is a new snapshot
 	Paths    int                 // the number of paths that changed
 	Recorded bool                // the statements of Note.With are recorded
-	// Changes returns what changed, as far as it is known, with secrets redacted; not nil if Changed.
+	// Changes returns the changes, as far as they are known, with secrets redacted; not nil if Changed.
 	Changes func(audit.Cleaner) []format.Change
 }
 
 // Look is the result of looking at a live root.
 type Look struct {
 	layer.Glance
-	Since  time.Time // when changes were first seen since the last capture; zero: none were
+	Since  time.Time // when changes were first seen since the last capture; zero: none were seen
 	Mapped bool      // a file may have changed without a trace
 	Last   time.Time // when the last capture started
 }

@@ -18,7 +18,7 @@ import (
 // when the command ends or the client disconnects. The zero presence records nothing.
 type presence struct {
 	first audit.Statement // the attach
-	tell  func()          // records the detach; nil: there is no terminal
+	tell  func()          // records the detach; nil: no terminal
 
 	mu       sync.Mutex
 	here     bool // the command runs
@@ -45,7 +45,7 @@ func (p *presence) coming() []audit.Statement {
 // came notes that the command runs, and that the attach is recorded.
 func (p *presence) came() { p.change(func() { p.here = true }) }
 
-// leaves notes that the client has disconnected or the command has ended. It may be called again.
+// leaves notes that the client has disconnected or the command has ended. It may be called more than once.
 func (p *presence) leaves() { p.change(func() { p.gone = true }) }
 
 func (p *presence) change(how func()) {

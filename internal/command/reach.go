@@ -75,7 +75,7 @@ func (r *Runner) withBox(ctx context.Context, name, exec string, fn func(Box) er
 	return nil
 }
 
-// Processes lists the processes of a sandbox. A stopped one has none, and is not started.
+// Processes lists the processes of a sandbox. A stopped sandbox has none, and is not started.
 func (r *Runner) Processes(ctx context.Context, name string) (wire.ProcessesResult, error) {
 	none := wire.ProcessesResult{Processes: []wire.Process{}}
 	b, rec, err := r.live(ctx, name, "listing its processes")
@@ -84,7 +84,7 @@ func (r *Runner) Processes(ctx context.Context, name string) (wire.ProcessesResu
 	}
 	res, err := b.Processes(ctx)
 	if fault.Is(err, fault.Unavailable) {
-		return none, nil // it has just exited
+		return none, nil // the keeper has just exited
 	}
 	return res, sandbox.Named(err, rec.Name)
 }
@@ -106,13 +106,13 @@ func (r *Runner) SignalProcess(ctx context.Context, name string, pid int, sig wi
 	return fault.New(fault.NotFound, "process %[2]d not found: sandbox %[1]s is stopped", rec.Name, pid)
 }
 
-// Unrecorded starts a command of Coppice in a box, without a record. wait reads it to its exit, and
-// returns the beginning of its output. The lock of the sandbox may be released before that.
+// Unrecorded starts a command of Coppice in a box, without a record. wait reads the session to its end, and returns
+// the exit and the beginning of the output. The lock of the sandbox may be released before that.
 func (r *Runner) Unrecorded(
 	ctx context.Context, h Held, b Box, cmd ...string,
 ) (wait func() (exit wire.Exit, said string, err error), err error) {
 	session, err := b.Exec(ctx, wire.ExecRequest{Cmd: cmd})
-	r.with(h).begun++ // a capture must know that a command runs
+	r.with(h).begun++ // a capture must not assume that no command runs
 	if err != nil {
 		return nil, err
 	}

@@ -15,16 +15,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Register holds the open commands of all sandboxes: those whose exits are not recorded yet. It
-// implements audit.Commands, so that a Book notes them for the next daemon. NewRegister makes one; its
-// methods are safe for concurrent use.
+// Register holds the open commands of all sandboxes, whose exits are not recorded yet. It implements audit.Commands,
+// so that a Book stores them for the next daemon. NewRegister makes one; its methods are safe for concurrent use.
 type Register struct {
 	mu   sync.Mutex // held last: see docs/design/locks.md
 	open map[key]*command
 }
 
-// key identifies a command: those that resume in a fork with memory have the same ids as those of the
-// sandbox that it was made from.
+// key identifies a command. The sandbox is part of it because commands that resume in a fork with memory have the
+// same ids as in the parent.
 type key struct {
 	sandbox timeline.SandboxID
 	id      string
@@ -35,8 +34,8 @@ func (c *command) key() key { return key{c.sandbox, c.id} }
 // NewRegister returns a Register without commands.
 func NewRegister() *Register { return &Register{open: map[key]*command{}} }
 
-// add opens a command. If one is open under its id, which a killed daemon had started, it takes over
-// what is recorded of that.
+// add opens a command. If a command that a killed daemon had started is open under its id, add takes over what is
+// recorded of it.
 func (g *Register) add(c *command) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -47,7 +46,7 @@ func (g *Register) add(c *command) {
 	g.open[c.key()] = c
 }
 
-// replace opens a command in the place of the one that was open under its id.
+// replace opens a command in place of the one that is open under its id.
 func (g *Register) replace(c *command) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,11 +60,11 @@ func (g *Register) find(id timeline.SandboxID, exec string) *command {
 	return g.open[key{id, exec}]
 }
 
-// isOpen reports whether the exit of a command is still to be recorded.
+// isOpen reports whether the exit of a command is not recorded yet.
 func (g *Register) isOpen(c *command) bool { return g.find(c.sandbox, c.id) == c }
 
-// foundAgain returns a command that an earlier daemon started at a time: the open one or, if its exit
-// is already recorded, a new one that is not open.
+// foundAgain returns a command that an earlier daemon started at a time: the open one or, if its exit is already
+// recorded, a new one that is not open.
 func (g *Register) foundAgain(id timeline.SandboxID, exec string, at time.Time) *command {
 	if c := g.find(id, exec); c != nil {
 		return c
@@ -89,7 +88,7 @@ func (g *Register) in(id timeline.SandboxID) (all []*command) {
 // In returns the number of open commands of a sandbox.
 func (g *Register) In(id timeline.SandboxID) int { return len(g.in(id)) }
 
-// starts notes when a command was started in its box.
+// starts sets the time at which a command was started in its box.
 func (g *Register) starts(c *command, at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,7 +114,7 @@ func (g *Register) ends(c *command, end Ended) {
 	}
 }
 
-// endOf returns the exit of a command; false if it is not known.
+// endOf returns the exit of a command; false if it is unknown, or already settled.
 func (g *Register) endOf(c *command) (Ended, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

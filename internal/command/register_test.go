@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// A command goes through its states in one direction, whatever is noted of it later.
+// TestRegister_StatesGoOneWay checks that the state of a command only advances, whatever is noted later.
 func TestRegister_StatesGoOneWay(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()
@@ -23,10 +23,10 @@ func TestRegister_StatesGoOneWay(t *testing.T) {
 	}
 	g.runs(c, 7)
 	if _, known := g.endOf(c); known || c.state != running {
-		t.Errorf("running: state %d, its end is known: %v", c.state, known)
+		t.Errorf("running: state %d, exit is known: %v", c.state, known)
 	}
 	g.ends(c, Ended{Exit: wire.Exit{Code: 3}})
-	g.ends(c, Ended{Exit: wire.Exit{Code: 4}}) // the first end counts
+	g.ends(c, Ended{Exit: wire.Exit{Code: 4}}) // the first exit counts
 	g.runs(c, 7)
 	if end, known := g.endOf(c); !known || end.Code != 3 {
 		t.Errorf("ending: %+v, %v", end, known)
@@ -39,7 +39,8 @@ func TestRegister_StatesGoOneWay(t *testing.T) {
 	}
 }
 
-// The end of a command is not taken for that of another one that has its id since.
+// TestRegister_ReplacedCommand checks that the exit of a command is not taken for that of a later command with its
+// id.
 func TestRegister_ReplacedCommand(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()
@@ -52,8 +53,8 @@ func TestRegister_ReplacedCommand(t *testing.T) {
 	}
 }
 
-// TestRegister_AddKeepsRecordedState checks a command that an earlier daemon recorded and this
-// one starts: what is recorded of it is kept.
+// TestRegister_AddKeepsRecordedState covers a command that an earlier daemon recorded and that this one starts: what
+// is recorded is kept.
 func TestRegister_AddKeepsRecordedState(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()
@@ -80,7 +81,7 @@ func TestRegister_AppliesRecords(t *testing.T) {
 	}
 }
 
-// Denials count to the commands of their own sandbox.
+// TestRegister_Denied checks that denials are counted only for the commands of their sandbox.
 func TestRegister_Denied(t *testing.T) {
 	t.Parallel()
 	g := NewRegister()

@@ -15,18 +15,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// relay carries frames between the client and the keeper until the command's exit. When the client
-// disconnects, relay sends the keeper a hangup, and leaves the output to the keeper, which never lets a
-// command wait for a reader. The end of a session, as when this process exits, is not a hangup: the
-// client attaches again. relay calls gone when the client disconnected, and started when the command
-// runs, before the client is informed of that; an error of started ends the relay.
+// relay carries frames between the client and the keeper until the command's exit. When the client disconnects, relay
+// sends the keeper a hangup, and leaves the output to the keeper, which never makes a command wait for a reader. The
+// end of a session, as when the daemon exits, is not a hangup: the client attaches again. relay calls gone when the
+// client has disconnected, and started when the command runs, before the client is informed. An error of started ends
+// the relay.
 func relay(
 	ctx context.Context, name string, session io.ReadWriteCloser, stream io.ReadWriter, gone func(), started func() error,
 ) (Ended, error) {
 	var input sync.WaitGroup
 	defer input.Wait()
 	if s, ok := stream.(interface{ SetReadDeadline(time.Time) error }); ok {
-		defer func() { _ = s.SetReadDeadline(time.Unix(1, 0)) }() // fails only if it is closed
+		defer func() { _ = s.SetReadDeadline(time.Unix(1, 0)) }() // fails only if the stream is closed
 	}
 	defer session.Close()
 	unhook := context.AfterFunc(ctx, func() { session.Close() })
@@ -74,19 +74,19 @@ func relay(
 	}
 }
 
-// relayInput carries frames from the client to the keeper, until either has disconnected. It calls gone
-// if it was the client.
+// relayInput carries frames from the client to the keeper, until either has disconnected. It calls gone if the client
+// has.
 func relayInput(stream io.Reader, session io.Writer, gone func()) {
 	buf := make([]byte, 64<<10)
 	for {
 		t, p, err := wire.ReadFrame(stream, buf)
 		if err != nil {
-			// To a living daemon, the loss of the client is final. If the daemon itself stops, the
-			// hangup goes nowhere: the session is closed by then.
+			// While the daemon runs, the loss of the client is final. If the daemon itself stops, the hangup has no
+			// effect, since the session is closed by then.
 			t, p = wire.FrameHangup, nil
 		}
 		werr := wire.WriteFrame(session, t, p)
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // the deadline is set by relay itself
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // relay itself sets the deadline
 			gone()
 		}
 		if werr != nil || err != nil {
@@ -100,7 +100,7 @@ func daemonStops(ctx context.Context) error {
 	return fault.New(fault.Unavailable, "the daemon is stopping; the command continues").Because(context.Cause(ctx))
 }
 
-// readFirst reads the first frame of a command: that it runs, or cannot be run.
+// readFirst reads the first frame of a command, which says that it runs, or why it cannot be run.
 func readFirst(session io.Reader) (m wire.Started, x *Ended, err error) {
 	t, p, err := wire.ReadFrame(session, nil)
 	if err != nil {

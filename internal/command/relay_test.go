@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// watched counts the reads of a connection that are under way.
+// watched counts the reads of a connection that are in progress.
 type watched struct {
 	net.Conn
 	reading atomic.Int32
@@ -26,13 +26,13 @@ func (w *watched) Read(p []byte) (int, error) {
 	return w.Conn.Read(p)
 }
 
-// relaying is a relay under way.
+// relaying is a relay in progress.
 type relaying struct {
 	keeper, client net.Conn // the far ends
 	stream         *watched
 	stop           context.CancelFunc
 	done           chan struct{}
-	exit           Ended // when done
+	exit           Ended // valid when done is closed
 	err            error
 }
 
@@ -52,12 +52,12 @@ func startRelay(t *testing.T) *relaying {
 	return r
 }
 
-// ended waits for the end of the relay, after which nobody may read the stream.
+// ended waits for the end of the relay, after which no goroutine may read the stream.
 func (r *relaying) ended(t *testing.T) {
 	t.Helper()
 	<-r.done
 	if n := r.stream.reading.Load(); n != 0 {
-		t.Errorf("%d reads of the client's stream are under way", n)
+		t.Errorf("%d reads of the client's stream are in progress", n)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestRelay_HangsUpOnClientDisconnect(t *testing.T) {
 	r := startRelay(t)
 	r.client.Close()
 	if k, _, err := wire.ReadFrame(r.keeper, nil); k != wire.FrameHangup || err != nil {
-		t.Errorf("the keeper gets frame %d, %v", k, err)
+		t.Errorf("the keeper received frame %d, %v", k, err)
 	}
 	if err := wire.WriteJSON(r.keeper, wire.FrameExit, wire.Exit{Code: 129}); err != nil {
 		t.Error(err)
@@ -83,11 +83,11 @@ func TestRelay_DaemonStopSendsNoHangup(t *testing.T) {
 		t.Error(err)
 	}
 	if k, _, err := wire.ReadFrame(r.keeper, nil); k != wire.FrameStdin || err != nil {
-		t.Errorf("the keeper gets frame %d, %v", k, err)
+		t.Errorf("the keeper received frame %d, %v", k, err)
 	}
 	r.stop()
 	if k, _, err := wire.ReadFrame(r.keeper, nil); !errors.Is(err, io.EOF) {
-		t.Errorf("the keeper gets frame %d, %v", k, err)
+		t.Errorf("the keeper received frame %d, %v", k, err)
 	}
 	if r.ended(t); !fault.Is(r.err, fault.Unavailable) {
 		t.Error(r.err)

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// The operations of the engine on the supervised command of a sandbox whose lock it holds.
+// Operations of the engine on the supervised command of a sandbox whose lock it holds.
 
 // Supervised returns the supervised command of a sandbox; nil if it has none. halted reports whether it
 // must not be started again.
@@ -22,16 +22,16 @@ func (r *Runner) Supervised(h *sandbox.Held) (run *wire.Run, halted bool) {
 	return nil, false
 }
 
-// Halt marks the supervised command of a sandbox, if it has one, as not to be started again.
+// Halt prevents the supervised command of a sandbox, if it has one, from being started again.
 func (r *Runner) Halt(h *sandbox.Held) {
 	if o := r.of(h); o != nil && o.run != nil {
 		o.run.halted = true
 	}
 }
 
-// WillRestart notes, before the supervised command is stopped for a rewind, that it is to be started
-// again, if its restart policy says so: a later daemon does it if this one is killed in between. It
-// also notes that a running command was started, which no daemon may have had time to note.
+// WillRestart records, before the supervised command is stopped for a rewind, that it will be started again, if its
+// restart policy says so. If this daemon is killed in between, a later one starts it. It also records that a running
+// command was started, which a daemon may not have had time to record.
 func (r *Runner) WillRestart(ctx context.Context, h *sandbox.Held, rec *meta.Sandbox) error {
 	if run, halted := r.Supervised(h); run == nil || halted || run.Restart == wire.RestartNo {
 		return nil
@@ -56,7 +56,7 @@ func (r *Runner) Restart(ctx context.Context, h Held, rec *meta.Sandbox) (bool, 
 		return false,
 			fault.Wrap(err, "sandbox %s is at snapshot %s, but its command was not started again", rec.Name, rec.Head)
 	}
-	if exit != nil { // it cannot be run there
+	if exit != nil { // it cannot be run in that snapshot
 		endRun(&s, c, *exit)
 	}
 	return exit == nil, nil

@@ -15,17 +15,16 @@ import (
 )
 
 const (
-	// restartAfter is the delay before a command that exited is started again. It doubles each time
-	// that the command exits at once, up to restartMax.
+	// restartAfter is the delay before a command that exited is started again. It doubles each time the command exits
+	// early, up to restartMax.
 	restartAfter = 100 * time.Millisecond
 	restartMax   = 30 * time.Second
-	// steady is how long a command must have run to count as started well.
+	// steady is how long a command must have run so that its exit is not early.
 	steady = 10 * time.Second
 )
 
-// Run starts the supervised command of a sandbox, with automatic history. For a command that cannot be
-// started it returns a Run with an Exit of 126 or 127. A sandbox has only one at a time; a second one
-// is a Conflict.
+// Run starts the supervised command of a sandbox, with automatic history. For a command that cannot be started it
+// returns a Run with an Exit of 126 or 127. A sandbox has at most one supervised command; a second one is a Conflict.
 func (r *Runner) Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error) {
 	o, err := r.newRun(ctx, name, req)
 	if err != nil {
@@ -77,10 +76,10 @@ func checkRun(req *wire.RunRequest, name string) error {
 	return err
 }
 
-// startRun starts a command as the sandbox's supervised one. It is recorded before it is started, under
-// its id, so that no later daemon ignores it, or starts it twice. The caller closes the session.
+// startRun starts a command as the sandbox's supervised one. Its id is recorded before it is started, so that no
+// later daemon ignores it, or starts it twice. The caller closes the session.
 func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run wire.Run) (o *opened, err error) {
-	ctx = context.WithoutCancel(ctx) // what was started must be recorded
+	ctx = context.WithoutCancel(ctx) // a command that was started must be recorded
 	before := rec.Run
 	defer func() {
 		if err == nil {
@@ -98,7 +97,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 		}
 	}
 	run.Started, run.Ended, run.Exit = r.c.Now().UTC().Truncate(time.Microsecond), nil, nil
-	rec.Run = &run // its box is started with it in mind
+	rec.Run = &run // the box is started with it in mind
 	if err = r.noteRun(ctx, rec.ID, &run, true); err != nil {
 		return nil, err
 	}
@@ -122,7 +121,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	}
 	if err != nil {
 		o.session.Close()
-		r.leave(o) // it may run, and its exit is recorded in any case
+		r.leave(o) // the command may run; its exit is recorded in any case
 		return nil, err
 	}
 	rec.Again, rec.Starting = false, false
@@ -153,8 +152,8 @@ func (r *Runner) neverRan(ctx context.Context, rec *meta.Sandbox, o *opened) err
 	return nil
 }
 
-// supervise makes a running command the sandbox's supervised one: it is followed until it exits, and
-// what the sandbox's processes change is captured.
+// supervise makes a running command the supervised one of the sandbox: it is followed until it exits, and the changes
+// of the sandbox's processes are captured.
 func (r *Runner) supervise(s *held, b Box, c *command) {
 	if before := s.run; before != nil {
 		before.next = c
@@ -174,17 +173,17 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 	}
 }
 
-// runEnded processes the exit of a supervised command: a snapshot, another start, the removal of the
-// sandbox. It reports whether that is recorded, or no longer matters.
+// runEnded processes the exit of a supervised command: a snapshot, another start, the removal of the sandbox. It
+// reports whether the exit is recorded, or no longer matters.
 func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, err error) bool {
 	recorded := false
 	for delay := restartDelay(c.run, r.c.Now()); ; {
 		s, lerr := r.lock(ctx, p, "after the exit of its command")
 		if lerr != nil {
-			return false // another daemon finds it
+			return false // the next daemon finds it
 		}
 		rec, dberr := r.c.Records.Sandbox(ctx, string(p.id))
-		if s.run != c { // it was started again meanwhile
+		if s.run != c { // the command was started again meanwhile
 			if dberr == nil {
 				r.recordEnd(ctx, &rec, c, end, exitOf(c, end, err))
 			}
@@ -201,7 +200,7 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 			r.c.Feed.Emit(events.Limits(&rec, c.id, Message(ctx, r.c.Cleaners, &rec, c.req), end.Exit)...)
 		}
 		if err == nil {
-			rec.Starting = false // it was started, though no daemon had time to note that
+			rec.Starting = false // the command was started, though no daemon had time to record that
 		}
 		again, atOnce := r.startsAgain(&rec, c, end, err)
 		if again && !atOnce && delay > 0 { // without the lock, so that other operations can run
@@ -233,12 +232,12 @@ func (r *Runner) runEnded(ctx context.Context, p *place, c *command, end Ended, 
 	return true
 }
 
-// startsAgain reports whether a supervised command that has exited is to be started again; atOnce says
-// that this was decided before it exited.
+// startsAgain reports whether a supervised command that has exited will be started again. atOnce reports that this
+// was decided before it exited.
 func (r *Runner) startsAgain(rec *meta.Sandbox, c *command, end Ended, err error) (again, atOnce bool) {
-	// A command that exited before it was stopped for a rewind was not stopped for it.
+	// A command that exited before the rewind stopped it is not restarted for the rewind.
 	atOnce = err != nil && (rec.Again || rec.Starting) || end.Stopped && rec.Again
-	// A command that was stopped for what it did is not restarted automatically.
+	// A command that was stopped because of its own actions is not restarted automatically.
 	if c.halted || r.c.Sandboxes.Halted(rec, c.run.Started) {
 		return false, false
 	}
@@ -253,7 +252,7 @@ func restartDelay(run wire.Run, now time.Time) time.Duration {
 	return min(restartAfter<<min(run.Starts-1, 10), restartMax)
 }
 
-// exitOf returns the exit of a supervised command, which is not known if its keeper exited.
+// exitOf returns the exit of a supervised command. It is unknown if the keeper exited.
 func exitOf(c *command, end Ended, err error) wire.Exit {
 	switch {
 	case err == nil:
@@ -264,13 +263,13 @@ func exitOf(c *command, end Ended, err error) wire.Exit {
 	return killed("the sandbox's monitor exited while the command was running").Exit
 }
 
-// again captures, and starts the supervised command again. If that is impossible, it logs the reason
-// and returns false.
+// again captures, and starts the supervised command again. If that is impossible, it logs the reason and returns
+// false.
 func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ended, ended error) bool {
 	c := s.run
 	r.c.Journals.Finish(ctx, rec.ID)
 	var err error
-	if rec.Starting { // it starts now, under this id
+	if rec.Starting { // the command starts only now, under this id
 		n := Note{Cause: timeline.CauseAuto, Message: Message(ctx, r.c.Cleaners, rec, c.req)}
 		_, err = s.Capture(ctx, rec, n)
 	} else {
@@ -289,8 +288,8 @@ func (r *Runner) again(ctx context.Context, s *held, rec *meta.Sandbox, end Ende
 	return s.run != c
 }
 
-// concludeRun captures what a supervised command left, and records its exit. If that is impossible, it
-// logs the reason and returns false.
+// concludeRun captures what a supervised command left, and records its exit. If that is impossible, it logs the
+// reason and returns false.
 func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c *command, end Ended, err error) bool {
 	r.c.Journals.Finish(ctx, rec.ID)
 	o := &outcome{command: c, end: end, exit: exitOf(c, end, err)}

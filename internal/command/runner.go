@@ -28,15 +28,15 @@ type Config struct {
 	Register  *Register // holds the open commands
 	Records   Records
 	Book      *audit.Book
-	Ledger    *ledger.Ledger // read for what earlier daemons recorded
+	Ledger    *ledger.Ledger // read for the records of earlier daemons
 	Cleaners  *audit.Cleaners
 	Budgets   *audit.Budgets // of automatic snapshots
 	Journals  *audit.Journals
 	Policies  *policies.Policies
 	Feed      *events.Bus
 	Rand      io.Reader
-	// Go runs a function in the background, unless the engine is being closed. Its context is canceled
-	// when the engine is closed, which waits for the function.
+	// Go runs a function in the background, unless the engine is being closed. Its context is canceled when the engine
+	// is closed, which waits for the function to return.
 	Go func(func(context.Context))
 	// Caller names the caller of an operation, for the audit log; "" if it has no name.
 	Caller func(context.Context) string
@@ -68,7 +68,7 @@ type owned struct {
 	begun    int                 // commands started by this process
 	run      *command            // the supervised command; nil: none
 	kept     map[string]*command // detached commands
-	past     []*command          // those of them that have exited, oldest first
+	past     []*command          // the exited ones among them, oldest first
 	followed Box                 // the box whose changes are captured automatically
 }
 
@@ -92,7 +92,7 @@ func (r *Runner) with(h Held) held {
 	return held{h, p.guarded.Of(h.Proof()), p}
 }
 
-// of returns the state of a sandbox whose lock is held; nil: it has none.
+// of returns the state of a sandbox whose lock is held; nil if it has none.
 func (r *Runner) of(h *sandbox.Held) *owned {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// TakeUp takes over the commands of a sandbox that an earlier daemon left: it follows those that run,
-// and records the exits of those whose box has exited meanwhile. b is the box if it still lives, and
-// all the commands that it holds.
+// TakeUp takes over the commands of a sandbox that an earlier daemon left. It follows those that run, and records the
+// exits of those whose box has exited meanwhile. b is the box if it still lives, and all lists the commands that it
+// holds.
 func (r *Runner) TakeUp(ctx context.Context, h Held, rec *meta.Sandbox, b Box, all []wire.ExecInfo) {
 	s := r.with(h)
 	r.takeUpRun(&s, rec)
@@ -46,8 +46,8 @@ func (r *Runner) takeUpRun(s *held, rec *meta.Sandbox) {
 	})
 }
 
-// takeUpOthers follows the open commands that an earlier daemon started, except for the supervised and
-// the kept ones, which are followed as such.
+// takeUpOthers follows the open commands that an earlier daemon started, except the supervised and the kept ones,
+// which are followed separately.
 func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox) {
 	p := s.at
 	for _, c := range r.c.Register.in(rec.ID) {
@@ -60,14 +60,14 @@ func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox) {
 			r.c.Go(func(ctx context.Context) { r.seeThrough(ctx, p, b, c) })
 			continue
 		}
-		r.c.Journals.Finish(ctx, rec.ID) // what was denied while no daemon ran counts towards it
+		r.c.Journals.Finish(ctx, rec.ID) // denials while no daemon ran count for the command
 		end := killed("the sandbox's processes exited while no daemon was running")
 		r.recordEnd(ctx, rec, c, end, end.Exit)
 	}
 }
 
-// Adopt takes over the commands that resume in a box from a memory image, under the ids that they had,
-// and returns the ids. run is the id of the supervised one.
+// Adopt takes over the commands that resume in a box from a memory image, under their previous ids, and returns the
+// ids. run is the id of the supervised one.
 func (r *Runner) Adopt(ctx context.Context, h Held, rec *meta.Sandbox, b Box, run string) (ids []string, err error) {
 	all, err := b.Execs(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Runner) Adopt(ctx context.Context, h Held, rec *meta.Sandbox, b Box, ru
 	var tell []audit.Statement
 	s.begun++
 	for _, x := range all {
-		if x.Exit != nil || !isID(x.ID) { // the inside chose this id, so it is not trusted
+		if x.Exit != nil || !isID(x.ID) { // ids that the inside chose are not trusted
 			continue
 		}
 		c := newCommand(rec.ID, x.ID, now, rec.Head)
