@@ -28,8 +28,8 @@ type noCommands struct{ Commands }
 
 func (noCommands) Open() []OpenCommand { return nil }
 
-// TestAgree_RecordsNothingAfterFailedReconcile checks that what could not be compared at the
-// start of the daemon is compared at the next start.
+// TestAgree_RecordsNothingAfterFailedReconcile checks that records that could not be compared at the start of the
+// daemon are compared at the next start.
 func TestAgree_RecordsNothingAfterFailedReconcile(t *testing.T) {
 	l, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {
@@ -49,6 +49,6 @@ func TestAgree_RecordsNothingAfterFailedReconcile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(s.set) != 0 {
-		t.Errorf("%q is noted although nothing was compared", s.set)
+		t.Errorf("%q is stored although nothing was compared", s.set)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Statement is the body of a record, and which observer states it.
+// Statement is the body of a record, and the observer that states it.
 type Statement struct {
 	By   format.Observer
 	Body format.Body
@@ -35,23 +35,23 @@ func ByDaemon(bodies ...format.Body) (all []Statement) {
 // ByKeeper returns a statement of a keeper.
 func ByKeeper(b format.Body) Statement { return Statement{format.ByKeeper, b} }
 
-// Store is the part of the database that a Book needs.
+// Store is the part of the database that a Book uses.
 type Store interface {
 	// Sandbox finds the record of a sandbox by its name or id. It returns NotFound if there is none.
 	Sandbox(ctx context.Context, nameOrID string) (meta.Sandbox, error)
 	// HasSnapshot reports whether a snapshot is in the history of any sandbox.
 	HasSnapshot(ctx context.Context, id timeline.SnapshotID) (bool, error)
-	// Setting returns the value of a setting, "" if it is not set; SetSetting sets it.
+	// Setting returns the value of a setting, "" if it is not set. SetSetting sets it.
 	Setting(ctx context.Context, key string) (string, error)
 	SetSetting(ctx context.Context, key, value string) error
-	// BeginIntent stores, durably, what is about to be done; Intents lists the intents that have not ended.
+	// BeginIntent durably stores an intent to do something; Intents lists the intents that have not ended.
 	BeginIntent(ctx context.Context, kind string, payload any) (int64, error)
 	EndIntent(ctx context.Context, id int64) error
 	Intents(ctx context.Context) ([]meta.Intent, error)
 }
 
-// Commands holds the commands whose exits are not recorded yet. A Book notes them for the next daemon, and
-// restores them there from its notes and records (Found, Hear).
+// Commands holds the commands whose exits are not recorded yet. A Book stores them for the next daemon, and restores
+// them there from what it stored and from the records (Found, Hear).
 type Commands interface {
 	// Open returns these commands.
 	Open() []OpenCommand
@@ -70,21 +70,21 @@ type BookConfig struct {
 	Store    Store
 	Cleaners *Cleaners
 	Commands Commands
-	// PolicyNow returns the digest of the policy of a sandbox that is in force now.
+	// PolicyNow returns the digest of the policy of a sandbox that is in force.
 	PolicyNow func(context.Context, *meta.Sandbox) (string, error)
-	// NeverApplied reports whether what an apply record says certainly did not happen.
+	// NeverApplied reports whether the change that an apply record states certainly did not happen.
 	NeverApplied func(context.Context, *meta.Sandbox, *format.Apply) bool
 	Home         string // for messages
 	Now          func() time.Time
 	Logger       *slog.Logger
 }
 
-// Book writes the audit log. An operation on a sandbox is recorded before it is done (Do) or, if it frees
-// disk space, as soon as it is done (Free); one that cannot be recorded is refused. What has already happened
-// is appended (Append, Note, Begin). After a crash, Reconcile compares the records with what happened. All
-// methods are safe for concurrent use.
+// Book writes the audit log. An operation on a sandbox is recorded before it is done (Do) or, if it frees disk space,
+// as soon as it is done (Free); an operation that cannot be recorded is refused. What has already happened is
+// appended (Append, Note, Begin). After a crash, Reconcile compares the records with what happened. All methods are
+// safe for concurrent use.
 type Book struct {
-	// Ledger stores the records, and Cleaners redacts them before. They are never changed.
+	// Ledger stores the records; Cleaners redacts them first. They are never changed.
 	Ledger   *ledger.Ledger
 	Cleaners *Cleaners
 
@@ -102,7 +102,7 @@ type Book struct {
 // NewBook returns a Book.
 func NewBook(c BookConfig) *Book { return &Book{Ledger: c.Ledger, Cleaners: c.Cleaners, config: c} }
 
-// Drafts returns records of a sandbox in its present state.
+// Drafts returns records of a sandbox in its current state.
 func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) []ledger.Draft {
 	digest := rec.Policy
 	if len(rec.Timed) > 0 {
@@ -118,8 +118,8 @@ func (b *Book) Drafts(ctx context.Context, rec *meta.Sandbox, all ...Statement) 
 	return out
 }
 
-// Append writes records, after those that could not be written earlier. They are on the disk when it returns
-// without an error.
+// Append writes records, after those that could not be written earlier. When it returns without an error, they are on
+// the disk.
 func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Record, error) {
 	if len(drafts) == 0 {
 		return nil, nil
@@ -127,7 +127,7 @@ func (b *Book) Append(ctx context.Context, drafts ...ledger.Draft) ([]format.Rec
 	ctx = context.WithoutCancel(ctx)
 	late := b.takeLate()
 	got, err := b.Ledger.Append(ctx, slices.Concat(late, drafts)...)
-	if fault.Is(err, fault.NotFound) && len(late) > 0 { // a ledger that late records were for was removed since
+	if fault.Is(err, fault.NotFound) && len(late) > 0 { // the ledger of a late record was removed meanwhile
 		for i := range late {
 			if _, lerr := b.Ledger.Append(ctx, late[i]); lerr != nil && !fault.Is(lerr, fault.NotFound) {
 				b.keepLate(late[i : i+1])
@@ -150,7 +150,7 @@ func (b *Book) Record(ctx context.Context, rec *meta.Sandbox, all ...Statement) 
 	return err
 }
 
-// Note is Record for what has happened and can no longer be refused: records that cannot be written now are
+// Note is Record for events that have happened and can no longer be refused. Records that cannot be written now are
 // written with the next ones.
 func (b *Book) Note(ctx context.Context, rec *meta.Sandbox, all ...Statement) {
 	b.noteDrafts(ctx, b.Drafts(ctx, rec, all...)...)
@@ -175,7 +175,7 @@ func (b *Book) takeLate() []ledger.Draft {
 	return late
 }
 
-// keepLate keeps records for later. If there are too many, the newest are only counted.
+// keepLate keeps records for a later write. If there are too many, the newest ones are only counted.
 func (b *Book) keepLate(drafts []ledger.Draft) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// TestKeepLate_CountsExcessRecords checks that while records cannot be written, the newest
-// ones are only counted.
+// TestKeepLate_CountsExcessRecords checks that while records cannot be written, the newest ones are only counted.
 func TestKeepLate_CountsExcessRecords(t *testing.T) {
 	t.Parallel()
 	b := NewBook(BookConfig{})
@@ -21,6 +20,6 @@ func TestKeepLate_CountsExcessRecords(t *testing.T) {
 	got := b.takeLate()
 	if l, ok := got[len(got)-1].Body.(*format.Lost); len(got) != limit.RecordsUnsaid || !ok ||
 		l.Count != 2*limit.RecordsUnsaid+1 {
-		t.Errorf("%d wait, the last is %+v", len(got), got[len(got)-1])
+		t.Errorf("%d records wait, the last is %+v", len(got), got[len(got)-1])
 	}
 }

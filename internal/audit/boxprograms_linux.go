@@ -18,19 +18,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// The programs that a box reports become records when a command exits, and otherwise after
-// limit.ProgramsInterval. Those with the same file become one record, with a list of them. The last of the
-// records that are written together has the number of the last event that they include (Through). So the next
-// daemon finds in the audit log after a crash where to continue, and the keeper still has the events after
-// that: none is recorded twice or left out.
+// The programs that a box reports become records when a command exits, and otherwise after limit.ProgramsInterval.
+// Programs with the same file become one record, with a list of them. The last of the records that are written
+// together has the number of the last event that they include (Through). After a crash, the next daemon finds in the
+// audit log where to continue, and the keeper still has the later events. So no event is recorded twice or omitted.
 
 // programRest is how long the events of a box are collected.
 const programRest = time.Second
 
 // ProgramBox is a box that reports the starts and exits of programs.
 type ProgramBox interface {
-	// Programs returns the events after the one with number after, as soon as there are any; the caller has
-	// recorded those up to kept. It returns Unsupported if the box does not report programs.
+	// Programs returns the events after the one with number after, as soon as there are any. The caller has recorded
+	// the events up to kept. It returns Unsupported if the box does not report programs.
 	Programs(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
 	// ProgramsNow is Programs without waiting.
 	ProgramsNow(ctx context.Context, after, kept uint64) (wire.ProgramEvents, error)
@@ -40,10 +39,10 @@ type ProgramBox interface {
 
 // LeftPrograms gives access to the events that exited boxes left in their directories.
 type LeftPrograms interface {
-	// LeftPrograms returns the events that the keeper of a directory had not reported, encrypted by key. It
+	// LeftPrograms returns the events that the keeper of a directory had not reported, which are encrypted with key. It
 	// returns NotFound if there are none, and Corrupt if they are damaged.
 	LeftPrograms(runDir string, key []byte) (wire.ProgramEvents, error)
-	// ForgetPrograms removes them.
+	// ForgetPrograms removes these events.
 	ForgetPrograms(runDir string) error
 }
 
@@ -54,8 +53,8 @@ type ProgramsConfig struct {
 	Left    LeftPrograms
 	// Evidence returns what the policy of a sandbox says about evidence.
 	Evidence func(context.Context, *meta.Sandbox) (policy.Evidence, error)
-	// Place returns the journal of a sandbox, whose key encrypts the events that are left; RunDir returns
-	// their directory.
+	// Place returns the journal of a sandbox, whose key encrypts the events that a keeper leaves. RunDir returns the
+	// directory of these events.
 	Place  func(timeline.SandboxID) journal.Place
 	RunDir func(timeline.SandboxID) string
 }
@@ -85,8 +84,8 @@ type BoxPrograms struct {
 	short bool
 }
 
-// Of returns the programs of a box. fresh says that the box has reported nothing yet; otherwise the position
-// up to which an earlier daemon recorded them is read from the audit log.
+// Of returns the programs of a box. fresh says that the box has reported nothing yet. Otherwise, the position up to
+// which an earlier daemon recorded them is read from the audit log.
 func (p *Programs) Of(id timeline.SandboxID, b ProgramBox, fresh bool) *BoxPrograms {
 	return &BoxPrograms{
 		programs: p, sandbox: id, box: b, done: make(chan struct{}), known: fresh, sum: newProgramSum(limit.ProgramGroups),
@@ -96,9 +95,9 @@ func (p *Programs) Of(id timeline.SandboxID, b ProgramBox, fresh bool) *BoxProgr
 // Done returns a channel that is closed when Follow has returned.
 func (b *BoxPrograms) Done() <-chan struct{} { return b.done }
 
-// Follow records the programs of a box until the box has exited and everything is recorded, or ctx is
-// canceled. It is called once. started is the record of the start of the box, which is written first: if it
-// cannot be written, the box is stopped, and Follow records nothing. It is nil if an earlier daemon wrote it.
+// Follow records the programs of a box until the box has exited and everything is recorded, or ctx is canceled. It is
+// called once. started is the record of the start of the box, which is written first: if it cannot be written, the
+// caller stops the box, and Follow records nothing. started is nil if an earlier daemon wrote it.
 func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	defer close(b.done)
 	if started != nil && started.Wait() != nil {
@@ -107,7 +106,8 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	log := b.programs.config.Book.config.Logger.With("sandbox", b.sandbox)
 	for ctx.Err() == nil {
 		err := b.Fetch(ctx)
-		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) { // not reported, or removed
+		// The box does not report programs, or the sandbox was removed.
+		if fault.Is(err, fault.Unsupported) || fault.Is(err, fault.NotFound) {
 			return
 		}
 		if err != nil && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
@@ -125,8 +125,8 @@ func (b *BoxPrograms) Follow(ctx context.Context, started *Pending) {
 	}
 }
 
-// Fetch waits for events of the box, or until the collected ones are due, and records them if they are due or
-// too many to hold.
+// Fetch waits for events of the box, or until the collected events are due. It records them if they are due, or too
+// many to hold.
 func (b *BoxPrograms) Fetch(ctx context.Context) error {
 	b.mu.Lock()
 	err := b.learn(ctx)
@@ -157,7 +157,7 @@ func (b *BoxPrograms) Fetch(ctx context.Context) error {
 	return nil
 }
 
-// take adds the events that are new. b.mu is held.
+// take adds the new events. b.mu is held.
 func (b *BoxPrograms) take(evs wire.ProgramEvents) {
 	if evs.Next <= b.after {
 		return
@@ -173,7 +173,7 @@ func (b *BoxPrograms) take(evs wire.ProgramEvents) {
 	}
 }
 
-// learn finds in the audit log up to which event there are records. b.mu is held.
+// learn finds in the audit log the number of the last recorded event. b.mu is held.
 func (b *BoxPrograms) learn(ctx context.Context) error {
 	if b.known {
 		return nil
@@ -189,7 +189,7 @@ func (b *BoxPrograms) learn(ctx context.Context) error {
 			return err
 		}
 		switch of := r.Body.(type) {
-		case *format.Start: // another box counts from 1 again
+		case *format.Start: // a new box counts from 1 again
 			through = 0
 		case *format.Program:
 			through = max(through, of.Through)
@@ -217,7 +217,8 @@ func (b *BoxPrograms) write(ctx context.Context) error {
 	return err
 }
 
-// written notes that the events in sum are recorded or, if err is not nil, may be. b.mu is held.
+// written notes the result of writing the events in sum; with an error, it is unknown which are recorded. b.mu is
+// held.
 func (b *BoxPrograms) written(err error) {
 	if err != nil {
 		b.known = false
@@ -227,7 +228,7 @@ func (b *BoxPrograms) written(err error) {
 	b.kept, b.since = b.after, time.Time{}
 }
 
-// finish records what a box that has exited has left. It may be called again.
+// finish records the events that an exited box left. It may be called more than once.
 func (b *BoxPrograms) finish(ctx context.Context) error {
 	p := b.programs
 	b.mu.Lock()
@@ -244,7 +245,7 @@ func (b *BoxPrograms) finish(ctx context.Context) error {
 		why = "the program list of the monitor is damaged, or encrypted with a lost key"
 	case !fault.Is(err, fault.NotFound):
 		return err
-	case b.after > 0: // otherwise perhaps no program was started
+	case b.after > 0: // otherwise, perhaps no program was started
 		why = "the monitor was killed; records that it had not reported are lost"
 	}
 	if why != "" {
@@ -268,15 +269,15 @@ func (p *Programs) Finish(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// EndingPrograms are records of programs that are being written with the exit of a command. Meanwhile Follow
-// of their box waits. The caller of End owns it; it is not safe for concurrent use.
+// EndingPrograms are records of programs that are written with the exit of a command. Until they are, Follow of the
+// box waits. The caller of End owns it; it is not safe for concurrent use.
 type EndingPrograms struct {
 	all []Statement
-	of  *BoxPrograms // whose lock is held; nil: none
+	of  *BoxPrograms // the box whose lock is held; nil: none
 }
 
-// End returns the records of the programs of a box whose command has exited, as far as they are available,
-// for the caller to write with the exit. The caller calls Written afterwards.
+// End returns the records of the programs of a box whose command has exited, as far as they are available. The caller
+// writes them with the exit, and calls Written afterwards.
 func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingPrograms {
 	if b == nil {
 		return nil
@@ -302,7 +303,7 @@ func (b *BoxPrograms) End(ctx context.Context, rec *meta.Sandbox) *EndingProgram
 	return n
 }
 
-// Records returns the records that are still to be written.
+// Records returns the records to write.
 func (n *EndingPrograms) Records() []Statement {
 	if n == nil {
 		return nil
@@ -310,7 +311,7 @@ func (n *EndingPrograms) Records() []Statement {
 	return n.all
 }
 
-// Written reports the result of writing the records, and unblocks Follow. It may be called again.
+// Written reports the result of writing the records, and unblocks Follow. It may be called more than once.
 func (n *EndingPrograms) Written(err error) {
 	if n == nil || n.of == nil {
 		return

@@ -6,14 +6,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// bucket is a token bucket. An empty one fills evenly in limit.EvidenceRefill. Its state is the time at which
-// it is full: the zero time is a full one.
+// bucket is a token bucket. An empty bucket fills evenly in limit.EvidenceRefill. Its state is the time at which it
+// will be full: the zero time means that it is full.
 type bucket struct {
 	size int64 // the capacity, in bytes or in items; above 0
 	full time.Time
 }
 
-// worth is how long the bucket takes to fill by n.
+// worth returns how long the bucket takes to fill by n.
 func (b *bucket) worth(n int64) time.Duration {
 	return time.Duration(min(n, b.size)) * (limit.EvidenceRefill / time.Duration(b.size))
 }
@@ -29,12 +29,12 @@ func (b *bucket) wait(now time.Time, n int64) time.Duration {
 	return max(0, b.missing(now)+b.worth(n)-b.worth(b.size))
 }
 
-// spend takes n, or what is left of it.
+// spend takes n, or what is left if that is less.
 func (b *bucket) spend(now time.Time, n int64) {
 	b.full = now.Add(min(b.missing(now)+b.worth(n), b.worth(b.size)))
 }
 
-// take takes n, or reports that there is less and takes nothing.
+// take takes n and returns true; if less is left, it takes nothing and returns false.
 func (b *bucket) take(now time.Time, n int64) bool {
 	if b.wait(now, n) > 0 {
 		return false

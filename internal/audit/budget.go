@@ -16,12 +16,11 @@ import (
 // classes, so that no flood of other records hides them.
 type Class int
 
-// The classes. Those of records and ClassLists are counted in bytes, the others in snapshots,
-// rewinds and tags.
+// Classes. Those of records, and ClassLists, are counted in bytes, the others in snapshots, rewinds and tags.
 const (
 	ClassDecoys   Class = iota // uses of decoys
 	ClassRefusals              // refused system calls
-	ClassDenials               // of the gate
+	ClassDenials               // denials of the gate
 	ClassNetwork               // all other events of the gate
 	ClassPrograms              // program starts
 	ClassLists                 // lists of programs that one record summarizes
@@ -37,15 +36,14 @@ func sizes() [classes]int64 {
 		ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots}
 }
 
-// Budget limits what a sandbox may add to its audit log and its history; its owner is not limited. The caller
-// passes the time, and decides what happens to records beyond the budget. Its methods are safe for concurrent
-// use.
+// Budget limits how much a sandbox may add to its audit log and its history; its owner is not limited. The caller
+// passes the time, and decides what happens to records beyond the budget. Its methods are safe for concurrent use.
 type Budget struct {
 	mu      sync.Mutex
 	buckets [classes]bucket // guarded by mu
 }
 
-// NewBudget returns the budget of a sandbox whose spending is not known yet. It counts as empty
+// NewBudget returns the budget of a sandbox whose spending is not known yet. It assumes that the budget was empty
 // limit.EvidenceRefill ago: the caller adds what was recorded since then with Spent, oldest first.
 func NewBudget(now time.Time) *Budget {
 	b := &Budget{}
@@ -55,7 +53,7 @@ func NewBudget(now time.Time) *Budget {
 	return b
 }
 
-// Spent takes n from a class, or what was left at that time.
+// Spent takes n from a class, or what was left at the time if that is less.
 func (b *Budget) Spent(at time.Time, c Class, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +81,7 @@ func (b *Budget) Admit(now time.Time, by format.Observer, body format.Body) bool
 	return !ok || b.Take(now, c, n)
 }
 
-// envelope is about how many bytes a record takes besides its body: its envelope, its hash in the tree, and
+// envelope is about how many bytes a record takes in addition to its body: its envelope, its hash in the tree, and
 // its entry in the intake.
 const envelope = 512
 
@@ -92,8 +90,8 @@ func chargedKinds() []format.Kind {
 	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot}
 }
 
-// charge returns the class that a record is charged to, and how much; ok is false if the sandbox
-// did not cause it.
+// charge returns the class that a record is charged to, and how much; ok is false if the sandbox did not cause the
+// record.
 func charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 	switch b := body.(type) {
 	case *format.Denial:

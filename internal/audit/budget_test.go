@@ -18,22 +18,22 @@ func TestBudget_RefillsEvenly(t *testing.T) {
 	t.Parallel()
 	b := NewBudget(began)
 	if !b.Take(began, ClassInside, limit.InsideChanges) || b.Take(began, ClassInside, 1) {
-		t.Fatal("it is not full, or not empty afterwards")
+		t.Fatal("the budget is not full, or not empty afterwards")
 	}
 	one := b.Wait(began, ClassInside)
 	if want := limit.EvidenceRefill / limit.InsideChanges; one != want {
-		t.Fatalf("the next comes in %s, not %s", one, want)
+		t.Fatalf("the next is available in %s, want %s", one, want)
 	}
 	if b.Take(began.Add(one-1), ClassInside, 1) || !b.Take(began.Add(one), ClassInside, 1) {
-		t.Error("it does not come then")
+		t.Error("the next is not available then")
 	}
 	if half := began.Add(one + limit.EvidenceRefill/2); b.Take(half, ClassInside, limit.InsideChanges/2+1) ||
 		!b.Take(half, ClassInside, limit.InsideChanges/2) {
-		t.Error("it is not half full after half of the time")
+		t.Error("the budget is not half full after half of the time")
 	}
-	// A clock that is set back does not delay a budget by more than a refill from empty.
+	// If the clock is set back, the budget is at most empty: the wait is not longer than from empty.
 	if wait := b.Wait(began.Add(-time.Hour), ClassInside); wait != one {
-		t.Errorf("with the clock set back the next comes in %s", wait)
+		t.Errorf("with the clock set back, the next is available in %s", wait)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestBudget_SeparatesClasses(t *testing.T) {
 		n++
 	}
 	if most := limit.EvidencePrograms / limit.RecordText; n == 0 || n > most {
-		t.Errorf("%d records of %d bytes were within %d", n, limit.RecordText, limit.EvidencePrograms)
+		t.Errorf("%d records of %d bytes are within %d", n, limit.RecordText, limit.EvidencePrograms)
 	}
 	for _, one := range []struct {
 		by   format.Observer
@@ -97,8 +97,8 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// TestNewBudget_GrantsNoMoreThanRemained checks that a budget rebuilt from recent spending
-// grants no more than the budget that saw all spending, whatever was spent and when.
+// TestNewBudget_GrantsNoMoreThanRemained checks that a budget that is rebuilt from recent spending grants no more
+// than the budget that saw all spending, whatever was spent, and when.
 func TestNewBudget_GrantsNoMoreThanRemained(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -123,7 +123,7 @@ func TestNewBudget_GrantsNoMoreThanRemained(t *testing.T) {
 		}
 		if n := rapid.Int64Range(1, limit.InsideChanges).
 			Draw(t, "next"); again.Take(now, ClassInside, n) && !known.Take(now, ClassInside, n) {
-			t.Fatalf("a new budget gives %d more than was left", n)
+			t.Fatalf("the rebuilt budget grants %d, which is more than was left", n)
 		}
 	})
 }

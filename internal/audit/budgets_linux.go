@@ -21,9 +21,9 @@ const unwritten = "the ledger could not be written before the sandbox was remove
 // BeyondBudget is the reason of losses beyond the budget of a sandbox.
 const BeyondBudget = "the sandbox caused more records than its budget allows"
 
-// Budgets holds the Budget of each sandbox, for what the sandbox causes without its owner: records beyond it
-// are counted in a lost record, changes that are requested from inside are refused, and automatic snapshots
-// wait. Its methods are safe for concurrent use.
+// Budgets holds the Budget of each sandbox, for what the sandbox causes without its owner. Records beyond the budget
+// are counted in a lost record, changes that are requested from inside are refused, and automatic snapshots wait. Its
+// methods are safe for concurrent use.
 type Budgets struct {
 	ledger *ledger.Ledger
 	now    func() time.Time
@@ -38,14 +38,14 @@ type sandboxBudget struct {
 	budget *Budget    // guarded by mu; nil until first used
 }
 
-// NewBudgets returns the Budgets of the sandboxes whose records are in a ledger, which the caller closes. now
-// is the clock.
+// NewBudgets returns the Budgets of the sandboxes whose records are in a ledger, which the caller closes. now is the
+// clock.
 func NewBudgets(l *ledger.Ledger, now func() time.Time) *Budgets {
 	return &Budgets{ledger: l, now: now, sandboxes: map[timeline.SandboxID]*sandboxBudget{}}
 }
 
-// Of returns the budget of a sandbox, always the same one until Forget. The first call reads from the audit
-// log what was spent before, so that a restart of the daemon does not refill a budget.
+// Of returns the budget of a sandbox, the same one until Forget. The first call reads from the audit log what was
+// spent before, so that a restart of the daemon does not refill a budget.
 func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error) {
 	m.mu.Lock()
 	s := m.sandboxes[id]
@@ -67,8 +67,8 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	return b, nil
 }
 
-// MayChange refuses a change that is requested from inside a sandbox which exceeds its budget; the caller
-// calls changed to charge the budget. Requests from outside are always allowed.
+// MayChange refuses a change that is requested from inside a sandbox and exceeds its budget. The caller calls changed
+// to charge the budget. Requests from outside are always allowed.
 func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed func(), err error) {
 	if !Inside(ctx) {
 		return func() {}, nil
@@ -132,7 +132,7 @@ func (b *Budget) admitDrafts(now time.Time, drafts []ledger.Draft) (kept []ledge
 	return kept, over
 }
 
-// addLost adds to a list of losses, which it may modify. Losses of the same kind and reason become one count.
+// addLost adds to a list of losses, which it may modify. It merges losses of the same kind and reason.
 func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	for _, m := range more {
 		i := 0
@@ -148,7 +148,7 @@ func addLost(list []format.Lost, more ...format.Lost) []format.Lost {
 	return list
 }
 
-// lossOf returns the loss that stands for a record that is not made for that reason.
+// lossOf returns the loss that counts a record that is not made, for a reason.
 func lossOf(body format.Body, reason string) format.Lost {
 	l := format.Lost{Count: 1, Of: string(body.Kind()), Reason: reason}
 	switch b := body.(type) {
@@ -156,7 +156,7 @@ func lossOf(body format.Body, reason string) format.Lost {
 		l.Count = max(1, b.Count)
 	case *format.Network:
 		l.Count = max(1, b.Count)
-	case *format.Lost: // already a count
+	case *format.Lost: // is a count already
 		l.Count, l.Of = b.Count, b.Of
 	}
 	return l

@@ -12,12 +12,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// LeftOut replaces a text for which no redactor could be made.
+// LeftOut replaces a text if no redactor could be made.
 const LeftOut = "[not redacted, left out]"
 
-// Cleaner redacts secrets from texts of a sandbox before they are kept; see docs/redaction.md. The methods
-// that start with Record bound a text as well, for a record of the audit log. The zero Cleaner has no
-// redactor: it replaces each text by LeftOut, and keeps no output. The methods are safe for concurrent use.
+// Cleaner redacts secrets from texts of a sandbox before they are stored; see docs/redaction.md. The methods that
+// start with Record also bound a text, for a record of the audit log. The zero Cleaner has no redactor: it replaces
+// each text by LeftOut, and keeps no output. The methods are safe for concurrent use.
 type Cleaner struct {
 	redactor *redact.Redactor
 }
@@ -59,8 +59,8 @@ func (c Cleaner) CheckName(what, name string) error {
 	return fault.New(fault.Invalid, "the %s contains a secret", what).WithHint("choose another one")
 }
 
-// RecordText returns a text from outside as a record holds it: redacted, valid UTF-8, and at most
-// limit.RecordText bytes long.
+// RecordText returns a text from outside for a record: redacted, valid UTF-8, and at most limit.RecordText bytes
+// long.
 func (c Cleaner) RecordText(s string) string {
 	s = strings.ToValidUTF8(string(c.bytes([]byte(s))), "\ufffd")
 	if len(s) > limit.RecordText {
@@ -69,9 +69,8 @@ func (c Cleaner) RecordText(s string) string {
 	return s
 }
 
-// RecordArgs is RecordText for the words of a command, of which a record holds limit.RecordArgs bytes: the
-// last word then counts those that are left out. A word that follows a flag is redacted as the value of the
-// flag.
+// RecordArgs is RecordText for the arguments of a command. It keeps limit.RecordArgs bytes of them; the last element
+// then counts the omitted ones. An argument that follows a flag is redacted as the value of the flag.
 func (c Cleaner) RecordArgs(args []string) []string {
 	var out []string
 	room := limit.RecordArgs
@@ -91,8 +90,8 @@ func (c Cleaner) RecordArgs(args []string) []string {
 	return out
 }
 
-// RecordEnvNames returns the sorted, distinct names of variables without their values. A record holds
-// limit.RecordNames bytes of them: the last name then counts those that are left out.
+// RecordEnvNames returns the sorted, distinct names of variables without their values. It keeps limit.RecordNames
+// bytes of them; the last element then counts the omitted ones.
 func (c Cleaner) RecordEnvNames(env ...string) []string {
 	var names []string
 	for _, kv := range env {
@@ -110,8 +109,8 @@ func (c Cleaner) RecordEnvNames(env ...string) []string {
 	return names
 }
 
-// RecordChanges returns the changed paths that a record names, sorted: at most limit.RecordChanges of them,
-// in limit.RecordPaths bytes. change returns how a path changed, as in format.Change.
+// RecordChanges returns the changed paths for a record, sorted: at most limit.RecordChanges of them, in
+// limit.RecordPaths bytes. change returns how a path changed, as in format.Change.
 func (c Cleaner) RecordChanges(paths []string, change func(path string) string) (out []format.Change) {
 	room := limit.RecordPaths
 	for i, p := range paths {
@@ -125,7 +124,7 @@ func (c Cleaner) RecordChanges(paths []string, change func(path string) string) 
 	return out
 }
 
-// EncodedLen returns how many bytes a text takes at most as an element of a list in JSON.
+// EncodedLen returns how many bytes a text takes at most as an element of a JSON list.
 func EncodedLen(s string) int {
 	n := len(`"",`)
 	for i := range len(s) {
@@ -136,5 +135,5 @@ func EncodedLen(s string) int {
 	return n
 }
 
-// andMore is the last element of a list that leaves out n elements.
+// andMore returns the last element of a list from which n elements are omitted.
 func andMore(n int) string { return "... and " + strconv.Itoa(n) + " more" }

@@ -24,12 +24,11 @@ import (
 )
 
 const (
-	// maxCleaners and maxCleanerBytes bound the cache: the number of Cleaners, and the total
-	// length of the secrets that they know. A byte of a secret takes about 0.7 KiB.
+	// maxCleaners and maxCleanerBytes bound the cache: the number of Cleaners, and the total length of their secrets. A
+	// byte of a secret takes about 0.7 KiB.
 	maxCleaners     = 64
 	maxCleanerBytes = redact.MaxSecrets
-	// maxLearnt is how many bytes of variables of commands a sandbox remembers; the oldest are
-	// forgotten first.
+	// maxLearnt is how many bytes of variables of commands are stored for a sandbox; the oldest are forgotten first.
 	maxLearnt = 16 << 10
 )
 
@@ -41,13 +40,12 @@ type SandboxUpdater interface {
 
 // CleanersConfig configures Cleaners. All fields are required.
 type CleanersConfig struct {
-	// Ledger provides the key of the fingerprints that replace secrets, and stores output. The caller closes
-	// it.
+	// Ledger provides the key of the fingerprints that replace secrets, and stores output. The caller closes it.
 	Ledger *ledger.Ledger
-	// Sandboxes stores what Learn learns.
+	// Sandboxes stores the secrets that Learn adds.
 	Sandboxes SandboxUpdater
-	// Evidence returns what the policy of a sandbox says about evidence: the patterns to
-	// redact, and whether to redact random words.
+	// Evidence returns what the policy of a sandbox says about evidence: the patterns to redact, and whether to redact
+	// random words.
 	Evidence func(context.Context, *meta.Sandbox) (policy.Evidence, error)
 	// DecoyTokens returns the tokens in the decoys of a sandbox.
 	DecoyTokens func(*meta.Sandbox) ([]string, error)
@@ -71,10 +69,9 @@ type madeCleaner struct {
 // NewCleaners returns Cleaners with an empty cache.
 func NewCleaners(c CleanersConfig) *Cleaners { return &Cleaners{config: c} }
 
-// For returns the Cleaner of a sandbox. It redacts known formats, the tokens of decoys, what the policy
-// names, and the values of secrets in the environment of the sandbox, in that of its supervised command, and
-// in env, as KEY=VALUE. If it cannot be made, For logs the error and returns the zero Cleaner, which keeps no
-// text.
+// For returns the Cleaner of a sandbox. It redacts known formats, the tokens of decoys, the patterns of the policy,
+// and the values of secrets in the environment of the sandbox, in that of its supervised command, and in env, as
+// KEY=VALUE. If it cannot be made, For logs the error and returns the zero Cleaner, which keeps no text.
 func (m *Cleaners) For(ctx context.Context, rec *meta.Sandbox, env ...string) Cleaner {
 	o, err := m.options(ctx, rec, env)
 	if err != nil {
@@ -84,8 +81,7 @@ func (m *Cleaners) For(ctx context.Context, rec *meta.Sandbox, env ...string) Cl
 	return m.get(o)
 }
 
-// ForMessage returns the Cleaner for the message of a snapshot. A person's own words are kept, except for
-// known formats.
+// ForMessage returns the Cleaner for the message of a snapshot. The words of a user are kept, except known formats.
 func (m *Cleaners) ForMessage(ctx context.Context, rec *meta.Sandbox, cause timeline.Cause) Cleaner {
 	if cause == timeline.CauseManual || cause == timeline.CauseMark {
 		return m.Formats()
@@ -93,11 +89,11 @@ func (m *Cleaners) ForMessage(ctx context.Context, rec *meta.Sandbox, cause time
 	return m.For(ctx, rec)
 }
 
-// Formats returns the Cleaner for texts that belong to no sandbox, or to one whose secrets are not known. It
-// redacts only known formats.
+// Formats returns the Cleaner for texts that belong to no sandbox, or to one whose secrets are unknown. It redacts
+// only known formats.
 func (m *Cleaners) Formats() Cleaner { return m.get(redact.Options{}) }
 
-// options returns what the Cleaner of a sandbox has to redact, without the key.
+// options returns what the Cleaner of a sandbox redacts, without the key.
 func (m *Cleaners) options(ctx context.Context, rec *meta.Sandbox, env []string) (o redact.Options, err error) {
 	all := slices.Concat(rec.Env, rec.Learnt, env)
 	if rec.Run != nil {
@@ -175,9 +171,9 @@ func (m *Cleaners) newCleaner(o redact.Options) Cleaner {
 	return Cleaner{r}
 }
 
-// Learn adds the secrets among the variables of a command to the record of its sandbox, where they are
-// encrypted, and to rec: a secret that one command had in its environment may appear much later, in an
-// address or in the name of a file.
+// Learn adds the secrets among the variables of a command to the record of its sandbox, where they are encrypted, and
+// to rec. A secret that one command had in its environment may appear much later, in an address or in the name of a
+// file.
 func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) error {
 	if len(unlearnt(rec, env)) == 0 {
 		return nil
@@ -190,7 +186,7 @@ func (m *Cleaners) Learn(ctx context.Context, rec *meta.Sandbox, env []string) e
 	return fault.Wrap(err, "store the secrets to redact of sandbox %s", rec.Name)
 }
 
-// unlearnt returns the distinct secrets among variables that the record of a sandbox does not have.
+// unlearnt returns the distinct secrets among variables that are not in the record of a sandbox.
 func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
 	for _, kv := range env {
 		known := slices.Contains(rec.Env, kv) || slices.Contains(rec.Learnt, kv) || slices.Contains(out, kv)
@@ -201,9 +197,9 @@ func unlearnt(rec *meta.Sandbox, env []string) (out []string) {
 	return out
 }
 
-// KeepOutput stores the recorded output of a command of a sandbox in the ledger, redacted by c, and returns
-// its names there. tty says that the command had a terminal, and keep is how many bytes of each stream are
-// kept. What cannot be stored is counted as dropped, and the error is logged.
+// KeepOutput stores the recorded output of a command of a sandbox in the ledger, redacted by c, and returns its names
+// there. tty says that the command had a terminal; keep is how many bytes of each stream are kept. Output that cannot
+// be stored is counted as dropped, and the error is logged.
 func (m *Cleaners) KeepOutput(
 	rec *meta.Sandbox, c Cleaner, recorded []wire.Recorded, tty bool, keep int64,
 ) (out []format.Output) {

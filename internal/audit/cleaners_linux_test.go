@@ -33,6 +33,6 @@ func TestCleaners_BoundRedactors(t *testing.T) {
 		m.For(t.Context(), &meta.Sandbox{ID: "0123456789ab"}, "TOKEN="+strings.Repeat("x", 1000)+strconv.Itoa(i))
 	}
 	if n, size := len(m.made), m.size(); n > maxCleaners || size > maxCleanerBytes {
-		t.Errorf("%d with %d bytes are kept", n, size)
+		t.Errorf("%d cleaners with %d bytes are cached", n, size)
 	}
 }

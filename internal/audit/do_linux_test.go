@@ -23,8 +23,8 @@ func (emptyStore) Intents(context.Context) ([]meta.Intent, error)    { return ni
 func (emptyStore) Setting(context.Context, string) (string, error)   { return "", nil }
 func (s emptyStore) SetSetting(_ context.Context, k, v string) error { s.set[k] = v; return nil }
 
-// TestDo_LeavesPanicToReconcile checks that records whose operation panicked are compared at
-// the next start: net/http recovers the panic, and the daemon continues to run.
+// TestDo_LeavesPanicToReconcile checks that records whose operation panicked are compared at the next start: net/http
+// recovers the panic, and the daemon continues to run.
 func TestDo_LeavesPanicToReconcile(t *testing.T) {
 	l, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
 	if err != nil {
@@ -46,6 +46,6 @@ func TestDo_LeavesPanicToReconcile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(s.set) != 0 {
-		t.Errorf("%q is noted although what is recorded did not come about", s.set)
+		t.Errorf("%q is stored although the recorded operation did not happen", s.set)
 	}
 }

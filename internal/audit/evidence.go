@@ -9,18 +9,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Evidence is the body of a record that was not observed by the daemon, and its observer.
+// Evidence is the body of a record that the daemon did not observe itself, and its observer.
 type Evidence struct {
 	By     format.Observer
 	Policy string // digest of the policy in force at that time, or ""
 	Body   format.Body
 }
 
-// DecoyPrefix begins the reason of each record of a decoy.
+// DecoyPrefix is the prefix of the reason of each record about a decoy.
 const DecoyPrefix = "a decoy: "
 
-// EvidenceOf returns the records of a journal's events; equal events become one record. Texts, which are
-// hostile, are passed through clean. Events that are recorded elsewhere are skipped.
+// EvidenceOf returns the records of a journal's events; equal events become one record. Texts are hostile, and are
+// passed through clean. Events that are recorded elsewhere are skipped.
 func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence) {
 	seen := map[wire.NetEvent]int{} // index in out
 	for _, ev := range evs {
@@ -50,7 +50,7 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 	return out
 }
 
-// lostEvidence returns the record of events for which the journal had no space; their number is not known.
+// lostEvidence returns the record of events for which the journal had no space; their number is unknown.
 func lostEvidence() format.Lost {
 	return format.Lost{Of: string(format.KindNetwork),
 		Reason: "the journal was full; an unknown number of events was lost"}
@@ -128,7 +128,7 @@ func refused(ev wire.NetEvent, n int64, clean func(string) string) Evidence {
 			Reason: clean(why), Syscall: clean(ev.Syscall)}}
 }
 
-// DecoyTouch describes what was done to a decoy, and the reaction.
+// DecoyTouch describes the use of a decoy, and the reaction.
 func DecoyTouch(ev wire.NetEvent) string {
 	s := ev.Reason
 	if to := ev.Place(); to != "" {

@@ -42,8 +42,8 @@ func TestEvidenceOf_RefusedSyscallsAreDenials(t *testing.T) {
 	}
 }
 
-// However events are cut into batches, records count as many, and none is dropped; each is
-// known again as one that comes of a journal.
+// TestEvidenceOf_DropsNothing checks that records count all events, however events are cut into batches, and that
+// isEvidence recognizes each of these records.
 func TestEvidenceOf_DropsNothing(t *testing.T) {
 	t.Parallel()
 	kinds := []string{wire.NetDNS, wire.NetConnect, wire.NetDeny, wire.NetEnd, wire.NetHTTP, wire.NetAnswer, wire.NetAsk,
@@ -68,7 +68,7 @@ func TestEvidenceOf_DropsNothing(t *testing.T) {
 			for _, part := range parts {
 				for _, s := range EvidenceOf(part, same) {
 					if !isEvidence(&format.Record{Observer: s.By, Body: s.Body}) {
-						t.Fatalf("%+v is not known again", s.Body)
+						t.Fatalf("isEvidence does not recognize %+v", s.Body)
 					}
 					switch b := s.Body.(type) {
 					case *format.Network:
@@ -86,6 +86,6 @@ func TestEvidenceOf_DropsNothing(t *testing.T) {
 		}
 	})
 	if m := lostEvidence(); !isEvidence(&format.Record{Observer: format.ByDaemon, Body: &m}) {
-		t.Error("what is missing is not known again")
+		t.Error("isEvidence does not recognize a lost record")
 	}
 }

@@ -17,7 +17,7 @@ import (
 // intentTell is the kind of the intent that is stored before a Removal, and ends after its records.
 const intentTell = "tell"
 
-// Removal describes what is removed to free space, and recorded afterwards.
+// Removal describes what is removed to free space. It is recorded after the removal.
 type Removal struct {
 	Sandbox   timeline.SandboxID    `json:"sandbox"` // or format.Host
 	Name      string                `json:"name"`
@@ -26,17 +26,17 @@ type Removal struct {
 	Removed   bool                  `json:"removed,omitempty"` // the sandbox is removed
 	Snapshots []timeline.SnapshotID `json:"snapshots,omitempty"`
 	Reason    string                `json:"reason,omitempty"` // of Snapshots
-	// Lost is what could not be recorded before the sandbox was removed.
+	// Lost counts what could not be recorded before the sandbox was removed.
 	Lost []format.Lost `json:"lost,omitempty"`
 }
 
-// RemovalOf returns a Removal for a sandbox that removes nothing yet.
+// RemovalOf returns a Removal for a sandbox, which removes nothing yet.
 func (b *Book) RemovalOf(ctx context.Context, rec *meta.Sandbox) Removal {
 	d := b.Drafts(ctx, rec, Statement{})[0]
 	return Removal{Sandbox: rec.ID, Name: rec.Name, Policy: d.Policy, Tier: d.Tier}
 }
 
-// Dropped returns the statements that snapshots were removed.
+// Dropped returns the statements about the removal of snapshots.
 func Dropped(reason string, gone []timeline.SnapshotID) (all []Statement) {
 	for part := range slices.Chunk(gone, limit.RecordIDs) {
 		d := &format.Drop{Reason: reason}
@@ -63,9 +63,9 @@ func (r Removal) drafts() (out []ledger.Draft) {
 	return out
 }
 
-// Free frees disk space: it is Do in the other order, so that a full disk, on which nothing can be recorded,
-// does not prevent it. It calls free, and writes the records before it returns. An intent to write them is
-// stored before, so that a crash in between loses none.
+// Free frees disk space. It is Do in the other order, so that a full disk, on which nothing can be recorded, does not
+// prevent it: it calls free, and writes the records before it returns. An intent to write them is stored before, so
+// that a crash in between loses no record.
 func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) error) error {
 	if !r.Removed && len(r.Snapshots) == 0 {
 		return free(ctx)
@@ -87,7 +87,7 @@ func (b *Book) Free(ctx context.Context, r Removal, free func(context.Context) e
 	return err
 }
 
-// recordFreed records removals from before a crash that are not recorded.
+// recordFreed records removals from before a crash that were not recorded.
 func (b *Book) recordFreed(ctx context.Context) error {
 	all, err := b.config.Store.Intents(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (b *Book) recordFreed(ctx context.Context) error {
 		if err := b.keepTaken(ctx, &r); err != nil {
 			return err
 		}
-		// The ledger itself may have been removed since: then nothing can be recorded in it.
+		// The ledger may have been removed meanwhile; then nothing can be recorded in it.
 		if _, err := b.Append(ctx, r.drafts()...); err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -115,7 +115,7 @@ func (b *Book) recordFreed(ctx context.Context) error {
 	return nil
 }
 
-// keepTaken reduces a Removal to what was really removed.
+// keepTaken reduces a Removal to what was actually removed.
 func (b *Book) keepTaken(ctx context.Context, r *Removal) error {
 	if r.Removed {
 		_, err := b.config.Store.Sandbox(ctx, string(r.Sandbox))
@@ -128,7 +128,7 @@ func (b *Book) keepTaken(ctx context.Context, r *Removal) error {
 	return err
 }
 
-// Gone returns those of some snapshots that are in no history.
+// Gone returns the snapshots among all that are in no history.
 func (b *Book) Gone(ctx context.Context, all []timeline.SnapshotID) (gone []timeline.SnapshotID, err error) {
 	for _, id := range all {
 		there, err := b.config.Store.HasSnapshot(ctx, id)

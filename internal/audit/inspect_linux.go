@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// InspectRecord returns a record with related ones: those of the same command, and those that say that it did
-// not happen.
+// InspectRecord returns a record with related ones: those of the same command, and those that say that it did not
+// happen.
 func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (res wire.LedgerInspection, err error) {
 	id, last, err := rd.Whose(ctx, name)
 	if err != nil {
@@ -78,7 +78,7 @@ func (rd *Reader) InspectRecord(ctx context.Context, name string, seq int64) (re
 	return res, nil
 }
 
-// execOf returns the command that a record belongs to; "" if it belongs to none.
+// execOf returns the command that a record belongs to; "" if none.
 func execOf(r *format.Record) string {
 	switch b := r.Body.(type) {
 	case *format.Exec:
@@ -100,7 +100,7 @@ func execOf(r *format.Record) string {
 // maxBetween is how many records from the time of a command are shown with it.
 const maxBetween = 1000
 
-// spell collects the records of a sandbox from the time in which a command ran.
+// spell collects the records of a sandbox from the time during which a command ran.
 type spell struct {
 	exec    string // the command; "": none
 	begun   bool

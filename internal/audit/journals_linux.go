@@ -23,19 +23,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// What gate and keeper write to a sandbox's journal becomes records. The position up to which it has is in a
-// file beside the journal, which is written before the records are: it has the position after them, and the
-// number of the last record before them. So a daemon that reads it after a crash finds in the audit log
-// whether they were written, and none is recorded twice or left out.
+// Events that gate and keeper write to a sandbox's journal become records. The position up to which they have is in a
+// file beside the journal. The file is written before the records: it has the position after them, and the number of
+// the last record before them. After a crash, a daemon that reads it finds in the audit log whether the records were
+// written. So no event is recorded twice or omitted.
 
 const (
-	// journalRest is how long events are collected when many arrive at a time.
+	// journalRest is how long events are collected when many arrive at once.
 	journalRest = 50 * time.Millisecond
-	// journalLook is how often a journal that hardly ever grows is read.
+	// journalLook is how often a journal is read that rarely grows.
 	journalLook = 2 * time.Second
 )
 
-// cursors is the content of the file.
+// cursors is the content of the position file.
 type cursors struct {
 	Done cursor `json:"done"` // position up to which events are recorded
 	Next cursor `json:"next"` // the position if the ledger has evidence after Seq
@@ -57,12 +57,12 @@ type JournalsConfig struct {
 	Place  func(timeline.SandboxID) journal.Place
 	Cursor func(timeline.SandboxID) string
 	FS     vfs.FS // the file system that Cursor is written through
-	// Recorded is called with what was recorded of a sandbox. It may be called under a lock, and must not
+	// Recorded is called with the records that were written for a sandbox. It may be called under a lock, and must not
 	// call methods of Journals.
 	Recorded func(timeline.SandboxID, []ledger.Draft)
 }
 
-// Journals records what is in the journals of sandboxes. All methods are safe for concurrent use.
+// Journals records the events in the journals of sandboxes. All methods are safe for concurrent use.
 type Journals struct {
 	config JournalsConfig // never changed
 
@@ -73,7 +73,7 @@ type Journals struct {
 // reading is the position up to which the journal of one sandbox has become records.
 type reading struct {
 	mu   sync.Mutex // held while events become records; the ledger and budgets are used meanwhile
-	at   *cursor    // guarded by mu; nil: not known
+	at   *cursor    // guarded by mu; nil: unknown
 	lost time.Time  // guarded by mu: time of the last lost record
 
 	closed bool // guarded by mu: the sandbox is being removed, and its losses are known
@@ -109,10 +109,10 @@ func (j *Journals) Hold(id timeline.SandboxID) (release func()) {
 	return r.mu.Unlock
 }
 
-// Watch records what is written to the journal of a sandbox until gone is closed, which its box does when it
-// exits, or ctx is canceled. Events of a busy journal, that of a gate or with decoys, are recorded at once.
-// Any other has only refused calls, which are recorded at the exit of a command: it is read at intervals,
-// since the kernel limits how many directories can be watched.
+// Watch records events from the journal of a sandbox until gone is closed, which its box does when it exits, or ctx
+// is canceled. Events of a busy journal, that of a gate or with decoys, are recorded at once. Any other journal has
+// only refused calls, which are recorded at the exit of a command. It is read at intervals, since the kernel limits
+// how many directories can be watched.
 func (j *Journals) Watch(ctx context.Context, id timeline.SandboxID, gone <-chan struct{}, busy bool) {
 	if !busy {
 		j.look(ctx, id, gone)
@@ -214,7 +214,7 @@ func (j *Journals) Finish(ctx context.Context, id timeline.SandboxID) {
 	j.CatchUp(ctx, id)
 }
 
-// CatchUp records what is in the journal of a sandbox and is not recorded yet. It logs an error: a later call
+// CatchUp records the events in the journal of a sandbox that are not recorded yet. It logs an error; a later call
 // records the rest.
 func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	r := j.of(id)
@@ -223,7 +223,7 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	for ctx.Err() == nil && !r.closed {
 		more, err := j.some(ctx, id, r)
 		if _, gone := j.config.Book.config.Store.Sandbox(ctx, string(id)); err != nil && fault.Is(gone, fault.NotFound) {
-			j.Forget(id) // it was removed, and no later call records anything of it
+			j.Forget(id) // the sandbox was removed, and no later call records anything for it
 		} else if err != nil && ctx.Err() == nil {
 			j.config.Book.config.Logger.Error("could not record network events yet", "sandbox", id, "err", err)
 		}
@@ -233,9 +233,9 @@ func (j *Journals) CatchUp(ctx context.Context, id timeline.SandboxID) {
 	}
 }
 
-// Close is Finish for a sandbox that is being removed together with its journal. It returns what could not be
-// recorded, as losses. From then on nothing of the sandbox is recorded, so that nothing is both recorded and
-// lost, until Reopen.
+// Close is Finish for a sandbox that is being removed together with its journal. It returns the events that could not
+// be recorded, as losses. Until Reopen, nothing more is recorded for the sandbox, so that no event is both recorded
+// and lost.
 func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lost {
 	if !j.Has(id) {
 		return nil
@@ -253,20 +253,20 @@ func (j *Journals) Close(ctx context.Context, id timeline.SandboxID) []format.Lo
 	return lost
 }
 
-// Reopen reverts Close, if the sandbox is not removed.
+// Reopen reverts Close, if the sandbox was not removed after all.
 func (j *Journals) Reopen(id timeline.SandboxID) {
 	j.mu.Lock()
 	r := j.all[id]
 	j.mu.Unlock()
 	if r == nil {
-		return // it was removed
+		return // the sandbox was removed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = false
 }
 
-// unrecorded returns what is in the journal of a sandbox and not recorded, as losses. r.mu is held.
+// unrecorded returns the events in the journal of a sandbox that are not recorded, as losses. r.mu is held.
 func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *reading) ([]format.Lost, error) {
 	at := r.at
 	if at == nil {
@@ -274,7 +274,7 @@ func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *rea
 		if err != nil {
 			return nil, err
 		}
-		if at, err = j.read(ctx, id); err != nil { // a full disk may prevent reading the ledger, too
+		if at, err = j.read(ctx, id); err != nil { // on a full disk, the ledger may not be readable either
 			at = &c.Done
 		}
 	}
@@ -292,7 +292,7 @@ func (j *Journals) unrecorded(ctx context.Context, id timeline.SandboxID, r *rea
 	return lost, nil
 }
 
-// some records some of the events; more reports whether there may be others. r.mu is held.
+// some records some of the events; more reports whether there may be more. r.mu is held.
 func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) (more bool, err error) {
 	rec, err := j.config.Book.config.Store.Sandbox(ctx, string(id))
 	if err != nil {
@@ -330,9 +330,9 @@ func (j *Journals) some(ctx context.Context, id timeline.SandboxID, r *reading) 
 		if err := j.write(id, cursors{Done: *r.at, Next: after, Seq: last}); err != nil {
 			return false, err
 		}
-		// All or none, so that the presence of one implies the presence of all.
+		// All records or none are written, so that the presence of one implies that of all.
 		if _, err := j.config.Book.Append(ctx, drafts...); err != nil {
-			r.at = nil // it may have been written
+			r.at = nil // the records may have been written
 			return false, err
 		}
 		j.config.Recorded(id, drafts)
@@ -366,8 +366,7 @@ func (j *Journals) read(ctx context.Context, id timeline.SandboxID) (*cursor, er
 	return &c.Done, nil
 }
 
-// stored reads the file with the position up to which the journal of a sandbox is recorded; ok is false if
-// there is none.
+// stored reads the position file of a sandbox; ok is false if there is none.
 func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error) {
 	text, err := os.ReadFile(j.config.Cursor(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -382,7 +381,7 @@ func (j *Journals) stored(id timeline.SandboxID) (c cursors, ok bool, err error)
 	return c, true, nil
 }
 
-// write stores the position up to which the journal is recorded, durably.
+// write durably stores the position up to which the journal is recorded.
 func (j *Journals) write(id timeline.SandboxID, c cursors) error {
 	text, err := json.Marshal(c)
 	if err != nil {

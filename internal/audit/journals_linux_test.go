@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// TestReadNetTold_AcceptsOldPositions checks the position in the journal as an earlier build stored it.
+// TestReadNetTold_AcceptsOldPositions covers the position in the journal as an earlier build stored it.
 func TestReadNetTold_AcceptsOldPositions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -22,8 +22,8 @@ func (noSandboxes) Sandbox(context.Context, string) (meta.Sandbox, error) {
 	return meta.Sandbox{}, fault.New(fault.NotFound, "removed")
 }
 
-// TestWatch_ForgetsRemovedSandbox checks that the state of a removed sandbox is dropped when
-// the last watcher of its journal returns.
+// TestWatch_ForgetsRemovedSandbox checks that the state of a removed sandbox is dropped when the last watcher of its
+// journal returns.
 func TestWatch_ForgetsRemovedSandbox(t *testing.T) {
 	dir := t.TempDir()
 	j := NewJournals(JournalsConfig{
@@ -38,6 +38,6 @@ func TestWatch_ForgetsRemovedSandbox(t *testing.T) {
 	close(gone)
 	j.Watch(t.Context(), "0123456789ab", gone, true)
 	if n := len(j.all); n != 0 {
-		t.Errorf("%d sandboxes are remembered", n)
+		t.Errorf("the state of %d sandboxes is left", n)
 	}
 }

@@ -21,8 +21,8 @@ func (rd *Reader) LedgerCheckpoint(ctx context.Context) (res wire.LedgerCheckpoi
 	return wire.LedgerCheckpoint{Checkpoint: string(signed), Key: keys[len(keys)-1].Key}, nil
 }
 
-// LedgerGrowth returns the signed checkpoint of the log, and the proof that it grew from an older size, 0 if
-// empty: the input for a witness.
+// LedgerGrowth returns the signed checkpoint of the log, and the proof that it grew from an older size (0: empty). It
+// is the input for a witness.
 func (rd *Reader) LedgerGrowth(ctx context.Context, old int64) (res wire.LedgerCheckpoint, err error) {
 	g, err := rd.ledger.Growth(ctx, old)
 	if err != nil {

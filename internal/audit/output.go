@@ -10,10 +10,10 @@ import (
 // gap is the line in place of dropped output.
 const gap = "\n[%d bytes omitted]\n"
 
-// redactOutput returns keep bytes of a stream, redacted, and how many bytes were dropped from its middle,
-// where a line says so. It redacts the output as one stream. If that has a gap, a secret that starts before
-// the gap is left out; after the gap, redaction starts far enough before the bytes to keep that no secret
-// which started in the gap reaches them.
+// redactOutput returns keep bytes of a stream, redacted, and how many bytes were dropped from its middle, where a
+// line says so. It redacts the output as one stream. If the stream has a gap, a secret that starts before the gap is
+// omitted. After the gap, redaction starts so far before the kept bytes that no secret that started in the gap
+// reaches them.
 func (c Cleaner) redactOutput(r wire.Recorded, keep int64) (text []byte, dropped int64) {
 	switch {
 	case r.Total == 0:

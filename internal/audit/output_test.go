@@ -12,12 +12,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// secretValue has no part of five characters that a digest, a signature or an id may have by chance:
-// each has one that base64 has not.
+// secretValue has no five consecutive characters that a digest, a signature or an id may contain by chance: each such
+// part has a character that base64 does not use.
 const secretValue = "cor~rect!hor~se-b!att~ery!sta~ple~Zq8!Vx~T"
 
-// record gives what a keeper records of output that keeps so much of it, and so much more
-// before the end.
+// record returns what a keeper records of output: half of keep from its beginning and half from its end, and before
+// more bytes before the end.
 func record(out []byte, keep, before int) wire.Recorded {
 	r := wire.Recorded{Stream: wire.FrameStdout, Total: int64(len(out))}
 	r.Head = out[:min(keep/2, len(out))]
@@ -25,8 +25,7 @@ func record(out []byte, keep, before int) wire.Recorded {
 	return r
 }
 
-// leaks reports whether a part of the secret is in text that is longer than what chance
-// puts there.
+// leaks reports whether text contains a part of the secret that is too long to be there by chance.
 func leaks(text []byte, secret string) bool {
 	const part = 5
 	for i := range len(secret) - part + 1 {
@@ -37,8 +36,8 @@ func leaks(text []byte, secret string) bool {
 	return false
 }
 
-// TestCleaner_KeepsNoPartOfSecret checks that no part of a secret is kept wherever it is, also
-// across the end of what is kept and after any prefix, and that all other kept text is unchanged.
+// TestCleaner_KeepsNoPartOfSecret checks that no part of a secret is kept, wherever the secret is, also across the
+// end of the kept part and after any prefix, and that all other kept text is unchanged.
 func TestCleaner_KeepsNoPartOfSecret(t *testing.T) {
 	t.Parallel()
 	secrets := []redact.Secret{{Name: "S", Value: secretValue}}
@@ -98,6 +97,6 @@ func TestCleaner_KeepsHeadAndTailOfOutput(t *testing.T) {
 	})
 	text, dropped := (Cleaner{}).redactOutput(wire.Recorded{Total: 3, Head: []byte("abc")}, 100)
 	if len(text) != 0 || dropped != 3 {
-		t.Errorf("%q is kept by no redactor", text)
+		t.Errorf("a Cleaner without a redactor keeps %q", text)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// records returns the records of the programs in sum. The list of the programs that one record summarizes is
-// stored first. b.mu is held.
+// records returns the records of the programs in sum. It first stores the list of the programs that a record
+// summarizes. b.mu is held.
 func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Statement, err error) {
 	kept, err := b.programs.config.Evidence(ctx, rec)
 	if err != nil {
@@ -86,7 +86,7 @@ func (b *BoxPrograms) records(ctx context.Context, rec *meta.Sandbox) (all []Sta
 	return all, nil
 }
 
-// groupRecord returns the record of a group: of one program, or of several that it summarizes.
+// groupRecord returns the record of a group, which has one program, or several that the record summarizes.
 func groupRecord(c Cleaner, g ProgramGroup) *format.Program {
 	first := programRecord(c, g.Programs[0])
 	if len(g.Programs) == 1 {

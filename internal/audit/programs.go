@@ -12,11 +12,11 @@ import (
 type Program struct {
 	wire.StartedProgram
 	End *wire.EndedProgram
-	// Earlier says that it started in an earlier interval than this one, which has its exit.
+	// Earlier says that the program started in an earlier interval; this one has its exit.
 	Earlier bool
 }
 
-// Took returns how long it ran; 0 if its exit is not known.
+// Took returns how long the program ran; 0 if its exit is unknown.
 func (p *Program) Took() time.Duration {
 	if p.End == nil {
 		return 0
@@ -24,19 +24,19 @@ func (p *Program) Took() time.Duration {
 	return max(1, p.End.At.Sub(p.Started))
 }
 
-// Failed reports whether it exited by a signal or with another code than 0.
+// Failed reports whether the program was killed by a signal or exited with another code than 0.
 func (p *Program) Failed() bool { return p.End != nil && p.End.Code != 0 }
 
-// ProgramGroup is the programs of one interval that have the same file and belong to the same exec.
+// ProgramGroup is the set of programs of one interval that have the same file and belong to the same exec.
 type ProgramGroup struct {
 	Exec     string
-	Exe      string // OtherPrograms if it has several files
+	Exe      string // OtherPrograms for several files
 	Asked    bool   // see wire.StartedProgram
 	Earlier  bool   // see Program
 	Programs []*Program
 }
 
-// OtherPrograms is the Exe of the group of all programs of an interval that do not fit into its groups.
+// OtherPrograms is the Exe of the group of all programs of an interval that do not fit into its other groups.
 const OtherPrograms = "..."
 
 // groupKey is what the programs of a group have in common.
@@ -51,14 +51,14 @@ type ProgramSum struct {
 	most  int
 	list  []*Program          // of this interval
 	bytes int                 // of list
-	runs  map[uint64]*Program // those that have not exited, of this interval or an earlier one
+	runs  map[uint64]*Program // programs that have not exited, of this interval or an earlier one
 	lost  int64
 }
 
 // maxRuns bounds how many running programs are tracked.
 const maxRuns = 1 << 14
 
-// newProgramSum returns a sum of at most most groups an interval, besides OtherPrograms.
+// newProgramSum returns a sum with at most most groups per interval, and OtherPrograms.
 func newProgramSum(most int) *ProgramSum {
 	return &ProgramSum{most: max(most, 1), runs: map[uint64]*Program{}}
 }
@@ -138,7 +138,7 @@ func (s *ProgramSum) Groups() []ProgramGroup {
 	return out
 }
 
-// Clear ends the interval. The exits of programs that still run belong to later ones.
+// Clear ends the interval. The exits of programs that still run will belong to later intervals.
 func (s *ProgramSum) Clear() {
 	for _, p := range s.runs {
 		p.Earlier = true

@@ -38,8 +38,8 @@ func TestProgramSum_GroupsCompilers(t *testing.T) {
 	}
 }
 
-// Wherever intervals end: every program is in one group when it began, and in one at its end if
-// that came later, and no interval has more groups than were allowed, and one.
+// TestProgramSum_LosesNothing checks that, wherever intervals end, every program is in one group when it started, and
+// in another if it exited in a later interval, and that no interval has more than most groups and OtherPrograms.
 func TestProgramSum_LosesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -100,7 +100,7 @@ func TestProgramSum_LosesNothing(t *testing.T) {
 		}
 		for id, n := range began {
 			if n != 1 || ended[id] > 1 {
-				t.Fatalf("program %d began %d times and ended %d times", id, n, ended[id])
+				t.Fatalf("program %d started %d times and exited %d times", id, n, ended[id])
 			}
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// maxLedger is how many records are returned at a time, and maxRelated how many related ones with one.
+// maxLedger is how many records are returned at a time; maxRelated, how many related records with one record.
 const (
 	maxLedger  = 1000
 	maxRelated = 10_000
@@ -43,8 +43,8 @@ func NewReader(l *ledger.Ledger, w *ledger.Witness, s Sandboxes) *Reader {
 	return &Reader{ledger: l, witness: w, sandboxes: s}
 }
 
-// Whose finds the owner of records, and the number of the last one: a sandbox, by name or id; one that was
-// removed, by id; or the host.
+// Whose finds the owner of records, and the number of its last record. The owner is a sandbox, by name or id; a
+// removed sandbox, by id; or the host.
 func (rd *Reader) Whose(ctx context.Context, name string) (id format.Sandbox, last int64, err error) {
 	rec, err := rd.sandboxes.Sandbox(ctx, name)
 	switch {
@@ -92,7 +92,7 @@ func (rd *Reader) LedgerRecords(
 	return res, nil
 }
 
-// oldest returns the first records that a filter selects, up to a number, and whether there are more.
+// oldest returns the first records that a filter selects, at most most, and whether there are more.
 func (rd *Reader) oldest(
 	ctx context.Context, id format.Sandbox, f ledger.Filter, most int,
 ) (found []*format.Record, more bool, err error) {
@@ -108,9 +108,9 @@ func (rd *Reader) oldest(
 	return found, false, nil
 }
 
-// FollowLedger calls yield with records of a sandbox, and then with each that is appended, until ctx is
-// canceled, yield returns an error, which FollowLedger returns, or the sandbox is removed. The first call is
-// with a record without a kind, which confirms that the ledger exists.
+// FollowLedger calls yield with records of a sandbox, and then with each record that is appended, until ctx is
+// canceled, yield returns an error, which FollowLedger returns, or the sandbox is removed. The first call is with a
+// record without a kind, which confirms that the ledger exists.
 func (rd *Reader) FollowLedger(
 	ctx context.Context, name string, req wire.LedgerRequest, yield func(wire.LedgerRecord) error,
 ) error {
@@ -239,7 +239,7 @@ func (rd *Reader) ArchiveLedger(
 	return res, err
 }
 
-// ledgerName returns the name of a sandbox, or its name when its last record was written.
+// ledgerName returns the name of a sandbox, or for a removed one that in its last record.
 func (rd *Reader) ledgerName(ctx context.Context, id format.Sandbox, last int64) (name string, err error) {
 	rec, err := rd.sandboxes.Sandbox(ctx, string(id))
 	if err == nil || !fault.Is(err, fault.NotFound) {

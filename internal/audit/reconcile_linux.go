@@ -16,29 +16,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A crash can come between a record and what it says, and a power loss can take back what the database had
-// and not the ledger, which is flushed with every record. So a Book compares the two when a daemon starts,
-// from the position in the log up to which they are known to agree. That position is a setting of the
-// database: if older transactions were lost, it would be lost with them.
+// A crash may happen between a record and the operation that it states. A power loss may revert what the database
+// had, but not the ledger, which is flushed with every record. So when a daemon starts, a Book compares the two, from
+// the position in the log up to which they are known to agree. That position is a setting of the database: if older
+// transactions were lost, it would be lost with them.
 
-// settingAgreed is the setting with the number of records up to which every one was compared with what
-// happened, and the commands that were open at that position.
+// settingAgreed is the setting with the number of records up to which all were compared with what happened, and with
+// the commands that were open at that position.
 const settingAgreed = "ledger_agreed"
 
 // OpenCommand is a command that was started and whose exit is not recorded.
 type OpenCommand struct {
 	ID      string              `json:"id"`
 	Sandbox timeline.SandboxID  `json:"sandbox"`
-	Seq     int64               `json:"seq,omitempty"` // of the record of its start; 0: not known
+	Seq     int64               `json:"seq,omitempty"` // of the record of its start; 0: unknown
 	At      time.Time           `json:"at"`
-	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD at its start; "": not known
+	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD at its start; "": unknown
 }
 
-// Agree notes that all records so far say what happened, unless a Do is in progress, records are late, or
-// Reconcile has not succeeded: then the next daemon compares them.
+// Agree stores that all records so far state what happened. It does nothing while a Do is in progress or records are
+// late, or if Reconcile has not succeeded; then the next daemon compares them.
 func (b *Book) Agree(ctx context.Context) error {
 	b.mu.Lock()
-	late := len(b.late) > 0 // they may include one that says that something did not happen
+	late := len(b.late) > 0 // a late record may say that an operation did not happen
 	b.mu.Unlock()
 	if late || !b.compared.Load() {
 		return nil
@@ -47,7 +47,8 @@ func (b *Book) Agree(ctx context.Context) error {
 	if err != nil || b.doing.Load() != 0 || size == b.agreed.Load() {
 		return err
 	}
-	open, err := json.Marshal(b.config.Commands.Open()) // after the size was read: what starts in between is read again
+	// Read after the size, so that commands that start in between are read again.
+	open, err := json.Marshal(b.config.Commands.Open())
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (b *Book) Agree(ctx context.Context) error {
 	return nil
 }
 
-// Reconcile records what of the audit log did not happen, and what happened and was not recorded. It is
+// Reconcile records which operations in the audit log did not happen, and what happened and was not recorded. It is
 // called once, before Do and Begin.
 func (b *Book) Reconcile(ctx context.Context) error {
 	if err := b.recordFreed(ctx); err != nil {
@@ -85,8 +86,8 @@ func (b *Book) Reconcile(ctx context.Context) error {
 	return b.Agree(ctx)
 }
 
-// readAgreed reads the setting: the position up to which everything is compared, and the commands that were
-// open there. A damaged setting counts as none.
+// readAgreed parses settingAgreed: the position up to which everything is compared, and the commands that were open
+// there. A damaged setting counts as none.
 func (b *Book) readAgreed(text string) (from int64) {
 	size, open, _ := strings.Cut(text, " ")
 	from, err := strconv.ParseInt(size, 10, 64)
@@ -131,7 +132,7 @@ func (b *Book) reconcileFrom(ctx context.Context, from int64) error {
 	return err
 }
 
-// endGone records the exits of the commands of removed sandboxes, whose removal was interrupted before that.
+// endGone records the exits of the commands of removed sandboxes, if the removal was interrupted before that.
 func (b *Book) endGone(ctx context.Context) error {
 	for _, c := range b.config.Commands.Open() {
 		_, err := b.config.Store.Sandbox(ctx, string(c.Sandbox))
@@ -161,8 +162,7 @@ func (b *Book) endGone(ctx context.Context) error {
 // RemovedMeanwhile is the reason of the exit of a command whose sandbox was removed.
 const RemovedMeanwhile = "the sandbox was removed while the command ran"
 
-// tale is the state of a sandbox according to its newest records, except for those that are recorded as
-// undone.
+// tale is the state of a sandbox according to its newest records, except those that are recorded as undone.
 type tale struct {
 	last      *format.Record // of any kind
 	created   *format.Record
@@ -214,7 +214,7 @@ func (t *tale) hear(r *format.Record) {
 	}
 }
 
-// untrue returns records about what a tale says that is not the case.
+// untrue returns an undone record for each record of a tale whose operation did not happen.
 func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err error) {
 	if t.deleted || t.last.Sandbox == format.Host {
 		return nil, nil

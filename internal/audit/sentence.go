@@ -25,7 +25,7 @@ func recordOnWire(r *format.Record) (w wire.LedgerRecord, err error) {
 	return w, err
 }
 
-// sentence describes a record to people.
+// sentence describes a record for people.
 func sentence(body format.Body) string {
 	switch b := body.(type) {
 	case *format.Apply:
@@ -130,10 +130,10 @@ func times(n int64) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// Denied describes to people what was denied.
+// Denied describes for people what was denied.
 func Denied(b *format.Denial) string { return joined(b.Syscall, b.Path, prefixed("by ", b.Program)) }
 
-// Reached describes to people the destination of a request or a connection.
+// Reached describes for people the destination of a request or a connection.
 func Reached(b *format.Network) string { return joined(b.Proto, b.Method, place(b)+b.Path) }
 
 // place returns the destination of a network record.

@@ -9,14 +9,12 @@ import (
 )
 
 const (
-	// maxNamed is how many hosts and paths a summary names, and maxDistinct how many it
-	// counts.
+	// maxNamed is how many hosts and paths a summary names; maxDistinct, how many it counts.
 	maxNamed    = 20
 	maxDistinct = 10_000
 )
 
-// Summary summarizes the records of one sandbox, so that attempts can be compared. The zero Summary has no
-// records.
+// Summary summarizes the records of one sandbox, so that attempts can be compared. The zero Summary has no records.
 type Summary struct {
 	sum   wire.LedgerSummary
 	hosts set
@@ -24,7 +22,7 @@ type Summary struct {
 	told  map[int64]wire.LedgerSummary // what each record that may be undone added, by its number
 }
 
-// Add adds the next record; records are added in their order.
+// Add adds the next record. Records are added in their order.
 func (u *Summary) Add(r *format.Record) {
 	s := &u.sum
 	if s.Records == 0 {
@@ -62,7 +60,7 @@ func (u *Summary) Add(r *format.Record) {
 	}
 }
 
-// may adds what a record says, until another record says that it was undone.
+// may adds the contribution of a record, which a later record may undo.
 func (u *Summary) may(seq int64, what wire.LedgerSummary) {
 	if u.told == nil {
 		u.told = map[int64]wire.LedgerSummary{}
@@ -113,7 +111,7 @@ func (u *Summary) network(b *format.Network) {
 	s.BytesIn += b.BytesIn
 	s.BytesOut += b.BytesOut
 	if b.Proto == "dns" {
-		return // it was requested, not reached
+		return // the host was looked up, not reached
 	}
 	if b.Host != "" {
 		u.hosts.add(b.Host)
@@ -143,7 +141,7 @@ func (s *set) add(name string) {
 	}
 }
 
-// some returns the first names, sorted.
+// some returns the first names in order, at most maxNamed.
 func (s *set) some() []string {
 	var out []string
 	for name := range s.all {
@@ -158,8 +156,8 @@ func (s *set) some() []string {
 
 const mebi = 1 << 20
 
-// Risk returns a score from 0 to 100, and its parts: bounded points for each property that makes an attempt
-// worth a second look. docs/LEDGER.md has the formula.
+// Risk returns a score from 0 to 100, and its parts: bounded points for each property that makes an attempt worth a
+// second look. docs/LEDGER.md has the formula.
 func Risk(s *wire.LedgerSummary) (score int, parts []wire.LedgerRisk) {
 	part := func(what string, count, each, most int64) {
 		if points := min(most, min(count, most)*each); points > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// summed returns the summary of records with these bodies, numbered from 1, a second apart.
+// summed returns the summary of records with these bodies, numbered from 1, one second apart.
 func summed(bodies ...format.Body) wire.LedgerSummary {
 	var a audit.Summary
 	for i, b := range bodies {
@@ -61,7 +61,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// plain writes a summary with what it points to.
+// plain formats a summary, including the values that it points to.
 func plain(s wire.LedgerSummary) string {
 	code := "none"
 	if s.Code != nil {
@@ -92,8 +92,8 @@ func TestSummary_HasNoRiskWithoutChanges(t *testing.T) {
 	}
 }
 
-// TestRisk_IsBoundedAndMonotonic checks that the score is between 0 and 100, is the sum of its
-// parts, and does not fall when any input rises.
+// TestRisk_IsBoundedAndMonotonic checks that the score is between 0 and 100, is the sum of its parts, and does not
+// fall when any input rises.
 func TestRisk_IsBoundedAndMonotonic(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

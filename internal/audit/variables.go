@@ -7,8 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// secretVariables returns the secrets among variables, which are KEY=VALUE: those whose names say so, and
-// those whose values look random.
+// secretVariables returns the secrets among variables of the form KEY=VALUE: those whose names say so, and those
+// whose values look random.
 func secretVariables(env []string) (out []redact.Secret) {
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -45,7 +45,7 @@ func namesSecret(name string) bool {
 	return false
 }
 
-// newest returns the longest end of a list whose texts have at most so many bytes in total.
+// newest returns the longest tail of a list whose texts have at most that many bytes in total.
 func newest(list []string, most int) []string {
 	for i := len(list) - 1; i >= 0; i-- {
 		if most -= len(list[i]); most < 0 {

@@ -27,7 +27,7 @@ func (rd *Reader) VerifyLedger(
 		Grown: p.Grown}, nil
 }
 
-// VerifyAll checks the records of a sandbox, or with name "" of all and of the host.
+// VerifyAll checks the records of a sandbox or, if name is "", of all sandboxes and of the host.
 func (rd *Reader) VerifyAll(
 	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
 ) error {
@@ -66,7 +66,7 @@ func (rd *Reader) VerifyAll(
 		}
 		return nil
 	})
-	if fault.Is(err, fault.Corrupt) { // the signed part, so all records are affected
+	if fault.Is(err, fault.Corrupt) { // the signed part is damaged, so all records are affected
 		res.Damage = append(res.Damage, wire.Damage{Message: err.Error()})
 		return nil
 	}
